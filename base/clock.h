@@ -1,0 +1,14 @@
+/* Time. The only place that reads a clock; pure modules are given the time in their events. */
+#ifndef DPT_BASE_CLOCK_H
+#define DPT_BASE_CLOCK_H
+
+#include <stdint.h>
+
+/* Monotonic time since an arbitrary start, the same for every process of one boot (CLOCK_MONOTONIC). */
+int64_t dpt_now_ms(void);
+int64_t dpt_now_ns(void);
+
+/* Seconds since 1970-01-01 UTC, for logs and files only; never compared with a deadline. */
+double dpt_wall_seconds(void);
+
+#endif

@@ -1,0 +1,91 @@
+/* Status texts and error filling. */
+#include "base/err.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const status_text[DPT_STATUS_COUNT] = {
+#define X(name, text) text,
+    DPT_STATUS_TABLE(X)
+#undef X
+};
+
+const char *dpt_status_text(enum dpt_status status)
+{
+    return (unsigned)status < DPT_STATUS_COUNT ? status_text[status] : "unknown status";
+}
+
+enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap)
+{
+    if (err) {
+        err->status = status;
+        /* A text that does not fit is cut: it is for a person, and the status stays exact. */
+        (void)vsnprintf(err->text, sizeof err->text, fmt, ap);
+    }
+    return status;
+}
+
+enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, status, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
+static enum dpt_status status_of_errno(int saved_errno)
+{
+    switch (saved_errno) {
+    case ENOSPC:
+    case EDQUOT:
+        return DPT_ENOSPC;
+    case ENOENT:
+        return DPT_ENOENT;
+    case ENOMEM:
+        return DPT_ENOMEM;
+    case EEXIST:
+        return DPT_EEXIST;
+    default:
+        return DPT_EIO;
+    }
+}
+
+enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
+{
+    enum dpt_status status = status_of_errno(saved_errno);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, status, fmt, ap);
+    va_end(ap);
+    if (err) {
+        size_t used = strlen(err->text);
+        char buf[128];
+        (void)snprintf(err->text + used, sizeof err->text - used, ": %s",
+                       strerror_r(saved_errno, buf, sizeof buf));
+    }
+    return status;
+}
+
+enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
+{
+    if (!err)
+        return status;
+    char inner[DPT_ERR_TEXT_BYTES];
+    memcpy(inner, err->text, sizeof inner);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, status, fmt, ap);
+    va_end(ap);
+    size_t used = strlen(err->text);
+    (void)snprintf(err->text + used, sizeof err->text - used, ": %s", inner);
+    return status;
+}
+
+void dpt_assert_failed(const char *cond, const char *file, int line)
+{
+    (void)fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, cond);
+    abort();
+}

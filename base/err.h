@@ -1,0 +1,89 @@
+/* Status codes and errors with context.
+ *
+ * Every fallible function returns an `enum dpt_status`, which may not be ignored, and takes a `struct dpt_err *err` last.
+ * On failure it fills `err` (when not NULL) through dpt_fail and leaves its `ret_` outputs untouched. Context is added
+ * once, at the boundary where it is known: what was attempted, where, why, and what the reader can do.
+ * Foreign errors (errno, ZeroMQ, oneDNN) are translated in the function that called the foreign library. */
+#ifndef DPT_BASE_ERR_H
+#define DPT_BASE_ERR_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+/* name, short text. The number is the position: stable inside one build, never sent or stored. */
+#define DPT_STATUS_TABLE(X)                                                                        \
+    X(OK, "ok")                                                                                    \
+    X(INPROGRESS, "in progress")                                                                   \
+    X(EINVAL, "invalid argument")                                                                  \
+    X(ENOMEM, "out of memory")                                                                     \
+    X(EIO, "input/output error")                                                                   \
+    X(ENOSPC, "no space left on device")                                                           \
+    X(ENOENT, "not found")                                                                         \
+    X(EEXIST, "already exists")                                                                    \
+    X(ECORRUPT, "damaged data")                                                                    \
+    X(EVERSION, "unsupported version")                                                             \
+    X(ECONFIG, "bad configuration")                                                                \
+    X(EPROTO, "malformed message")                                                                 \
+    X(ETIMEOUT, "timed out")                                                                       \
+    X(EABORTED, "aborted")                                                                         \
+    X(EPEER, "peer lost")                                                                          \
+    X(ESERVER, "rendezvous server unreachable")                                                    \
+    X(EEXPELLED, "expelled from the run")                                                          \
+    X(EREFUSED, "refused")                                                                         \
+    X(EUNSUPPORTED, "not supported here")                                                          \
+    X(EOVERFLOW, "limit exceeded")
+
+enum dpt_status {
+#define X(name, text) DPT_##name,
+    DPT_STATUS_TABLE(X)
+#undef X
+        DPT_STATUS_COUNT
+};
+
+#define DPT_MUST_USE __attribute__((warn_unused_result))
+#define DPT_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
+
+enum { DPT_ERR_TEXT_BYTES = 768 };
+
+/* One error: a status and a line for a person. Value type; zero-initialise it or leave it to dpt_fail. */
+struct dpt_err {
+    enum dpt_status status;
+    char text[DPT_ERR_TEXT_BYTES];
+};
+
+/* Returns the short text of a status ("timed out"); never NULL. */
+const char *dpt_status_text(enum dpt_status status);
+
+/* Fills *err (may be NULL) with `status` and the formatted text and returns `status`, so that a failing function ends
+ * with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path, strerror(errno));`. */
+enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap);
+
+/* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM, EEXIST and EDQUOT to
+ * their own status, everything else to DPT_EIO. */
+enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+
+/* Puts "context: " before the text already in *err (may be NULL) and returns err->status (or `status`). For a boundary
+ * that knows what was attempted when the callee knew only the detail. */
+enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+
+/* Returns early with the status of a failing call; for functions that hold nothing to clean up. */
+#define DPT_TRY(call)                                                                              \
+    do {                                                                                           \
+        enum dpt_status try_status_ = (call);                                                      \
+        if (try_status_ != DPT_OK)                                                                 \
+            return try_status_;                                                                    \
+    } while (0)
+
+/* Programmer errors only; always compiled in. Prints file:line and aborts. */
+#define DPT_ASSERT(cond)                                                                           \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            dpt_assert_failed(#cond, __FILE__, __LINE__);                                          \
+    } while (0)
+_Noreturn void dpt_assert_failed(const char *cond, const char *file, int line);
+
+#endif

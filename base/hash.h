@@ -1,0 +1,22 @@
+/* Hashes: XXH3-128 for content, CRC32C (hardware instruction where there is one) for blocks of files. */
+#ifndef DPT_BASE_HASH_H
+#define DPT_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_hash128 {
+    uint64_t hi, lo;
+};
+
+/* XXH3-128 of `bytes` bytes. */
+struct dpt_hash128 dpt_hash128(const void *data, size_t bytes);
+
+/* Writes 32 lower-case hex digits and a NUL. */
+enum { DPT_HASH_HEX_BYTES = 33 };
+void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES]);
+
+/* CRC32C (Castagnoli, as in RFC 3720 B.4) of `data`, continuing `crc` (0 to start). */
+uint32_t dpt_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+#endif
