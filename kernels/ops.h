@@ -1,0 +1,193 @@
+/* The mathematics that models and strategies are made of, as one const vtable per device (dpt_device_ops).
+ *
+ * Rules every op keeps (DESIGN: the trajectory contract):
+ * - Bits depend on shapes and values alone: never on the thread count, on where a range starts, or on what ran before. Work
+ *   is cut by shape, partial sums are joined in chunk order.
+ * - `accumulate` false: the output is overwritten (its old content is not read, NaN included). True: it is added to, as
+ *   old + contribution, where the contribution has the bits it would have been stored with.
+ * - Outputs never overlap inputs unless the op says so.
+ * Shapes: B batch, T sequence length, C channels, H heads, V vocabulary, N = B*T rows. Pointers are f32 unless a `dtype`
+ * says otherwise. */
+#ifndef DPT_KERNELS_OPS_H
+#define DPT_KERNELS_OPS_H
+
+#include "base/rng.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word i of the stream `key` (word
+ * i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is drawn. */
+struct dpt_dropout {
+    float p;
+    struct dpt_rng_key key;
+};
+
+struct dpt_linear_forward {
+    int64_t n, in, out;
+    enum dpt_dtype dtype;
+    const void *x;    /* (n, in) */
+    const void *w;    /* (in, out), orientation of Hugging Face's Conv1D */
+    const void *bias; /* (out) or NULL */
+    void *y;          /* (n, out) */
+    void *gelu;       /* (n, out) or NULL; also gelu(y), tanh form */
+};
+
+struct dpt_linear_backward {
+    int64_t n, in, out;
+    enum dpt_dtype dtype;
+    const void *x;  /* (n, in) */
+    const void *w;  /* (in, out) */
+    const void *dy; /* (n, out) */
+    void *dx;       /* (n, in) or NULL; overwritten */
+    void *dw;       /* (in, out) f32 */
+    void *dbias;    /* (out) f32 or NULL */
+    bool accumulate; /* dw, dbias */
+};
+
+struct dpt_layernorm_forward {
+    int64_t n, c;
+    float eps;
+    enum dpt_dtype dtype;
+    const void *x;      /* (n, c) */
+    const float *gamma; /* (c) */
+    const float *beta;  /* (c) */
+    void *y;            /* (n, c) */
+    float *mean, *rstd; /* (n), (n) */
+};
+
+struct dpt_layernorm_backward {
+    int64_t n, c;
+    enum dpt_dtype dtype;
+    const void *x; /* (n, c) */
+    const float *gamma, *mean, *rstd;
+    const void *dy; /* (n, c) */
+    void *dx;       /* (n, c) */
+    bool add_dx;    /* dx is added to (the residual path), else overwritten */
+    float *dgamma, *dbeta; /* (c), (c) */
+    bool accumulate;       /* dgamma, dbeta */
+};
+
+struct dpt_gelu {
+    int64_t n; /* elements */
+    enum dpt_dtype dtype;
+    const void *x; /* before the activation */
+    const void *dy; /* backward only */
+    void *out; /* forward: gelu(x), tanh form; backward: dx, may be dy itself */
+};
+
+/* Causal self-attention, softmax(QK^T/sqrt(C/H))V per head, one pass over tiles; T x T is never stored. Dropout is on the
+ * probabilities: element ((b*H+h)*T + t)*T + s. */
+struct dpt_attention_forward {
+    int64_t b, t, heads, c;
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const void *qkv; /* (B, T, 3, C) */
+    void *y;         /* (B, T, C) */
+    float *lse;      /* (B, H, T) log-sum-exp of the scaled scores, kept for backward */
+};
+
+struct dpt_attention_backward {
+    int64_t b, t, heads, c;
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const void *qkv, *y;
+    const float *lse;
+    const void *dy; /* (B, T, C) */
+    void *dqkv;     /* (B, T, 3, C) */
+};
+
+/* y = a + dropout(b). y may be a. */
+struct dpt_residual {
+    int64_t n; /* elements */
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const void *a, *b;
+    void *y;
+};
+
+/* dx = dropout'(dy), same mask. dx may be dy. With p == 0 a copy. */
+struct dpt_dropout_backward {
+    int64_t n;
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const void *dy;
+    void *dx;
+};
+
+struct dpt_embedding_forward {
+    int64_t b, t, c, v;
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const int32_t *tokens; /* (B, T), each in [0, V); checked by the caller */
+    const void *wte;       /* (V, C) */
+    const void *wpe;       /* (>= T, C) */
+    void *y;               /* (B, T, C) = dropout(wte[token] + wpe[t]) */
+};
+
+struct dpt_embedding_backward {
+    int64_t b, t, c, v;
+    int64_t context; /* rows of wpe; rows >= T get zero when not accumulating */
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const int32_t *tokens;
+    const void *dy; /* (B, T, C) */
+    float *dwte;    /* (V, C): rows are added in the order of the positions */
+    float *dwpe;    /* (context, C) */
+    bool accumulate_wte, accumulate_wpe; /* a tied wte already holds the head's contribution */
+};
+
+/* LM head fused with softmax cross-entropy: logits = x wte^T exist once, in chunks of rows cut by shape. */
+struct dpt_head_loss {
+    int64_t n, c, v;
+    enum dpt_dtype dtype;
+    const void *x;          /* (N, C) */
+    const void *w;          /* (V, C) */
+    const int32_t *targets; /* (N) */
+    float *loss;            /* (N) out, nats */
+    float dloss;            /* factor of the gradient, e.g. 1/(N*G) */
+    void *dx;               /* (N, C), or NULL: losses only */
+    float *dw;              /* (V, C), or NULL */
+    bool accumulate;        /* dw */
+};
+
+/* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -= lr*weight_decay*p;
+ * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) / (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. */
+struct dpt_adamw {
+    int64_t n;
+    float lr, beta1, beta2, eps, weight_decay;
+    float bias1, bias2, grad_scale;
+    float *param, *m, *v; /* (n) each */
+    const float *grad;    /* (n) */
+};
+
+struct dpt_ops {
+    void (*linear_forward)(struct dpt_stream *s, const struct dpt_linear_forward *a);
+    void (*linear_backward)(struct dpt_stream *s, const struct dpt_linear_backward *a);
+    void (*layernorm_forward)(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
+    void (*layernorm_backward)(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
+    void (*gelu_forward)(struct dpt_stream *s, const struct dpt_gelu *a);
+    void (*gelu_backward)(struct dpt_stream *s, const struct dpt_gelu *a);
+    void (*attention_forward)(struct dpt_stream *s, const struct dpt_attention_forward *a);
+    void (*attention_backward)(struct dpt_stream *s, const struct dpt_attention_backward *a);
+    void (*residual)(struct dpt_stream *s, const struct dpt_residual *a);
+    void (*dropout_backward)(struct dpt_stream *s, const struct dpt_dropout_backward *a);
+    void (*embedding_forward)(struct dpt_stream *s, const struct dpt_embedding_forward *a);
+    void (*embedding_backward)(struct dpt_stream *s, const struct dpt_embedding_backward *a);
+    void (*head_loss)(struct dpt_stream *s, const struct dpt_head_loss *a);
+    void (*adamw)(struct dpt_stream *s, const struct dpt_adamw *a);
+
+    /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
+    void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
+    void (*copy)(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
+    /* Sum of squares of each block of `block` elements (the last may be short), in double, each in a fixed order that starts
+     * anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass through. */
+    void (*sumsq_blocks)(struct dpt_stream *s, int64_t n, int64_t block, const float *x, double *ret);
+    /* dst[i] = mean + std * normal(key, first + i) (dpt_rng_normal_pair). */
+    void (*fill_normal)(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first, float mean, float std,
+                        float *dst);
+    void (*fill)(struct dpt_stream *s, int64_t n, float value, float *dst);
+};
+
+#endif
