@@ -19,4 +19,7 @@ void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES]);
 /* CRC32C (Castagnoli, as in RFC 3720 B.4) of `data`, continuing `crc` (0 to start). */
 uint32_t dpt_crc32c(uint32_t crc, const void *data, size_t bytes);
 
+/* The same by table, for processors without the instruction (and for the test that both agree). */
+uint32_t dpt_crc32c_portable(uint32_t crc, const void *data, size_t bytes);
+
 #endif

@@ -25,6 +25,9 @@ struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint
 /* The block of four 32-bit numbers at `counter` of the stream `key`. */
 void dpt_philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret_block[4]);
 
+/* The block at a full 128-bit counter (low word first), as Random123 defines it. */
+void dpt_philox_block(struct dpt_rng_key key, const uint32_t counter[4], uint32_t ret_block[4]);
+
 /* Standard normal values i and i+1 of a stream, for even i, by Box-Muller on 32-bit uniforms (double precision inside,
  * rounded once). */
 void dpt_rng_normal_pair(struct dpt_rng_key key, uint64_t i, float ret_pair[2]);

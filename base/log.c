@@ -1,0 +1,167 @@
+/* The log sink: who speaks and where is kept under one lock; a line is formatted on the stack and
+ * written at once. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_BYTES_MAX = 2048, NAME_BYTES = 64, WRITES_MAX = 64 };
+
+/* State of the process' log; `lock` guards all but the atomics. */
+struct log_who {
+    char program[NAME_BYTES];
+    char node[NAME_BYTES];
+    int rank;
+    uint64_t generation;
+    int64_t step;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct log_who who = {.rank = -1, .step = -1};
+static atomic_int sink_fd = 2;
+static atomic_int least_level = DPT_LOG_INFO;
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+static bool environment_rules; /* DPT_LOG_LEVEL is set and legal; written once */
+
+static const char *const level_names[DPT_LOG_LEVEL_COUNT] = {"debug", "info", "warn", "error"};
+static const char level_letters[DPT_LOG_LEVEL_COUNT] = {'D', 'I', 'W', 'E'};
+
+static void read_environment(void)
+{
+    const char *name = getenv("DPT_LOG_LEVEL");
+    if (!name)
+        return;
+    for (int i = 0; i < DPT_LOG_LEVEL_COUNT; i++) {
+        if (strcmp(name, level_names[i]) == 0) {
+            atomic_store(&least_level, i);
+            environment_rules = true;
+        }
+    }
+}
+
+void dpt_log_set_fd(int fd)
+{
+    atomic_store(&sink_fd, fd);
+}
+
+void dpt_log_set_level(enum dpt_log_level level)
+{
+    (void)pthread_once(&environment_once, read_environment);
+    if (!environment_rules)
+        atomic_store(&least_level, (int)level);
+}
+
+void dpt_log_set_who(const char *program, const char *node)
+{
+    (void)pthread_mutex_lock(&lock);
+    (void)snprintf(who.program, sizeof who.program, "%s", program ? program : "");
+    (void)snprintf(who.node, sizeof who.node, "%s", node ? node : "");
+    (void)pthread_mutex_unlock(&lock);
+}
+
+void dpt_log_set_where(int rank, uint64_t generation, int64_t step)
+{
+    (void)pthread_mutex_lock(&lock);
+    who.rank = rank;
+    who.generation = generation;
+    who.step = step;
+    (void)pthread_mutex_unlock(&lock);
+}
+
+/* A line under construction; what does not fit is cut. */
+struct line {
+    char text[LINE_BYTES_MAX];
+    size_t used;
+};
+
+static void line_vadd(struct line *line, const char *fmt, va_list ap)
+{
+    size_t room = sizeof line->text - line->used;
+    int n = vsnprintf(line->text + line->used, room, fmt, ap);
+    if (n < 0)
+        return;
+    line->used += (size_t)n < room ? (size_t)n : room - 1;
+}
+
+static void line_add(struct line *line, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void line_add(struct line *line, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    line_vadd(line, fmt, ap);
+    va_end(ap);
+}
+
+static void add_prefix(struct line *line, enum dpt_log_level level)
+{
+    struct timespec now;
+    struct tm utc;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)gmtime_r(&now.tv_sec, &utc);
+    (void)pthread_mutex_lock(&lock);
+    struct log_who me = who;
+    (void)pthread_mutex_unlock(&lock);
+
+    line_add(line, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %c", utc.tm_year + 1900, utc.tm_mon + 1,
+             utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, now.tv_nsec / 1000000,
+             level_letters[level]);
+    if (me.program[0])
+        line_add(line, " %s", me.program);
+    if (me.node[0])
+        line_add(line, " node=%s", me.node);
+    if (me.rank >= 0)
+        line_add(line, " rank=%d", me.rank);
+    if (me.generation > 0)
+        line_add(line, " gen=%llu", (unsigned long long)me.generation);
+    if (me.step >= 0)
+        line_add(line, " step=%lld", (long long)me.step);
+    line_add(line, ": ");
+}
+
+/* A log that cannot be written has nobody to tell; the program's work goes on. One write unless the
+ * sink takes less. */
+static void write_line(int fd, const char *text, size_t bytes)
+{
+    for (int tries = 0; bytes > 0 && tries < WRITES_MAX; tries++) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno != EINTR)
+            return;
+        if (n > 0) {
+            text += n;
+            bytes -= (size_t)n;
+        }
+    }
+}
+
+void dpt_log(enum dpt_log_level level, const char *fmt, ...)
+{
+    (void)pthread_once(&environment_once, read_environment);
+    DPT_ASSERT((unsigned)level < DPT_LOG_LEVEL_COUNT);
+    if ((int)level < atomic_load(&least_level))
+        return;
+    int saved_errno = errno;
+    struct line line = {.used = 0};
+    add_prefix(&line, level);
+    size_t prefix = line.used;
+    va_list ap;
+    va_start(ap, fmt);
+    line_vadd(&line, fmt, ap);
+    va_end(ap);
+    /* One event is one line: control characters inside a text (a foreign error's newline) become
+     * blanks. */
+    for (size_t i = prefix; i < line.used; i++) {
+        unsigned char c = (unsigned char)line.text[i];
+        if (c < 0x20 || c == 0x7f)
+            line.text[i] = ' ';
+    }
+    line.text[line.used++] = '\n'; /* in the place of the NUL */
+    write_line(atomic_load(&sink_fd), line.text, line.used);
+    errno = saved_errno;
+}
