@@ -1,0 +1,49 @@
+/* Exact sum of floats and doubles: a fixed-point integer wide enough for every finite double, so
+ * that the sum does not depend on the order of the additions nor on how they were spread over
+ * threads and ranks (a "long accumulator", Kulisch, "Computer Arithmetic and Validity", ch. 8; as
+ * limbs with delayed carries in Neal, arXiv:1505.05571).
+ *
+ * Limb i weighs 2^(32 i - 1074). A limb is a signed 64-bit integer that takes 32 bits and signs of
+ * many terms before its carry must move on; `pending` counts terms since the last carry. The struct
+ * is plain data: ranks may send it as bytes between machines of one byte order, best normalised,
+ * when equal values are equal bytes. */
+#ifndef DPT_BASE_ACCUM_H
+#define DPT_BASE_ACCUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    /* 2098 bits of the double range and 31 bits of carries; the last limb keeps its carry and the
+       sign. */
+    DPT_ACCUM_LIMBS = 67,
+    DPT_ACCUM_NAN = 1,
+    DPT_ACCUM_PLUS_INF = 2,
+    DPT_ACCUM_MINUS_INF = 4
+};
+
+struct dpt_accum {
+    int64_t limb[DPT_ACCUM_LIMBS];
+    uint32_t pending; /* every limb is below (pending + 1) 2^32 in size */
+    uint32_t flags;   /* sticky DPT_ACCUM_NAN, …: which special values were added */
+};
+_Static_assert(sizeof(struct dpt_accum) == DPT_ACCUM_LIMBS * 8 + 8, "sent as bytes: no padding");
+
+void dpt_accum_init(struct dpt_accum *accum);
+
+/* Adds a value exactly; NaN and infinities set a flag instead. At most 2^31 additions in all
+ * (merged ones included). */
+void dpt_accum_add(struct dpt_accum *accum, double value);
+void dpt_accum_add_floats(struct dpt_accum *accum, const float *values, size_t n);
+
+/* accum += other, exactly: associative and commutative. `other` may be the same object. */
+void dpt_accum_merge(struct dpt_accum *accum, const struct dpt_accum *other);
+
+/* Moves the carries: equal sums with equal flags become equal bytes. The value stays. */
+void dpt_accum_normalise(struct dpt_accum *accum);
+
+/* The sum rounded once, to nearest, ties to even; beyond the range ±infinity. NaN when a NaN or
+ * infinities of both signs were added, else the infinity added. An exact zero is +0. */
+double dpt_accum_value(const struct dpt_accum *accum);
+
+#endif

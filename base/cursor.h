@@ -1,0 +1,71 @@
+/* Bounded reader and writer over a range of bytes: how every binary header and message body is
+ * parsed and made.
+ *
+ * An access that does not fit changes nothing but a sticky `failed` flag; from then on reads give
+ * zeros and writes do nothing, so a parser reads all its fields in a row and asks once at the end
+ * (the idea of s2n's stuffer). Numbers are little-endian. Neither allocates; both borrow the bytes.
+ */
+#ifndef DPT_BASE_CURSOR_H
+#define DPT_BASE_CURSOR_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_reader {
+    const uint8_t *data;
+    size_t bytes, at;
+    bool failed;
+};
+
+struct dpt_writer {
+    uint8_t *data;
+    size_t bytes, at; /* `at` bytes are written */
+    bool failed;
+};
+
+void dpt_reader_init(struct dpt_reader *reader, const void *data, size_t bytes);
+size_t dpt_reader_left(const struct dpt_reader *reader);
+uint8_t dpt_reader_u8(struct dpt_reader *reader);
+uint16_t dpt_reader_u16(struct dpt_reader *reader);
+uint32_t dpt_reader_u32(struct dpt_reader *reader);
+uint64_t dpt_reader_u64(struct dpt_reader *reader);
+
+/* Copies `bytes` bytes; on failure `ret` is filled with zeros. */
+void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes);
+
+/* The next `bytes` bytes in place (valid as long as the reader's data), NULL on failure. */
+const uint8_t *dpt_reader_view(struct dpt_reader *reader, size_t bytes);
+
+/* A short string (u16 length, then bytes without NUL) into `ret`, NUL-terminated; "" and failure
+ * when it does not fit text_bytes or holds a NUL. */
+void dpt_reader_text(struct dpt_reader *reader, char *ret, size_t text_bytes);
+
+/* Marks the data as malformed for a reason that the caller found (a number out of range). */
+void dpt_reader_reject(struct dpt_reader *reader);
+
+/* DPT_EPROTO when anything failed, or when bytes are left over; `what` names the thing read. */
+DPT_MUST_USE enum dpt_status dpt_reader_end(const struct dpt_reader *reader, const char *what,
+                                            struct dpt_err *err);
+
+/* DPT_EPROTO when anything failed; bytes may be left over. */
+DPT_MUST_USE enum dpt_status dpt_reader_status(const struct dpt_reader *reader, const char *what,
+                                               struct dpt_err *err);
+
+void dpt_writer_init(struct dpt_writer *writer, void *data, size_t bytes);
+void dpt_writer_u8(struct dpt_writer *writer, uint8_t value);
+void dpt_writer_u16(struct dpt_writer *writer, uint16_t value);
+void dpt_writer_u32(struct dpt_writer *writer, uint32_t value);
+void dpt_writer_u64(struct dpt_writer *writer, uint64_t value);
+void dpt_writer_bytes(struct dpt_writer *writer, const void *data, size_t bytes);
+
+/* A short string: at most 65,535 bytes. */
+void dpt_writer_text(struct dpt_writer *writer, const char *text);
+
+/* DPT_EPROTO when anything did not fit; `what` names the thing written. */
+DPT_MUST_USE enum dpt_status dpt_writer_end(const struct dpt_writer *writer, const char *what,
+                                            struct dpt_err *err);
+
+#endif
