@@ -1,10 +1,11 @@
-/* Who sends which partial sums of one bucket to whom, and in which order they are added (DESIGN §5, §7): canonical
- * reduce-scatter by direct exchange followed by an all-gather, host by host.
+/* Who sends which partial sums of one bucket to whom, and in which order they are added (DESIGN §5,
+ * §7): canonical reduce-scatter by direct exchange followed by an all-gather, host by host.
  *
- * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks, nearly equal. A piece's owner
- * ends up with its sum in tree order. A host first brings a piece's sums of its own lanes to one of its ranks (the owner, if it
- * is of this host, else rank `piece mod host's ranks` of the host), which joins them to the host's maximal subtrees; only these
- * cross to the owner. Pure. */
+ * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks,
+ * nearly equal. A piece's owner ends up with its sum in tree order. A host first brings a piece's
+ * sums of its own lanes to one of its ranks (the owner, if it is of this host, else rank `piece mod
+ * host's ranks` of the host), which joins them to the host's maximal subtrees; only these cross to
+ * the owner. Pure. */
 #ifndef DPT_WORKER_PLAN_REDUCE_H
 #define DPT_WORKER_PLAN_REDUCE_H
 
@@ -19,18 +20,22 @@ struct dpt_world {
 };
 
 /* Piece `i` of `n` of a bucket of `numel` elements in blocks of `block`: element range. */
-void dpt_piece_range(int64_t numel, int64_t block, int n, int i, int64_t *ret_first, int64_t *ret_end);
+void dpt_piece_range(int64_t numel, int64_t block, int n, int i, int64_t *ret_first,
+                     int64_t *ret_end);
 
-/* One partial sum in flight: subtree `node` of piece `piece`, from rank `from` to rank `to`. from == to: it is already there. */
+/* One partial sum in flight: subtree `node` of piece `piece`, from rank `from` to rank `to`. from
+ * == to: it is already there. */
 struct dpt_transfer {
     int piece; /* == rank of its owner */
     int from, to;
     struct dpt_range node;
 };
 
-/* Stage 1 (inside hosts) and stage 2 (between hosts) of the reduction, all pieces, in an order that is the same on every rank;
- * returns the number of transfers, at most `max`; those of stage 2 exist only when there are several hosts. Arrays are the
- * caller's. */
+/* Stage 1 (inside hosts) and stage 2 (between hosts) of the reduction, all pieces, in an order that
+ * is the same on every rank: by piece, then by lane (so what arrives at one rank for one piece
+ * comes in tree order, see dpt_tree_joins_at). Returns the number of transfers, of which the first
+ * `max` are written to the caller's array (max 0: only counted); those of stage 2 exist only when
+ * there are several hosts. */
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 
@@ -38,6 +43,7 @@ int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, i
 int dpt_reduce_gatherer(const struct dpt_world *world, int host, int piece);
 
 /* Bytes a rank sends in one all-reduce of `numel` f32 elements: both stages and the all-gather. */
-int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank);
+int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block,
+                              int rank);
 
 #endif

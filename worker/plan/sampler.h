@@ -1,11 +1,12 @@
-/* Which samples a slot reads: element (i mod n) of epoch (i div n)'s keyed permutation, found in O(1). Pure. */
+/* Which samples a slot reads: element (i mod n) of epoch (i div n)'s keyed permutation, found in
+ * O(1). Pure. */
 #ifndef DPT_WORKER_PLAN_SAMPLER_H
 #define DPT_WORKER_PLAN_SAMPLER_H
 
 #include <stdint.h>
 
-/* Index in [0, n) of sample `i` of the run. A permutation of [0, n) for each epoch: a balanced Feistel network keyed by (seed,
- * epoch) with cycle walking (Black & Rogaway 2002). n >= 1. */
+/* Index in [0, n) of sample `i` of the run. A permutation of [0, n) for each epoch: a balanced
+ * Feistel network keyed by (seed, epoch) with cycle walking (Black & Rogaway 2002). n >= 1. */
 int64_t dpt_sample_index(uint64_t seed, int64_t n, int64_t i);
 
 #endif
