@@ -1,0 +1,73 @@
+/* Errors: texts, errno, context, and cutting at the buffer's end. */
+#include "base/err.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void texts(void **state)
+{
+    (void)state;
+    assert_string_equal(dpt_status_text(DPT_OK), "ok");
+    assert_string_equal(dpt_status_text(DPT_EOVERFLOW), "limit exceeded");
+    assert_string_equal(dpt_status_text(DPT_STATUS_COUNT), "unknown status");
+    assert_string_equal(dpt_status_text((enum dpt_status) - 1), "unknown status");
+}
+
+static void failing(void **state)
+{
+    (void)state;
+    struct dpt_err err = {0};
+    assert_int_equal(dpt_fail(&err, DPT_EIO, "read '%s'", "x"), DPT_EIO);
+    assert_int_equal(err.status, DPT_EIO);
+    assert_string_equal(err.text, "read 'x'");
+    assert_int_equal(dpt_wrap(&err, err.status, "restore step %d", 7), DPT_EIO);
+    assert_string_equal(err.text, "restore step 7: read 'x'");
+    assert_int_equal(dpt_fail(NULL, DPT_ENOMEM, "x"), DPT_ENOMEM);
+    assert_int_equal(dpt_wrap(NULL, DPT_EIO, "x"), DPT_EIO);
+    assert_int_equal(dpt_fail_errno(NULL, ENOENT, "x"), DPT_ENOENT);
+}
+
+static void errno_mapping(void **state)
+{
+    (void)state;
+    static const struct {
+        int from;
+        enum dpt_status to;
+    } cases[] = {{ENOSPC, DPT_ENOSPC}, {EDQUOT, DPT_ENOSPC}, {ENOENT, DPT_ENOENT},
+                 {ENOMEM, DPT_ENOMEM}, {EEXIST, DPT_EEXIST}, {EPERM, DPT_EIO}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_err err;
+        assert_int_equal(dpt_fail_errno(&err, cases[i].from, "open '%s'", "f"), cases[i].to);
+        assert_ptr_equal(strstr(err.text, "open 'f': "), err.text);
+        assert_non_null(strstr(err.text, strerror(cases[i].from)));
+    }
+}
+
+static void long_texts_are_cut(void **state)
+{
+    (void)state;
+    char text[2 * DPT_ERR_TEXT_BYTES];
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    struct dpt_err err;
+    (void)dpt_fail(&err, DPT_EIO, "%s", text);
+    assert_int_equal(strlen(err.text), DPT_ERR_TEXT_BYTES - 1);
+    (void)dpt_wrap(&err, DPT_EIO, "%s", text);
+    assert_int_equal(strlen(err.text), DPT_ERR_TEXT_BYTES - 1);
+    (void)dpt_fail_errno(&err, EPERM, "%s", text);
+    assert_int_equal(strlen(err.text), DPT_ERR_TEXT_BYTES - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts), cmocka_unit_test(failing),
+                                       cmocka_unit_test(errno_mapping),
+                                       cmocka_unit_test(long_texts_are_cut)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* Files: whole transfers, atomic replacement, trees and listings, with what goes wrong. */
+#include "base/fs.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char root[128];
+static struct dpt_err err;
+
+static int make_root(void **state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof root, "/tmp/dpt-fs-test-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
+}
+
+/* root/name in a buffer of the `slot`. */
+static const char *at(int slot, const char *name)
+{
+    static char paths[4][256];
+    assert_int_equal(dpt_fs_join(root, name, paths[slot], sizeof paths[slot], &err), DPT_OK);
+    return paths[slot];
+}
+
+static void write_and_read_back(void **state)
+{
+    (void)state;
+    char *text;
+    size_t n;
+    assert_int_equal(dpt_fs_write_file_atomic(at(0, "a"), "hello", 5, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(at(0, "a"), 5, &text, &n, &err), DPT_OK);
+    assert_int_equal(n, 5);
+    assert_string_equal(text, "hello");
+    free(text);
+    assert_int_equal(dpt_fs_write_file_atomic(at(0, "a"), "", 0, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(at(0, "a"), 5, &text, &n, &err), DPT_OK);
+    assert_int_equal(n, 0);
+    free(text);
+    /* No temporary file is left. */
+    char **names;
+    assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 1);
+    dpt_fs_list_free(&names, n);
+    assert_null(names);
+}
+
+static void larger_than_one_buffer(void **state)
+{
+    (void)state;
+    enum { N = 100003 };
+    static char data[N];
+    for (int i = 0; i < N; i++)
+        data[i] = (char)(i * 7);
+    char *text;
+    size_t n;
+    assert_int_equal(dpt_fs_write_file_atomic(at(0, "big"), data, N, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(at(0, "big"), N, &text, &n, &err), DPT_OK);
+    assert_int_equal(n, N);
+    assert_memory_equal(text, data, N);
+    free(text);
+    text = NULL;
+    assert_int_equal(dpt_fs_read_file(at(0, "big"), N - 1, &text, &n, &err), DPT_EOVERFLOW);
+    assert_null(text);
+    assert_non_null(strstr(err.text, "/big'"));
+}
+
+static void read_errors(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t n;
+    assert_int_equal(dpt_fs_read_file(at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
+    assert_non_null(strstr(err.text, "/absent'"));
+    assert_int_equal(dpt_fs_read_file(root, 10, &text, &n, &err), DPT_EIO); /* a folder */
+    assert_null(text);
+    assert_int_equal(dpt_fs_write_file_atomic(at(0, "no/such"), "x", 1, &err), DPT_ENOENT);
+    assert_int_equal(mkdir(at(1, "folder"), 0777), 0);
+    assert_int_equal(dpt_fs_write_file_atomic(at(1, "folder"), "x", 1, &err), DPT_EIO);
+}
+
+static void pread_and_pwrite(void **state)
+{
+    (void)state;
+    char buf[4] = "";
+    int fd = open(at(0, "f"), O_RDWR | O_CREAT, 0666);
+    assert_true(fd >= 0);
+    assert_int_equal(dpt_fs_pwrite_all(fd, "abcdef", 6, 2, "f", &err), DPT_OK);
+    assert_int_equal(dpt_fs_pread_all(fd, buf, 4, 1, "f", &err), DPT_OK);
+    assert_memory_equal(buf, "\0abc", 4);
+    assert_int_equal(dpt_fs_pread_all(fd, buf, 0, 100, "f", &err), DPT_OK);
+    assert_int_equal(dpt_fs_pread_all(fd, buf, 4, 6, "f", &err), DPT_ECORRUPT);
+    assert_string_equal(err.text, "'f' ends at byte 8 where 2 more are expected");
+    (void)close(fd);
+    assert_int_equal(dpt_fs_pread_all(fd, buf, 4, 0, "f", &err), DPT_EIO);
+    assert_int_equal(dpt_fs_pwrite_all(fd, buf, 4, 0, "f", &err), DPT_EIO);
+}
+
+static void full_disk(void **state)
+{
+    (void)state;
+    if (access("/dev/full", W_OK) != 0)
+        skip();
+    assert_int_equal(dpt_fs_append("/dev/full", "x", 1, &err), DPT_ENOSPC);
+    int fd = open("/dev/full", O_WRONLY);
+    assert_int_equal(dpt_fs_pwrite_all(fd, "x", 1, 0, "/dev/full", &err), DPT_ENOSPC);
+    (void)close(fd);
+}
+
+/* A write cut short by a file size limit: no half file under the name, no temporary one. */
+static void nothing_half_written(void **state)
+{
+    (void)state;
+    static char data[8192];
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = 4096;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(dpt_fs_write_file_atomic(at(0, "x"), "old", 3, &err), DPT_OK);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    enum dpt_status written = dpt_fs_write_file_atomic(at(0, "x"), data, sizeof data, &err);
+    enum dpt_status appended = dpt_fs_append(at(1, "y"), data, sizeof data, NULL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    (void)signal(SIGXFSZ, handler);
+    assert_int_equal(written, DPT_EIO);
+    assert_int_equal(appended, DPT_ENOSPC);
+    char *text;
+    size_t n;
+    assert_int_equal(dpt_fs_read_file(at(0, "x"), 10, &text, &n, &err), DPT_OK);
+    assert_string_equal(text, "old");
+    free(text);
+    char **names;
+    assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 2);
+    dpt_fs_list_free(&names, n);
+}
+
+static void appending(void **state)
+{
+    (void)state;
+    char *text;
+    size_t n;
+    assert_int_equal(dpt_fs_append(at(0, "log"), "a\n", 2, &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(at(0, "log"), "b\n", 2, &err), DPT_OK);
+    assert_int_equal(dpt_fs_read_file(at(0, "log"), 10, &text, &n, &err), DPT_OK);
+    assert_string_equal(text, "a\nb\n");
+    free(text);
+    assert_int_equal(dpt_fs_append(at(0, "no/log"), "a", 1, &err), DPT_ENOENT);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_fs_mkdirs(at(0, "p/q//r/"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(at(0, "p/q/r"), &err), DPT_OK);
+    assert_true(dpt_fs_exists(at(0, "p/q/r")));
+    assert_false(dpt_fs_exists(at(0, "p/x")));
+    assert_int_equal(dpt_fs_mkdirs("/", &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs("", &err), DPT_EINVAL);
+    assert_int_equal(dpt_fs_append(at(0, "file"), "", 0, &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(at(0, "file/below"), &err), DPT_EIO);
+    assert_non_null(strstr(err.text, "/file': Not a directory"));
+    assert_int_equal(dpt_fs_sync_dir(root, &err), DPT_OK);
+    assert_int_equal(dpt_fs_sync_dir(at(0, "nowhere"), &err), DPT_ENOENT);
+}
+
+static void listing(void **state)
+{
+    (void)state;
+    static const char *const sorted[] = {".h", "A", "B", "a", "b"};
+    static const int made[] = {3, 0, 4, 2, 1};
+    for (int i = 0; i < 5; i++)
+        assert_int_equal(dpt_fs_append(at(0, sorted[made[i]]), "", 0, &err), DPT_OK);
+    char **names;
+    size_t n;
+    assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 5);
+    for (int i = 0; i < 5; i++)
+        assert_string_equal(names[i], sorted[i]);
+    dpt_fs_list_free(&names, n);
+    assert_int_equal(dpt_fs_mkdirs(at(0, "empty"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_list(at(0, "empty"), &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 0);
+    dpt_fs_list_free(&names, n);
+    assert_int_equal(dpt_fs_list(at(0, "absent"), &names, &n, &err), DPT_ENOENT);
+}
+
+static void removing(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_fs_mkdirs(at(0, "keep"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(at(0, "keep/x"), "x", 1, &err), DPT_OK);
+    assert_int_equal(dpt_fs_mkdirs(at(0, "t/1/2/3"), &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(at(0, "t/1/x"), "x", 1, &err), DPT_OK);
+    assert_int_equal(symlink(at(1, "keep"), at(0, "t/1/link")), 0);
+    assert_int_equal(symlink("nowhere", at(0, "t/dangling")), 0);
+    assert_int_equal(dpt_fs_remove_tree(at(0, "t"), &err), DPT_OK);
+    assert_false(dpt_fs_exists(at(0, "t")));
+    assert_true(dpt_fs_exists(at(0, "keep/x"))); /* the link was not followed */
+    assert_int_equal(dpt_fs_remove_tree(at(0, "t"), &err), DPT_OK);
+
+    assert_int_equal(symlink(at(1, "keep"), at(0, "link")), 0);
+    assert_int_equal(dpt_fs_remove_tree(at(0, "link"), &err), DPT_OK);
+    assert_true(dpt_fs_exists(at(0, "keep/x")));
+}
+
+static void too_deep_to_remove(void **state)
+{
+    (void)state;
+    const char *deep = "d/1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/16";
+    assert_int_equal(dpt_fs_mkdirs(at(0, deep), &err), DPT_OK);
+    assert_int_equal(dpt_fs_remove_tree(at(0, "d"), &err), DPT_EOVERFLOW);
+    assert_true(dpt_fs_exists(at(0, deep)));
+    assert_int_equal(rmdir(at(0, deep)), 0);
+    assert_int_equal(dpt_fs_remove_tree(at(0, "d"), &err), DPT_OK);
+}
+
+static void joining(void **state)
+{
+    (void)state;
+    char path[8] = "before";
+    assert_int_equal(dpt_fs_join("abc", "xyz", path, 8, &err), DPT_OK);
+    assert_string_equal(path, "abc/xyz");
+    assert_int_equal(dpt_fs_join("abc/", "xyz", path, 8, &err), DPT_OK);
+    assert_string_equal(path, "abc/xyz");
+    assert_int_equal(dpt_fs_join("", "xyz", path, 8, &err), DPT_OK);
+    assert_string_equal(path, "xyz");
+    assert_int_equal(dpt_fs_join("abcd", "wxyz", path, 8, &err), DPT_EOVERFLOW);
+    assert_string_equal(path, "xyz");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(write_and_read_back),
+                                       TEST(larger_than_one_buffer),
+                                       TEST(read_errors),
+                                       TEST(pread_and_pwrite),
+                                       TEST(full_disk),
+                                       TEST(nothing_half_written),
+                                       TEST(appending),
+                                       TEST(folders),
+                                       TEST(listing),
+                                       TEST(removing),
+                                       TEST(too_deep_to_remove),
+                                       TEST(joining)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
