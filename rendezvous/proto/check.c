@@ -1,0 +1,290 @@
+#include "rendezvous/proto/check.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* The longest value of a field, by its name alone: a name means the same in every message.
+ * Strings count their NUL; lists count elements. */
+static size_t limit_of(const ProtobufCFieldDescriptor *field)
+{
+    static const struct {
+        const char *name;
+        size_t max;
+    } table[] = {
+        {"run", DPT_PROTO_NAME_BYTES},
+        {"node", DPT_PROTO_NAME_BYTES},
+        {"user", DPT_PROTO_NAME_BYTES},
+        {"software", DPT_PROTO_NAME_BYTES},
+        {"cause_kind", DPT_PROTO_NAME_BYTES},
+        {"shm_addr", DPT_PROTO_ADDR_BYTES},
+        {"tcp_addr", DPT_PROTO_ADDR_BYTES},
+        {"text", DPT_PROTO_TEXT_BYTES},
+        {"cause", DPT_PROTO_TEXT_BYTES},
+        {"first_error", DPT_PROTO_TEXT_BYTES},
+        {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
+        {"outcome", DPT_PROTO_OUTCOME_BYTES_MAX},
+        {"nonce", DPT_PROTO_NONCE_BYTES},
+        {"ranks", DPT_PROTO_WORLD_MAX},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (strcmp(table[i].name, field->name) == 0)
+            return table[i].max;
+    return DPT_PROTO_DIGEST_BYTES;
+}
+
+static bool string_is_clean(const char *text, bool lines_allowed)
+{
+    for (const char *c = text; *c != '\0'; c++)
+        if (((unsigned char)*c < 0x20 && !(lines_allowed && *c == '\n')) || *c == 0x7f)
+            return false;
+    return true;
+}
+
+static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err);
+
+static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const void *value,
+                                   struct dpt_err *err)
+{
+    size_t limit = limit_of(field);
+    switch (field->type) {
+    case PROTOBUF_C_TYPE_ENUM: {
+        int number = *(const int *)value;
+        if (protobuf_c_enum_descriptor_get_value(field->descriptor, number) == NULL)
+            return dpt_fail(err, DPT_EPROTO, "field '%s': unknown value %d", field->name, number);
+        return DPT_OK;
+    }
+    case PROTOBUF_C_TYPE_STRING: {
+        const char *text = *(const char *const *)value;
+        if (strlen(text) >= limit)
+            return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
+                            strlen(text), limit - 1);
+        if (!string_is_clean(text, strcmp(field->name, "config_yaml") == 0))
+            return dpt_fail(err, DPT_EPROTO, "field '%s' holds control characters", field->name);
+        return DPT_OK;
+    }
+    case PROTOBUF_C_TYPE_BYTES: {
+        const ProtobufCBinaryData *bytes = value;
+        if (bytes->len > limit)
+            return dpt_fail(err, DPT_EPROTO, "field '%s': %zu bytes, at most %zu", field->name,
+                            bytes->len, limit);
+        return DPT_OK;
+    }
+    case PROTOBUF_C_TYPE_MESSAGE: {
+        const ProtobufCMessage *inner = *(const ProtobufCMessage *const *)value;
+        return inner == NULL ? DPT_OK : check_form(inner, err);
+    }
+    default:
+        return DPT_OK; /* numbers: checked where they mean something */
+    }
+}
+
+/* The schema does not nest into itself, so the depth is its own (three). */
+static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
+{
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
+        const char *at = (const char *)message + field->offset;
+        if (field->label != PROTOBUF_C_LABEL_REPEATED) {
+            DPT_TRY(check_value(field, at, err));
+            continue;
+        }
+        /* Only messages are repeated in this schema. */
+        DPT_ASSERT(field->type == PROTOBUF_C_TYPE_MESSAGE);
+        size_t n =
+            *(const size_t *)(const void *)((const char *)message + field->quantifier_offset);
+        ProtobufCMessage *const *list = *(ProtobufCMessage *const *const *)(const void *)at;
+        if (n > limit_of(field))
+            return dpt_fail(err, DPT_EPROTO, "field '%s': %zu elements, at most %zu", field->name,
+                            n, limit_of(field));
+        for (size_t k = 0; k < n; k++)
+            DPT_TRY(check_form(list[k], err));
+    }
+    return DPT_OK;
+}
+
+/* The one field of a message of another version that is shown, besides its stamp. */
+static enum dpt_status check_field(const ProtobufCMessage *message, const char *name,
+                                   struct dpt_err *err)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    return check_value(field, (const char *)message + field->offset, err);
+}
+
+static enum dpt_status out_of_range(struct dpt_err *err, const char *field, int64_t value)
+{
+    return dpt_fail(err, DPT_EPROTO, "field '%s': %lld is out of range", field, (long long)value);
+}
+
+/* A run's name and a node's id become parts of paths and lines of logs. */
+static bool is_name(const char *text)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    return text[0] != '\0' && text[0] != '.' && text[strspn(text, allowed)] == '\0';
+}
+
+static enum dpt_status check_stamp(const Dpt__Stamp *stamp, struct dpt_err *err)
+{
+    if (stamp == NULL)
+        return dpt_fail(err, DPT_EPROTO, "field 'stamp' is missing");
+    DPT_TRY(check_form(&stamp->base, err));
+    if (!is_name(stamp->run))
+        return dpt_fail(err, DPT_EPROTO,
+                        "field 'run': \"%s\" is no name (letters, digits, '.', '_', '-')",
+                        stamp->run);
+    if (!is_name(stamp->node))
+        return dpt_fail(err, DPT_EPROTO,
+                        "field 'node': \"%s\" is no name (letters, digits, '.', '_', '-')",
+                        stamp->node);
+    if (stamp->incarnation == 0)
+        return out_of_range(err, "incarnation", 0);
+    return DPT_OK;
+}
+
+static enum dpt_status check_spec(const Dpt__RunSpec *spec, struct dpt_err *err)
+{
+    if (spec->min_nodes < 1 || spec->min_nodes > DPT_PROTO_NODES_MAX)
+        return out_of_range(err, "min_nodes", spec->min_nodes);
+    if (spec->max_nodes < spec->min_nodes || spec->max_nodes > DPT_PROTO_NODES_MAX)
+        return out_of_range(err, "max_nodes", spec->max_nodes);
+    if (spec->timeout_ms < DPT_PROTO_TIMEOUT_MS_MIN || spec->timeout_ms > DPT_PROTO_TIMEOUT_MS_MAX)
+        return out_of_range(err, "timeout_ms", spec->timeout_ms);
+    if (spec->max_world < 1 || spec->max_world > DPT_PROTO_WORLD_MAX)
+        return out_of_range(err, "max_world", spec->max_world);
+    if (spec->config_digest[0] == '\0')
+        return dpt_fail(err, DPT_EPROTO, "field 'config_digest' is empty");
+    return DPT_OK;
+}
+
+static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_err *err)
+{
+    if (rank->local_rank >= DPT_PROTO_RANKS_MAX)
+        return out_of_range(err, "local_rank", rank->local_rank);
+    if (rank->spawn < 1)
+        return out_of_range(err, "spawn", rank->spawn);
+    if (rank->step_applied < -1)
+        return out_of_range(err, "step_applied", rank->step_applied);
+    if (rank->outcome_step < -1 ||
+        (rank->outcome_step >= 0 && rank->outcome_step != rank->step_applied &&
+         rank->outcome_step != rank->step_applied + 1))
+        return out_of_range(err, "outcome_step", rank->outcome_step);
+    if (rank->checkpoint_step < -1)
+        return out_of_range(err, "checkpoint_step", rank->checkpoint_step);
+    if (rank->grant_step < -1)
+        return out_of_range(err, "grant_step", rank->grant_step);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt_err *err)
+{
+    DPT_TRY(check_stamp(message->stamp, err));
+    if (message->version != DPT_PROTO_VERSION)
+        return check_field(&message->base, "software", err);
+    DPT_TRY(check_form(&message->base, err));
+    if (message->spec != NULL)
+        DPT_TRY(check_spec(message->spec, err));
+    if (message->n_ranks > DPT_PROTO_RANKS_MAX)
+        return out_of_range(err, "ranks", (int64_t)message->n_ranks);
+    for (size_t i = 0; i < message->n_ranks; i++) {
+        DPT_TRY(check_rank_state(message->ranks[i], err));
+        if (message->ranks[i]->local_rank != i)
+            return dpt_fail(err, DPT_EPROTO, "field 'ranks': local rank %u at place %zu",
+                            message->ranks[i]->local_rank, i);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_plan_rank(const Dpt__PlanRank *rank, const Dpt__Plan *plan,
+                                       struct dpt_err *err)
+{
+    if (rank->rank >= plan->world_size)
+        return out_of_range(err, "rank", rank->rank);
+    if (rank->position >= plan->world_size)
+        return out_of_range(err, "position", rank->position);
+    if (rank->host >= plan->n_hosts)
+        return out_of_range(err, "host", rank->host);
+    if (rank->local_rank < -1 || rank->local_rank >= DPT_PROTO_RANKS_MAX)
+        return out_of_range(err, "local_rank", rank->local_rank);
+    if (rank->heal_from < -1 || rank->heal_from >= (int64_t)plan->world_size ||
+        rank->heal_from == (int64_t)rank->rank)
+        return out_of_range(err, "heal_from", rank->heal_from);
+    if (rank->checkpoint_slot < -1 || rank->checkpoint_slot >= (int64_t)plan->checkpoint_writers)
+        return out_of_range(err, "checkpoint_slot", rank->checkpoint_slot);
+    return DPT_OK;
+}
+
+static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
+{
+    if (plan->generation == 0)
+        return out_of_range(err, "generation", 0);
+    if (plan->nonce.len != DPT_PROTO_NONCE_BYTES)
+        return out_of_range(err, "nonce", (int64_t)plan->nonce.len);
+    if (plan->world_size < 1 || plan->world_size > DPT_PROTO_WORLD_MAX)
+        return out_of_range(err, "world_size", plan->world_size);
+    if (plan->n_hosts < 1 || plan->n_hosts > plan->world_size)
+        return out_of_range(err, "n_hosts", plan->n_hosts);
+    if (plan->n_nodes < 1 || plan->n_nodes > plan->world_size)
+        return out_of_range(err, "n_nodes", plan->n_nodes);
+    if (plan->checkpoint_writers > plan->world_size)
+        return out_of_range(err, "checkpoint_writers", plan->checkpoint_writers);
+    if (plan->resume_step < 0)
+        return out_of_range(err, "resume_step", plan->resume_step);
+    if (plan->load_checkpoint < -1)
+        return out_of_range(err, "load_checkpoint", plan->load_checkpoint);
+    if (plan->digest[0] == '\0')
+        return dpt_fail(err, DPT_EPROTO, "field 'digest' is empty");
+    int64_t last = -1;
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        DPT_TRY(check_plan_rank(plan->ranks[i], plan, err));
+        if ((int64_t)plan->ranks[i]->rank <= last)
+            return dpt_fail(err, DPT_EPROTO, "field 'ranks': rank %u out of order",
+                            plan->ranks[i]->rank);
+        last = plan->ranks[i]->rank;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct dpt_err *err)
+{
+    DPT_TRY(check_stamp(message->stamp, err));
+    if (message->version != DPT_PROTO_VERSION)
+        return check_field(&message->base, "text", err);
+    DPT_TRY(check_form(&message->base, err));
+    if (message->stamp->epoch == 0)
+        return out_of_range(err, "epoch", 0);
+    if (message->spec != NULL)
+        DPT_TRY(check_spec(message->spec, err));
+    if (message->plan != NULL)
+        DPT_TRY(check_plan(message->plan, err));
+    if (message->grant_step < -1)
+        return out_of_range(err, "grant_step", message->grant_step);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct dpt_err *err)
+{
+    DPT_TRY(check_form(&message->base, err));
+    bool wants_plan = message->command == DPT__RANK_COMMAND__COMMAND_PLAN;
+    if (message->plan != NULL)
+        DPT_TRY(check_plan(message->plan, err));
+    if (wants_plan && message->plan == NULL)
+        return dpt_fail(err, DPT_EPROTO, "field 'plan' is missing");
+    if (message->plan != NULL && message->plan->generation != message->generation)
+        return dpt_fail(err, DPT_EPROTO, "field 'generation': %llu, but the plan is of %llu",
+                        (unsigned long long)message->generation,
+                        (unsigned long long)message->plan->generation);
+    if (message->grant_step < -1)
+        return out_of_range(err, "grant_step", message->grant_step);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct dpt_err *err)
+{
+    DPT_TRY(check_form(&message->base, err));
+    if (message->state == NULL)
+        return dpt_fail(err, DPT_EPROTO, "field 'state' is missing");
+    if (message->exit_code > 255)
+        return out_of_range(err, "exit_code", message->exit_code);
+    return check_rank_state(message->state, err);
+}

@@ -1,0 +1,117 @@
+/* Bytes <-> messages: protobuf-c with a bound on the memory a message may take. What a decoded
+ * message must look like is in check.c. */
+#include "rendezvous/proto/message.h"
+
+#include "rendezvous/proto/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* protobuf-c turns two bytes into a struct of some hundred; a message of nothing but empty
+ * submessages must not take a hundred times its size. */
+enum { MEMORY_FACTOR = 16, MEMORY_BASE_BYTES = 64 * 1024 };
+
+struct budget {
+    size_t left_bytes;
+    bool exceeded;
+};
+
+static void *budget_alloc(void *data, size_t bytes)
+{
+    struct budget *budget = data;
+    if (bytes > budget->left_bytes) {
+        budget->exceeded = true;
+        return NULL;
+    }
+    budget->left_bytes -= bytes;
+    return malloc(bytes);
+}
+
+static void budget_free(void *data, void *pointer)
+{
+    (void)data;
+    free(pointer);
+}
+
+static enum dpt_status decode(const ProtobufCMessageDescriptor *type, const void *data,
+                              size_t bytes, ProtobufCMessage **ret, struct dpt_err *err)
+{
+    if (bytes > DPT_MESSAGE_BYTES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes, at most %d", type->short_name, bytes,
+                        DPT_MESSAGE_BYTES_MAX);
+    struct budget budget = {.left_bytes = MEMORY_BASE_BYTES + MEMORY_FACTOR * bytes};
+    ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
+    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, bytes, data);
+    if (message == NULL && budget.exceeded)
+        return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes takes too much memory",
+                        type->short_name, bytes);
+    if (message == NULL)
+        return dpt_fail(err, DPT_EPROTO, "%s of %zu bytes is malformed", type->short_name, bytes);
+    *ret = message;
+    return DPT_OK;
+}
+
+/* One pair of functions a message type. */
+#define DEFINE_MESSAGE(name, Type, descriptor_)                                                    \
+    enum dpt_status dpt_message_decode_##name(const void *data, size_t bytes, Type **ret,          \
+                                              struct dpt_err *err)                                 \
+    {                                                                                              \
+        ProtobufCMessage *message = NULL;                                                          \
+        DPT_TRY(decode(&descriptor_, data, bytes, &message, err));                                 \
+        enum dpt_status status = dpt_check_##name((const Type *)message, err);                     \
+        if (status != DPT_OK) {                                                                    \
+            protobuf_c_message_free_unpacked(message, NULL);                                       \
+            return status;                                                                         \
+        }                                                                                          \
+        *ret = (Type *)message;                                                                    \
+        return DPT_OK;                                                                             \
+    }                                                                                              \
+    void dpt_message_free_##name(Type **message)                                                   \
+    {                                                                                              \
+        if (*message != NULL)                                                                      \
+            protobuf_c_message_free_unpacked(&(*message)->base, NULL);                             \
+        *message = NULL;                                                                           \
+    }
+
+DEFINE_MESSAGE(agent_state, Dpt__AgentState, dpt__agent_state__descriptor)
+DEFINE_MESSAGE(server_state, Dpt__ServerState, dpt__server_state__descriptor)
+DEFINE_MESSAGE(agent_to_rank, Dpt__AgentToRank, dpt__agent_to_rank__descriptor)
+DEFINE_MESSAGE(rank_to_agent, Dpt__RankToAgent, dpt__rank_to_agent__descriptor)
+
+size_t dpt_message_bytes(const ProtobufCMessage *message)
+{
+    return protobuf_c_message_get_packed_size(message);
+}
+
+enum dpt_status dpt_message_encode(const ProtobufCMessage *message, void *buf, size_t buf_bytes,
+                                   size_t *ret_bytes, struct dpt_err *err)
+{
+    size_t bytes = protobuf_c_message_get_packed_size(message);
+    if (bytes > buf_bytes)
+        return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes does not fit into %zu",
+                        message->descriptor->short_name, bytes, buf_bytes);
+    *ret_bytes = protobuf_c_message_pack(message, buf);
+    return DPT_OK;
+}
+
+/* Names without the enum's prefix: "RANK_STANDBY" -> "STANDBY". */
+static const char *enum_name(const ProtobufCEnumDescriptor *type, int value, size_t prefix_bytes)
+{
+    const ProtobufCEnumValue *found = protobuf_c_enum_descriptor_get_value(type, value);
+    return found == NULL ? "?" : found->name + prefix_bytes;
+}
+
+const char *dpt_message_rank_phase_name(Dpt__RankPhase phase)
+{
+    return enum_name(&dpt__rank_phase__descriptor, (int)phase, sizeof "RANK_" - 1);
+}
+
+const char *dpt_message_server_phase_name(Dpt__ServerPhase phase)
+{
+    return enum_name(&dpt__server_phase__descriptor, (int)phase, sizeof "SERVER_" - 1);
+}
+
+const char *dpt_message_rank_command_name(Dpt__RankCommand command)
+{
+    return enum_name(&dpt__rank_command__descriptor, (int)command, sizeof "COMMAND_" - 1);
+}

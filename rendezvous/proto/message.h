@@ -1,0 +1,72 @@
+/* Messages of the control plane as bytes: decoding with every bound checked, encoding into the
+ * caller's buffer. The structs are those that protobuf-c makes of dpt.proto (Dpt__AgentState, …).
+ *
+ * A decoded message has passed: total size, memory it may take, protobuf form, known enum values,
+ * lengths of strings and bytes, counts of lists, numbers in range, ranks of a plan dense and in
+ * order. What remains to be judged by the receiver is meaning: epoch, run, generation, incarnation.
+ * A message of another version is decoded only as far as the receiver needs to answer it: version,
+ * software, stamp and text are checked, the rest must not be read. */
+#ifndef DPT_RENDEZVOUS_PROTO_MESSAGE_H
+#define DPT_RENDEZVOUS_PROTO_MESSAGE_H
+
+#include "base/err.h"
+#include "rendezvous/proto/dpt.pb-c.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_PROTO_VERSION = 1,
+
+    DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
+    DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */
+    DPT_PROTO_NODES_MAX = 1024,  /* nodes of one run */
+    DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
+    DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
+    DPT_PROTO_DIGEST_BYTES = 72, /* digests, fingerprints, folder ids, host; NUL included */
+    DPT_PROTO_TEXT_BYTES = 512,  /* a line for a person; NUL included */
+    DPT_PROTO_NONCE_BYTES = 16,
+    DPT_PROTO_OUTCOME_BYTES_MAX = 64 * 1024,
+    DPT_PROTO_YAML_BYTES_MAX = 64 * 1024,
+    DPT_PROTO_TIMEOUT_MS_MIN = 100,
+    DPT_PROTO_TIMEOUT_MS_MAX = 600 * 1000,
+
+    /* An encoded message of any kind; a longer one is refused before it is looked at. */
+    DPT_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+};
+
+/* Decode `bytes` bytes into a new message, owned by the caller (…_free). DPT_EPROTO says what is
+ * wrong, with the field's name; DPT_EOVERFLOW: too long, or it would take too much memory. */
+DPT_MUST_USE enum dpt_status dpt_message_decode_agent_state(const void *data, size_t bytes,
+                                                            Dpt__AgentState **ret,
+                                                            struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_message_decode_server_state(const void *data, size_t bytes,
+                                                             Dpt__ServerState **ret,
+                                                             struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank(const void *data, size_t bytes,
+                                                              Dpt__AgentToRank **ret,
+                                                              struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, size_t bytes,
+                                                              Dpt__RankToAgent **ret,
+                                                              struct dpt_err *err);
+
+/* Frees a message made by …_decode and sets the pointer to NULL; accepts NULL. */
+void dpt_message_free_agent_state(Dpt__AgentState **message);
+void dpt_message_free_server_state(Dpt__ServerState **message);
+void dpt_message_free_agent_to_rank(Dpt__AgentToRank **message);
+void dpt_message_free_rank_to_agent(Dpt__RankToAgent **message);
+
+/* Bytes that `message` (any of the above, as &message->base) takes when encoded. */
+size_t dpt_message_bytes(const ProtobufCMessage *message);
+
+/* Encodes into `buf`; DPT_EOVERFLOW when it takes more than buf_bytes. */
+DPT_MUST_USE enum dpt_status dpt_message_encode(const ProtobufCMessage *message, void *buf,
+                                                size_t buf_bytes, size_t *ret_bytes,
+                                                struct dpt_err *err);
+
+/* Names for people: "RUNNING", "PREPARE", …; "?" for a value out of range. */
+const char *dpt_message_rank_phase_name(Dpt__RankPhase phase);
+const char *dpt_message_server_phase_name(Dpt__ServerPhase phase);
+const char *dpt_message_rank_command_name(Dpt__RankCommand command);
+
+#endif

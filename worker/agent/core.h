@@ -1,0 +1,145 @@
+/* The node agent's decisions: a pure state machine for one node of one run. No sockets, clock,
+ * threads, processes or files; the loop round it (worker/agent) carries out what it says.
+ *
+ * The agent relays membership between the server and its ranks; it decides by itself only what
+ * concerns this node: when a rank is started, killed and started again, when files may be written,
+ * and when and with which code the program ends. docs/membership.md has the rules. */
+#ifndef DPT_WORKER_AGENT_CORE_H
+#define DPT_WORKER_AGENT_CORE_H
+
+#include "base/err.h"
+#include "base/log.h"
+#include "rendezvous/core/timing.h"
+#include "rendezvous/proto/message.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum dpt_exit_code {
+    DPT_EXIT_DONE = 0,
+    DPT_EXIT_CONFIG = 2,   /* bad or refused configuration */
+    DPT_EXIT_SERVER = 3,   /* server unreachable until the join deadline */
+    DPT_EXIT_FAILED = 4,   /* the run failed */
+    DPT_EXIT_EXPELLED = 75 /* out, and could not rejoin in time (EX_TEMPFAIL) */
+};
+
+struct dpt_agent;
+
+/* Strings are copied. */
+struct dpt_agent_options {
+    const char *run;      /* rendezvous run id */
+    const char *node;     /* random id, or --node-id */
+    const char *software; /* "dpt 0.1.0" */
+    uint64_t incarnation; /* first; above any this node id used before (wall-clock ms will do) */
+    int64_t timeout_ms;   /* until a config is known: the default's */
+    int64_t now_ms;
+};
+
+/* What is known once the config is (with --config from the start, else from the server's answer).
+ * Strings and spec are copied. */
+struct dpt_agent_facts {
+    const Dpt__RunSpec *spec; /* of the config in force here; timeout_ms is taken from it */
+    uint32_t n_ranks;         /* rank processes of this node, 1 … DPT_PROTO_RANKS_MAX */
+    const char *fingerprint, *host, *log_dir_id, *checkpoint_dir_id, *data_digest;
+};
+
+/* The loop: wait until something is readable or deadline_ms, hand over what arrived, then one TICK.
+ * The machine itself notices from the times that its loop was stopped. */
+enum dpt_agent_event_kind {
+    DPT_AGENT_EVENT_TICK,
+    DPT_AGENT_EVENT_CONFIGURED,     /* facts; once, first thing or in answer to ACTION_CONFIGURE */
+    DPT_AGENT_EVENT_SERVER_UP,      /* a connection to the server stands (again): say who we are */
+    DPT_AGENT_EVENT_SERVER_DOWN,    /* it is gone, or is being replaced */
+    DPT_AGENT_EVENT_SERVER_MESSAGE, /* server_message */
+    DPT_AGENT_EVENT_RANK_MESSAGE,   /* local_rank, spawn, rank_message */
+    DPT_AGENT_EVENT_RANK_EOF,       /* local_rank, spawn: its socket closed; it is killed */
+    DPT_AGENT_EVENT_RANK_EXITED, /* local_rank, spawn, exit_code, text: reaped, or never started */
+    DPT_AGENT_EVENT_SIGNAL, /* SIGTERM, SIGINT, spot notice: the first drains, the second means now
+                             */
+    DPT_AGENT_EVENT_COUNT
+};
+
+struct dpt_agent_event {
+    enum dpt_agent_event_kind kind;
+    int64_t now_ms; /* monotonic, never below the last event's */
+    const struct dpt_agent_facts *facts;
+    const Dpt__ServerState *server_message; /* borrowed */
+    uint32_t local_rank, spawn;             /* an event of an earlier spawn is ignored */
+    const Dpt__RankToAgent *rank_message;   /* borrowed */
+    int exit_code;                          /* RANK_EXITED: status if >= 0, -signal if killed */
+    const char *text; /* RANK_EXITED: for a person, e.g. why it could not be started; may be NULL */
+};
+
+enum dpt_agent_action_kind {
+    DPT_AGENT_ACTION_CONFIGURE, /* `spec`: config to take from the server; NULL: it has none, use
+                                   the demo config */
+    DPT_AGENT_ACTION_SPAWN,     /* start process `spawn` of local_rank (incarnation: for its command
+                                   line) */
+    DPT_AGENT_ACTION_KILL,      /* SIGKILL its process group; RANK_EXITED must follow */
+    DPT_AGENT_ACTION_EXIT, /* end the program with exit_code, saying text; killing what is left. The
+                              last action */
+    DPT_AGENT_ACTION_COUNT
+};
+
+struct dpt_agent_action {
+    enum dpt_agent_action_kind kind;
+    uint32_t local_rank, spawn;
+    uint64_t incarnation;     /* SPAWN: of the node */
+    int exit_code;            /* EXIT: enum dpt_exit_code, or a rank's own with a fatal error */
+    const char *text;         /* EXIT: one line for a person; "" with code 0 */
+    const Dpt__RunSpec *spec; /* CONFIGURE; EXIT when the config was refused: the run's, to name the
+                                 differing keys */
+};
+
+struct dpt_agent_send {
+    uint32_t local_rank, spawn;
+    const Dpt__AgentToRank *message;
+};
+
+struct dpt_agent_log_line {
+    enum dpt_log_level level;
+    uint64_t generation;
+    const char *text;
+};
+
+/* What to do, in this order: logs, actions, sends. Everything is borrowed and valid until the next
+ * step or destroy. */
+struct dpt_agent_output {
+    const struct dpt_agent_action *actions;
+    size_t n_actions;
+    const Dpt__AgentState
+        *to_server; /* NULL: nothing to say now. May be dropped when there is no connection */
+    const struct dpt_agent_send *to_ranks;
+    size_t n_to_ranks;
+    const struct dpt_agent_log_line *logs;
+    size_t n_logs;
+    int64_t deadline_ms; /* next TICK no later than this; always set */
+};
+
+/* Returns owned; DPT_ENOMEM. Options are as checked by the caller (lengths below DPT_PROTO_*). */
+DPT_MUST_USE enum dpt_status dpt_agent_create(const struct dpt_agent_options *options,
+                                              struct dpt_agent **ret, struct dpt_err *err);
+void dpt_agent_destroy(struct dpt_agent **agent);
+
+/* Takes one event. Never blocks. DPT_ENOMEM is the only failure and leaves the machine unusable.
+ * After ACTION_EXIT every event is ignored. */
+DPT_MUST_USE enum dpt_status dpt_agent_step(struct dpt_agent *agent,
+                                            const struct dpt_agent_event *event,
+                                            struct dpt_agent_output *ret, struct dpt_err *err);
+
+/* As seen now, for the progress line and the simulator. */
+struct dpt_agent_view {
+    uint64_t incarnation, generation, epoch;
+    Dpt__ServerPhase phase; /* last heard of this incarnation */
+    char plan_digest[DPT_PROTO_DIGEST_BYTES];
+    uint32_t world_size, n_nodes;
+    int64_t step; /* newest applied by a rank of this node; -1: none */
+    float loss, tokens_per_s;
+    bool server_up, leaving, ended;
+    int64_t write_until_ms; /* ranks may write files until then */
+    struct dpt_timing timing;
+};
+void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret);
+
+#endif
