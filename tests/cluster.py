@@ -1,0 +1,484 @@
+"""Small dpt clusters on one machine: starts a server and workers, hurts them, watches what they do.
+
+Shared by tests/multi (pytest), tests/acceptance and deploy/quickstart; standard library only.
+
+    with Cluster(tmp_path / "c", sets={"train.steps": 40}) as cluster:
+        cluster.start_server()
+        a = cluster.start_worker("a")
+        b = cluster.start_worker("b")
+        cluster.wait_step(5, timeout=20)
+        b.kill()
+        assert a.wait(timeout=60) == 0
+        cluster.check_nothing_left()
+
+Nothing here sleeps to synchronise: every wait polls a condition until a deadline and, when that passes, says what it
+waited for and shows the tails of the logs. Leaving the `with` block kills what is left of this cluster, found by a mark
+in the environment that every process of it inherits, and nothing else on the machine.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "DPT_TEST_CLUSTER"
+POLL_S = 0.01
+LOG_TAIL_LINES = 15
+TINY = ROOT / "configs" / "tiny.yaml"
+
+
+class ClusterError(AssertionError):
+    """A condition did not come true in time, or something was left behind."""
+
+
+def bin_dir():
+    """Where the programs are: $DPT_BIN, else build/bin of this checkout."""
+    return Path(os.environ.get("DPT_BIN", ROOT / "build" / "bin"))
+
+
+def program(name):
+    path = bin_dir() / name
+    if not path.exists():
+        raise ClusterError(f"{path} is not built; run: cmake --preset release && cmake --build --preset release")
+    return path
+
+
+def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
+    """Polls `condition` until it is true and returns its value; ClusterError after `timeout` seconds.
+
+    `context`, when given, is called for text that explains a failure (log tails)."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise ClusterError(f"not within {timeout:g} s: {what}" + ("\n" + context() if context else ""))
+        time.sleep(poll_s)
+
+
+# ---------------------------------------------------------------- processes, by /proc
+
+def proc_read(pid, name):
+    """Bytes of /proc/PID/NAME, b"" when the process is gone or not ours."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def proc_state(pid):
+    """One letter (R S D T Z …), "" when the process is gone."""
+    stat = proc_read(pid, "stat")
+    return stat[stat.rindex(b")") + 2:][:1].decode() if b")" in stat else ""
+
+
+def proc_parent(pid):
+    stat = proc_read(pid, "stat")
+    return int(stat[stat.rindex(b")") + 2:].split()[1]) if b")" in stat else 0
+
+
+def proc_alive(pid):
+    """True while the process runs (a zombie does not)."""
+    return proc_state(pid) not in ("", "Z", "X")
+
+
+def proc_threads(pid):
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def proc_fds(pid):
+    """{fd: what it points to}."""
+    fds = {}
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                fds[int(fd)] = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                pass
+    except OSError:
+        pass
+    return fds
+
+
+def proc_memfds(pid):
+    return sum(target.startswith("/memfd:") for target in proc_fds(pid).values())
+
+
+def proc_children(pid):
+    children = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            children += [int(c) for c in proc_read(pid, f"task/{task}/children").split()]
+    except OSError:
+        pass
+    return children
+
+
+def marked_pids(mark):
+    """Processes that run with this mark in their environment (zombies have none)."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and needle in proc_read(entry, "environ").split(b"\0"):
+            found.append(int(entry))
+    return sorted(found)
+
+
+def send_signal(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+# ---------------------------------------------------------------- outputs, as DESIGN names them
+
+def read_jsonl(path):
+    """Objects of a file of JSON lines. A last line without its newline is still being written and is passed over;
+    any other line that is no JSON object is an error."""
+    try:
+        text = Path(path).read_text()
+    except FileNotFoundError:
+        return []
+    objects = []
+    for line in text[:text.rfind("\n") + 1].splitlines():
+        value = json.loads(line)
+        if not isinstance(value, dict):
+            raise ClusterError(f"{path}: not an object: {line}")
+        objects.append(value)
+    return objects
+
+
+class Outputs:
+    """What a run writes into one log.dir."""
+
+    def __init__(self, log_dir):
+        self.dir = Path(log_dir)
+
+    def metrics(self):
+        return read_jsonl(self.dir / "metrics.jsonl")
+
+    def events(self):
+        return read_jsonl(self.dir / "events.jsonl")
+
+    def summary(self):
+        """The summary, or None while there is none."""
+        try:
+            return json.loads((self.dir / "summary.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def step(self):
+        """Newest logged step, -1 when none."""
+        lines = self.metrics()
+        return lines[-1]["step"] if lines else -1
+
+    def snapshot(self):
+        """{relative path: size} of every file, to see whether anything was written."""
+        return {str(p.relative_to(self.dir)): p.stat().st_size for p in sorted(self.dir.rglob("*")) if p.is_file()}
+
+
+# ---------------------------------------------------------------- programs
+
+class Process:
+    """One program with its output in a file."""
+
+    def __init__(self, name, argv, log_path, env=None, cwd=None):
+        self.name, self.argv, self.log_path = name, [str(a) for a in argv], Path(log_path)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=cwd,
+                                          start_new_session=True)
+        self.pid = self.popen.pid
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def returncode(self):
+        """None while running; negative: the signal that ended it."""
+        return self.popen.poll()
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines=LOG_TAIL_LINES):
+        tail = self.log().splitlines()[-lines:]
+        return f"--- {self.name} (pid {self.pid}, exit {self.returncode()}): {self.log_path}\n" + "\n".join(tail)
+
+    def wait(self, timeout):
+        """Exit code; ClusterError when the program does not end in time."""
+        return wait_until(f"{self.name} ends", lambda: (self.popen.poll() is not None, self.popen.returncode)
+                          if self.popen.poll() is not None else None, timeout, self.log_tail)[1]
+
+    def signal(self, number):
+        if self.alive():
+            self.popen.send_signal(number)
+
+    def term(self):
+        self.signal(signal.SIGTERM)
+
+    def kill(self):
+        """kill -9 of the program alone, and waits until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.popen.wait()
+
+    def wait_log(self, pattern, timeout):
+        """Waits until a line of the program's output matches the regular expression; returns the match."""
+        return wait_until(f"{self.name} prints /{pattern}/", lambda: re.search(pattern, self.log()), timeout,
+                          self.log_tail)
+
+
+class Worker(Process):
+    """A dpt-worker: the agent, and the rank processes that it started."""
+
+    def __init__(self, node, argv, log_path, log_dir, checkpoint_dir, env=None):
+        super().__init__(f"worker {node}", argv, log_path, env)
+        self.node, self.outputs, self.checkpoint_dir = node, Outputs(log_dir), Path(checkpoint_dir)
+
+    def rank_pids(self):
+        """Rank processes that run now: children of the agent whose first argument is --rank."""
+        return sorted(pid for pid in proc_children(self.pid)
+                      if proc_read(pid, "cmdline").split(b"\0")[1:2] == [b"--rank"] and proc_alive(pid))
+
+    def family(self):
+        return [self.pid] + proc_children(self.pid)
+
+    def wait_ranks(self, count, timeout):
+        def all_there():
+            pids = self.rank_pids()
+            return pids if len(pids) == count else None
+        return wait_until(f"{self.name} has {count} ranks", all_there, timeout, self.log_tail)
+
+    def log_tail(self, lines=LOG_TAIL_LINES):
+        text = super().log_tail(lines)
+        for path in sorted((self.outputs.dir / f"node-{self.node}").glob("rank-*.log")):
+            text += f"\n--- {path}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        return text
+
+    def freeze(self):
+        """SIGSTOP of the agent and all its ranks: the whole machine stands still. Returns the stopped pids."""
+        send_signal(self.pid, signal.SIGSTOP)
+        pids = self.family()
+        for pid in pids[1:]:
+            send_signal(pid, signal.SIGSTOP)
+        wait_until(f"{self.name} is stopped", lambda: all(proc_state(p) in ("T", "t", "Z", "") for p in pids), 5)
+        return pids
+
+    @staticmethod
+    def thaw(pids):
+        for pid in pids:
+            send_signal(pid, signal.SIGCONT)
+
+    def kill_machine(self):
+        """kill -9 of the agent, as if power failed; its ranks must die with it, which is waited for."""
+        pids = self.family()
+        self.kill()
+        wait_until(f"the ranks of {self.name} end with their agent", lambda: not any(proc_alive(p) for p in pids), 5)
+        return pids
+
+
+def make_text(path, bytes_total=200_000, seed=1):
+    """A text for byte tokens that a small model learns from within some steps: words of a small vocabulary with a
+    skewed frequency, the same for the same seed. Returns the path."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choice("abcdefghijklmnopqrst") for _ in range(rng.randint(1, 7))) for _ in range(300)]
+    weights = [1 / (i + 1) for i in range(len(words))]
+    text = []
+    size = 0
+    while size < bytes_total:
+        sentence = " ".join(rng.choices(words, weights, k=rng.randint(4, 12))).capitalize() + ".\n"
+        text.append(sentence)
+        size += len(sentence)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(text)[:bytes_total])
+    return path
+
+
+class Cluster:
+    """One server and any number of workers, all files under `root` (created).
+
+    The run's config is the file `config` with the keys of `sets` ({"train.steps": 40}) changed, on every worker alike.
+    Each worker has its own log.dir and checkpoint.dir under root/NODE, as on machines of their own; `shared_dirs=True`
+    gives all of them root/log and root/checkpoints. The text to train on is made here when `data.train` names none."""
+
+    def __init__(self, root, config=TINY, sets=None, shared_dirs=False, threads=1):
+        self.root = Path(root).resolve()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.config, self.sets = Path(config), dict(sets or {})
+        if self.config == TINY and "data.train" not in self.sets:
+            self.sets["data.train"] = make_text(self.root / "text.txt")
+        self.shared_dirs, self.threads = shared_dirs, threads
+        self.mark = uuid.uuid4().hex
+        self.env = dict(os.environ, **{MARK: self.mark})
+        self.env.pop("DPT_RDZV_ENDPOINT", None)
+        self.server, self.port, self.workers, self._starts = None, 0, [], 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.stop()
+
+    # -- starting
+
+    def start_server(self, port=0, args=(), timeout=10, env=None):
+        """Starts dpt-rdzv and waits until it listens. port 0: any free one; a restart keeps the port."""
+        port_file = self.root / f"rdzv-{self._next()}.port"
+        argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
+        server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
+        self.server = server
+
+        def listening():
+            text = port_file.read_text() if port_file.exists() else ""
+            if text.endswith("\n") or text.strip().isdigit():
+                return int(text)
+            if not server.alive():
+                raise ClusterError("the server ended at start\n" + server.log_tail())
+            return None
+        self.port = wait_until("the server listens", listening, timeout, server.log_tail)
+        return server
+
+    def restart_server(self, **options):
+        """A new server process on the old port."""
+        return self.start_server(port=self.port, **options)
+
+    def endpoint(self):
+        return f"127.0.0.1:{self.port}"
+
+    def dirs(self, node):
+        base = self.root if self.shared_dirs else self.root / node
+        return (base / "log", base / "checkpoints")
+
+    def worker_argv(self, node, sets=None, args=(), config=None, nnodes=None, ranks=None, endpoint=None):
+        """Command line of a worker. `sets` adds to the cluster's; `ranks` is how many rank processes; `config=False`:
+        no --config and only the node's own keys (the run's come from the server); `endpoint=False`: none named."""
+        log_dir, checkpoint_dir = self.dirs(node)
+        argv = [program("dpt-worker"), "--node-id", node]
+        if config is not False:
+            argv += ["--config", config or self.config]
+        if endpoint is not False:
+            argv += ["--rdzv-endpoint", endpoint or self.endpoint()]
+        if nnodes is not None:
+            argv += ["--nnodes", nnodes]
+        values = {} if config is False else dict(self.sets)
+        values.update({"log.dir": log_dir, "checkpoint.dir": checkpoint_dir, "cluster.threads": self.threads})
+        if ranks is not None:
+            values["cluster.gpus_per_node"] = ranks
+        values.update(sets or {})
+        for key, value in values.items():
+            argv += ["--set", f"{key}={value}"]
+        return argv + list(args)
+
+    def start_worker(self, node, env=None, **options):
+        """Starts a worker (options: see worker_argv). A node id may be started again after its process ended."""
+        argv = self.worker_argv(node, **options)
+        log_dir, checkpoint_dir = self.dirs(node)
+        log_dir = (options.get("sets") or {}).get("log.dir", log_dir)
+        worker = Worker(node, argv, self.root / f"worker-{node}-{self._next()}.log", log_dir, checkpoint_dir,
+                        dict(self.env, **(env or {})))
+        self.workers.append(worker)
+        return worker
+
+    def _next(self):
+        self._starts += 1
+        return self._starts
+
+    # -- watching
+
+    def log_tails(self):
+        parts = [self.server.log_tail()] if self.server else []
+        return "\n".join(parts + [w.log_tail() for w in self.workers[-4:]])
+
+    def outputs(self):
+        """Outputs of every distinct log.dir used so far."""
+        return [Outputs(d) for d in dict.fromkeys(w.outputs.dir for w in self.workers)]
+
+    def step(self):
+        """Newest step that any node has logged, -1 when none."""
+        return max((o.step() for o in self.outputs()), default=-1)
+
+    def summaries(self):
+        return [s for s in (o.summary() for o in self.outputs()) if s]
+
+    def events(self):
+        """Recoveries as any node saw them, one each generation, in order."""
+        seen = {}
+        for outputs in self.outputs():
+            for event in outputs.events():
+                seen.setdefault(event["generation"], event)
+        return [seen[g] for g in sorted(seen)]
+
+    def metrics(self):
+        """One line each step (the newest written where several nodes logged it), in order of steps."""
+        lines = {}
+        for outputs in self.outputs():
+            for line in outputs.metrics():
+                if line["step"] not in lines or line["generation"] > lines[line["step"]]["generation"]:
+                    lines[line["step"]] = line
+        return [lines[s] for s in sorted(lines)]
+
+    def wait_step(self, step, timeout, alive=True):
+        """Waits until some node has logged a step >= `step`; with `alive`, fails at once when every worker has ended."""
+        def reached():
+            if self.step() >= step:
+                return True
+            if alive and self.workers and not any(w.alive() for w in self.workers):
+                if self.step() >= step:
+                    return True
+                raise ClusterError(f"every worker ended before step {step}\n" + self.log_tails())
+            return False
+        wait_until(f"step {step} (now {self.step()})", reached, timeout, self.log_tails)
+
+    def wait_world(self, world_size, timeout):
+        """Waits until the newest logged step was made by `world_size` ranks."""
+        def grown():
+            lines = self.metrics()
+            return bool(lines) and lines[-1]["world_size"] == world_size
+        wait_until(f"a step at world size {world_size}", grown, timeout, self.log_tails)
+
+    def wait_done(self, timeout):
+        """Waits until every worker that still runs has ended; returns {node: exit code} of the newest start of each."""
+        wait_until("every worker ends", lambda: not any(w.alive() for w in self.workers), timeout, self.log_tails, 0.02)
+        return {w.node: w.returncode() for w in self.workers}
+
+    # -- ending
+
+    def pids(self):
+        return marked_pids(self.mark)
+
+    def stop(self):
+        """Kills what is left of this cluster and nothing else. Bounded."""
+        for _ in range(50):
+            pids = self.pids()
+            for pid in pids:
+                send_signal(pid, signal.SIGKILL)
+            for process in ([self.server] if self.server else []) + self.workers:
+                process.popen.poll()
+            if not pids:
+                return
+            time.sleep(0.02)
+        print(f"cluster {self.root}: processes that would not die: {self.pids()}", file=sys.stderr)
+
+    def check_nothing_left(self, timeout=5):
+        """After the workers and the server have ended: no process of theirs lives, no attempt at a checkpoint lies about."""
+        wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
+                   lambda: not self.pids(), timeout)
+        strays = []
+        for directory in dict.fromkeys(w.checkpoint_dir for w in self.workers):
+            if directory.is_dir():
+                strays += [str(p) for p in directory.iterdir() if not p.name.startswith(("step-", "."))]
+        if strays:
+            raise ClusterError(f"files left over: {strays}")
+
