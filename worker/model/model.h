@@ -1,8 +1,10 @@
-/* A model: a table of parameters and a sequence of units over ops.h. No model knows of ranks, no kernel knows of models.
+/* A model: a table of parameters and a sequence of units over ops.h. No model knows of ranks, no
+ * kernel knows of models.
  *
- * All parameters form one flat vector of f32 in the order of the table. A unit (embedding, block 0 … n-1, head) is a contiguous
- * range of it, starting at a multiple of DPT_BLOCK and zero-padded to one; tensors inside a unit follow each other without gaps.
- * Gradients have the same layout. A tied tensor lives in its home unit; others borrow it. */
+ * All parameters form one flat vector of f32 in the order of the table. A unit (embedding, block 0
+ * … n-1, head) is a contiguous range of it, starting at a multiple of DPT_BLOCK and zero-padded to
+ * one; tensors inside a unit follow each other without gaps. Gradients have the same layout. A tied
+ * tensor lives in its home unit; others borrow it. */
 #ifndef DPT_WORKER_MODEL_MODEL_H
 #define DPT_WORKER_MODEL_MODEL_H
 
@@ -38,52 +40,60 @@ enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
 
 struct dpt_model;
 
-/* One micro-batch on its way through the units. Plain value of the caller; everything it points to is the caller's. */
+/* One micro-batch on its way through the units. Plain value of the caller; everything it points to
+ * is the caller's. */
 struct dpt_slot {
     enum dpt_mode mode;
     uint64_t seed; /* of the run, for dropout keys (DPT_RNG_DROPOUT; step, slot, site) */
     int64_t step;
     int slot;
     int64_t b, t;
-    const int32_t *tokens;  /* (B, T) */
-    const int32_t *targets; /* (B, T) */
+    const int32_t *tokens;       /* (B, T) */
+    const int32_t *targets;      /* (B, T) */
     const float *const *weights; /* [n_units] start of each unit's flat range */
     float *const *grads;         /* [n_units]; TRAIN only */
-    bool accumulate;             /* gradients are added to, else overwritten (padding is never written) */
-    float dloss;                 /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
-    void *saved;                 /* dpt_model_saved_bytes; activations kept from forward to backward */
-    void *scratch;               /* dpt_model_scratch_bytes; content means nothing between calls */
-    float *losses;               /* (B, T) nats a token; written by the head's forward (EVAL) or backward (TRAIN) */
-    void (*announce)(void *ctx, int param); /* TRAIN: called once a parameter, when this slot's gradient of it is complete */
+    bool accumulate; /* gradients are added to, else overwritten (padding is never written) */
+    float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
+    void *saved;     /* dpt_model_saved_bytes; activations kept from forward to backward */
+    void *scratch;   /* dpt_model_scratch_bytes; content means nothing between calls */
+    float
+        *losses; /* (B, T) nats a token; written by the head's forward (EVAL) or backward (TRAIN) */
+    void (*announce)(void *ctx, int param); /* TRAIN: called once a parameter, when this slot's
+                                               gradient of it is complete */
     void *announce_ctx;
 };
 
 /* Builds the model that the config names. Owned by the caller. */
-DPT_MUST_USE enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_model_create(const struct dpt_config *config,
+                                              struct dpt_model **ret, struct dpt_err *err);
 void dpt_model_destroy(struct dpt_model **model);
 
 int dpt_model_n_params(const struct dpt_model *model);
 const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i);
 int dpt_model_n_units(const struct dpt_model *model);
 const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i);
-int64_t dpt_model_flat_numel(const struct dpt_model *model);  /* padded */
-int64_t dpt_model_param_count(const struct dpt_model *model); /* as the field counts: tied once, no padding */
+int64_t dpt_model_flat_numel(const struct dpt_model *model); /* padded */
+int64_t dpt_model_param_count(
+    const struct dpt_model *model); /* as the field counts: tied once, no padding */
 int dpt_model_vocab(const struct dpt_model *model);
 
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 
-/* Initial weights of the whole flat vector: a function of the seed and the table alone (padding zero). */
-void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops, struct dpt_stream *stream, uint64_t seed,
-                            float *flat);
+/* Initial weights of the whole flat vector: a function of the seed and the table alone (padding
+ * zero). */
+void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
+                            struct dpt_stream *stream, uint64_t seed, float *flat);
 
-/* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. Errors stick to the stream. */
-void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops, struct dpt_stream *stream, int unit,
-                       const struct dpt_slot *slot);
-void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops, struct dpt_stream *stream, int unit,
-                        const struct dpt_slot *slot);
+/* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. Errors stick to the
+ * stream. */
+void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                       struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
 
 /* The model's config.json in Hugging Face's form, owned text (free()). */
-DPT_MUST_USE enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
+                                                 struct dpt_err *err);
 
 #endif

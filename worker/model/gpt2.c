@@ -1,0 +1,308 @@
+/* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel: sizes, table, layout of a
+ * slot's memory, config.json. The mathematics is in gpt2_forward.c and gpt2_backward.c. */
+#include "worker/model/gpt2.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    EMBEDDING_TENSORS = 2,
+    HEAD_TENSORS = 2,
+    END_UNITS = 2, /* embedding and head */
+    /* Far above any model, and small enough that no size below overflows. */
+    N_EMBD_MAX = 1 << 16,
+    VOCAB_MAX = 1 << 24,
+    CONTEXT_MAX = 1 << 24,
+    GPT2_VOCAB = 50257,
+    GPT2_END_OF_TEXT = 50256
+};
+
+#define INIT_STD 0.02f
+
+static enum dpt_status check(const struct dpt_config *config, struct dpt_err *err)
+{
+    const int layer = config->model.n_layer, head = config->model.n_head;
+    const int embd = config->model.n_embd, vocab = config->model.vocab;
+    const int context = config->model.context;
+    if (layer < 1 || layer > DPT_UNITS_MAX - END_UNITS)
+        return dpt_fail(err, DPT_ECONFIG, "model.n_layer: %d is not in 1..%d", layer,
+                        DPT_UNITS_MAX - END_UNITS);
+    if (embd < 1 || embd > N_EMBD_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "model.n_embd: %d is not in 1..%d", embd, N_EMBD_MAX);
+    if (head < 1 || embd % head != 0)
+        return dpt_fail(err, DPT_ECONFIG, "model.n_head: %d does not divide model.n_embd %d", head,
+                        embd);
+    if (vocab < 1 || vocab > VOCAB_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "model.vocab: %d is not in 1..%d", vocab, VOCAB_MAX);
+    if (context < 1 || context > CONTEXT_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "model.context: %d is not in 1..%d", context,
+                        CONTEXT_MAX);
+    if (!(config->model.dropout >= 0.0 && config->model.dropout < 1.0))
+        return dpt_fail(err, DPT_ECONFIG, "model.dropout: %g is not in [0, 1)",
+                        config->model.dropout);
+    return DPT_OK;
+}
+
+static void add_block(struct dpt_gpt2 *m, int layer)
+{
+    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f};
+    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f};
+    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
+    /* What ends in the residual stream is scaled by 1/sqrt of the number of such layers (GPT-2,
+     * section 2.3). */
+    const struct dpt_param_rule residual = {true, DPT_INIT_NORMAL,
+                                            (float)((double)INIT_STD / sqrt(2.0 * m->layers))};
+    char prefix[32], unit[32];
+    snprintf(prefix, sizeof prefix, "transformer.h.%d.", layer);
+    snprintf(unit, sizeof unit, "h.%d", layer);
+    const int64_t c = m->c;
+    struct dpt_model *model = &m->base;
+    dpt_table_begin_unit(model, unit);
+    dpt_table_add(model, prefix, "ln_1.weight", 0, c, one);
+    dpt_table_add(model, prefix, "ln_1.bias", 0, c, zero);
+    dpt_table_add(model, prefix, "attn.c_attn.weight", c, 3 * c, normal);
+    dpt_table_add(model, prefix, "attn.c_attn.bias", 0, 3 * c, zero);
+    dpt_table_add(model, prefix, "attn.c_proj.weight", c, c, residual);
+    dpt_table_add(model, prefix, "attn.c_proj.bias", 0, c, zero);
+    dpt_table_add(model, prefix, "ln_2.weight", 0, c, one);
+    dpt_table_add(model, prefix, "ln_2.bias", 0, c, zero);
+    dpt_table_add(model, prefix, "mlp.c_fc.weight", c, 4 * c, normal);
+    dpt_table_add(model, prefix, "mlp.c_fc.bias", 0, 4 * c, zero);
+    dpt_table_add(model, prefix, "mlp.c_proj.weight", 4 * c, c, residual);
+    dpt_table_add(model, prefix, "mlp.c_proj.bias", 0, c, zero);
+    dpt_table_end_unit(model);
+}
+
+static void add_all(struct dpt_gpt2 *m)
+{
+    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f};
+    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f};
+    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
+    struct dpt_model *model = &m->base;
+    dpt_table_begin_unit(model, "embedding");
+    dpt_table_add(model, "transformer.", "wte.weight", model->vocab, m->c, normal);
+    dpt_table_add(model, "transformer.", "wpe.weight", model->context, m->c, normal);
+    dpt_table_end_unit(model);
+    for (int layer = 0; layer < m->layers; layer++)
+        add_block(m, layer);
+    dpt_table_begin_unit(model, "head");
+    dpt_table_add(model, "transformer.", "ln_f.weight", 0, m->c, one);
+    dpt_table_add(model, "transformer.", "ln_f.bias", 0, m->c, zero);
+    dpt_table_end_unit(model);
+    DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
+}
+
+static enum dpt_status create(const struct dpt_config *config, struct dpt_model **ret,
+                              struct dpt_err *err)
+{
+    DPT_TRY(check(config, err));
+    struct dpt_gpt2 *m = calloc(1, sizeof *m);
+    if (m == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "model of %zu bytes", sizeof *m);
+    m->base.kind = &dpt_gpt2_kind;
+    m->base.vocab = config->model.vocab;
+    m->base.context = config->model.context;
+    m->layers = config->model.n_layer;
+    m->heads = config->model.n_head;
+    m->c = config->model.n_embd;
+    m->dropout = config->model.dropout;
+    enum dpt_status status =
+        dpt_table_init(&m->base, m->layers + END_UNITS,
+                       EMBEDDING_TENSORS + m->layers * DPT_GPT2_BLOCK_TENSORS + HEAD_TENSORS, err);
+    if (status != DPT_OK) {
+        free(m);
+        return status;
+    }
+    add_all(m);
+    *ret = &m->base;
+    return DPT_OK;
+}
+
+/* Hands out 64-byte aligned pieces of `base`; with base NULL it only counts. */
+struct carver {
+    uint8_t *base;
+    size_t at;
+};
+
+/* Stands for every tensor where there is no memory (preparing mode); never read nor written. */
+static float nowhere[16];
+
+static float *carve(struct carver *carver, int64_t floats)
+{
+    float *piece = carver->base == NULL ? nowhere : (float *)(void *)(carver->base + carver->at);
+    const size_t bytes = (size_t)floats * sizeof(float);
+    carver->at += (bytes + 63) / 64 * 64;
+    return piece;
+}
+
+struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
+                                     size_t *ret_bytes)
+{
+    const int64_t n = slot->b * slot->t;
+    struct carver carver = {slot->saved, 0};
+    struct dpt_gpt2_saved saved;
+    saved.dstream = carve(&carver, n * m->c);
+    saved.x0 = carve(&carver, n * m->c);
+    if (ret_bytes != NULL)
+        *ret_bytes = carver.at;
+    return saved;
+}
+
+/* One block's own activations, beginning with its output. */
+static struct dpt_gpt2_block_saved carve_block(const struct dpt_gpt2 *m,
+                                               const struct dpt_slot *slot, struct carver *carver)
+{
+    const int64_t n = slot->b * slot->t, c = m->c;
+    struct dpt_gpt2_block_saved saved = {0};
+    saved.out = carve(carver, n * c);
+    saved.ln1 = carve(carver, n * c);
+    saved.mean1 = carve(carver, n);
+    saved.rstd1 = carve(carver, n);
+    saved.qkv = carve(carver, n * 3 * c);
+    saved.lse = carve(carver, n * m->heads);
+    saved.att = carve(carver, n * c);
+    saved.mid = carve(carver, n * c);
+    saved.ln2 = carve(carver, n * c);
+    saved.mean2 = carve(carver, n);
+    saved.rstd2 = carve(carver, n);
+    saved.fc = carve(carver, n * 4 * c);
+    saved.gelu = carve(carver, n * 4 * c);
+    return saved;
+}
+
+struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
+                                                 const struct dpt_slot *slot, int layer,
+                                                 size_t *ret_bytes)
+{
+    size_t shared_bytes;
+    const struct dpt_gpt2_saved shared = dpt_gpt2_saved(m, slot, &shared_bytes);
+    struct carver counter = {NULL, 0};
+    carve_block(m, slot, &counter);
+    struct carver carver = {slot->saved, shared_bytes + (size_t)layer * counter.at};
+    struct carver before = {slot->saved, carver.at - (layer > 0 ? counter.at : 0)};
+    struct dpt_gpt2_block_saved saved = carve_block(m, slot, &carver);
+    saved.x = layer > 0 ? carve_block(m, slot, &before).out : shared.x0;
+    if (ret_bytes != NULL)
+        *ret_bytes = counter.at;
+    return saved;
+}
+
+struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
+                                         size_t *ret_bytes)
+{
+    const int64_t n = slot->b * slot->t;
+    struct carver carver = {slot->scratch, 0};
+    struct dpt_gpt2_scratch scratch;
+    scratch.wide = carve(&carver, n * 4 * m->c);
+    scratch.a = carve(&carver, n * m->c);
+    scratch.b = carve(&carver, n * m->c);
+    scratch.mean = carve(&carver, n);
+    scratch.rstd = carve(&carver, n);
+    if (ret_bytes != NULL)
+        *ret_bytes = carver.at;
+    return scratch;
+}
+
+static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
+    const struct dpt_slot slot = {.b = b, .t = t};
+    size_t shared, block;
+    dpt_gpt2_saved(m, &slot, &shared);
+    dpt_gpt2_block_saved(m, &slot, 0, &block);
+    return shared + (size_t)m->layers * block;
+}
+
+static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
+    const struct dpt_slot slot = {.b = b, .t = t};
+    size_t bytes;
+    dpt_gpt2_scratch(m, &slot, &bytes);
+    return bytes;
+}
+
+/* Place of a parameter from its unit's start. */
+static int64_t place_in_unit(const struct dpt_gpt2 *m, const struct dpt_param *param)
+{
+    return param->offset - m->base.units[param->unit].offset;
+}
+
+const float *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
+{
+    const struct dpt_param *p = &m->base.params[param];
+    const float *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
+    return unit == NULL ? nowhere : unit + place_in_unit(m, p);
+}
+
+float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
+{
+    const struct dpt_param *p = &m->base.params[param];
+    float *unit = slot->grads == NULL ? NULL : slot->grads[p->unit];
+    return unit == NULL ? nowhere : unit + place_in_unit(m, p);
+}
+
+int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor)
+{
+    return DPT_GPT2_FIRST_BLOCK_PARAM + layer * DPT_GPT2_BLOCK_TENSORS + (int)tensor;
+}
+
+int dpt_gpt2_ln_f(const struct dpt_gpt2 *m)
+{
+    return DPT_GPT2_FIRST_BLOCK_PARAM + m->layers * DPT_GPT2_BLOCK_TENSORS;
+}
+
+struct dpt_dropout dpt_gpt2_dropout(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int site)
+{
+    struct dpt_dropout dropout = {0};
+    if (slot->mode == DPT_MODE_TRAIN && m->dropout > 0.0) {
+        dropout.p = (float)m->dropout;
+        dropout.key = dpt_rng_key(slot->seed, DPT_RNG_DROPOUT, (uint64_t)slot->step,
+                                  (uint64_t)slot->slot, (uint64_t)site);
+    }
+    return dropout;
+}
+
+int dpt_gpt2_block_site(int layer, int site)
+{
+    return DPT_GPT2_SITE_BLOCK + DPT_GPT2_SITES_PER_BLOCK * layer + site;
+}
+
+static enum dpt_status hf_config(const struct dpt_model *model, char **ret_json,
+                                 struct dpt_err *err)
+{
+    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
+    /* Only GPT-2's own vocabulary has an end-of-text token; elsewhere null keeps generate() from
+     * stopping at a stranger. */
+    json_t *end = model->vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
+    json_t *json = json_pack(
+        "{s:[s], s:s, s:s, s:I, s:I, s:I, s:i, s:I, s:n, s:i, s:f, s:f, s:f, s:f, s:f, s:O, s:o, "
+        "s:b, s:b, s:b, s:s}",
+        "architectures", "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", "gelu_new",
+        "n_ctx", (json_int_t)model->context, "n_positions", (json_int_t)model->context, "n_embd",
+        (json_int_t)m->c, "n_layer", m->layers, "n_head", (json_int_t)m->heads, "n_inner",
+        "vocab_size", model->vocab, "layer_norm_epsilon", 1e-5, "initializer_range", 0.02,
+        "resid_pdrop", m->dropout, "embd_pdrop", m->dropout, "attn_pdrop", m->dropout,
+        "bos_token_id", end, "eos_token_id", end, "tie_word_embeddings", 1, "scale_attn_weights", 1,
+        "use_cache", 1, "torch_dtype", "float32");
+    char *text = json == NULL
+                     ? NULL
+                     : json_dumps(json, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
+    json_decref(json);
+    if (text == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "config.json of the model");
+    *ret_json = text;
+    return DPT_OK;
+}
+
+const struct dpt_model_kind dpt_gpt2_kind = {
+    .name = "gpt2",
+    .create = create,
+    .saved_bytes = saved_bytes,
+    .scratch_bytes = scratch_bytes,
+    .forward = dpt_gpt2_forward,
+    .backward = dpt_gpt2_backward,
+    .hf_config = hf_config,
+};

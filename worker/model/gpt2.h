@@ -1,0 +1,110 @@
+/* What the files of GPT-2 share: sizes, the order of a block's tensors, and where a slot's
+ * activations lie. Inside this folder only.
+ *
+ * Units: 0 embedding, 1 … L blocks, L+1 head. B, T, N = B*T, C = n_embd, H = n_head, V = vocab as
+ * in ops.h. */
+#ifndef DPT_WORKER_MODEL_GPT2_H
+#define DPT_WORKER_MODEL_GPT2_H
+
+#include "worker/model/kind.h"
+
+/* A block's tensors, in the order of the table. */
+enum dpt_gpt2_tensor {
+    DPT_GPT2_LN_1_W,     /* (C) */
+    DPT_GPT2_LN_1_B,     /* (C) */
+    DPT_GPT2_C_ATTN_W,   /* (C, 3*C) */
+    DPT_GPT2_C_ATTN_B,   /* (3*C) */
+    DPT_GPT2_C_PROJ_W,   /* (C, C) */
+    DPT_GPT2_C_PROJ_B,   /* (C) */
+    DPT_GPT2_LN_2_W,     /* (C) */
+    DPT_GPT2_LN_2_B,     /* (C) */
+    DPT_GPT2_C_FC_W,     /* (C, 4*C) */
+    DPT_GPT2_C_FC_B,     /* (4*C) */
+    DPT_GPT2_MLP_PROJ_W, /* (4*C, C) */
+    DPT_GPT2_MLP_PROJ_B, /* (C) */
+    DPT_GPT2_BLOCK_TENSORS
+};
+
+enum {
+    DPT_GPT2_WTE = 0, /* parameter index; (V, C), the head's weight too */
+    DPT_GPT2_WPE = 1, /* (context, C) */
+    DPT_GPT2_FIRST_BLOCK_PARAM = 2
+};
+
+/* Where dropout is drawn: the third part of its key. A block's sites are SITE_BLOCK +
+ * SITES_PER_BLOCK * layer + one of these. */
+enum {
+    DPT_GPT2_SITE_EMBEDDING = 0,
+    DPT_GPT2_SITE_BLOCK = 1,
+    DPT_GPT2_SITE_ATTENTION = 0, /* probabilities */
+    DPT_GPT2_SITE_ATTENTION_RESIDUAL = 1,
+    DPT_GPT2_SITE_MLP_RESIDUAL = 2,
+    DPT_GPT2_SITES_PER_BLOCK = 3
+};
+
+#define DPT_GPT2_LAYERNORM_EPS 1e-5f
+
+struct dpt_gpt2 {
+    struct dpt_model base;
+    int layers;
+    int64_t heads, c;
+    double dropout;
+};
+
+/* A slot's saved activations. The residual stream is kept at each block's two norms; its gradient
+ * flows through `dstream`. */
+struct dpt_gpt2_saved {
+    float *dstream; /* (N, C) */
+    float *x0;      /* (N, C) the embedding's output */
+};
+
+struct dpt_gpt2_block_saved {
+    const float *x;   /* (N, C) the block's input: the output of the unit before */
+    float *out;       /* (N, C) */
+    float *ln1, *ln2; /* (N, C) */
+    float *mean1, *rstd1, *mean2, *rstd2; /* (N) */
+    float *qkv;                           /* (N, 3, C) */
+    float *lse;                           /* (B, H, T) */
+    float *att;                           /* (N, C) */
+    float *mid;                           /* (N, C) the residual stream after attention */
+    float *fc;                            /* (N, 4*C) before the activation */
+    float *gelu;                          /* (N, 4*C) */
+};
+
+/* Scratch of one call. */
+struct dpt_gpt2_scratch {
+    float *wide;        /* (N, 4*C) */
+    float *a, *b;       /* (N, C) */
+    float *mean, *rstd; /* (N), the head's */
+};
+
+/* Pointers into slot->saved and slot->scratch. Where the base is NULL (preparing mode) each is a
+ * valid address of no meaning, so that NULL keeps its meaning of "not wanted" in the ops'
+ * arguments. Each returns the bytes it covers in *ret_bytes if that is not NULL. */
+struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
+                                     size_t *ret_bytes);
+struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
+                                                 const struct dpt_slot *slot, int layer,
+                                                 size_t *ret_bytes);
+struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
+                                         size_t *ret_bytes);
+
+/* The parameter with table index `param`: its weights, its gradient. Preparing mode as above. */
+const float *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
+float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
+
+/* Table index of a block's tensor, and of the head's ln_f.weight (ln_f.bias follows). */
+int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor);
+int dpt_gpt2_ln_f(const struct dpt_gpt2 *m);
+
+/* Dropout at a site for this slot; none in EVAL mode. */
+struct dpt_dropout dpt_gpt2_dropout(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
+                                    int site);
+int dpt_gpt2_block_site(int layer, int site);
+
+void dpt_gpt2_forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                       struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+
+#endif

@@ -1,0 +1,209 @@
+/* GPT-2's backward (gpt2.h). The gradient of the residual stream lies in saved.dstream: the head
+ * writes it, each block turns the gradient of its output into that of its input in place, the
+ * embedding reads it.
+ *
+ * wte's gradient comes in two parts: the head's first, which overwrites (or adds to what other
+ * slots left), then the embedding's, which always adds; only then is wte announced. */
+#include "worker/model/gpt2.h"
+
+/* Announces a weight and the bias that follows it; later one first, as the flat vector is completed
+ * from its end. */
+static void announce_pair(const struct dpt_slot *slot, int weight)
+{
+    if (slot->announce == NULL)
+        return;
+    slot->announce(slot->announce_ctx, weight + 1);
+    slot->announce(slot->announce_ctx, weight);
+}
+
+static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
+                      const float *x, const float *mean, const float *rstd, const float *dy,
+                      float *dx, bool add_dx)
+{
+    ops->layernorm_backward(stream, &(struct dpt_layernorm_backward){
+                                        .n = slot->b * slot->t,
+                                        .c = m->c,
+                                        .dtype = DPT_F32,
+                                        .x = x,
+                                        .gamma = dpt_gpt2_weight(m, slot, weight),
+                                        .mean = mean,
+                                        .rstd = rstd,
+                                        .dy = dy,
+                                        .dx = dx,
+                                        .add_dx = add_dx,
+                                        .dgamma = dpt_gpt2_grad(m, slot, weight),
+                                        .dbeta = dpt_gpt2_grad(m, slot, weight + 1),
+                                        .accumulate = slot->accumulate,
+                                    });
+    announce_pair(slot, weight);
+}
+
+static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                   const struct dpt_slot *slot, int weight, const float *x, const float *dy,
+                   float *dx)
+{
+    const struct dpt_param *param = &m->base.params[weight];
+    ops->linear_backward(stream, &(struct dpt_linear_backward){
+                                     .n = slot->b * slot->t,
+                                     .in = param->dim[0],
+                                     .out = param->dim[1],
+                                     .dtype = DPT_F32,
+                                     .x = x,
+                                     .w = dpt_gpt2_weight(m, slot, weight),
+                                     .dy = dy,
+                                     .dx = dx,
+                                     .dw = dpt_gpt2_grad(m, slot, weight),
+                                     .dbias = dpt_gpt2_grad(m, slot, weight + 1),
+                                     .accumulate = slot->accumulate,
+                                 });
+    announce_pair(slot, weight);
+}
+
+/* The gradient of a residual branch's end: dy through the branch's dropout, into `to`; dy itself
+ * where there is none. */
+static const float *branch(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                           struct dpt_stream *stream, const struct dpt_slot *slot, int site,
+                           const float *dy, float *to)
+{
+    const struct dpt_dropout dropout = dpt_gpt2_dropout(m, slot, site);
+    if (!(dropout.p > 0.0f))
+        return dy;
+    ops->dropout_backward(stream, &(struct dpt_dropout_backward){
+                                      .n = slot->b * slot->t * m->c,
+                                      .dtype = DPT_F32,
+                                      .dropout = dropout,
+                                      .dy = dy,
+                                      .dx = to,
+                                  });
+    return to;
+}
+
+static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                 const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
+    const struct dpt_gpt2_block_saved last = dpt_gpt2_block_saved(m, slot, m->layers - 1, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    const int64_t n = slot->b * slot->t;
+    const int ln_f = dpt_gpt2_ln_f(m);
+    ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
+                                       .n = n,
+                                       .c = m->c,
+                                       .eps = DPT_GPT2_LAYERNORM_EPS,
+                                       .dtype = DPT_F32,
+                                       .x = last.out,
+                                       .gamma = dpt_gpt2_weight(m, slot, ln_f),
+                                       .beta = dpt_gpt2_weight(m, slot, ln_f + 1),
+                                       .y = scratch.a,
+                                       .mean = scratch.mean,
+                                       .rstd = scratch.rstd,
+                                   });
+    ops->head_loss(stream, &(struct dpt_head_loss){
+                               .n = n,
+                               .c = m->c,
+                               .v = m->base.vocab,
+                               .dtype = DPT_F32,
+                               .x = scratch.a,
+                               .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
+                               .targets = slot->targets,
+                               .loss = slot->losses,
+                               .dloss = slot->dloss,
+                               .dx = scratch.b,
+                               .dw = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
+                               .accumulate = slot->accumulate,
+                           });
+    layernorm(m, ops, stream, slot, ln_f, last.out, scratch.mean, scratch.rstd, scratch.b,
+              saved.dstream, false);
+}
+
+static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                int layer, const struct dpt_slot *slot, float *dstream)
+{
+    const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
+    const float *dy =
+        branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_MLP_RESIDUAL),
+               dstream, scratch.a);
+    linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, dy, scratch.wide);
+    ops->gelu_backward(stream, &(struct dpt_gelu){
+                                   .n = slot->b * slot->t * 4 * m->c,
+                                   .dtype = DPT_F32,
+                                   .x = saved.fc,
+                                   .dy = scratch.wide,
+                                   .out = scratch.wide,
+                               });
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, scratch.wide, scratch.b);
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.mean2, saved.rstd2,
+              scratch.b, dstream, true);
+}
+
+static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, int layer, const struct dpt_slot *slot,
+                      float *dstream)
+{
+    const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
+    const float *dy =
+        branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
+               dstream, scratch.a);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b);
+    ops->attention_backward(stream,
+                            &(struct dpt_attention_backward){
+                                .b = slot->b,
+                                .t = slot->t,
+                                .heads = m->heads,
+                                .c = m->c,
+                                .dtype = DPT_F32,
+                                .dropout = dpt_gpt2_dropout(
+                                    m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
+                                .qkv = saved.qkv,
+                                .y = saved.att,
+                                .lse = saved.lse,
+                                .dy = scratch.b,
+                                .dqkv = scratch.wide, /* (B, T, 3, C) of (N, 4*C) */
+                            });
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a);
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.mean1, saved.rstd1,
+              scratch.a, dstream, true);
+}
+
+static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
+    ops->embedding_backward(stream,
+                            &(struct dpt_embedding_backward){
+                                .b = slot->b,
+                                .t = slot->t,
+                                .c = m->c,
+                                .v = m->base.vocab,
+                                .context = m->base.context,
+                                .dtype = DPT_F32,
+                                .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
+                                .tokens = slot->tokens,
+                                .dy = saved.dstream,
+                                .dwte = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
+                                .dwpe = dpt_gpt2_grad(m, slot, DPT_GPT2_WPE),
+                                .accumulate_wte = true,
+                                .accumulate_wpe = slot->accumulate,
+                            });
+    announce_pair(slot, DPT_GPT2_WTE);
+}
+
+void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                       struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
+    if (unit == m->layers + 1) {
+        head(m, ops, stream, slot);
+    } else if (unit >= 1) {
+        float *dstream = dpt_gpt2_saved(m, slot, NULL).dstream;
+        mlp(m, ops, stream, unit - 1, slot, dstream);
+        attention(m, ops, stream, unit - 1, slot, dstream);
+    } else {
+        embedding(m, ops, stream, slot);
+    }
+}

@@ -1,0 +1,143 @@
+/* GPT-2's forward (gpt2.h): x += dropout(proj(attention(ln_1(x)))), x +=
+ * dropout(proj(gelu(fc(ln_2(x))))), per block. */
+#include "worker/model/gpt2.h"
+
+static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
+    ops->embedding_forward(stream,
+                           &(struct dpt_embedding_forward){
+                               .b = slot->b,
+                               .t = slot->t,
+                               .c = m->c,
+                               .v = m->base.vocab,
+                               .dtype = DPT_F32,
+                               .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
+                               .tokens = slot->tokens,
+                               .wte = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
+                               .wpe = dpt_gpt2_weight(m, slot, DPT_GPT2_WPE),
+                               .y = saved.x0,
+                           });
+}
+
+/* A norm whose weight is parameter `weight` and whose bias follows it. */
+static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
+                      const float *x, float *y, float *mean, float *rstd)
+{
+    ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
+                                       .n = slot->b * slot->t,
+                                       .c = m->c,
+                                       .eps = DPT_GPT2_LAYERNORM_EPS,
+                                       .dtype = DPT_F32,
+                                       .x = x,
+                                       .gamma = dpt_gpt2_weight(m, slot, weight),
+                                       .beta = dpt_gpt2_weight(m, slot, weight + 1),
+                                       .y = y,
+                                       .mean = mean,
+                                       .rstd = rstd,
+                                   });
+}
+
+/* y (N, out) = x (N, in) w + bias, w being parameter `weight` and the bias following it. */
+static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                   const struct dpt_slot *slot, int weight, const float *x, float *y, float *gelu)
+{
+    const struct dpt_param *param = &m->base.params[weight];
+    ops->linear_forward(stream, &(struct dpt_linear_forward){
+                                    .n = slot->b * slot->t,
+                                    .in = param->dim[0],
+                                    .out = param->dim[1],
+                                    .dtype = DPT_F32,
+                                    .x = x,
+                                    .w = dpt_gpt2_weight(m, slot, weight),
+                                    .bias = dpt_gpt2_weight(m, slot, weight + 1),
+                                    .y = y,
+                                    .gelu = gelu,
+                                });
+}
+
+static void residual(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                     const struct dpt_slot *slot, int site, const float *a, const float *b,
+                     float *y)
+{
+    ops->residual(stream, &(struct dpt_residual){
+                              .n = slot->b * slot->t * m->c,
+                              .dtype = DPT_F32,
+                              .dropout = dpt_gpt2_dropout(m, slot, site),
+                              .a = a,
+                              .b = b,
+                              .y = y,
+                          });
+}
+
+static void block(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                  int layer, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
+
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.ln1, saved.mean1,
+              saved.rstd1);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, saved.qkv, NULL);
+    ops->attention_forward(stream,
+                           &(struct dpt_attention_forward){
+                               .b = slot->b,
+                               .t = slot->t,
+                               .heads = m->heads,
+                               .c = m->c,
+                               .dtype = DPT_F32,
+                               .dropout = dpt_gpt2_dropout(
+                                   m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
+                               .qkv = saved.qkv,
+                               .y = saved.att,
+                               .lse = saved.lse,
+                           });
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, scratch.a, NULL);
+    residual(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
+             saved.x, scratch.a, saved.mid);
+
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.ln2, saved.mean2,
+              saved.rstd2);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, saved.fc, saved.gelu);
+    linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, scratch.a, NULL);
+    residual(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_MLP_RESIDUAL),
+             saved.mid, scratch.a, saved.out);
+}
+
+/* EVAL: the losses. TRAIN: nothing, since backward computes losses and their gradient in one pass
+ * over the logits. */
+static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                 const struct dpt_slot *slot)
+{
+    if (slot->mode == DPT_MODE_TRAIN)
+        return;
+    const struct dpt_gpt2_block_saved last = dpt_gpt2_block_saved(m, slot, m->layers - 1, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    layernorm(m, ops, stream, slot, dpt_gpt2_ln_f(m), last.out, scratch.a, scratch.mean,
+              scratch.rstd);
+    ops->head_loss(stream, &(struct dpt_head_loss){
+                               .n = slot->b * slot->t,
+                               .c = m->c,
+                               .v = m->base.vocab,
+                               .dtype = DPT_F32,
+                               .x = scratch.a,
+                               .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
+                               .targets = slot->targets,
+                               .loss = slot->losses,
+                           });
+}
+
+void dpt_gpt2_forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
+    if (unit == 0)
+        embedding(m, ops, stream, slot);
+    else if (unit <= m->layers)
+        block(m, ops, stream, unit - 1, slot);
+    else
+        head(m, ops, stream, slot);
+}

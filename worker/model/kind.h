@@ -1,0 +1,57 @@
+/* What a kind of model (gpt2, …) provides to model.c, and what it builds its table with. Inside
+ * this folder only. */
+#ifndef DPT_WORKER_MODEL_KIND_H
+#define DPT_WORKER_MODEL_KIND_H
+
+#include "worker/model/model.h"
+
+/* The functions behind model.h. A kind embeds struct dpt_model as its first member; a model never
+ * changes once created. */
+struct dpt_model_kind {
+    const char *name; /* the config's model.name */
+    enum dpt_status (*create)(const struct dpt_config *config, struct dpt_model **ret,
+                              struct dpt_err *err);
+    size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
+    size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
+    void (*forward)(const struct dpt_model *model, const struct dpt_ops *ops,
+                    struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+    void (*backward)(const struct dpt_model *model, const struct dpt_ops *ops,
+                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+    enum dpt_status (*hf_config)(const struct dpt_model *model, char **ret_json,
+                                 struct dpt_err *err);
+};
+
+extern const struct dpt_model_kind dpt_gpt2_kind;
+
+struct dpt_model {
+    const struct dpt_model_kind *kind;
+    int vocab;
+    int64_t context;
+    struct dpt_param *params; /* [params_max] owned */
+    struct dpt_unit *units;   /* [units_max] owned */
+    int n_params, n_units, params_max, units_max;
+    int64_t flat_numel, param_count;
+};
+
+/* Room for the table. On failure nothing is held. */
+DPT_MUST_USE enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,
+                                            struct dpt_err *err);
+void dpt_table_fini(struct dpt_model *model);
+
+/* A unit begins; the parameters that follow are its own, until dpt_table_end_unit pads it to
+ * DPT_BLOCK. */
+void dpt_table_begin_unit(struct dpt_model *model, const char *name);
+void dpt_table_end_unit(struct dpt_model *model);
+
+/* How a parameter starts and whether it decays. */
+struct dpt_param_rule {
+    bool decay;
+    enum dpt_init init;
+    float std;
+};
+
+/* Appends "<prefix><name>", of shape (rows, cols), or (cols) when rows is 0. */
+void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name, int64_t rows,
+                   int64_t cols, struct dpt_param_rule rule);
+
+#endif

@@ -1,0 +1,138 @@
+/* Models by name, and the parts that are the same for every kind (model.h). */
+#include "worker/model/model.h"
+
+#include "worker/model/kind.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret,
+                                 struct dpt_err *err)
+{
+    if (config->model.init_from[0] != '\0')
+        return dpt_fail(err, DPT_ECONFIG,
+                        "model.init_from: this version starts from its own initial weights only; "
+                        "remove the key (to go on with a run, use its checkpoint.dir)");
+    for (int i = 0; i < KINDS; i++)
+        if (strcmp(config->model.name, kinds[i]->name) == 0)
+            return kinds[i]->create(config, ret, err);
+    return dpt_fail(err, DPT_ECONFIG, "model.name: no model '%s'; this version has '%s'",
+                    config->model.name, kinds[0]->name);
+}
+
+void dpt_model_destroy(struct dpt_model **model)
+{
+    if (*model == NULL)
+        return;
+    dpt_table_fini(*model);
+    free(*model);
+    *model = NULL;
+}
+
+int dpt_model_n_params(const struct dpt_model *model)
+{
+    return model->n_params;
+}
+
+const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i)
+{
+    DPT_ASSERT(i >= 0 && i < model->n_params);
+    return &model->params[i];
+}
+
+int dpt_model_n_units(const struct dpt_model *model)
+{
+    return model->n_units;
+}
+
+const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i)
+{
+    DPT_ASSERT(i >= 0 && i < model->n_units);
+    return &model->units[i];
+}
+
+int64_t dpt_model_flat_numel(const struct dpt_model *model)
+{
+    return model->flat_numel;
+}
+
+int64_t dpt_model_param_count(const struct dpt_model *model)
+{
+    return model->param_count;
+}
+
+int dpt_model_vocab(const struct dpt_model *model)
+{
+    return model->vocab;
+}
+
+size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    DPT_ASSERT(b > 0 && t > 0 && t <= model->context);
+    return model->kind->saved_bytes(model, b, t);
+}
+
+size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    DPT_ASSERT(b > 0 && t > 0 && t <= model->context);
+    return model->kind->scratch_bytes(model, b, t);
+}
+
+static void init_param(const struct dpt_param *param, int index, const struct dpt_ops *ops,
+                       struct dpt_stream *stream, uint64_t seed, float *flat)
+{
+    float *values = flat + param->offset;
+    switch (param->init) {
+    case DPT_INIT_ZERO:
+        ops->fill(stream, param->numel, 0.0f, values);
+        break;
+    case DPT_INIT_ONE:
+        ops->fill(stream, param->numel, 1.0f, values);
+        break;
+    case DPT_INIT_NORMAL:
+        ops->fill_normal(stream, param->numel,
+                         dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0), 0, 0.0f,
+                         param->init_std, values);
+        break;
+    }
+}
+
+void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
+                            struct dpt_stream *stream, uint64_t seed, float *flat)
+{
+    for (int i = 0; i < model->n_params; i++)
+        init_param(&model->params[i], i, ops, stream, seed, flat);
+    for (int u = 0; u < model->n_units; u++) {
+        const struct dpt_unit *unit = &model->units[u];
+        const struct dpt_param *last = &model->params[unit->first_param + unit->n_params - 1];
+        const int64_t end = last->offset + last->numel;
+        const int64_t padding = unit->offset + unit->numel - end;
+        if (padding > 0)
+            ops->fill(stream, padding, 0.0f, flat + end);
+    }
+}
+
+void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                       struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    DPT_ASSERT(unit >= 0 && unit < model->n_units);
+    DPT_ASSERT(slot->b > 0 && slot->t > 0 && slot->t <= model->context);
+    model->kind->forward(model, ops, stream, unit, slot);
+}
+
+void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    DPT_ASSERT(unit >= 0 && unit < model->n_units && slot->mode == DPT_MODE_TRAIN);
+    DPT_ASSERT(slot->b > 0 && slot->t > 0 && slot->t <= model->context);
+    model->kind->backward(model, ops, stream, unit, slot);
+}
+
+enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
+                                    struct dpt_err *err)
+{
+    return model->kind->hf_config(model, ret_json, err);
+}

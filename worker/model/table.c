@@ -1,0 +1,72 @@
+/* The table of parameters and units (kind.h): names, shapes and places in the flat vector. */
+#include "worker/model/kind.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,
+                               struct dpt_err *err)
+{
+    if (units_max > DPT_UNITS_MAX || params_max > DPT_PARAMS_MAX)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "model of %d units and %d tensors: at most %d and %d; choose fewer layers",
+                        units_max, params_max, DPT_UNITS_MAX, DPT_PARAMS_MAX);
+    model->units = calloc((size_t)units_max, sizeof *model->units);
+    model->params = calloc((size_t)params_max, sizeof *model->params);
+    if (model->units == NULL || model->params == NULL) {
+        dpt_table_fini(model);
+        return dpt_fail(err, DPT_ENOMEM, "table of %d tensors", params_max);
+    }
+    model->units_max = units_max;
+    model->params_max = params_max;
+    return DPT_OK;
+}
+
+void dpt_table_fini(struct dpt_model *model)
+{
+    free(model->units);
+    free(model->params);
+    model->units = NULL;
+    model->params = NULL;
+}
+
+void dpt_table_begin_unit(struct dpt_model *model, const char *name)
+{
+    DPT_ASSERT(model->n_units < model->units_max);
+    struct dpt_unit *unit = &model->units[model->n_units++];
+    const int written = snprintf(unit->name, sizeof unit->name, "%s", name);
+    DPT_ASSERT(written > 0 && (size_t)written < sizeof unit->name);
+    unit->first_param = model->n_params;
+    unit->n_params = 0;
+    unit->offset = model->flat_numel;
+}
+
+void dpt_table_end_unit(struct dpt_model *model)
+{
+    struct dpt_unit *unit = &model->units[model->n_units - 1];
+    const int64_t used = model->flat_numel - unit->offset;
+    unit->numel = (used + DPT_BLOCK - 1) / DPT_BLOCK * DPT_BLOCK;
+    model->flat_numel = unit->offset + unit->numel;
+}
+
+void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name, int64_t rows,
+                   int64_t cols, struct dpt_param_rule rule)
+{
+    DPT_ASSERT(model->n_params < model->params_max && model->n_units > 0 && cols > 0);
+    struct dpt_param *param = &model->params[model->n_params++];
+    const int written = snprintf(param->name, sizeof param->name, "%s%s", prefix, name);
+    DPT_ASSERT(written > 0 && (size_t)written < sizeof param->name);
+    param->unit = model->n_units - 1;
+    param->offset = model->flat_numel;
+    param->ndim = rows > 0 ? 2 : 1;
+    param->dim[0] = rows > 0 ? rows : cols;
+    param->dim[1] = rows > 0 ? cols : 0;
+    param->numel = rows > 0 ? rows * cols : cols;
+    param->decay = rule.decay;
+    param->init = rule.init;
+    param->init_std = rule.std;
+    model->units[param->unit].n_params++;
+    model->flat_numel += param->numel;
+    model->param_count += param->numel;
+}
