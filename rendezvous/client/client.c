@@ -1,0 +1,298 @@
+/* One ZeroMQ DEALER that reconnects, and is replaced when its connection has gone silent. */
+#include "rendezvous/client/client.h"
+
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+enum {
+    RECONNECT_FIRST_MS = 50,
+    RECONNECT_LAST_MS = 500,
+    CONNECT_TIMEOUT_MS = 2000,
+    HANDSHAKE_TIMEOUT_MS = 2000,
+    PARTS_MAX = 16 /* of one malformed message, before the socket is replaced */
+};
+
+struct dpt_client {
+    void *context, *socket;
+    void *monitor; /* tells when the connection stands and when it is gone */
+    char address[DPT_CLIENT_ENDPOINT_BYTES]; /* tcp://… */
+    int silence_ms;
+    int fds[DPT_CLIENT_FDS];
+    uint32_t sockets; /* opened so far: names the monitors */
+    bool up;
+    bool gave_up; /* the socket was replaced and DOWN is not told yet */
+    bool holds_message;
+    zmq_msg_t message;
+    bool heard; /* since the last tick */
+    int64_t last_heard_ms, last_tick_ms;
+};
+
+static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
+{
+    int saved = zmq_errno();
+    return dpt_fail(err, saved == ENOMEM ? DPT_ENOMEM : DPT_EIO, "%s: %s", what,
+                    zmq_strerror(saved));
+}
+
+enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err)
+{
+    const char *wrong = NULL;
+    const char *colon = strrchr(endpoint, ':');
+    char *end = NULL;
+    long port = colon == NULL ? 0 : strtol(colon + 1, &end, 10);
+    if (strlen(endpoint) >= DPT_CLIENT_ENDPOINT_BYTES - sizeof "tcp://")
+        wrong = "it is too long";
+    else if (strstr(endpoint, "://") != NULL)
+        wrong = "leave out the protocol";
+    else if (colon == NULL || colon[1] == '\0')
+        wrong = "the port is missing";
+    else if (colon == endpoint)
+        wrong = "the host is missing";
+    else if (*end != '\0' || colon[1] < '0' || colon[1] > '9' || port < 1 || port > 65535)
+        wrong = "the port must be 1 … 65535";
+    else if (endpoint[0] == '[' ? colon[-1] != ']' || colon - endpoint < 4
+                                : memchr(endpoint, ':', (size_t)(colon - endpoint)) != NULL)
+        wrong = "an IPv6 address goes in brackets, [::1]:29500";
+    else if (strcspn(endpoint, " \t\r\n/;*") != strlen(endpoint))
+        wrong = "it holds a character that no host has";
+    if (wrong == NULL)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s' is not HOST:PORT: %s", endpoint,
+                    wrong);
+}
+
+static int set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value);
+}
+
+static void close_socket(struct dpt_client *client, int linger_ms)
+{
+    if (client->holds_message) {
+        zmq_msg_close(&client->message);
+        client->holds_message = false;
+    }
+    /* None of these can fail on an open socket. */
+    if (client->socket != NULL) {
+        (void)zmq_socket_monitor(client->socket, NULL, 0);
+        (void)set_int(client->socket, ZMQ_LINGER, linger_ms);
+        (void)zmq_close(client->socket);
+    }
+    if (client->monitor != NULL)
+        (void)zmq_close(client->monitor);
+    client->socket = client->monitor = NULL;
+    client->fds[0] = client->fds[1] = -1;
+    client->up = false;
+}
+
+static enum dpt_status open_monitor(struct dpt_client *client, struct dpt_err *err)
+{
+    char name[64];
+    (void)snprintf(name, sizeof name, "inproc://dpt-client-monitor-%u", client->sockets++);
+    if (zmq_socket_monitor(client->socket, name,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+        return fail_zmq(err, "watch a ZeroMQ socket");
+    client->monitor = zmq_socket(client->context, ZMQ_PAIR);
+    if (client->monitor == NULL || set_int(client->monitor, ZMQ_LINGER, 0) != 0 ||
+        zmq_connect(client->monitor, name) != 0)
+        return fail_zmq(err, "watch a ZeroMQ socket");
+    return DPT_OK;
+}
+
+static enum dpt_status read_fd(void *socket, int *ret, struct dpt_err *err)
+{
+    size_t bytes = sizeof *ret;
+    if (zmq_getsockopt(socket, ZMQ_FD, ret, &bytes) != 0)
+        return fail_zmq(err, "descriptor of a ZeroMQ socket");
+    return DPT_OK;
+}
+
+static enum dpt_status open_socket(struct dpt_client *client, struct dpt_err *err)
+{
+    client->socket = zmq_socket(client->context, ZMQ_DEALER);
+    if (client->socket == NULL)
+        return fail_zmq(err, "open a ZeroMQ socket");
+    /* IMMEDIATE: nothing is queued for a connection that does not stand, so nothing stale is sent
+       when it does. ZeroMQ's own heartbeats find a connection that is dead below us; `silence_ms`
+       finds one that is dead above. */
+    const struct {
+        int option, value;
+    } settings[] = {
+        {ZMQ_IPV6, 1},
+        {ZMQ_IMMEDIATE, 1},
+        {ZMQ_LINGER, DPT_CLIENT_LINGER_MS},
+        {ZMQ_SNDHWM, DPT_CLIENT_QUEUE_MAX},
+        {ZMQ_RCVHWM, DPT_CLIENT_RECEIVED_MAX},
+        {ZMQ_RECONNECT_IVL, RECONNECT_FIRST_MS},
+        {ZMQ_RECONNECT_IVL_MAX, RECONNECT_LAST_MS},
+        {ZMQ_CONNECT_TIMEOUT, CONNECT_TIMEOUT_MS},
+        {ZMQ_HANDSHAKE_IVL, HANDSHAKE_TIMEOUT_MS},
+        {ZMQ_HEARTBEAT_IVL, client->silence_ms / 2},
+        {ZMQ_HEARTBEAT_TIMEOUT, client->silence_ms},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        if (set_int(client->socket, settings[i].option, settings[i].value) != 0)
+            return fail_zmq(err, "set up a ZeroMQ socket");
+    int64_t bytes_max = DPT_MESSAGE_BYTES_MAX;
+    if (zmq_setsockopt(client->socket, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max) != 0)
+        return fail_zmq(err, "set up a ZeroMQ socket");
+    DPT_TRY(open_monitor(client, err));
+    if (zmq_connect(client->socket, client->address) != 0)
+        return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s': %s",
+                        client->address + strlen("tcp://"), zmq_strerror(zmq_errno()));
+    DPT_TRY(read_fd(client->socket, &client->fds[0], err));
+    return read_fd(client->monitor, &client->fds[1], err);
+}
+
+enum dpt_status dpt_client_create(const struct dpt_client_options *options, struct dpt_client **ret,
+                                  struct dpt_err *err)
+{
+    DPT_ASSERT(options->silence_ms > 0);
+    DPT_TRY(dpt_client_check_endpoint(options->endpoint, err));
+    struct dpt_client *client = calloc(1, sizeof *client);
+    if (client == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "rendezvous client");
+    client->fds[0] = client->fds[1] = -1;
+    client->silence_ms = options->silence_ms;
+    client->last_tick_ms = -1;
+    int written = snprintf(client->address, sizeof client->address, "tcp://%s", options->endpoint);
+    DPT_ASSERT(written > 0 && (size_t)written < sizeof client->address);
+    enum dpt_status status = DPT_OK;
+    client->context = zmq_ctx_new();
+    if (client->context == NULL)
+        status = fail_zmq(err, "start ZeroMQ");
+    else
+        status = open_socket(client, err);
+    if (status != DPT_OK)
+        dpt_client_destroy(&client);
+    else
+        *ret = client;
+    return status;
+}
+
+void dpt_client_destroy(struct dpt_client **client_p)
+{
+    struct dpt_client *client = *client_p;
+    *client_p = NULL;
+    if (client == NULL)
+        return;
+    close_socket(client, DPT_CLIENT_LINGER_MS);
+    if (client->context != NULL)
+        while (zmq_ctx_term(client->context) != 0 && zmq_errno() == EINTR)
+            continue; /* ends: LINGER bounds it */
+    free(client);
+}
+
+enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, size_t bytes,
+                                struct dpt_err *err)
+{
+    if (bytes > DPT_MESSAGE_BYTES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "message of %zu bytes to the server (at most %d)",
+                        bytes, DPT_MESSAGE_BYTES_MAX);
+    if (zmq_send(client->socket, message, bytes, ZMQ_DONTWAIT) >= 0)
+        return DPT_OK;
+    if (zmq_errno() == EAGAIN || zmq_errno() == EINTR)
+        return DPT_INPROGRESS;
+    return fail_zmq(err, "send to the server");
+}
+
+/* Receives one part into client->message; DPT_INPROGRESS: none there. */
+static enum dpt_status recv_part(struct dpt_client *client, struct dpt_err *err)
+{
+    if (client->holds_message)
+        zmq_msg_close(&client->message);
+    client->holds_message = false;
+    if (zmq_msg_init(&client->message) != 0)
+        return fail_zmq(err, "receive from the server");
+    if (zmq_msg_recv(&client->message, client->socket, ZMQ_DONTWAIT) >= 0) {
+        client->holds_message = true;
+        return DPT_OK;
+    }
+    int saved = zmq_errno();
+    zmq_msg_close(&client->message);
+    if (saved == EAGAIN || saved == EINTR)
+        return DPT_INPROGRESS;
+    return dpt_fail(err, DPT_EIO, "receive from the server: %s", zmq_strerror(saved));
+}
+
+static enum dpt_status recv_message(struct dpt_client *client, struct dpt_client_event *ret,
+                                    struct dpt_err *err)
+{
+    bool whole = true; /* false: inside a message of many parts, which our server never sends */
+    for (int part = 0; part < PARTS_MAX; part++) {
+        DPT_TRY(recv_part(client, err));
+        bool more = zmq_msg_more(&client->message) != 0;
+        if (whole && !more) {
+            client->heard = true;
+            ret->kind = DPT_CLIENT_MESSAGE;
+            ret->message = zmq_msg_data(&client->message);
+            ret->bytes = zmq_msg_size(&client->message);
+            return DPT_OK;
+        }
+        whole = !more; /* the part after a last part begins a message */
+    }
+    return dpt_fail(err, DPT_EPROTO, "the server at '%s' does not speak dpt's protocol",
+                    client->address + strlen("tcp://"));
+}
+
+/* Reads one monitor event (number and value, then the address); 0: none. */
+static int next_monitor_event(struct dpt_client *client)
+{
+    uint8_t parts[2][256];
+    int length = zmq_recv(client->monitor, parts[0], sizeof parts[0], ZMQ_DONTWAIT);
+    if (length < 2)
+        return 0;
+    uint16_t number;
+    memcpy(&number, parts[0], sizeof number); /* host order, see zmq_socket_monitor(3) */
+    (void)zmq_recv(client->monitor, parts[1], sizeof parts[1], ZMQ_DONTWAIT);
+    return number;
+}
+
+enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_event *ret,
+                                struct dpt_err *err)
+{
+    *ret = (struct dpt_client_event){.kind = DPT_CLIENT_DOWN};
+    if (client->gave_up) {
+        client->gave_up = false;
+        return DPT_OK;
+    }
+    /* What is up goes down and the other way round, so this loop is short. */
+    for (int number; (number = next_monitor_event(client)) != 0;) {
+        bool up = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        if (up == client->up)
+            continue;
+        client->up = up;
+        client->heard = client->heard || up;
+        ret->kind = up ? DPT_CLIENT_UP : DPT_CLIENT_DOWN;
+        return DPT_OK;
+    }
+    return recv_message(client, ret, err);
+}
+
+void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS])
+{
+    memcpy(ret_fds, client->fds, sizeof client->fds);
+}
+
+enum dpt_status dpt_client_tick(struct dpt_client *client, int64_t now_ms, struct dpt_err *err)
+{
+    /* A process that was stopped heard nothing because it did not listen. */
+    bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
+    if (client->heard || slept || !client->up)
+        client->last_heard_ms = now_ms;
+    client->heard = false;
+    client->last_tick_ms = now_ms;
+    if (now_ms - client->last_heard_ms < client->silence_ms)
+        return DPT_OK;
+    dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, connecting anew",
+            client->address + strlen("tcp://"), client->silence_ms);
+    client->gave_up = client->up;
+    close_socket(client, 0);
+    client->last_heard_ms = now_ms;
+    return open_socket(client, err);
+}

@@ -1,0 +1,79 @@
+/* The agent's end of the control plane: one ZeroMQ DEALER to the rendezvous server.
+ *
+ * Nothing here waits for the server. A message is sent when the connection stands and its queue has
+ * room, and dropped otherwise: every message is the sender's whole state and is sent again. ZeroMQ
+ * reconnects by itself; when a connection looks alive but nothing has come back for `silence_ms`,
+ * the socket is replaced by a new one (the server then meets a new peer), because a connection may
+ * be dead without either kernel having noticed.
+ *
+ * One thread uses a client. */
+#ifndef DPT_RENDEZVOUS_CLIENT_CLIENT_H
+#define DPT_RENDEZVOUS_CLIENT_CLIENT_H
+
+#include "base/err.h"
+#include "rendezvous/proto/message.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_CLIENT_QUEUE_MAX = 16,    /* messages waiting to be sent */
+    DPT_CLIENT_RECEIVED_MAX = 64, /* messages waiting to be received */
+    DPT_CLIENT_LINGER_MS = 500,   /* destroy waits this long for the last message to leave */
+    DPT_CLIENT_ENDPOINT_BYTES = 280,
+    DPT_CLIENT_FDS = 2
+};
+
+struct dpt_client;
+
+struct dpt_client_options {
+    const char *endpoint; /* HOST:PORT, [IPV6]:PORT; copied */
+    int silence_ms;       /* > 0: nothing received for so long replaces the socket */
+};
+
+/* Checks HOST:PORT or [IPV6]:PORT; DPT_ECONFIG says what is wrong with it. The port is 1 … 65535.
+ */
+DPT_MUST_USE enum dpt_status dpt_client_check_endpoint(const char *endpoint, struct dpt_err *err);
+
+/* Starts connecting; never waits for the server. */
+DPT_MUST_USE enum dpt_status dpt_client_create(const struct dpt_client_options *options,
+                                               struct dpt_client **ret, struct dpt_err *err);
+
+/* Closes within DPT_CLIENT_LINGER_MS; accepts NULL and nulls the pointer. */
+void dpt_client_destroy(struct dpt_client **client);
+
+/* Queues one message of at most DPT_MESSAGE_BYTES_MAX bytes. DPT_INPROGRESS: no connection yet or
+ * its queue is full, the message is dropped. */
+DPT_MUST_USE enum dpt_status dpt_client_send(struct dpt_client *client, const void *message,
+                                             size_t bytes, struct dpt_err *err);
+
+enum dpt_client_event_kind {
+    DPT_CLIENT_UP,      /* a connection stands: messages are sent from now on */
+    DPT_CLIENT_DOWN,    /* it is gone, or was given up for its silence */
+    DPT_CLIENT_MESSAGE, /* from the server */
+    DPT_CLIENT_EVENT_COUNT
+};
+
+struct dpt_client_event {
+    enum dpt_client_event_kind kind;
+    const void *message; /* MESSAGE: owned by the client, valid until the next call */
+    size_t bytes;
+};
+
+/* What happened next; DPT_INPROGRESS: nothing more. Messages of more than one part are dropped.
+ * Call until DPT_INPROGRESS before polling: the descriptors are edge-triggered. */
+DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
+                                             struct dpt_client_event *ret, struct dpt_err *err);
+
+/* Become readable when there may be something for dpt_client_next. Other ones after a tick that
+ * replaced the socket. */
+void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
+
+/* Tells the time (monotonic). After silence_ms without a message over a standing connection
+ * replaces the socket: dpt_client_next then says DOWN. Call it at least every silence_ms / 4; a
+ * caller that was itself stopped for longer begins to listen anew. */
+DPT_MUST_USE enum dpt_status dpt_client_tick(struct dpt_client *client, int64_t now_ms,
+                                             struct dpt_err *err);
+
+#endif

@@ -1,0 +1,90 @@
+/* Binding the server's socket. */
+#include "rendezvous/server/bind.h"
+
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+static bool is_loopback(const char *address)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (inet_pton(AF_INET, address, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+/* One of: an IP number, "*". The bytes are those of tcp://HOST:PORT. */
+static enum dpt_status check_address(const struct dpt_server_options *options, const char **ret,
+                                     struct dpt_err *err)
+{
+    const char *address = options->address;
+    if (address == NULL)
+        address = options->insecure ? "*" : "127.0.0.1";
+    if (strcmp(address, "localhost") == 0)
+        address = "127.0.0.1";
+    struct in6_addr ignored;
+    bool number =
+        inet_pton(AF_INET, address, &ignored) == 1 || inet_pton(AF_INET6, address, &ignored) == 1;
+    if (!number && strcmp(address, "*") != 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--bind '%s' is not a numeric IP address (nor localhost nor *)", address);
+    if (!options->insecure && !is_loopback(address))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "--bind %s would let others reach a server without keys: add --insecure if "
+                        "every host on that network may join and stop runs",
+                        address);
+    *ret = address;
+    return DPT_OK;
+}
+
+static int bind_one(void *router, const char *address, int port)
+{
+    char endpoint[DPT_SERVER_ENDPOINT_BYTES];
+    bool v6 = strchr(address, ':') != NULL;
+    char number[16] = "*";
+    if (port != 0)
+        (void)snprintf(number, sizeof number, "%d", port);
+    (void)snprintf(endpoint, sizeof endpoint, "tcp://%s%s%s:%s", v6 ? "[" : "", address,
+                   v6 ? "]" : "", number);
+    return zmq_bind(router, endpoint);
+}
+
+enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *options,
+                                char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES], int *ret_port,
+                                struct dpt_err *err)
+{
+    const char *address = NULL;
+    DPT_TRY(check_address(options, &address, err));
+    if (options->port < 0 || options->port > 65535)
+        return dpt_fail(err, DPT_ECONFIG, "port %d is not 0 … 65535", options->port);
+    if (bind_one(router, address, options->port) != 0) {
+        if (zmq_errno() == EADDRINUSE)
+            return dpt_fail(err, DPT_EEXIST,
+                            "%s:%d is in use, by another dpt-rdzv perhaps: choose another --port",
+                            address, options->port);
+        return dpt_fail(err, DPT_ECONFIG, "cannot listen on %s:%d: %s", address, options->port,
+                        zmq_strerror(zmq_errno()));
+    }
+    char bound[DPT_SERVER_ENDPOINT_BYTES];
+    size_t bytes = sizeof bound;
+    if (zmq_getsockopt(router, ZMQ_LAST_ENDPOINT, bound, &bytes) != 0)
+        return dpt_fail(err, DPT_EIO, "address of the server's socket: %s",
+                        zmq_strerror(zmq_errno()));
+    const char *colon = strrchr(bound, ':');
+    DPT_ASSERT(colon != NULL);
+    int port = atoi(colon + 1);
+    /* "localhost" is ::1 first on many machines; where there is no IPv6, 127.0.0.1 is enough. */
+    if (options->address == NULL && !options->insecure && bind_one(router, "::1", port) != 0)
+        dpt_log(DPT_LOG_DEBUG, "not listening on [::1]:%d: %s", port, zmq_strerror(zmq_errno()));
+    bool v6 = strchr(address, ':') != NULL;
+    (void)snprintf(ret_endpoint, DPT_SERVER_ENDPOINT_BYTES, "%s%s%s:%d", v6 ? "[" : "", address,
+                   v6 ? "]" : "", port);
+    *ret_port = port;
+    return DPT_OK;
+}

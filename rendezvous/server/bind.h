@@ -1,0 +1,14 @@
+/* Where the server listens: checks the address and binds the ROUTER to it. */
+#ifndef DPT_RENDEZVOUS_SERVER_BIND_H
+#define DPT_RENDEZVOUS_SERVER_BIND_H
+
+#include "base/err.h"
+#include "rendezvous/server/server.h"
+
+/* Binds `router` as the options say; the endpoint as bound and its port go to ret_endpoint and
+ * ret_port. Errors as of dpt_server_create. */
+DPT_MUST_USE enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *options,
+                                             char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES],
+                                             int *ret_port, struct dpt_err *err);
+
+#endif

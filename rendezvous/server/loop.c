@@ -1,0 +1,306 @@
+/* The server's loop: wait, hand every message and broken connection to the core, then the time. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "rendezvous/core/core.h"
+#include "rendezvous/proto/message.h"
+#include "rendezvous/server/bind.h"
+#include "rendezvous/server/peers.h"
+#include "rendezvous/server/server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <zmq.h>
+
+enum { COMPLAINT_EVERY_MS = 1000, LINGER_MS = 500, PARTS_MAX = 64, MONITOR_EVENTS_MAX = 65536 };
+
+struct dpt_server {
+    void *context, *router, *monitor;
+    struct dpt_rdzv *core;
+    struct dpt_peers peers;
+    int64_t deadline_ms;
+    int stop_fd;
+    char endpoint[DPT_SERVER_ENDPOINT_BYTES];
+    int port;
+    uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections found broken by sending */
+    size_t n_failed;
+    uint64_t malformed; /* messages since the last complaint */
+    int64_t complained_ms;
+};
+
+static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
+{
+    return dpt_fail(err, DPT_EIO, "%s: %s", what, zmq_strerror(zmq_errno()));
+}
+
+/* A frame is dropped, and its connection counts as broken, when the peer is gone or its queue is
+ * full: a peer that does not read is not waited for. It counts again when it is heard again. */
+static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *send)
+{
+    zmq_msg_t frame;
+    size_t bytes = dpt_message_bytes(&send->message->base);
+    struct dpt_err err;
+    if (bytes > DPT_MESSAGE_BYTES_MAX || zmq_msg_init_size(&frame, bytes) != 0) {
+        dpt_log(DPT_LOG_ERROR, "message of %zu bytes to an agent dropped, it is sent again", bytes);
+        return;
+    }
+    if (dpt_message_encode(&send->message->base, zmq_msg_data(&frame), bytes, &bytes, &err) !=
+        DPT_OK) {
+        dpt_log(DPT_LOG_ERROR, "message to an agent dropped: %s", err.text);
+        zmq_msg_close(&frame);
+        return;
+    }
+    uint8_t id[DPT_PEERS_ROUTING_ID_BYTES];
+    dpt_peers_routing_id(send->conn, id);
+    bool sent = zmq_send(server->router, id, sizeof id, ZMQ_DONTWAIT | ZMQ_SNDMORE) >= 0 &&
+                zmq_msg_send(&frame, server->router, ZMQ_DONTWAIT) >= 0;
+    if (sent)
+        return;
+    zmq_msg_close(&frame);
+    if (server->n_failed < DPT_SERVER_FAILED_MAX)
+        server->failed[server->n_failed++] = send->conn;
+}
+
+/* One step of the core, carried out. There is no journal yet: records go nowhere. */
+static enum dpt_status step(struct dpt_server *server, enum dpt_rdzv_event_kind kind, uint64_t conn,
+                            const Dpt__AgentState *message, struct dpt_err *err)
+{
+    const struct dpt_rdzv_event event = {
+        .kind = kind, .now_ms = dpt_now_ms(), .conn = conn, .message = message};
+    struct dpt_rdzv_output out;
+    DPT_TRY(dpt_rdzv_step(server->core, &event, &out, err));
+    for (size_t i = 0; i < out.n_sends; i++)
+        send_state(server, &out.sends[i]);
+    for (size_t i = 0; i < out.n_logs; i++) {
+        const struct dpt_rdzv_log_line *line = &out.logs[i];
+        if (line->run[0] == '\0')
+            dpt_log(line->level, "%s", line->text);
+        else
+            dpt_log(line->level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation,
+                    line->text);
+    }
+    server->deadline_ms = out.deadline_ms;
+    return DPT_OK;
+}
+
+/* Reads every monitor event there is. An event is two frames: number and value, then an address. */
+static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *err)
+{
+    for (int i = 0; i < MONITOR_EVENTS_MAX; i++) {
+        uint8_t frame[512];
+        int bytes = zmq_recv(server->monitor, frame, sizeof frame, ZMQ_DONTWAIT);
+        if (bytes < 0)
+            return zmq_errno() == EAGAIN || zmq_errno() == EINTR
+                       ? DPT_OK
+                       : fail_zmq(err, "watch the server's socket");
+        if (bytes != (int)(sizeof(uint16_t) + sizeof(uint32_t)))
+            continue; /* the address */
+        uint16_t number;
+        uint32_t value;
+        memcpy(&number, frame, sizeof number); /* host order, see zmq_socket_monitor(3) */
+        memcpy(&value, frame + sizeof number, sizeof value);
+        if (number == ZMQ_EVENT_ACCEPTED) {
+            dpt_peers_connected(&server->peers, (int)value);
+            continue;
+        }
+        uint64_t conn = dpt_peers_disconnected(&server->peers, (int)value);
+        if (conn != 0)
+            DPT_TRY(step(server, DPT_RDZV_EVENT_BROKEN, conn, NULL, err));
+    }
+    return DPT_OK;
+}
+
+static void complain(struct dpt_server *server, const char *text)
+{
+    int64_t now_ms = dpt_now_ms();
+    server->malformed++;
+    if (server->complained_ms != 0 && now_ms - server->complained_ms < COMPLAINT_EVERY_MS)
+        return;
+    dpt_log(DPT_LOG_WARN, "%" PRIu64 " message(s) dropped that no dpt-worker sends; the last: %s",
+            server->malformed, text);
+    server->malformed = 0;
+    server->complained_ms = now_ms;
+}
+
+static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zmq_msg_t *frame,
+                                    struct dpt_err *err)
+{
+    /* After the message, so that the event which ended its connection is seen (peers.h). */
+    int fd = zmq_msg_get(frame, ZMQ_SRCFD);
+    DPT_TRY(read_monitor(server, err));
+    bool stands = dpt_peers_heard(&server->peers, fd, conn);
+    Dpt__AgentState *message = NULL;
+    struct dpt_err why;
+    enum dpt_status status =
+        dpt_message_decode_agent_state(zmq_msg_data(frame), zmq_msg_size(frame), &message, &why);
+    if (status == DPT_ENOMEM)
+        return dpt_fail(err, status, "%s", why.text);
+    if (status != DPT_OK) {
+        complain(server, why.text);
+        return DPT_OK;
+    }
+    status = step(server, DPT_RDZV_EVENT_MESSAGE, conn, message, err);
+    dpt_message_free_agent_state(&message);
+    if (status == DPT_OK && !stands)
+        status = step(server, DPT_RDZV_EVENT_BROKEN, conn, NULL, err);
+    return status;
+}
+
+/* Reads one message, routing id and frame; *ret_read is false when there is none. */
+static enum dpt_status read_message(struct dpt_server *server, bool *ret_read, struct dpt_err *err)
+{
+    zmq_msg_t part;
+    uint64_t conn = 0;
+    enum dpt_status status = DPT_OK;
+    *ret_read = false;
+    if (zmq_msg_init(&part) != 0)
+        return fail_zmq(err, "receive from an agent");
+    for (int i = 0; i < PARTS_MAX; i++) {
+        if (zmq_msg_recv(&part, server->router, ZMQ_DONTWAIT) < 0) {
+            if (zmq_errno() != EAGAIN && zmq_errno() != EINTR)
+                status = fail_zmq(err, "receive from an agent");
+            break;
+        }
+        *ret_read = true;
+        bool more = zmq_msg_more(&part) != 0;
+        if (i == 0)
+            conn = dpt_peers_conn(zmq_msg_data(&part), zmq_msg_size(&part));
+        else if (i == 1 && !more && conn != 0)
+            status = take_message(server, conn, &part, err);
+        else if (!more)
+            complain(server, conn == 0 ? "it has a routing id of its own" : "it has many parts");
+        if (!more)
+            break;
+    }
+    zmq_msg_close(&part);
+    return status;
+}
+
+static enum dpt_status take_failed(struct dpt_server *server, struct dpt_err *err)
+{
+    uint64_t failed[DPT_SERVER_FAILED_MAX];
+    size_t n = server->n_failed;
+    memcpy(failed, server->failed, n * sizeof failed[0]);
+    server->n_failed = 0;
+    for (size_t i = 0; i < n; i++)
+        DPT_TRY(step(server, DPT_RDZV_EVENT_BROKEN, failed[i], NULL, err));
+    return DPT_OK;
+}
+
+enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
+{
+    for (;;) {
+        int64_t wait_ms = server->deadline_ms - dpt_now_ms();
+        if (wait_ms > DPT_SERVER_WAIT_MS)
+            wait_ms = DPT_SERVER_WAIT_MS;
+        zmq_pollitem_t items[] = {{.socket = server->router, .events = ZMQ_POLLIN},
+                                  {.socket = server->monitor, .events = ZMQ_POLLIN},
+                                  {.fd = server->stop_fd, .events = ZMQ_POLLIN}};
+        if (zmq_poll(items, 3, wait_ms < 0 || server->n_failed > 0 ? 0 : (long)wait_ms) < 0 &&
+            zmq_errno() != EINTR)
+            return fail_zmq(err, "wait for messages");
+        if (items[2].revents != 0)
+            return step(server, DPT_RDZV_EVENT_SHUTDOWN, 0, NULL, err);
+        bool more = true;
+        for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
+            DPT_TRY(read_message(server, &more, err));
+        DPT_TRY(read_monitor(server, err));
+        DPT_TRY(take_failed(server, err));
+        DPT_TRY(step(server, DPT_RDZV_EVENT_TICK, 0, NULL, err));
+    }
+}
+
+static enum dpt_status open_sockets(struct dpt_server *server,
+                                    const struct dpt_server_options *options, struct dpt_err *err)
+{
+    static const char monitor_name[] = "inproc://dpt-rdzv-monitor";
+    server->context = zmq_ctx_new();
+    if (server->context == NULL)
+        return fail_zmq(err, "start ZeroMQ");
+    server->router = zmq_socket(server->context, ZMQ_ROUTER);
+    server->monitor = zmq_socket(server->context, ZMQ_PAIR);
+    if (server->router == NULL || server->monitor == NULL)
+        return fail_zmq(err, "open a ZeroMQ socket");
+    const struct {
+        int option, value;
+    } settings[] = {{ZMQ_IPV6, 1},
+                    {ZMQ_ROUTER_MANDATORY, 1},
+                    {ZMQ_LINGER, LINGER_MS},
+                    {ZMQ_SNDHWM, DPT_SERVER_QUEUE_MAX},
+                    {ZMQ_RCVHWM, DPT_SERVER_RECEIVED_MAX},
+                    {ZMQ_BACKLOG, 1024}};
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        if (zmq_setsockopt(server->router, settings[i].option, &settings[i].value, sizeof(int)) !=
+            0)
+            return fail_zmq(err, "set up a ZeroMQ socket");
+    int64_t bytes_max = DPT_MESSAGE_BYTES_MAX;
+    int zero = 0;
+    if (zmq_setsockopt(server->router, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max) != 0 ||
+        zmq_setsockopt(server->monitor, ZMQ_RCVHWM, &zero, sizeof zero) != 0 ||
+        zmq_socket_monitor(server->router, monitor_name,
+                           ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
+        zmq_connect(server->monitor, monitor_name) != 0)
+        return fail_zmq(err, "watch the server's socket");
+    return dpt_server_bind(server->router, options, server->endpoint, &server->port, err);
+}
+
+enum dpt_status dpt_server_create(const struct dpt_server_options *options, struct dpt_server **ret,
+                                  struct dpt_err *err)
+{
+    struct dpt_rdzv_options core = {.now_ms = dpt_now_ms()};
+    if (getrandom(&core.epoch, sizeof core.epoch, 0) != sizeof core.epoch ||
+        getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed)
+        return dpt_fail_errno(err, errno, "draw the server's epoch");
+    core.epoch |= 1; /* never 0 */
+    struct dpt_server *server = calloc(1, sizeof *server);
+    if (server == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
+    server->stop_fd = options->stop_fd;
+    server->deadline_ms = core.now_ms;
+    enum dpt_status status = dpt_peers_init(&server->peers, err);
+    if (status == DPT_OK)
+        status = dpt_rdzv_create(&core, &server->core, err);
+    if (status == DPT_OK)
+        status = open_sockets(server, options, err);
+    if (status != DPT_OK)
+        dpt_server_destroy(&server);
+    else
+        *ret = server;
+    return status;
+}
+
+void dpt_server_destroy(struct dpt_server **server_p)
+{
+    struct dpt_server *server = *server_p;
+    *server_p = NULL;
+    if (server == NULL)
+        return;
+    if (server->router != NULL) {
+        (void)zmq_socket_monitor(server->router, NULL, 0);
+        (void)zmq_close(server->router);
+    }
+    int zero = 0;
+    if (server->monitor != NULL) {
+        (void)zmq_setsockopt(server->monitor, ZMQ_LINGER, &zero, sizeof zero);
+        (void)zmq_close(server->monitor);
+    }
+    if (server->context != NULL)
+        while (zmq_ctx_term(server->context) != 0 && zmq_errno() == EINTR)
+            continue; /* ends: LINGER bounds it */
+    dpt_rdzv_destroy(&server->core);
+    dpt_peers_fini(&server->peers);
+    free(server);
+}
+
+const char *dpt_server_endpoint(const struct dpt_server *server)
+{
+    return server->endpoint;
+}
+
+int dpt_server_port(const struct dpt_server *server)
+{
+    return server->port;
+}

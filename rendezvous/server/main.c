@@ -1,0 +1,191 @@
+/* dpt-rdzv: the rendezvous server. Workers meet here, get ranks and plans; no training data passes
+ * through it. */
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "rendezvous/server/server.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum { EXIT_OK = 0, EXIT_CONFIG = 2, EXIT_BROKEN = 4 };
+enum {
+    OPTION_PORT = 256,
+    OPTION_BIND,
+    OPTION_INSECURE,
+    OPTION_PORT_FILE,
+    OPTION_LOG_LEVEL,
+    OPTION_VERSION,
+    OPTION_HELP
+};
+
+struct arguments {
+    struct dpt_server_options server;
+    const char *port_file;
+    bool done; /* --help or --version said all */
+};
+
+static const char help_text[] =
+    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--port-file FILE]\n"
+    "\n"
+    "The rendezvous server of dpt. Start one on a host that all workers reach, then dpt-worker on "
+    "each machine. It serves\n"
+    "any number of runs, is not on the data path, and may be restarted while they train.\n"
+    "\n"
+    "  --port N          TCP port (default 29500; 0: any free one)\n"
+    "  --bind ADDRESS    numeric IP address to listen on (default: loopback; with --insecure: "
+    "every address)\n"
+    "  --insecure        let other hosts connect. There are no keys yet: whoever reaches the port "
+    "can join and stop runs\n"
+    "  --port-file FILE  write the port to FILE once it listens\n"
+    "  --log-level L     debug, info (default), warn or error\n"
+    "  --version         print the version\n"
+    "  --help            print this\n"
+    "\n"
+    "SIGTERM or SIGINT ends it; running training goes on. Exit codes: 0 ended, 2 bad option or "
+    "port in use, 4 internal failure.\n";
+
+static enum dpt_status parse_port(const char *text, int *ret, struct dpt_err *err)
+{
+    char *end;
+    errno = 0;
+    long port = strtol(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || port < 0 || port > 65535)
+        return dpt_fail(err, DPT_ECONFIG, "--port '%s' is not a number of 0 … 65535", text);
+    *ret = (int)port;
+    return DPT_OK;
+}
+
+static enum dpt_status set_log_level(const char *text, struct dpt_err *err)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    for (int i = 0; i < DPT_LOG_LEVEL_COUNT; i++)
+        if (strcmp(text, names[i]) == 0) {
+            dpt_log_set_level((enum dpt_log_level)i);
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is none of debug, info, warn, error", text);
+}
+
+static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struct dpt_err *err)
+{
+    static const struct option options[] = {
+        {"port", required_argument, NULL, OPTION_PORT},
+        {"bind", required_argument, NULL, OPTION_BIND},
+        {"insecure", no_argument, NULL, OPTION_INSECURE},
+        {"port-file", required_argument, NULL, OPTION_PORT_FILE},
+        {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
+        {"version", no_argument, NULL, OPTION_VERSION},
+        {"help", no_argument, NULL, OPTION_HELP},
+        {NULL, 0, NULL, 0}};
+    opterr = 0;
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        switch (option) {
+        case OPTION_PORT:
+            DPT_TRY(parse_port(optarg, &ret->server.port, err));
+            break;
+        case OPTION_BIND:
+            ret->server.address = optarg;
+            break;
+        case OPTION_INSECURE:
+            ret->server.insecure = true;
+            break;
+        case OPTION_PORT_FILE:
+            ret->port_file = optarg;
+            break;
+        case OPTION_LOG_LEVEL:
+            DPT_TRY(set_log_level(optarg, err));
+            break;
+        case OPTION_VERSION:
+            ret->done = true;
+            puts("dpt-rdzv " DPT_VERSION);
+            return DPT_OK;
+        case OPTION_HELP:
+            ret->done = true;
+            fputs(help_text, stdout);
+            return DPT_OK;
+        default:
+            return dpt_fail(err, DPT_ECONFIG, "unknown option or missing value: '%s' (see --help)",
+                            argv[optind - 1]);
+        }
+    if (optind < argc)
+        return dpt_fail(err, DPT_ECONFIG, "unexpected argument '%s' (see --help)", argv[optind]);
+    return DPT_OK;
+}
+
+/* SIGTERM and SIGINT become readable; threads started later inherit the mask. */
+static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
+{
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGINT);
+    if (sigprocmask(SIG_BLOCK, &ends, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+        return dpt_fail_errno(err, errno, "block signals");
+    *ret_fd = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
+    return *ret_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
+}
+
+/* One descriptor an agent: as many as the system lets us have. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static enum dpt_status announce(const struct dpt_server *server, const struct arguments *arguments,
+                                struct dpt_err *err)
+{
+    printf("dpt-rdzv %s listening on %s%s\n", DPT_VERSION, dpt_server_endpoint(server),
+           arguments->server.insecure ? " without keys: whoever reaches it can join and stop runs"
+           : arguments->server.address == NULL ? " (this host only; --insecure lets others in)"
+                                               : "");
+    if (fflush(stdout) != 0)
+        return dpt_fail_errno(err, errno, "write to standard output");
+    if (arguments->port_file == NULL)
+        return DPT_OK;
+    char text[16];
+    int bytes = snprintf(text, sizeof text, "%d\n", dpt_server_port(server));
+    return dpt_fs_write_file_atomic(arguments->port_file, text, (size_t)bytes, err);
+}
+
+static enum dpt_status run(int argc, char **argv, struct dpt_err *err)
+{
+    struct arguments arguments = {.server = {.port = DPT_SERVER_PORT, .stop_fd = -1}};
+    DPT_TRY(parse(argc, argv, &arguments, err));
+    if (arguments.done)
+        return DPT_OK;
+    raise_descriptor_limit();
+    DPT_TRY(open_signals(&arguments.server.stop_fd, err));
+    struct dpt_server *server = NULL;
+    DPT_TRY(dpt_server_create(&arguments.server, &server, err));
+    enum dpt_status status = announce(server, &arguments, err);
+    if (status == DPT_OK)
+        status = dpt_server_run(server, err);
+    dpt_server_destroy(&server);
+    if (status == DPT_OK)
+        dpt_log(DPT_LOG_INFO, "ended by a signal; runs that train go on without a server");
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct dpt_err err;
+    dpt_log_set_who("dpt-rdzv", "");
+    enum dpt_status status = run(argc, argv, &err);
+    if (status == DPT_OK)
+        return EXIT_OK;
+    fprintf(stderr, "dpt-rdzv: %s\n", err.text);
+    return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_ENOENT ? EXIT_CONFIG
+                                                                                 : EXIT_BROKEN;
+}

@@ -1,0 +1,67 @@
+/* Connections by descriptor. */
+#include "rendezvous/server/peers.h"
+
+#include <stdlib.h>
+
+static bool watched(int fd)
+{
+    return fd >= 0 && fd < DPT_PEERS_FDS_MAX;
+}
+
+enum dpt_status dpt_peers_init(struct dpt_peers *peers, struct dpt_err *err)
+{
+    peers->fds = calloc(DPT_PEERS_FDS_MAX, sizeof *peers->fds); /* untouched pages cost nothing */
+    return peers->fds != NULL ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "table of connections");
+}
+
+void dpt_peers_fini(struct dpt_peers *peers)
+{
+    free(peers->fds);
+    peers->fds = NULL;
+}
+
+void dpt_peers_connected(struct dpt_peers *peers, int fd)
+{
+    if (watched(fd))
+        peers->fds[fd] = (struct dpt_peer_fd){.connected = true};
+}
+
+uint64_t dpt_peers_disconnected(struct dpt_peers *peers, int fd)
+{
+    if (!watched(fd))
+        return 0;
+    uint64_t conn = peers->fds[fd].conn;
+    peers->fds[fd] = (struct dpt_peer_fd){0};
+    return conn;
+}
+
+bool dpt_peers_heard(struct dpt_peers *peers, int fd, uint64_t conn)
+{
+    if (!watched(fd))
+        return true; /* only its lease will tell */
+    struct dpt_peer_fd *entry = &peers->fds[fd];
+    if (!entry->connected)
+        return false;
+    /* Of two connections over one descriptor number the later one has the later routing id (which
+       may wrap). An earlier one's message was still waiting when the number changed hands. */
+    if (entry->conn == 0 || (int32_t)((uint32_t)conn - (uint32_t)entry->conn) > 0)
+        entry->conn = conn;
+    return entry->conn == conn;
+}
+
+uint64_t dpt_peers_conn(const uint8_t *routing_id, size_t bytes)
+{
+    if (bytes != DPT_PEERS_ROUTING_ID_BYTES || routing_id[0] != 0)
+        return 0;
+    uint64_t conn = 1;
+    for (int i = 1; i < DPT_PEERS_ROUTING_ID_BYTES; i++)
+        conn = conn << 8 | routing_id[i];
+    return conn;
+}
+
+void dpt_peers_routing_id(uint64_t conn, uint8_t ret_routing_id[DPT_PEERS_ROUTING_ID_BYTES])
+{
+    ret_routing_id[0] = 0;
+    for (int i = 1; i < DPT_PEERS_ROUTING_ID_BYTES; i++)
+        ret_routing_id[i] = (uint8_t)(conn >> (8 * (DPT_PEERS_ROUTING_ID_BYTES - 1 - i)));
+}
