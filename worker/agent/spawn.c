@@ -1,0 +1,280 @@
+/* Starting, killing and reaping rank processes. */
+#include "worker/agent/spawn.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CHILD_FD_BASE = 16 /* above every fixed descriptor of a rank */, DYING_MS_MAX = 2000 };
+
+/* glibc has a wrapper only since 2.36, and P_PIDFD with it. */
+static int pidfd_open_call(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+/* What the child needs between fork and exec, all made before. */
+struct child_setup {
+    const char *program;
+    char *const *argv;
+    int link_fd, config_fd, output_fd, status_fd, null_fd;
+};
+
+static int make_config_fd(const char *text, size_t bytes, struct dpt_err *err)
+{
+    int fd = memfd_create("dpt-config", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        (void)dpt_fail_errno(err, errno, "memory for a rank's config");
+        return -1;
+    }
+    ssize_t written = pwrite(fd, text, bytes, 0);
+    if (written == (ssize_t)bytes &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
+        return fd;
+    (void)dpt_fail_errno(err, written >= 0 && written != (ssize_t)bytes ? EIO : errno,
+                         "memory for a rank's config");
+    close(fd);
+    return -1;
+}
+
+/* After fork in a process with threads: async-signal-safe calls only. Reports errno and ends. */
+static _Noreturn void run_child(const struct child_setup *setup)
+{
+    (void)setpgid(0, 0);
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int number = 1; number < SIGRTMIN; number++)
+        (void)signal(number, SIG_DFL);
+    /* The rank's main asks for the death signal as well and checks its parent; this closes the time
+     * until then. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int wanted[] = {setup->null_fd, setup->output_fd, setup->output_fd, setup->link_fd,
+                          setup->config_fd};
+    int high[sizeof wanted / sizeof wanted[0]];
+    bool ok = true;
+    int status_fd = fcntl(setup->status_fd, F_DUPFD_CLOEXEC, CHILD_FD_BASE);
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        ok = (high[i] = fcntl(wanted[i], F_DUPFD_CLOEXEC, CHILD_FD_BASE)) >= 0 && ok;
+    for (int i = 0; ok && i < (int)(sizeof wanted / sizeof wanted[0]); i++)
+        ok = dup2(high[i], i) == i; /* clears close-on-exec */
+    /* Whatever some library left open. Ours are close-on-exec anyway; before Linux 5.11 that has to
+     * do. */
+    (void)close_range(DPT_RANK_FD_CONFIG + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+    if (ok)
+        execv(setup->program, setup->argv);
+    int failed = errno;
+    ssize_t ignored = write(status_fd, &failed, sizeof failed);
+    (void)ignored;
+    _exit(127);
+}
+
+/* Reads errno of a failed exec; 0 when the pipe closed without a word because exec succeeded. */
+static int read_exec_status(int fd)
+{
+    int failed = 0;
+    ssize_t got;
+    do
+        got = read(fd, &failed, sizeof failed);
+    while (got < 0 && errno == EINTR);
+    return got == (ssize_t)sizeof failed ? failed : 0;
+}
+
+static void close_fds(int *fds, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static enum dpt_status start_process(const struct child_setup *setup, int status_read_fd,
+                                     int *status_write_fd, struct dpt_rank_process *ret,
+                                     struct dpt_err *err)
+{
+    pid_t pid = fork();
+    if (pid < 0)
+        return dpt_fail_errno(err, errno, "start a rank process");
+    if (pid == 0)
+        run_child(setup);
+    (void)setpgid(pid, pid); /* whoever comes first; fails after exec, when the child has done it */
+    close(*status_write_fd);
+    *status_write_fd = -1;
+    int failed = read_exec_status(status_read_fd);
+    int pid_fd = failed == 0 ? pidfd_open_call(pid) : -1;
+    if (failed == 0 && pid_fd < 0)
+        failed = errno;
+    if (failed != 0) {
+        (void)kill(-pid, SIGKILL);
+        (void)kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            continue;
+        return dpt_fail_errno(err, failed, "start a rank process: exec '%s'", setup->program);
+    }
+    ret->pid = pid;
+    ret->pid_fd = pid_fd;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
+                               struct dpt_rank_process *ret, struct dpt_err *err)
+{
+    enum {
+        LINK_AGENT,
+        LINK_RANK,
+        OUT_READ,
+        OUT_WRITE,
+        STATUS_READ,
+        STATUS_WRITE,
+        CONFIG,
+        NULL_FD,
+        FDS
+    };
+    int fds[FDS];
+    for (int i = 0; i < FDS; i++)
+        fds[i] = -1;
+    struct dpt_rank_args *args = malloc(sizeof *args);
+    if (args == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "start a rank process");
+    const char *program = options->program != NULL ? options->program : "/proc/self/exe";
+    dpt_rank_start_encode(options->start, "dpt-worker", args);
+    struct dpt_rank_process process = {.pid_fd = -1, .link_fd = -1, .output_fd = -1};
+    enum dpt_status status = dpt_rank_link_pair(&fds[LINK_AGENT], err);
+    if (status == DPT_OK &&
+        (pipe2(&fds[OUT_READ], O_CLOEXEC) != 0 || pipe2(&fds[STATUS_READ], O_CLOEXEC) != 0 ||
+         fcntl(fds[OUT_READ], F_SETFL, O_NONBLOCK) != 0 ||
+         (fds[NULL_FD] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0))
+        status = dpt_fail_errno(err, errno, "pipes of a rank process");
+    if (status == DPT_OK) {
+        fds[CONFIG] = make_config_fd(options->config_text, options->config_bytes, err);
+        status = fds[CONFIG] >= 0 ? DPT_OK : DPT_EIO;
+    }
+    if (status == DPT_OK) {
+        const struct child_setup setup = {program,     args->argv,     fds[LINK_RANK],
+                                          fds[CONFIG], fds[OUT_WRITE], fds[STATUS_WRITE],
+                                          fds[NULL_FD]};
+        status = start_process(&setup, fds[STATUS_READ], &fds[STATUS_WRITE], &process, err);
+    }
+    if (status == DPT_OK) {
+        process.link_fd = fds[LINK_AGENT];
+        process.output_fd = fds[OUT_READ];
+        fds[LINK_AGENT] = fds[OUT_READ] = -1;
+        *ret = process;
+    }
+    close_fds(fds, FDS);
+    free(args);
+    return status;
+}
+
+void dpt_rank_kill(const struct dpt_rank_process *process)
+{
+    if (process->pid > 0)
+        (void)kill(-process->pid, SIGKILL); /* not reaped yet, so the number is still its own */
+}
+
+bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
+{
+    siginfo_t info = {0};
+    if (process->pid <= 0 ||
+        waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != process->pid)
+        return false;
+    dpt_rank_kill(process); /* what it started and left in its group */
+    (void)waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG);
+    *ret_exit_code = info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
+    process->pid = 0;
+    close_fds((int[]){process->pid_fd, process->link_fd}, 2);
+    process->pid_fd = process->link_fd = -1;
+    return true;
+}
+
+void dpt_rank_process_fini(struct dpt_rank_process *process)
+{
+    close_fds((int[]){process->pid_fd, process->link_fd, process->output_fd}, 3);
+    *process = (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1};
+}
+
+enum dpt_status dpt_orphans_adopt(struct dpt_err *err)
+{
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return dpt_fail_errno(err, errno, "become the reaper of orphans");
+    return DPT_OK;
+}
+
+static bool is_spared(pid_t pid, const pid_t *spare, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (spare[i] == pid)
+            return true;
+    return false;
+}
+
+/* Child processes of one thread of this process (adopted ones belong to one of them). */
+static size_t children_of_thread(const char *thread, pid_t *ret, size_t n_max)
+{
+    char path[64];
+    int written = snprintf(path, sizeof path, "/proc/self/task/%s/children", thread);
+    FILE *file = written > 0 && (size_t)written < sizeof path ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return 0; /* the thread ended, or the kernel has no such file: then nothing is swept */
+    size_t n = 0;
+    for (int pid; n < n_max && fscanf(file, "%d", &pid) == 1;)
+        ret[n++] = pid;
+    fclose(file);
+    return n;
+}
+
+static size_t list_children(pid_t *ret, size_t n_max)
+{
+    DIR *threads = opendir("/proc/self/task");
+    if (threads == NULL)
+        return 0;
+    size_t n = 0;
+    for (struct dirent *entry; (entry = readdir(threads)) != NULL;)
+        if (entry->d_name[0] != '.')
+            n += children_of_thread(entry->d_name, ret + n, n_max - n);
+    closedir(threads);
+    return n;
+}
+
+/* A killed process dies at once unless the kernel holds it (disk); then it is left to the next
+ * sweep. */
+static void reap_killed(pid_t pid)
+{
+    struct pollfd dying = {.fd = pidfd_open_call(pid), .events = POLLIN};
+    if (dying.fd >= 0) {
+        (void)poll(&dying, 1, DYING_MS_MAX);
+        close(dying.fd);
+    }
+    (void)waitpid(pid, NULL, WNOHANG);
+}
+
+int dpt_orphans_kill(const pid_t *spare, size_t n)
+{
+    pid_t children[DPT_ORPHANS_MAX];
+    int total = 0;
+    for (int round = 0; round < DPT_ORPHAN_ROUNDS_MAX; round++) {
+        size_t n_children = list_children(children, DPT_ORPHANS_MAX);
+        int found = 0;
+        for (size_t i = 0; i < n_children; i++)
+            if (!is_spared(children[i], spare, n)) {
+                (void)kill(children[i], SIGKILL);
+                reap_killed(children[i]);
+                found++;
+            }
+        if (found == 0)
+            break;
+        total += found;
+    }
+    return total;
+}
