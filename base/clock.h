@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Monotonic time since an arbitrary start, the same for every process of one boot (CLOCK_MONOTONIC). */
+/* Monotonic time since an arbitrary start, the same for every process of one boot
+ * (CLOCK_MONOTONIC). */
 int64_t dpt_now_ms(void);
 int64_t dpt_now_ns(void);
 

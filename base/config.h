@@ -1,8 +1,9 @@
-/* The run's configuration: one YAML file, every key typed, ranged and defaulted in one table (config_table.c), from which
- * loading, validation, `--help` and docs/config.md are made.
+/* The run's configuration: one YAML file, every key typed, ranged and defaulted in one table
+ * (config_table.c), from which loading, validation, `--help` and docs/config.md are made.
  *
- * A key's `scope` says whether it belongs to the run (must agree on every node; a worker that differs is refused with the
- * keys named), and whether it belongs to the trajectory (changes the bits of the weights; resume refuses a change unless
+ * A key's `scope` says whether it belongs to the run (must agree on every node; a worker that
+ * differs is refused with the keys named), and whether it belongs to the trajectory (changes the
+ * bits of the weights; resume refuses a change unless
  * `--allow-change KEY`), or to the node (device, threads, paths: each node's own). */
 #ifndef DPT_BASE_CONFIG_H
 #define DPT_BASE_CONFIG_H
@@ -29,9 +30,23 @@ enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
 enum dpt_lr_scaling { DPT_LR_SCALING_NONE, DPT_LR_SCALING_LINEAR };
+enum dpt_activation_checkpointing {
+    DPT_ACTIVATION_CHECKPOINTING_NONE,
+    DPT_ACTIVATION_CHECKPOINTING_FULL,
+    DPT_ACTIVATION_CHECKPOINTING_SELECTIVE
+};
+enum dpt_sharding {
+    DPT_SHARDING_NULL, /* not a sharded strategy */
+    DPT_SHARDING_FULL_SHARD,
+    DPT_SHARDING_SHARD_GRAD_OP,
+    DPT_SHARDING_HYBRID_SHARD,
+    DPT_SHARDING_NO_SHARD
+};
+enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
-/* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only afterwards. */
+/* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only
+ * afterwards. */
 struct dpt_config {
     char run[DPT_CONFIG_NAME_BYTES];
     uint64_t seed;
@@ -39,16 +54,22 @@ struct dpt_config {
         int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
         int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
         enum dpt_device_kind device;
-        int threads; /* compute threads a rank; DPT_AUTO: the host's cores divided by the node's ranks */
+        int threads; /* compute threads a rank; DPT_AUTO: the host's cores divided by the node's
+                        ranks */
         double timeout_s;
         int max_restarts;
-        char rdzv[256];       /* HOST:PORT; "" = null */
-        char interface[64];   /* network interface of the data plane; "" = the one routed to the server */
-        char host_group[64];  /* ranks of one host with different groups do not share memory; "" = null */
+        char rdzv[256];      /* HOST:PORT; "" = null */
+        char interface[64];  /* network interface of the data plane; "" = the one routed to the
+                                server */
+        char host_group[64]; /* ranks of one host with different groups do not share memory; "" =
+                                null */
     } cluster;
     struct {
-        char name[32]; /* "gpt2" */
-        char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit keys win */
+        char name[32];   /* "gpt2" */
+        char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
+                            keys win */
+        /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
+         * 50,257 */
         int n_layer, n_head, n_embd, context, vocab;
         double dropout;
         char init_from[DPT_CONFIG_PATH_BYTES];
@@ -58,6 +79,8 @@ struct dpt_config {
         char train[DPT_CONFIG_PATH_BYTES]; /* a file (text) or a glob of .bin shards (tokens) */
         char val[DPT_CONFIG_PATH_BYTES];
         enum dpt_tokenizer tokenizer;
+        char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
+        char encoder_json[DPT_CONFIG_PATH_BYTES];
     } data;
     struct {
         int64_t steps;
@@ -66,8 +89,10 @@ struct dpt_config {
         enum dpt_reduction reduction;
         enum dpt_accumulate accumulate;
         int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
+        enum dpt_activation_checkpointing activation_checkpointing;
         double grad_clip; /* global L2 norm; 0 = off */
         int64_t log_every;
+        int64_t eval_every; /* 0 = never */
     } train;
     struct {
         char name[32]; /* "adamw" */
@@ -75,11 +100,14 @@ struct dpt_config {
         enum dpt_schedule schedule;
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
+        enum dpt_lr_scaling lr_scaling;
     } optimizer;
     struct {
         char name[32]; /* "ddp" */
         double bucket_mib, first_bucket_mib;
         bool overlap;
+        enum dpt_sharding sharding;
+        enum dpt_redundancy redundancy;
     } strategy;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
@@ -95,15 +123,17 @@ struct dpt_config {
 /* Fills `ret` with the defaults of the table. */
 void dpt_config_defaults(struct dpt_config *ret);
 
-/* Loads YAML `text` (named `source` in errors) over the defaults, then applies `overrides` ("train.steps=5", in order),
- * then validates ranges and combinations. Errors are DPT_ECONFIG and say file:line:column, the key's path, what is wrong, the
- * nearest known name for an unknown key, and for an impossible combination the nearest legal setting. */
+/* Loads YAML `text` (named `source` in errors) over the defaults, then applies `overrides`
+ * ("train.steps=5", in order), then validates ranges and combinations. Errors are DPT_ECONFIG and
+ * say file:line:column, the key's path, what is wrong, the nearest known name for an unknown key,
+ * and for an impossible combination the nearest legal setting. */
 DPT_MUST_USE enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *source,
                                              const char *const *overrides, size_t n_overrides,
                                              struct dpt_config *ret, struct dpt_err *err);
 
-/* The config as canonical YAML: every key in table order with its value, so that equal configs give equal text and
- * dpt_config_load reads it back to the same value. `ret_text` holds DPT_CONFIG_TEXT_BYTES_MAX bytes. */
+/* The config as canonical YAML: every key in table order with its value, so that equal configs give
+ * equal text and dpt_config_load reads it back to the same value. `ret_text` holds
+ * DPT_CONFIG_TEXT_BYTES_MAX bytes. */
 DPT_MUST_USE enum dpt_status dpt_config_print(const struct dpt_config *config, char *ret_text,
                                               struct dpt_err *err);
 
@@ -113,10 +143,11 @@ enum dpt_config_scope {
     DPT_CONFIG_NODE        /* each node's own */
 };
 
-/* Writes into `ret_keys` ("train.lanes (8, here 4), …") the keys of scope <= `scope` in which a and b differ; "" if none.
- * Returns their number. Keys in `allowed` (paths) are passed over. */
-int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b, enum dpt_config_scope scope,
-                    const char *const *allowed, size_t n_allowed, char *ret_keys, size_t keys_bytes);
+/* Writes into `ret_keys` ("train.lanes (8, here 4), …") the keys of scope <= `scope` in which a and
+ * b differ; "" if none. Returns their number. Keys in `allowed` (paths) are passed over. */
+int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
+                    enum dpt_config_scope scope, const char *const *allowed, size_t n_allowed,
+                    char *ret_keys, size_t keys_bytes);
 
 /* Prints the table: as the keys' part of `--help`, or as the Markdown of docs/config.md. */
 void dpt_config_help(FILE *out);
@@ -125,5 +156,9 @@ void dpt_config_markdown(FILE *out);
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
 int dpt_config_lanes(const struct dpt_config *config);
+
+/* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
+ * hybrid_shard. */
+enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config);
 
 #endif

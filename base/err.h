@@ -1,9 +1,10 @@
 /* Status codes and errors with context.
  *
- * Every fallible function returns an `enum dpt_status`, which may not be ignored, and takes a `struct dpt_err *err` last.
- * On failure it fills `err` (when not NULL) through dpt_fail and leaves its `ret_` outputs untouched. Context is added
- * once, at the boundary where it is known: what was attempted, where, why, and what the reader can do.
- * Foreign errors (errno, ZeroMQ, oneDNN) are translated in the function that called the foreign library. */
+ * Every fallible function returns an `enum dpt_status`, which may not be ignored, and takes a
+ * `struct dpt_err *err` last. On failure it fills `err` (when not NULL) through dpt_fail and leaves
+ * its `ret_` outputs untouched. Context is added once, at the boundary where it is known: what was
+ * attempted, where, why, and what the reader can do. Foreign errors (errno, ZeroMQ, oneDNN) are
+ * translated in the function that called the foreign library. */
 #ifndef DPT_BASE_ERR_H
 #define DPT_BASE_ERR_H
 
@@ -40,12 +41,13 @@ enum dpt_status {
         DPT_STATUS_COUNT
 };
 
-#define DPT_MUST_USE __attribute__((warn_unused_result))
+#define DPT_MUST_USE           __attribute__((warn_unused_result))
 #define DPT_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
 
 enum { DPT_ERR_TEXT_BYTES = 768 };
 
-/* One error: a status and a line for a person. Value type; zero-initialise it or leave it to dpt_fail. */
+/* One error: a status and a line for a person. Value type; zero-initialise it or leave it to
+ * dpt_fail. */
 struct dpt_err {
     enum dpt_status status;
     char text[DPT_ERR_TEXT_BYTES];
@@ -54,19 +56,20 @@ struct dpt_err {
 /* Returns the short text of a status ("timed out"); never NULL. */
 const char *dpt_status_text(enum dpt_status status);
 
-/* Fills *err (may be NULL) with `status` and the formatted text and returns `status`, so that a failing function ends
- * with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path, strerror(errno));`. */
+/* Fills *err (may be NULL) with `status` and the formatted text and returns `status`, so that a
+ * failing function ends with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path,
+ * strerror(errno));`. */
 enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap);
 
-/* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM, EEXIST and EDQUOT to
- * their own status, everything else to DPT_EIO. */
+/* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM,
+ * EEXIST and EDQUOT to their own status, everything else to DPT_EIO. */
 enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 
-/* Puts "context: " before the text already in *err (may be NULL) and returns err->status (or `status`). For a boundary
- * that knows what was attempted when the callee knew only the detail. */
+/* Puts "context: " before the text already in *err (may be NULL) and returns err->status (or
+ * `status`). For a boundary that knows what was attempted when the callee knew only the detail. */
 enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 

@@ -1,4 +1,5 @@
-/* Files: whole reads and writes, durability, directories. Every function reports the path in its error. */
+/* Files: whole reads and writes, durability, directories. Every function reports the path in its
+ * error. */
 #ifndef DPT_BASE_FS_H
 #define DPT_BASE_FS_H
 
@@ -8,22 +9,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads/writes exactly `bytes` at `offset`, retrying EINTR and short transfers. A file that ends early is DPT_ECORRUPT. */
+/* Reads/writes exactly `bytes` at `offset`, retrying EINTR and short transfers. A file that ends
+ * early is DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
                                               const char *path, struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t bytes, int64_t offset,
-                                               const char *path, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t bytes,
+                                               int64_t offset, const char *path,
+                                               struct dpt_err *err);
 
-/* Reads a whole file of at most bytes_max bytes; returns owned memory (free()) with a NUL after the end. */
+/* Reads a whole file of at most bytes_max bytes; returns owned memory (free()) with a NUL after the
+ * end. */
 DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                               size_t *ret_bytes, struct dpt_err *err);
 
-/* Writes `path` so that it is whole or absent, and durable: temporary file in the same folder, fsync, rename, fsync of the
- * folder. */
-DPT_MUST_USE enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, size_t bytes,
-                                                      struct dpt_err *err);
+/* Writes `path` so that it is whole or absent, and durable: temporary file in the same folder,
+ * fsync, rename, fsync of the folder. */
+DPT_MUST_USE enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data,
+                                                      size_t bytes, struct dpt_err *err);
 
-/* Appends one record with a single write(2) to a file opened with O_APPEND (created when absent). */
+/* Appends one record with a single write(2) to a file opened with O_APPEND (created when absent).
+ */
 DPT_MUST_USE enum dpt_status dpt_fs_append(const char *path, const void *data, size_t bytes,
                                            struct dpt_err *err);
 
@@ -33,11 +38,12 @@ DPT_MUST_USE enum dpt_status dpt_fs_mkdirs(const char *path, struct dpt_err *err
 /* fsync of a folder's entries. */
 DPT_MUST_USE enum dpt_status dpt_fs_sync_dir(const char *path, struct dpt_err *err);
 
-/* rm -r of a folder; an absent one is fine. Symbolic links are removed, never followed. At most 16 levels deep. */
+/* rm -r of a folder; an absent one is fine. Symbolic links are removed, never followed. At most 16
+ * levels deep. */
 DPT_MUST_USE enum dpt_status dpt_fs_remove_tree(const char *path, struct dpt_err *err);
 
-/* Names in a folder without "." and "..", sorted bytewise; returns an owned array of owned strings. An absent folder is
- * DPT_ENOENT. At most 1,000,000 names. */
+/* Names in a folder without "." and "..", sorted bytewise; returns an owned array of owned strings.
+ * An absent folder is DPT_ENOENT. At most 1,000,000 names. */
 DPT_MUST_USE enum dpt_status dpt_fs_list(const char *path, char ***ret_names, size_t *ret_n,
                                          struct dpt_err *err);
 void dpt_fs_list_free(char ***names, size_t n);
@@ -45,7 +51,7 @@ void dpt_fs_list_free(char ***names, size_t n);
 bool dpt_fs_exists(const char *path);
 
 /* "dir/name" into `ret_path`; DPT_EOVERFLOW when it does not fit. */
-DPT_MUST_USE enum dpt_status dpt_fs_join(const char *dir, const char *name, char *ret_path, size_t path_bytes,
-                                         struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_fs_join(const char *dir, const char *name, char *ret_path,
+                                         size_t path_bytes, struct dpt_err *err);
 
 #endif

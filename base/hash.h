@@ -1,4 +1,5 @@
-/* Hashes: XXH3-128 for content, CRC32C (hardware instruction where there is one) for blocks of files. */
+/* Hashes: XXH3-128 for content, CRC32C (hardware instruction where there is one) for blocks of
+ * files. */
 #ifndef DPT_BASE_HASH_H
 #define DPT_BASE_HASH_H
 

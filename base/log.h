@@ -1,7 +1,8 @@
 /* Logging: one line per event to a sink, with the context of who speaks.
  *
- * Libraries log at debug; programs log once, with node, rank, generation, step, and what happens next ("…, retrying in
- * 200 ms"). A line is written with one write(2), so lines of several processes never mix. Thread safe. */
+ * Libraries log at debug; programs log once, with node, rank, generation, step, and what happens
+ * next ("…, retrying in 200 ms"). A line is written with one write(2), so lines of several
+ * processes never mix. Thread safe. */
 #ifndef DPT_BASE_LOG_H
 #define DPT_BASE_LOG_H
 
@@ -9,14 +10,21 @@
 
 #include <stdint.h>
 
-enum dpt_log_level { DPT_LOG_DEBUG, DPT_LOG_INFO, DPT_LOG_WARN, DPT_LOG_ERROR, DPT_LOG_LEVEL_COUNT };
+enum dpt_log_level {
+    DPT_LOG_DEBUG,
+    DPT_LOG_INFO,
+    DPT_LOG_WARN,
+    DPT_LOG_ERROR,
+    DPT_LOG_LEVEL_COUNT
+};
 
-/* Where lines go (default 2) and the least level shown (default info; the environment's DPT_LOG_LEVEL=debug|info|warn|
- * error overrides). */
+/* Where lines go (default 2) and the least level shown (default info; the environment's
+ * DPT_LOG_LEVEL=debug|info|warn| error overrides). */
 void dpt_log_set_fd(int fd);
 void dpt_log_set_level(enum dpt_log_level level);
 
-/* Who speaks: program name and node id, copied (cut at 63 bytes). rank < 0, generation 0 and step < 0 are not shown. */
+/* Who speaks: program name and node id, copied (cut at 63 bytes). rank < 0, generation 0 and step <
+ * 0 are not shown. */
 void dpt_log_set_who(const char *program, const char *node);
 void dpt_log_set_where(int rank, uint64_t generation, int64_t step);
 

@@ -1,7 +1,8 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11).
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as
+ * 1, 2, 3", SC'11).
  *
- * There is no state: a number is a function of (key, counter). Keys say what the number is for, never which rank draws
- * it, so that any rank, at any world size, draws the same one. */
+ * There is no state: a number is a function of (key, counter). Keys say what the number is for,
+ * never which rank draws it, so that any rank, at any world size, draws the same one. */
 #ifndef DPT_BASE_RNG_H
 #define DPT_BASE_RNG_H
 
@@ -18,9 +19,10 @@ struct dpt_rng_key {
     uint32_t k[2];
 };
 
-/* Derives the key of one stream from the run's seed and up to three numbers (meaning: see dpt_rng_purpose), by hashing
- * them with Philox itself. */
-struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b, uint64_t c);
+/* Derives the key of one stream from the run's seed and up to three numbers (meaning: see
+ * dpt_rng_purpose), by hashing them with Philox itself. */
+struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint64_t a, uint64_t b,
+                               uint64_t c);
 
 /* The block of four 32-bit numbers at `counter` of the stream `key`. */
 void dpt_philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret_block[4]);
@@ -28,8 +30,8 @@ void dpt_philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret_block[4])
 /* The block at a full 128-bit counter (low word first), as Random123 defines it. */
 void dpt_philox_block(struct dpt_rng_key key, const uint32_t counter[4], uint32_t ret_block[4]);
 
-/* Standard normal values i and i+1 of a stream, for even i, by Box-Muller on 32-bit uniforms (double precision inside,
- * rounded once). */
+/* Standard normal values i and i+1 of a stream, for even i, by Box-Muller on 32-bit uniforms
+ * (double precision inside, rounded once). */
 void dpt_rng_normal_pair(struct dpt_rng_key key, uint64_t i, float ret_pair[2]);
 
 #endif

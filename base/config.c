@@ -1,0 +1,335 @@
+/* Loading, printing and comparing configs through the table. */
+#include "base/config.h"
+
+#include "base/config_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SUGGESTION_BYTES = 160, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
+
+/* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
+ * than a path. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t rows[3][DPT_YAML_PATH_BYTES + 1];
+    size_t *before = rows[0], *last = rows[1], *now = rows[2];
+    size_t an = strlen(a), bn = strlen(b);
+    DPT_ASSERT(an < DPT_YAML_PATH_BYTES && bn < DPT_YAML_PATH_BYTES);
+    for (size_t j = 0; j <= bn; j++)
+        last[j] = j;
+    for (size_t i = 1; i <= an; i++) {
+        now[0] = i;
+        for (size_t j = 1; j <= bn; j++) {
+            size_t best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (now[j - 1] + 1 < best)
+                best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            now[j] = best;
+        }
+        size_t *spare = before;
+        before = last;
+        last = now;
+        now = spare;
+    }
+    return last[bn];
+}
+
+static const char *leaf_of(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+/* Is `path` the section of key i ("train" of "train.steps")? */
+static bool is_section_of(size_t i, const char *path)
+{
+    size_t n = strlen(path);
+    return strncmp(dpt_config_keys[i].path, path, n) == 0 && dpt_config_keys[i].path[n] == '.';
+}
+
+static bool is_section(const char *path)
+{
+    for (size_t i = 0; i < dpt_config_n_keys; i++)
+        if (is_section_of(i, path))
+            return true;
+    return false;
+}
+
+/* "; did you mean 'train.steps'?" or "": a key of that name in another section, else the nearest
+ * path or section. */
+static void suggest(const char *path, char ret_text[SUGGESTION_BYTES])
+{
+    char best[DPT_YAML_PATH_BYTES] = "";
+    size_t least = 1 + strlen(path) / 4; /* more edits than that are no slip */
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const char *known = dpt_config_keys[i].path;
+        char section[DPT_YAML_PATH_BYTES];
+        (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(known, "."), known);
+        size_t distance = edit_distance(path, known);
+        if (strcmp(leaf_of(path), leaf_of(known)) == 0)
+            distance = 0;
+        if (distance < least || (distance == least && !best[0])) {
+            least = distance;
+            (void)snprintf(best, sizeof best, "%s", known);
+        }
+        distance = edit_distance(path, section);
+        if (distance < least || (distance == least && !best[0])) {
+            least = distance;
+            (void)snprintf(best, sizeof best, "%s", section);
+        }
+    }
+    ret_text[0] = '\0';
+    if (best[0])
+        (void)snprintf(ret_text, SUGGESTION_BYTES, "; did you mean '%s'?", best);
+}
+
+bool dpt_config_given(const struct dpt_config_load *load, const char *path)
+{
+    size_t i = dpt_config_key_index(path);
+    DPT_ASSERT(i < dpt_config_n_keys);
+    return load->origin[i].line > 0 || load->origin[i].override >= 0;
+}
+
+enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
+                                  struct dpt_err *err, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, DPT_ECONFIG, fmt, ap);
+    va_end(ap);
+    size_t i = dpt_config_key_index(path);
+    DPT_ASSERT(i < dpt_config_n_keys);
+    const struct dpt_config_origin *origin = &load->origin[i];
+    if (origin->override >= 0)
+        return dpt_wrap(err, DPT_ECONFIG, "--set %.*s: %s", SHOWN_BYTES,
+                        load->overrides[origin->override], path);
+    if (origin->line > 0)
+        return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d: %s", load->source, origin->line,
+                        origin->column, path);
+    return dpt_wrap(err, DPT_ECONFIG, "%s: %s (default)", load->source, path);
+}
+
+/* An error about a pair of the YAML text, before or apart from a key of the table. */
+static enum dpt_status refuse_pair(const struct dpt_config_load *load, int override, int line,
+                                   int column, struct dpt_err *err, const char *fmt, ...)
+    DPT_PRINTF(6, 7);
+static enum dpt_status refuse_pair(const struct dpt_config_load *load, int override, int line,
+                                   int column, struct dpt_err *err, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, DPT_ECONFIG, fmt, ap);
+    va_end(ap);
+    if (override >= 0)
+        return dpt_wrap(err, DPT_ECONFIG, "--set %.*s", SHOWN_BYTES, load->overrides[override]);
+    return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d", load->source, line, column);
+}
+
+static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt_yaml_pair *pair,
+                                  int override, struct dpt_err *err)
+{
+    size_t i = dpt_config_key_index(pair->path);
+    if (i == dpt_config_n_keys && is_section(pair->path)) {
+        bool empty = pair->kind == DPT_YAML_SCALAR && dpt_yaml_is_null(&pair->value[0]);
+        if (pair->kind == DPT_YAML_SECTION || empty)
+            return DPT_OK;
+        return refuse_pair(load, override, pair->line, pair->column, err,
+                           "%s is a section: its keys go inside it", pair->path);
+    }
+    if (i == dpt_config_n_keys) {
+        char suggestion[SUGGESTION_BYTES];
+        suggest(pair->path, suggestion);
+        return refuse_pair(load, override, pair->line, pair->column, err, "unknown key '%s'%s",
+                           pair->path, suggestion);
+    }
+    struct dpt_err why = {.status = DPT_OK};
+    bool has_value = pair->n_values > 0;
+    int line = has_value ? pair->value[0].line : pair->line;
+    int column = has_value ? pair->value[0].column : pair->column;
+    if (dpt_config_key_parse(&dpt_config_keys[i], pair, &load->config, &why) != DPT_OK)
+        return refuse_pair(load, override, line, column, err, "%s: %s", pair->path, why.text);
+    load->origin[i] =
+        (struct dpt_config_origin){.line = line, .column = column, .override = override};
+    return DPT_OK;
+}
+
+static enum dpt_status apply_yaml(struct dpt_config_load *load, const char *text, size_t bytes,
+                                  const char *source, const char *prefix, int override,
+                                  struct dpt_err *err)
+{
+    struct dpt_yaml *yaml = NULL;
+    DPT_TRY(dpt_yaml_parse(text, bytes, source, prefix, &yaml, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; i < yaml->n_pairs && status == DPT_OK; i++)
+        status = apply_pair(load, &yaml->pair[i], override, err);
+    dpt_yaml_destroy(&yaml);
+    return status;
+}
+
+static enum dpt_status apply_override(struct dpt_config_load *load, int override,
+                                      struct dpt_err *err)
+{
+    const char *text = load->overrides[override];
+    const char *equals = strchr(text, '=');
+    char path[DPT_YAML_PATH_BYTES], source[SHOWN_BYTES + 16];
+    (void)snprintf(source, sizeof source, "--set %.*s", SHOWN_BYTES, text);
+    if (!equals || equals == text)
+        return dpt_fail(err, DPT_ECONFIG, "%s: expected KEY=VALUE, such as train.steps=5", source);
+    size_t n = (size_t)(equals - text);
+    if (n >= sizeof path)
+        return dpt_fail(err, DPT_ECONFIG, "%s: unknown key", source);
+    memcpy(path, text, n);
+    path[n] = '\0';
+    return apply_yaml(load, equals + 1, strlen(equals + 1), source, path, override, err);
+}
+
+/* Sets every key to its default, as if written in a file, but with no origin. */
+static void set_defaults(struct dpt_config_load *load)
+{
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const struct dpt_key *key = &dpt_config_keys[i];
+        struct dpt_err err = {.status = DPT_OK};
+        struct dpt_yaml *yaml = NULL;
+        enum dpt_status status =
+            dpt_yaml_parse(key->def, strlen(key->def), "default", key->path, &yaml, &err);
+        if (status == DPT_OK)
+            status = dpt_config_key_parse(key, &yaml->pair[0], &load->config, &err);
+        DPT_ASSERT(status == DPT_OK); /* the table is part of the program */
+        dpt_yaml_destroy(&yaml);
+        load->origin[i] = (struct dpt_config_origin){.override = -1};
+    }
+}
+
+void dpt_config_defaults(struct dpt_config *ret)
+{
+    struct dpt_config_load load = {.source = "defaults"};
+    set_defaults(&load);
+    dpt_config_resolve(&load);
+    *ret = load.config;
+}
+
+enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *source,
+                                const char *const *overrides, size_t n_overrides,
+                                struct dpt_config *ret, struct dpt_err *err)
+{
+    if (n_overrides > DPT_CONFIG_OVERRIDES_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "--set is given %zu times, at most %d are allowed",
+                        n_overrides, DPT_CONFIG_OVERRIDES_MAX);
+    struct dpt_config_load load = {.source = source, .overrides = overrides};
+    set_defaults(&load);
+    DPT_TRY(apply_yaml(&load, text, bytes, source, NULL, -1, err));
+    for (size_t i = 0; i < n_overrides; i++)
+        DPT_TRY(apply_override(&load, (int)i, err));
+    dpt_config_resolve(&load);
+    DPT_TRY(dpt_config_check(&load, err));
+    *ret = load.config;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_print(const struct dpt_config *config, char *ret_text,
+                                 struct dpt_err *err)
+{
+    char value[DPT_CONFIG_VALUE_BYTES], section[DPT_YAML_PATH_BYTES] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const char *path = dpt_config_keys[i].path;
+        const char *leaf = leaf_of(path);
+        char line[DPT_CONFIG_VALUE_BYTES + 2 * DPT_YAML_PATH_BYTES], heading[DPT_YAML_PATH_BYTES];
+        (void)snprintf(heading, sizeof heading, "%.*s", (int)(leaf - path), path); /* "train." */
+        bool first = heading[0] && strcmp(heading, section) != 0;
+        memcpy(section, heading, sizeof section);
+        dpt_config_key_format(&dpt_config_keys[i], config, value);
+        int n =
+            snprintf(line, sizeof line, "%.*s%s%s%s: %s\n", first ? (int)strlen(heading) - 1 : 0,
+                     heading, first ? ":\n" : "", heading[0] ? "  " : "", leaf, value);
+        if (n < 0 || (size_t)n >= sizeof line || used + (size_t)n >= DPT_CONFIG_TEXT_BYTES_MAX)
+            return dpt_fail(err, DPT_EOVERFLOW, "the config's text is longer than %d bytes",
+                            DPT_CONFIG_TEXT_BYTES_MAX);
+        memcpy(ret_text + used, line, (size_t)n + 1);
+        used += (size_t)n;
+    }
+    return DPT_OK;
+}
+
+int dpt_config_slots(const struct dpt_config *config)
+{
+    return config->train.global_batch / config->train.micro_batch;
+}
+
+int dpt_config_lanes(const struct dpt_config *config)
+{
+    int slots = dpt_config_slots(config);
+    if (config->train.lanes != DPT_AUTO)
+        return config->train.lanes;
+    return slots < AUTO_LANES_MAX ? slots : AUTO_LANES_MAX;
+}
+
+enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
+{
+    static const char *const reducing[] = {"zero2", "zero3", "fsdp"};
+    if (config->train.accumulate != DPT_ACCUMULATE_AUTO)
+        return config->train.accumulate;
+    if (config->strategy.sharding == DPT_SHARDING_HYBRID_SHARD)
+        return DPT_ACCUMULATE_LOCAL;
+    for (size_t i = 0; i < sizeof reducing / sizeof *reducing; i++)
+        if (strcmp(config->strategy.name, reducing[i]) == 0)
+            return DPT_ACCUMULATE_REDUCE;
+    return DPT_ACCUMULATE_LOCAL;
+}
+
+/* How many steps a run has changes no weight before the last one unless the learning rate is a
+ * function of it. */
+static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dpt_config *a,
+                                      const struct dpt_config *b)
+{
+    bool constant = a->optimizer.schedule == DPT_SCHEDULE_CONSTANT &&
+                    b->optimizer.schedule == DPT_SCHEDULE_CONSTANT;
+    if (constant && strcmp(key->path, "train.steps") == 0)
+        return DPT_CONFIG_RUN;
+    return key->scope;
+}
+
+/* What `auto` stands for: the same setting written otherwise is no difference. */
+static void replace_auto(struct dpt_config *config)
+{
+    config->train.lanes = dpt_config_lanes(config);
+    config->train.accumulate = dpt_config_accumulate(config);
+}
+
+int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
+                    enum dpt_config_scope scope, const char *const *allowed, size_t n_allowed,
+                    char *ret_keys, size_t keys_bytes)
+{
+    struct dpt_config left = *a, right = *b;
+    char left_text[DPT_CONFIG_VALUE_BYTES], right_text[DPT_CONFIG_VALUE_BYTES];
+    size_t used = 0;
+    int n = 0;
+    replace_auto(&left);
+    replace_auto(&right);
+    DPT_ASSERT(keys_bytes > 0);
+    ret_keys[0] = '\0';
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const struct dpt_key *key = &dpt_config_keys[i];
+        bool passed = (key->flags & DPT_KEY_ALIAS) || scope_of(key, a, b) > scope;
+        for (size_t j = 0; j < n_allowed; j++)
+            passed = passed || strcmp(allowed[j], key->path) == 0;
+        if (passed)
+            continue;
+        dpt_config_key_format(key, &left, left_text);
+        dpt_config_key_format(key, &right, right_text);
+        if (strcmp(left_text, right_text) == 0)
+            continue;
+        int written =
+            snprintf(ret_keys + used, keys_bytes - used, "%s%s (%.*s, here %.*s)", n ? ", " : "",
+                     key->path, SHOWN_BYTES, left_text, SHOWN_BYTES, right_text);
+        if (written > 0) /* what does not fit is cut: a line for a person */
+            used += (size_t)written < keys_bytes - used ? (size_t)written : keys_bytes - used - 1;
+        n++;
+    }
+    return n;
+}

@@ -1,0 +1,178 @@
+/* What the table's ranges cannot say: presets, keys of later versions, and combinations that cannot
+ * be. Every refusal names the nearest legal setting. */
+#include "base/config_table.h"
+
+#include "base/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BYTES_VOCAB = 256, GPT2_VOCAB = 50257, GPT2_CONTEXT = 1024, WORLD_MAX = 1024 };
+
+/* Radford et al. 2019, table 2 (with the parameters as counted with a tied head). */
+static const struct preset {
+    const char *name;
+    int n_layer, n_head, n_embd;
+} presets[] = {{"gpt2-124m", 12, 12, 768},
+               {"gpt2-350m", 24, 16, 1024},
+               {"gpt2-774m", 36, 20, 1280},
+               {"gpt2-1558m", 48, 25, 1600}};
+
+static void fill(const struct dpt_config_load *load, const char *path, int *size, int preset)
+{
+    if (!dpt_config_given(load, path))
+        *size = preset;
+}
+
+static bool is_byte_text(const struct dpt_config *c)
+{
+    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_BYTES;
+}
+
+void dpt_config_resolve(struct dpt_config_load *load)
+{
+    struct dpt_config *c = &load->config;
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(c->model.preset, presets[i].name) != 0)
+            continue;
+        fill(load, "model.n_layer", &c->model.n_layer, presets[i].n_layer);
+        fill(load, "model.n_head", &c->model.n_head, presets[i].n_head);
+        fill(load, "model.n_embd", &c->model.n_embd, presets[i].n_embd);
+        fill(load, "model.context", &c->model.context, GPT2_CONTEXT);
+        fill(load, "model.vocab", &c->model.vocab, GPT2_VOCAB);
+    }
+    if (c->model.vocab == DPT_AUTO)
+        c->model.vocab = is_byte_text(c) && !c->model.preset[0] ? BYTES_VOCAB : GPT2_VOCAB;
+    if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
+        c->strategy.first_bucket_mib > c->strategy.bucket_mib)
+        c->strategy.first_bucket_mib = c->strategy.bucket_mib;
+}
+
+static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const struct dpt_key *key = &dpt_config_keys[i];
+        char value[DPT_CONFIG_VALUE_BYTES];
+        dpt_config_key_format(key, &load->config, value);
+        if (key->choices && dpt_config_key_choice(key, &load->config)->later) {
+            char choices[256];
+            dpt_config_key_choices(key, choices, sizeof choices);
+            return dpt_config_refuse(load, key->path, err,
+                                     "'%s' is not supported by this version; supported: %s", value,
+                                     choices);
+        }
+        if ((key->flags & DPT_KEY_LATER) && strcmp(value, key->def) != 0)
+            return dpt_config_refuse(load, key->path, err,
+                                     "%.60s is not supported by this version; supported: %s", value,
+                                     key->def);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_names(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    const struct dpt_config *c = &load->config;
+    struct dpt_err why;
+    size_t good = strspn(c->run, allowed);
+    if (c->run[0] == '.' || c->run[0] == '-')
+        return dpt_config_refuse(load, "run", err, "'%s' may not begin with '%c'", c->run,
+                                 c->run[0]);
+    if (c->run[good] != '\0')
+        return dpt_config_refuse(load, "run", err,
+                                 "'%s' holds '%c'; letters, digits, '.', '_' and '-' are allowed",
+                                 c->run, c->run[good]);
+    if (c->cluster.rdzv[0] && dpt_parse_endpoint(c->cluster.rdzv, &why) != DPT_OK)
+        return dpt_config_refuse(load, "cluster.rdzv", err, "%s", why.text);
+    return DPT_OK;
+}
+
+static enum dpt_status check_model(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    int over = c->model.n_embd % c->model.n_head;
+    if (over != 0) {
+        int below = c->model.n_embd - over;
+        return dpt_config_refuse(
+            load, "model.n_embd", err, "%d is not a multiple of model.n_head (%d); nearest: %d",
+            c->model.n_embd, c->model.n_head, below > 0 ? below : c->model.n_head);
+    }
+    if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
+        return dpt_config_refuse(load, "model.vocab", err,
+                                 "%d is too small for byte tokens; at least %d, or auto",
+                                 c->model.vocab, BYTES_VOCAB);
+    if (c->train.seq_len > c->model.context)
+        return dpt_config_refuse(load, "train.seq_len", err,
+                                 "%d is longer than model.context; at most %d", c->train.seq_len,
+                                 c->model.context);
+    return DPT_OK;
+}
+
+static enum dpt_status check_batch(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    int micro = c->train.micro_batch, over = c->train.global_batch % micro;
+    if (over != 0) {
+        int below = c->train.global_batch - over;
+        char nearest[64];
+        if (below > 0)
+            (void)snprintf(nearest, sizeof nearest, "%d or %d", below, below + micro);
+        else
+            (void)snprintf(nearest, sizeof nearest, "%d", micro);
+        return dpt_config_refuse(load, "train.global_batch", err,
+                                 "%d is not a multiple of train.micro_batch (%d); nearest: %s",
+                                 c->train.global_batch, micro, nearest);
+    }
+    if (c->train.lanes > dpt_config_slots(c))
+        return dpt_config_refuse(
+            load, "train.lanes", err,
+            "%d is more than the slots of a step (global_batch / micro_batch = %d); at most %d",
+            c->train.lanes, dpt_config_slots(c), dpt_config_slots(c));
+    return DPT_OK;
+}
+
+static enum dpt_status check_optimizer(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    char lr[DPT_DOUBLE_TEXT_BYTES], min_lr[DPT_DOUBLE_TEXT_BYTES];
+    dpt_format_double(c->optimizer.lr, lr);
+    dpt_format_double(c->optimizer.min_lr, min_lr);
+    if (c->optimizer.warmup_steps > c->train.steps)
+        return dpt_config_refuse(load, "optimizer.warmup_steps", err,
+                                 "%lld is more than train.steps; at most %lld",
+                                 (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
+    if (c->optimizer.min_lr > c->optimizer.lr)
+        return dpt_config_refuse(load, "optimizer.min_lr", err,
+                                 "%s is above optimizer.lr; at most %s", min_lr, lr);
+    return DPT_OK;
+}
+
+static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->cluster.nnodes_max * (int64_t)c->cluster.gpus_per_node > WORLD_MAX)
+        return dpt_config_refuse(load, "cluster.nnodes", err,
+                                 "%d nodes of %d ranks are more than %d ranks; at most %d nodes",
+                                 c->cluster.nnodes_max, c->cluster.gpus_per_node, WORLD_MAX,
+                                 WORLD_MAX / c->cluster.gpus_per_node);
+    if (c->strategy.first_bucket_mib > c->strategy.bucket_mib)
+        return dpt_config_refuse(load, "strategy.first_bucket_mib", err,
+                                 "%g is more than strategy.bucket_mib; at most %g",
+                                 c->strategy.first_bucket_mib, c->strategy.bucket_mib);
+    if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0])
+        return dpt_config_refuse(load, "checkpoint.every_steps", err,
+                                 "%lld with no checkpoint.dir; name a folder, or write 0",
+                                 (long long)c->checkpoint.every_steps);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    DPT_TRY(check_supported(load, err));
+    DPT_TRY(check_names(load, err));
+    DPT_TRY(check_model(load, err));
+    DPT_TRY(check_batch(load, err));
+    DPT_TRY(check_optimizer(load, err));
+    return check_rest(load, err);
+}

@@ -1,0 +1,216 @@
+/* The table of config keys: path, type, place in struct dpt_config, range or words, scope, default,
+ * help. Loading, validation, printing, --help and docs/config.md are made from it; a new key is a
+ * new line here. */
+#include "base/config_table.h"
+
+#include <string.h>
+
+static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
+                                            {"cpu", DPT_DEVICE_CPU, false},
+                                            {"cuda", DPT_DEVICE_CUDA, true},
+                                            {0}};
+static const struct dpt_choice models[] = {
+    {"gpt2", 0, false}, {"llama", 0, true}, {"resnet", 0, true}, {0}};
+static const struct dpt_choice presets[] = {{"", 0, false},           {"gpt2-124m", 0, false},
+                                            {"gpt2-350m", 0, false},  {"gpt2-774m", 0, false},
+                                            {"gpt2-1558m", 0, false}, {0}};
+static const struct dpt_choice data_kinds[] = {
+    {"text", DPT_DATA_TEXT, false}, {"tokens", DPT_DATA_TOKENS, false}, {0}};
+static const struct dpt_choice tokenizers[] = {
+    {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, true}, {0}};
+static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
+                                               {"bf16", DPT_PRECISION_BF16, true},
+                                               {"fp16", DPT_PRECISION_FP16, true},
+                                               {0}};
+static const struct dpt_choice reductions[] = {
+    {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, true}, {0}};
+static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, false},
+                                                {"local", DPT_ACCUMULATE_LOCAL, false},
+                                                {"reduce", DPT_ACCUMULATE_REDUCE, true},
+                                                {0}};
+static const struct dpt_choice activation_checkpointings[] = {
+    {"none", DPT_ACTIVATION_CHECKPOINTING_NONE, false},
+    {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, true},
+    {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE, true},
+    {0}};
+static const struct dpt_choice optimizers[] = {{"adamw", 0, false}, {"sgd", 0, true}, {0}};
+static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT, false},
+                                              {"linear", DPT_SCHEDULE_LINEAR, false},
+                                              {"cosine", DPT_SCHEDULE_COSINE, false},
+                                              {0}};
+static const struct dpt_choice lr_scalings[] = {
+    {"none", DPT_LR_SCALING_NONE, false}, {"linear", DPT_LR_SCALING_LINEAR, true}, {0}};
+static const struct dpt_choice strategies[] = {{"ddp", 0, false},
+                                               {"simple", 0, true},
+                                               {"simple_ga", 0, true},
+                                               {"hook", 0, true},
+                                               {"async", 0, true},
+                                               {"bucket_async", 0, true},
+                                               {"zero1", 0, true},
+                                               {"zero2", 0, true},
+                                               {"zero3", 0, true},
+                                               {"fsdp", 0, true},
+                                               {0}};
+static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
+                                              {"full_shard", DPT_SHARDING_FULL_SHARD, true},
+                                              {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP, true},
+                                              {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD, true},
+                                              {"no_shard", DPT_SHARDING_NO_SHARD, true},
+                                              {0}};
+static const struct dpt_choice redundancies[] = {
+    {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, true}, {0}};
+
+_Static_assert(offsetof(struct dpt_config, cluster.nnodes_max) ==
+                   offsetof(struct dpt_config, cluster.nnodes_min) + sizeof(int),
+               "a RANGE key is two neighbours");
+_Static_assert(offsetof(struct dpt_config, optimizer.beta2) ==
+                   offsetof(struct dpt_config, optimizer.beta1) + sizeof(double),
+               "a DOUBLE_PAIR key is two neighbours");
+
+/* clang-format off */
+#define AT(member)  .offset = offsetof(struct dpt_config, member), .size = sizeof(((struct dpt_config *)0)->member)
+#define TRAJECTORY  .scope = DPT_CONFIG_TRAJECTORY
+#define RUN         .scope = DPT_CONFIG_RUN
+#define NODE        .scope = DPT_CONFIG_NODE
+#define AUTO        DPT_KEY_AUTO
+#define NULLABLE    DPT_KEY_NULL
+
+const struct dpt_key dpt_config_keys[] = {
+    {"run", DPT_KEY_TEXT, AT(run), RUN, .def = "demo",
+     .help = "rendezvous run id (letters, digits, '.', '_', '-'); a second user's run of that name is refused"},
+    {"seed", DPT_KEY_UINT64, AT(seed), TRAJECTORY, .def = "42",
+     .help = "seed of initial weights, dropout and data order"},
+
+    {"cluster.nnodes", DPT_KEY_RANGE, AT(cluster.nnodes_min), .min = 1, .max = 1024, RUN, .def = "1",
+     .help = "nodes: N, or \"MIN:MAX\" to go on with at least MIN and take up to MAX"},
+    {"cluster.gpus_per_node", DPT_KEY_INT, AT(cluster.gpus_per_node), .flags = AUTO, .min = 1, .max = 64, NODE, .def = "auto",
+     .help = "rank processes a node starts; auto: one per GPU, on CPU one"},
+    {"cluster.device", DPT_KEY_CHOICE, AT(cluster.device), .choices = devices, NODE, .def = "auto",
+     .help = "where ranks compute"},
+    {"cluster.threads", DPT_KEY_INT, AT(cluster.threads), .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
+     .help = "compute threads a rank; auto: the host's cores divided by the node's ranks"},
+    {"cluster.timeout_s", DPT_KEY_DOUBLE, AT(cluster.timeout_s), .min = 0.2, .max = 3600, RUN, .def = "5",
+     .help = "the one timeout: heartbeats, leases, joins and aborts derive from it"},
+    {"cluster.max_restarts", DPT_KEY_INT, AT(cluster.max_restarts), .min = 0, .max = 1000000, RUN, .def = "100",
+     .help = "crashes the run survives; refills with progress"},
+    {"cluster.rdzv", DPT_KEY_TEXT, AT(cluster.rdzv), .flags = NULLABLE, NODE, .def = "null",
+     .help = "HOST:PORT of dpt-rdzv; null: 127.0.0.1:29500, or the embedded server of a single node"},
+    {"cluster.interface", DPT_KEY_TEXT, AT(cluster.interface), .flags = NULLABLE, NODE, .def = "null",
+     .help = "network interface of the data plane; null: the one routed to the peers"},
+    {"cluster.host_group", DPT_KEY_TEXT, AT(cluster.host_group), .flags = NULLABLE, NODE, .def = "null",
+     .help = "ranks of one host share memory only inside a group"},
+
+    {"model.name", DPT_KEY_CHOICE_TEXT, AT(model.name), .choices = models, TRAJECTORY, .def = "gpt2",
+     .help = "architecture"},
+    {"model.preset", DPT_KEY_CHOICE_TEXT, AT(model.preset), .flags = NULLABLE | DPT_KEY_ALIAS, .choices = presets, TRAJECTORY,
+     .def = "null", .help = "published sizes by name; a size written beside it wins"},
+    {"model.n_layer", DPT_KEY_INT, AT(model.n_layer), .min = 1, .max = 254, TRAJECTORY, .def = "4",
+     .help = "transformer blocks"},
+    {"model.n_head", DPT_KEY_INT, AT(model.n_head), .min = 1, .max = 1024, TRAJECTORY, .def = "4",
+     .help = "attention heads; divides n_embd"},
+    {"model.n_embd", DPT_KEY_INT, AT(model.n_embd), .min = 1, .max = 65536, TRAJECTORY, .def = "128",
+     .help = "width"},
+    {"model.context", DPT_KEY_INT, AT(model.context), .min = 1, .max = 1048576, TRAJECTORY, .def = "256",
+     .help = "positions the model knows; seq_len may be shorter"},
+    {"model.vocab", DPT_KEY_INT, AT(model.vocab), .flags = AUTO, .min = 2, .max = 16777216, TRAJECTORY, .def = "auto",
+     .help = "distinct tokens; auto: the preset's, else 256 for byte tokens, else 50257"},
+    {"model.dropout", DPT_KEY_DOUBLE, AT(model.dropout), .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
+     .help = "probability that an activation is dropped"},
+    {"model.init_from", DPT_KEY_TEXT, AT(model.init_from), .flags = NULLABLE, TRAJECTORY, .def = "null",
+     .help = "folder with Hugging Face weights to start from; null: initial weights drawn from the seed"},
+
+    {"data.kind", DPT_KEY_CHOICE, AT(data.kind), .choices = data_kinds, TRAJECTORY, .def = "text",
+     .help = "text: one file; tokens: .bin shards"},
+    {"data.train", DPT_KEY_TEXT, AT(data.train), .flags = NULLABLE, NODE, .def = "null",
+     .help = "training data: the file, or a glob of the shards; nodes compare its content hash"},
+    {"data.val", DPT_KEY_TEXT, AT(data.val), .flags = NULLABLE, NODE, .def = "null",
+     .help = "validation data"},
+    {"data.tokenizer", DPT_KEY_CHOICE, AT(data.tokenizer), .choices = tokenizers, TRAJECTORY, .def = "bytes",
+     .help = "how text becomes tokens"},
+    {"data.vocab_bpe", DPT_KEY_TEXT, AT(data.vocab_bpe), .flags = NULLABLE | DPT_KEY_LATER, NODE, .def = "null",
+     .help = "merges of the gpt2 tokenizer"},
+    {"data.encoder_json", DPT_KEY_TEXT, AT(data.encoder_json), .flags = NULLABLE | DPT_KEY_LATER, NODE, .def = "null",
+     .help = "vocabulary of the gpt2 tokenizer"},
+
+    {"train.steps", DPT_KEY_INT64, AT(train.steps), .min = 1, .max = 1e12, TRAJECTORY, .def = "200",
+     .help = "optimizer steps of the whole run; part of the trajectory unless the schedule is constant"},
+    {"train.global_batch", DPT_KEY_INT, AT(train.global_batch), .min = 1, .max = 16777216, TRAJECTORY, .def = "32",
+     .help = "samples a step; a multiple of micro_batch"},
+    {"train.micro_batch", DPT_KEY_INT, AT(train.micro_batch), .min = 1, .max = 65536, TRAJECTORY, .def = "4",
+     .help = "samples of one forward and backward pass: a slot"},
+    {"train.seq_len", DPT_KEY_INT, AT(train.seq_len), .min = 1, .max = 1048576, TRAJECTORY, .def = "64",
+     .help = "tokens of a sample; at most model.context"},
+    {"train.precision", DPT_KEY_CHOICE, AT(train.precision), .choices = precisions, TRAJECTORY, .def = "fp32",
+     .help = "arithmetic of forward and backward; master weights are fp32"},
+    {"train.reduction", DPT_KEY_CHOICE, AT(train.reduction), .choices = reductions, TRAJECTORY, .def = "canonical",
+     .help = "canonical: gradients are summed in one fixed order; fast: in the backend's"},
+    {"train.accumulate", DPT_KEY_CHOICE, AT(train.accumulate), .choices = accumulates, TRAJECTORY, .def = "auto",
+     .help = "which fixed order: lanes added in a tree (local) or slot by slot (reduce); auto: the strategy's"},
+    {"train.lanes", DPT_KEY_INT, AT(train.lanes), .flags = AUTO, .min = 1, .max = 4096, TRAJECTORY, .def = "auto",
+     .help = "partial sums of a step; the largest world that can share one; auto: min(slots, 16)"},
+    {"train.activation_checkpointing", DPT_KEY_CHOICE, AT(train.activation_checkpointing),
+     .choices = activation_checkpointings, RUN, .def = "none",
+     .help = "recompute activations in the backward pass"},
+    {"train.grad_clip", DPT_KEY_DOUBLE, AT(train.grad_clip), .min = 0, .max = 1e30, TRAJECTORY, .def = "1",
+     .help = "largest global L2 norm of the gradient; 0: off"},
+    {"train.log_every", DPT_KEY_INT64, AT(train.log_every), .min = 1, .max = 1e12, RUN, .def = "1",
+     .help = "steps between lines of metrics.jsonl"},
+    {"train.eval_every", DPT_KEY_INT64, AT(train.eval_every), .flags = DPT_KEY_LATER, .min = 0, .max = 1e12, RUN, .def = "0",
+     .help = "steps between evaluations on data.val; 0: never"},
+
+    {"optimizer.name", DPT_KEY_CHOICE_TEXT, AT(optimizer.name), .choices = optimizers, TRAJECTORY, .def = "adamw",
+     .help = "update rule"},
+    {"optimizer.lr", DPT_KEY_DOUBLE, AT(optimizer.lr), .min = 0, .max = 1000, TRAJECTORY, .def = "3e-4",
+     .help = "peak learning rate"},
+    {"optimizer.min_lr", DPT_KEY_DOUBLE, AT(optimizer.min_lr), .min = 0, .max = 1000, TRAJECTORY, .def = "0",
+     .help = "learning rate at the schedule's end; at most lr"},
+    {"optimizer.schedule", DPT_KEY_CHOICE, AT(optimizer.schedule), .choices = schedules, TRAJECTORY, .def = "cosine",
+     .help = "learning rate between warm-up and the last step"},
+    {"optimizer.warmup_steps", DPT_KEY_INT64, AT(optimizer.warmup_steps), .min = 0, .max = 1e12, TRAJECTORY, .def = "0",
+     .help = "steps of linear warm-up; at most train.steps"},
+    {"optimizer.betas", DPT_KEY_DOUBLE_PAIR, AT(optimizer.beta1), .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY,
+     .def = "[0.9, 0.95]", .help = "decay of the first and second moment"},
+    {"optimizer.eps", DPT_KEY_DOUBLE, AT(optimizer.eps), .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1, TRAJECTORY,
+     .def = "1e-8", .help = "added to the root of the second moment"},
+    {"optimizer.weight_decay", DPT_KEY_DOUBLE, AT(optimizer.weight_decay), .min = 0, .max = 1000, TRAJECTORY, .def = "0.1",
+     .help = "decoupled weight decay of matrices"},
+    {"optimizer.lr_scaling", DPT_KEY_CHOICE, AT(optimizer.lr_scaling), .choices = lr_scalings, TRAJECTORY, .def = "none",
+     .help = "scale the learning rate with the global batch"},
+
+    {"strategy.name", DPT_KEY_CHOICE_TEXT, AT(strategy.name), .choices = strategies, RUN, .def = "ddp",
+     .help = "what happens between the model's units"},
+    {"strategy.bucket_mib", DPT_KEY_DOUBLE, AT(strategy.bucket_mib), .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 16384, RUN,
+     .def = "25", .help = "gradients reduced together"},
+    {"strategy.first_bucket_mib", DPT_KEY_DOUBLE, AT(strategy.first_bucket_mib), .flags = DPT_KEY_OPEN_MIN, .min = 0,
+     .max = 16384, RUN, .def = "1", .help = "the first bucket, small so that the reduction starts early"},
+    {"strategy.overlap", DPT_KEY_BOOL, AT(strategy.overlap), RUN, .def = "true",
+     .help = "reduce while the backward pass goes on"},
+    {"strategy.sharding", DPT_KEY_CHOICE, AT(strategy.sharding), .flags = NULLABLE, .choices = shardings, RUN, .def = "null",
+     .help = "what fsdp shards"},
+    {"strategy.redundancy", DPT_KEY_CHOICE, AT(strategy.redundancy), .choices = redundancies, RUN, .def = "none",
+     .help = "shadow: a buddy on another node keeps each shard"},
+
+    {"checkpoint.dir", DPT_KEY_TEXT, AT(checkpoint.dir), .flags = NULLABLE, NODE, .def = "null",
+     .help = "where step-NNNNNNNN folders go; null: no checkpoints"},
+    {"checkpoint.every_steps", DPT_KEY_INT64, AT(checkpoint.every_steps), .min = 0, .max = 1e12, RUN, .def = "0",
+     .help = "steps between checkpoints; 0: at the end and when a run is stopped"},
+    {"checkpoint.keep", DPT_KEY_INT, AT(checkpoint.keep), .min = 1, .max = 1000000, RUN, .def = "3",
+     .help = "newest checkpoints to keep"},
+    {"checkpoint.resume", DPT_KEY_BOOL, AT(checkpoint.resume), RUN, .def = "true",
+     .help = "go on from the newest whole checkpoint in dir"},
+
+    {"log.dir", DPT_KEY_TEXT, AT(log.dir), NODE, .def = "runs/demo",
+     .help = "metrics.jsonl, events.jsonl, summary.json, node-ID/rank-R.log"},
+};
+/* clang-format on */
+
+const size_t dpt_config_n_keys = sizeof dpt_config_keys / sizeof *dpt_config_keys;
+_Static_assert(sizeof dpt_config_keys / sizeof *dpt_config_keys <= DPT_CONFIG_KEYS_MAX, "origins");
+
+size_t dpt_config_key_index(const char *path)
+{
+    size_t i = 0;
+    while (i < dpt_config_n_keys && strcmp(dpt_config_keys[i].path, path) != 0)
+        i++;
+    return i;
+}

@@ -1,0 +1,105 @@
+/* The table of config keys, and one key's value as text: private to base/config*.c and their tests.
+ */
+#ifndef DPT_BASE_CONFIG_TABLE_H
+#define DPT_BASE_CONFIG_TABLE_H
+
+#include "base/config.h"
+#include "base/config_yaml.h"
+
+enum dpt_key_type {
+    DPT_KEY_TEXT,        /* char[size] */
+    DPT_KEY_CHOICE,      /* an enum; `choices` */
+    DPT_KEY_CHOICE_TEXT, /* char[size] holding the name of one of `choices` */
+    DPT_KEY_INT,         /* int */
+    DPT_KEY_INT64,       /* int64_t */
+    DPT_KEY_UINT64,      /* uint64_t, without range */
+    DPT_KEY_DOUBLE,
+    DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
+    DPT_KEY_BOOL,
+    DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
+};
+
+enum {
+    DPT_KEY_AUTO = 1,     /* an integer that takes the word auto */
+    DPT_KEY_NULL = 2,     /* takes null: the text "", or the first choice */
+    DPT_KEY_OPEN_MIN = 4, /* the least value itself is outside */
+    DPT_KEY_OPEN_MAX = 8,
+    DPT_KEY_LATER = 16, /* belongs to a later version: takes its default only. Lift this flag to
+                           allow the key */
+    DPT_KEY_ALIAS = 32  /* sets other keys and is not compared itself */
+};
+
+/* One word that a key takes. `later`: known, and refused until this version can do it. */
+struct dpt_choice {
+    const char *name; /* NULL ends the list */
+    int value;
+    bool later;
+};
+
+struct dpt_key {
+    const char *path; /* "train.steps", or "seed" at the root */
+    enum dpt_key_type type;
+    size_t offset, size; /* in struct dpt_config */
+    unsigned flags;
+    double min, max; /* of numbers, both inside unless OPEN */
+    const struct dpt_choice *choices;
+    enum dpt_config_scope scope;
+    const char *def; /* as written in YAML, without quotes */
+    const char *help;
+};
+
+enum { DPT_CONFIG_VALUE_BYTES = 4 * DPT_CONFIG_PATH_BYTES };
+
+extern const struct dpt_key dpt_config_keys[];
+extern const size_t dpt_config_n_keys;
+enum { DPT_CONFIG_KEYS_MAX = 128 };
+
+/* Index of a key; dpt_config_n_keys when there is none. */
+size_t dpt_config_key_index(const char *path);
+
+/* Sets one key from a value of the text. The error says what is expected, without path and
+ * position. */
+DPT_MUST_USE enum dpt_status dpt_config_key_parse(const struct dpt_key *key,
+                                                  const struct dpt_yaml_pair *pair,
+                                                  struct dpt_config *config, struct dpt_err *err);
+
+/* One key's value as YAML that key_parse reads back to the same value. */
+void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
+                           char ret_text[DPT_CONFIG_VALUE_BYTES]);
+
+/* The words that a key takes in this version: "fp32", "constant, linear, cosine". */
+void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t text_bytes);
+
+/* Name of the value of a choice key, and whether it belongs to a later version. */
+const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
+                                               const struct dpt_config *config);
+
+/* Where a key's value came from, for errors. */
+struct dpt_config_origin {
+    int line, column; /* in the file; 0 = not there */
+    int override;     /* index of the --set it came from; -1 = none */
+};
+
+/* A config being loaded. */
+struct dpt_config_load {
+    struct dpt_config config;
+    struct dpt_config_origin origin[DPT_CONFIG_KEYS_MAX];
+    const char *source;
+    const char *const *overrides;
+};
+
+/* Was the key written in the file or by --set? */
+bool dpt_config_given(const struct dpt_config_load *load, const char *path);
+
+/* Fails with DPT_ECONFIG: where the key was written, its path, the text. */
+enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
+                                  struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
+
+/* Fills what a preset or another key decides (sizes, vocab). */
+void dpt_config_resolve(struct dpt_config_load *load);
+
+/* What this version cannot do yet, and combinations that cannot be. */
+DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,
+                                              struct dpt_err *err);
+
+#endif

@@ -1,0 +1,311 @@
+/* One config value: from YAML into its member of struct dpt_config, and back to text. */
+#include "base/config_table.h"
+
+#include "base/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SHOWN_BYTES = 60 };
+
+static const char *shown(const struct dpt_yaml_pair *pair)
+{
+    return pair->kind == DPT_YAML_SCALAR ? pair->value[0].text
+           : pair->kind == DPT_YAML_LIST ? "a list"
+                                         : "a section";
+}
+
+static void *member(const struct dpt_key *key, struct dpt_config *config)
+{
+    return (char *)config + key->offset;
+}
+
+static const void *member_const(const struct dpt_key *key, const struct dpt_config *config)
+{
+    return (const char *)config + key->offset;
+}
+
+void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t text_bytes)
+{
+    size_t used = 0;
+    ret_text[0] = '\0';
+    for (const struct dpt_choice *c = key->choices; c->name; c++) {
+        if (c->later)
+            continue;
+        int n = snprintf(ret_text + used, text_bytes - used, "%s%s", used ? ", " : "",
+                         c->name[0] ? c->name : "null");
+        DPT_ASSERT(n > 0 && (size_t)n < text_bytes - used); /* the table's lists are short */
+        used += (size_t)n;
+    }
+}
+
+const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
+                                               const struct dpt_config *config)
+{
+    int value = 0;
+    if (key->type == DPT_KEY_CHOICE)
+        memcpy(&value, member_const(key, config), sizeof value);
+    for (const struct dpt_choice *c = key->choices; c->name; c++)
+        if (key->type == DPT_KEY_CHOICE ? c->value == value
+                                        : strcmp(c->name, member_const(key, config)) == 0)
+            return c;
+    return NULL;
+}
+
+static enum dpt_status parse_choice(const struct dpt_key *key, const char *text,
+                                    struct dpt_config *config, struct dpt_err *err)
+{
+    for (const struct dpt_choice *c = key->choices; c->name; c++) {
+        if (strcmp(c->name, text) != 0 || (!text[0] && !(key->flags & DPT_KEY_NULL)))
+            continue;
+        if (key->type == DPT_KEY_CHOICE)
+            memcpy(member(key, config), &c->value, sizeof c->value);
+        else
+            (void)snprintf(member(key, config), key->size, "%s", c->name);
+        return DPT_OK;
+    }
+    char choices[256];
+    dpt_config_key_choices(key, choices, sizeof choices);
+    return dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES, text,
+                    choices);
+}
+
+/* Control characters (C0, DEL, C1), line separators, byte order marks and the non-characters of the
+ * basic plane. YAML has checked that `text` is UTF-8, or made it from escapes. */
+static bool is_printable(const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f)
+            return false;
+        if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
+            return false;
+        if (p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9))
+            return false;
+        if (p[0] == 0xef && ((p[1] == 0xbb && p[2] == 0xbf) || (p[1] == 0xbf && p[2] >= 0xbe)))
+            return false;
+    }
+    return true;
+}
+
+static enum dpt_status parse_text(const struct dpt_key *key, const char *text,
+                                  struct dpt_config *config, struct dpt_err *err)
+{
+    size_t n = strlen(text);
+    if (n == 0 && !(key->flags & DPT_KEY_NULL))
+        return dpt_fail(err, DPT_ECONFIG, "may not be empty");
+    if (n >= key->size)
+        return dpt_fail(err, DPT_ECONFIG, "%zu bytes long, at most %zu are allowed", n,
+                        key->size - 1);
+    if (!is_printable(text))
+        return dpt_fail(err, DPT_ECONFIG, "holds a control character");
+    memcpy(member(key, config), text, n + 1);
+    return DPT_OK;
+}
+
+static enum dpt_status parse_bool(const struct dpt_key *key, const char *text,
+                                  struct dpt_config *config, struct dpt_err *err)
+{
+    bool yes = strcmp(text, "true") == 0 || strcmp(text, "True") == 0 || strcmp(text, "TRUE") == 0;
+    bool no =
+        strcmp(text, "false") == 0 || strcmp(text, "False") == 0 || strcmp(text, "FALSE") == 0;
+    if (!yes && !no)
+        return dpt_fail(err, DPT_ECONFIG, "expected true or false, got '%.*s'", SHOWN_BYTES, text);
+    memcpy(member(key, config), &yes, sizeof yes);
+    return DPT_OK;
+}
+
+static enum dpt_status parse_integer(const struct dpt_key *key, const char *text,
+                                     struct dpt_config *config, struct dpt_err *err)
+{
+    int64_t value = DPT_AUTO;
+    bool is_auto = (key->flags & DPT_KEY_AUTO) && strcmp(text, "auto") == 0;
+    if (!is_auto) {
+        DPT_TRY(dpt_parse_i64(text, (int64_t)key->min, (int64_t)key->max, &value, err));
+    }
+    if (key->type == DPT_KEY_INT) {
+        int small = (int)value; /* the table's ranges fit */
+        memcpy(member(key, config), &small, sizeof small);
+    } else {
+        memcpy(member(key, config), &value, sizeof value);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status parse_number(const struct dpt_key *key, const char *text, double *ret_value,
+                                    struct dpt_err *err)
+{
+    double value;
+    DPT_TRY(dpt_parse_double(text, &value, err));
+    bool low = key->flags & DPT_KEY_OPEN_MIN ? value <= key->min : value < key->min;
+    bool high = key->flags & DPT_KEY_OPEN_MAX ? value >= key->max : value > key->max;
+    if (low || high)
+        return dpt_fail(err, DPT_ECONFIG, "expected a number %s %g and %s %g, got '%.*s'",
+                        key->flags & DPT_KEY_OPEN_MIN ? "above" : "from", key->min,
+                        key->flags & DPT_KEY_OPEN_MAX ? "below" : "at most", key->max, SHOWN_BYTES,
+                        text);
+    *ret_value = value + 0.0; /* no negative zero: equal values are equal bytes */
+    return DPT_OK;
+}
+
+/* "N" or "MIN:MAX" into two neighbouring ints. */
+static enum dpt_status parse_range(const struct dpt_key *key, const char *text,
+                                   struct dpt_config *config, struct dpt_err *err)
+{
+    char least[32];
+    int64_t min, max;
+    const char *colon = strchr(text, ':');
+    size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    if (n >= sizeof least)
+        return dpt_fail(err, DPT_ECONFIG, "expected N or \"MIN:MAX\", got '%.*s'", SHOWN_BYTES,
+                        text);
+    memcpy(least, text, n);
+    least[n] = '\0';
+    DPT_TRY(dpt_parse_i64(least, (int64_t)key->min, (int64_t)key->max, &min, err));
+    max = min;
+    if (colon)
+        DPT_TRY(dpt_parse_i64(colon + 1, (int64_t)key->min, (int64_t)key->max, &max, err));
+    if (max < min)
+        return dpt_fail(err, DPT_ECONFIG, "MIN:MAX is '%s': the first is larger, write '%lld:%lld'",
+                        text, (long long)max, (long long)min);
+    const int pair[2] = {(int)min, (int)max};
+    memcpy(member(key, config), pair, sizeof pair);
+    return DPT_OK;
+}
+
+static enum dpt_status parse_pair(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
+                                  struct dpt_config *config, struct dpt_err *err)
+{
+    double value[2];
+    if (pair->kind != DPT_YAML_LIST || pair->n_values != 2)
+        return dpt_fail(err, DPT_ECONFIG, "expected two numbers such as %s", key->def);
+    for (int i = 0; i < 2; i++) {
+        if (!pair->value[i].plain)
+            return dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
+                            SHOWN_BYTES, pair->value[i].text);
+        DPT_TRY(parse_number(key, pair->value[i].text, &value[i], err));
+    }
+    memcpy(member(key, config), value, sizeof value);
+    return DPT_OK;
+}
+
+static bool takes_text(enum dpt_key_type type)
+{
+    return type == DPT_KEY_TEXT || type == DPT_KEY_CHOICE || type == DPT_KEY_CHOICE_TEXT ||
+           type == DPT_KEY_RANGE;
+}
+
+enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
+                                     struct dpt_config *config, struct dpt_err *err)
+{
+    if (key->type == DPT_KEY_DOUBLE_PAIR)
+        return parse_pair(key, pair, config, err);
+    if (pair->kind != DPT_YAML_SCALAR)
+        return dpt_fail(err, DPT_ECONFIG, "expected one value, got %s", shown(pair));
+    const char *text = pair->value[0].text;
+    if (dpt_yaml_is_null(&pair->value[0])) {
+        if (!(key->flags & DPT_KEY_NULL))
+            return dpt_fail(err, DPT_ECONFIG, "needs a value (default: %s)", key->def);
+        text = "";
+    } else if (!pair->value[0].plain && !takes_text(key->type)) {
+        return dpt_fail(err, DPT_ECONFIG, "expected %s, got text in quotes: '%.*s'",
+                        key->type == DPT_KEY_BOOL ? "true or false" : "a number", SHOWN_BYTES,
+                        text);
+    }
+    switch (key->type) {
+    case DPT_KEY_TEXT:
+        return parse_text(key, text, config, err);
+    case DPT_KEY_CHOICE:
+    case DPT_KEY_CHOICE_TEXT:
+        return parse_choice(key, text, config, err);
+    case DPT_KEY_INT:
+    case DPT_KEY_INT64:
+        return parse_integer(key, text, config, err);
+    case DPT_KEY_UINT64:
+        return dpt_parse_u64(text, UINT64_MAX, member(key, config), err);
+    case DPT_KEY_DOUBLE:
+        return parse_number(key, text, member(key, config), err);
+    case DPT_KEY_BOOL:
+        return parse_bool(key, text, config, err);
+    case DPT_KEY_RANGE:
+        return parse_range(key, text, config, err);
+    case DPT_KEY_DOUBLE_PAIR:
+        break;
+    }
+    DPT_ASSERT(!"every type of key is parsed above");
+    return DPT_EINVAL;
+}
+
+/* A double-quoted YAML scalar; "" is null. Values hold no control characters. */
+static void format_text(const char *text, char ret_text[DPT_CONFIG_VALUE_BYTES])
+{
+    if (!text[0]) {
+        memcpy(ret_text, "null", 5);
+        return;
+    }
+    char *to = ret_text;
+    *to++ = '"';
+    for (const char *p = text; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            *to++ = '\\';
+        *to++ = *p;
+    }
+    *to++ = '"';
+    *to = '\0';
+}
+
+static void format_integer(const struct dpt_key *key, int64_t value,
+                           char ret_text[DPT_CONFIG_VALUE_BYTES])
+{
+    if ((key->flags & DPT_KEY_AUTO) && value == DPT_AUTO)
+        memcpy(ret_text, "auto", 5);
+    else
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%lld", (long long)value);
+}
+
+void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
+                           char ret_text[DPT_CONFIG_VALUE_BYTES])
+{
+    const void *from = member_const(key, config);
+    const int *pair = from;
+    const double *number = from;
+    char low[DPT_DOUBLE_TEXT_BYTES], high[DPT_DOUBLE_TEXT_BYTES];
+    switch (key->type) {
+    case DPT_KEY_TEXT:
+        format_text(from, ret_text);
+        break;
+    case DPT_KEY_CHOICE:
+    case DPT_KEY_CHOICE_TEXT: {
+        const struct dpt_choice *choice = dpt_config_key_choice(key, config);
+        DPT_ASSERT(choice);
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%s",
+                       choice->name[0] ? choice->name : "null");
+        break;
+    }
+    case DPT_KEY_INT:
+        format_integer(key, *(const int *)from, ret_text);
+        break;
+    case DPT_KEY_INT64:
+        format_integer(key, *(const int64_t *)from, ret_text);
+        break;
+    case DPT_KEY_UINT64:
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%llu",
+                       (unsigned long long)*(const uint64_t *)from);
+        break;
+    case DPT_KEY_DOUBLE:
+        dpt_format_double(*number, low);
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%s", low);
+        break;
+    case DPT_KEY_DOUBLE_PAIR:
+        dpt_format_double(number[0], low);
+        dpt_format_double(number[1], high);
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "[%s, %s]", low, high);
+        break;
+    case DPT_KEY_BOOL:
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%s",
+                       *(const bool *)from ? "true" : "false");
+        break;
+    case DPT_KEY_RANGE:
+        (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "\"%d:%d\"", pair[0], pair[1]);
+        break;
+    }
+}

@@ -1,0 +1,334 @@
+/* libyaml's event stream as (path, value, position). The only file that includes <yaml.h>. */
+#include "base/config_yaml.h"
+
+#include "base/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+/* The parse under way. An event is fetched, looked at, and released by the function that fetched
+ * it. */
+struct walk {
+    yaml_parser_t parser;
+    struct dpt_yaml *yaml;
+    const char *text;
+    size_t bytes;
+    const char *source;
+    bool is_override;
+    struct dpt_err *err;
+};
+
+static enum dpt_status refuse(const struct walk *walk, size_t line, size_t column, const char *fmt,
+                              ...) DPT_PRINTF(4, 5);
+static enum dpt_status refuse(const struct walk *walk, size_t line, size_t column, const char *fmt,
+                              ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(walk->err, DPT_ECONFIG, fmt, ap);
+    va_end(ap);
+    if (walk->is_override)
+        return dpt_wrap(walk->err, DPT_ECONFIG, "%s", walk->source);
+    return dpt_wrap(walk->err, DPT_ECONFIG, "%s:%zu:%zu", walk->source, line, column);
+}
+
+static enum dpt_status refuse_at(const struct walk *walk, yaml_mark_t mark, const char *problem)
+{
+    return refuse(walk, mark.line + 1, mark.column + 1, "%s", problem);
+}
+
+/* Refuses at a byte offset of the text. */
+static enum dpt_status refuse_at_byte(const struct walk *walk, size_t at, const char *problem)
+{
+    size_t line = 1, start = 0;
+    for (size_t i = 0; i < at && i < walk->bytes; i++) {
+        if (walk->text[i] == '\n') {
+            line++;
+            start = i + 1;
+        }
+    }
+    return refuse(walk, line, at - start + 1, "%s", problem);
+}
+
+static bool is_indented_by_tab(const struct walk *walk, size_t line)
+{
+    const char *p = walk->text, *end = walk->text + walk->bytes;
+    for (; line > 0 && p < end; line--) {
+        const char *newline = memchr(p, '\n', (size_t)(end - p));
+        p = newline ? newline + 1 : end;
+    }
+    while (p < end && *p == ' ')
+        p++;
+    return p < end && *p == '\t';
+}
+
+static enum dpt_status parser_error(const struct walk *walk)
+{
+    const yaml_parser_t *parser = &walk->parser;
+    const char *problem = parser->problem ? parser->problem : "not YAML";
+    if (parser->error == YAML_MEMORY_ERROR)
+        return dpt_fail(walk->err, DPT_ENOMEM, "parse '%s': out of memory", walk->source);
+    if (parser->error == YAML_READER_ERROR)
+        return refuse_at_byte(walk, parser->problem_offset, problem);
+    yaml_mark_t mark = parser->problem_mark;
+    bool tab = is_indented_by_tab(walk, mark.line);
+    return refuse(walk, mark.line + 1, mark.column + 1, "%s%s%s%s", problem,
+                  parser->context ? " " : "", parser->context ? parser->context : "",
+                  tab ? "; indent with spaces, not tabs" : "");
+}
+
+static enum dpt_status next_event(struct walk *walk, yaml_event_t *ret_event)
+{
+    if (!yaml_parser_parse(&walk->parser, ret_event))
+        return parser_error(walk);
+    return DPT_OK;
+}
+
+static enum dpt_status add_pair(struct walk *walk, const char *path, enum dpt_yaml_kind kind,
+                                yaml_mark_t mark, struct dpt_yaml_pair **ret_pair)
+{
+    struct dpt_yaml *yaml = walk->yaml;
+    for (size_t i = 0; i < yaml->n_pairs; i++) {
+        const struct dpt_yaml_pair *old = &yaml->pair[i];
+        if (strcmp(old->path, path) == 0)
+            return refuse(walk, mark.line + 1, mark.column + 1,
+                          "%s is given twice, first on line %d", path, old->line);
+    }
+    if (yaml->n_pairs == DPT_YAML_PAIRS_MAX)
+        return refuse(walk, mark.line + 1, mark.column + 1, "more than %d keys",
+                      DPT_YAML_PAIRS_MAX);
+    struct dpt_yaml_pair *pair = &yaml->pair[yaml->n_pairs++];
+    (void)snprintf(pair->path, sizeof pair->path, "%s", path);
+    pair->kind = kind;
+    pair->value = &yaml->value[yaml->n_values];
+    pair->line = (int)mark.line + 1;
+    pair->column = (int)mark.column + 1;
+    *ret_pair = pair;
+    return DPT_OK;
+}
+
+/* What no config may hold: anchors and explicit tags on any node. */
+static enum dpt_status check_plainness(const struct walk *walk, const yaml_event_t *event)
+{
+    const yaml_char_t *anchor = NULL, *tag = NULL;
+    if (event->type == YAML_SCALAR_EVENT) {
+        anchor = event->data.scalar.anchor;
+        tag = event->data.scalar.tag;
+    } else if (event->type == YAML_SEQUENCE_START_EVENT) {
+        anchor = event->data.sequence_start.anchor;
+        tag = event->data.sequence_start.tag;
+    } else if (event->type == YAML_MAPPING_START_EVENT) {
+        anchor = event->data.mapping_start.anchor;
+        tag = event->data.mapping_start.tag;
+    } else if (event->type == YAML_ALIAS_EVENT) {
+        return refuse_at(walk, event->start_mark,
+                         "aliases (*name) are not used here: write the value");
+    }
+    if (anchor)
+        return refuse_at(walk, event->start_mark, "anchors (&name) are not used here");
+    if (tag)
+        return refuse_at(walk, event->start_mark, "tags (!name) are not used here");
+    return DPT_OK;
+}
+
+static enum dpt_status add_value(struct walk *walk, struct dpt_yaml_pair *pair,
+                                 const yaml_event_t *event)
+{
+    struct dpt_yaml *yaml = walk->yaml;
+    DPT_TRY(check_plainness(walk, event));
+    if (event->type != YAML_SCALAR_EVENT)
+        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
+                      "%s: a list holds plain values only", pair->path);
+    const char *text = (const char *)event->data.scalar.value;
+    if (strlen(text) != event->data.scalar.length)
+        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
+                      "%s: a value may not hold a NUL character", pair->path);
+    if (yaml->n_values == DPT_YAML_VALUES_MAX)
+        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
+                      "more than %d values", DPT_YAML_VALUES_MAX);
+    char *copy = strdup(text);
+    if (!copy)
+        return dpt_fail(walk->err, DPT_ENOMEM, "parse '%s': out of memory", walk->source);
+    yaml->value[yaml->n_values++] = (struct dpt_yaml_value){
+        .text = copy,
+        .plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE,
+        .line = (int)event->start_mark.line + 1,
+        .column = (int)event->start_mark.column + 1,
+    };
+    pair->n_values++;
+    return DPT_OK;
+}
+
+static enum dpt_status walk_list(struct walk *walk, struct dpt_yaml_pair *pair)
+{
+    enum dpt_status status = DPT_OK;
+    bool more = true;
+    while (status == DPT_OK && more) {
+        yaml_event_t event;
+        DPT_TRY(next_event(walk, &event));
+        more = event.type != YAML_SEQUENCE_END_EVENT;
+        if (more)
+            status = add_value(walk, pair, &event);
+        yaml_event_delete(&event);
+    }
+    return status;
+}
+
+static enum dpt_status walk_mapping(struct walk *walk, const char *path, int depth);
+
+/* A node whose first event is at hand. `path` is "" for the root; `mark` is where its key stands.
+ */
+static enum dpt_status walk_node(struct walk *walk, const yaml_event_t *event, const char *path,
+                                 yaml_mark_t mark, int depth)
+{
+    struct dpt_yaml_pair *pair;
+    DPT_TRY(check_plainness(walk, event));
+    switch (event->type) {
+    case YAML_MAPPING_START_EVENT:
+        if (path[0])
+            DPT_TRY(add_pair(walk, path, DPT_YAML_SECTION, mark, &pair));
+        return walk_mapping(walk, path, depth + 1);
+    case YAML_SEQUENCE_START_EVENT:
+        if (!path[0])
+            break;
+        DPT_TRY(add_pair(walk, path, DPT_YAML_LIST, mark, &pair));
+        return walk_list(walk, pair);
+    case YAML_SCALAR_EVENT:
+        if (!path[0])
+            break;
+        DPT_TRY(add_pair(walk, path, DPT_YAML_SCALAR, mark, &pair));
+        return add_value(walk, pair, event);
+    default:
+        break;
+    }
+    return refuse_at(walk, event->start_mark, "expected keys and values, such as 'seed: 42'");
+}
+
+/* "path.name" of a mapping's key. */
+static enum dpt_status key_path(const struct walk *walk, const yaml_event_t *event,
+                                const char *path, char ret_path[DPT_YAML_PATH_BYTES])
+{
+    DPT_TRY(check_plainness(walk, event));
+    if (event->type != YAML_SCALAR_EVENT)
+        return refuse_at(walk, event->start_mark, "a key must be a word");
+    const char *name = (const char *)event->data.scalar.value;
+    size_t n = event->data.scalar.length;
+    if (n == 0 || strlen(name) != n)
+        return refuse_at(walk, event->start_mark, "a key must be a word");
+    if (strchr(name, '.'))
+        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
+                      "key '%.60s' has a dot: write the section, and the key inside it", name);
+    int used = snprintf(ret_path, DPT_YAML_PATH_BYTES, "%s%s%s", path, path[0] ? "." : "", name);
+    if (used < 0 || used >= DPT_YAML_PATH_BYTES)
+        return refuse(walk, event->start_mark.line + 1, event->start_mark.column + 1,
+                      "unknown key '%.60s…'", name);
+    return DPT_OK;
+}
+
+static enum dpt_status walk_mapping(struct walk *walk, const char *path, int depth)
+{
+    for (;;) {
+        yaml_event_t event;
+        char inner[DPT_YAML_PATH_BYTES];
+        DPT_TRY(next_event(walk, &event));
+        yaml_mark_t mark = event.start_mark;
+        bool end = event.type == YAML_MAPPING_END_EVENT;
+        enum dpt_status status = DPT_OK;
+        if (!end && depth > DPT_YAML_DEPTH_MAX)
+            status = refuse_at(walk, mark, "nested too deeply");
+        else if (!end)
+            status = key_path(walk, &event, path, inner);
+        yaml_event_delete(&event);
+        if (end || status != DPT_OK)
+            return status;
+        DPT_TRY(next_event(walk, &event));
+        status = walk_node(walk, &event, inner, mark, depth);
+        yaml_event_delete(&event);
+        DPT_TRY(status);
+    }
+}
+
+static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
+{
+    bool seen = false;
+    for (;;) { /* ends with the stream, which the text's size bounds */
+        yaml_event_t event;
+        enum dpt_status status = DPT_OK;
+        DPT_TRY(next_event(walk, &event));
+        bool end = event.type == YAML_STREAM_END_EVENT;
+        switch (event.type) {
+        case YAML_STREAM_END_EVENT:
+            if (prefix && !seen)
+                status =
+                    refuse_at(walk, event.start_mark, "no value after '=' (null is written null)");
+            break;
+        case YAML_STREAM_START_EVENT:
+        case YAML_DOCUMENT_END_EVENT:
+            break;
+        case YAML_DOCUMENT_START_EVENT:
+            if (seen)
+                status = refuse_at(walk, event.start_mark, "a second document: a config is one");
+            seen = true;
+            break;
+        case YAML_SCALAR_EVENT: /* a document with nothing but comments is an empty config */
+            if (!prefix && event.data.scalar.length == 0)
+                break;
+            /* fall through */
+        default:
+            status = walk_node(walk, &event, prefix ? prefix : "", event.start_mark, 0);
+        }
+        yaml_event_delete(&event);
+        if (end || status != DPT_OK)
+            return status;
+    }
+}
+
+enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *source,
+                               const char *prefix, struct dpt_yaml **ret_yaml, struct dpt_err *err)
+{
+    struct walk walk = {
+        .text = text, .bytes = bytes, .source = source, .is_override = prefix != NULL, .err = err};
+    if (bytes > DPT_CONFIG_TEXT_BYTES_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "%s: %zu bytes, at most %d are allowed", source, bytes,
+                        DPT_CONFIG_TEXT_BYTES_MAX);
+    const char *nul = bytes > 0 ? memchr(text, '\0', bytes) : NULL;
+    if (nul)
+        return refuse_at_byte(&walk, (size_t)(nul - text), "a NUL byte: not a text file");
+
+    walk.yaml = calloc(1, sizeof *walk.yaml);
+    if (!walk.yaml || !yaml_parser_initialize(&walk.parser)) {
+        free(walk.yaml);
+        return dpt_fail(err, DPT_ENOMEM, "parse '%s': out of memory", source);
+    }
+    yaml_parser_set_encoding(&walk.parser, YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(&walk.parser, (const unsigned char *)(bytes > 0 ? text : ""),
+                                 bytes);
+    enum dpt_status status = walk_stream(&walk, prefix);
+    yaml_parser_delete(&walk.parser);
+    if (status != DPT_OK)
+        dpt_yaml_destroy(&walk.yaml);
+    else
+        *ret_yaml = walk.yaml;
+    return status;
+}
+
+void dpt_yaml_destroy(struct dpt_yaml **yaml)
+{
+    if (!*yaml)
+        return;
+    for (size_t i = 0; i < (*yaml)->n_values; i++)
+        free((*yaml)->value[i].text);
+    free(*yaml);
+    *yaml = NULL;
+}
+
+bool dpt_yaml_is_null(const struct dpt_yaml_value *value)
+{
+    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; value->plain && i < sizeof words / sizeof *words; i++)
+        if (strcmp(value->text, words[i]) == 0)
+            return true;
+    return false;
+}

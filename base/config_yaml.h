@@ -1,0 +1,57 @@
+/* YAML text as a flat list of (path, value, position): what libyaml's events say, without any
+ * knowledge of the keys.
+ *
+ * Accepted is what a config needs: one document; mappings of text keys, at most four deep; values
+ * that are scalars or lists of scalars. Refused with their position: a key given twice, anchors,
+ * aliases, tags, more documents, deeper nesting, NUL bytes, damaged UTF-8 and whatever libyaml
+ * refuses. */
+#ifndef DPT_BASE_CONFIG_YAML_H
+#define DPT_BASE_CONFIG_YAML_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    DPT_YAML_PAIRS_MAX = 256,
+    DPT_YAML_VALUES_MAX = 512, /* scalars of all pairs */
+    DPT_YAML_PATH_BYTES = 128,
+    DPT_YAML_DEPTH_MAX = 4
+};
+
+enum dpt_yaml_kind { DPT_YAML_SCALAR, DPT_YAML_LIST, DPT_YAML_SECTION };
+
+struct dpt_yaml_value {
+    char *text; /* without NUL inside; owned by the document */
+    bool plain; /* written without quotes: may be null, auto, true, a number */
+    int line, column;
+};
+
+struct dpt_yaml_pair {
+    char path[DPT_YAML_PATH_BYTES]; /* "train.steps" */
+    enum dpt_yaml_kind kind;
+    const struct dpt_yaml_value *value; /* n_values of them: 1 for a scalar, 0 for a section */
+    size_t n_values;
+    int line, column; /* of the key, from 1 */
+};
+
+struct dpt_yaml {
+    struct dpt_yaml_pair pair[DPT_YAML_PAIRS_MAX]; /* a section comes before its keys */
+    size_t n_pairs;
+    struct dpt_yaml_value value[DPT_YAML_VALUES_MAX];
+    size_t n_values;
+};
+
+/* Parses `text`, named `source` in errors ("source:line:column: …"). With `prefix` not NULL the
+ * text is the value of that path (as in --set prefix=text) and errors give no line. Returns an
+ * owned document. Errors: DPT_ECONFIG, DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *source,
+                                            const char *prefix, struct dpt_yaml **ret_yaml,
+                                            struct dpt_err *err);
+void dpt_yaml_destroy(struct dpt_yaml **yaml);
+
+/* Is it a plain null, ~ or nothing? */
+bool dpt_yaml_is_null(const struct dpt_yaml_value *value);
+
+#endif

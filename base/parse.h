@@ -1,0 +1,29 @@
+/* Strict numbers from text: the whole text, decimal, in range, or an error that says what is
+ * expected. Used by the config and by command lines. Nothing is skipped, nothing is cut: no blanks,
+ * no "0x", no leading zeros, no "inf" or "nan". */
+#ifndef DPT_BASE_PARSE_H
+#define DPT_BASE_PARSE_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+/* DPT_EINVAL with "expected an integer from 1 to 8, got 'x'". */
+DPT_MUST_USE enum dpt_status dpt_parse_i64(const char *text, int64_t min, int64_t max,
+                                           int64_t *ret_value, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_parse_u64(const char *text, uint64_t max, uint64_t *ret_value,
+                                           struct dpt_err *err);
+
+/* A finite decimal number such as 3, 0.5, .5, 3.0e-4; the nearest double. DPT_EINVAL when it is
+ * none, and when it is too large or too small (but not zero) for a normal double. */
+DPT_MUST_USE enum dpt_status dpt_parse_double(const char *text, double *ret_value,
+                                              struct dpt_err *err);
+
+/* Shortest decimal text that dpt_parse_double reads back to the same bits; `value` is finite. */
+enum { DPT_DOUBLE_TEXT_BYTES = 32 };
+void dpt_format_double(double value, char ret_text[DPT_DOUBLE_TEXT_BYTES]);
+
+/* HOST:PORT, [IPv6]:PORT. DPT_EINVAL names what is missing. Checks the shape only. */
+DPT_MUST_USE enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err);
+
+#endif
