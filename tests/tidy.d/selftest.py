@@ -1,0 +1,103 @@
+"""tests/tidy can fail: small trees, each with one violation, must give exactly that finding at that line, and a tree
+without any must give none."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TIDY = Path(__file__).resolve().parent.parent / "tidy"
+
+
+def header(path, body=""):
+    guard = "DPT_" + "".join(c if c.isalnum() else "_" for c in path.upper())
+    return f"/* What it is for. */\n#ifndef {guard}\n#define {guard}\n{body}\n#endif\n"
+
+
+CLEAN = {
+    "base/err.h": header("base/err.h"),
+    "base/err.c": '/* Errors. */\n#include "base/err.h"\n\n#include <stdio.h>\n',
+    "base/config_yaml.c": "/* The loader. */\n#include <yaml.h>\n",
+    "rendezvous/core/core.h": header("rendezvous/core/core.h", '#include "base/err.h"\n'),
+    "rendezvous/client/client.c": "/* The transport. */\n#include <zmq.h>\n",
+    "kernels/ops.h": header("kernels/ops.h"),
+    "kernels/cpu/gemm.c": '/* Products. */\n#include "kernels/ops.h"\n\n#include <dnnl.h>\n',
+    "worker/comm/comm.h": header("worker/comm/comm.h"),
+    "worker/agent/core.c": '/* Agent. "sleep(1)" and TO\\DO in words are no calls. */\n#include "rendezvous/core/core.h"\n',
+    "worker/agent/rank_protocol.h": header("worker/agent/rank_protocol.h"),
+    "worker/train/rank.c": '/* Loop. */\n#include "worker/agent/rank_protocol.h"\n#include "worker/comm/comm.h"\n',
+    "worker/main.c": '/* Program. */\n#include "worker/comm/comm.h"\nint main(void)\n{\n    exit(0);\n}\n',
+    "tests/base/err_test.c": '/* Test. */\n#include "base/err.h"\n',
+    "kernels/CMakeLists.txt": "target_link_libraries(dpt_kernels PUBLIC dpt_base)\n",
+}
+
+# (what is added or changed, file:line, rule)
+CASES = [
+    ({"base/up.c": '/* a */\n#include "kernels/ops.h"\n'}, "base/up.c:2", "layer"),
+    ({"kernels/side.c": '/* a */\n\n#include "rendezvous/core/core.h"\n'}, "kernels/side.c:3", "layer"),
+    ({"worker/model/ranks.c": '/* a */\n#include "worker/comm/comm.h"\n'}, "worker/model/ranks.c:2", "layer"),
+    ({"worker/train/a.c": '/* a */\n#include "worker/agent/core.h"\n',
+      "worker/agent/core.h": header("worker/agent/core.h")}, "worker/train/a.c:2", "layer"),
+    ({"rendezvous/core/deep/x.c": '/* a */\n#include "worker/comm/comm.h"\n'}, "rendezvous/core/deep/x.c:2", "layer"),
+    ({"novel/x.c": "/* a */\n"}, "novel/x.c:1", "layer"),
+    ({"worker/train/z.c": "/* a */\n#include <zmq.h>\n"}, "worker/train/z.c:2", "header"),
+    ({"base/second.c": "/* a */\n#include <yaml.h>\n"}, "base/second.c:2", "header"),
+    ({"checkpoint/y.c": "/* a */\n#include <yaml.h>\n"}, "checkpoint/y.c:2", "header"),
+    ({"kernels/cpu/two.c": "/* a */\n#include <dnnl.h>\n"}, "kernels/cpu/two.c:2", "header"),
+    ({"rendezvous/server/q.c": "/* a */\n#include <sqlite3.h>\n"}, "rendezvous/server/q.c:2", "header"),
+    ({"worker/comm/shm.c": "/* a */\n#include <nccl.h>\n"}, "worker/comm/shm.c:2", "header"),
+    ({"kernels/cpu/c.c": "/* a */\n#include <cuda_runtime.h>\n"}, "kernels/cpu/c.c:2", "header"),
+    ({"rendezvous/core/t.c": "/* a */\n#include <time.h>\n"}, "rendezvous/core/t.c:2", "pure"),
+    ({"worker/agent/core_x.c": "/* a */\nstatic int f(void)\n{\n    return rand ();\n}\n"}, "worker/agent/core_x.c:4", None),
+    ({"worker/plan/p.c": "/* a */\nvoid f(void)\n{\n    printf(\"x\");\n}\n"}, "worker/plan/p.c:4", "pure"),
+    ({"base/rel.c": '/* a */\n#include "../base/err.h"\n'}, "base/rel.c:2", "include"),
+    ({"base/beside.c": '/* a */\n#include "err.h"\n'}, "base/beside.c:2", "include"),
+    ({"base/src.c": '/* a */\n#include "base/err.c"\n'}, "base/src.c:2", "include"),
+    ({"kernels/CMakeLists.txt": "# a\ntarget_link_libraries(dpt_kernels PUBLIC\n  dpt_worker_comm)\n"},
+     "kernels/CMakeLists.txt:2", "link"),
+    ({"base/open.c": "int x;\n"}, "base/open.c:1", "purpose"),
+    ({"base/g.h": "/* a */\n#ifndef G_H\n#define G_H\n#endif\n"}, "base/g.h:1", "guard"),
+    ({"base/long.c": "/* a */\n" + "/* b */\n" * 600}, "base/long.c:601", "length"),
+    ({"base/wide.c": "/* a */\nint " + "x" * 100 + ";\n"}, "base/wide.c:2", "columns"),
+    ({"base/tab.c": "/* a */\n\tint x;\n"}, "base/tab.c:2", "tab"),
+    ({"base/trail.c": "/* a */\nint x; \n"}, "base/trail.c:2", "blank"),
+    ({"base/end.c": "/* a */\nint x;"}, "base/end.c:2", "blank"),
+    ({"base/todo.c": "/* a */\n/* " + "TO" + "DO later */\n"}, "base/todo.c:2", "unfinished"),
+    ({"base/ban.c": "/* a */\nvoid f(char *a)\n{\n    strcpy(a, a);\n}\n"}, "base/ban.c:4", "banned"),
+    ({"base/as.c": "/* a */\nvoid f(int a)\n{\n    assert(a);\n}\n"}, "base/as.c:4", "banned"),
+    ({"base/quit.c": "/* a */\nvoid f(void)\n{\n    exit(1);\n}\n"}, "base/quit.c:4", "exit"),
+    ({"tests/base/nap.c": "/* a */\nvoid f(void)\n{\n    usleep(5);\n}\n"}, "tests/base/nap.c:4", "sleep"),
+    ({"tests/multi/nap.py": '"""A."""\nimport time\ntime.sleep(1)\n'}, "tests/multi/nap.py:3", "sleep"),
+    ({"tests/multi/bare.py": "import time\n"}, "tests/multi/bare.py:1", "purpose"),
+]
+
+
+def run(tree):
+    with tempfile.TemporaryDirectory(prefix="dpt-tidy-") as root:
+        for path, text in tree.items():
+            file = Path(root, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        result = subprocess.run([TIDY, "--root", root], capture_output=True, text=True, timeout=30)
+    lines = result.stdout.splitlines()
+    return result.returncode, [line for line in lines if not line.startswith("tidy:")], result.stderr
+
+
+def main():
+    failures = 0
+    code, findings, stderr = run(CLEAN)
+    if code != 0 or findings:
+        failures += 1
+        print(f"the clean tree: exit {code}, {findings} {stderr}")
+    for change, place, rule in CASES:
+        code, findings, stderr = run({**CLEAN, **change})
+        expected = place + ":" + (f" {rule}:" if rule else "")
+        if code != 1 or not findings or not all(f.startswith(expected) for f in findings):
+            failures += 1
+            print(f"expected '{expected}', got exit {code}: {findings} {stderr}")
+    print(f"{len(CASES) + 1 - failures} of {len(CASES) + 1} trees judged as they should be")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
