@@ -17,11 +17,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word i of the stream `key` (word
- * i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is drawn. */
+/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word first+i of the stream `key`
+ * (word i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is drawn. `first` is 0 for a whole tensor; an op over a part
+ * that starts at the tensor's element e gives first = e and so has the bits of the whole. */
 struct dpt_dropout {
     float p;
     struct dpt_rng_key key;
+    uint64_t first;
 };
 
 struct dpt_linear_forward {

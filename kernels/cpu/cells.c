@@ -1,0 +1,278 @@
+/* Keeps oneDNN's calls off the heap.
+ *
+ * dnnl_primitive_execute builds a hash map of its arguments and a few shared pointers in every call: some eight requests of
+ * 32 to 104 bytes to C++'s operator new, freed before it returns. A training step makes thousands of such calls, and "no
+ * allocation inside the step" includes libraries (it is what keeps a step's time and memory flat, and what a test can count).
+ * The library offers no hook for it, but operator new is replaceable by the program, by the C++ standard. So we define it
+ * here, under its Itanium ABI names because the project is C: while a thread is inside a call (dpt_cells_enter), small
+ * requests are served from a static store of equal cells through a list of the thread's own; everything else, and all
+ * memory outside such a call, is malloc as ever. Operator delete tells the two apart by address.
+ *
+ * Under sanitizers this file defines nothing of the kind: they bring their own operator new. */
+#include "kernels/cpu/cells.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CELLS_OFF 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||                         \
+    __has_feature(memory_sanitizer)
+#define CELLS_OFF 1
+#endif
+#endif
+
+#ifdef CELLS_OFF
+
+void dpt_cells_enter(void)
+{
+}
+
+void dpt_cells_leave(void)
+{
+}
+
+void dpt_cells_thread_end(void)
+{
+}
+
+#else
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    CELL_BYTES = 128,
+    CELLS_MAX = 8192,     /* 1 MiB of address space; 32 for each of 256 threads */
+    CELLS_PER_REFILL = 16 /* twice what one call holds at a time */
+};
+
+union cell {
+    union cell *next;
+    _Alignas(64) unsigned char bytes[CELL_BYTES];
+};
+
+static union cell store[CELLS_MAX];
+static atomic_int store_used;
+static pthread_mutex_t returned_lock = PTHREAD_MUTEX_INITIALIZER;
+static union cell *returned; /* cells of threads that ended */
+
+static _Thread_local int depth;
+static _Thread_local union cell *mine;
+
+void dpt_cells_enter(void)
+{
+    depth++;
+}
+
+void dpt_cells_leave(void)
+{
+    depth--;
+}
+
+void dpt_cells_thread_end(void)
+{
+    pthread_mutex_lock(&returned_lock);
+    while (mine) {
+        union cell *c = mine;
+        mine = c->next;
+        c->next = returned;
+        returned = c;
+    }
+    pthread_mutex_unlock(&returned_lock);
+}
+
+static void refill(void)
+{
+    if (returned) { /* racy look: a miss only means that fresh cells are taken */
+        pthread_mutex_lock(&returned_lock);
+        mine = returned;
+        returned = NULL;
+        pthread_mutex_unlock(&returned_lock);
+        if (mine)
+            return;
+    }
+    int at = atomic_load(&store_used);
+    do {
+        if (at + CELLS_PER_REFILL > CELLS_MAX)
+            return;
+    } while (!atomic_compare_exchange_weak(&store_used, &at, at + CELLS_PER_REFILL));
+    for (int i = 0; i < CELLS_PER_REFILL; i++) {
+        store[at + i].next = mine;
+        mine = &store[at + i];
+    }
+}
+
+static void *cell_new(size_t bytes)
+{
+    if (depth > 0 && bytes <= CELL_BYTES) {
+        if (!mine)
+            refill();
+        if (mine) {
+            union cell *c = mine;
+            mine = c->next;
+            return c;
+        }
+    }
+    return malloc(bytes ? bytes : 1);
+}
+
+static void cell_delete(void *p)
+{
+    uintptr_t at = (uintptr_t)p, from = (uintptr_t)store;
+    if (at >= from && at < from + sizeof store) {
+        union cell *c = p;
+        c->next = mine;
+        mine = c;
+        return;
+    }
+    free(p);
+}
+
+/* C cannot throw std::bad_alloc; a process that cannot have a few bytes is over either way. */
+static void *must(void *p)
+{
+    if (!p) {
+        fputs("dpt: out of memory in a C++ library\n", stderr);
+        abort();
+    }
+    return p;
+}
+
+static void *aligned_new(size_t bytes, size_t align)
+{
+    void *p = NULL;
+    if (align <= 64 && depth > 0 && bytes <= CELL_BYTES)
+        return cell_new(bytes);
+    if (align < sizeof(void *))
+        align = sizeof(void *);
+    return posix_memalign(&p, align, bytes ? bytes : 1) == 0 ? p : NULL;
+}
+
+/* new, new[], nothrow, aligned, and their deletes. The names are the ABI's. */
+void *_Znwm(size_t bytes);
+void *_Znam(size_t bytes);
+void *_ZnwmRKSt9nothrow_t(size_t bytes, const void *tag);
+void *_ZnamRKSt9nothrow_t(size_t bytes, const void *tag);
+void *_ZnwmSt11align_val_t(size_t bytes, size_t align);
+void *_ZnamSt11align_val_t(size_t bytes, size_t align);
+void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag);
+void *_ZnamSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag);
+void _ZdlPv(void *p);
+void _ZdaPv(void *p);
+void _ZdlPvm(void *p, size_t bytes);
+void _ZdaPvm(void *p, size_t bytes);
+void _ZdlPvRKSt9nothrow_t(void *p, const void *tag);
+void _ZdaPvRKSt9nothrow_t(void *p, const void *tag);
+void _ZdlPvSt11align_val_t(void *p, size_t align);
+void _ZdaPvSt11align_val_t(void *p, size_t align);
+void _ZdlPvmSt11align_val_t(void *p, size_t bytes, size_t align);
+void _ZdaPvmSt11align_val_t(void *p, size_t bytes, size_t align);
+
+void *_Znwm(size_t bytes)
+{
+    return must(cell_new(bytes));
+}
+
+void *_Znam(size_t bytes)
+{
+    return must(cell_new(bytes));
+}
+
+void *_ZnwmRKSt9nothrow_t(size_t bytes, const void *tag)
+{
+    (void)tag;
+    return cell_new(bytes);
+}
+
+void *_ZnamRKSt9nothrow_t(size_t bytes, const void *tag)
+{
+    (void)tag;
+    return cell_new(bytes);
+}
+
+void *_ZnwmSt11align_val_t(size_t bytes, size_t align)
+{
+    return must(aligned_new(bytes, align));
+}
+
+void *_ZnamSt11align_val_t(size_t bytes, size_t align)
+{
+    return must(aligned_new(bytes, align));
+}
+
+void *_ZnwmSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag)
+{
+    (void)tag;
+    return aligned_new(bytes, align);
+}
+
+void *_ZnamSt11align_val_tRKSt9nothrow_t(size_t bytes, size_t align, const void *tag)
+{
+    (void)tag;
+    return aligned_new(bytes, align);
+}
+
+void _ZdlPv(void *p)
+{
+    cell_delete(p);
+}
+
+void _ZdaPv(void *p)
+{
+    cell_delete(p);
+}
+
+void _ZdlPvm(void *p, size_t bytes)
+{
+    (void)bytes;
+    cell_delete(p);
+}
+
+void _ZdaPvm(void *p, size_t bytes)
+{
+    (void)bytes;
+    cell_delete(p);
+}
+
+void _ZdlPvRKSt9nothrow_t(void *p, const void *tag)
+{
+    (void)tag;
+    cell_delete(p);
+}
+
+void _ZdaPvRKSt9nothrow_t(void *p, const void *tag)
+{
+    (void)tag;
+    cell_delete(p);
+}
+
+void _ZdlPvSt11align_val_t(void *p, size_t align)
+{
+    (void)align;
+    cell_delete(p);
+}
+
+void _ZdaPvSt11align_val_t(void *p, size_t align)
+{
+    (void)align;
+    cell_delete(p);
+}
+
+void _ZdlPvmSt11align_val_t(void *p, size_t bytes, size_t align)
+{
+    (void)bytes;
+    (void)align;
+    cell_delete(p);
+}
+
+void _ZdaPvmSt11align_val_t(void *p, size_t bytes, size_t align)
+{
+    (void)bytes;
+    (void)align;
+    cell_delete(p);
+}
+
+#endif

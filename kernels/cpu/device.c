@@ -1,0 +1,212 @@
+/* The CPU device and its streams: memory, workspace, sticky errors. */
+#include "kernels/cpu/cells.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/stream.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* From this size on memory is mapped and asked to be in huge pages. */
+enum { MAP_BYTES_MIN = 1 << 22, HUGE_PAGE_BYTES = 1 << 21 };
+
+static const struct dpt_ops cpu_ops = {
+    .linear_forward = dpt_cpu_linear_forward,
+    .linear_backward = dpt_cpu_linear_backward,
+    .layernorm_forward = dpt_cpu_layernorm_forward,
+    .layernorm_backward = dpt_cpu_layernorm_backward,
+    .gelu_forward = dpt_cpu_gelu_forward,
+    .gelu_backward = dpt_cpu_gelu_backward,
+    .attention_forward = dpt_cpu_attention_forward,
+    .attention_backward = dpt_cpu_attention_backward,
+    .residual = dpt_cpu_residual,
+    .dropout_backward = dpt_cpu_dropout_backward,
+    .embedding_forward = dpt_cpu_embedding_forward,
+    .embedding_backward = dpt_cpu_embedding_backward,
+    .head_loss = dpt_cpu_head_loss,
+    .adamw = dpt_cpu_adamw,
+    .add = dpt_cpu_add,
+    .copy = dpt_cpu_copy,
+    .sumsq_blocks = dpt_cpu_sumsq_blocks,
+    .fill_normal = dpt_cpu_fill_normal,
+    .fill = dpt_cpu_fill,
+};
+
+static void cpu_destroy(struct dpt_device *dev)
+{
+    free(dev);
+}
+
+static size_t huge_round(size_t bytes)
+{
+    return (bytes + HUGE_PAGE_BYTES - 1) & ~(size_t)(HUGE_PAGE_BYTES - 1);
+}
+
+/* Maps whole huge pages at a huge page's boundary, by mapping one more and giving the ends back. */
+static void *map_huge(size_t bytes)
+{
+    size_t want = huge_round(bytes), all = want + HUGE_PAGE_BYTES;
+    char *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t head = (HUGE_PAGE_BYTES - (size_t)((uintptr_t)p % HUGE_PAGE_BYTES)) % HUGE_PAGE_BYTES;
+    if (head)
+        munmap(p, head);
+    if (all - head > want)
+        munmap(p + head + want, all - head - want);
+    /* Advice only: without it the pages are small and the result is the same. */
+    (void)madvise(p + head, want, MADV_HUGEPAGE);
+    return p + head;
+}
+
+static enum dpt_status cpu_alloc(struct dpt_device *dev, size_t bytes, void **ret,
+                                 struct dpt_err *err)
+{
+    (void)dev;
+    void *p;
+    if (bytes >= MAP_BYTES_MIN) {
+        p = map_huge(bytes);
+        bytes = huge_round(bytes);
+    } else {
+        bytes = bytes ? dpt_round64(bytes) : 64;
+        p = aligned_alloc(64, bytes);
+    }
+    if (!p)
+        return dpt_fail(err, DPT_ENOMEM, "%zu bytes of CPU memory", bytes);
+    memset(p, 0, bytes);
+    *ret = p;
+    return DPT_OK;
+}
+
+static void cpu_free(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    (void)dev;
+    if (bytes >= MAP_BYTES_MIN)
+        munmap(ptr, huge_round(bytes));
+    else
+        free(ptr);
+}
+
+static void cpu_stream_destroy(struct dpt_stream *stream)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    dpt_pool_destroy(&s->pool);
+    dpt_gemm_engine_destroy(&s->gemm);
+    for (int i = 0; i < DPT_WORKSPACE_COUNT; i++)
+        dpt_device_free(s->base.device, s->workspaces[i].ptr, s->workspaces[i].bytes);
+    free(s);
+}
+
+static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads,
+                                         struct dpt_stream **ret, struct dpt_err *err)
+{
+    struct dpt_cpu_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "CPU stream");
+    s->base.device = dev;
+    s->kernels = ((struct dpt_cpu_device *)dev)->kernels;
+    s->threads = threads;
+    enum dpt_status status = dpt_pool_create(threads, dpt_cells_thread_end, &s->pool, err);
+    if (status == DPT_OK)
+        status = dpt_gemm_engine_create(threads, &s->gemm, err);
+    if (status != DPT_OK) {
+        cpu_stream_destroy(&s->base);
+        return status;
+    }
+    *ret = &s->base;
+    return DPT_OK;
+}
+
+static enum dpt_status cpu_sync(struct dpt_stream *stream, struct dpt_err *err)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    enum dpt_status status = s->error.status;
+    if (status == DPT_OK)
+        return DPT_OK;
+    if (err)
+        *err = s->error;
+    s->error.status = DPT_OK;
+    return status;
+}
+
+static void cpu_prepare_begin(struct dpt_stream *stream)
+{
+    dpt_cpu_stream(stream)->preparing = true;
+}
+
+static enum dpt_status cpu_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
+{
+    dpt_cpu_stream(stream)->preparing = false;
+    return cpu_sync(stream, err);
+}
+
+static const struct dpt_device_vtable cpu_vtable = {
+    .ops = &cpu_ops,
+    .destroy = cpu_destroy,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .stream_create = cpu_stream_create,
+    .stream_destroy = cpu_stream_destroy,
+    .prepare_begin = cpu_prepare_begin,
+    .prepare_end = cpu_prepare_end,
+    .sync = cpu_sync,
+};
+
+enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err)
+{
+    struct dpt_cpu_device *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return dpt_fail(err, DPT_ENOMEM, "CPU device");
+    char library[64];
+    dev->base.vtable = &cpu_vtable;
+    dev->kernels = dpt_cpu_kernels_best();
+    dpt_gemm_library(library, sizeof library);
+    snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "cpu %s %s", dev->kernels->name,
+             library);
+    *ret = &dev->base;
+    return DPT_OK;
+}
+
+void dpt_cpu_fail(struct dpt_cpu_stream *s, enum dpt_status status, const char *what)
+{
+    if (s->error.status == DPT_OK)
+        (void)dpt_fail(&s->error, status, "%s", what);
+}
+
+bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op)
+{
+    if (s->error.status != DPT_OK)
+        return false;
+    if (dtype != DPT_F32) {
+        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: the CPU device computes in f32 only", op);
+        return false;
+    }
+    return true;
+}
+
+bool dpt_cpu_workspace(struct dpt_cpu_stream *s, enum dpt_workspace_kind kind, size_t shared,
+                       size_t each, struct dpt_workspace *ret)
+{
+    shared = dpt_round64(shared);
+    each = dpt_round64(each);
+    size_t bytes = shared + each * (size_t)s->threads;
+    if (bytes > s->workspaces[kind].bytes) {
+        dpt_device_free(s->base.device, s->workspaces[kind].ptr, s->workspaces[kind].bytes);
+        s->workspaces[kind].ptr = NULL;
+        s->workspaces[kind].bytes = 0;
+        void *ptr = NULL;
+        struct dpt_err err;
+        enum dpt_status status = dpt_device_alloc(s->base.device, bytes, &ptr, &err);
+        if (status != DPT_OK) {
+            dpt_cpu_fail(s, status, err.text);
+            return false;
+        }
+        s->workspaces[kind].ptr = ptr;
+        s->workspaces[kind].bytes = bytes;
+    }
+    char *base = s->workspaces[kind].ptr;
+    *ret = (struct dpt_workspace){.shared = base, .threads = base + shared, .each = each};
+    return !s->preparing;
+}

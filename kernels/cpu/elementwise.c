@@ -1,0 +1,206 @@
+/* Ops over elements, cut into chunks of a fixed size. Elements do not meet, so a range may be split anywhere. */
+#include "kernels/cpu/stream.h"
+
+#include <string.h>
+
+enum { CHUNK = 1 << 15 }; /* elements: 128 KiB of f32 */
+
+/* A range [at, at + n) of a chunk. */
+static int64_t chunk_count(int64_t n)
+{
+    return dpt_ceil_div(n, CHUNK);
+}
+
+static int64_t chunk_size(int64_t n, int64_t at)
+{
+    return dpt_min64(CHUNK, n - at);
+}
+
+/* --- gelu --- */
+
+struct gelu_job {
+    const struct dpt_cpu_kernels *kernels;
+    int64_t n;
+    const float *x, *dy;
+    float *out;
+};
+
+static void gelu_item(void *ctx, int64_t item, int thread)
+{
+    const struct gelu_job *j = ctx;
+    int64_t at = item * CHUNK, n = chunk_size(j->n, at);
+    (void)thread;
+    if (j->dy)
+        j->kernels->gelu_grad(n, j->x + at, j->dy + at, j->out + at);
+    else
+        j->kernels->gelu(n, j->x + at, j->out + at);
+}
+
+void dpt_cpu_gelu_forward(struct dpt_stream *stream, const struct dpt_gelu *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct gelu_job job = {.kernels = s->kernels, .n = a->n, .x = a->x, .out = a->out};
+    if (dpt_cpu_begin(s, a->dtype, "gelu") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
+}
+
+void dpt_cpu_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct gelu_job job = {.kernels = s->kernels, .n = a->n, .x = a->x, .dy = a->dy, .out = a->out};
+    if (dpt_cpu_begin(s, a->dtype, "gelu backward") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
+}
+
+/* --- residual, dropout, add, copy, fill --- */
+
+struct add_job {
+    const struct dpt_cpu_kernels *kernels;
+    int64_t n;
+    const struct dpt_dropout *dropout; /* NULL: none */
+    const float *a, *b;                /* a NULL: only b */
+    float *y;
+    float value; /* fill */
+};
+
+static void add_item(void *ctx, int64_t item, int thread)
+{
+    const struct add_job *j = ctx;
+    int64_t at = item * CHUNK, n = chunk_size(j->n, at);
+    (void)thread;
+    if (j->dropout)
+        j->kernels->drop_add(n, j->dropout, j->dropout->first + (uint64_t)at,
+                             j->a ? j->a + at : NULL, j->b + at, j->y + at);
+    else
+        j->kernels->add(n, j->a + at, j->b + at, j->y + at);
+}
+
+static void copy_item(void *ctx, int64_t item, int thread)
+{
+    const struct add_job *j = ctx;
+    int64_t bytes_at = item * CHUNK * (int64_t)sizeof(float);
+    int64_t bytes = dpt_min64(CHUNK * (int64_t)sizeof(float), j->n - bytes_at);
+    (void)thread;
+    memmove((char *)j->y + bytes_at, (const char *)j->b + bytes_at, (size_t)bytes);
+}
+
+static void fill_item(void *ctx, int64_t item, int thread)
+{
+    const struct add_job *j = ctx;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    j->kernels->fill(chunk_size(j->n, at), j->value, j->y + at);
+}
+
+void dpt_cpu_residual(struct dpt_stream *stream, const struct dpt_residual *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct add_job job = {.kernels = s->kernels,
+                          .n = a->n,
+                          .dropout = a->dropout.p > 0.0f ? &a->dropout : NULL,
+                          .a = a->a,
+                          .b = a->b,
+                          .y = a->y};
+    if (dpt_cpu_begin(s, a->dtype, "residual") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(a->n), add_item, &job);
+}
+
+void dpt_cpu_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_begin(s, a->dtype, "dropout backward") || s->preparing)
+        return;
+    if (a->dropout.p > 0.0f) {
+        struct add_job job = {
+            .kernels = s->kernels, .n = a->n, .dropout = &a->dropout, .b = a->dy, .y = a->dx};
+        dpt_pool_run(s->pool, chunk_count(a->n), add_item, &job);
+    } else if (a->dx != a->dy) {
+        dpt_cpu_copy(stream, (size_t)a->n * sizeof(float), a->dy, a->dx);
+    }
+}
+
+void dpt_cpu_add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct add_job job = {.kernels = s->kernels, .n = n, .a = a, .b = b, .y = dst};
+    if (dpt_cpu_begin(s, DPT_F32, "add") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), add_item, &job);
+}
+
+void dpt_cpu_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct add_job job = {.n = (int64_t)bytes, .b = src, .y = dst}; /* n in bytes */
+    int64_t items = dpt_ceil_div((int64_t)bytes, CHUNK * (int64_t)sizeof(float));
+    if (dpt_cpu_begin(s, DPT_F32, "copy") && !s->preparing)
+        dpt_pool_run(s->pool, items, copy_item, &job);
+}
+
+void dpt_cpu_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct add_job job = {.kernels = s->kernels, .n = n, .y = dst, .value = value};
+    if (dpt_cpu_begin(s, DPT_F32, "fill") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), fill_item, &job);
+}
+
+/* --- sums of squares --- */
+
+struct sumsq_job {
+    const struct dpt_cpu_kernels *kernels;
+    int64_t n, block;
+    const float *x;
+    double *ret;
+};
+
+static void sumsq_item(void *ctx, int64_t item, int thread)
+{
+    const struct sumsq_job *j = ctx;
+    int64_t at = item * j->block;
+    (void)thread;
+    j->ret[item] = j->kernels->sumsq(dpt_min64(j->block, j->n - at), j->x + at);
+}
+
+void dpt_cpu_sumsq_blocks(struct dpt_stream *stream, int64_t n, int64_t block, const float *x,
+                          double *ret)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct sumsq_job job = {.kernels = s->kernels, .n = n, .block = block, .x = x, .ret = ret};
+    DPT_ASSERT(block > 0);
+    if (dpt_cpu_begin(s, DPT_F32, "sumsq_blocks") && !s->preparing)
+        dpt_pool_run(s->pool, dpt_ceil_div(n, block), sumsq_item, &job);
+}
+
+/* --- normal values --- */
+
+struct normal_job {
+    int64_t n;
+    struct dpt_rng_key key;
+    uint64_t first;
+    float mean, std;
+    float *dst;
+};
+
+static void normal_item(void *ctx, int64_t item, int thread)
+{
+    const struct normal_job *j = ctx;
+    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
+    (void)thread;
+    while (at < end) {
+        uint64_t i = j->first + (uint64_t)at;
+        float pair[2];
+        dpt_rng_normal_pair(j->key, i & ~UINT64_C(1), pair);
+        for (uint64_t which = i & 1; which < 2 && at < end; which++, at++)
+            j->dst[at] = j->mean + j->std * pair[which];
+    }
+}
+
+void dpt_cpu_fill_normal(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
+                         uint64_t first, float mean, float std, float *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct normal_job job = {
+        .n = n, .key = key, .first = first, .mean = mean, .std = std, .dst = dst};
+    if (dpt_cpu_begin(s, DPT_F32, "fill_normal") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), normal_item, &job);
+}

@@ -1,0 +1,133 @@
+/* Token and position embeddings.
+ *
+ * Backward needs no atomics: the positions of each token are linked in their order (one pass over the tokens), the sum of a
+ * row's contributions is made by one item of work and then stored or added, channel range by channel range. */
+#include "kernels/cpu/stream.h"
+
+#include <string.h>
+
+enum {
+    ROWS = 16,      /* positions an item, forward */
+    CHANNELS = 128, /* an item, backward */
+    ZERO_ROWS = 256 /* rows of wte an item */
+};
+
+struct forward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_embedding_forward *a;
+};
+
+static void forward_item(void *ctx, int64_t item, int thread)
+{
+    const struct forward_job *j = ctx;
+    const struct dpt_embedding_forward *a = j->a;
+    const float *wte = a->wte, *wpe = a->wpe;
+    int64_t end = dpt_min64((item + 1) * ROWS, a->b * a->t), c = a->c;
+    (void)thread;
+    for (int64_t i = item * ROWS; i < end; i++) {
+        float *y = (float *)a->y + i * c;
+        j->kernels->add(c, wte + a->tokens[i] * c, wpe + i % a->t * c, y);
+        if (a->dropout.p > 0.0f)
+            j->kernels->drop_add(c, &a->dropout, a->dropout.first + (uint64_t)(i * c), NULL, y, y);
+    }
+}
+
+void dpt_cpu_embedding_forward(struct dpt_stream *stream, const struct dpt_embedding_forward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct forward_job job = {.kernels = s->kernels, .a = a};
+    if (dpt_cpu_begin(s, a->dtype, "embedding") && !s->preparing)
+        dpt_pool_run(s->pool, dpt_ceil_div(a->b * a->t, ROWS), forward_item, &job);
+}
+
+struct backward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_embedding_backward *a;
+    int64_t n;
+    int32_t *last;  /* (v) latest position of a token, -1: none yet */
+    int32_t *next;  /* (n) next position of the same token, -1: none */
+    int32_t *first; /* (n) 1: the token's first position */
+};
+
+static void link_positions(const struct backward_job *j)
+{
+    memset(j->last, 0xff, (size_t)j->a->v * sizeof *j->last);
+    for (int64_t i = 0; i < j->n; i++) {
+        int32_t token = j->a->tokens[i], before = j->last[token];
+        j->next[i] = -1;
+        j->first[i] = before < 0;
+        if (before >= 0)
+            j->next[before] = (int32_t)i;
+        j->last[token] = (int32_t)i;
+    }
+}
+
+/* ret (n) = dy's channels [at, at + n) of position i, dropout applied. */
+static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t at, int64_t n,
+                                float *buffer)
+{
+    const struct dpt_embedding_backward *a = j->a;
+    const float *dy = (const float *)a->dy + i * a->c + at;
+    if (a->dropout.p <= 0.0f)
+        return dy;
+    j->kernels->drop_add(n, &a->dropout, a->dropout.first + (uint64_t)(i * a->c + at), NULL, dy,
+                         buffer);
+    return buffer;
+}
+
+/* to (n) = or += the sum of the positions i0, next(i0), … as far as they go; stride 0: by the token's links. */
+static void sum_positions(const struct backward_job *j, int64_t i0, int64_t stride, int64_t at,
+                          int64_t n, bool accumulate, float *to)
+{
+    float sum[CHANNELS], dropped[CHANNELS];
+    memcpy(sum, gradient_at(j, i0, at, n, dropped), (size_t)n * sizeof *sum);
+    for (int64_t i = stride ? i0 + stride : j->next[i0]; i >= 0 && i < j->n;
+         i = stride ? i + stride : j->next[i])
+        j->kernels->add(n, sum, gradient_at(j, i, at, n, dropped), sum);
+    if (accumulate)
+        j->kernels->add(n, to, sum, to);
+    else
+        memcpy(to, sum, (size_t)n * sizeof *sum);
+}
+
+static void channels_item(void *ctx, int64_t item, int thread)
+{
+    const struct backward_job *j = ctx;
+    const struct dpt_embedding_backward *a = j->a;
+    int64_t at = item * CHANNELS, n = dpt_min64(CHANNELS, a->c - at);
+    (void)thread;
+    for (int64_t i = 0; i < j->n; i++)
+        if (j->first[i])
+            sum_positions(j, i, 0, at, n, a->accumulate_wte, a->dwte + a->tokens[i] * a->c + at);
+    for (int64_t t = 0; t < a->t; t++)
+        sum_positions(j, t, a->t, at, n, a->accumulate_wpe, a->dwpe + t * a->c + at);
+}
+
+static void zero_item(void *ctx, int64_t item, int thread)
+{
+    const struct backward_job *j = ctx;
+    int64_t at = item * ZERO_ROWS, rows = dpt_min64(ZERO_ROWS, j->a->v - at);
+    (void)thread;
+    j->kernels->fill(rows * j->a->c, 0.0f, j->a->dwte + at * j->a->c);
+}
+
+void dpt_cpu_embedding_backward(struct dpt_stream *stream, const struct dpt_embedding_backward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct backward_job job = {.kernels = s->kernels, .a = a, .n = a->b * a->t};
+    struct dpt_workspace w;
+    DPT_ASSERT(job.n <= INT32_MAX && a->t <= a->context);
+    if (!dpt_cpu_begin(s, a->dtype, "embedding backward") ||
+        !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(a->v + 2 * job.n) * sizeof(int32_t), 0,
+                           &w))
+        return;
+    job.last = (int32_t *)(void *)w.shared;
+    job.next = job.last + a->v;
+    job.first = job.next + job.n;
+    link_positions(&job);
+    if (!a->accumulate_wte)
+        dpt_pool_run(s->pool, dpt_ceil_div(a->v, ZERO_ROWS), zero_item, &job);
+    if (!a->accumulate_wpe)
+        s->kernels->fill((a->context - a->t) * a->c, 0.0f, a->dwpe + a->t * a->c);
+    dpt_pool_run(s->pool, dpt_ceil_div(a->c, CHANNELS), channels_item, &job);
+}

@@ -1,0 +1,67 @@
+/* Which table of kernels this machine runs. */
+#include "kernels/cpu/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLES_MAX = 3 };
+
+static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
+{
+    int n = 0;
+    ret[n++] = &dpt_cpu_kernels_plain;
+#ifdef DPT_HAVE_X86_KERNELS
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        ret[n++] = &dpt_cpu_kernels_avx2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+            ret[n++] = &dpt_cpu_kernels_avx512;
+    }
+#endif
+    return n;
+}
+
+const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i)
+{
+    const struct dpt_cpu_kernels *all[TABLES_MAX];
+    int n = tables(all);
+    return i < n ? all[i] : NULL;
+}
+
+const struct dpt_cpu_kernels *dpt_cpu_kernels_best(void)
+{
+    const struct dpt_cpu_kernels *all[TABLES_MAX];
+    int n = tables(all);
+    const char *wanted = getenv("DPT_ISA");
+    for (int i = 0; wanted && i < n; i++)
+        if (strcmp(all[i]->name, wanted) == 0)
+            return all[i];
+    return all[n - 1];
+}
+
+double dpt_cpu_log(double x)
+{
+    union {
+        double d;
+        uint64_t u;
+    } v = {.d = x};
+    uint64_t biased = v.u >> 52;
+    if (biased == 0 || biased >= 0x7ff) { /* zero, subnormal, negative, infinity, NaN */
+        if (x == 0.0)
+            return -__builtin_inf();
+        return x > 0.0 && biased == 0x7ff ? x : __builtin_nan("");
+    }
+    int e = (int)biased - 1023;
+    v.u = (v.u & UINT64_C(0xfffffffffffff)) | UINT64_C(0x3ff0000000000000);
+    double m = v.d; /* [1, 2) */
+    if (m >= 1.4142135623730951) {
+        m *= 0.5;
+        e++;
+    }
+    /* ln m = 2 atanh((m-1)/(m+1)), |s| <= 0.172: the first term left out is below 1e-18. */
+    double s = (m - 1.0) / (m + 1.0), s2 = s * s, sum = 0.0;
+    for (int k = 21; k >= 1; k -= 2)
+        sum = sum * s2 + 1.0 / k;
+    return e * 0.69314718055994530942 + 2.0 * s * sum;
+}

@@ -1,0 +1,88 @@
+/* Layer norm. Rows are independent but for the gradients of gamma and beta: those are summed in chunks of CHUNK rows, and
+ * the chunks' sums are added in order. */
+#include "kernels/cpu/stream.h"
+
+enum { CHUNK = 32, COLUMNS = 128 };
+
+struct forward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_layernorm_forward *a;
+};
+
+static void forward_item(void *ctx, int64_t item, int thread)
+{
+    const struct forward_job *j = ctx;
+    const struct dpt_layernorm_forward *a = j->a;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    const struct dpt_norm_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
+                                       .c = a->c,
+                                       .eps = a->eps,
+                                       .x = (const float *)a->x + at * a->c,
+                                       .gamma = a->gamma,
+                                       .beta = a->beta,
+                                       .y = (float *)a->y + at * a->c,
+                                       .mean = a->mean + at,
+                                       .rstd = a->rstd + at};
+    j->kernels->norm(&rows);
+}
+
+void dpt_cpu_layernorm_forward(struct dpt_stream *stream, const struct dpt_layernorm_forward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct forward_job job = {.kernels = s->kernels, .a = a};
+    if (dpt_cpu_begin(s, a->dtype, "layernorm") && !s->preparing)
+        dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), forward_item, &job);
+}
+
+struct backward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_layernorm_backward *a;
+    int64_t chunks;
+    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk */
+};
+
+static void backward_item(void *ctx, int64_t item, int thread)
+{
+    const struct backward_job *j = ctx;
+    const struct dpt_layernorm_backward *a = j->a;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    const struct dpt_norm_grad_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
+                                            .c = a->c,
+                                            .x = (const float *)a->x + at * a->c,
+                                            .gamma = a->gamma,
+                                            .mean = a->mean + at,
+                                            .rstd = a->rstd + at,
+                                            .dy = (const float *)a->dy + at * a->c,
+                                            .dx = (float *)a->dx + at * a->c,
+                                            .add_dx = a->add_dx,
+                                            .dgamma = j->sums + item * 2 * a->c,
+                                            .dbeta = j->sums + (item * 2 + 1) * a->c};
+    j->kernels->norm_grad(&rows);
+}
+
+/* Items: column ranges of dgamma, then of dbeta. */
+static void join_item(void *ctx, int64_t item, int thread)
+{
+    const struct backward_job *j = ctx;
+    int64_t c = j->a->c, ranges = dpt_ceil_div(c, COLUMNS);
+    int64_t which = item / ranges, at = item % ranges * COLUMNS;
+    (void)thread;
+    j->kernels->column_sums(j->chunks, dpt_min64(COLUMNS, c - at), j->sums + which * c + at, 2 * c,
+                            j->a->accumulate, (which ? j->a->dbeta : j->a->dgamma) + at);
+}
+
+void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_layernorm_backward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
+    struct dpt_workspace w;
+    if (!dpt_cpu_begin(s, a->dtype, "layernorm backward") ||
+        !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(job.chunks * 2 * a->c) * sizeof(float), 0,
+                           &w))
+        return;
+    job.sums = (float *)(void *)w.shared;
+    dpt_pool_run(s->pool, job.chunks, backward_item, &job);
+    dpt_pool_run(s->pool, 2 * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
+}

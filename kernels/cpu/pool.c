@@ -1,0 +1,234 @@
+/* The pool: see pool.h.
+ *
+ * One 32-bit word, `state`, says it all: how many workers are inside the current loop (low byte), whether it is open to
+ * more, whether the pool ends, and the loop's number. A worker enters by a compare-and-swap on that word while the loop is
+ * open; the caller closes the loop when no item is left and waits for the count to reach zero. A worker that wakes late
+ * finds the loop closed and goes back to sleep, so a worker without a core costs the caller nothing. */
+#include "kernels/cpu/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    COUNT_MASK = 0xff,
+    OPEN = 0x100,
+    END = 0x200,
+    CALLER_SLEEPS = 0x400,
+    EPOCH_SHIFT = 11,
+    SPINS = 1000, /* a few microseconds: longer than the gap between two ops, shorter than a time slice */
+    WAKE_WORKERS = 1,
+    WAKE_CALLER = 2
+};
+
+struct worker {
+    struct dpt_pool *pool;
+    pthread_t thread;
+    int index;
+};
+
+struct dpt_pool {
+    _Alignas(64) _Atomic uint32_t state;
+    _Atomic int sleepers;
+    _Alignas(64) _Atomic int64_t next;
+    _Alignas(64) int64_t items;
+    dpt_pool_fn *fn;
+    void *ctx;
+    int threads, started;
+    void (*thread_end)(void);
+    struct worker workers[DPT_POOL_THREADS_MAX];
+};
+
+/* Threads of all pools of this process, to know when there are more of them than cores. */
+static atomic_int threads_total;
+static atomic_int cores;
+
+static int spins(void)
+{
+    return atomic_load_explicit(&threads_total, memory_order_relaxed) <= atomic_load(&cores) ? SPINS
+                                                                                            : 0;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint32_t who)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, value, NULL, NULL, who);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n, uint32_t who)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_BITSET_PRIVATE, n, NULL, NULL, who);
+}
+
+static void run_items(struct dpt_pool *pool, int thread)
+{
+    const int64_t items = pool->items;
+    for (int64_t i = atomic_fetch_add(&pool->next, 1); i < items;
+         i = atomic_fetch_add(&pool->next, 1))
+        pool->fn(pool->ctx, i, thread);
+}
+
+/* Waits for an open loop other than `seen`, or the end. Returns the state in which it was found. */
+static uint32_t wait_for_loop(struct dpt_pool *pool, uint32_t seen)
+{
+    int left = spins();
+    for (;;) {
+        uint32_t s = atomic_load(&pool->state);
+        if ((s & END) || ((s & OPEN) && (s >> EPOCH_SHIFT) != seen))
+            return s;
+        if (left-- > 0) {
+            relax();
+            continue;
+        }
+        atomic_fetch_add(&pool->sleepers, 1);
+        /* The caller changes the word before it looks for sleepers, so either it sees us or the wait fails at once. */
+        futex_wait(&pool->state, s, WAKE_WORKERS);
+        atomic_fetch_sub(&pool->sleepers, 1);
+    }
+}
+
+static void leave(struct dpt_pool *pool)
+{
+    uint32_t before = atomic_fetch_sub(&pool->state, 1);
+    if ((before & COUNT_MASK) == 1 && (before & CALLER_SLEEPS))
+        futex_wake(&pool->state, 1, WAKE_CALLER);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    struct dpt_pool *pool = w->pool;
+    uint32_t seen = 0;
+    for (;;) {
+        uint32_t s = wait_for_loop(pool, seen);
+        if (s & END)
+            break;
+        if (!atomic_compare_exchange_strong(&pool->state, &s, s + 1))
+            continue;
+        seen = s >> EPOCH_SHIFT;
+        run_items(pool, w->index);
+        leave(pool);
+    }
+    if (pool->thread_end)
+        pool->thread_end();
+    return NULL;
+}
+
+static int count_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+enum dpt_status dpt_pool_create(int threads, void (*thread_end)(void), struct dpt_pool **ret,
+                                struct dpt_err *err)
+{
+    if (threads < 1 || threads > DPT_POOL_THREADS_MAX)
+        return dpt_fail(err, DPT_EINVAL, "a stream takes 1 to %d threads, not %d",
+                        DPT_POOL_THREADS_MAX, threads);
+    struct dpt_pool *pool = aligned_alloc(64, sizeof *pool);
+    if (!pool)
+        return dpt_fail(err, DPT_ENOMEM, "thread pool");
+    memset(pool, 0, sizeof *pool);
+    atomic_store(&cores, count_cores());
+    pool->threads = threads;
+    pool->thread_end = thread_end;
+    atomic_fetch_add(&threads_total, threads);
+
+    /* Signals are for the program's threads, not for ours. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int failed = 0;
+    for (int i = 1; i < threads && !failed; i++) {
+        struct worker *w = &pool->workers[i];
+        *w = (struct worker){.pool = pool, .index = i};
+        failed = pthread_create(&w->thread, NULL, worker_main, w);
+        pool->started += !failed;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (failed) {
+        dpt_pool_destroy(&pool);
+        return dpt_fail_errno(err, failed, "start %d threads", threads - 1);
+    }
+    *ret = pool;
+    return DPT_OK;
+}
+
+void dpt_pool_destroy(struct dpt_pool **pool_p)
+{
+    struct dpt_pool *pool = *pool_p;
+    if (!pool)
+        return;
+    atomic_fetch_or(&pool->state, END);
+    futex_wake(&pool->state, INT_MAX, WAKE_WORKERS);
+    for (int i = 1; i <= pool->started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    atomic_fetch_sub(&threads_total, pool->threads);
+    free(pool);
+    *pool_p = NULL;
+}
+
+int dpt_pool_threads(const struct dpt_pool *pool)
+{
+    return pool->threads;
+}
+
+/* Waits until every worker that entered the (closed) loop has left it. */
+static void wait_for_workers(struct dpt_pool *pool)
+{
+    int left = spins();
+    for (;;) {
+        uint32_t s = atomic_load(&pool->state);
+        if (!(s & COUNT_MASK))
+            return;
+        if (left-- > 0) {
+            relax();
+            continue;
+        }
+        if (!(s & CALLER_SLEEPS)) {
+            atomic_fetch_or(&pool->state, CALLER_SLEEPS);
+            continue;
+        }
+        futex_wait(&pool->state, s, WAKE_CALLER);
+    }
+}
+
+void dpt_pool_run(struct dpt_pool *pool, int64_t items, dpt_pool_fn *fn, void *ctx)
+{
+    if (items <= 1 || pool->threads == 1) {
+        for (int64_t i = 0; i < items; i++)
+            fn(ctx, i, 0);
+        return;
+    }
+    pool->fn = fn;
+    pool->ctx = ctx;
+    pool->items = items;
+    atomic_store(&pool->next, 0);
+    uint32_t epoch = (atomic_load(&pool->state) >> EPOCH_SHIFT) + 1;
+    atomic_store(&pool->state, (epoch << EPOCH_SHIFT) | OPEN);
+    if (atomic_load(&pool->sleepers) > 0) {
+        int64_t wanted = items - 1;
+        futex_wake(&pool->state, wanted < INT_MAX ? (int)wanted : INT_MAX, WAKE_WORKERS);
+    }
+    run_items(pool, 0);
+    atomic_fetch_and(&pool->state, ~(uint32_t)OPEN);
+    wait_for_workers(pool);
+}

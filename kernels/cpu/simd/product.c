@@ -1,0 +1,61 @@
+/* A small product of matrices for attention's tiles, in registers: blocks of rows by up to four vectors of columns. */
+#include "kernels/cpu/simd/simd.h"
+
+/* Block sizes that fill the register file: 32 vectors of 16 lanes, or 16 of 8. They do not change bits. */
+#if defined(DPT_ISA_AVX512)
+enum { ROWS = 6, VECTORS = 4 };
+#elif defined(DPT_ISA_AVX2)
+enum { ROWS = 3, VECTORS = 2 };
+#else
+enum { ROWS = 1, VECTORS = 1 };
+#endif
+
+/* rows and vectors are constants at each call, so that the compiler unrolls all but the loop over k. */
+INLINE void block(const struct simd_product *p, bool accumulate, int64_t i, int64_t j,
+                  const int rows, const int vectors)
+{
+    v16 sum[ROWS][VECTORS];
+    const float *a = p->a + i * p->a_row, *b = p->b + j;
+    float *c = p->c + i * p->ldc + j;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            sum[r][v] = accumulate ? v_load(c + r * p->ldc + v * LANES) : v_set(0.0f);
+    for (int64_t k = 0; k < p->k; k++) {
+        v16 from[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            from[v] = v_load(b + k * p->ldb + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            v16 x = v_set(a[r * p->a_row + k * p->a_col]);
+#pragma GCC unroll 8
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = v_fma(x, from[v], sum[r][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < vectors; v++)
+            v_store(c + r * p->ldc + v * LANES, sum[r][v]);
+}
+
+INLINE void columns(const struct simd_product *p, bool accumulate, int64_t j, const int vectors)
+{
+    int64_t i = 0;
+    for (; i + ROWS <= p->rows; i += ROWS)
+        block(p, accumulate, i, j, ROWS, vectors);
+    for (; i < p->rows; i++)
+        block(p, accumulate, i, j, 1, vectors);
+}
+
+void SIMD(product)(const struct simd_product *p, bool accumulate)
+{
+    int64_t j = 0;
+    for (; j + VECTORS * LANES <= p->cols; j += VECTORS * LANES)
+        columns(p, accumulate, j, VECTORS);
+    for (; j < p->cols; j += LANES)
+        columns(p, accumulate, j, 1);
+}

@@ -1,0 +1,80 @@
+/* Kernels around the products: a tile's way into the result, transposition, sums of columns, softmax of the head. */
+#include "kernels/cpu/simd/simd.h"
+
+void SIMD(tile_store)(const struct dpt_tile *t)
+{
+    for (int64_t r = 0; r < t->rows; r++) {
+        const float *from = t->tile + r * t->cols;
+        float *to = t->c + r * t->ldc;
+        FOR_LANES(j, n, t->cols)
+        {
+            v16 x = v_get(from + j, n, 0.0f);
+            if (t->bias)
+                x = v_add(x, v_get(t->bias + j, n, 0.0f));
+            if (t->accumulate)
+                x = v_add(v_get(to + j, n, 0.0f), x);
+            v_put(to + j, n, x);
+            if (t->gelu)
+                v_put(t->gelu + r * t->ldc + j, n, v_gelu(x));
+        }
+    }
+}
+
+/* Blocks of 16 x 16, so that each cache line of either side is used whole. */
+void SIMD(transpose)(int64_t rows, int64_t cols, const float *src, int64_t ld, float *dst,
+                     int64_t ld_dst)
+{
+    enum { BLOCK = 16 };
+    for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
+        int64_t i1 = i0 + BLOCK < rows ? i0 + BLOCK : rows;
+        for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
+            int64_t j1 = j0 + BLOCK < cols ? j0 + BLOCK : cols;
+            for (int64_t j = j0; j < j1; j++)
+                for (int64_t i = i0; i < i1; i++)
+                    dst[j * ld_dst + i] = src[i * ld + j];
+        }
+    }
+}
+
+void SIMD(column_sums)(int64_t rows, int64_t cols, const float *x, int64_t ld, bool accumulate,
+                       float *ret)
+{
+    FOR_LANES(j, n, cols)
+    {
+        v16 sum = v_set(0.0f);
+        for (int64_t r = 0; r < rows; r++)
+            sum = v_add(sum, v_get(x + r * ld + j, n, 0.0f));
+        if (accumulate)
+            sum = v_add(v_get(ret + j, n, 0.0f), sum);
+        v_put(ret + j, n, sum);
+    }
+}
+
+void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum)
+{
+    v16 most = v_set(*max);
+    FOR_LANES(j, count, n)
+    {
+        most = v_max(most, v_get(x + j, count, *max));
+    }
+    float new_max = v_greatest(most);
+    v16 shift = v_set(new_max), total = v_set(0.0f);
+    FOR_LANES(j, count, n)
+    {
+        total = v_add(total, v_exp(v_sub(v_get(x + j, count, -INFINITY), shift)));
+    }
+    float factor[LANES];
+    v_store(factor, v_exp(v_set(*max - new_max)));
+    *sum = fmaf(*sum, factor[0], v_sum(total));
+    *max = new_max;
+}
+
+void SIMD(softmax_grad)(int64_t n, float *x, float lse, float scale)
+{
+    v16 shift = v_set(lse), factor = v_set(scale);
+    FOR_LANES(j, count, n)
+    {
+        v16 p = v_exp(v_sub(v_get(x + j, count, 0.0f), shift));
+        v_put(x + j, count, v_mul(p, factor));
+    }
+}

@@ -1,0 +1,55 @@
+/* The kernels of one instruction set, gathered by table.c. Meanings: kernels/cpu/kernels.h. */
+#ifndef DPT_KERNELS_CPU_SIMD_SIMD_H
+#define DPT_KERNELS_CPU_SIMD_SIMD_H
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd/lanes.h"
+
+#define SIMD(name) DPT_ISA_NAME(dpt_simd_##name)
+
+void SIMD(tile_store)(const struct dpt_tile *t);
+void SIMD(transpose)(int64_t rows, int64_t cols, const float *src, int64_t ld, float *dst,
+                     int64_t ld_dst);
+void SIMD(column_sums)(int64_t rows, int64_t cols, const float *x, int64_t ld, bool accumulate,
+                       float *ret);
+void SIMD(norm)(const struct dpt_norm_rows *a);
+void SIMD(norm_grad)(const struct dpt_norm_grad_rows *a);
+void SIMD(gelu)(int64_t n, const float *x, float *y);
+void SIMD(gelu_grad)(int64_t n, const float *x, const float *dy, float *dx);
+void SIMD(add)(int64_t n, const float *a, const float *b, float *dst);
+void SIMD(fill)(int64_t n, float value, float *dst);
+void SIMD(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const float *a,
+                    const float *b, float *y);
+void SIMD(adamw)(const struct dpt_adamw *a);
+double SIMD(sumsq)(int64_t n, const float *x);
+size_t SIMD(attention_work)(int64_t t, int64_t hd, bool backward);
+void SIMD(attention)(const struct dpt_head_rows *a);
+void SIMD(attention_grad)(const struct dpt_head_rows *a);
+void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum);
+void SIMD(softmax_grad)(int64_t n, float *x, float lse, float scale);
+
+/* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows of b and c lie ldb and
+ * ldc apart, cols is a multiple of 16. Each result is one chain of fma in the order of k. */
+struct simd_product {
+    int64_t rows, cols, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
+};
+void SIMD(product)(const struct simd_product *p, bool accumulate);
+
+/* ret[i] = 1/(1-p) where element first+i of the mask is kept, else 0. */
+void SIMD(drop_factors)(int64_t n, const struct dpt_dropout *d, uint64_t first, float *ret);
+
+/* x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of GELU without tanh's cancellation. */
+INLINE v16 v_gelu(v16 x)
+{
+    const v16 a = v_set(-1.5957691216057308f), b = v_set(-1.5957691216057308f * 0.044715f);
+    v16 minus_2u = v_mul(x, v_fma(b, v_mul(x, x), a));
+    return v_div(x, v_add(v_set(1.0f), v_exp(minus_2u)));
+}
+
+#endif

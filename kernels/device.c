@@ -1,0 +1,80 @@
+/* Dispatch of device.h to the device's vtable, and the account of device memory. */
+#include "kernels/device.h"
+
+#include "kernels/device_impl.h"
+
+void dpt_device_destroy(struct dpt_device **dev)
+{
+    if (!*dev)
+        return;
+    (*dev)->vtable->destroy(*dev);
+    *dev = NULL;
+}
+
+const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev)
+{
+    return dev->vtable->ops;
+}
+
+const char *dpt_device_fingerprint(const struct dpt_device *dev)
+{
+    return dev->fingerprint;
+}
+
+enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
+                                 struct dpt_err *err)
+{
+    DPT_TRY(dev->vtable->alloc(dev, bytes, ret, err));
+    size_t now = atomic_fetch_add(&dev->bytes, bytes) + bytes;
+    size_t peak = atomic_load(&dev->bytes_peak);
+    while (now > peak && !atomic_compare_exchange_weak(&dev->bytes_peak, &peak, now)) {
+    }
+    return DPT_OK;
+}
+
+void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    if (!ptr)
+        return;
+    dev->vtable->free(dev, ptr, bytes);
+    atomic_fetch_sub(&dev->bytes, bytes);
+}
+
+size_t dpt_device_bytes(const struct dpt_device *dev)
+{
+    return atomic_load(&dev->bytes);
+}
+
+size_t dpt_device_bytes_peak(const struct dpt_device *dev)
+{
+    return atomic_load(&dev->bytes_peak);
+}
+
+enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,
+                                  struct dpt_err *err)
+{
+    return dev->vtable->stream_create(dev, threads, ret, err);
+}
+
+void dpt_stream_destroy(struct dpt_stream **stream)
+{
+    if (!*stream)
+        return;
+    (*stream)->device->vtable->stream_destroy(*stream);
+    *stream = NULL;
+}
+
+void dpt_stream_prepare_begin(struct dpt_stream *stream)
+{
+    stream->device->vtable->prepare_begin(stream);
+}
+
+enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
+{
+    return stream->device->vtable->prepare_end(stream, err);
+}
+
+enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err)
+{
+    return stream->device->vtable->sync(stream, err);
+}

@@ -1,0 +1,37 @@
+/* What a device gives to kernels/device.c: one small const vtable per kind. Only kernels/ includes this. */
+#ifndef DPT_KERNELS_DEVICE_IMPL_H
+#define DPT_KERNELS_DEVICE_IMPL_H
+
+#include "kernels/device.h"
+
+#include <stdatomic.h>
+
+/* Semantics are those of the functions of device.h with the same name. */
+struct dpt_device_vtable {
+    const struct dpt_ops *ops;
+    void (*destroy)(struct dpt_device *dev);
+    enum dpt_status (*alloc)(struct dpt_device *dev, size_t bytes, void **ret, struct dpt_err *err);
+    void (*free)(struct dpt_device *dev, void *ptr, size_t bytes);
+    enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, struct dpt_stream **ret,
+                                     struct dpt_err *err);
+    void (*stream_destroy)(struct dpt_stream *stream);
+    void (*prepare_begin)(struct dpt_stream *stream);
+    enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
+    enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
+};
+
+enum { DPT_DEVICE_FINGERPRINT_BYTES = 128 };
+
+/* First member of every device. */
+struct dpt_device {
+    const struct dpt_device_vtable *vtable;
+    char fingerprint[DPT_DEVICE_FINGERPRINT_BYTES];
+    atomic_size_t bytes, bytes_peak;
+};
+
+/* First member of every stream. */
+struct dpt_stream {
+    struct dpt_device *device;
+};
+
+#endif
