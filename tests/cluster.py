@@ -430,7 +430,8 @@ class Cluster:
         return [lines[s] for s in sorted(lines)]
 
     def wait_step(self, step, timeout, alive=True):
-        """Waits until some node has logged a step >= `step`; with `alive`, fails at once when every worker has ended."""
+        """Waits until some node has logged `step` or a later one; fails at once when every worker has ended (unless
+        `alive` is False)."""
         def reached():
             if self.step() >= step:
                 return True
@@ -472,7 +473,7 @@ class Cluster:
         print(f"cluster {self.root}: processes that would not die: {self.pids()}", file=sys.stderr)
 
     def check_nothing_left(self, timeout=5):
-        """After the workers and the server have ended: no process of theirs lives, no attempt at a checkpoint lies about."""
+        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about."""
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []
