@@ -1,0 +1,238 @@
+/* GPT-2's table: sizes, names, layout; config.json; what is refused. No device. */
+#include "worker/model/model.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct dpt_err err;
+
+static struct dpt_config sized(int layer, int head, int embd, int context, int vocab)
+{
+    static struct dpt_config config;
+    memset(&config, 0, sizeof config);
+    strcpy(config.model.name, "gpt2");
+    config.model.n_layer = layer;
+    config.model.n_head = head;
+    config.model.n_embd = embd;
+    config.model.context = context;
+    config.model.vocab = vocab;
+    return config;
+}
+
+static struct dpt_model *make(int layer, int head, int embd, int context, int vocab)
+{
+    struct dpt_config config = sized(layer, head, embd, context, vocab);
+    struct dpt_model *model = NULL;
+    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
+    return model;
+}
+
+static void known_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        int layer, head, embd;
+        int64_t count;
+    } cases[] = {
+        {12, 12, 768, 124439808},
+        {24, 16, 1024, 354823168},
+        {36, 20, 1280, 774030080},
+        {48, 25, 1600, 1557611200},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_model *model = make(cases[i].layer, cases[i].head, cases[i].embd, 1024, 50257);
+        assert_int_equal(dpt_model_param_count(model), cases[i].count);
+        assert_int_equal(dpt_model_n_units(model), cases[i].layer + 2);
+        assert_int_equal(dpt_model_n_params(model), 4 + 12 * cases[i].layer);
+        assert_int_equal(dpt_model_vocab(model), 50257);
+        dpt_model_destroy(&model);
+        assert_null(model);
+        dpt_model_destroy(&model);
+    }
+}
+
+/* Units tile the flat vector in blocks; tensors tile their unit from its start. */
+static void layout(void **state)
+{
+    (void)state;
+    struct dpt_model *model = make(3, 5, 35, 19, 101);
+    int64_t at = 0, count = 0;
+    int param = 0;
+    for (int u = 0; u < dpt_model_n_units(model); u++) {
+        const struct dpt_unit *unit = dpt_model_unit(model, u);
+        assert_int_equal(unit->offset, at);
+        assert_int_equal(unit->numel % DPT_BLOCK, 0);
+        assert_int_equal(unit->first_param, param);
+        int64_t inside = unit->offset;
+        for (int k = 0; k < unit->n_params; k++, param++) {
+            const struct dpt_param *p = dpt_model_param(model, param);
+            assert_int_equal(p->unit, u);
+            assert_int_equal(p->offset, inside);
+            assert_int_equal(p->numel, p->ndim == 2 ? p->dim[0] * p->dim[1] : p->dim[0]);
+            assert_int_equal(p->decay, p->ndim == 2);
+            inside += p->numel;
+            count += p->numel;
+        }
+        assert_true(unit->offset + unit->numel - inside < DPT_BLOCK);
+        at += unit->numel;
+    }
+    assert_int_equal(param, dpt_model_n_params(model));
+    assert_int_equal(at, dpt_model_flat_numel(model));
+    assert_int_equal(count, dpt_model_param_count(model));
+    dpt_model_destroy(&model);
+}
+
+static const struct dpt_param *find(const struct dpt_model *model, const char *name)
+{
+    for (int i = 0; i < dpt_model_n_params(model); i++)
+        if (strcmp(dpt_model_param(model, i)->name, name) == 0)
+            return dpt_model_param(model, i);
+    fail_msg("no tensor '%s'", name);
+    return NULL;
+}
+
+static void check_param(const struct dpt_model *model, const char *name, int64_t rows, int64_t cols,
+                        enum dpt_init init, double std)
+{
+    const struct dpt_param *p = find(model, name);
+    assert_int_equal(p->ndim, cols > 0 ? 2 : 1);
+    assert_int_equal(p->dim[0], rows);
+    assert_int_equal(p->dim[1], cols);
+    assert_int_equal(p->init, init);
+    assert_true(fabs((double)p->init_std - std) < 1e-9);
+}
+
+/* Names, orientation and initial values as Hugging Face's GPT2LMHeadModel has them. */
+static void names(void **state)
+{
+    (void)state;
+    struct dpt_model *model = make(12, 12, 768, 1024, 50257);
+    const double residual = 0.02 / sqrt(24.0);
+    check_param(model, "transformer.wte.weight", 50257, 768, DPT_INIT_NORMAL, (double)0.02f);
+    check_param(model, "transformer.wpe.weight", 1024, 768, DPT_INIT_NORMAL, (double)0.02f);
+    check_param(model, "transformer.h.0.ln_1.weight", 768, 0, DPT_INIT_ONE, 0.0);
+    check_param(model, "transformer.h.0.ln_1.bias", 768, 0, DPT_INIT_ZERO, 0.0);
+    check_param(model, "transformer.h.3.attn.c_attn.weight", 768, 2304, DPT_INIT_NORMAL,
+                (double)0.02f);
+    check_param(model, "transformer.h.3.attn.c_attn.bias", 2304, 0, DPT_INIT_ZERO, 0.0);
+    check_param(model, "transformer.h.11.attn.c_proj.weight", 768, 768, DPT_INIT_NORMAL, residual);
+    check_param(model, "transformer.h.11.attn.c_proj.bias", 768, 0, DPT_INIT_ZERO, 0.0);
+    check_param(model, "transformer.h.5.ln_2.weight", 768, 0, DPT_INIT_ONE, 0.0);
+    check_param(model, "transformer.h.5.mlp.c_fc.weight", 768, 3072, DPT_INIT_NORMAL,
+                (double)0.02f);
+    check_param(model, "transformer.h.5.mlp.c_fc.bias", 3072, 0, DPT_INIT_ZERO, 0.0);
+    check_param(model, "transformer.h.5.mlp.c_proj.weight", 3072, 768, DPT_INIT_NORMAL, residual);
+    check_param(model, "transformer.h.5.mlp.c_proj.bias", 768, 0, DPT_INIT_ZERO, 0.0);
+    check_param(model, "transformer.ln_f.weight", 768, 0, DPT_INIT_ONE, 0.0);
+    check_param(model, "transformer.ln_f.bias", 768, 0, DPT_INIT_ZERO, 0.0);
+    dpt_model_destroy(&model);
+}
+
+/* 16 C + H + 4 floats a token and layer, and two more of C; nothing but alignment on top. */
+static void memory(void **state)
+{
+    (void)state;
+    struct dpt_model *model = make(12, 12, 768, 1024, 50257);
+    const size_t n = 4 * 64, c = 768;
+    assert_int_equal(dpt_model_saved_bytes(model, 4, 64), 4 * n * (12 * (16 * c + 12 + 4) + 2 * c));
+    assert_int_equal(dpt_model_scratch_bytes(model, 4, 64), 4 * n * (6 * c + 2));
+    dpt_model_destroy(&model);
+    model = make(1, 1, 1, 1, 1);
+    assert_int_equal(dpt_model_saved_bytes(model, 1, 1) % 64, 0);
+    assert_int_equal(dpt_model_scratch_bytes(model, 1, 1) % 64, 0);
+    dpt_model_destroy(&model);
+}
+
+static void check_integer(const json_t *json, const char *key, json_int_t value)
+{
+    const json_t *item = json_object_get(json, key);
+    assert_true(json_is_integer(item));
+    assert_int_equal(json_integer_value(item), value);
+}
+
+static void hf_config(void **state)
+{
+    (void)state;
+    struct dpt_config config = sized(2, 3, 48, 32, 67);
+    config.model.dropout = 0.1;
+    struct dpt_model *model = NULL;
+    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
+    char *text = NULL;
+    assert_int_equal(dpt_model_hf_config(model, &text, &err), DPT_OK);
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    check_integer(json, "n_layer", 2);
+    check_integer(json, "n_head", 3);
+    check_integer(json, "n_embd", 48);
+    check_integer(json, "n_ctx", 32);
+    check_integer(json, "n_positions", 32);
+    check_integer(json, "vocab_size", 67);
+    assert_string_equal(json_string_value(json_object_get(json, "model_type")), "gpt2");
+    assert_string_equal(json_string_value(json_object_get(json, "activation_function")),
+                        "gelu_new");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(json, "architectures"), 0)),
+        "GPT2LMHeadModel");
+    assert_true(json_is_true(json_object_get(json, "tie_word_embeddings")));
+    assert_true(json_real_value(json_object_get(json, "layer_norm_epsilon")) == 1e-5);
+    assert_true(json_real_value(json_object_get(json, "resid_pdrop")) == 0.1);
+    assert_true(json_is_null(json_object_get(json, "eos_token_id")));
+    json_decref(json);
+    free(text);
+    dpt_model_destroy(&model);
+
+    model = make(1, 1, 8, 8, 50257);
+    assert_int_equal(dpt_model_hf_config(model, &text, &err), DPT_OK);
+    assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
+    free(text);
+    dpt_model_destroy(&model);
+}
+
+static void refuse(struct dpt_config config, const char *named)
+{
+    struct dpt_model *model = NULL;
+    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_ECONFIG);
+    assert_null(model);
+    assert_non_null(strstr(err.text, named));
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    refuse(sized(0, 3, 48, 32, 67), "model.n_layer");
+    refuse(sized(DPT_UNITS_MAX - 1, 3, 48, 32, 67), "model.n_layer");
+    refuse(sized(2, 5, 48, 32, 67), "model.n_head");
+    refuse(sized(2, 0, 48, 32, 67), "model.n_head");
+    refuse(sized(2, 3, 0, 32, 67), "model.n_embd");
+    refuse(sized(2, 3, 48, 0, 67), "model.context");
+    refuse(sized(2, 3, 48, 32, 0), "model.vocab");
+    struct dpt_config config = sized(2, 3, 48, 32, 67);
+    config.model.dropout = 1.0;
+    refuse(config, "model.dropout");
+    config.model.dropout = NAN;
+    refuse(config, "model.dropout");
+    config = sized(2, 3, 48, 32, 67);
+    strcpy(config.model.name, "gpt3");
+    refuse(config, "gpt3");
+    config = sized(2, 3, 48, 32, 67);
+    strcpy(config.model.init_from, "some/where");
+    refuse(config, "model.init_from");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_sizes), cmocka_unit_test(layout),    cmocka_unit_test(names),
+        cmocka_unit_test(memory),      cmocka_unit_test(hf_config), cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,145 @@
+/* A small model with its memory (rig.h). */
+#include "rig.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5 };
+
+static struct dpt_err err;
+
+static void *guarded(size_t bytes)
+{
+    uint8_t *p = aligned_alloc(64, (bytes + GUARD_BYTES + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, GUARD, bytes + GUARD_BYTES);
+    return p;
+}
+
+static void check_guard(const void *p, size_t bytes)
+{
+    const uint8_t *guard = (const uint8_t *)p + bytes;
+    for (int i = 0; i < GUARD_BYTES; i++)
+        assert_int_equal(guard[i], GUARD);
+}
+
+static float *floats(int64_t n)
+{
+    float *p = aligned_alloc(64, ((size_t)n * sizeof *p + 63) / 64 * 64);
+    assert_non_null(p);
+    return p;
+}
+
+static void fill_weights(struct rig *rig)
+{
+    memset(rig->flat, 0, (size_t)rig->numel * sizeof(float));
+    for (int i = 0; i < dpt_model_n_params(rig->model); i++) {
+        const struct dpt_param *p = dpt_model_param(rig->model, i);
+        const float mean = p->init == DPT_INIT_ONE ? 1.0f : 0.0f;
+        rig->ops->fill_normal(rig->stream, p->numel,
+                              dpt_rng_key(SEED, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0, mean, 0.15f,
+                              rig->flat + p->offset);
+    }
+    assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+}
+
+static void fill_tokens(struct rig *rig)
+{
+    const struct dpt_rng_key key = dpt_rng_key(SEED, DPT_RNG_TEST, 1, 1, 0);
+    for (int64_t i = 0; i < rig->n; i++) {
+        uint32_t block[4];
+        dpt_philox(key, (uint64_t)i, block);
+        rig->tokens[i] = (int32_t)(block[0] % (uint32_t)rig->config.model.vocab);
+        rig->targets[i] = (int32_t)(block[1] % (uint32_t)rig->config.model.vocab);
+    }
+}
+
+void rig_open(struct rig *rig, const struct rig_size *size)
+{
+    memset(rig, 0, sizeof *rig);
+    strcpy(rig->config.model.name, "gpt2");
+    rig->config.model.n_layer = size->n_layer;
+    rig->config.model.n_head = size->n_head;
+    rig->config.model.n_embd = size->n_embd;
+    rig->config.model.context = size->context;
+    rig->config.model.vocab = size->vocab;
+    rig->config.model.dropout = size->dropout;
+    assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
+    assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);
+    rig->ops = dpt_device_ops(rig->dev);
+    rig->n = size->b * size->t;
+    rig->numel = dpt_model_flat_numel(rig->model);
+    rig->flat = floats(rig->numel);
+    rig->grad = floats(rig->numel);
+    rig->tokens = malloc((size_t)rig->n * sizeof *rig->tokens);
+    rig->targets = malloc((size_t)rig->n * sizeof *rig->targets);
+    assert_true(rig->tokens != NULL && rig->targets != NULL);
+    for (int64_t i = 0; i < rig->numel; i++)
+        rig->grad[i] = NAN;
+    for (int u = 0; u < dpt_model_n_units(rig->model); u++) {
+        rig->weights[u] = rig->flat + dpt_model_unit(rig->model, u)->offset;
+        rig->grads[u] = rig->grad + dpt_model_unit(rig->model, u)->offset;
+    }
+    fill_weights(rig);
+    fill_tokens(rig);
+    rig->saved_bytes = dpt_model_saved_bytes(rig->model, size->b, size->t);
+    rig->scratch_bytes = dpt_model_scratch_bytes(rig->model, size->b, size->t);
+    rig->slot = (struct dpt_slot){
+        .mode = DPT_MODE_TRAIN,
+        .seed = SEED,
+        .b = size->b,
+        .t = size->t,
+        .tokens = rig->tokens,
+        .targets = rig->targets,
+        .weights = rig->weights,
+        .grads = rig->grads,
+        .dloss = 1.0f / (float)rig->n,
+        .saved = guarded(rig->saved_bytes),
+        .scratch = guarded(rig->scratch_bytes),
+        .losses = floats(rig->n),
+    };
+}
+
+void rig_close(struct rig *rig)
+{
+    check_guard(rig->slot.saved, rig->saved_bytes);
+    check_guard(rig->slot.scratch, rig->scratch_bytes);
+    free(rig->slot.saved);
+    free(rig->slot.scratch);
+    free(rig->slot.losses);
+    free(rig->tokens);
+    free(rig->targets);
+    free(rig->flat);
+    free(rig->grad);
+    dpt_model_destroy(&rig->model);
+    dpt_stream_destroy(&rig->stream);
+    dpt_device_destroy(&rig->dev);
+}
+
+double rig_mean_loss(const struct rig *rig)
+{
+    double sum = 0.0;
+    for (int64_t i = 0; i < rig->n; i++)
+        sum += (double)rig->slot.losses[i];
+    return sum / (double)rig->n;
+}
+
+double rig_run(struct rig *rig)
+{
+    const int units = dpt_model_n_units(rig->model);
+    for (int u = 0; u < units; u++)
+        dpt_model_forward(rig->model, rig->ops, rig->stream, u, &rig->slot);
+    if (rig->slot.mode == DPT_MODE_TRAIN)
+        for (int u = units - 1; u >= 0; u--)
+            dpt_model_backward(rig->model, rig->ops, rig->stream, u, &rig->slot);
+    assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+    return rig_mean_loss(rig);
+}

@@ -1,0 +1,42 @@
+/* A small model with its memory, for the tests of models and optimizers. Every failure ends the
+ * test (cmocka). */
+#ifndef DPT_TESTS_WORKER_MODEL_RIG_H
+#define DPT_TESTS_WORKER_MODEL_RIG_H
+
+#include "worker/model/model.h"
+
+struct rig_size {
+    int n_layer, n_head, n_embd, context, vocab;
+    int64_t b, t;
+    double dropout;
+    int threads;
+};
+
+/* Owns everything. saved and scratch end in guard words, which rig_close checks. */
+struct rig {
+    struct dpt_config config;
+    struct dpt_model *model;
+    struct dpt_device *dev;
+    const struct dpt_ops *ops;
+    struct dpt_stream *stream;
+    int64_t n, numel; /* B*T; of the flat vectors */
+    float *flat, *grad;
+    const float *weights[DPT_UNITS_MAX];
+    float *grads[DPT_UNITS_MAX];
+    int32_t *tokens, *targets;
+    struct dpt_slot slot; /* ready to run: TRAIN, seed 5, step 0, slot 0, dloss 1/N, no announce */
+    size_t saved_bytes, scratch_bytes;
+};
+
+/* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.
+ * Gradients: filled with NaN, to show that they are overwritten. */
+void rig_open(struct rig *rig, const struct rig_size *size);
+void rig_close(struct rig *rig);
+
+/* All units forward, and backward in TRAIN mode, then sync. Returns the mean loss. */
+double rig_run(struct rig *rig);
+
+/* Mean loss at the present weights in the slot's mode. */
+double rig_mean_loss(const struct rig *rig);
+
+#endif

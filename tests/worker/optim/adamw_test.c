@@ -1,0 +1,164 @@
+/* AdamW over ranges: against the textbook in double, decay by tensor, padding untouched, the same
+ * bits however the range is cut. */
+#include "worker/optim/optim.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct dpt_err err;
+
+struct rig {
+    struct dpt_config config;
+    struct dpt_model *model;
+    struct dpt_device *dev;
+    struct dpt_stream *stream;
+    int64_t numel;
+    float *param, *grad, *m, *v;
+};
+
+static float *floats(int64_t n)
+{
+    float *p = aligned_alloc(64, (size_t)n * sizeof *p);
+    assert_non_null(p);
+    return p;
+}
+
+static void rig_open(struct rig *rig)
+{
+    memset(rig, 0, sizeof *rig);
+    strcpy(rig->config.model.name, "gpt2");
+    rig->config.model.n_layer = 2;
+    rig->config.model.n_head = 3;
+    rig->config.model.n_embd = 51;
+    rig->config.model.context = 37;
+    rig->config.model.vocab = 131;
+    rig->config.train.steps = 100;
+    rig->config.optimizer.lr = 1e-2;
+    rig->config.optimizer.min_lr = 1e-3;
+    rig->config.optimizer.schedule = DPT_SCHEDULE_COSINE;
+    rig->config.optimizer.warmup_steps = 2;
+    rig->config.optimizer.beta1 = 0.9;
+    rig->config.optimizer.beta2 = 0.95;
+    rig->config.optimizer.eps = 1e-8;
+    rig->config.optimizer.weight_decay = 0.1;
+    assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
+    assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(rig->dev, 2, &rig->stream, &err), DPT_OK);
+    rig->numel = dpt_model_flat_numel(rig->model);
+    float **all[] = {&rig->param, &rig->grad, &rig->m, &rig->v};
+    for (int i = 0; i < 4; i++) {
+        *all[i] = floats(rig->numel);
+        dpt_device_ops(rig->dev)->fill_normal(rig->stream, rig->numel,
+                                              dpt_rng_key(1, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0,
+                                              0.0f, 0.1f, *all[i]);
+    }
+    assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+    for (int64_t i = 0; i < rig->numel; i++)
+        rig->v[i] = rig->v[i] * rig->v[i];
+}
+
+static void rig_close(struct rig *rig)
+{
+    free(rig->param);
+    free(rig->grad);
+    free(rig->m);
+    free(rig->v);
+    dpt_model_destroy(&rig->model);
+    dpt_stream_destroy(&rig->stream);
+    dpt_device_destroy(&rig->dev);
+}
+
+static void update(struct rig *rig, int64_t step, int64_t first, int64_t end)
+{
+    dpt_optim_adamw(&rig->config, rig->model, dpt_device_ops(rig->dev), rig->stream, step, 0.5f,
+                    first, end, rig->param, rig->grad, rig->m, rig->v);
+    assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+}
+
+/* The tensor that holds element i, or NULL for padding. */
+static const struct dpt_param *holder(const struct dpt_model *model, int64_t i)
+{
+    for (int p = 0; p < dpt_model_n_params(model); p++) {
+        const struct dpt_param *param = dpt_model_param(model, p);
+        if (i >= param->offset && i < param->offset + param->numel)
+            return param;
+    }
+    return NULL;
+}
+
+static void textbook(void **state)
+{
+    (void)state;
+    struct rig before, after;
+    rig_open(&before);
+    rig_open(&after);
+    const int64_t step = 5;
+    update(&after, step, 0, after.numel);
+    const double lr = dpt_lr(&before.config, step);
+    const double bias1 = 1.0 - pow(0.9, (double)step + 1.0);
+    const double bias2 = 1.0 - pow(0.95, (double)step + 1.0);
+    for (int64_t i = 0; i < before.numel; i++) {
+        const struct dpt_param *tensor = holder(before.model, i);
+        if (tensor == NULL) {
+            assert_true(before.param[i] == after.param[i] && before.m[i] == after.m[i] &&
+                        before.v[i] == after.v[i]);
+            continue;
+        }
+        const double g = 0.5 * (double)before.grad[i];
+        const double m = 0.9 * (double)before.m[i] + 0.1 * g;
+        const double v = 0.95 * (double)before.v[i] + 0.05 * g * g;
+        double p = (double)before.param[i];
+        if (tensor->ndim == 2)
+            p -= lr * 0.1 * p;
+        p -= lr * (m / bias1) / (sqrt(v / bias2) + 1e-8);
+        assert_true(fabs((double)after.m[i] - m) <= 1e-6 * (fabs(m) + 1e-2));
+        assert_true(fabs((double)after.v[i] - v) <= 1e-6 * (v + 1e-4));
+        if (!(fabs((double)after.param[i] - p) <= 1e-6 * (fabs(p) + 1e-1)))
+            fail_msg("element %lld of %s: %.9g, expected %.9g", (long long)i, tensor->name,
+                     (double)after.param[i], p);
+    }
+    rig_close(&before);
+    rig_close(&after);
+}
+
+/* Cuts at odd places, inside tensors and padding, empty ranges among them. */
+static void any_range(void **state)
+{
+    (void)state;
+    struct rig whole, parts;
+    rig_open(&whole);
+    rig_open(&parts);
+    for (int64_t step = 0; step < 3; step++) {
+        update(&whole, step, 0, whole.numel);
+        int64_t at = 0, width = 1;
+        while (at < parts.numel) {
+            const int64_t end = at + width < parts.numel ? at + width : parts.numel;
+            update(&parts, step, at, at);
+            update(&parts, step, at, end);
+            at = end;
+            width = (width * 7 + 3) % 5003;
+        }
+    }
+    const size_t bytes = (size_t)whole.numel * sizeof(float);
+    assert_memory_equal(whole.param, parts.param, bytes);
+    assert_memory_equal(whole.m, parts.m, bytes);
+    assert_memory_equal(whole.v, parts.v, bytes);
+    rig_close(&whole);
+    rig_close(&parts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(textbook),
+        cmocka_unit_test(any_range),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

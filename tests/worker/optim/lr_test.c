@@ -1,0 +1,119 @@
+/* Learning rate: warm-up and its edges, the three schedules, the ends. Clipping. */
+#include "worker/optim/optim.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static struct dpt_config config_of(enum dpt_schedule schedule, int64_t warmup, int64_t steps)
+{
+    static struct dpt_config config;
+    config.optimizer.lr = 3e-4;
+    config.optimizer.min_lr = 3e-5;
+    config.optimizer.schedule = schedule;
+    config.optimizer.warmup_steps = warmup;
+    config.train.steps = steps;
+    return config;
+}
+
+static void near(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-15))
+        fail_msg("%.17g, expected %.17g", a, b);
+}
+
+static void warmup(void **state)
+{
+    (void)state;
+    static const enum dpt_schedule schedules[] = {DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR,
+                                                  DPT_SCHEDULE_COSINE};
+    for (int i = 0; i < 3; i++) {
+        const struct dpt_config config = config_of(schedules[i], 10, 100);
+        near(dpt_lr(&config, 0), 3e-5);
+        near(dpt_lr(&config, 4), 1.5e-4);
+        assert_true(dpt_lr(&config, 9) == 3e-4);
+        assert_true(dpt_lr(&config, 10) == 3e-4);
+    }
+    const struct dpt_config one = config_of(DPT_SCHEDULE_COSINE, 1, 100);
+    assert_true(dpt_lr(&one, 0) == 3e-4);
+    const struct dpt_config none = config_of(DPT_SCHEDULE_COSINE, 0, 100);
+    assert_true(dpt_lr(&none, 0) == 3e-4);
+    assert_true(dpt_lr(&none, 1) < 3e-4);
+}
+
+static void constant(void **state)
+{
+    (void)state;
+    const struct dpt_config config = config_of(DPT_SCHEDULE_CONSTANT, 0, 100);
+    for (int64_t step = 0; step < 200; step++)
+        assert_true(dpt_lr(&config, step) == 3e-4);
+}
+
+static void linear(void **state)
+{
+    (void)state;
+    const struct dpt_config config = config_of(DPT_SCHEDULE_LINEAR, 10, 111);
+    near(dpt_lr(&config, 60), (3e-4 + 3e-5) / 2);
+    near(dpt_lr(&config, 35), 3e-4 - (3e-4 - 3e-5) / 4);
+    assert_true(dpt_lr(&config, 110) == 3e-5);
+    assert_true(dpt_lr(&config, 500) == 3e-5);
+}
+
+static void cosine(void **state)
+{
+    (void)state;
+    const struct dpt_config config = config_of(DPT_SCHEDULE_COSINE, 10, 1011);
+    double before = 1.0;
+    for (int64_t step = 10; step <= 1010; step++) {
+        const double part = (double)(step - 10) / 1000.0;
+        const double lr = dpt_lr(&config, step);
+        near(lr, 3e-5 + (3e-4 - 3e-5) * 0.5 * (1.0 + cos(3.14159265358979323846 * part)));
+        assert_true(lr < before);
+        before = lr;
+    }
+    assert_true(dpt_lr(&config, 1010) == 3e-5);
+    assert_true(dpt_lr(&config, 1011) == 3e-5);
+}
+
+/* Runs that end during or right after the warm-up have nothing to decay over. */
+static void short_runs(void **state)
+{
+    (void)state;
+    const struct dpt_config within = config_of(DPT_SCHEDULE_COSINE, 10, 5);
+    near(dpt_lr(&within, 4), 1.5e-4);
+    const struct dpt_config at_end = config_of(DPT_SCHEDULE_COSINE, 10, 10);
+    assert_true(dpt_lr(&at_end, 9) == 3e-4);
+    const struct dpt_config one_left = config_of(DPT_SCHEDULE_LINEAR, 10, 11);
+    assert_true(dpt_lr(&one_left, 10) == 3e-4);
+    const struct dpt_config two_left = config_of(DPT_SCHEDULE_LINEAR, 10, 12);
+    assert_true(dpt_lr(&two_left, 10) == 3e-4);
+    assert_true(dpt_lr(&two_left, 11) == 3e-5);
+    const struct dpt_config single = config_of(DPT_SCHEDULE_COSINE, 0, 1);
+    assert_true(dpt_lr(&single, 0) == 3e-4);
+}
+
+static void clip(void **state)
+{
+    (void)state;
+    assert_true(dpt_clip_scale(100.0, 0.0) == 1.0f);
+    assert_true(dpt_clip_scale(0.0, 1.0) == 1.0f);
+    assert_true(dpt_clip_scale(0.5, 1.0) == 1.0f);
+    assert_true(dpt_clip_scale(1.0, 1.0) == 1.0f);
+    assert_true(dpt_clip_scale(2.0, 1.0) == (float)(1.0 / 2.000001));
+    assert_true(dpt_clip_scale(1.0 + 1e-9, 1.0) < 1.0f);
+    assert_true(dpt_clip_scale((double)INFINITY, 1.0) == 0.0f);
+    assert_true(isnan(dpt_clip_scale((double)NAN, 1.0)));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warmup), cmocka_unit_test(constant),   cmocka_unit_test(linear),
+        cmocka_unit_test(cosine), cmocka_unit_test(short_runs), cmocka_unit_test(clip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
