@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SUGGESTION_BYTES = 160, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
+enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
 
 /* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
  * than a path. */
@@ -60,32 +60,60 @@ static bool is_section(const char *path)
     return false;
 }
 
-/* "; did you mean 'train.steps'?" or "": a key of that name in another section, else the nearest
- * path or section. */
+/* Adds the names at one level to `ret_text`: the keys of a section ("train"), or what stands at the
+ * top (""). */
+static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
+{
+    char last[DPT_YAML_PATH_BYTES] = "";
+    size_t used =
+        (size_t)snprintf(ret_text, SUGGESTION_BYTES, "; %s%sknown: ", section[0] ? section : "",
+                         section[0] ? " keys " : "");
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const char *path = dpt_config_keys[i].path;
+        if (section[0] && !is_section_of(i, section))
+            continue;
+        const char *name = section[0] ? leaf_of(path) : path;
+        char word[DPT_YAML_PATH_BYTES];
+        (void)snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "."), name);
+        if (strcmp(word, last) == 0)
+            continue;
+        int n =
+            snprintf(ret_text + used, SUGGESTION_BYTES - used, "%s%s", last[0] ? ", " : "", word);
+        DPT_ASSERT(n > 0 && (size_t)n < SUGGESTION_BYTES - used); /* the table's names are short */
+        used += (size_t)n;
+        memcpy(last, word, sizeof last);
+    }
+}
+
+/* Takes `known` as the best guess when it is nearer than the best so far. */
+static void consider(const char *known, size_t distance, size_t *least,
+                     char best[DPT_YAML_PATH_BYTES])
+{
+    if (distance < *least || (distance == *least && !best[0])) {
+        *least = distance;
+        (void)snprintf(best, DPT_YAML_PATH_BYTES, "%s", known);
+    }
+}
+
+/* "; did you mean 'train.steps'?": a key of that name in another section, else the nearest path or
+ * section; when nothing is near, the names there are. */
 static void suggest(const char *path, char ret_text[SUGGESTION_BYTES])
 {
-    char best[DPT_YAML_PATH_BYTES] = "";
+    char best[DPT_YAML_PATH_BYTES] = "", section[DPT_YAML_PATH_BYTES];
     size_t least = 1 + strlen(path) / 4; /* more edits than that are no slip */
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *known = dpt_config_keys[i].path;
-        char section[DPT_YAML_PATH_BYTES];
+        bool same_leaf = strcmp(leaf_of(path), leaf_of(known)) == 0;
+        consider(known, same_leaf ? 0 : edit_distance(path, known), &least, best);
         (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(known, "."), known);
-        size_t distance = edit_distance(path, known);
-        if (strcmp(leaf_of(path), leaf_of(known)) == 0)
-            distance = 0;
-        if (distance < least || (distance == least && !best[0])) {
-            least = distance;
-            (void)snprintf(best, sizeof best, "%s", known);
-        }
-        distance = edit_distance(path, section);
-        if (distance < least || (distance == least && !best[0])) {
-            least = distance;
-            (void)snprintf(best, sizeof best, "%s", section);
-        }
+        consider(section, edit_distance(path, section), &least, best);
     }
-    ret_text[0] = '\0';
-    if (best[0])
+    if (best[0]) {
         (void)snprintf(ret_text, SUGGESTION_BYTES, "; did you mean '%s'?", best);
+        return;
+    }
+    (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(path, "."), path);
+    list_names(is_section(section) ? section : "", ret_text);
 }
 
 bool dpt_config_given(const struct dpt_config_load *load, const char *path)
@@ -95,6 +123,18 @@ bool dpt_config_given(const struct dpt_config_load *load, const char *path)
     return load->origin[i].line > 0 || load->origin[i].override >= 0;
 }
 
+/* Puts in front where key i was written. */
+static enum dpt_status wrap_where(const struct dpt_config_load *load, size_t i, struct dpt_err *err)
+{
+    const struct dpt_config_origin *origin = &load->origin[i];
+    if (origin->override >= 0)
+        return dpt_wrap(err, DPT_ECONFIG, "--set %.*s", SHOWN_BYTES,
+                        load->overrides[origin->override]);
+    if (origin->line > 0)
+        return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d", load->source, origin->line, origin->column);
+    return dpt_wrap(err, DPT_ECONFIG, "%s", load->source);
+}
+
 enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
                                   struct dpt_err *err, const char *fmt, ...)
 {
@@ -102,16 +142,27 @@ enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char
     va_start(ap, fmt);
     (void)dpt_vfail(err, DPT_ECONFIG, fmt, ap);
     va_end(ap);
-    size_t i = dpt_config_key_index(path);
-    DPT_ASSERT(i < dpt_config_n_keys);
-    const struct dpt_config_origin *origin = &load->origin[i];
-    if (origin->override >= 0)
-        return dpt_wrap(err, DPT_ECONFIG, "--set %.*s: %s", SHOWN_BYTES,
-                        load->overrides[origin->override], path);
-    if (origin->line > 0)
-        return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d: %s", load->source, origin->line,
-                        origin->column, path);
-    return dpt_wrap(err, DPT_ECONFIG, "%s: %s (default)", load->source, path);
+    (void)dpt_wrap(err, DPT_ECONFIG, "%s", path);
+    return wrap_where(load, dpt_config_key_index(path), err);
+}
+
+/* Defaults come before the file, the file before --set. */
+static bool is_written_before(const struct dpt_config_origin *a, const struct dpt_config_origin *b)
+{
+    if (a->override != b->override)
+        return a->override < b->override;
+    return a->line != b->line ? a->line < b->line : a->column < b->column;
+}
+
+enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const char *path,
+                                       const char *other, struct dpt_err *err, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    (void)dpt_vfail(err, DPT_ECONFIG, fmt, ap);
+    va_end(ap);
+    size_t i = dpt_config_key_index(path), j = dpt_config_key_index(other);
+    return wrap_where(load, is_written_before(&load->origin[i], &load->origin[j]) ? j : i, err);
 }
 
 /* An error about a pair of the YAML text, before or apart from a key of the table. */

@@ -48,6 +48,16 @@ void dpt_config_resolve(struct dpt_config_load *load)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
 }
 
+/* The multiples of `of` round `n`, as "28 or 32". */
+static void nearest_multiples(int n, int of, char ret_text[64])
+{
+    int below = n - n % of;
+    if (below > 0)
+        (void)snprintf(ret_text, 64, "%d or %d", below, below + of);
+    else
+        (void)snprintf(ret_text, 64, "%d", of);
+}
+
 static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
 {
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
@@ -91,44 +101,44 @@ static enum dpt_status check_names(const struct dpt_config_load *load, struct dp
 static enum dpt_status check_model(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    int over = c->model.n_embd % c->model.n_head;
-    if (over != 0) {
-        int below = c->model.n_embd - over;
-        return dpt_config_refuse(
-            load, "model.n_embd", err, "%d is not a multiple of model.n_head (%d); nearest: %d",
-            c->model.n_embd, c->model.n_head, below > 0 ? below : c->model.n_head);
+    if (c->model.n_embd % c->model.n_head != 0) {
+        char nearest[64];
+        nearest_multiples(c->model.n_embd, c->model.n_head, nearest);
+        return dpt_config_refuse_both(
+            load, "model.n_embd", "model.n_head", err,
+            "model.n_embd (%d) is not a multiple of model.n_head (%d); nearest: %s",
+            c->model.n_embd, c->model.n_head, nearest);
     }
     if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
         return dpt_config_refuse(load, "model.vocab", err,
                                  "%d is too small for byte tokens; at least %d, or auto",
                                  c->model.vocab, BYTES_VOCAB);
     if (c->train.seq_len > c->model.context)
-        return dpt_config_refuse(load, "train.seq_len", err,
-                                 "%d is longer than model.context; at most %d", c->train.seq_len,
-                                 c->model.context);
+        return dpt_config_refuse_both(
+            load, "train.seq_len", "model.context", err,
+            "train.seq_len (%d) is longer than model.context (%d); set it to at most that",
+            c->train.seq_len, c->model.context);
     return DPT_OK;
 }
 
 static enum dpt_status check_batch(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    int micro = c->train.micro_batch, over = c->train.global_batch % micro;
-    if (over != 0) {
-        int below = c->train.global_batch - over;
+    int slots = dpt_config_slots(c);
+    if (c->train.global_batch % c->train.micro_batch != 0) {
         char nearest[64];
-        if (below > 0)
-            (void)snprintf(nearest, sizeof nearest, "%d or %d", below, below + micro);
-        else
-            (void)snprintf(nearest, sizeof nearest, "%d", micro);
-        return dpt_config_refuse(load, "train.global_batch", err,
-                                 "%d is not a multiple of train.micro_batch (%d); nearest: %s",
-                                 c->train.global_batch, micro, nearest);
+        nearest_multiples(c->train.global_batch, c->train.micro_batch, nearest);
+        return dpt_config_refuse_both(
+            load, "train.global_batch", "train.micro_batch", err,
+            "train.global_batch (%d) is not a multiple of train.micro_batch (%d); nearest: %s",
+            c->train.global_batch, c->train.micro_batch, nearest);
     }
-    if (c->train.lanes > dpt_config_slots(c))
-        return dpt_config_refuse(
-            load, "train.lanes", err,
-            "%d is more than the slots of a step (global_batch / micro_batch = %d); at most %d",
-            c->train.lanes, dpt_config_slots(c), dpt_config_slots(c));
+    if (c->train.lanes > slots)
+        return dpt_config_refuse_both(
+            load, "train.lanes", "train.global_batch", err,
+            "train.lanes (%d) is more than the slots of a step (train.global_batch / "
+            "train.micro_batch = %d); set it to at most %d, or auto",
+            c->train.lanes, slots, slots);
     return DPT_OK;
 }
 
@@ -139,12 +149,14 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
     dpt_format_double(c->optimizer.lr, lr);
     dpt_format_double(c->optimizer.min_lr, min_lr);
     if (c->optimizer.warmup_steps > c->train.steps)
-        return dpt_config_refuse(load, "optimizer.warmup_steps", err,
-                                 "%lld is more than train.steps; at most %lld",
-                                 (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
+        return dpt_config_refuse_both(
+            load, "optimizer.warmup_steps", "train.steps", err,
+            "optimizer.warmup_steps (%lld) is more than train.steps (%lld); set it to at most that",
+            (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
     if (c->optimizer.min_lr > c->optimizer.lr)
-        return dpt_config_refuse(load, "optimizer.min_lr", err,
-                                 "%s is above optimizer.lr; at most %s", min_lr, lr);
+        return dpt_config_refuse_both(
+            load, "optimizer.min_lr", "optimizer.lr", err,
+            "optimizer.min_lr (%s) is above optimizer.lr (%s); set it to at most that", min_lr, lr);
     return DPT_OK;
 }
 
@@ -152,18 +164,23 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
 {
     const struct dpt_config *c = &load->config;
     if (c->cluster.nnodes_max * (int64_t)c->cluster.gpus_per_node > WORLD_MAX)
-        return dpt_config_refuse(load, "cluster.nnodes", err,
-                                 "%d nodes of %d ranks are more than %d ranks; at most %d nodes",
-                                 c->cluster.nnodes_max, c->cluster.gpus_per_node, WORLD_MAX,
-                                 WORLD_MAX / c->cluster.gpus_per_node);
+        return dpt_config_refuse_both(
+            load, "cluster.nnodes", "cluster.gpus_per_node", err,
+            "cluster.nnodes (up to %d) times cluster.gpus_per_node (%d) is more than %d ranks; "
+            "at most %d nodes",
+            c->cluster.nnodes_max, c->cluster.gpus_per_node, WORLD_MAX,
+            WORLD_MAX / c->cluster.gpus_per_node);
     if (c->strategy.first_bucket_mib > c->strategy.bucket_mib)
-        return dpt_config_refuse(load, "strategy.first_bucket_mib", err,
-                                 "%g is more than strategy.bucket_mib; at most %g",
-                                 c->strategy.first_bucket_mib, c->strategy.bucket_mib);
+        return dpt_config_refuse_both(
+            load, "strategy.first_bucket_mib", "strategy.bucket_mib", err,
+            "strategy.first_bucket_mib (%g) is more than strategy.bucket_mib (%g); set it to at "
+            "most that",
+            c->strategy.first_bucket_mib, c->strategy.bucket_mib);
     if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0])
-        return dpt_config_refuse(load, "checkpoint.every_steps", err,
-                                 "%lld with no checkpoint.dir; name a folder, or write 0",
-                                 (long long)c->checkpoint.every_steps);
+        return dpt_config_refuse_both(load, "checkpoint.every_steps", "checkpoint.dir", err,
+                                      "checkpoint.every_steps is %lld with no checkpoint.dir; name "
+                                      "a folder, or write 0",
+                                      (long long)c->checkpoint.every_steps);
     return DPT_OK;
 }
 

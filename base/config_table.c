@@ -116,7 +116,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "distinct tokens; auto: the preset's, else 256 for byte tokens, else 50257"},
     {"model.dropout", DPT_KEY_DOUBLE, AT(model.dropout), .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
      .help = "probability that an activation is dropped"},
-    {"model.init_from", DPT_KEY_TEXT, AT(model.init_from), .flags = NULLABLE, TRAJECTORY, .def = "null",
+    {"model.init_from", DPT_KEY_TEXT, AT(model.init_from), .flags = NULLABLE | DPT_KEY_LATER, TRAJECTORY, .def = "null",
      .help = "folder with Hugging Face weights to start from; null: initial weights drawn from the seed"},
 
     {"data.kind", DPT_KEY_CHOICE, AT(data.kind), .choices = data_kinds, TRAJECTORY, .def = "text",

@@ -95,6 +95,12 @@ bool dpt_config_given(const struct dpt_config_load *load, const char *path);
 enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
                                   struct dpt_err *err, const char *fmt, ...) DPT_PRINTF(4, 5);
 
+/* The same for a combination of two keys, whose names the text holds: points at the one written
+ * last. */
+enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const char *path,
+                                       const char *other, struct dpt_err *err, const char *fmt, ...)
+    DPT_PRINTF(5, 6);
+
 /* Fills what a preset or another key decides (sizes, vocab). */
 void dpt_config_resolve(struct dpt_config_load *load);
 

@@ -139,10 +139,9 @@ static enum dpt_status parse_number(const struct dpt_key *key, const char *text,
     bool low = key->flags & DPT_KEY_OPEN_MIN ? value <= key->min : value < key->min;
     bool high = key->flags & DPT_KEY_OPEN_MAX ? value >= key->max : value > key->max;
     if (low || high)
-        return dpt_fail(err, DPT_ECONFIG, "expected a number %s %g and %s %g, got '%.*s'",
+        return dpt_fail(err, DPT_ECONFIG, "expected a number %s %g to %s%g, got '%.*s'",
                         key->flags & DPT_KEY_OPEN_MIN ? "above" : "from", key->min,
-                        key->flags & DPT_KEY_OPEN_MAX ? "below" : "at most", key->max, SHOWN_BYTES,
-                        text);
+                        key->flags & DPT_KEY_OPEN_MAX ? "below " : "", key->max, SHOWN_BYTES, text);
     *ret_value = value + 0.0; /* no negative zero: equal values are equal bytes */
     return DPT_OK;
 }
