@@ -65,9 +65,8 @@ static bool is_section(const char *path)
 static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
 {
     char last[DPT_YAML_PATH_BYTES] = "";
-    size_t used =
-        (size_t)snprintf(ret_text, SUGGESTION_BYTES, "; %s%sknown: ", section[0] ? section : "",
-                         section[0] ? " keys " : "");
+    size_t used = (size_t)snprintf(ret_text, SUGGESTION_BYTES,
+                                   "; %s: ", section[0] ? "its section has" : "known are");
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *path = dpt_config_keys[i].path;
         if (section[0] && !is_section_of(i, section))

@@ -111,7 +111,7 @@ enum dpt_status dpt_parse_endpoint(const char *text, struct dpt_err *err)
     if (!colon || colon == text)
         return dpt_fail(err, DPT_EINVAL, "expected HOST:PORT, got '%.*s'", SHOWN_BYTES, text);
     bool bracketed = text[0] == '[' && colon[-1] == ']' && colon - text > 2;
-    if (!bracketed && memchr(text, ':', (size_t)(colon - text)))
+    if (!bracketed && (text[0] == '[' || memchr(text, ':', (size_t)(colon - text))))
         return dpt_fail(err, DPT_EINVAL, "expected HOST:PORT or [IPV6]:PORT, got '%.*s'",
                         SHOWN_BYTES, text);
     if (dpt_parse_i64(colon + 1, 1, PORT_MAX, &port, err) != DPT_OK)
