@@ -1,4 +1,5 @@
-/* What a device gives to kernels/device.c: one small const vtable per kind. Only kernels/ includes this. */
+/* What a device gives to kernels/device.c: one small const vtable per kind. Only kernels/ includes
+ * this. */
 #ifndef DPT_KERNELS_DEVICE_IMPL_H
 #define DPT_KERNELS_DEVICE_IMPL_H
 

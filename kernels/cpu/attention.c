@@ -1,4 +1,5 @@
-/* Attention: one item of work is one head of one sample (simd/attention.c), whatever the number of threads. */
+/* Attention: one item of work is one head of one sample (simd/attention.c), whatever the number of
+ * threads. */
 #include "kernels/cpu/stream.h"
 
 struct job {

@@ -1,12 +1,14 @@
 /* Keeps oneDNN's calls off the heap.
  *
- * dnnl_primitive_execute builds a hash map of its arguments and a few shared pointers in every call: some eight requests of
- * 32 to 104 bytes to C++'s operator new, freed before it returns. A training step makes thousands of such calls, and "no
- * allocation inside the step" includes libraries (it is what keeps a step's time and memory flat, and what a test can count).
- * The library offers no hook for it, but operator new is replaceable by the program, by the C++ standard. So we define it
- * here, under its Itanium ABI names because the project is C: while a thread is inside a call (dpt_cells_enter), small
- * requests are served from a static store of equal cells through a list of the thread's own; everything else, and all
- * memory outside such a call, is malloc as ever. Operator delete tells the two apart by address.
+ * dnnl_primitive_execute builds a hash map of its arguments and a few shared pointers in every
+ * call: some eight requests of 32 to 104 bytes to C++'s operator new, freed before it returns. A
+ * training step makes thousands of such calls, and "no allocation inside the step" includes
+ * libraries (it is what keeps a step's time and memory flat, and what a test can count). The
+ * library offers no hook for it, but operator new is replaceable by the program, by the C++
+ * standard. So we define it here, under its Itanium ABI names because the project is C: while a
+ * thread is inside a call (dpt_cells_enter), small requests are served from a static store of equal
+ * cells through a list of the thread's own; everything else, and all memory outside such a call, is
+ * malloc as ever. Operator delete tells the two apart by address.
  *
  * Under sanitizers this file defines nothing of the kind: they bring their own operator new. */
 #include "kernels/cpu/cells.h"
@@ -57,7 +59,7 @@ union cell {
 static union cell store[CELLS_MAX];
 static atomic_int store_used;
 static pthread_mutex_t returned_lock = PTHREAD_MUTEX_INITIALIZER;
-static union cell *returned; /* cells of threads that ended */
+static _Atomic(union cell *) returned; /* cells of threads that ended; changed under the lock */
 
 static _Thread_local int depth;
 static _Thread_local union cell *mine;
@@ -78,18 +80,17 @@ void dpt_cells_thread_end(void)
     while (mine) {
         union cell *c = mine;
         mine = c->next;
-        c->next = returned;
-        returned = c;
+        c->next = atomic_load(&returned);
+        atomic_store(&returned, c);
     }
     pthread_mutex_unlock(&returned_lock);
 }
 
 static void refill(void)
 {
-    if (returned) { /* racy look: a miss only means that fresh cells are taken */
+    if (atomic_load(&returned)) {
         pthread_mutex_lock(&returned_lock);
-        mine = returned;
-        returned = NULL;
+        mine = atomic_exchange(&returned, NULL);
         pthread_mutex_unlock(&returned_lock);
         if (mine)
             return;

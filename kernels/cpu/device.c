@@ -108,7 +108,9 @@ static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads,
     s->base.device = dev;
     s->kernels = ((struct dpt_cpu_device *)dev)->kernels;
     s->threads = threads;
-    enum dpt_status status = dpt_pool_create(threads, dpt_cells_thread_end, &s->pool, err);
+    const struct dpt_pool_hooks hooks = {.thread_begin = dpt_gemm_thread_begin,
+                                         .thread_end = dpt_cells_thread_end};
+    enum dpt_status status = dpt_pool_create(threads, hooks, &s->pool, err);
     if (status == DPT_OK)
         status = dpt_gemm_engine_create(threads, &s->gemm, err);
     if (status != DPT_OK) {

@@ -1,4 +1,5 @@
-/* Ops over elements, cut into chunks of a fixed size. Elements do not meet, so a range may be split anywhere. */
+/* Ops over elements, cut into chunks of a fixed size. Elements do not meet, so a range may be split
+ * anywhere. */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>

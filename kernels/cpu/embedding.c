@@ -1,7 +1,8 @@
 /* Token and position embeddings.
  *
- * Backward needs no atomics: the positions of each token are linked in their order (one pass over the tokens), the sum of a
- * row's contributions is made by one item of work and then stored or added, channel range by channel range. */
+ * Backward needs no atomics: the positions of each token are linked in their order (one pass over
+ * the tokens), the sum of a row's contributions is made by one item of work and then stored or
+ * added, channel range by channel range. */
 #include "kernels/cpu/stream.h"
 
 #include <string.h>
@@ -75,7 +76,8 @@ static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t
     return buffer;
 }
 
-/* to (n) = or += the sum of the positions i0, next(i0), … as far as they go; stride 0: by the token's links. */
+/* to (n) = or += the sum of the positions i0, next(i0), … as far as they go; stride 0: by the
+ * token's links. */
 static void sum_positions(const struct backward_job *j, int64_t i0, int64_t stride, int64_t at,
                           int64_t n, bool accumulate, float *to)
 {

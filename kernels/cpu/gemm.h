@@ -1,9 +1,11 @@
-/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), fp32, from oneDNN (onednn.c, the only file that sees it).
+/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), fp32, from oneDNN (onednn.c, the
+ * only file that sees it).
  *
- * A product is cut by shape into tiles of the result, each one single-threaded oneDNN primitive over the whole of k, so its
- * bits depend neither on the number of threads nor on how the library would share the work. Operands are copied tile by tile
- * into the dense or blocked forms that the library is fastest on, and each finished tile is handed to `store` while it is
- * still in the cache: bias, activation and accumulation happen there. */
+ * A product is cut by shape into tiles of the result, each one single-threaded oneDNN primitive
+ * over the whole of k, so its bits depend neither on the number of threads nor on how the library
+ * would share the work. Operands are copied tile by tile into the dense or blocked forms that the
+ * library is fastest on, and each finished tile is handed to `store` while it is still in the
+ * cache: bias, activation and accumulation happen there. */
 #ifndef DPT_KERNELS_CPU_GEMM_H
 #define DPT_KERNELS_CPU_GEMM_H
 
@@ -13,7 +15,7 @@ struct dpt_gemm_engine;
 
 /* How a finished tile reaches the result; see dpt_cpu_kernels.tile_store. */
 struct dpt_gemm_store {
-    float *c;          /* (m, n), row stride ldc */
+    float *c; /* (m, n), row stride ldc */
     int64_t ldc;
     const float *bias; /* (n) or NULL */
     float *gelu;       /* (m, n), row stride ldc, or NULL */
@@ -33,6 +35,10 @@ struct dpt_gemm {
 DPT_MUST_USE enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret,
                                                     struct dpt_err *err);
 void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine);
+
+/* Readies a thread for products: from then on OpenMP counts one thread when this thread asks.
+ * Products do it themselves when it was not done, at the price of a small allocation. */
+void dpt_gemm_thread_begin(void);
 
 /* "onednn-2.6.3 isa-…" */
 void dpt_gemm_library(char *ret_text, size_t bytes);

@@ -1,8 +1,9 @@
 /* Language-model head fused with softmax cross-entropy.
  *
- * Rows go in chunks of CHUNK, so that the logits exist once and only for one chunk. A chunk's logits are kept in blocks of
- * BLOCK columns of the vocabulary, each block dense: dx is then a sum over blocks of products with a short k, and every
- * operand of the three products is small enough to pack. */
+ * Rows go in chunks of CHUNK, so that the logits exist once and only for one chunk. A chunk's
+ * logits are kept in blocks of BLOCK columns of the vocabulary, each block dense: dx is then a sum
+ * over blocks of products with a short k, and every operand of the three products is small enough
+ * to pack. */
 #include "kernels/cpu/gemm.h"
 
 enum { CHUNK = 256, BLOCK = 3072 };
@@ -12,6 +13,8 @@ struct job {
     const struct dpt_head_loss *a;
     int64_t row, rows; /* the chunk */
     float *logits;     /* blocks of (rows, width of the block) */
+    float *dw;         /* (v, c): where the chunks' contributions gather */
+    bool add_dw;       /* the first chunk adds to it, too */
     bool grad;
 };
 
@@ -32,10 +35,10 @@ static void logits_block(const struct job *j, int64_t at)
     const struct dpt_gemm g = {.m = j->rows,
                                .n = width,
                                .k = a->c,
-                               .a = (const float *)a->x + j->row * a->c,
+                               .a = dpt_at(a->x, j->row * a->c),
                                .a_row = a->c,
                                .a_col = 1,
-                               .b = (const float *)a->w + at * a->c,
+                               .b = dpt_at(a->w, at * a->c),
                                .b_row = 1,
                                .b_col = a->c,
                                .store = {.c = block_logits(j, at), .ldc = width}};
@@ -47,33 +50,32 @@ static void gradient_block(const struct job *j, int64_t at)
     const struct dpt_head_loss *a = j->a;
     int64_t width = block_width(j, at);
     const float *dlogits = block_logits(j, at);
-    const struct dpt_gemm dx = {.m = j->rows,
-                                .n = a->c,
-                                .k = width,
-                                .a = dlogits,
-                                .a_row = width,
-                                .a_col = 1,
-                                .b = (const float *)a->w + at * a->c,
-                                .b_row = a->c,
-                                .b_col = 1,
-                                .store = {.c = (float *)a->dx + j->row * a->c,
-                                          .ldc = a->c,
-                                          .accumulate = at > 0}};
+    const struct dpt_gemm dx = {
+        .m = j->rows,
+        .n = a->c,
+        .k = width,
+        .a = dlogits,
+        .a_row = width,
+        .a_col = 1,
+        .b = dpt_at(a->w, at * a->c),
+        .b_row = a->c,
+        .b_col = 1,
+        .store = {.c = dpt_at_out(a->dx, j->row * a->c), .ldc = a->c, .accumulate = at > 0}};
     const struct dpt_gemm dw = {.m = width,
                                 .n = a->c,
                                 .k = j->rows,
                                 .a = dlogits,
                                 .a_row = 1,
                                 .a_col = width,
-                                .b = (const float *)a->x + j->row * a->c,
+                                .b = dpt_at(a->x, j->row * a->c),
                                 .b_row = a->c,
                                 .b_col = 1,
-                                .store = {.c = a->dw + at * a->c,
+                                .store = {.c = dpt_at_out(j->dw, at * a->c),
                                           .ldc = a->c,
-                                          .accumulate = a->accumulate || j->row > 0}};
-    if (a->dx)
+                                          .accumulate = j->add_dw || j->row > 0}};
+    if (a->dx || j->s->preparing)
         dpt_cpu_gemm(j->s, &dx);
-    if (a->dw)
+    if (j->dw || j->s->preparing)
         dpt_cpu_gemm(j->s, &dw);
 }
 
@@ -119,16 +121,26 @@ static void chunk(struct job *j)
 void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct job job = {.s = s, .a = a, .grad = s->preparing || a->dx || a->dw};
+    struct job job = {.s = s, .a = a, .dw = a->dw, .grad = s->preparing || a->dx || a->dw};
     struct dpt_workspace w;
     if (!dpt_cpu_begin(s, a->dtype, "head"))
         return;
-    size_t floats = (size_t)(dpt_min64(CHUNK, a->n) * a->v);
-    if (!dpt_cpu_workspace(s, DPT_WORKSPACE_OP, floats * sizeof(float), 0, &w) && !s->preparing)
+    /* With one chunk its contribution is added to dw at once. With more, their sum must exist
+     * before it meets the old dw, or the bits would not be those of adding a stored contribution:
+     * it gathers in a workspace of dw's size. */
+    bool apart = a->accumulate && a->n > CHUNK && (a->dw || s->preparing);
+    size_t logits = dpt_round64((size_t)(dpt_min64(CHUNK, a->n) * a->v) * sizeof(float));
+    size_t apart_bytes = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
+    if (!dpt_cpu_workspace(s, DPT_WORKSPACE_OP, logits + apart_bytes, 0, &w) && !s->preparing)
         return;
     job.logits = (float *)(void *)w.shared;
+    if (apart)
+        job.dw = (float *)(void *)(w.shared + logits);
+    job.add_dw = a->accumulate && !apart;
     for (job.row = 0; job.row < a->n; job.row += CHUNK) {
         job.rows = dpt_min64(CHUNK, a->n - job.row);
         chunk(&job);
     }
+    if (apart)
+        dpt_cpu_add(stream, a->v * a->c, a->dw, job.dw, a->dw);
 }

@@ -1,8 +1,10 @@
-/* The own vectorised kernels as one table per instruction set (kernels/cpu/simd, compiled once for each).
+/* The own vectorised kernels as one table per instruction set (kernels/cpu/simd, compiled once for
+ * each).
  *
- * All tables give the same bits: lanes, partial sums and their joining are fixed (16 lanes), fused multiply-adds are written
- * where they are meant, exp is our own polynomial, and a row's tail is computed by the same code with masked loads.
- * Everything is single-threaded over the range given; ops cut by shape. */
+ * All tables give the same bits: lanes, partial sums and their joining are fixed (16 lanes), fused
+ * multiply-adds are written where they are meant, exp is our own polynomial, and a row's tail is
+ * computed by the same code with masked loads. Everything is single-threaded over the range given;
+ * ops cut by shape. */
 #ifndef DPT_KERNELS_CPU_KERNELS_H
 #define DPT_KERNELS_CPU_KERNELS_H
 
@@ -38,13 +40,14 @@ struct dpt_norm_grad_rows {
     float *dgamma, *dbeta; /* (c) each: sums over these rows, overwritten */
 };
 
-/* One head of one sample. Rows of q, k, v are `ld` floats apart, those of y and dy `ldy`. `work` as attention_work says. */
+/* One head of one sample. Rows of q, k, v are `ld` floats apart, those of y and dy `ldy`. `work` as
+ * attention_work says. */
 struct dpt_head_rows {
     int64_t t, hd, ld, ldy;
     const float *q, *k, *v;
     float *y, *lse;
     const struct dpt_dropout *dropout;
-    uint64_t drop_first; /* index of this head's element (0,0) in the mask */
+    uint64_t drop_first;             /* index of this head's element (0,0) in the mask */
     const float *y_in, *lse_in, *dy; /* backward */
     float *dq, *dk, *dv;             /* rows `ld` apart */
     float *work;
@@ -65,7 +68,8 @@ struct dpt_cpu_kernels {
     void (*gelu_grad)(int64_t n, const float *x, const float *dy, float *dx);
     void (*add)(int64_t n, const float *a, const float *b, float *dst);
     void (*fill)(int64_t n, float value, float *dst);
-    /* y = a + mask(b) and dx = mask(dy) for elements first … first+n-1 of the mask; a NULL: without it */
+    /* y = a + mask(b) and dx = mask(dy) for elements first … first+n-1 of the mask; a NULL: without
+     * it */
     void (*drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const float *a,
                      const float *b, float *y);
     void (*adamw)(const struct dpt_adamw *a); /* the range is a->n elements from its pointers */
@@ -85,15 +89,15 @@ extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx2;
 extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx512;
 #endif
 
-/* The best table this machine can run. The environment's DPT_ISA=plain|avx2|avx512 asks for less; what cannot run is not
- * chosen. */
+/* The best table this machine can run. The environment's DPT_ISA=plain|avx2|avx512 asks for less;
+ * what cannot run is not chosen. */
 const struct dpt_cpu_kernels *dpt_cpu_kernels_best(void);
 
 /* Table i of those that this machine can run, best last; NULL past the end. For tests. */
 const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i);
 
-/* Natural logarithm, plain double arithmetic in fixed order, the same bits everywhere; relative error below 1e-14. x > 0
- * and normal, else NaN or infinity as usual. */
+/* Natural logarithm, plain double arithmetic in fixed order, the same bits everywhere; relative
+ * error below 1e-14. x > 0 and normal, else NaN or infinity as usual. */
 double dpt_cpu_log(double x);
 
 #endif

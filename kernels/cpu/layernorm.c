@@ -1,5 +1,5 @@
-/* Layer norm. Rows are independent but for the gradients of gamma and beta: those are summed in chunks of CHUNK rows, and
- * the chunks' sums are added in order. */
+/* Layer norm. Rows are independent but for the gradients of gamma and beta: those are summed in
+ * chunks of CHUNK rows, and the chunks' sums are added in order. */
 #include "kernels/cpu/stream.h"
 
 enum { CHUNK = 32, COLUMNS = 128 };

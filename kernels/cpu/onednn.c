@@ -1,11 +1,13 @@
-/* Products through oneDNN: the only file that includes its header. Works with oneDNN 2.5 and later, and 3.x.
+/* Products through oneDNN: the only file that includes its header. Works with oneDNN 2.5 and later,
+ * and 3.x.
  *
- * A product is cut into tiles of at most TILE_M x TILE_N results. For each tile size there is one matmul primitive, made
- * for a single thread, with dense a and c and with b in the blocked form that the library prefers ("any"); reorder
- * primitives bring b's tiles into that form and own kernels transpose a where it is not dense. This is as fast as the
- * library's own threading (within 1%, Zen 4: 117 GFLOP/s a core), and makes bits independent of threads by construction.
- * dnnl_sgemm would allocate packing buffers in each call; with user scratchpads and our packing nothing is allocated but the
- * small nodes that cells.c takes care of. */
+ * A product is cut into tiles of at most TILE_M x TILE_N results. For each tile size there is one
+ * matmul primitive, made for a single thread, with dense a and c and with b in the blocked form
+ * that the library prefers ("any"); reorder primitives bring b's tiles into that form and own
+ * kernels transpose a where it is not dense. This is as fast as the library's own threading (within
+ * 1%, Zen 4: 117 GFLOP/s a core), and makes bits independent of threads by construction. dnnl_sgemm
+ * would allocate packing buffers in each call; with user scratchpads and our packing nothing is
+ * allocated but the small nodes that cells.c takes care of. */
 #include "kernels/cpu/cells.h"
 #include "kernels/cpu/gemm.h"
 
@@ -16,13 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* TILE_N is a multiple of the 64 columns in which the library blocks b. A tile of b with k = 768 and one of c stay in a
- * second-level cache of 1 MiB. PACK_AHEAD_TILES: with fewer tiles along a side than this, operands are packed ahead in a
- * loop of their own, so that several threads can share one; with more, each item packs its own, while it is in the cache. */
+/* TILE_N is a multiple of the 64 columns in which the library blocks b. A tile of b with k = 768
+ * and one of c stay in a second-level cache of 1 MiB. PACK_AHEAD_TILES: with fewer tiles along a
+ * side than this, operands are packed ahead in a loop of their own, so that several threads can
+ * share one; with more, each item packs its own, while it is in the cache. */
 enum { TILE_M = 128, TILE_N = 192, PACK_AHEAD_TILES = 32, PRIMITIVES_MAX = 1024 };
 
-/* The OpenMP build of oneDNN asks OpenMP how many threads it may use, when a primitive is made and when it runs. Weak: other
- * builds do not have it. */
+/* The OpenMP build of oneDNN asks OpenMP how many threads it may use, when a primitive is made and
+ * when it runs. Weak: other builds do not have it. */
 extern void omp_set_num_threads(int n) __attribute__((weak));
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -65,7 +68,7 @@ static enum dpt_status translate(dnnl_status_t status, const char *what, struct 
                     "oneDNN: %s failed (status %d)", what, (int)status);
 }
 
-static void single_threaded(void)
+void dpt_gemm_thread_begin(void)
 {
     static _Thread_local bool done;
     if (!done && omp_set_num_threads)
@@ -226,8 +229,8 @@ static struct primitive *find(struct dpt_gemm_engine *e, const struct primitive 
     return NULL;
 }
 
-/* Fills *p for its key. The blocked form of b is the one that the library likes for whole tiles of TILE_M rows, so that a
- * b packed once serves tiles of any height. */
+/* Fills *p for its key. The blocked form of b is the one that the library likes for whole tiles of
+ * TILE_M rows, so that a b packed once serves tiles of any height. */
 static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct primitive *p)
 {
     dnnl_primitive_desc_t form = NULL;
@@ -296,7 +299,7 @@ static dnnl_status_t execute(struct dpt_gemm_engine *e, const struct primitive *
 {
     dnnl_exec_arg_t args[ARGS_MAX];
     dnnl_status_t st = dnnl_success;
-    single_threaded();
+    dpt_gemm_thread_begin();
     dpt_cells_enter();
     for (int i = 0; i < p->args && st == dnnl_success; i++) {
         dnnl_memory_t memory = p->memories[thread * ARGS_MAX + i];
@@ -319,8 +322,8 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
         return dpt_fail(err, DPT_ENOMEM, "oneDNN engine");
     e->threads = threads;
     e->streams = calloc((size_t)threads, sizeof *e->streams);
-    dnnl_status_t st = e->streams ? dnnl_engine_create(&e->engine, dnnl_cpu, 0)
-                                  : dnnl_out_of_memory;
+    dnnl_status_t st =
+        e->streams ? dnnl_engine_create(&e->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
     for (int i = 0; i < threads && st == dnnl_success; i++)
         st = dnnl_stream_create(&e->streams[i], e->engine, dnnl_stream_default_flags);
     enum dpt_status status = translate(st, "engine", err);
@@ -370,9 +373,10 @@ struct product {
     size_t b_stride;
     /* [0] whole tiles, [1] the last one along m or n if it is smaller */
     struct primitive *matmul[2][2], *reorder[2];
-    float *a_packed; /* (m, k) dense, when a is not and order is not BY_ROWS */
-    char *b_packed;  /* all tiles, unless BY_COLUMNS */
-    size_t own_at, scratch_at; /* offsets in a thread's part: the packed operand, the scratchpad; c's tile is at 0 */
+    float *a_packed;           /* (m, k) dense, when a is not and order is not BY_ROWS */
+    char *b_packed;            /* all tiles, unless BY_COLUMNS */
+    size_t own_at, scratch_at; /* offsets in a thread's part: the packed operand, the scratchpad;
+                                  c's tile is at 0 */
     struct dpt_workspace w;
     _Atomic int failed; /* a dnnl_status_t */
 };
@@ -425,8 +429,7 @@ static void multiply(struct product *p, int64_t i, int64_t j, const float *a, ch
     const struct dpt_gemm *g = p->g;
     const struct dpt_gemm_store *out = &g->store;
     int64_t rows = tile_rows(p, i), cols = tile_cols(p, j);
-    const struct primitive *mm =
-        p->matmul[rows != p->matmul[0][0]->m][cols != p->matmul[0][0]->n];
+    const struct primitive *mm = p->matmul[rows != p->matmul[0][0]->m][cols != p->matmul[0][0]->n];
     char *own = dpt_workspace_of(&p->w, thread);
     union {
         const float *in;
@@ -553,7 +556,7 @@ void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
     else if (p.m_tiles >= PACK_AHEAD_TILES && !p.a_dense)
         p.order = BY_ROWS;
     struct dpt_err err;
-    single_threaded();
+    dpt_gemm_thread_begin();
     if (!product_primitives(&p, &err)) {
         dpt_cpu_fail(s, err.status, err.text);
         return;

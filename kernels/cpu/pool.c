@@ -1,9 +1,10 @@
 /* The pool: see pool.h.
  *
- * One 32-bit word, `state`, says it all: how many workers are inside the current loop (low byte), whether it is open to
- * more, whether the pool ends, and the loop's number. A worker enters by a compare-and-swap on that word while the loop is
- * open; the caller closes the loop when no item is left and waits for the count to reach zero. A worker that wakes late
- * finds the loop closed and goes back to sleep, so a worker without a core costs the caller nothing. */
+ * One 32-bit word, `state`, says it all: how many workers are inside the current loop (low byte),
+ * whether it is open to more, whether the pool ends, and the loop's number. A worker enters by a
+ * compare-and-swap on that word while the loop is open; the caller closes the loop when no item is
+ * left and waits for the count to reach zero. A worker that wakes late finds the loop closed and
+ * goes back to sleep, so a worker without a core costs the caller nothing. */
 #include "kernels/cpu/pool.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,7 +27,8 @@ enum {
     END = 0x200,
     CALLER_SLEEPS = 0x400,
     EPOCH_SHIFT = 11,
-    SPINS = 1000, /* a few microseconds: longer than the gap between two ops, shorter than a time slice */
+    SPINS = 1000, /* a few microseconds: longer than the gap between two ops, shorter than a time
+                     slice */
     WAKE_WORKERS = 1,
     WAKE_CALLER = 2
 };
@@ -44,7 +47,8 @@ struct dpt_pool {
     dpt_pool_fn *fn;
     void *ctx;
     int threads, started;
-    void (*thread_end)(void);
+    struct dpt_pool_hooks hooks;
+    sem_t begun;
     struct worker workers[DPT_POOL_THREADS_MAX];
 };
 
@@ -55,7 +59,7 @@ static atomic_int cores;
 static int spins(void)
 {
     return atomic_load_explicit(&threads_total, memory_order_relaxed) <= atomic_load(&cores) ? SPINS
-                                                                                            : 0;
+                                                                                             : 0;
 }
 
 static void relax(void)
@@ -96,7 +100,8 @@ static uint32_t wait_for_loop(struct dpt_pool *pool, uint32_t seen)
             continue;
         }
         atomic_fetch_add(&pool->sleepers, 1);
-        /* The caller changes the word before it looks for sleepers, so either it sees us or the wait fails at once. */
+        /* The caller changes the word before it looks for sleepers, so either it sees us or the
+         * wait fails at once. */
         futex_wait(&pool->state, s, WAKE_WORKERS);
         atomic_fetch_sub(&pool->sleepers, 1);
     }
@@ -114,6 +119,9 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct dpt_pool *pool = w->pool;
     uint32_t seen = 0;
+    if (pool->hooks.thread_begin)
+        pool->hooks.thread_begin();
+    sem_post(&pool->begun);
     for (;;) {
         uint32_t s = wait_for_loop(pool, seen);
         if (s & END)
@@ -124,8 +132,8 @@ static void *worker_main(void *arg)
         run_items(pool, w->index);
         leave(pool);
     }
-    if (pool->thread_end)
-        pool->thread_end();
+    if (pool->hooks.thread_end)
+        pool->hooks.thread_end();
     return NULL;
 }
 
@@ -137,7 +145,7 @@ static int count_cores(void)
     return 1;
 }
 
-enum dpt_status dpt_pool_create(int threads, void (*thread_end)(void), struct dpt_pool **ret,
+enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct dpt_pool **ret,
                                 struct dpt_err *err)
 {
     if (threads < 1 || threads > DPT_POOL_THREADS_MAX)
@@ -149,7 +157,8 @@ enum dpt_status dpt_pool_create(int threads, void (*thread_end)(void), struct dp
     memset(pool, 0, sizeof *pool);
     atomic_store(&cores, count_cores());
     pool->threads = threads;
-    pool->thread_end = thread_end;
+    pool->hooks = hooks;
+    sem_init(&pool->begun, 0, 0);
     atomic_fetch_add(&threads_total, threads);
 
     /* Signals are for the program's threads, not for ours. */
@@ -164,6 +173,9 @@ enum dpt_status dpt_pool_create(int threads, void (*thread_end)(void), struct dp
         pool->started += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    for (int i = 0; i < pool->started; i++)
+        while (sem_wait(&pool->begun) != 0 && errno == EINTR) {
+        }
     if (failed) {
         dpt_pool_destroy(&pool);
         return dpt_fail_errno(err, failed, "start %d threads", threads - 1);
@@ -182,6 +194,7 @@ void dpt_pool_destroy(struct dpt_pool **pool_p)
     for (int i = 1; i <= pool->started; i++)
         pthread_join(pool->workers[i].thread, NULL);
     atomic_fetch_sub(&threads_total, pool->threads);
+    sem_destroy(&pool->begun);
     free(pool);
     *pool_p = NULL;
 }

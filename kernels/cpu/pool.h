@@ -1,8 +1,9 @@
 /* A pool of threads that runs one parallel loop at a time, for the thread that calls it.
  *
- * Work is a number of items, cut by shape by the caller; which thread runs which item is left to chance, so an item's
- * result must not depend on it. The caller works too; workers spin for a few microseconds, then sleep on a futex, and
- * never hold the caller up: it waits only for workers that have begun an item. */
+ * Work is a number of items, cut by shape by the caller; which thread runs which item is left to
+ * chance, so an item's result must not depend on it. The caller works too; workers spin for a few
+ * microseconds, then sleep on a futex, and never hold the caller up: it waits only for workers that
+ * have begun an item. */
 #ifndef DPT_KERNELS_CPU_POOL_H
 #define DPT_KERNELS_CPU_POOL_H
 
@@ -17,16 +18,23 @@ enum { DPT_POOL_THREADS_MAX = 128 };
 /* `item` in [0, items), `thread` in [0, threads): 0 is the caller. */
 typedef void dpt_pool_fn(void *ctx, int64_t item, int thread);
 
-/* `threads` counts the caller: threads-1 are started. DPT_EINVAL outside [1, DPT_POOL_THREADS_MAX]. `thread_end` (may be
- * NULL) runs in each worker before it ends. */
-DPT_MUST_USE enum dpt_status dpt_pool_create(int threads, void (*thread_end)(void), struct dpt_pool **ret,
-                                             struct dpt_err *err);
+/* What each worker runs first, before dpt_pool_create returns, and last. Either may be NULL. */
+struct dpt_pool_hooks {
+    void (*thread_begin)(void);
+    void (*thread_end)(void);
+};
+
+/* `threads` counts the caller: threads-1 are started. DPT_EINVAL outside [1, DPT_POOL_THREADS_MAX].
+ */
+DPT_MUST_USE enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks,
+                                             struct dpt_pool **ret, struct dpt_err *err);
 /* Joins the workers. Not while a loop runs. */
 void dpt_pool_destroy(struct dpt_pool **pool);
 
 int dpt_pool_threads(const struct dpt_pool *pool);
 
-/* Runs fn for every item and returns when all are done. One caller at a time; fn must not call it. */
+/* Runs fn for every item and returns when all are done. One caller at a time; fn must not call it.
+ */
 void dpt_pool_run(struct dpt_pool *pool, int64_t items, dpt_pool_fn *fn, void *ctx);
 
 #endif

@@ -1,4 +1,5 @@
-/* Inside of a CPU stream: the pool, the workspace, the products, the sticky error. For kernels/cpu only. */
+/* Inside of a CPU stream: the pool, the workspace, the products, the sticky error. For kernels/cpu
+ * only. */
 #ifndef DPT_KERNELS_CPU_STREAM_H
 #define DPT_KERNELS_CPU_STREAM_H
 
@@ -26,14 +27,16 @@ struct dpt_cpu_stream {
     int threads;
     bool preparing;
     struct dpt_gemm_engine *gemm;
-    struct dpt_err error; /* first since the last sync; written by the thread that uses the stream */
+    struct dpt_err
+        error; /* first since the last sync; written by the thread that uses the stream */
     struct {
         char *ptr;
         size_t bytes;
     } workspaces[DPT_WORKSPACE_COUNT];
 };
 
-/* Memory for the length of one op: `shared` bytes and `each` bytes for every thread, all aligned to 64. */
+/* Memory for the length of one op: `shared` bytes and `each` bytes for every thread, all aligned
+ * to 64. */
 struct dpt_workspace {
     char *shared;
     char *threads;
@@ -65,14 +68,27 @@ static inline int64_t dpt_min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Makes `status` with this text the stream's error if it has none. From the thread that uses the stream. */
+/* p + i, for pointers that are NULL while a stream prepares. */
+static inline const float *dpt_at(const void *p, int64_t i)
+{
+    return p ? (const float *)p + i : NULL;
+}
+
+static inline float *dpt_at_out(void *p, int64_t i)
+{
+    return p ? (float *)p + i : NULL;
+}
+
+/* Makes `status` with this text the stream's error if it has none. From the thread that uses the
+ * stream. */
 void dpt_cpu_fail(struct dpt_cpu_stream *s, enum dpt_status status, const char *what);
 
 /* True when the op may go on: f32, and no error yet. Otherwise the error is (or stays) set. */
 bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op);
 
-/* Gives the op its workspace, growing the stream's if this op needs more than any before. While preparing it returns false
- * after growing (the op ends there); also when memory is short, with the error set. */
+/* Gives the op its workspace, growing the stream's if this op needs more than any before. While
+ * preparing it returns false after growing (the op ends there); also when memory is short, with the
+ * error set. */
 bool dpt_cpu_workspace(struct dpt_cpu_stream *s, enum dpt_workspace_kind kind, size_t shared,
                        size_t each, struct dpt_workspace *ret);
 

@@ -1,8 +1,10 @@
-/* Causal attention of one head in one pass over tiles of TILE x TILE scores (Dao et al. 2022, "FlashAttention", algorithms
- * 1 and 4): T x T is never stored, backward makes the probabilities anew from the kept log-sum-exp.
+/* Causal attention of one head in one pass over tiles of TILE x TILE scores (Dao et al. 2022,
+ * "FlashAttention", algorithms 1 and 4): T x T is never stored, backward makes the probabilities
+ * anew from the kept log-sum-exp.
  *
- * Rows of q, k and v lie 3C floats apart in memory, a stride that throws them on few cache sets; so a head is first copied
- * into dense rows of `hp` floats (hd rounded up to 16, padded with zeros), q scaled by 1/sqrt(hd). */
+ * Rows of q, k and v lie 3C floats apart in memory, a stride that throws them on few cache sets; so
+ * a head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with zeros), q
+ * scaled by 1/sqrt(hd). */
 #include "kernels/cpu/simd/simd.h"
 
 enum { TILE = 64 };
@@ -35,10 +37,9 @@ static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct 
         float **at;
         size_t floats;
     } parts[] = {
-        {&ret->q, tp * hp},      {&ret->k, tp * hp},     {&ret->v, tp * hp},
-        {&ret->kt, hp * tp},     {&ret->s, TILE * TILE}, {&ret->o, TILE * hp},
-        {&ret->drop, TILE},      {&ret->vt, hp * tp},    {&ret->dy, tp * hp},
-        {&ret->dq, tp * hp},     {&ret->dk, TILE * hp},  {&ret->dv, TILE * hp},
+        {&ret->q, tp * hp},      {&ret->k, tp * hp},   {&ret->v, tp * hp},    {&ret->kt, hp * tp},
+        {&ret->s, TILE * TILE},  {&ret->o, TILE * hp}, {&ret->drop, TILE},    {&ret->vt, hp * tp},
+        {&ret->dy, tp * hp},     {&ret->dq, tp * hp},  {&ret->dk, TILE * hp}, {&ret->dv, TILE * hp},
         {&ret->ds, TILE * TILE}, {&ret->row, tp},
     };
     enum { FORWARD_PARTS = 7, PARTS = sizeof parts / sizeof *parts };
@@ -114,7 +115,8 @@ static void scores(const struct dpt_head_rows *a, const struct work *w, int64_t 
             SIMD(fill)(TILE - 1 - r, -INFINITY, w->s + r * TILE + r + 1);
 }
 
-/* One row of scores becomes exp(s - max); running max and sum follow, and the row of o so far is scaled to the new max. */
+/* One row of scores becomes exp(s - max); running max and sum follow, and the row of o so far is
+ * scaled to the new max. */
 static void softmax_row(float *s, float *max, float *sum, float *o, int64_t hp)
 {
     v16 most = v_set(*max), total = v_set(0.0f);
@@ -202,7 +204,8 @@ static void row_dots(const struct dpt_head_rows *a, struct work *w)
     }
 }
 
-/* From scores s and dp = dy v^T (in ds): s becomes the (dropped) probabilities, ds the gradient of the scores. */
+/* From scores s and dp = dy v^T (in ds): s becomes the (dropped) probabilities, ds the gradient of
+ * the scores. */
 static void grad_rows(const struct dpt_head_rows *a, struct work *w, int64_t i0, int64_t rows,
                       int64_t j0)
 {

@@ -1,8 +1,9 @@
-/* Sixteen lanes of f32, the unit in which every own kernel is written. Included by files that are compiled once for each
- * instruction set, with DPT_ISA_PLAIN, DPT_ISA_AVX2 or DPT_ISA_AVX512 defined and the compiler's flags set to match.
+/* Sixteen lanes of f32, the unit in which every own kernel is written. Included by files that are
+ * compiled once for each instruction set, with DPT_ISA_PLAIN, DPT_ISA_AVX2 or DPT_ISA_AVX512
+ * defined and the compiler's flags set to match.
  *
- * Every operation gives the same bits in all three: IEEE operations and fma, min and max as x86 has them (the second
- * operand when either is NaN), and joins of lanes in one fixed tree. */
+ * Every operation gives the same bits in all three: IEEE operations and fma, min and max as x86 has
+ * them (the second operand when either is NaN), and joins of lanes in one fixed tree. */
 #ifndef DPT_KERNELS_CPU_SIMD_LANES_H
 #define DPT_KERNELS_CPU_SIMD_LANES_H
 
@@ -392,8 +393,8 @@ INLINE double d_sum(d16 a)
     return d[0];
 }
 
-/* e^x within 1.5 ulp; 0 below -87.33 (no subnormal results), 2.4e38 above 88.37; NaN stays NaN. Range reduction and
- * polynomial as in Cephes' expf (Moshier). */
+/* e^x within 1.5 ulp; 0 below -87.33 (no subnormal results), 2.4e38 above 88.37; NaN stays NaN.
+ * Range reduction and polynomial as in Cephes' expf (Moshier). */
 INLINE v16 v_exp(v16 x)
 {
     const v16 low = v_set(-87.33654f), magic = v_set(12582912.0f);
@@ -417,7 +418,7 @@ INLINE v16 v_exp(v16 x)
 /* Runs STATEMENT(at, count) over [0, n): count is 16 but for the last. */
 #define FOR_LANES(at, count, n)                                                                    \
     for (int64_t at = 0, count = (n) < LANES ? (n) : LANES; at < (n);                              \
-         at += LANES, count = (n) - at < LANES ? (n) - at : LANES)
+         at += LANES, count = (n)-at < LANES ? (n)-at : LANES)
 
 /* A load that is masked only in a row's last lanes. */
 INLINE v16 v_get(const float *p, int64_t count, float fill)

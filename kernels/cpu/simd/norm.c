@@ -25,8 +25,7 @@ void SIMD(norm)(const struct dpt_norm_rows *a)
         FOR_LANES(j, n, c)
         {
             v16 hat = v_mul(v_sub(v_get(x + j, n, 0.0f), mean16), rstd16);
-            v_put(y + j, n,
-                  v_fma(hat, v_get(a->gamma + j, n, 0.0f), v_get(a->beta + j, n, 0.0f)));
+            v_put(y + j, n, v_fma(hat, v_get(a->gamma + j, n, 0.0f), v_get(a->beta + j, n, 0.0f)));
         }
         a->mean[r] = mean;
         a->rstd[r] = rstd;

@@ -11,7 +11,8 @@ void SIMD(gelu)(int64_t n, const float *x, float *y)
     }
 }
 
-/* d/dx x s(2u) = s + x s (1-s) 2u', s the logistic function, 2u' = 2 sqrt(2/pi) (1 + 3*0.044715 x^2). */
+/* d/dx x s(2u) = s + x s (1-s) 2u', s the logistic function, 2u' = 2 sqrt(2/pi) (1 + 3*0.044715
+ * x^2). */
 void SIMD(gelu_grad)(int64_t n, const float *x, const float *dy, float *dx)
 {
     const v16 one = v_set(1.0f), a = v_set(1.5957691216057308f),
@@ -103,7 +104,8 @@ void SIMD(adamw)(const struct dpt_adamw *a)
 
 double SIMD(sumsq)(int64_t n, const float *x)
 {
-    /* Two chains of 16 doubles, joined at the end, so that additions need not wait for each other. */
+    /* Two chains of 16 doubles, joined at the end, so that additions need not wait for each other.
+     */
     d16 even = d_zero(), odd = d_zero();
     int64_t j = 0;
     for (; j + 2 * LANES <= n; j += 2 * LANES) {

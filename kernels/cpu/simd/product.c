@@ -1,7 +1,9 @@
-/* A small product of matrices for attention's tiles, in registers: blocks of rows by up to four vectors of columns. */
+/* A small product of matrices for attention's tiles, in registers: blocks of rows by up to four
+ * vectors of columns. */
 #include "kernels/cpu/simd/simd.h"
 
-/* Block sizes that fill the register file: 32 vectors of 16 lanes, or 16 of 8. They do not change bits. */
+/* Block sizes that fill the register file: 32 vectors of 16 lanes, or 16 of 8. They do not change
+ * bits. */
 #if defined(DPT_ISA_AVX512)
 enum { ROWS = 6, VECTORS = 4 };
 #elif defined(DPT_ISA_AVX2)
@@ -10,7 +12,8 @@ enum { ROWS = 3, VECTORS = 2 };
 enum { ROWS = 1, VECTORS = 1 };
 #endif
 
-/* rows and vectors are constants at each call, so that the compiler unrolls all but the loop over k. */
+/* rows and vectors are constants at each call, so that the compiler unrolls all but the loop over
+ * k. */
 INLINE void block(const struct simd_product *p, bool accumulate, int64_t i, int64_t j,
                   const int rows, const int vectors)
 {

@@ -1,4 +1,5 @@
-/* Kernels around the products: a tile's way into the result, transposition, sums of columns, softmax of the head. */
+/* Kernels around the products: a tile's way into the result, transposition, sums of columns,
+ * softmax of the head. */
 #include "kernels/cpu/simd/simd.h"
 
 void SIMD(tile_store)(const struct dpt_tile *t)

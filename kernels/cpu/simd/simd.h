@@ -28,8 +28,9 @@ void SIMD(attention_grad)(const struct dpt_head_rows *a);
 void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum);
 void SIMD(softmax_grad)(int64_t n, float *x, float lse, float scale);
 
-/* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows of b and c lie ldb and
- * ldc apart, cols is a multiple of 16. Each result is one chain of fma in the order of k. */
+/* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
+ * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in
+ * the order of k. */
 struct simd_product {
     int64_t rows, cols, k;
     const float *a;
@@ -44,7 +45,8 @@ void SIMD(product)(const struct simd_product *p, bool accumulate);
 /* ret[i] = 1/(1-p) where element first+i of the mask is kept, else 0. */
 void SIMD(drop_factors)(int64_t n, const struct dpt_dropout *d, uint64_t first, float *ret);
 
-/* x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of GELU without tanh's cancellation. */
+/* x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of GELU without tanh's
+ * cancellation. */
 INLINE v16 v_gelu(v16 x)
 {
     const v16 a = v_set(-1.5957691216057308f), b = v_set(-1.5957691216057308f * 0.044715f);

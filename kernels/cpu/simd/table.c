@@ -1,7 +1,6 @@
 /* The table of one instruction set. */
 #include "kernels/cpu/simd/simd.h"
 
-
 #if defined(DPT_ISA_AVX512)
 #define ISA_TEXT "avx512"
 #elif defined(DPT_ISA_AVX2)

@@ -1,0 +1,204 @@
+/* "No allocation inside the step", libraries included: this program's own malloc, calloc, realloc,
+ * the aligned ones and mmap are counted (no preload: symbols of the executable come first), a
+ * GPT-2-like sequence of ops runs once in preparing mode with NULL tensors and then for real, and
+ * the count must stay at zero from the very first real run. */
+#include "tests/kernels/harness.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+int main(void)
+{
+    return 77; /* the sanitizer owns the allocator */
+}
+#else
+
+static atomic_int counting, allocations;
+static atomic_size_t last_bytes;
+
+static void count(size_t bytes)
+{
+    if (atomic_load(&counting)) {
+        atomic_fetch_add(&allocations, 1);
+        atomic_store(&last_bytes, bytes);
+    }
+}
+
+/* glibc's own entry points under other names. */
+extern void *__libc_malloc(size_t bytes);
+extern void *__libc_calloc(size_t n, size_t bytes);
+extern void *__libc_realloc(void *p, size_t bytes);
+extern void *__libc_memalign(size_t align, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    count(bytes);
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+    count(n * bytes);
+    return __libc_calloc(n, bytes);
+}
+
+void *realloc(void *p, size_t bytes)
+{
+    count(bytes);
+    return __libc_realloc(p, bytes);
+}
+
+void *memalign(size_t align, size_t bytes);
+void *memalign(size_t align, size_t bytes)
+{
+    count(bytes);
+    return __libc_memalign(align, bytes);
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+    count(bytes);
+    return __libc_memalign(align, bytes);
+}
+
+int posix_memalign(void **ret, size_t align, size_t bytes)
+{
+    count(bytes);
+    *ret = __libc_memalign(align, bytes);
+    return *ret ? 0 : 12;
+}
+
+void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    count(bytes);
+    return (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
+}
+
+enum { B = 2, T = 80, C = 96, H = 3, V = 1000, CONTEXT = 128, N = B * T, LAYERS = 2 };
+
+/* One slot of a small GPT-2, forward and backward and update; `p` NULL: no tensor exists. */
+static float *part(float *p, int64_t *used, int64_t floats)
+{
+    float *at = p ? p + *used : NULL;
+    *used += (floats + 15) / 16 * 16;
+    return at;
+}
+
+static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *p, int64_t *used)
+{
+    const struct dpt_dropout drop = {.p = 0.1f, .key = {{1, 2}}};
+    float *x = part(p, used, N * C), *gamma = part(p, used, C), *beta = part(p, used, C);
+    float *y = part(p, used, N * C), *mean = part(p, used, N), *rstd = part(p, used, N);
+    float *w = part(p, used, C * 4 * C), *bias = part(p, used, 4 * C);
+    float *qkv = part(p, used, N * 3 * C), *att = part(p, used, N * C);
+    float *lse = part(p, used, B * H * T), *h = part(p, used, N * 4 * C);
+    float *g = part(p, used, N * 4 * C), *dy = part(p, used, N * 4 * C);
+    float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
+    ops->layernorm_forward(
+        s, &(struct dpt_layernorm_forward){N, C, 1e-5f, DPT_F32, x, gamma, beta, y, mean, rstd});
+    ops->linear_forward(s,
+                        &(struct dpt_linear_forward){N, C, 3 * C, DPT_F32, y, w, bias, qkv, NULL});
+    ops->attention_forward(
+        s, &(struct dpt_attention_forward){B, T, H, C, DPT_F32, drop, qkv, att, lse});
+    ops->residual(s, &(struct dpt_residual){N * C, DPT_F32, drop, x, att, x});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, DPT_F32, x, w, bias, h, g});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, 4 * C, C, DPT_F32, g, w, bias, y, NULL});
+    for (int i = 0; i < 2; i++) {
+        ops->linear_backward(
+            s, &(struct dpt_linear_backward){N, 4 * C, C, DPT_F32, g, w, y, dy, dw, db, i > 0});
+        ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, DPT_F32, h, dy, dy});
+        ops->linear_backward(
+            s, &(struct dpt_linear_backward){N, C, 4 * C, DPT_F32, x, w, dy, y, dw, db, i > 0});
+    }
+    ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, DPT_F32, drop, y, y});
+    ops->attention_backward(
+        s, &(struct dpt_attention_backward){B, T, H, C, DPT_F32, drop, qkv, att, lse, y, dy});
+    ops->linear_backward(
+        s, &(struct dpt_linear_backward){N, C, 3 * C, DPT_F32, x, w, dy, y, dw, db, false});
+    ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, DPT_F32, x, gamma, mean, rstd,
+                                                                y, att, false, dw, db, true});
+}
+
+static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *p,
+                        const int32_t *tokens, double *sums)
+{
+    int64_t used = 0;
+    const struct dpt_dropout drop = {.p = 0.1f, .key = {{3, 4}}};
+    float *x = part(p, &used, N * C), *wte = part(p, &used, V * C), *loss = part(p, &used, N);
+    float *wpe = part(p, &used, CONTEXT * C), *dx = part(p, &used, N * C);
+    float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
+    ops->embedding_forward(
+        s, &(struct dpt_embedding_forward){B, T, C, V, DPT_F32, drop, tokens, wte, wpe, x});
+    for (int i = 0; i < LAYERS; i++)
+        block_ops(ops, s, p ? p + used : NULL, &(int64_t){0});
+    for (int i = 0; i < 2; i++)
+        ops->head_loss(s, &(struct dpt_head_loss){N, C, V, DPT_F32, x, wte, tokens, loss, 0.01f, dx,
+                                                  dwte, i > 0});
+    ops->embedding_backward(s,
+                            &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, DPT_F32, drop,
+                                                             tokens, dx, dwte, dwpe, true, false});
+    ops->sumsq_blocks(s, V * C, 1024, dwte, sums);
+    ops->fill_normal(s, N * C, drop.key, 0, 0.0f, 1.0f, x);
+    ops->add(s, V * C, wte, dwte, wte);
+    ops->copy(s, V * C * sizeof(float), wte, dwte);
+    ops->fill(s, V * C, 0.0f, wte);
+    const struct dpt_adamw adamw = {
+        .n = N * C, .bias1 = 1.0f, .bias2 = 1.0f, .param = x, .m = x, .v = x, .grad = dx};
+    ops->adamw(s, &adamw);
+    return used;
+}
+
+enum { FLOATS = 1 << 21 }; /* more than slot_ops and one block take */
+
+static void test_no_allocation_after_preparing(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(3);
+    struct dpt_err err;
+    int32_t tokens[N];
+    for (int i = 0; i < N; i++)
+        tokens[i] = i * 7 % V;
+    static double sums[V * C / 1024 + 1];
+    void *memory = NULL;
+    assert_int_equal(dpt_device_alloc(t.device, FLOATS * sizeof(float), &memory, &err), DPT_OK);
+
+    dpt_stream_prepare_begin(t.stream);
+    (void)slot_ops(t.ops, t.stream, NULL, NULL, NULL);
+    assert_int_equal(dpt_stream_prepare_end(t.stream, &err), DPT_OK);
+
+    atomic_store(&counting, 1);
+    for (int i = 0; i < 3; i++)
+        assert_true(slot_ops(t.ops, t.stream, memory, tokens, sums) < FLOATS / 2);
+    atomic_store(&counting, 0);
+    if (atomic_load(&allocations) != 0)
+        fail_msg("%d allocations in the step, the last of %zu bytes", atomic_load(&allocations),
+                 atomic_load(&last_bytes));
+    test_stream_check(&t);
+
+    /* The counter counts: a shape that was never prepared does allocate. */
+    atomic_store(&counting, 1);
+    float *x = memory;
+    t.ops->linear_forward(
+        t.stream, &(struct dpt_linear_forward){3, 5, 7, DPT_F32, x, x + 64, NULL, x + 128, NULL});
+    atomic_store(&counting, 0);
+    assert_true(atomic_load(&allocations) > 0);
+    dpt_device_free(t.device, memory, FLOATS * sizeof(float));
+    test_stream_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_allocation_after_preparing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

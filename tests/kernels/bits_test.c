@@ -1,0 +1,109 @@
+/* What must not change a bit: the number of threads, the instruction set, what ran before; and what
+ * accumulation means. */
+#include "tests/kernels/harness.h"
+
+#include "kernels/cpu/kernels.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static float *copy_of(const float *p, int64_t n)
+{
+    float *q = malloc((size_t)n * sizeof *q);
+    memcpy(q, p, (size_t)n * sizeof *q);
+    return q;
+}
+
+static void expect_same(const struct op_case *c, const struct case_buffers *b, float *const *want,
+                        const char *what)
+{
+    for (int k = 0; k < b->layout.outputs; k++)
+        for (int64_t e = 0; e < b->layout.out[k]; e++)
+            if (memcmp(&want[k][e], &b->out[k][e], sizeof(float)) != 0)
+                fail_msg("%s, %s: output %d [%d] is %.9g, was %.9g", c->name, what, k, (int)e,
+                         (double)b->out[k][e], (double)want[k][e]);
+}
+
+/* Runs every case with streams of several widths and instruction sets and compares with the first.
+ */
+static void test_threads_and_instruction_sets(void **state)
+{
+    (void)state;
+    static const int widths[] = {1, 2, 3, 4, 8};
+    enum { WIDTHS = sizeof widths / sizeof *widths };
+    struct test_stream streams[WIDTHS + 8];
+    char names[WIDTHS + 8][32];
+    int n = 0;
+    for (int i = 0; i < WIDTHS; i++, n++) {
+        streams[n] = test_stream_open(widths[i]);
+        snprintf(names[n], sizeof names[n], "%d threads", widths[i]);
+    }
+    for (int i = 0; dpt_cpu_kernels_at(i); i++, n++) {
+        setenv("DPT_ISA", dpt_cpu_kernels_at(i)->name, 1);
+        streams[n] = test_stream_open(2);
+        snprintf(names[n], sizeof names[n], "%s", dpt_cpu_kernels_at(i)->name);
+        assert_non_null(strstr(dpt_device_fingerprint(streams[n].device), names[n]));
+    }
+    unsetenv("DPT_ISA");
+    for (int i = 0; i < op_case_count; i++) {
+        const struct op_case *c = &op_cases[i];
+        struct case_buffers b;
+        float *want[CASE_BUFFERS_MAX];
+        case_buffers_init(c, &b);
+        case_run(c, &streams[0], &b, false);
+        for (int k = 0; k < b.layout.outputs; k++)
+            want[k] = copy_of(b.out[k], b.layout.out[k]);
+        for (int s = 0; s < n; s++) {
+            case_run(c, &streams[s], &b, false);
+            expect_same(c, &b, want, names[s]);
+        }
+        for (int k = 0; k < b.layout.outputs; k++)
+            free(want[k]);
+        case_buffers_fini(&b);
+    }
+    for (int s = 0; s < n; s++)
+        test_stream_close(&streams[s]);
+}
+
+/* old + contribution, with the contribution's stored bits. */
+static void test_accumulation(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    for (int i = 0; i < op_case_count; i++) {
+        const struct op_case *c = &op_cases[i];
+        struct case_buffers b;
+        float *want[CASE_BUFFERS_MAX];
+        case_buffers_init(c, &b);
+        case_run(c, &t, &b, false);
+        for (int k = 0; k < b.layout.outputs; k++) {
+            want[k] = copy_of(b.out[k], b.layout.out[k]);
+            if (!b.layout.accumulates[k])
+                continue;
+            fill_random(b.out[k], b.layout.out[k], 99);
+            for (int64_t e = 0; e < b.layout.out[k]; e++)
+                want[k][e] = b.out[k][e] + want[k][e];
+        }
+        case_run(c, &t, &b, true);
+        expect_same(c, &b, want, "accumulated");
+        for (int k = 0; k < b.layout.outputs; k++)
+            free(want[k]);
+        case_buffers_fini(&b);
+    }
+    test_stream_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_threads_and_instruction_sets),
+        cmocka_unit_test(test_accumulation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,444 @@
+/* See cases.h. */
+#include "tests/kernels/cases.h"
+
+#include "tests/kernels/ref.h"
+
+#include <string.h>
+
+static struct dpt_dropout dropout_of(const struct op_case *c)
+{
+    return (struct dpt_dropout){.p = c->p, .key = dpt_rng_key(7, DPT_RNG_TEST, 1, 2, 3)};
+}
+
+/* --- linear: n, in, out --- */
+
+static void linear_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0], in = c->shape[1], out = c->shape[2];
+    *r = (struct case_layout){.inputs = 4,
+                              .in = {n * in, in * out, out, n * out},
+                              .outputs = 5,
+                              .out = {n * out, n * out, n * in, in * out, out},
+                              .accumulates = {false, false, false, true, true},
+                              .y = 0,
+                              .dy = 3,
+                              .pairs = 3,
+                              .of = {0, 1, 2},
+                              .grad = {2, 3, 4}};
+}
+
+static void linear_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                       float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    (void)ints;
+    const struct dpt_linear_forward f = {.n = c->shape[0],
+                                         .in = c->shape[1],
+                                         .out = c->shape[2],
+                                         .x = in[0],
+                                         .w = in[1],
+                                         .bias = in[2],
+                                         .y = out[0],
+                                         .gelu = out[1]};
+    const struct dpt_linear_backward b = {.n = c->shape[0],
+                                          .in = c->shape[1],
+                                          .out = c->shape[2],
+                                          .x = in[0],
+                                          .w = in[1],
+                                          .dy = in[3],
+                                          .dx = out[2],
+                                          .dw = out[3],
+                                          .dbias = out[4],
+                                          .accumulate = accumulate};
+    ops->linear_forward(s, &f);
+    ops->linear_backward(s, &b);
+}
+
+static void linear_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                       double *const *out)
+{
+    int64_t n = c->shape[0], i = c->shape[1], o = c->shape[2];
+    (void)ints;
+    ref_linear(n, i, o, in[0], in[1], in[2], out[0]);
+    for (int64_t e = 0; e < n * o; e++)
+        out[1][e] = ref_gelu(out[0][e]);
+    ref_linear_grad(n, i, o, in[0], in[1], in[3], out[2], out[3], out[4]);
+}
+
+/* --- layernorm: n, c, add_dx --- */
+
+static void layernorm_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0], w = c->shape[1];
+    *r = (struct case_layout){.inputs = 4,
+                              .in = {n * w, w, w, n * w},
+                              .outputs = 6,
+                              .out = {n * w, n, n, n * w, w, w},
+                              .accumulates = {false, false, false, false, true, true},
+                              .y = 0,
+                              .dy = 3,
+                              .pairs = 3,
+                              .of = {0, 1, 2},
+                              .grad = {3, 4, 5}};
+}
+
+static void layernorm_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    int64_t n = c->shape[0], w = c->shape[1];
+    (void)ints;
+    const struct dpt_layernorm_forward f = {.n = n,
+                                            .c = w,
+                                            .eps = 1e-5f,
+                                            .x = in[0],
+                                            .gamma = in[1],
+                                            .beta = in[2],
+                                            .y = out[0],
+                                            .mean = out[1],
+                                            .rstd = out[2]};
+    const struct dpt_layernorm_backward b = {.n = n,
+                                             .c = w,
+                                             .x = in[0],
+                                             .gamma = in[1],
+                                             .mean = out[1],
+                                             .rstd = out[2],
+                                             .dy = in[3],
+                                             .dx = out[3],
+                                             .add_dx = c->shape[2] != 0,
+                                             .dgamma = out[4],
+                                             .dbeta = out[5],
+                                             .accumulate = accumulate};
+    ops->layernorm_forward(s, &f);
+    if (b.add_dx)
+        ops->copy(s, (size_t)(n * w) * sizeof(float), in[3], out[3]);
+    ops->layernorm_backward(s, &b);
+}
+
+static void layernorm_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                          double *const *out)
+{
+    int64_t n = c->shape[0], w = c->shape[1];
+    (void)ints;
+    ref_layernorm(n, w, 1e-5, in[0], in[1], in[2], out[0], out[1], out[2]);
+    ref_layernorm_grad(n, w, in[0], in[1], out[1], out[2], in[3], out[3], out[4], out[5]);
+    for (int64_t i = 0; c->shape[2] && i < n * w; i++)
+        out[3][i] += in[3][i];
+}
+
+/* --- gelu: n --- */
+
+static void gelu_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0];
+    *r = (struct case_layout){.inputs = 2,
+                              .in = {n, n},
+                              .outputs = 2,
+                              .out = {n, n},
+                              .y = 0,
+                              .dy = 1,
+                              .pairs = 1,
+                              .of = {0},
+                              .grad = {1}};
+}
+
+static void gelu_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                     float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    (void)ints;
+    (void)accumulate;
+    const struct dpt_gelu f = {.n = c->shape[0], .x = in[0], .out = out[0]};
+    const struct dpt_gelu b = {.n = c->shape[0], .x = in[0], .dy = in[1], .out = out[1]};
+    ops->gelu_forward(s, &f);
+    ops->gelu_backward(s, &b);
+}
+
+static void gelu_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                     double *const *out)
+{
+    (void)ints;
+    for (int64_t i = 0; i < c->shape[0]; i++) {
+        out[0][i] = ref_gelu(in[0][i]);
+        out[1][i] = in[1][i] * ref_gelu_slope(in[0][i]);
+    }
+}
+
+/* --- attention: b, t, heads, c --- */
+
+static void attention_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t b = c->shape[0], t = c->shape[1], h = c->shape[2], w = c->shape[3];
+    *r = (struct case_layout){.inputs = 2,
+                              .in = {b * t * 3 * w, b * t * w},
+                              .outputs = 3,
+                              .out = {b * t * w, b * h * t, b * t * 3 * w},
+                              .y = 0,
+                              .dy = 1,
+                              .pairs = 1,
+                              .of = {0},
+                              .grad = {2}};
+}
+
+static void attention_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    (void)ints;
+    (void)accumulate;
+    const struct dpt_attention_forward f = {.b = c->shape[0],
+                                            .t = c->shape[1],
+                                            .heads = c->shape[2],
+                                            .c = c->shape[3],
+                                            .dropout = dropout_of(c),
+                                            .qkv = in[0],
+                                            .y = out[0],
+                                            .lse = out[1]};
+    const struct dpt_attention_backward b = {.b = c->shape[0],
+                                             .t = c->shape[1],
+                                             .heads = c->shape[2],
+                                             .c = c->shape[3],
+                                             .dropout = dropout_of(c),
+                                             .qkv = in[0],
+                                             .y = out[0],
+                                             .lse = out[1],
+                                             .dy = in[1],
+                                             .dqkv = out[2]};
+    ops->attention_forward(s, &f);
+    ops->attention_backward(s, &b);
+}
+
+static void attention_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                          double *const *out)
+{
+    struct dpt_dropout d = dropout_of(c);
+    (void)ints;
+    ref_attention(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], out[0], out[1]);
+    ref_attention_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], in[1],
+                       out[2]);
+}
+
+/* --- residual: n --- */
+
+static void residual_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0];
+    *r = (struct case_layout){.inputs = 3,
+                              .in = {n, n, n},
+                              .outputs = 2,
+                              .out = {n, n},
+                              .y = 0,
+                              .dy = 2,
+                              .pairs = 1,
+                              .of = {1},
+                              .grad = {1}};
+}
+
+static void residual_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                         float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    (void)ints;
+    (void)accumulate;
+    const struct dpt_residual f = {
+        .n = c->shape[0], .dropout = dropout_of(c), .a = in[0], .b = in[1], .y = out[0]};
+    const struct dpt_dropout_backward b = {
+        .n = c->shape[0], .dropout = dropout_of(c), .dy = in[2], .dx = out[1]};
+    ops->residual(s, &f);
+    ops->dropout_backward(s, &b);
+}
+
+static void residual_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                         double *const *out)
+{
+    struct dpt_dropout d = dropout_of(c);
+    (void)ints;
+    for (int64_t i = 0; i < c->shape[0]; i++) {
+        out[0][i] = in[0][i] + in[1][i] * ref_drop(&d, i);
+        out[1][i] = in[2][i] * ref_drop(&d, i);
+    }
+}
+
+/* --- embedding: b, t, c, v, context --- */
+
+static void embedding_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0] * c->shape[1], w = c->shape[2], v = c->shape[3], ctx = c->shape[4];
+    *r = (struct case_layout){.inputs = 3,
+                              .in = {v * w, ctx * w, n * w},
+                              .outputs = 3,
+                              .out = {n * w, v * w, ctx * w},
+                              .accumulates = {false, true, true},
+                              .ints = n,
+                              .ints_below = v,
+                              .y = 0,
+                              .dy = 2,
+                              .pairs = 2,
+                              .of = {0, 1},
+                              .grad = {1, 2}};
+}
+
+static void embedding_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    const struct dpt_embedding_forward f = {.b = c->shape[0],
+                                            .t = c->shape[1],
+                                            .c = c->shape[2],
+                                            .v = c->shape[3],
+                                            .dropout = dropout_of(c),
+                                            .tokens = ints,
+                                            .wte = in[0],
+                                            .wpe = in[1],
+                                            .y = out[0]};
+    const struct dpt_embedding_backward b = {.b = c->shape[0],
+                                             .t = c->shape[1],
+                                             .c = c->shape[2],
+                                             .v = c->shape[3],
+                                             .context = c->shape[4],
+                                             .dropout = dropout_of(c),
+                                             .tokens = ints,
+                                             .dy = in[2],
+                                             .dwte = out[1],
+                                             .dwpe = out[2],
+                                             .accumulate_wte = accumulate,
+                                             .accumulate_wpe = accumulate};
+    ops->embedding_forward(s, &f);
+    ops->embedding_backward(s, &b);
+}
+
+static void embedding_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                          double *const *out)
+{
+    struct dpt_dropout d = dropout_of(c);
+    ref_embedding(c->shape[0], c->shape[1], c->shape[2], &d, ints, in[0], in[1], out[0]);
+    ref_embedding_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], c->shape[4], &d, ints,
+                       in[2], out[1], out[2]);
+}
+
+/* --- head: n, c, v --- */
+
+static void head_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0], w = c->shape[1], v = c->shape[2];
+    *r = (struct case_layout){.inputs = 2,
+                              .in = {n * w, v * w},
+                              .outputs = 3,
+                              .out = {n, n * w, v * w},
+                              .accumulates = {false, false, true},
+                              .ints = n,
+                              .ints_below = v,
+                              .y = 0,
+                              .dy = -1,
+                              .pairs = 2,
+                              .of = {0, 1},
+                              .grad = {1, 2}};
+}
+
+static void head_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                     float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    const struct dpt_head_loss a = {.n = c->shape[0],
+                                    .c = c->shape[1],
+                                    .v = c->shape[2],
+                                    .x = in[0],
+                                    .w = in[1],
+                                    .targets = ints,
+                                    .loss = out[0],
+                                    .dloss = CASE_DLOSS,
+                                    .dx = out[1],
+                                    .dw = out[2],
+                                    .accumulate = accumulate};
+    ops->head_loss(s, &a);
+}
+
+static void head_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                     double *const *out)
+{
+    ref_head(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, out[0]);
+    ref_head_grad(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, (double)CASE_DLOSS,
+                  out[1], out[2]);
+}
+
+/* --- adamw: n. Inputs p, m, v (squared), grad --- */
+
+static void adamw_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0];
+    *r = (struct case_layout){
+        .inputs = 4, .in = {n, n, n, n}, .outputs = 3, .out = {n, n, n}, .y = 0, .dy = -1};
+}
+
+static struct dpt_adamw adamw_of(const struct op_case *c)
+{
+    return (struct dpt_adamw){.n = c->shape[0],
+                              .lr = 3e-2f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .eps = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .bias1 = 0.271f,
+                              .bias2 = 0.142625f,
+                              .grad_scale = 0.5f};
+}
+
+static void adamw_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                      float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+{
+    struct dpt_adamw a = adamw_of(c);
+    (void)ints;
+    (void)accumulate;
+    for (int i = 0; i < 3; i++)
+        for (int64_t e = 0; e < a.n; e++)
+            out[i][e] = i == 2 ? in[i][e] * in[i][e] : in[i][e];
+    a.param = out[0];
+    a.m = out[1];
+    a.v = out[2];
+    a.grad = in[3];
+    ops->adamw(s, &a);
+}
+
+static void adamw_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                      double *const *out)
+{
+    struct dpt_adamw a = adamw_of(c);
+    (void)ints;
+    for (int i = 0; i < 3; i++)
+        for (int64_t e = 0; e < a.n; e++)
+            out[i][e] = i == 2 ? in[i][e] * in[i][e] : in[i][e];
+    ref_adamw(&a, out[0], out[1], out[2], in[3]);
+}
+
+/* --- the table --- */
+
+#define OP(op) .layout = op##_layout, .run = op##_run, .ref = op##_ref
+
+const struct op_case op_cases[] = {
+    {"linear 4x6x5", {4, 6, 5}, 0.0f, true, OP(linear)},
+    {"linear 1x1x1", {1, 1, 1}, 0.0f, true, OP(linear)},
+    {"linear 129x33x193", {129, 33, 193}, 0.0f, false, OP(linear)},
+    {"linear 64x768x2304", {64, 768, 2304}, 0.0f, false, OP(linear)},
+    {"linear 256x256x768", {256, 256, 768}, 0.0f, false, OP(linear)},
+    {"linear 7x64x6200", {7, 64, 6200}, 0.0f, false, OP(linear)},
+    {"linear 9x4200x24", {9, 4200, 24}, 0.0f, false, OP(linear)},
+    {"layernorm 3x5", {3, 5, 0}, 0.0f, true, OP(layernorm)},
+    {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},
+    {"layernorm 100x768", {100, 768, 0}, 0.0f, false, OP(layernorm)},
+    {"layernorm 65x1601", {65, 1601, 0}, 0.0f, false, OP(layernorm)},
+    {"gelu 7", {7}, 0.0f, true, OP(gelu)},
+    {"gelu 70001", {70001}, 0.0f, false, OP(gelu)},
+    {"attention 2x5x2x6", {2, 5, 2, 6}, 0.0f, true, OP(attention)},
+    {"attention 1x3x1x4 drop", {1, 3, 1, 4}, 0.3f, true, OP(attention)},
+    {"attention 2x64x3x192", {2, 64, 3, 192}, 0.0f, false, OP(attention)},
+    {"attention 1x200x2x128", {1, 200, 2, 128}, 0.0f, false, OP(attention)},
+    {"attention 2x65x2x34 drop", {2, 65, 2, 34}, 0.1f, false, OP(attention)},
+    {"attention 1x131x1x80 drop", {1, 131, 1, 80}, 0.25f, false, OP(attention)},
+    {"residual 9", {9}, 0.0f, true, OP(residual)},
+    {"residual 70003", {70003}, 0.0f, false, OP(residual)},
+    {"residual 70003 drop", {70003}, 0.1f, false, OP(residual)},
+    {"embedding 2x3x4", {2, 3, 4, 5, 4}, 0.0f, true, OP(embedding)},
+    {"embedding 3x17x130 drop", {3, 17, 130, 11, 20}, 0.2f, false, OP(embedding)},
+    {"embedding 2x64x768", {2, 64, 768, 999, 128}, 0.0f, false, OP(embedding)},
+    {"head 3x4x5", {3, 4, 5}, 0.0f, true, OP(head)},
+    {"head 65x48x3333", {65, 48, 3333}, 0.0f, false, OP(head)},
+    {"head 300x16x257", {300, 16, 257}, 0.0f, false, OP(head)},
+    {"head 5x40x50257", {5, 40, 50257}, 0.0f, false, OP(head)},
+    {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
+    {"adamw 5", {5}, 0.0f, false, OP(adamw)},
+    {"adamw 40007", {40007}, 0.0f, false, OP(adamw)},
+};
+const int op_case_count = sizeof op_cases / sizeof *op_cases;

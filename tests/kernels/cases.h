@@ -1,0 +1,41 @@
+/* Every op of the model as one table of cases: shapes, buffers, how to run it on a device (forward,
+ * then backward) and what the reference says. The tests loop over the table: ops_test.c (against
+ * the reference), ref_test.c (finite differences), bits_test.c (threads, instruction sets,
+ * accumulation). */
+#ifndef DPT_TESTS_KERNELS_CASES_H
+#define DPT_TESTS_KERNELS_CASES_H
+
+#include "kernels/ops.h"
+
+enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
+
+/* Sizes in elements; `ints` are tokens or targets in [0, ints_below). */
+struct case_layout {
+    int inputs, outputs;
+    int64_t in[CASE_BUFFERS_MAX], out[CASE_BUFFERS_MAX];
+    bool accumulates[CASE_BUFFERS_MAX]; /* outputs */
+    int64_t ints, ints_below;
+    /* For finite differences: L = sum of outputs[y] times inputs[dy] (dy < 0: times a constant,
+     * ref_dloss), and the gradient of inputs[of[i]] is outputs[grad[i]]. */
+    int y, dy, pairs, of[CASE_BUFFERS_MAX], grad[CASE_BUFFERS_MAX];
+};
+
+struct op_case {
+    const char *name;
+    int64_t shape[CASE_SHAPE_MAX];
+    float p; /* dropout */
+    bool fd; /* small enough for finite differences */
+    void (*layout)(const struct op_case *c, struct case_layout *ret);
+    void (*run)(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
+                float *const *in, const int32_t *ints, bool accumulate, float *const *out);
+    void (*ref)(const struct op_case *c, double *const *in, const int32_t *ints,
+                double *const *out);
+};
+
+extern const struct op_case op_cases[];
+extern const int op_case_count;
+
+/* The head's dloss in every case. */
+#define CASE_DLOSS 0.125f
+
+#endif

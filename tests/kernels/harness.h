@@ -1,0 +1,42 @@
+/* Buffers of a case, devices, comparisons: shared by the tests of kernels. */
+#ifndef DPT_TESTS_KERNELS_HARNESS_H
+#define DPT_TESTS_KERNELS_HARNESS_H
+
+#include "tests/kernels/cases.h"
+
+struct case_buffers {
+    struct case_layout layout;
+    float *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
+    int32_t *ints;
+};
+
+/* Makes buffers with standard normal inputs drawn for this case and outputs of NaN. Aborts without
+ * memory. */
+void case_buffers_init(const struct op_case *c, struct case_buffers *ret);
+void case_buffers_fini(struct case_buffers *b);
+
+/* n floats of NaN. */
+void poison(float *p, int64_t n);
+
+/* n standard normal values, the same for the same `which`. */
+void fill_random(float *p, int64_t n, uint64_t which);
+
+/* Opens a device and a stream; the ops' errors are fatal in close. */
+struct test_stream {
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    const struct dpt_ops *ops;
+};
+struct test_stream test_stream_open(int threads);
+void test_stream_close(struct test_stream *t);
+/* Syncs and aborts the test with the error's text if there is one. */
+void test_stream_check(struct test_stream *t);
+
+/* Runs the case with poisoned (or, accumulating, given) outputs. */
+void case_run(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
+              bool accumulate);
+
+/* ||a-b|| / ||b||, 2-norms; NaN in a gives NaN. */
+double relative_error(const float *a, const double *b, int64_t n);
+
+#endif

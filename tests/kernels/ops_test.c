@@ -1,0 +1,138 @@
+/* Each op forward and backward against the double-precision reference, outputs poisoned before; and
+ * what an op does with a dtype it does not have. */
+#include "tests/kernels/harness.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Relative 2-norm error of an output. Rounding alone gives about 6e-8 * sqrt(depth of the sums). */
+static const double TOLERANCE = 5e-6;
+
+static void test_against_reference(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    int bad = 0;
+    for (int i = 0; i < op_case_count; i++) {
+        const struct op_case *c = &op_cases[i];
+        struct case_buffers b;
+        double *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
+        case_buffers_init(c, &b);
+        for (int k = 0; k < b.layout.inputs; k++) {
+            in[k] = malloc((size_t)b.layout.in[k] * sizeof(double));
+            for (int64_t e = 0; e < b.layout.in[k]; e++)
+                in[k][e] = (double)b.in[k][e];
+        }
+        for (int k = 0; k < b.layout.outputs; k++)
+            out[k] = calloc((size_t)b.layout.out[k], sizeof(double));
+        c->ref(c, in, b.ints, out);
+        case_run(c, &t, &b, false);
+        for (int k = 0; k < b.layout.outputs; k++) {
+            double e = relative_error(b.out[k], out[k], b.layout.out[k]);
+            if (!(e <= TOLERANCE)) {
+                print_error("%s: output %d is off by %.3g\n", c->name, k, e);
+                bad++;
+            }
+            free(out[k]);
+        }
+        for (int k = 0; k < b.layout.inputs; k++)
+            free(in[k]);
+        case_buffers_fini(&b);
+    }
+    test_stream_close(&t);
+    assert_int_equal(bad, 0);
+}
+
+/* The GELU's and the exponential's whole range, where a 2-norm would hide small values. */
+static void test_gelu_everywhere(void **state)
+{
+    (void)state;
+    enum { N = 40001 };
+    struct test_stream t = test_stream_open(1);
+    float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i - N / 2) * 1e-3f;
+    const struct dpt_gelu a = {.n = N, .x = x, .out = y};
+    t.ops->gelu_forward(t.stream, &a);
+    for (int i = 0; i < N; i++) {
+        double v = (double)x[i];
+        double want = 0.5 * v * (1.0 + tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+        assert_true(fabs((double)y[i] - want) <= 3e-7 * fabs(v) + 1e-37);
+    }
+    free(x);
+    free(y);
+    test_stream_close(&t);
+}
+
+static void test_other_dtypes_are_refused(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(1);
+    struct dpt_err err;
+    float x[4] = {1, 2, 3, 4}, y[4] = {5, 6, 7, 8};
+    const struct dpt_gelu a = {.n = 4, .dtype = DPT_BF16, .x = x, .out = y};
+    const struct dpt_gelu good = {.n = 4, .x = x, .out = y};
+    t.ops->gelu_forward(t.stream, &a);
+    t.ops->gelu_forward(t.stream, &good); /* the error sticks: nothing runs after it */
+    assert_true(y[0] == 5.0f);
+    assert_int_equal(dpt_stream_sync(t.stream, &err), DPT_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "gelu"));
+    assert_int_equal(dpt_stream_sync(t.stream, &err), DPT_OK);
+    t.ops->gelu_forward(t.stream, &good);
+    assert_true(y[0] != 5.0f);
+    test_stream_close(&t);
+}
+
+static void test_bad_thread_counts(void **state)
+{
+    (void)state;
+    struct dpt_device *dev = NULL;
+    struct dpt_stream *s = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_device_cpu_create(&dev, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(dev, 0, &s, &err), DPT_EINVAL);
+    assert_int_equal(dpt_stream_create(dev, 100000, &s, &err), DPT_EINVAL);
+    assert_null(s);
+    dpt_device_destroy(&dev);
+    assert_null(dev);
+}
+
+static void test_memory_is_zeroed_aligned_and_counted(void **state)
+{
+    (void)state;
+    struct dpt_device *dev = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_device_cpu_create(&dev, &err), DPT_OK);
+    static const size_t sizes[] = {0, 1, 100, 5 << 20};
+    for (int i = 0; i < 4; i++) {
+        void *p = NULL;
+        assert_int_equal(dpt_device_alloc(dev, sizes[i], &p, &err), DPT_OK);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t at = 0; at < sizes[i]; at++)
+            assert_int_equal(((const char *)p)[at], 0);
+        assert_int_equal(dpt_device_bytes(dev), sizes[i]);
+        memset(p, 1, sizes[i]);
+        dpt_device_free(dev, p, sizes[i]);
+    }
+    assert_int_equal(dpt_device_bytes(dev), 0);
+    assert_int_equal(dpt_device_bytes_peak(dev), sizes[3]);
+    dpt_device_destroy(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_reference),
+        cmocka_unit_test(test_gelu_everywhere),
+        cmocka_unit_test(test_other_dtypes_are_refused),
+        cmocka_unit_test(test_bad_thread_counts),
+        cmocka_unit_test(test_memory_is_zeroed_aligned_and_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

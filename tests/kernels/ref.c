@@ -1,0 +1,270 @@
+/* See ref.h. */
+#include "tests/kernels/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double *zeroed(double *p, int64_t n)
+{
+    memset(p, 0, (size_t)n * sizeof *p);
+    return p;
+}
+
+static double *scratch(int64_t n)
+{
+    double *p = calloc((size_t)n, sizeof *p);
+    DPT_ASSERT(p);
+    return p;
+}
+
+double ref_drop(const struct dpt_dropout *d, int64_t i)
+{
+    if (d->p == 0.0f)
+        return 1.0;
+    uint64_t at = d->first + (uint64_t)i;
+    uint32_t words[4];
+    dpt_philox(d->key, at / 4, words);
+    return (double)words[at % 4] >= (double)d->p * 4294967296.0 ? 1.0 / (1.0 - (double)d->p) : 0.0;
+}
+
+void ref_linear(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+                const double *bias, double *y)
+{
+    for (int64_t r = 0; r < n; r++) {
+        for (int64_t o = 0; o < out; o++)
+            y[r * out + o] = bias ? bias[o] : 0.0;
+        for (int64_t i = 0; i < in; i++)
+            for (int64_t o = 0; o < out; o++)
+                y[r * out + o] += x[r * in + i] * w[i * out + o];
+    }
+}
+
+void ref_linear_grad(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+                     const double *dy, double *dx, double *dw, double *dbias)
+{
+    zeroed(dx, n * in);
+    zeroed(dw, in * out);
+    zeroed(dbias, out);
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < in; i++)
+            for (int64_t o = 0; o < out; o++) {
+                dx[r * in + i] += dy[r * out + o] * w[i * out + o];
+                dw[i * out + o] += x[r * in + i] * dy[r * out + o];
+            }
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t o = 0; o < out; o++)
+            dbias[o] += dy[r * out + o];
+}
+
+static const double SQRT_2_OVER_PI = 0.79788456080286535588;
+
+double ref_gelu(double x)
+{
+    return 0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)));
+}
+
+double ref_gelu_slope(double x)
+{
+    double th = tanh(SQRT_2_OVER_PI * (x + 0.044715 * x * x * x));
+    return 0.5 * (1.0 + th) +
+           0.5 * x * (1.0 - th * th) * SQRT_2_OVER_PI * (1.0 + 3.0 * 0.044715 * x * x);
+}
+
+void ref_layernorm(int64_t n, int64_t c, double eps, const double *x, const double *gamma,
+                   const double *beta, double *y, double *mean, double *rstd)
+{
+    for (int64_t r = 0; r < n; r++) {
+        double sum = 0.0, squares = 0.0;
+        for (int64_t j = 0; j < c; j++)
+            sum += x[r * c + j];
+        mean[r] = sum / (double)c;
+        for (int64_t j = 0; j < c; j++)
+            squares += (x[r * c + j] - mean[r]) * (x[r * c + j] - mean[r]);
+        rstd[r] = 1.0 / sqrt(squares / (double)c + eps);
+        for (int64_t j = 0; j < c; j++)
+            y[r * c + j] = (x[r * c + j] - mean[r]) * rstd[r] * gamma[j] + beta[j];
+    }
+}
+
+void ref_layernorm_grad(int64_t n, int64_t c, const double *x, const double *gamma,
+                        const double *mean, const double *rstd, const double *dy, double *dx,
+                        double *dgamma, double *dbeta)
+{
+    zeroed(dgamma, c);
+    zeroed(dbeta, c);
+    for (int64_t r = 0; r < n; r++) {
+        double sum = 0.0, dot = 0.0;
+        for (int64_t j = 0; j < c; j++) {
+            double hat = (x[r * c + j] - mean[r]) * rstd[r], g = dy[r * c + j];
+            sum += g * gamma[j];
+            dot += g * gamma[j] * hat;
+            dgamma[j] += g * hat;
+            dbeta[j] += g;
+        }
+        for (int64_t j = 0; j < c; j++) {
+            double hat = (x[r * c + j] - mean[r]) * rstd[r];
+            dx[r * c + j] =
+                rstd[r] * (dy[r * c + j] * gamma[j] - sum / (double)c - hat * dot / (double)c);
+        }
+    }
+}
+
+/* p (T, T) and scores' scale for head h of sample b; returns rows of probabilities before dropout.
+ */
+static void probabilities(int64_t t, int64_t hd, int64_t c, const double *q, const double *k,
+                          double *p, double *lse)
+{
+    for (int64_t i = 0; i < t; i++) {
+        double max = -INFINITY, sum = 0.0;
+        for (int64_t s = 0; s <= i; s++) {
+            double dot = 0.0;
+            for (int64_t j = 0; j < hd; j++)
+                dot += q[i * 3 * c + j] * k[s * 3 * c + j];
+            p[i * t + s] = dot / sqrt((double)hd);
+            max = fmax(max, p[i * t + s]);
+        }
+        for (int64_t s = 0; s <= i; s++)
+            sum += exp(p[i * t + s] - max);
+        for (int64_t s = 0; s < t; s++)
+            p[i * t + s] = s <= i ? exp(p[i * t + s] - max) / sum : 0.0;
+        lse[i] = max + log(sum);
+    }
+}
+
+void ref_attention(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
+                   const double *qkv, double *y, double *lse)
+{
+    int64_t hd = c / heads;
+    double *p = scratch(t * t);
+    zeroed(y, b * t * c);
+    for (int64_t bh = 0; bh < b * heads; bh++) {
+        const double *q = qkv + bh / heads * t * 3 * c + bh % heads * hd, *v = q + 2 * c;
+        double *out = y + bh / heads * t * c + bh % heads * hd;
+        probabilities(t, hd, c, q, q + c, p, lse + bh * t);
+        for (int64_t i = 0; i < t; i++)
+            for (int64_t s = 0; s <= i; s++) {
+                double w = p[i * t + s] * ref_drop(d, (bh * t + i) * t + s);
+                for (int64_t j = 0; j < hd; j++)
+                    out[i * c + j] += w * v[s * 3 * c + j];
+            }
+    }
+    free(p);
+}
+
+void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
+                        const double *qkv, const double *dy, double *dqkv)
+{
+    int64_t hd = c / heads;
+    double *p = scratch(t * t), *dp = scratch(t * t), *lse = scratch(t);
+    zeroed(dqkv, b * t * 3 * c);
+    for (int64_t bh = 0; bh < b * heads; bh++) {
+        int64_t at = bh / heads * t * 3 * c + bh % heads * hd;
+        const double *q = qkv + at, *k = q + c, *v = k + c;
+        const double *g = dy + bh / heads * t * c + bh % heads * hd;
+        double *dq = dqkv + at, *dk = dq + c, *dv = dk + c;
+        probabilities(t, hd, c, q, k, p, lse);
+        for (int64_t i = 0; i < t; i++) {
+            double mean = 0.0;
+            for (int64_t s = 0; s <= i; s++) {
+                double keep = ref_drop(d, (bh * t + i) * t + s), dot = 0.0;
+                for (int64_t j = 0; j < hd; j++) {
+                    dot += g[i * c + j] * v[s * 3 * c + j];
+                    dv[s * 3 * c + j] += p[i * t + s] * keep * g[i * c + j];
+                }
+                dp[i * t + s] = dot * keep;
+                mean += dp[i * t + s] * p[i * t + s];
+            }
+            for (int64_t s = 0; s <= i; s++) {
+                double ds = p[i * t + s] * (dp[i * t + s] - mean) / sqrt((double)hd);
+                for (int64_t j = 0; j < hd; j++) {
+                    dq[i * 3 * c + j] += ds * k[s * 3 * c + j];
+                    dk[s * 3 * c + j] += ds * q[i * 3 * c + j];
+                }
+            }
+        }
+    }
+    free(p);
+    free(dp);
+    free(lse);
+}
+
+void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
+                   const int32_t *tokens, const double *wte, const double *wpe, double *y)
+{
+    for (int64_t i = 0; i < b * t; i++)
+        for (int64_t j = 0; j < c; j++)
+            y[i * c + j] = (wte[tokens[i] * c + j] + wpe[i % t * c + j]) * ref_drop(d, i * c + j);
+}
+
+void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t context,
+                        const struct dpt_dropout *d, const int32_t *tokens, const double *dy,
+                        double *dwte, double *dwpe)
+{
+    zeroed(dwte, v * c);
+    zeroed(dwpe, context * c);
+    for (int64_t i = 0; i < b * t; i++)
+        for (int64_t j = 0; j < c; j++) {
+            double g = dy[i * c + j] * ref_drop(d, i * c + j);
+            dwte[tokens[i] * c + j] += g;
+            dwpe[i % t * c + j] += g;
+        }
+}
+
+/* logits (v) of row r become probabilities; returns the loss. */
+static double softmax(int64_t c, int64_t v, const double *x, const double *w, int32_t target,
+                      double *p)
+{
+    double max = -INFINITY, sum = 0.0;
+    for (int64_t o = 0; o < v; o++) {
+        p[o] = 0.0;
+        for (int64_t j = 0; j < c; j++)
+            p[o] += x[j] * w[o * c + j];
+        max = fmax(max, p[o]);
+    }
+    double picked = p[target];
+    for (int64_t o = 0; o < v; o++)
+        sum += exp(p[o] - max);
+    for (int64_t o = 0; o < v; o++)
+        p[o] = exp(p[o] - max) / sum;
+    return max + log(sum) - picked;
+}
+
+void ref_head(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+              const int32_t *targets, double *loss)
+{
+    double *p = scratch(v);
+    for (int64_t r = 0; r < n; r++)
+        loss[r] = softmax(c, v, x + r * c, w, targets[r], p);
+    free(p);
+}
+
+void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+                   const int32_t *targets, double dloss, double *dx, double *dw)
+{
+    double *p = scratch(v);
+    zeroed(dx, n * c);
+    zeroed(dw, v * c);
+    for (int64_t r = 0; r < n; r++) {
+        (void)softmax(c, v, x + r * c, w, targets[r], p);
+        p[targets[r]] -= 1.0;
+        for (int64_t o = 0; o < v; o++)
+            for (int64_t j = 0; j < c; j++) {
+                dx[r * c + j] += dloss * p[o] * w[o * c + j];
+                dw[o * c + j] += dloss * p[o] * x[r * c + j];
+            }
+    }
+    free(p);
+}
+
+void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        double g = grad[i] * (double)a->grad_scale;
+        p[i] -= (double)a->lr * (double)a->weight_decay * p[i];
+        m[i] = (double)a->beta1 * m[i] + (1.0 - (double)a->beta1) * g;
+        v[i] = (double)a->beta2 * v[i] + (1.0 - (double)a->beta2) * g * g;
+        p[i] -= (double)a->lr * (m[i] / (double)a->bias1) /
+                (sqrt(v[i] / (double)a->bias2) + (double)a->eps);
+    }
+}

@@ -1,0 +1,45 @@
+/* The ops' mathematics in double precision, written plainly, as the truth that the devices are held
+ * against. Shapes and meanings are those of kernels/ops.h; gradients overwrite. ref_test.c holds
+ * each backward against finite differences of its forward. */
+#ifndef DPT_TESTS_KERNELS_REF_H
+#define DPT_TESTS_KERNELS_REF_H
+
+#include "kernels/ops.h"
+
+/* 0 or 1/(1-p) for element `i` of the mask. */
+double ref_drop(const struct dpt_dropout *d, int64_t i);
+
+void ref_linear(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+                const double *bias, double *y);
+void ref_linear_grad(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+                     const double *dy, double *dx, double *dw, double *dbias);
+
+double ref_gelu(double x);
+double ref_gelu_slope(double x);
+
+void ref_layernorm(int64_t n, int64_t c, double eps, const double *x, const double *gamma,
+                   const double *beta, double *y, double *mean, double *rstd);
+void ref_layernorm_grad(int64_t n, int64_t c, const double *x, const double *gamma,
+                        const double *mean, const double *rstd, const double *dy, double *dx,
+                        double *dgamma, double *dbeta);
+
+void ref_attention(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
+                   const double *qkv, double *y, double *lse);
+void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
+                        const double *qkv, const double *dy, double *dqkv);
+
+void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
+                   const int32_t *tokens, const double *wte, const double *wpe, double *y);
+void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t context,
+                        const struct dpt_dropout *d, const int32_t *tokens, const double *dy,
+                        double *dwte, double *dwpe);
+
+void ref_head(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+              const int32_t *targets, double *loss);
+void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+                   const int32_t *targets, double dloss, double *dx, double *dw);
+
+/* PyTorch's torch.optim.AdamW, one step; p, m, v in and out. */
+void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
+
+#endif
