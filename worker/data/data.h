@@ -1,7 +1,8 @@
 /* Training data: token sources, samples, and the loader that reads ahead.
  *
- * A sample is seq_len + 1 consecutive tokens starting at index * seq_len of the (concatenated, per shard: samples do not cross
- * shards) stream: tokens are the first seq_len, targets the last seq_len. */
+ * A sample is seq_len + 1 consecutive tokens starting at index * seq_len of the (concatenated, per
+ * shard: samples do not cross shards) stream: tokens are the first seq_len, targets the last
+ * seq_len. */
 #ifndef DPT_WORKER_DATA_DATA_H
 #define DPT_WORKER_DATA_DATA_H
 
@@ -16,35 +17,44 @@ enum { DPT_SHARDS_MAX = 65536 };
 struct dpt_data;
 struct dpt_loader;
 
-/* Opens data.train of the config: a text file as byte tokens, or the .bin shards a glob names (sorted bytewise). Checks magic,
- * version, length of every shard and that one sample at least exists. Errors name the file and what to do. Reading is by pread:
- * a file truncated later is an error, never a signal. Thread-safe after opening. */
-DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret, struct dpt_err *err);
+/* Opens data.train of the config: a text file as byte tokens, or the .bin shards a glob names
+ * (sorted bytewise). Checks magic, version, length of every shard and that one sample at least
+ * exists. Errors name the file and what to do. Reading is by pread: a file truncated later is an
+ * error, never a signal. Thread-safe after opening. */
+DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
+                                           struct dpt_err *err);
 void dpt_data_close(struct dpt_data **data);
 
 int64_t dpt_data_samples(const struct dpt_data *data);
 int64_t dpt_data_tokens(const struct dpt_data *data);
 
 /* Reads sample `index`: seq_len tokens and targets. A token >= vocab is DPT_ECORRUPT. */
-DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int32_t *ret_tokens, int32_t *ret_targets,
+DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
+                                           int32_t *ret_tokens, int32_t *ret_targets,
                                            struct dpt_err *err);
 
-/* Content hash over all the tokens' bytes, in shard order: equal on two nodes if they train on the same data. Cached by nobody: reads
- * everything once at start. */
-DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err);
+/* Content hash over all the tokens' bytes, in shard order: equal on two nodes if they train on the
+ * same data. Cached by nobody: reads everything once at start. */
+DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
+                                             char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err);
 
-/* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step after step.
- * Sample j of slot s of step k is sample number (k * G + s) * micro_batch + j of the run (worker/plan/sampler.h). */
-DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct dpt_data *data, struct dpt_loader **ret,
+/* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step
+ * after step. Sample j of slot s of step k is sample number (k * G + s) * micro_batch + j of the
+ * run (worker/plan/sampler.h). */
+DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
+                                               const struct dpt_data *data, struct dpt_loader **ret,
                                                struct dpt_err *err);
 void dpt_loader_destroy(struct dpt_loader **loader);
 
-/* Starts (again) at `step` for slots [first_slot, end_slot); what was read ahead is dropped. An empty range idles the loader. */
+/* Starts (again) at `step` for slots [first_slot, end_slot); what was read ahead is dropped. An
+ * empty range idles the loader. */
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot);
 
-/* Waits for the next micro-batch in order; it must be (step, slot), which is checked. Pointers are (micro_batch, seq_len), owned by the
- * loader, valid until the next call. Returns the reader's error if reading failed. No allocation. */
-DPT_MUST_USE enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot, const int32_t **ret_tokens,
+/* Waits for the next micro-batch in order; it must be (step, slot), which is checked. Pointers are
+ * (micro_batch, seq_len), owned by the loader, valid until the next call. Returns the reader's
+ * error if reading failed. No allocation. */
+DPT_MUST_USE enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
+                                             const int32_t **ret_tokens,
                                              const int32_t **ret_targets, struct dpt_err *err);
 
 #endif

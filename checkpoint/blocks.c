@@ -1,0 +1,124 @@
+/* Verified reading (blocks.h). */
+#include "checkpoint/blocks.h"
+
+#include "base/fs.h"
+#include "base/hash.h"
+#include "checkpoint/layout/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
+                                const struct dpt_manifest_file *file, struct dpt_blocks *ret,
+                                struct dpt_err *err)
+{
+    int fd;
+    int64_t bytes;
+    DPT_TRY(dpt_io_open(folder, file->name, &fd, &bytes, ret->path, err));
+    if (bytes != file->bytes) {
+        (void)close(fd); /* opened for reading */
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, the manifest says %lld", ret->path,
+                        (long long)bytes, (long long)file->bytes);
+    }
+    ret->block = malloc(DPT_CHECKPOINT_BLOCK_BYTES);
+    if (!ret->block) {
+        (void)close(fd);
+        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", ret->path);
+    }
+    ret->file = file;
+    ret->fd = fd;
+    ret->in_block = -1;
+    return DPT_OK;
+}
+
+void dpt_blocks_close(struct dpt_blocks *blocks)
+{
+    if (!blocks->file)
+        return;
+    (void)close(blocks->fd);
+    free(blocks->block);
+    blocks->block = NULL;
+    blocks->file = NULL;
+}
+
+static struct dpt_interval block_range(const struct dpt_manifest_file *file, int64_t i)
+{
+    const int64_t first = i * DPT_CHECKPOINT_BLOCK_BYTES;
+    const int64_t end = first + DPT_CHECKPOINT_BLOCK_BYTES;
+    return (struct dpt_interval){first, end < file->bytes ? end : file->bytes};
+}
+
+static enum dpt_status load(struct dpt_blocks *blocks, int64_t i, void *to, struct dpt_err *err)
+{
+    struct dpt_interval range = block_range(blocks->file, i);
+    const size_t bytes = (size_t)(range.end - range.first);
+    DPT_TRY(dpt_fs_pread_all(blocks->fd, to, bytes, range.first, blocks->path, err));
+    uint32_t crc = dpt_crc32c(0, to, bytes);
+    if (crc != blocks->file->crc[i])
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is damaged in block %lld (bytes %lld to %lld): its CRC32C is %08x, "
+                        "the manifest says %08x",
+                        blocks->path, (long long)i, (long long)range.first, (long long)range.end,
+                        crc, blocks->file->crc[i]);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first, int64_t bytes, void *ret,
+                                struct dpt_err *err)
+{
+    if (first < 0 || bytes < 0 || bytes > blocks->file->bytes - first)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has no %lld bytes at %lld", blocks->path,
+                        (long long)bytes, (long long)first);
+    const struct dpt_interval want = {first, first + bytes};
+    uint8_t *to = ret;
+    for (int64_t at = want.first; at < want.end;) {
+        const int64_t i = at / DPT_CHECKPOINT_BLOCK_BYTES;
+        struct dpt_interval block = block_range(blocks->file, i);
+        struct dpt_interval part = dpt_interval_intersect(want, block);
+        const size_t part_bytes = (size_t)(part.end - part.first);
+        if (part.first == block.first && part.end == block.end && i != blocks->in_block) {
+            DPT_TRY(load(blocks, i, to, err)); /* a whole block: in place */
+        } else {
+            if (i != blocks->in_block) {
+                blocks->in_block = -1;
+                DPT_TRY(load(blocks, i, blocks->block, err));
+                blocks->in_block = i;
+            }
+            memcpy(to, blocks->block + (part.first - block.first), part_bytes);
+        }
+        to += part_bytes;
+        at = part.end;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,
+                                     const struct dpt_manifest_file *file, size_t bytes_max,
+                                     char **ret_text, struct dpt_err *err)
+{
+    struct dpt_blocks blocks = {0};
+    DPT_TRY(dpt_blocks_open(folder, file, &blocks, err));
+    enum dpt_status status = DPT_OK;
+    char *text = NULL;
+    if ((uint64_t)file->bytes > bytes_max) {
+        status = dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, more than the limit of %zu",
+                          blocks.path, (long long)file->bytes, bytes_max);
+        goto out;
+    }
+    text = malloc((size_t)file->bytes + 1);
+    if (!text) {
+        status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", blocks.path);
+        goto out;
+    }
+    status = dpt_blocks_read(&blocks, 0, file->bytes, text, err);
+    if (status != DPT_OK)
+        goto out;
+    text[file->bytes] = '\0';
+    *ret_text = text;
+    text = NULL;
+out:
+    free(text);
+    dpt_blocks_close(&blocks);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* Bytes of a checkpoint's file, each block checked against the manifest before a byte of it is
+ * handed out. */
+#ifndef DPT_CHECKPOINT_BLOCKS_H
+#define DPT_CHECKPOINT_BLOCKS_H
+
+#include "base/err.h"
+#include "checkpoint/io.h"
+#include "checkpoint/manifest.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_blocks {
+    const struct dpt_manifest_file *file; /* borrowed; NULL when closed */
+    int fd;
+    uint8_t *block;
+    int64_t in_block; /* which block `block` holds; -1: none */
+    char path[PATH_MAX];
+};
+
+/* Opens `file` of the checkpoint in `folder`; its size must be the manifest's. `ret` zeroed. */
+DPT_MUST_USE enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
+                                             const struct dpt_manifest_file *file,
+                                             struct dpt_blocks *ret, struct dpt_err *err);
+void dpt_blocks_close(struct dpt_blocks *blocks);
+
+/* Reads [first, first + bytes), which must lie in the file (DPT_ECORRUPT otherwise), and only the
+ * blocks it touches; going through a file in order reads each once. DPT_ECORRUPT names file and
+ * block. */
+DPT_MUST_USE enum dpt_status dpt_blocks_read(struct dpt_blocks *blocks, int64_t first,
+                                             int64_t bytes, void *ret, struct dpt_err *err);
+
+/* The whole file, of at most bytes_max bytes: owned text with a NUL after the end. */
+DPT_MUST_USE enum dpt_status dpt_blocks_read_file(const struct dpt_folder *folder,
+                                                  const struct dpt_manifest_file *file,
+                                                  size_t bytes_max, char **ret_text,
+                                                  struct dpt_err *err);
+
+#endif

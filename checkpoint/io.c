@@ -1,0 +1,262 @@
+/* Folders by descriptor, and the calls of the write path (io.h). */
+#include "checkpoint/io.h"
+
+#include "base/fs.h"
+#include "checkpoint/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int (*dpt_fault_hook)(enum dpt_fault_op op, const char *path);
+
+/* 0, or the error that a test wants here. */
+static int fault(enum dpt_fault_op op, const char *path)
+{
+    return dpt_fault_hook ? dpt_fault_hook(op, path) : 0;
+}
+
+enum dpt_status dpt_folder_open(const char *path, struct dpt_folder *ret, struct dpt_err *err)
+{
+    ret->fd = -1;
+    if (strlen(path) >= sizeof ret->path)
+        return dpt_fail(err, DPT_EOVERFLOW, "path of %zu bytes is too long", strlen(path));
+    (void)snprintf(ret->path, sizeof ret->path, "%s", path);
+    ret->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (ret->fd < 0)
+        return dpt_fail_errno(err, errno, "open folder '%s'", path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *name,
+                                   struct dpt_folder *ret, struct dpt_err *err)
+{
+    ret->fd = -1;
+    DPT_TRY(dpt_fs_join(parent->path, name, ret->path, sizeof ret->path, err));
+    ret->fd = openat(parent->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (ret->fd < 0)
+        return dpt_fail_errno(err, errno, "open folder '%s'", ret->path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_folder_make(const struct dpt_folder *parent, const char *name,
+                                struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(parent->path, name, path, sizeof path, err));
+    int injected = fault(DPT_FAULT_MKDIR, path);
+    if (injected)
+        return dpt_fail_errno(err, injected, "create folder '%s'", path);
+    if (mkdirat(parent->fd, name, 0777) != 0 && errno != EEXIST)
+        return dpt_fail_errno(err, errno, "create folder '%s'", path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_folder_sync(const struct dpt_folder *folder, struct dpt_err *err)
+{
+    return dpt_io_sync(folder->fd, folder->path, err);
+}
+
+void dpt_folder_close(struct dpt_folder *folder)
+{
+    if (folder->fd >= 0)
+        (void)close(folder->fd); /* opened for reading */
+    folder->fd = -1;
+}
+
+/* openat of "name" or "inner/name" with no link followed on the way. -1 and errno on failure. */
+static int open_below(int folder_fd, const char *name, int flags)
+{
+    const char *slash = strchr(name, '/');
+    if (!slash)
+        return openat(folder_fd, name, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+    char inner[NAME_MAX + 1];
+    size_t n = (size_t)(slash - name);
+    if (n >= sizeof inner || strchr(slash + 1, '/')) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(inner, name, n);
+    inner[n] = '\0';
+    int inner_fd = openat(folder_fd, inner, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (inner_fd < 0)
+        return -1;
+    int fd = openat(inner_fd, slash + 1, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int saved_errno = errno;
+    (void)close(inner_fd);
+    errno = saved_errno;
+    return fd;
+}
+
+enum dpt_status dpt_io_open(const struct dpt_folder *folder, const char *name, int *ret_fd,
+                            int64_t *ret_bytes, char *ret_path, struct dpt_err *err)
+{
+    DPT_TRY(dpt_fs_join(folder->path, name, ret_path, PATH_MAX, err));
+    int fd = open_below(folder->fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return errno == ELOOP ? dpt_fail(err, DPT_ECORRUPT,
+                                         "'%s' is a symbolic link, which is not followed", ret_path)
+                              : dpt_fail_errno(err, errno, "open '%s'", ret_path);
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        (void)close(fd);
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' is no regular file", ret_path);
+    }
+    *ret_fd = fd;
+    *ret_bytes = st.st_size;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name, int *ret_fd,
+                              char *ret_path, struct dpt_err *err)
+{
+    DPT_TRY(dpt_fs_join(folder->path, name, ret_path, PATH_MAX, err));
+    int injected = fault(DPT_FAULT_CREATE, ret_path);
+    int fd = injected ? -1 : open_below(folder->fd, name, O_WRONLY | O_CREAT | O_EXCL);
+    if (fd < 0)
+        return dpt_fail_errno(err, injected ? injected : errno, "create '%s'", ret_path);
+    *ret_fd = fd;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
+                             const char *path, struct dpt_err *err)
+{
+    int injected = fault(DPT_FAULT_WRITE, path);
+    if (injected)
+        return dpt_fail_errno(err, injected, "write '%s' at byte %lld", path, (long long)offset);
+    return dpt_fs_pwrite_all(fd, data, bytes, offset, path, err);
+}
+
+enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err)
+{
+    int injected = fault(DPT_FAULT_FSYNC, path);
+    if (injected || fsync(fd) != 0)
+        return dpt_fail_errno(err, injected ? injected : errno, "fsync '%s'", path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_close(int *fd, const char *path, struct dpt_err *err)
+{
+    int injected = fault(DPT_FAULT_CLOSE, path);
+    int closed = close(*fd);
+    *fd = -1;
+    if (injected || closed != 0)
+        return dpt_fail_errno(err, injected ? injected : errno, "close '%s'", path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_size(const struct dpt_folder *folder, const char *name, int64_t *ret_bytes,
+                            struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    int fd;
+    DPT_TRY(dpt_io_open(folder, name, &fd, ret_bytes, path, err));
+    (void)close(fd); /* opened for reading */
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, const char *name,
+                                  size_t bytes_max, char **ret_text, size_t *ret_bytes,
+                                  struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    int fd;
+    int64_t bytes;
+    DPT_TRY(dpt_io_open(folder, name, &fd, &bytes, path, err));
+    enum dpt_status status = DPT_OK;
+    char *text = NULL;
+    if ((uint64_t)bytes > bytes_max) {
+        status = dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, more than the limit of %zu",
+                          path, (long long)bytes, bytes_max);
+        goto out;
+    }
+    text = malloc((size_t)bytes + 1);
+    if (!text) {
+        status = dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", path);
+        goto out;
+    }
+    status = dpt_fs_pread_all(fd, text, (size_t)bytes, 0, path, err);
+    if (status != DPT_OK)
+        goto out;
+    text[bytes] = '\0';
+    *ret_text = text;
+    *ret_bytes = (size_t)bytes;
+    text = NULL;
+out:
+    free(text);
+    (void)close(fd); /* opened for reading */
+    return status;
+}
+
+enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *name,
+                                   const void *data, size_t bytes, struct dpt_err *err)
+{
+    char temporary[NAME_MAX + 1], path[PATH_MAX];
+    int n = snprintf(temporary, sizeof temporary, "%s.tmp", name);
+    DPT_ASSERT(n > 0 && (size_t)n < sizeof temporary); /* our own names are short */
+    int fd;
+    DPT_TRY(dpt_io_create(folder, temporary, &fd, path, err));
+    enum dpt_status status = dpt_io_write(fd, data, bytes, 0, path, err);
+    if (status == DPT_OK)
+        status = dpt_io_sync(fd, path, err);
+    if (status != DPT_OK) {
+        (void)close(fd); /* the first error is the one to report */
+        return status;
+    }
+    DPT_TRY(dpt_io_close(&fd, path, err));
+    return dpt_io_rename(folder, temporary, name, err);
+}
+
+enum dpt_status dpt_io_rename(const struct dpt_folder *folder, const char *from, const char *to,
+                              struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(folder->path, to, path, sizeof path, err));
+    int injected = fault(DPT_FAULT_RENAME, path);
+    if (injected || renameat(folder->fd, from, folder->fd, to) != 0)
+        return dpt_fail_errno(err, injected ? injected : errno, "rename '%s' to '%s'", from, path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_exchange(const struct dpt_folder *folder, const char *a, const char *b,
+                                struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(folder->path, b, path, sizeof path, err));
+    int failed = fault(DPT_FAULT_EXCHANGE, path);
+    if (!failed && renameat2(folder->fd, a, folder->fd, b, RENAME_EXCHANGE) != 0)
+        failed = errno;
+    if (failed == EINVAL || failed == ENOSYS || failed == EXDEV)
+        return dpt_fail(err, DPT_EUNSUPPORTED, "the file system of '%s' cannot swap names",
+                        folder->path);
+    if (failed)
+        return dpt_fail_errno(err, failed, "swap '%s' with '%s'", a, path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_unlink(const struct dpt_folder *folder, const char *name,
+                              struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
+    int injected = fault(DPT_FAULT_UNLINK, path);
+    if (injected || (unlinkat(folder->fd, name, 0) != 0 && errno != ENOENT))
+        return dpt_fail_errno(err, injected ? injected : errno, "remove '%s'", path);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_io_remove_tree(const struct dpt_folder *folder, const char *name,
+                                   struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(folder->path, name, path, sizeof path, err));
+    int injected = fault(DPT_FAULT_REMOVE_TREE, path);
+    if (injected)
+        return dpt_fail_errno(err, injected, "remove '%s'", path);
+    return dpt_fs_remove_tree(path, err);
+}

@@ -1,0 +1,234 @@
+/* Finding the newest whole checkpoint, and removing what is not needed any more (whole.h). */
+#include "checkpoint/whole.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step,
+                               struct dpt_folder *ret_folder, struct dpt_manifest *ret_manifest,
+                               struct dpt_err *err)
+{
+    char name[DPT_CHECKPOINT_NAME_BYTES], path[PATH_MAX];
+    struct dpt_folder folder = DPT_FOLDER_CLOSED;
+    struct dpt_manifest manifest = {0};
+    char *text = NULL;
+    size_t bytes;
+    dpt_name_step(step, name);
+    enum dpt_status status = dpt_folder_open_in(dir, name, &folder, err);
+    if (status != DPT_OK)
+        goto out;
+    status = dpt_fs_join(folder.path, DPT_NAME_MANIFEST, path, sizeof path, err);
+    if (status != DPT_OK)
+        goto out;
+    status =
+        dpt_io_read_small(&folder, DPT_NAME_MANIFEST, DPT_MANIFEST_BYTES_MAX, &text, &bytes, err);
+    if (status != DPT_OK)
+        goto out;
+    status = dpt_manifest_parse(text, bytes, path, &manifest, err);
+    if (status != DPT_OK)
+        goto out;
+    if (manifest.step != step)
+        status = dpt_fail(err, DPT_ECORRUPT, "'%s' belongs to step %lld", path,
+                          (long long)manifest.step);
+    for (int i = 0; status == DPT_OK && i < manifest.n_files; i++) {
+        const struct dpt_manifest_file *file = &manifest.files[i];
+        int64_t file_bytes;
+        status = dpt_io_size(&folder, file->name, &file_bytes, err);
+        if (status == DPT_OK && file_bytes != file->bytes)
+            status =
+                dpt_fail(err, DPT_ECORRUPT, "'%s/%s' has %lld bytes, the manifest says %lld",
+                         folder.path, file->name, (long long)file_bytes, (long long)file->bytes);
+    }
+out:
+    free(text);
+    if (status != DPT_OK) {
+        dpt_manifest_fini(&manifest);
+        dpt_folder_close(&folder);
+        return status;
+    }
+    *ret_folder = folder;
+    *ret_manifest = manifest;
+    return DPT_OK;
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_steps, size_t *ret_n,
+                                struct dpt_err *err)
+{
+    char **names;
+    size_t n_names, n = 0;
+    DPT_TRY(dpt_fs_list(dir->path, &names, &n_names, err));
+    enum dpt_status status = DPT_OK;
+    int64_t *steps = malloc((n_names ? n_names : 1) * sizeof *steps);
+    if (!steps)
+        status = dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
+    for (size_t i = 0; status == DPT_OK && i < n_names; i++) {
+        if (!dpt_name_parse_step(names[i], &steps[n]))
+            continue; /* an alien name */
+        if (++n > DPT_CHECKPOINT_STEPS_MAX)
+            status = dpt_fail(err, DPT_EOVERFLOW, "'%s' holds more than %d checkpoints", dir->path,
+                              DPT_CHECKPOINT_STEPS_MAX);
+    }
+    dpt_fs_list_free(&names, n_names);
+    if (status != DPT_OK) {
+        free(steps);
+        return status;
+    }
+    qsort(steps, n, sizeof *steps, by_step);
+    *ret_steps = steps;
+    *ret_n = n;
+    return DPT_OK;
+}
+
+static enum dpt_status is_whole(const struct dpt_folder *dir, int64_t step, struct dpt_err *err)
+{
+    struct dpt_folder folder;
+    struct dpt_manifest manifest = {0};
+    DPT_TRY(dpt_whole_open(dir, step, &folder, &manifest, err));
+    dpt_manifest_fini(&manifest);
+    dpt_folder_close(&folder);
+    return DPT_OK;
+}
+
+/* One line for all that was passed over on the way to `used` (-1: nothing is left). */
+static void warn_passed_over(const char *dir, int64_t used, int n_bad, const char *why)
+{
+    char others[48] = "", name[DPT_CHECKPOINT_NAME_BYTES] = "nothing, no checkpoint there is whole";
+    if (n_bad > 1)
+        (void)snprintf(others, sizeof others, " (and %d older ones)", n_bad - 1);
+    if (used >= 0)
+        dpt_name_step(used, name);
+    dpt_log(DPT_LOG_WARN, "the newest checkpoint in '%s'%s is not usable: %s; using %s", dir,
+            others, why, name);
+}
+
+enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int64_t *ret_step,
+                                            struct dpt_err *err)
+{
+    struct dpt_folder folder;
+    struct dpt_err absent, why;
+    enum dpt_status status = dpt_folder_open(dir, &folder, &absent);
+    if (status == DPT_ENOENT) {
+        *ret_step = -1;
+        return DPT_OK;
+    }
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "%s", absent.text);
+    int64_t *steps = NULL, found = -1;
+    size_t n = 0;
+    status = dpt_whole_steps(&folder, &steps, &n, err);
+    int n_bad = 0;
+    char first_why[DPT_ERR_TEXT_BYTES] = "";
+    while (status == DPT_OK && n > 0 && found < 0) {
+        const int64_t step = steps[--n];
+        if (step >= below)
+            continue;
+        enum dpt_status whole = is_whole(&folder, step, &why);
+        if (whole == DPT_OK)
+            found = step;
+        else if (whole == DPT_ENOMEM)
+            status = dpt_fail(err, whole, "%s", why.text); /* says nothing about the checkpoint */
+        else if (n_bad++ == 0)
+            (void)snprintf(first_why, sizeof first_why, "%s", why.text);
+    }
+    free(steps);
+    dpt_folder_close(&folder);
+    if (status != DPT_OK)
+        return status;
+    if (n_bad > 0)
+        warn_passed_over(dir, found, n_bad, first_why);
+    *ret_step = found;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step, struct dpt_err *err)
+{
+    return dpt_checkpoint_newest_below(dir, INT64_MAX, ret_step, err);
+}
+
+/* Takes the step's name away first, so that a checkpoint half removed is never mistaken for one. */
+static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, uint64_t generation,
+                                   struct dpt_err *err)
+{
+    char name[DPT_CHECKPOINT_NAME_BYTES], removed[DPT_CHECKPOINT_NAME_BYTES];
+    dpt_name_step(step, name);
+    DPT_TRY(dpt_name_temporary(step, generation, "pruned", removed, err));
+    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* of a prune that was cut short */
+    DPT_TRY(dpt_io_rename(dir, name, removed, err));
+    return dpt_io_remove_tree(dir, removed, err);
+}
+
+struct temporary_filter {
+    int64_t below_step;
+    uint64_t generation;
+    bool others; /* every generation but this one; else all up to it */
+};
+
+static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
+                                          const struct temporary_filter *filter,
+                                          struct dpt_err *err)
+{
+    char **names;
+    size_t n;
+    DPT_TRY(dpt_fs_list(dir->path, &names, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; status == DPT_OK && i < n; i++) {
+        int64_t step;
+        uint64_t generation;
+        if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step)
+            continue;
+        if (filter->others ? generation != filter->generation : generation <= filter->generation)
+            status = dpt_io_remove_tree(dir, names[i], err);
+    }
+    dpt_fs_list_free(&names, n);
+    return status;
+}
+
+enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest, int keep,
+                                uint64_t generation, struct dpt_err *err)
+{
+    int64_t *steps;
+    size_t n;
+    DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (int kept = 0; status == DPT_OK && n > 0;) {
+        const int64_t step = steps[--n];
+        if (step > newest)
+            continue;
+        if (kept >= keep)
+            status = remove_step(dir, step, generation, err);
+        else if (is_whole(dir, step, NULL) == DPT_OK)
+            kept++;
+    }
+    free(steps);
+    if (status != DPT_OK)
+        return status;
+    const struct temporary_filter filter = {.below_step = newest, .generation = generation};
+    return remove_temporaries(dir, &filter, err);
+}
+
+enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, struct dpt_err *err)
+{
+    struct dpt_folder folder;
+    struct dpt_err why;
+    enum dpt_status status = dpt_folder_open(dir, &folder, &why);
+    if (status == DPT_ENOENT)
+        return DPT_OK;
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "%s", why.text);
+    const struct temporary_filter filter = {
+        .below_step = INT64_MAX, .generation = generation, .others = true};
+    status = remove_temporaries(&folder, &filter, err);
+    dpt_folder_close(&folder);
+    return status;
+}

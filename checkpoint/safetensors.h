@@ -1,0 +1,57 @@
+/* The header of a safetensors file: eight bytes of length N, N bytes of JSON, then the data
+ * (https://huggingface.co/docs/safetensors, "Format"). Strict in both directions: 32-bit floats,
+ * offsets contiguous from 0 to the end of the file, no name twice. */
+#ifndef DPT_CHECKPOINT_SAFETENSORS_H
+#define DPT_CHECKPOINT_SAFETENSORS_H
+
+#include "base/err.h"
+#include "checkpoint/checkpoint.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_SAFETENSORS_LENGTH_BYTES = 8,
+    DPT_SAFETENSORS_HEADER_BYTES_MAX = 100000000,
+    DPT_SAFETENSORS_ALIGN = 64 /* our data starts at a multiple of it */
+};
+
+struct dpt_safetensors_entry {
+    char *name;
+    int ndim;
+    int64_t dim[DPT_CHECKPOINT_NDIM_MAX];
+    int64_t begin, end; /* bytes of the file (not of the data) */
+};
+
+/* Zero-initialise; owns its entries, which are in the order of the data. */
+struct dpt_safetensors {
+    struct dpt_safetensors_entry *entries;
+    int n;
+};
+
+void dpt_safetensors_fini(struct dpt_safetensors *header);
+
+/* Bytes of a tensor's data; DPT_EINVAL when its name, number of dimensions or size is out of range.
+ */
+DPT_MUST_USE enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor,
+                                              int64_t *ret_bytes, struct dpt_err *err);
+
+/* The length and the JSON for a file of these tensors one after another, padded with blanks so that
+ * the data is aligned. Owned. */
+DPT_MUST_USE enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensors,
+                                                   int n_tensors, char **ret_head,
+                                                   size_t *ret_bytes, struct dpt_err *err);
+
+/* The length from a file's first eight bytes. */
+DPT_MUST_USE enum dpt_status
+dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_LENGTH_BYTES], int64_t file_bytes,
+                             const char *what, size_t *ret_json_bytes, struct dpt_err *err);
+
+/* Parses the JSON (any bytes) of a file of `file_bytes` bytes. `ret` (zeroed) is filled only on
+ * success; DPT_ECORRUPT says what is wrong; `what` names the file. */
+DPT_MUST_USE enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes,
+                                                   int64_t file_bytes, const char *what,
+                                                   struct dpt_safetensors *ret,
+                                                   struct dpt_err *err);
+
+#endif

@@ -1,0 +1,206 @@
+/* state.json and the index (state.h). */
+#include "checkpoint/state.h"
+
+#include "checkpoint/names.h"
+#include "checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dpt_state_fini(struct dpt_state_copy *copy)
+{
+    free(copy->config_yaml);
+    free(copy->weights_hash);
+    free(copy->history_json);
+    *copy = (struct dpt_state_copy){0};
+}
+
+enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char **ret_text,
+                                struct dpt_err *err)
+{
+    json_error_t why;
+    json_t *history = json_loads(state->history_json, JSON_REJECT_DUPLICATES, &why);
+    if (!json_is_array(history)) {
+        json_decref(history);
+        return dpt_fail(err, DPT_EINVAL, "the run's history is no JSON array");
+    }
+    char seed[24]; /* as text: JSON numbers of 64 bits without sign are not portable */
+    (void)snprintf(seed, sizeof seed, "%" PRIu64, state->seed);
+    json_t *root = json_pack_ex(
+        &why, 0, "{s:i, s:I, s:I, s:s, s:s, s:s, s:o}", "version", (int)DPT_CHECKPOINT_VERSION,
+        "step", (json_int_t)state->step, "samples", (json_int_t)state->samples, "seed", seed,
+        "weights_hash", state->weights_hash, "config_yaml", state->config_yaml, "history", history);
+    if (!root)
+        return dpt_fail(err, DPT_EINVAL, "the run's state does not fit JSON: %s", why.text);
+    char *text = json_dumps(root, JSON_INDENT(1));
+    json_decref(root);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
+    *ret_text = text;
+    return DPT_OK;
+}
+
+/* A decimal number of 64 bits and nothing else. */
+static bool parse_seed(const char *text, uint64_t *ret)
+{
+    uint64_t value = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+            return false;
+    *ret = value;
+    return at != text && *at == '\0';
+}
+
+static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_state_copy *copy,
+                                   struct dpt_err *err)
+{
+    int version;
+    json_int_t step, samples;
+    const char *seed, *hash, *yaml;
+    json_t *history;
+    json_error_t why;
+    if (json_unpack_ex(root, &why, 0, "{s:i}", "version", &version) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
+    if (version != DPT_CHECKPOINT_VERSION)
+        return dpt_fail(err, DPT_EVERSION, "'%s' has version %d, this program reads version %d",
+                        what, version, DPT_CHECKPOINT_VERSION);
+    if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s:s, s:o}", "step", &step, "samples",
+                       &samples, "seed", &seed, "weights_hash", &hash, "config_yaml", &yaml,
+                       "history", &history) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
+    if (step < 0 || samples < 0 || !json_is_array(history) || !parse_seed(seed, &copy->state.seed))
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': step, samples, seed or history is out of range",
+                        what);
+    copy->state.step = step;
+    copy->state.samples = samples;
+    copy->config_yaml = strdup(yaml);
+    copy->weights_hash = strdup(hash);
+    copy->history_json = json_dumps(history, JSON_COMPACT);
+    if (!copy->config_yaml || !copy->weights_hash || !copy->history_json)
+        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+    copy->state.config_yaml = copy->config_yaml;
+    copy->state.weights_hash = copy->weights_hash;
+    copy->state.history_json = copy->history_json;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_state_parse(const char *text, size_t bytes, const char *what,
+                                struct dpt_state_copy *ret, struct dpt_err *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    if (!root)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': line %d: %s", what, why.line, why.text);
+    struct dpt_state_copy copy = {0};
+    enum dpt_status status = parse_state(root, what, &copy, err);
+    json_decref(root);
+    if (status != DPT_OK)
+        dpt_state_fini(&copy);
+    else
+        *ret = copy;
+    return status;
+}
+
+enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors, const int *first,
+                                int n_files, char **ret_text, struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t total = 0;
+    char *text = NULL;
+    json_t *map = json_object(), *root = NULL;
+    for (int file = 0; file < n_files; file++) {
+        char name[DPT_CHECKPOINT_NAME_BYTES];
+        dpt_name_tensors(DPT_KIND_PARAM, file, n_files, name);
+        for (int i = first[file]; i < first[file + 1]; i++) {
+            int64_t bytes;
+            status = dpt_tensor_bytes(&tensors[i], &bytes, err);
+            if (status != DPT_OK)
+                goto out;
+            total += bytes;
+            if (json_object_set_new(map, tensors[i].name, json_string(name)) != 0) {
+                status = dpt_fail(err, DPT_EINVAL, "tensor '%s' does not fit a JSON index",
+                                  tensors[i].name);
+                goto out;
+            }
+        }
+    }
+    root =
+        json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    if (!text)
+        status = dpt_fail(err, DPT_ENOMEM, "index of tensors: out of memory");
+    else
+        *ret_text = text;
+out:
+    json_decref(root);
+    json_decref(map);
+    return status;
+}
+
+struct dpt_index {
+    json_t *root, *map;
+    int64_t total;
+    char *what;
+};
+
+enum dpt_status dpt_index_parse(const char *text, size_t bytes, const char *what,
+                                struct dpt_index **ret, struct dpt_err *err)
+{
+    json_error_t why;
+    json_t *map, *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    json_int_t total;
+    if (!root)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': line %d: %s", what, why.line, why.text);
+    if (json_unpack_ex(root, &why, 0, "{s:{s:I}, s:o}", "metadata", "total_size", &total,
+                       "weight_map", &map) != 0 ||
+        !json_is_object(map)) {
+        json_decref(root);
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': no total_size or no weight_map", what);
+    }
+    struct dpt_index *index = calloc(1, sizeof *index);
+    char *copy = strdup(what);
+    if (!index || !copy) {
+        free(index);
+        free(copy);
+        json_decref(root);
+        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+    }
+    *index = (struct dpt_index){.root = root, .map = map, .total = total, .what = copy};
+    *ret = index;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_index_check(const struct dpt_index *index, const char *tensor, const char *file,
+                                struct dpt_err *err)
+{
+    const char *found = json_string_value(json_object_get(index->map, tensor));
+    if (!found || strcmp(found, file) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' maps tensor '%s' to '%.100s', it is in '%s'",
+                        index->what, tensor, found ? found : "nothing", file);
+    return DPT_OK;
+}
+
+int64_t dpt_index_total_bytes(const struct dpt_index *index)
+{
+    return index->total;
+}
+
+int dpt_index_n(const struct dpt_index *index)
+{
+    return (int)json_object_size(index->map);
+}
+
+void dpt_index_destroy(struct dpt_index **index)
+{
+    if (!*index)
+        return;
+    json_decref((*index)->root);
+    free((*index)->what);
+    free(*index);
+    *index = NULL;
+}

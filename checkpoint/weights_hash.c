@@ -1,0 +1,37 @@
+/* The weights hash (checkpoint.h): h <- XXH3-128(h, XXH3-128(block)), block by block, so that
+ * nothing is kept but h and a block. */
+#include "checkpoint/weights_hash.h"
+
+#include "base/cursor.h"
+#include "checkpoint/checkpoint.h"
+
+struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, const float *block,
+                                         size_t numel)
+{
+    const struct dpt_hash128 h = dpt_hash128(block, numel * sizeof *block);
+    uint8_t pair[32];
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, pair, sizeof pair);
+    dpt_writer_u64(&writer, so_far.hi);
+    dpt_writer_u64(&writer, so_far.lo);
+    dpt_writer_u64(&writer, h.hi);
+    dpt_writer_u64(&writer, h.lo);
+    return dpt_hash128(pair, sizeof pair);
+}
+
+struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors, int n_tensors)
+{
+    struct dpt_hash128 h = {0, 0};
+    for (int i = 0; i < n_tensors; i++) {
+        int64_t numel = 1;
+        for (int d = 0; d < tensors[i].ndim; d++)
+            numel *= tensors[i].dim[d];
+        for (int64_t at = 0; at < numel; at += DPT_WEIGHTS_HASH_BLOCK) {
+            const int64_t left = numel - at;
+            h = dpt_weights_hash_join(
+                h, tensors[i].param + at,
+                (size_t)(left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK));
+        }
+    }
+    return h;
+}

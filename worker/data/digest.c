@@ -1,0 +1,62 @@
+/* The content hash of the training data: over the number of tokens and the bytes of each shard, in
+ * order, in blocks, so that a copy elsewhere under another name has the same. */
+#include "worker/data/source.h"
+
+#include "base/cursor.h"
+#include "base/fs.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { BLOCK_BYTES = 1 << 20 };
+
+/* h <- XXH3-128(h, a, b). */
+static struct dpt_hash128 join(struct dpt_hash128 h, uint64_t a, uint64_t b)
+{
+    uint8_t joined[32];
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, joined, sizeof joined);
+    dpt_writer_u64(&writer, h.hi);
+    dpt_writer_u64(&writer, h.lo);
+    dpt_writer_u64(&writer, a);
+    dpt_writer_u64(&writer, b);
+    return dpt_hash128(joined, sizeof joined);
+}
+
+static enum dpt_status add_shard(const struct dpt_shard *shard, uint8_t *block,
+                                 struct dpt_hash128 *h, struct dpt_err *err)
+{
+    const int64_t bytes = shard->tokens * shard->width;
+    int fd;
+    DPT_TRY(dpt_shard_open(shard, &fd, err));
+    enum dpt_status status = DPT_OK;
+    *h = join(*h, (uint64_t)shard->tokens, (uint64_t)shard->width);
+    for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
+        const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
+        status = dpt_fs_pread_all(fd, block, n, shard->at + at, shard->path, err);
+        if (status == DPT_OK) {
+            const struct dpt_hash128 of_block = dpt_hash128(block, n);
+            *h = join(*h, of_block.hi, of_block.lo);
+        }
+    }
+    (void)close(fd); /* opened for reading */
+    return status;
+}
+
+enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES],
+                                struct dpt_err *err)
+{
+    struct dpt_data *data;
+    DPT_TRY(dpt_data_open(config, &data, err));
+    struct dpt_hash128 h = {0, 0};
+    uint8_t *block = malloc(BLOCK_BYTES);
+    enum dpt_status status =
+        block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "data.train: out of memory");
+    for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
+        status = add_shard(&data->shards[i], block, &h, err);
+    if (status == DPT_OK)
+        dpt_hash128_hex(h, ret_hex);
+    free(block);
+    dpt_data_close(&data);
+    return status;
+}

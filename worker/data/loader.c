@@ -1,0 +1,241 @@
+/* The loader: one thread that reads this rank's micro-batches ahead into a ring.
+ *
+ * The ring's buffers in order: at most one held by the consumer, then those that are ready, then
+ * the one being filled.
+ *
+ *        held    ready     ready    filling   free
+ *      ┌───────┬─────────┬─────────┬─────────┬──────┐
+ *      │ head  │ head+1  │   …     │         │      │
+ *      └───────┴─────────┴─────────┴─────────┴──────┘
+ *
+ * The reader works outside the lock on a buffer that nobody else touches; a restart while it reads
+ * changes `serial`, by which it knows that what it read is not wanted any more. */
+#include "worker/data/data.h"
+
+#include "worker/plan/sampler.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { RING_BUFFERS = 8 };
+
+/* Where in the run: the next slot of this rank. */
+struct position {
+    int64_t step;
+    int slot;
+};
+
+struct buffer {
+    struct position at;
+    int32_t *tokens, *targets; /* (micro_batch, seq_len) each */
+};
+
+struct dpt_loader {
+    const struct dpt_data *data; /* borrowed */
+    uint64_t seed;
+    int64_t seq_len;
+    int slots, micro_batch;
+    int32_t *memory;
+
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake_reader, wake_consumer;
+    /* Under the mutex from here on. */
+    struct buffer ring[RING_BUFFERS];
+    int head, n_held, n_ready;
+    int first_slot, end_slot; /* empty: idle */
+    struct position next;     /* to be read */
+    uint64_t serial;          /* of starts */
+    bool stop, failed;
+    struct dpt_err error; /* of the reader, once `failed`: what is ready before it is still good */
+};
+
+static bool has_room(const struct dpt_loader *loader)
+{
+    return loader->n_held + loader->n_ready < RING_BUFFERS;
+}
+
+static enum dpt_status read_batch(const struct dpt_loader *loader, const struct buffer *buffer,
+                                  struct dpt_err *err)
+{
+    const int64_t samples = dpt_data_samples(loader->data);
+    const int64_t first =
+        (buffer->at.step * loader->slots + buffer->at.slot) * (int64_t)loader->micro_batch;
+    for (int j = 0; j < loader->micro_batch; j++) {
+        const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
+        DPT_TRY(dpt_data_read(loader->data, index, buffer->tokens + j * loader->seq_len,
+                              buffer->targets + j * loader->seq_len, err));
+    }
+    return DPT_OK;
+}
+
+/* Takes over what was read for start `serial`, unless there was another start meanwhile. */
+static void hand_over(struct dpt_loader *loader, uint64_t serial, enum dpt_status status,
+                      const struct dpt_err *err)
+{
+    if (serial != loader->serial)
+        return;
+    if (status != DPT_OK) {
+        loader->failed = true;
+        loader->error = *err;
+    } else {
+        loader->n_ready++;
+        if (++loader->next.slot == loader->end_slot) {
+            loader->next.slot = loader->first_slot;
+            loader->next.step++;
+        }
+    }
+    (void)pthread_cond_signal(&loader->wake_consumer);
+}
+
+static void *reader_main(void *ctx)
+{
+    struct dpt_loader *loader = ctx;
+    struct dpt_err err;
+    (void)pthread_mutex_lock(&loader->mutex);
+    while (!loader->stop) {
+        if (loader->first_slot >= loader->end_slot || loader->failed || !has_room(loader)) {
+            (void)pthread_cond_wait(&loader->wake_reader, &loader->mutex);
+            continue;
+        }
+        const uint64_t serial = loader->serial;
+        struct buffer *buffer =
+            &loader->ring[(loader->head + loader->n_held + loader->n_ready) % RING_BUFFERS];
+        buffer->at = loader->next;
+        (void)pthread_mutex_unlock(&loader->mutex);
+        enum dpt_status status = read_batch(loader, buffer, &err);
+        (void)pthread_mutex_lock(&loader->mutex);
+        hand_over(loader, serial, status, &err);
+    }
+    (void)pthread_mutex_unlock(&loader->mutex);
+    return NULL;
+}
+
+/* Starts the thread with all signals blocked: they are the main thread's. */
+static int start_thread(struct dpt_loader *loader)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    int failed = pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (failed)
+        return failed;
+    failed = pthread_create(&loader->thread, NULL, reader_main, loader);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct dpt_data *data,
+                                  struct dpt_loader **ret, struct dpt_err *err)
+{
+    struct dpt_loader *loader = calloc(1, sizeof *loader);
+    const size_t batch = (size_t)config->train.micro_batch * (size_t)config->train.seq_len;
+    /* calloc and every page written: the step never waits for the kernel to find memory. */
+    int32_t *memory = calloc(batch * 2 * RING_BUFFERS, sizeof *memory);
+    if (!loader || !memory) {
+        free(loader);
+        free(memory);
+        return dpt_fail(err, DPT_ENOMEM, "loader: no memory for %d micro-batches of %zu tokens",
+                        RING_BUFFERS, batch);
+    }
+    for (size_t i = 0; i < batch * 2 * RING_BUFFERS; i += 1024)
+        ((volatile int32_t *)memory)[i] = 0;
+    loader->data = data;
+    loader->seed = config->seed;
+    loader->seq_len = config->train.seq_len;
+    loader->slots = dpt_config_slots(config);
+    loader->micro_batch = config->train.micro_batch;
+    loader->memory = memory;
+    for (size_t i = 0; i < RING_BUFFERS; i++) {
+        loader->ring[i].tokens = memory + 2 * i * batch;
+        loader->ring[i].targets = memory + (2 * i + 1) * batch;
+    }
+    (void)pthread_mutex_init(&loader->mutex, NULL);
+    (void)pthread_cond_init(&loader->wake_reader, NULL);
+    (void)pthread_cond_init(&loader->wake_consumer, NULL);
+    int failed = start_thread(loader);
+    if (failed) {
+        free(memory);
+        free(loader);
+        return dpt_fail_errno(err, failed, "loader: start its thread");
+    }
+    *ret = loader;
+    return DPT_OK;
+}
+
+void dpt_loader_destroy(struct dpt_loader **loader)
+{
+    struct dpt_loader *l = *loader;
+    if (!l)
+        return;
+    (void)pthread_mutex_lock(&l->mutex);
+    l->stop = true;
+    (void)pthread_cond_signal(&l->wake_reader);
+    (void)pthread_mutex_unlock(&l->mutex);
+    (void)pthread_join(l->thread, NULL);
+    (void)pthread_cond_destroy(&l->wake_consumer);
+    (void)pthread_cond_destroy(&l->wake_reader);
+    (void)pthread_mutex_destroy(&l->mutex);
+    free(l->memory);
+    free(l);
+    *loader = NULL;
+}
+
+void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot)
+{
+    DPT_ASSERT(step >= 0 && first_slot >= 0 && end_slot <= loader->slots);
+    (void)pthread_mutex_lock(&loader->mutex);
+    loader->serial++;
+    loader->n_ready = 0;
+    loader->failed = false;
+    loader->first_slot = first_slot;
+    loader->end_slot = end_slot;
+    loader->next = (struct position){.step = step, .slot = first_slot};
+    (void)pthread_cond_signal(&loader->wake_reader);
+    (void)pthread_mutex_unlock(&loader->mutex);
+}
+
+/* What the consumer asked for against what comes next. */
+static enum dpt_status check_order(const struct dpt_loader *loader, struct position want,
+                                   struct dpt_err *err)
+{
+    if (loader->first_slot >= loader->end_slot)
+        return dpt_fail(err, DPT_EINVAL, "the loader idles: it was started with no slots");
+    if (loader->n_ready == 0)
+        return DPT_OK;
+    const struct position at = loader->ring[loader->head].at;
+    if (at.step != want.step || at.slot != want.slot)
+        return dpt_fail(err, DPT_EINVAL,
+                        "the loader stands at step %lld slot %d, not at step %lld "
+                        "slot %d",
+                        (long long)at.step, at.slot, (long long)want.step, want.slot);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
+                                const int32_t **ret_tokens, const int32_t **ret_targets,
+                                struct dpt_err *err)
+{
+    (void)pthread_mutex_lock(&loader->mutex);
+    loader->head = (loader->head + loader->n_held) % RING_BUFFERS;
+    loader->n_held = 0;
+    (void)pthread_cond_signal(&loader->wake_reader);
+    enum dpt_status status = check_order(loader, (struct position){step, slot}, err);
+    while (status == DPT_OK && loader->n_ready == 0) {
+        if (loader->failed)
+            status = dpt_fail(err, loader->error.status, "%s", loader->error.text);
+        else
+            (void)pthread_cond_wait(&loader->wake_consumer, &loader->mutex);
+    }
+    if (status == DPT_OK)
+        status = check_order(loader, (struct position){step, slot}, err);
+    if (status == DPT_OK) {
+        *ret_tokens = loader->ring[loader->head].tokens;
+        *ret_targets = loader->ring[loader->head].targets;
+        loader->n_ready--;
+        loader->n_held = 1;
+    }
+    (void)pthread_mutex_unlock(&loader->mutex);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* The files behind a data source, for the readers of tokens and of the digest. */
+#ifndef DPT_WORKER_DATA_SOURCE_H
+#define DPT_WORKER_DATA_SOURCE_H
+
+#include "worker/data/data.h"
+
+enum {
+    DPT_SHARD_HEADER_BYTES = 1024, /* 256 numbers of 32 bits */
+    DPT_SHARD_MAGIC_GPT2 = 20240520,
+    DPT_SHARD_VERSION_GPT2 = 1, /* tokens of 16 bits */
+    DPT_SHARD_MAGIC_LLAMA3 = 20240801,
+    DPT_SHARD_VERSION_LLAMA3 = 7 /* tokens of 32 bits */
+};
+
+/* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from `at` on. */
+struct dpt_shard {
+    char *path;
+    int64_t at, tokens;
+    int width;
+    int64_t first_sample, n_samples;
+    int64_t file_bytes;     /* what it was when opened: a file that changes under a run is an */
+    uint64_t device, inode; /* error, not another trajectory */
+    int64_t changed_s, changed_ns;
+};
+
+struct dpt_data {
+    struct dpt_shard *shards;
+    int n_shards;
+    int64_t tokens, samples;
+    int seq_len, vocab;
+};
+
+/* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that dpt_data_open saw.
+ */
+DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd,
+                                            struct dpt_err *err);
+
+#endif
