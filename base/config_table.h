@@ -39,13 +39,13 @@ struct dpt_choice {
 struct dpt_key {
     const char *path; /* "train.steps", or "seed" at the root */
     enum dpt_key_type type;
-    size_t offset, size; /* in struct dpt_config */
     unsigned flags;
-    double min, max; /* of numbers, both inside unless OPEN */
+    size_t offset, size; /* in struct dpt_config */
+    double min, max;     /* of numbers, both inside unless OPEN */
     const struct dpt_choice *choices;
-    enum dpt_config_scope scope;
     const char *def; /* as written in YAML, without quotes */
     const char *help;
+    enum dpt_config_scope scope;
 };
 
 enum { DPT_CONFIG_VALUE_BYTES = 4 * DPT_CONFIG_PATH_BYTES };

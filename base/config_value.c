@@ -228,10 +228,9 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     case DPT_KEY_RANGE:
         return parse_range(key, text, config, err);
     case DPT_KEY_DOUBLE_PAIR:
-        break;
+        break; /* above */
     }
-    DPT_ASSERT(!"every type of key is parsed above");
-    return DPT_EINVAL;
+    return dpt_fail(err, DPT_EINVAL, "type %d of key %s", (int)key->type, key->path);
 }
 
 /* A double-quoted YAML scalar; "" is null. Values hold no control characters. */

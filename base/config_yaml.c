@@ -166,7 +166,7 @@ static enum dpt_status walk_list(struct walk *walk, struct dpt_yaml_pair *pair)
     enum dpt_status status = DPT_OK;
     bool more = true;
     while (status == DPT_OK && more) {
-        yaml_event_t event;
+        yaml_event_t event = {.type = YAML_NO_EVENT};
         DPT_TRY(next_event(walk, &event));
         more = event.type != YAML_SEQUENCE_END_EVENT;
         if (more)
@@ -230,8 +230,8 @@ static enum dpt_status key_path(const struct walk *walk, const yaml_event_t *eve
 static enum dpt_status walk_mapping(struct walk *walk, const char *path, int depth)
 {
     for (;;) {
-        yaml_event_t event;
-        char inner[DPT_YAML_PATH_BYTES];
+        yaml_event_t event = {.type = YAML_NO_EVENT};
+        char inner[DPT_YAML_PATH_BYTES] = "";
         DPT_TRY(next_event(walk, &event));
         yaml_mark_t mark = event.start_mark;
         bool end = event.type == YAML_MAPPING_END_EVENT;
@@ -254,7 +254,7 @@ static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
 {
     bool seen = false;
     for (;;) { /* ends with the stream, which the text's size bounds */
-        yaml_event_t event;
+        yaml_event_t event = {.type = YAML_NO_EVENT};
         enum dpt_status status = DPT_OK;
         DPT_TRY(next_event(walk, &event));
         bool end = event.type == YAML_STREAM_END_EVENT;

@@ -403,6 +403,7 @@ enum dpt_status dpt_fs_join(const char *dir, const char *name, char *ret_path, s
     memcpy(ret_path, dir, dir_n);
     if (slash)
         ret_path[dir_n] = '/';
-    memcpy(ret_path + dir_n + slash, name, name_n + 1);
+    memcpy(ret_path + dir_n + slash, name, name_n);
+    ret_path[dir_n + slash + name_n] = '\0';
     return DPT_OK;
 }

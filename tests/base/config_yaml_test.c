@@ -199,7 +199,7 @@ static void limits(void **state)
     assert_int_equal(dpt_yaml_parse(huge, sizeof huge - 1, "c.yaml", NULL, &yaml, &err),
                      DPT_ECONFIG);
     memset(huge, 'a', 200);
-    memcpy(huge + 200, ": 1", 4);
+    memcpy(huge + 200, ": 1", 3);
     assert_int_equal(dpt_yaml_parse(huge, 203, "c.yaml", NULL, &yaml, &err), DPT_ECONFIG);
     assert_ptr_equal(strstr(err.text, "c.yaml:1:1: unknown key 'aaaa"), err.text);
 
