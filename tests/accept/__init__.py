@@ -1,0 +1,1 @@
+"""Topics of tests/acceptance and what they share."""

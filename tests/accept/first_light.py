@@ -1,0 +1,49 @@
+"""Topic first-light: GPT-2 trains in fp32 across machines that die and return."""
+
+from accept.bad_input import bad_config, bad_data, bad_peers, full_disk
+from accept.failures import chaos, kill_rank, kill_worker, signals_end_all, stopped_worker
+from accept.speed import speed_124m, suite_in_time
+from accept.stories import disturbed, undisturbed, settings
+
+DISTURBED_SEEDS = 2  # a world
+
+
+def one_hash(line):
+    """Worlds 1, 2, 3 and 4, as nodes of their own and as ranks of one node, undisturbed and with kills and joins at
+    seeded random times, in separate empty directories, G = 7 and 8 slots: one weights_hash; start_step 0 and a fallen
+    loss in each."""
+    for slots in (7, 8):
+        sets = settings(slots)
+        line.command(f"dpt-worker × world 1, 2, 3, 4, G = {slots}, {sets['train.steps']} steps")
+        hashes = {}
+        for world in (1, 2, 3, 4):
+            hashes[f"world {world}"] = undisturbed(line.folder / f"g{slots}-world{world}", world, sets=sets)
+            if world > 1:
+                hashes[f"world {world} on one node"] = undisturbed(line.folder / f"g{slots}-node{world}", world,
+                                                                   one_node=True, sets=sets)
+            for i in range(line.repeat(DISTURBED_SEEDS)):
+                seed = line.seed * 1000 + slots * 100 + world * 10 + i
+                value, told = disturbed(line.folder / f"g{slots}-disturbed{world}-{i}", seed, world, 3, sets=sets)
+                hashes[f"world {world} with {', '.join(told[world:])} (seed {seed})"] = value
+        for name, value in hashes.items():
+            line.note(f"{value}  G {slots}, {name}")
+        line.show(f"distinct weights_hash in {len(hashes)} runs, G = {slots}", len(set(hashes.values())), "== 1",
+                  len(set(hashes.values())) == 1)
+
+
+def mutation(line):
+    """A mutation test flips one gradient bit on one rank and must see another hash."""
+    sets = settings(8, steps=40)
+    healthy = undisturbed(line.folder / "healthy", 2, sets=sets)
+    again = undisturbed(line.folder / "again", 2, sets=sets)
+    line.show("weights_hash of two healthy runs", f"{healthy} and {again}", "equal", healthy == again)
+    for rank, step in ((0, 20), (1, 38)):
+        line.command(f"DPT_TEST_FLIP_GRADIENT_BIT={rank}:{step} dpt-worker, on one node of 2 ranks")
+        flipped = undisturbed(line.folder / f"flipped{rank}", 2, one_node=True, sets=sets,
+                              env={"DPT_TEST_FLIP_GRADIENT_BIT": f"{rank}:{step}"})
+        line.show(f"weights_hash with a gradient bit flipped on rank {rank} in step {step}", flipped,
+                  f"not {healthy}", flipped != healthy)
+
+
+LINES = [one_hash, mutation, kill_rank, kill_worker, stopped_worker, chaos, signals_end_all, speed_124m, suite_in_time,
+         bad_config, bad_data, bad_peers, full_disk]

@@ -1,0 +1,190 @@
+"""Runs that lines of acceptance share: a run to its end, with or without mishaps, and what must hold afterwards."""
+
+import random
+import signal
+import time
+
+from cluster import Cluster, ClusterError, proc_alive, proc_fds, proc_memfds, proc_threads, send_signal, wait_until
+
+RUN_TIMEOUT_S = 120   # a run to its end; reaching this is a hang
+STEP_TIMEOUT_S = 20   # longest wait for a step or for a world size
+SETTLE_TIMEOUT_S = 5  # descriptors and threads of an old generation are gone by then
+STEPS = 240           # of a story; a few seconds
+
+
+def settings(slots=8, steps=STEPS, **keys):
+    """Run-wide keys of a story: a step of `slots` micro-batches of 2; keys such as train__log_every=1."""
+    sets = {"train.steps": steps, "train.global_batch": 2 * slots, "train.micro_batch": 2, "cluster.nnodes": "1:4",
+            "checkpoint.every_steps": 50}
+    sets.update({key.replace("__", "."): value for key, value in keys.items()})
+    return sets
+
+
+def pause(seconds):
+    """Lets a drawn time pass: the moment of a mishap is random, nothing waits for it."""
+    end = time.monotonic() + seconds
+    wait_until("the drawn moment", lambda: time.monotonic() >= end, seconds + 5, poll_s=0.002)
+
+
+def check_run(summaries, metrics, steps):
+    """What every finished run must show; returns its one weights_hash."""
+    if not summaries:
+        raise ClusterError("no node wrote summary.json")
+    hashes = {s["weights_hash"] for s in summaries}
+    if len(hashes) != 1:
+        raise ClusterError(f"nodes of one run disagree: {hashes}")
+    for s in summaries:
+        if s["start_step"] != 0 or s["steps"] != steps or s["steps_lost"] != 0:
+            raise ClusterError(f"start_step {s['start_step']}, steps {s['steps']}, steps_lost {s['steps_lost']}: {s}")
+    if not metrics or not metrics[-1]["loss"] < metrics[0]["loss"]:
+        raise ClusterError(f"the loss did not fall: {metrics[:1]} … {metrics[-1:]}")
+    return hashes.pop()
+
+
+def undisturbed(root, world, one_node=False, sets=None, env=None):
+    """A run of `world` ranks, each a node of its own or all of one node, to its end; returns its weights_hash. `env`:
+    of the first worker."""
+    sets = dict(settings(), **(sets or {}))
+    nodes = 1 if one_node else world
+    sets["cluster.nnodes"] = str(nodes)
+    with Cluster(root, sets=sets) as cluster:
+        cluster.start_server()
+        for i in range(nodes):
+            cluster.start_worker(f"n{i}", ranks=world if one_node else 1, env=env if i == 0 else None)
+        codes = cluster.wait_done(RUN_TIMEOUT_S)
+        if any(codes.values()):
+            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+        worlds = {m["world_size"] for m in cluster.metrics()}
+        if worlds != {world}:
+            raise ClusterError(f"ran at world sizes {worlds}, not {world}")
+        return check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
+
+
+class Resources:
+    """Descriptors, memfds and threads of rank processes that live on, by world size: equal worlds, equal numbers."""
+
+    def __init__(self):
+        self.first = {}
+
+    @staticmethod
+    def _count(pid):
+        return {"descriptors": len(proc_fds(pid)), "memfds": proc_memfds(pid), "threads": proc_threads(pid)}
+
+    def check(self, pids, world):
+        """Call when steps of `world` ranks are being made. The first look is kept; later ones may not be above it for
+        longer than old things take to go."""
+        for pid in pids:
+            if (pid, world) not in self.first:
+                self.first[pid, world] = self._settled(pid)
+                continue
+            bar = self.first[pid, world]
+            wait_until(f"resources of pid {pid} at world {world} are as before, {bar} (now {self._count(pid)})",
+                       lambda p=pid, b=bar: not proc_alive(p) or all(self._count(p)[k] <= v for k, v in b.items()),
+                       SETTLE_TIMEOUT_S)
+
+    def _settled(self, pid):
+        """The least of some looks: a file may be open for a moment."""
+        looks = []
+        for _ in range(5):
+            looks.append(self._count(pid))
+            pause(0.02)
+        return {k: min(look[k] for look in looks) for k in looks[0]}
+
+
+class Mishaps:
+    """A run with seeded kills, joins and drains. At least one node that holds the state is left alone at any time."""
+
+    KINDS = ("kill machine", "kill rank", "drain", "join")
+
+    def __init__(self, cluster, seed, nodes_min, nodes_max, kinds=KINDS):
+        self.cluster, self.random, self.kinds = cluster, random.Random(seed), kinds
+        self.nodes_min, self.nodes_max = nodes_min, nodes_max
+        self.members, self.started, self.killed, self.told = [], 0, set(), []
+
+    def join(self):
+        self.started += 1
+        worker = self.cluster.start_worker(f"n{self.started}")
+        self.members.append(worker)
+        self.told.append(f"join {worker.node}")
+
+    def ended(self):
+        """True once the run is over for the members."""
+        return not any(worker.alive() for worker in self.members)
+
+    def holders(self):
+        """Members that have made steps, so hold the state."""
+        return [w for w in self.members if w.alive() and w.outputs.step() >= 0]
+
+    def one(self):
+        """One mishap of a kind that is possible now; "" when none is."""
+        holders = self.holders()
+        safe = len([w for w in holders if w.rank_pids()]) >= 2
+        alive = [w for w in self.members if w.alive()]
+        possible = [k for k in self.kinds if (k == "join" and len(alive) < self.nodes_max)
+                    or (k != "join" and safe and (k == "kill rank" or len(alive) > self.nodes_min))]
+        if not possible:
+            return ""
+        kind = self.random.choice(possible)
+        if kind == "join":
+            self.join()
+            return kind
+        victim = self.random.choice(holders)
+        if kind == "kill machine":
+            victim.kill_machine()
+        elif kind == "drain":
+            victim.term()
+        elif kind == "kill rank":
+            for pid in victim.rank_pids()[:1]:
+                send_signal(pid, signal.SIGKILL)
+        if kind != "kill rank":
+            self.members.remove(victim)
+            self.killed.add(victim) if kind == "kill machine" else None
+        self.told.append(f"{kind} {victim.node}")
+        return kind
+
+
+def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, resources=True):
+    """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, some of them (`early`) while a
+    generation is still forming; returns (weights_hash, what happened). Afterwards nothing may be left of it."""
+    sets = dict(settings(), **(sets or {}))
+    sets["cluster.nnodes"] = f"1:{nodes_max}"
+    look = Resources()
+    with Cluster(root, sets=sets) as cluster:
+        cluster.start_server()
+        story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max)
+        for _ in range(world):
+            story.join()
+        if early:
+            # While the first generation forms nobody holds anything: whoever dies now is simply not there.
+            pause(story.random.uniform(0, 0.6))
+            if world > 2 and story.random.random() < 0.5:
+                victim = story.members.pop()
+                victim.kill_machine()
+                story.killed.add(victim)
+                story.told.append(f"kill machine {victim.node} while forming")
+        cluster.wait_step(1, STEP_TIMEOUT_S)
+        for _ in range(mishaps):
+            if early and story.random.random() < 0.4:
+                pause(story.random.uniform(0, 0.3))  # the last one's recovery may still be under way
+            else:
+                target = cluster.step() + story.random.randint(2, 12)
+                wait_until(f"step {target} after {story.told}", lambda t=target: cluster.step() >= t or story.ended(),
+                           STEP_TIMEOUT_S, cluster.log_tails)
+                pause(story.random.uniform(0, 0.05))
+                if resources and not story.ended():
+                    newest = cluster.metrics()[-1]["world_size"]
+                    look.check([p for w in story.holders() for p in w.rank_pids()], newest)
+            if story.ended():
+                raise ClusterError(f"the run was over after {story.told}: too few steps for this story")
+            story.one()
+        codes = {w.node: w for w in cluster.workers if w not in story.killed}
+        wait_until(f"the run ends after {story.told}", lambda: not any(w.alive() for w in cluster.workers),
+                   RUN_TIMEOUT_S, cluster.log_tails, 0.02)
+        bad = {node: w.returncode() for node, w in codes.items() if w.returncode() != 0}
+        if bad:
+            raise ClusterError(f"exit codes {bad} after {story.told}\n" + cluster.log_tails())
+        cluster.server.term()
+        cluster.server.wait(10)
+        cluster.check_nothing_left()
+        weights_hash = check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
+        return weights_hash, story.told
