@@ -77,14 +77,24 @@ static void hold_back(struct dpt_rank_log *log, const char *data, size_t bytes)
     log->held_bytes += bytes;
 }
 
-/* A line of dpt_log is `2026-01-02T03:04:05.678Z I …`; debug and info lines stay in the file. */
-static bool is_quiet(const char *line, size_t bytes)
+/* The level's letter in a line of dpt_log, `2026-01-02T03:04:05.678Z I …`; 0 in any other line. */
+static char level_of(const char *line, size_t bytes)
 {
     enum { TIME_BYTES = sizeof "2026-01-02T03:04:05.678Z" - 1 };
-    return bytes > TIME_BYTES + 2 && line[4] == '-' && line[10] == 'T' &&
-           line[TIME_BYTES - 1] == 'Z' && line[TIME_BYTES] == ' ' &&
-           (line[TIME_BYTES + 1] == 'I' || line[TIME_BYTES + 1] == 'D') &&
-           line[TIME_BYTES + 2] == ' ';
+    bool ours = bytes > TIME_BYTES + 2 && line[4] == '-' && line[10] == 'T' &&
+                line[TIME_BYTES - 1] == 'Z' && line[TIME_BYTES] == ' ' &&
+                line[TIME_BYTES + 2] == ' ';
+    return ours ? line[TIME_BYTES + 1] : '\0';
+}
+
+/* The text of an error line, after who said it (": "). */
+static void remember_error(struct dpt_rank_log *log, const char *line, size_t bytes)
+{
+    const char *text = memmem(line + 24, bytes - 24, ": ", 2);
+    text = text != NULL ? text + 2 : line;
+    size_t length = bytes - (size_t)(text - line);
+    length -= length > 0 && text[length - 1] == '\n';
+    (void)snprintf(log->last_error, sizeof log->last_error, "%.*s", (int)length, text);
 }
 
 static void echo_line(const struct dpt_rank_log *log, const char *line, size_t bytes)
@@ -103,7 +113,10 @@ static void file_line(struct dpt_rank_log *log, bool may_write)
 {
     if (log->line_bytes == 0)
         return;
-    if (!is_quiet(log->line, log->line_bytes))
+    char level = level_of(log->line, log->line_bytes);
+    if (level == 'E')
+        remember_error(log, log->line, log->line_bytes);
+    if (level != 'I' && level != 'D')
         echo_line(log, log->line, log->line_bytes);
     if (may_write)
         write_file(log, log->line, log->line_bytes);

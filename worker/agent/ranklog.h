@@ -16,7 +16,8 @@
 #include <stddef.h>
 
 enum {
-    DPT_RANK_LOG_LINE_BYTES = 4096,      /* longer lines are cut into pieces */
+    DPT_RANK_LOG_LINE_BYTES = 4096, /* longer lines are cut into pieces */
+    DPT_RANK_LOG_ERROR_BYTES = 256,
     DPT_RANK_LOG_HELD_BYTES = 64 * 1024, /* held back while writing is not allowed */
     DPT_RANK_LOG_READS_MAX =
         64 /* reads of one call, so that a rank that never stops printing does not hold the agent */
@@ -30,6 +31,7 @@ struct dpt_rank_log {
     bool failed;                        /* the file cannot be written; said once */
     char line[DPT_RANK_LOG_LINE_BYTES]; /* the unfinished last line */
     size_t line_bytes;
+    char last_error[DPT_RANK_LOG_ERROR_BYTES]; /* newest line of level error, "" if none */
     char *held;
     size_t held_bytes, held_lost; /* lost: bytes that did not fit any more */
 };

@@ -182,15 +182,22 @@ void dpt_rank_kill(const struct dpt_rank_process *process)
         (void)kill(-process->pid, SIGKILL); /* not reaped yet, so the number is still its own */
 }
 
-bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
+bool dpt_rank_ended(const struct dpt_rank_process *process)
 {
     siginfo_t info = {0};
-    if (process->pid <= 0 ||
-        waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid != process->pid)
+    return process->pid > 0 &&
+           waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == process->pid;
+}
+
+bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
+{
+    if (!dpt_rank_ended(process))
         return false;
     dpt_rank_kill(process); /* what it started and left in its group */
-    (void)waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG);
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)process->pid, &info, WEXITED | WNOHANG) != 0)
+        return false;
     *ret_exit_code = info.si_code == CLD_EXITED ? info.si_status : -info.si_status;
     process->pid = 0;
     close_fds((int[]){process->pid_fd, process->link_fd}, 2);

@@ -44,6 +44,9 @@ DPT_MUST_USE enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *opti
 /* SIGKILL to its process group. It has ended when dpt_rank_reap says so. */
 void dpt_rank_kill(const struct dpt_rank_process *process);
 
+/* True when it has ended and waits to be reaped. What it sent before is still to be received. */
+DPT_MUST_USE bool dpt_rank_ended(const struct dpt_rank_process *process);
+
 /* Never blocks. True when the process has ended: the rest of its group is killed, it is reaped,
  * pid_fd and link_fd are closed, *ret_exit_code is its status, or -signal. output_fd stays open for
  * what it still wrote. */

@@ -1,0 +1,394 @@
+/* The loop: take what happened, tell the machine, do what it says, wait. */
+#include "worker/agent/loop.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/agent/progress.h"
+#include "worker/agent/ranks.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+struct loop {
+    const struct dpt_loop_options *options;
+    struct dpt_agent *agent;
+    struct dpt_transport transport;
+    const struct dpt_node *node; /* NULL until the config is known */
+    bool configured_pending;     /* the node is there, the machine has not been told */
+    struct dpt_ranks ranks;
+    int signal_fd;
+    sigset_t signals;
+    int64_t deadline_ms;
+    uint64_t incarnation;
+    uint8_t *message; /* the newest state for the server */
+    size_t message_bytes, message_max;
+    bool unsent; /* it was dropped */
+    bool up;
+    struct dpt_progress progress;
+    bool ended;
+    struct dpt_loop_end end;
+};
+
+/* ---- what the machine says ---- */
+
+static void end_with(struct loop *loop, int exit_code, const char *text)
+{
+    loop->ended = true;
+    loop->end.exit_code = exit_code;
+    (void)snprintf(loop->end.text, sizeof loop->end.text, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
+}
+
+/* Reading all the data for its digest may take long, and nothing runs yet: signals end the program
+ * meanwhile. */
+static enum dpt_status configure(struct loop *loop, const Dpt__RunSpec *spec, struct dpt_err *err)
+{
+    const struct dpt_loop_hooks *hooks = &loop->options->hooks;
+    (void)pthread_sigmask(SIG_UNBLOCK, &loop->signals, NULL);
+    enum dpt_status status = hooks->configure(hooks->ctx, spec, &loop->node, err);
+    (void)pthread_sigmask(SIG_BLOCK, &loop->signals, NULL);
+    return status;
+}
+
+static enum dpt_status open_ranks(struct loop *loop, struct dpt_err *err)
+{
+    return dpt_ranks_init(&loop->ranks, loop->node->n_ranks, loop->node->config.log.dir,
+                          loop->options->agent.node, err);
+}
+
+static void spawn(struct loop *loop, const struct dpt_agent_action *action)
+{
+    DPT_ASSERT(loop->node != NULL);
+    const struct dpt_loop_options *options = loop->options;
+    struct dpt_rank_start start = {.incarnation = action->incarnation,
+                                   .local_rank = (int)action->local_rank,
+                                   .ranks = loop->node->n_ranks,
+                                   .spawn = (int)action->spawn,
+                                   .threads = loop->node->threads,
+                                   .agent = getpid(),
+                                   .log_level = (int)options->log_level,
+                                   .n_allow = options->n_allow};
+    (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
+    for (int i = 0; i < options->n_allow; i++)
+        (void)snprintf(start.allow[i], sizeof start.allow[i], "%s", options->allow[i]);
+    struct dpt_err err;
+    if (options->hooks.address(options->hooks.ctx, loop->node, start.address, &err) != DPT_OK) {
+        dpt_ranks_spawn_failed(&loop->ranks, action->local_rank, action->spawn, err.text);
+        return;
+    }
+    const struct dpt_spawn_options how = {options->program, &start, loop->node->config_text,
+                                          loop->node->config_bytes};
+    dpt_ranks_spawn(&loop->ranks, &how);
+}
+
+static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
+{
+    end_with(loop, action->exit_code, action->text != NULL ? action->text : "");
+    if (action->spec != NULL && action->spec->config_yaml != NULL)
+        loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: said without the keys */
+}
+
+static void act(struct loop *loop, const struct dpt_agent_action *action)
+{
+    struct dpt_err err;
+    switch (action->kind) {
+    case DPT_AGENT_ACTION_CONFIGURE:
+        loop->configured_pending = true;
+        if (configure(loop, action->spec, &err) != DPT_OK || open_ranks(loop, &err) != DPT_OK)
+            end_with(loop, DPT_EXIT_CONFIG, err.text);
+        break;
+    case DPT_AGENT_ACTION_SPAWN:
+        spawn(loop, action);
+        break;
+    case DPT_AGENT_ACTION_KILL:
+        dpt_ranks_kill(&loop->ranks, action->local_rank, action->spawn);
+        break;
+    case DPT_AGENT_ACTION_EXIT:
+        take_exit(loop, action);
+        break;
+    case DPT_AGENT_ACTION_COUNT:
+        break;
+    }
+}
+
+/* Sends the newest state, or keeps it to be tried again shortly: a connection that has just been
+ * made takes nothing for a moment. Without a connection it is dropped; the machine says it anew
+ * when there is one. */
+static enum dpt_status send_state(struct loop *loop, struct dpt_err *err)
+{
+    const struct dpt_transport *transport = &loop->transport;
+    enum dpt_status status =
+        transport->ops->send(transport->self, loop->message, loop->message_bytes, err);
+    loop->unsent = status == DPT_INPROGRESS && loop->up;
+    return status == DPT_INPROGRESS ? DPT_OK : status;
+}
+
+static enum dpt_status encode_state(struct loop *loop, const Dpt__AgentState *state,
+                                    struct dpt_err *err)
+{
+    size_t bytes = dpt_message_bytes(&state->base);
+    if (bytes > loop->message_max) {
+        uint8_t *grown = bytes <= DPT_MESSAGE_BYTES_MAX ? realloc(loop->message, bytes) : NULL;
+        if (grown == NULL)
+            return dpt_fail(err, DPT_ENOMEM, "message of %zu bytes to the server", bytes);
+        loop->message = grown;
+        loop->message_max = bytes;
+    }
+    return dpt_message_encode(&state->base, loop->message, loop->message_max, &loop->message_bytes,
+                              err);
+}
+
+static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_output *out,
+                                 struct dpt_err *err)
+{
+    loop->deadline_ms = out->deadline_ms;
+    for (size_t i = 0; i < out->n_logs; i++) {
+        dpt_log_set_where(-1, out->logs[i].generation, -1);
+        dpt_log(out->logs[i].level, "%s", out->logs[i].text);
+    }
+    for (size_t i = 0; i < out->n_actions; i++)
+        act(loop, &out->actions[i]);
+    for (size_t i = 0; i < out->n_to_ranks; i++)
+        dpt_ranks_send(&loop->ranks, out->to_ranks[i].local_rank, out->to_ranks[i].spawn,
+                       out->to_ranks[i].message);
+    if (out->to_server == NULL)
+        return DPT_OK;
+    DPT_TRY(encode_state(loop, out->to_server, err));
+    return send_state(loop, err);
+}
+
+static enum dpt_status step_once(struct loop *loop, struct dpt_agent_event event,
+                                 struct dpt_err *err)
+{
+    struct dpt_agent_output out;
+    event.now_ms = dpt_now_ms();
+    DPT_TRY(dpt_agent_step(loop->agent, &event, &out, err));
+    return carry_out(loop, &out, err);
+}
+
+static enum dpt_status step(struct loop *loop, struct dpt_agent_event event, struct dpt_err *err)
+{
+    DPT_TRY(step_once(loop, event, err));
+    if (!loop->configured_pending || loop->ended)
+        return DPT_OK;
+    loop->configured_pending = false;
+    return step_once(
+        loop,
+        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
+        err);
+}
+
+/* ---- what happened ---- */
+
+static enum dpt_status take_server_message(struct loop *loop, const void *bytes, size_t n,
+                                           struct dpt_err *err)
+{
+    Dpt__ServerState *message = NULL;
+    struct dpt_err why;
+    enum dpt_status status = dpt_message_decode_server_state(bytes, n, &message, &why);
+    if (status == DPT_ENOMEM)
+        return dpt_fail(err, status, "%s", why.text);
+    if (status != DPT_OK) {
+        dpt_log(DPT_LOG_WARN, "message from the server dropped: %s", why.text);
+        return DPT_OK;
+    }
+    status = step(
+        loop,
+        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE, .server_message = message},
+        err);
+    dpt_message_free_server_state(&message);
+    return status;
+}
+
+static enum dpt_status take_transport(struct loop *loop, struct dpt_err *err)
+{
+    const struct dpt_transport *transport = &loop->transport;
+    DPT_TRY(transport->ops->tick(transport->self, dpt_now_ms(), err));
+    for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
+        struct dpt_transport_event event;
+        enum dpt_status status = transport->ops->next(transport->self, &event, err);
+        if (status == DPT_INPROGRESS)
+            return DPT_OK;
+        if (status != DPT_OK)
+            return status;
+        if (event.kind == DPT_TRANSPORT_MESSAGE) {
+            DPT_TRY(take_server_message(loop, event.message, event.bytes, err));
+            continue;
+        }
+        loop->up = event.kind == DPT_TRANSPORT_UP;
+        DPT_TRY(step(loop,
+                     (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
+                                                               : DPT_AGENT_EVENT_SERVER_DOWN},
+                     err));
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
+{
+    struct signalfd_siginfo info;
+    for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
+        if (read(loop->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+            return DPT_OK;
+        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL}, err));
+    }
+    return DPT_OK;
+}
+
+/* May this node write into log.dir now? Not when its lease has run out: it may be expelled. */
+static bool may_write(const struct loop *loop)
+{
+    struct dpt_agent_view view;
+    dpt_agent_view(loop->agent, &view);
+    return dpt_now_ms() < view.write_until_ms;
+}
+
+static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
+{
+    static const enum dpt_agent_event_kind kinds[] = {
+        [DPT_RANK_EVENT_MESSAGE] = DPT_AGENT_EVENT_RANK_MESSAGE,
+        [DPT_RANK_EVENT_EOF] = DPT_AGENT_EVENT_RANK_EOF,
+        [DPT_RANK_EVENT_EXITED] = DPT_AGENT_EVENT_RANK_EXITED,
+    };
+    struct dpt_rank_event event;
+    for (int n = 0; n < DPT_LOOP_EVENTS_MAX && !loop->ended; n++) {
+        if (!dpt_ranks_next(&loop->ranks, i, may_write(loop), &event))
+            break;
+        const struct dpt_agent_event told = {.kind = kinds[event.kind],
+                                             .local_rank = event.local_rank,
+                                             .spawn = event.spawn,
+                                             .rank_message = event.message,
+                                             .exit_code = event.exit_code,
+                                             .text = event.text};
+        enum dpt_status status = step(loop, told, err);
+        dpt_message_free_rank_to_agent(&event.message);
+        if (status != DPT_OK)
+            return status;
+    }
+    return DPT_OK;
+}
+
+/* Held-back log lines are written once the node may, and forgotten when it turns out to have been
+ * expelled. */
+static void show(struct loop *loop)
+{
+    struct dpt_agent_view view;
+    dpt_agent_view(loop->agent, &view);
+    int64_t now_ms = dpt_now_ms();
+    if (view.incarnation != loop->incarnation)
+        dpt_ranks_discard_logs(&loop->ranks);
+    else if (now_ms < view.write_until_ms)
+        dpt_ranks_release_logs(&loop->ranks);
+    loop->incarnation = view.incarnation;
+    loop->end.step = view.step;
+    loop->end.generation = view.generation;
+    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED;
+    const struct dpt_node *node = loop->node;
+    dpt_progress_update(&loop->progress, &view, node != NULL ? node->spec.min_nodes : 0,
+                        node != NULL ? node->config.train.steps : 0, now_ms);
+}
+
+static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
+{
+    struct pollfd items[DPT_TRANSPORT_FDS_MAX + 1 + DPT_PROTO_RANKS_MAX * DPT_RANK_FDS_MAX];
+    int fds[DPT_TRANSPORT_FDS_MAX];
+    int n = loop->transport.ops->fds(loop->transport.self, fds);
+    for (int i = 0; i < n; i++)
+        items[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    items[n++] = (struct pollfd){.fd = loop->signal_fd, .events = POLLIN};
+    n += dpt_ranks_poll(&loop->ranks, items + n);
+    int64_t wait_ms = loop->deadline_ms - dpt_now_ms();
+    int64_t most_ms = loop->unsent ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
+    if (wait_ms > most_ms)
+        wait_ms = most_ms;
+    if (wait_ms < 0 || dpt_ranks_pending(&loop->ranks))
+        wait_ms = 0;
+    if (poll(items, (nfds_t)n, (int)wait_ms) < 0 && errno != EINTR)
+        return dpt_fail_errno(err, errno, "wait for events");
+    return DPT_OK;
+}
+
+static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
+{
+    DPT_TRY(take_signals(loop, err));
+    DPT_TRY(take_transport(loop, err));
+    for (int i = 0; i < loop->ranks.n && !loop->ended; i++)
+        DPT_TRY(take_rank(loop, i, err));
+    if (!loop->ended)
+        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
+    if (!loop->ended && loop->unsent)
+        DPT_TRY(send_state(loop, err));
+    show(loop);
+    return DPT_OK;
+}
+
+/* ---- beginning and end ---- */
+
+static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
+{
+    sigemptyset(&loop->signals);
+    sigaddset(&loop->signals, SIGTERM);
+    sigaddset(&loop->signals, SIGINT);
+    int failed = pthread_sigmask(SIG_BLOCK, &loop->signals, NULL);
+    if (failed != 0)
+        return dpt_fail_errno(err, failed, "block signals");
+    loop->signal_fd = signalfd(-1, &loop->signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    return loop->signal_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
+}
+
+static enum dpt_status start(struct loop *loop, struct dpt_err *err)
+{
+    DPT_TRY(dpt_orphans_adopt(err));
+    DPT_TRY(open_signals(loop, err));
+    struct dpt_agent_options agent = loop->options->agent;
+    agent.now_ms = dpt_now_ms();
+    loop->deadline_ms = agent.now_ms;
+    loop->incarnation = agent.incarnation;
+    DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
+    if (loop->node == NULL)
+        return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err);
+    DPT_TRY(open_ranks(loop, err));
+    return step(
+        loop,
+        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &loop->node->facts},
+        err);
+}
+
+enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_loop_end *ret,
+                             struct dpt_err *err)
+{
+    struct loop *loop = calloc(1, sizeof *loop);
+    if (loop == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "the agent's loop");
+    loop->options = options;
+    loop->transport = options->transport;
+    loop->node = options->node;
+    loop->signal_fd = -1;
+    loop->end.step = -1;
+    loop->progress = (struct dpt_progress){.out = options->out,
+                                           .endpoint = options->endpoint,
+                                           .source = options->source,
+                                           .step_said = -1};
+    enum dpt_status status = start(loop, err);
+    while (status == DPT_OK && !loop->ended) {
+        status = take_turn(loop, err);
+        if (status == DPT_OK && !loop->ended)
+            status = wait_for_events(loop, err);
+    }
+    bool writes = loop->agent != NULL && (may_write(loop) || loop->end.exit_code == DPT_EXIT_DONE);
+    dpt_ranks_fini(&loop->ranks, writes, DPT_LOOP_KILL_WAIT_MS);
+    dpt_agent_destroy(&loop->agent);
+    if (loop->signal_fd >= 0)
+        close(loop->signal_fd);
+    free(loop->message);
+    if (status == DPT_OK)
+        *ret = loop->end;
+    else
+        free(loop->end.run_config);
+    free(loop);
+    return status;
+}

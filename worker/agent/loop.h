@@ -1,0 +1,64 @@
+/* The loop round the agent's pure machine (core.h): sockets, signals, rank processes, time.
+ *
+ * One thread, the one that starts the ranks, does everything; nothing in it waits but poll(2). */
+#ifndef DPT_WORKER_AGENT_LOOP_H
+#define DPT_WORKER_AGENT_LOOP_H
+
+#include "base/err.h"
+#include "worker/agent/address.h"
+#include "worker/agent/core.h"
+#include "worker/agent/node.h"
+#include "worker/agent/transport.h"
+
+#include <stdio.h>
+
+enum {
+    DPT_LOOP_EVENTS_MAX =
+        256,                /* messages taken from one source before the others have their turn */
+    DPT_LOOP_WAIT_MS = 100, /* longest sleep */
+    DPT_LOOP_RETRY_MS =
+        10, /* a state that could not be sent over a standing connection is sent again after this */
+    DPT_LOOP_KILL_WAIT_MS = 5000 /* at the end: killed ranks are waited for no longer */
+};
+
+/* What the loop asks of its surroundings. */
+struct dpt_loop_hooks {
+    void *ctx;
+    /* The config: the run's as the server has it, or NULL when it has none. Returns a node borrowed
+     * by the loop. May take long. */
+    enum dpt_status (*configure)(void *ctx, const Dpt__RunSpec *spec, const struct dpt_node **ret,
+                                 struct dpt_err *err);
+    /* Where a rank that is started now should listen. */
+    enum dpt_status (*address)(void *ctx, const struct dpt_node *node, char ret[DPT_ADDRESS_BYTES],
+                               struct dpt_err *err);
+};
+
+struct dpt_loop_options {
+    struct dpt_agent_options agent; /* now_ms is set by the loop */
+    const struct dpt_node *node;    /* NULL: the config is the server's to tell */
+    struct dpt_transport transport;
+    struct dpt_loop_hooks hooks;
+    const char *program; /* of the ranks; NULL: this one */
+    const char *const *allow;
+    int n_allow;
+    enum dpt_log_level log_level;
+    FILE *out;                     /* progress */
+    const char *endpoint, *source; /* for the progress lines */
+};
+
+struct dpt_loop_end {
+    int exit_code;
+    char text[DPT_PROTO_TEXT_BYTES]; /* why, for a person; "" with code 0 */
+    char *run_config; /* owned: the run's config (YAML) when ours was refused, else NULL */
+    int64_t step;     /* newest applied by a rank of this node; -1: none */
+    uint64_t generation;
+    bool released; /* left before the run's end, as it asked */
+};
+
+/* Runs the node until the machine says EXIT. When it returns no process that it or its ranks
+ * started is left. Blocks SIGTERM and SIGINT for the caller's thread and leaves them blocked. An
+ * error means that the node could not be run at all. */
+DPT_MUST_USE enum dpt_status dpt_loop_run(const struct dpt_loop_options *options,
+                                          struct dpt_loop_end *ret, struct dpt_err *err);
+
+#endif

@@ -1,0 +1,158 @@
+/* From a config to what this node is. */
+#include "worker/agent/node.h"
+
+#include "base/fs.h"
+#include "kernels/device.h"
+#include "worker/data/data.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Of the run's config as it comes from the server, what describes the machine that sent it. Paths
+ * are taken over: on machines of one cluster they mostly agree, and --set changes them. */
+static const char *const not_taken_over[] = {
+    "cluster.device=auto",    "cluster.gpus_per_node=auto", "cluster.threads=auto",
+    "cluster.interface=null", "cluster.host_group=null",    "cluster.rdzv=null",
+};
+enum { NOT_TAKEN_OVER = sizeof not_taken_over / sizeof not_taken_over[0] };
+
+int dpt_node_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
+    return online > 0 ? (int)online : 1;
+}
+
+void dpt_node_config_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    /* Where it differs from the defaults, in the words of the comparison: that leaves out each
+     * node's own keys. */
+    static const size_t text_bytes = DPT_CONFIG_TEXT_BYTES_MAX;
+    struct dpt_config *defaults = malloc(sizeof *defaults);
+    char *text = malloc(text_bytes);
+    DPT_ASSERT(defaults != NULL && text != NULL);
+    dpt_config_defaults(defaults);
+    (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, 0, text, text_bytes);
+    dpt_hash128_hex(dpt_hash128(text, strlen(text)), ret_hex);
+    free(defaults);
+    free(text);
+}
+
+static const char demo_data[] = "data.train=" DPT_DEMO_TEXT_NAME;
+
+static enum dpt_status load_config(const struct dpt_worker_options *options,
+                                   enum dpt_node_source source, const char *text, size_t bytes,
+                                   const char *name, struct dpt_config *ret, struct dpt_err *err)
+{
+    const char *overrides[NOT_TAKEN_OVER + DPT_CONFIG_OVERRIDES_MAX];
+    size_t n = 0; /* ours come first: the command line has the last word */
+    if (source == DPT_NODE_FROM_SERVER)
+        for (; n < NOT_TAKEN_OVER; n++)
+            overrides[n] = not_taken_over[n];
+    if (source == DPT_NODE_FROM_DEMO)
+        overrides[n++] = demo_data;
+    dpt_worker_options_overrides(options, overrides + n);
+    return dpt_config_load(text, bytes, name, overrides, n + options->n_overrides, ret, err);
+}
+
+/* The demo trains on a text that the program carries, so every node of it writes its own copy. */
+static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err *err)
+{
+    const char *slash = strrchr(config->data.train, '/');
+    const char *name = slash != NULL ? slash + 1 : config->data.train;
+    if (strcmp(name, DPT_DEMO_TEXT_NAME) != 0)
+        return DPT_OK;
+    DPT_TRY(dpt_fs_mkdirs(config->log.dir, err));
+    DPT_TRY(dpt_fs_join(config->log.dir, DPT_DEMO_TEXT_NAME, config->data.train,
+                        sizeof config->data.train, err));
+    return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
+}
+
+static enum dpt_status find_fingerprint(char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
+{
+    struct dpt_device *device = NULL;
+    DPT_TRY(dpt_device_cpu_create(&device, err));
+    int length = snprintf(ret, DPT_PROTO_DIGEST_BYTES, "%s", dpt_device_fingerprint(device));
+    dpt_device_destroy(&device);
+    DPT_ASSERT(length > 0 && length < DPT_PROTO_DIGEST_BYTES);
+    return DPT_OK;
+}
+
+static void fill_spec(struct dpt_node *node)
+{
+    const struct dpt_config *config = &node->config;
+    dpt__run_spec__init(&node->spec);
+    node->spec.min_nodes = (uint32_t)config->cluster.nnodes_min;
+    node->spec.max_nodes = (uint32_t)config->cluster.nnodes_max;
+    node->spec.timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
+    node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
+    node->spec.max_world = (uint32_t)dpt_config_lanes(config);
+    node->spec.config_digest = node->digest;
+    node->spec.config_yaml = node->config_text;
+    node->spec.user = node->user;
+    node->facts = (struct dpt_agent_facts){.spec = &node->spec,
+                                           .n_ranks = (uint32_t)node->n_ranks,
+                                           .fingerprint = node->fingerprint,
+                                           .host = node->host,
+                                           .log_dir_id = node->log_dir_id,
+                                           .checkpoint_dir_id = node->checkpoint_dir_id,
+                                           .data_digest = node->data_digest};
+}
+
+static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
+{
+    struct dpt_config *config = &node->config;
+    DPT_TRY(place_demo_text(config, err));
+    node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
+    if (node->config_text == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "text of the config");
+    DPT_TRY(dpt_config_print(config, node->config_text, err));
+    node->config_bytes = strlen(node->config_text);
+    dpt_node_config_digest(config, node->digest);
+    node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node : 1;
+    int cores = dpt_node_cores();
+    node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads
+                    : cores > node->n_ranks             ? cores / node->n_ranks
+                                                        : 1;
+    dpt_user_name(node->user, sizeof node->user);
+    DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
+    DPT_TRY(find_fingerprint(node->fingerprint, err));
+    DPT_TRY(dpt_data_digest(config, node->data_digest, err));
+    DPT_TRY(dpt_dir_id(config->log.dir, node->log_dir_id, err));
+    if (config->checkpoint.dir[0] != '\0')
+        DPT_TRY(dpt_dir_id(config->checkpoint.dir, node->checkpoint_dir_id, err));
+    fill_spec(node);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
+                                enum dpt_node_source source, const char *text, size_t bytes,
+                                const char *name, struct dpt_node **ret, struct dpt_err *err)
+{
+    struct dpt_node *node = calloc(1, sizeof *node);
+    if (node == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "this node's config");
+    enum dpt_status status = load_config(options, source, text, bytes, name, &node->config, err);
+    if (status == DPT_OK)
+        status = fill_node(node, err);
+    if (status != DPT_OK)
+        dpt_node_destroy(&node);
+    else
+        *ret = node;
+    return status;
+}
+
+void dpt_node_destroy(struct dpt_node **node_p)
+{
+    struct dpt_node *node = *node_p;
+    *node_p = NULL;
+    if (node == NULL)
+        return;
+    free(node->config_text);
+    free(node);
+}

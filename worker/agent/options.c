@@ -1,0 +1,251 @@
+/* Command line of dpt-worker: the table, the parser, the help. */
+#include "worker/agent/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum option {
+    OPTION_CONFIG,
+    OPTION_SET,
+    OPTION_KEY, /* a key of the config under a name of its own */
+    OPTION_ENDPOINT,
+    OPTION_NODE_ID,
+    OPTION_ALLOW,
+    OPTION_LOG_LEVEL,
+    OPTION_VERSION,
+    OPTION_HELP
+};
+
+struct option_entry {
+    const char *name;
+    const char *value; /* what to call it in the help; NULL: takes none */
+    enum option option;
+    const char *key; /* of OPTION_KEY */
+    const char *help;
+};
+
+static const struct option_entry table[] = {
+    {"--config", "FILE", OPTION_CONFIG, NULL,
+     "the run's config (YAML); without it the run's is taken from the server, or the demo is run"},
+    {"--set", "KEY=VALUE", OPTION_SET, NULL, "override a key of the config; may be repeated"},
+    {"--nnodes", "N|MIN:MAX", OPTION_KEY, "cluster.nnodes", "how many workers make up the run"},
+    {"--nproc-per-node", "N", OPTION_KEY, "cluster.gpus_per_node",
+     "rank processes on this node (auto: one per GPU)"},
+    {"--rdzv-id", "NAME", OPTION_KEY, "run",
+     "name of the run; workers that give the same one meet"},
+    {"--max-restarts", "N", OPTION_KEY, "cluster.max_restarts",
+     "crashes that the run survives without progress"},
+    {"--rdzv-endpoint", "HOST:PORT", OPTION_ENDPOINT, NULL,
+     "where dpt-rdzv listens ([ADDRESS]:PORT for IPv6)"},
+    {"--node-id", "NAME", OPTION_NODE_ID, NULL,
+     "name of this node in logs and folders (default: random)"},
+    {"--allow-change", "KEY", OPTION_ALLOW, NULL,
+     "resume although this key differs from the checkpoint's; may be repeated"},
+    {"--log-level", "LEVEL", OPTION_LOG_LEVEL, NULL, "debug, info (default), warn or error"},
+    {"--version", NULL, OPTION_VERSION, NULL, "print the version"},
+    {"--help", NULL, OPTION_HELP, NULL, "print this"},
+};
+enum { TABLE_COUNT = sizeof table / sizeof table[0], NEAR_ENOUGH = 4, NAME_MAX_BYTES = 32 };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Edit distance (Wagner and Fischer), of the first NAME_MAX_BYTES bytes. */
+static size_t distance(const char *a, size_t a_bytes, const char *b)
+{
+    size_t row[NAME_MAX_BYTES + 1];
+    size_t b_bytes = least(strlen(b), NAME_MAX_BYTES);
+    for (size_t j = 0; j <= b_bytes; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= least(a_bytes, NAME_MAX_BYTES); i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b_bytes; j++) {
+            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = least(changed, least(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[b_bytes];
+}
+
+static enum dpt_status fail_unknown(const char *given, size_t bytes, struct dpt_err *err)
+{
+    const char *near = NULL;
+    size_t best = NEAR_ENOUGH;
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        size_t here = distance(given, bytes, table[i].name);
+        if (here < best) {
+            best = here;
+            near = table[i].name;
+        }
+    }
+    if (near == NULL)
+        return dpt_fail(err, DPT_ECONFIG, "unknown option '%.*s' (see --help)", (int)bytes, given);
+    return dpt_fail(err, DPT_ECONFIG, "unknown option '%.*s': did you mean %s? (see --help)",
+                    (int)bytes, given, near);
+}
+
+static enum dpt_status add_override(struct dpt_worker_options *options, const char *key,
+                                    const char *value, struct dpt_err *err)
+{
+    if (options->n_overrides == DPT_CONFIG_OVERRIDES_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "more than %d overrides; write them into the config file",
+                        DPT_CONFIG_OVERRIDES_MAX);
+    char *text = options->overrides[options->n_overrides];
+    int length = snprintf(text, DPT_OPTION_TEXT_BYTES, "%s%s%s", key != NULL ? key : "",
+                          key != NULL ? "=" : "", value);
+    if (length < 0 || length >= DPT_OPTION_TEXT_BYTES)
+        return dpt_fail(err, DPT_ECONFIG, "override '%.40s…' is too long", value);
+    options->n_overrides++;
+    return DPT_OK;
+}
+
+static enum dpt_status set_log_level(struct dpt_worker_options *options, const char *value,
+                                     struct dpt_err *err)
+{
+    static const char *const names[DPT_LOG_LEVEL_COUNT] = {"debug", "info", "warn", "error"};
+    for (int i = 0; i < DPT_LOG_LEVEL_COUNT; i++)
+        if (strcmp(value, names[i]) == 0) {
+            options->log_level = (enum dpt_log_level)i;
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_ECONFIG, "--log-level '%s' is none of debug, info, warn, error",
+                    value);
+}
+
+static enum dpt_status take(const struct option_entry *entry, const char *value,
+                            struct dpt_worker_options *options, struct dpt_err *err)
+{
+    switch (entry->option) {
+    case OPTION_CONFIG:
+        options->config_path = value;
+        return DPT_OK;
+    case OPTION_SET:
+        if (strchr(value, '=') == NULL || value[0] == '=')
+            return dpt_fail(err, DPT_ECONFIG, "--set '%s' is not KEY=VALUE", value);
+        return add_override(options, NULL, value, err);
+    case OPTION_KEY:
+        return add_override(options, entry->key, value, err);
+    case OPTION_ENDPOINT:
+        options->rdzv_endpoint = value;
+        return DPT_OK;
+    case OPTION_NODE_ID:
+        options->node_id = value;
+        return DPT_OK;
+    case OPTION_ALLOW:
+        if (options->n_allow == DPT_RANK_ALLOW_MAX)
+            return dpt_fail(err, DPT_ECONFIG, "more than %d --allow-change", DPT_RANK_ALLOW_MAX);
+        if (strlen(value) == 0 || strlen(value) >= DPT_CONFIG_NAME_BYTES)
+            return dpt_fail(err, DPT_ECONFIG, "--allow-change '%s' is not a key", value);
+        options->allow[options->n_allow++] = value;
+        return DPT_OK;
+    case OPTION_LOG_LEVEL:
+        return set_log_level(options, value, err);
+    case OPTION_VERSION:
+        options->version = true;
+        return DPT_OK;
+    case OPTION_HELP:
+        options->help = true;
+        return DPT_OK;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_worker_options_parse(int argc, char *const *argv,
+                                         struct dpt_worker_options *ret, struct dpt_err *err)
+{
+    *ret = (struct dpt_worker_options){.log_level = DPT_LOG_INFO};
+    for (int i = 1; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        size_t bytes = equals != NULL ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        if (strncmp(argv[i], "--", 2) != 0)
+            return dpt_fail(err, DPT_ECONFIG, "unexpected argument '%s' (see --help)", argv[i]);
+        const struct option_entry *entry = NULL;
+        for (int k = 0; k < TABLE_COUNT; k++)
+            if (strlen(table[k].name) == bytes && strncmp(table[k].name, argv[i], bytes) == 0)
+                entry = &table[k];
+        if (entry == NULL)
+            return fail_unknown(argv[i], bytes, err);
+        const char *value = equals != NULL ? equals + 1 : NULL;
+        if (entry->value == NULL && value != NULL)
+            return dpt_fail(err, DPT_ECONFIG, "%s takes no value", entry->name);
+        if (entry->value != NULL && value == NULL && i + 1 < argc)
+            value = argv[++i];
+        if (entry->value != NULL && (value == NULL || value[0] == '\0'))
+            return dpt_fail(err, DPT_ECONFIG, "%s needs a value: %s %s", entry->name, entry->name,
+                            entry->value);
+        DPT_TRY(take(entry, value, ret, err));
+    }
+    return DPT_OK;
+}
+
+void dpt_worker_options_help(FILE *out)
+{
+    fputs("usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
+          "\n"
+          "One machine's part in a training run: joins the run at its server, starts one rank "
+          "process per device,\n"
+          "watches over them, and goes on when other machines die or arrive.\n"
+          "\n",
+          out);
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        char left[64];
+        (void)snprintf(left, sizeof left, "%s%s%s", table[i].name,
+                       table[i].value != NULL ? " " : "",
+                       table[i].value != NULL ? table[i].value : "");
+        fprintf(out, "  %-28s %s", left, table[i].help);
+        if (table[i].key != NULL)
+            fprintf(out, " [%s]", table[i].key);
+        fputc('\n', out);
+    }
+    fputs(
+        "\n"
+        "The server is found by --rdzv-endpoint, else $DPT_RDZV_ENDPOINT, else cluster.rdzv in the "
+        "config, else\n" DPT_WORKER_ENDPOINT_DEFAULT
+        ". With --nnodes 1 and none of them named, the server is embedded in this process.\n"
+        "\n"
+        "SIGTERM or SIGINT leaves the run at the next step boundary; a second one leaves at once.\n"
+        "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable, 4 run failed, 75 "
+        "expelled.\n"
+        "\n"
+        "Keys of the config, for the file and for --set:\n",
+        out);
+    dpt_config_help(out);
+}
+
+void dpt_worker_options_overrides(const struct dpt_worker_options *options,
+                                  const char *ret[DPT_CONFIG_OVERRIDES_MAX])
+{
+    for (size_t i = 0; i < options->n_overrides; i++)
+        ret[i] = options->overrides[i];
+}
+
+enum dpt_status dpt_worker_endpoint(const struct dpt_worker_options *options,
+                                    const char *environment, const struct dpt_config *config,
+                                    const char **ret_endpoint, const char **ret_source,
+                                    bool *ret_embed, struct dpt_err *err)
+{
+    const struct {
+        const char *endpoint, *source;
+    } places[] = {
+        {options->rdzv_endpoint, "--rdzv-endpoint"},
+        {environment != NULL && environment[0] != '\0' ? environment : NULL, "DPT_RDZV_ENDPOINT"},
+        {config != NULL && config->cluster.rdzv[0] != '\0' ? config->cluster.rdzv : NULL,
+         "cluster.rdzv"},
+        {DPT_WORKER_ENDPOINT_DEFAULT, "the default"},
+    };
+    enum { PLACES = sizeof places / sizeof places[0] };
+    int i = 0;
+    while (places[i].endpoint == NULL)
+        i++;
+    if (strchr(places[i].endpoint, ':') == NULL)
+        return dpt_fail(err, DPT_ECONFIG, "%s '%s' is not HOST:PORT", places[i].source,
+                        places[i].endpoint);
+    *ret_endpoint = places[i].endpoint;
+    *ret_source = places[i].source;
+    *ret_embed = i == PLACES - 1 && config != NULL && config->cluster.nnodes_max == 1;
+    return DPT_OK;
+}

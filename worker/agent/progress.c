@@ -1,0 +1,95 @@
+/* One line for each change of state. */
+#include "worker/agent/progress.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void say_no_server(const struct dpt_progress *progress, const struct dpt_agent_view *view,
+                          char *line)
+{
+    if (progress->was_up)
+        (void)snprintf(line, DPT_PROGRESS_LINE_BYTES,
+                       "the server at %s is gone; training goes on, looking for it",
+                       progress->endpoint);
+    else
+        (void)snprintf(line, DPT_PROGRESS_LINE_BYTES,
+                       "waiting for a server at %s (from %s; --rdzv-endpoint HOST:PORT changes it) "
+                       "for at most %" PRId64 " s",
+                       progress->endpoint, progress->source, view->timing.join_ms / 1000);
+}
+
+void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_agent_view *view,
+                       uint32_t min_nodes, char ret_line[DPT_PROGRESS_LINE_BYTES])
+{
+    enum { BYTES = DPT_PROGRESS_LINE_BYTES };
+    ret_line[0] = '\0';
+    if (view->ended)
+        return;
+    if (!view->server_up) {
+        say_no_server(progress, view, ret_line);
+        return;
+    }
+    switch ((int)view->phase) {
+    case DPT__SERVER_PHASE__SERVER_WAITING:
+        if (view->n_nodes > 0 && min_nodes > 0)
+            (void)snprintf(ret_line, BYTES, "waiting for nodes: %" PRIu32 " of %" PRIu32 " at %s",
+                           view->n_nodes, min_nodes, progress->endpoint);
+        break;
+    case DPT__SERVER_PHASE__SERVER_SETTLING:
+        (void)snprintf(ret_line, BYTES, "%" PRIu32 " nodes are here; last call for more",
+                       view->n_nodes);
+        break;
+    case DPT__SERVER_PHASE__SERVER_PREPARE:
+        (void)snprintf(ret_line, BYTES, "forming generation %" PRIu64, view->generation);
+        break;
+    case DPT__SERVER_PHASE__SERVER_RUNNING:
+        (void)snprintf(ret_line, BYTES, "generation %" PRIu64 ": training on %" PRIu32 " ranks%s",
+                       view->generation, view->world_size,
+                       view->leaving ? "; leaving at the next step boundary" : "");
+        break;
+    case DPT__SERVER_PHASE__SERVER_DRAINING:
+        (void)snprintf(ret_line, BYTES, "all steps are done; finishing");
+        break;
+    case DPT__SERVER_PHASE__SERVER_SPARE:
+        (void)snprintf(ret_line, BYTES,
+                       "generation %" PRIu64 ": standing by as a spare, %" PRIu32 " ranks train",
+                       view->generation, view->world_size);
+        break;
+    case DPT__SERVER_PHASE__SERVER_EXPELLED:
+        (void)snprintf(ret_line, BYTES, "expelled: state discarded, joining again");
+        break;
+    default: /* PLAN is a moment; the ends are told by the closing line */
+        break;
+    }
+}
+
+static void say_step(struct dpt_progress *progress, const struct dpt_agent_view *view,
+                     int64_t steps, int64_t now_ms)
+{
+    if (view->step <= progress->step_said ||
+        now_ms - progress->step_said_ms < DPT_PROGRESS_STEP_EVERY_MS)
+        return;
+    fprintf(progress->out, "step %" PRId64, view->step);
+    if (steps > 0)
+        fprintf(progress->out, "/%" PRId64, steps);
+    fprintf(progress->out, "  loss %.4f  %.0f tokens/s  %" PRIu32 " ranks\n", (double)view->loss,
+            (double)view->tokens_per_s, view->world_size);
+    fflush(progress->out);
+    progress->step_said = view->step;
+    progress->step_said_ms = now_ms;
+}
+
+void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_view *view,
+                         uint32_t min_nodes, int64_t steps, int64_t now_ms)
+{
+    char line[DPT_PROGRESS_LINE_BYTES];
+    dpt_progress_line(progress, view, min_nodes, line);
+    if (line[0] != '\0' && strcmp(line, progress->said) != 0) {
+        fprintf(progress->out, "%s\n", line);
+        fflush(progress->out);
+        memcpy(progress->said, line, sizeof line);
+    }
+    progress->was_up = progress->was_up || view->server_up;
+    if (view->step >= 0)
+        say_step(progress, view, steps, now_ms);
+}

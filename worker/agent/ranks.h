@@ -1,0 +1,87 @@
+/* The rank processes of a node, one place for each local rank: processes, their logs, frames from
+ * and to them. Between the loop (loop.c), which asks what happened, and spawn.h, which knows
+ * processes. */
+#ifndef DPT_WORKER_AGENT_RANKS_H
+#define DPT_WORKER_AGENT_RANKS_H
+
+#include "base/err.h"
+#include "rendezvous/proto/message.h"
+#include "worker/agent/node.h"
+#include "worker/agent/ranklog.h"
+#include "worker/agent/spawn.h"
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DPT_RANK_TEXT_BYTES = DPT_RANK_LOG_ERROR_BYTES + 64, DPT_RANK_FDS_MAX = 3 };
+
+/* One local rank. */
+struct dpt_rank_slot {
+    struct dpt_rank_process process;
+    struct dpt_rank_log log;
+    uint32_t spawn;    /* of the process there is, or was last; 0: none yet */
+    bool exit_pending; /* it ended (or could not be started) and nobody has been told */
+    int exit_code;
+    char text[DPT_RANK_TEXT_BYTES]; /* how it ended */
+};
+
+struct dpt_ranks {
+    struct dpt_rank_slot slots[DPT_PROTO_RANKS_MAX];
+    int n;
+    uint8_t *frame; /* DPT_RANK_FRAME_BYTES_MAX */
+};
+
+enum dpt_rank_event_kind {
+    DPT_RANK_EVENT_MESSAGE, /* message: owned by the receiver */
+    DPT_RANK_EVENT_EOF,     /* its socket closed */
+    DPT_RANK_EVENT_EXITED   /* exit_code, text (valid until the next call) */
+};
+
+struct dpt_rank_event {
+    enum dpt_rank_event_kind kind;
+    uint32_t local_rank, spawn;
+    Dpt__RankToAgent *message;
+    int exit_code;
+    const char *text;
+};
+
+/* Places for n ranks that log into log_dir/node-ID. */
+DPT_MUST_USE enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_dir,
+                                            const char *node, struct dpt_err *err);
+
+/* Kills every rank, waits at most wait_ms for each to be gone, kills what they left behind, closes
+ * the logs. */
+void dpt_ranks_fini(struct dpt_ranks *ranks, bool may_write, int wait_ms);
+
+/* Starts process `start->spawn` of start->local_rank. A failure becomes its EXITED event. */
+void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *options);
+
+/* Makes a failure to start, before there was a process, an EXITED event. */
+void dpt_ranks_spawn_failed(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
+                            const char *text);
+
+/* SIGKILL to process `spawn` of the local rank; nothing if it is gone or another. */
+void dpt_ranks_kill(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn);
+
+/* Sends a frame if process `spawn` is there; drops it when the rank does not read. */
+void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn,
+                    const Dpt__AgentToRank *message);
+
+/* The next thing that happened to local rank i: false when nothing has. Never blocks. Files its
+ * output on the way. */
+DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
+                                 struct dpt_rank_event *ret);
+
+/* Adds the descriptors to wait for; returns how many (at most n * DPT_RANK_FDS_MAX). */
+int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items);
+
+/* An end that nobody has been told of yet: do not wait. */
+bool dpt_ranks_pending(const struct dpt_ranks *ranks);
+
+/* What logs held back: write it, or forget it (the incarnation is out). */
+void dpt_ranks_release_logs(struct dpt_ranks *ranks);
+void dpt_ranks_discard_logs(struct dpt_ranks *ranks);
+
+#endif

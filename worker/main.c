@@ -1,0 +1,32 @@
+/* dpt-worker: a node agent, or, started by one with --rank, a rank process. */
+#include "base/log.h"
+#include "worker/agent/core.h"
+#include "worker/agent/rank_protocol.h"
+#include "worker/agent/worker.h"
+#include "worker/train/rank.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int run_rank(int argc, char **argv)
+{
+    struct dpt_rank_start start;
+    static struct dpt_config config;
+    struct dpt_err err;
+    enum dpt_status status = dpt_rank_start_decode(argc, argv, &start, &err);
+    if (status == DPT_OK)
+        status = dpt_rank_start_enter(&start, &err);
+    if (status == DPT_OK)
+        status = dpt_rank_start_config(DPT_RANK_FD_CONFIG, &config, &err);
+    if (status == DPT_OK)
+        return dpt_rank_main(&start, &config);
+    fprintf(stderr, "dpt-worker: %s\n", err.text);
+    return DPT_EXIT_CONFIG;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--rank") == 0)
+        return run_rank(argc, argv);
+    return dpt_worker_run(argc, argv, NULL);
+}
