@@ -56,6 +56,30 @@ struct dpt_rng_key dpt_rng_key(uint64_t seed, enum dpt_rng_purpose purpose, uint
     return (struct dpt_rng_key){{block[0], block[1]}};
 }
 
+/* Coefficients; the compiler folds the divisions, rounding each once as IEEE 754 says. */
+enum { LOG_TERMS = 11, TURN_TERMS = 9 };
+static const double log_terms[LOG_TERMS] = {1.0,        1.0 / 3.0,  1.0 / 5.0,  1.0 / 7.0,
+                                            1.0 / 9.0,  1.0 / 11.0, 1.0 / 13.0, 1.0 / 15.0,
+                                            1.0 / 17.0, 1.0 / 19.0, 1.0 / 21.0};
+static const double sin_terms[TURN_TERMS] = {-1.0 / 6.0,
+                                             1.0 / 120.0,
+                                             -1.0 / 5040.0,
+                                             1.0 / 362880.0,
+                                             -1.0 / 39916800.0,
+                                             1.0 / 6227020800.0,
+                                             -1.0 / 1307674368000.0,
+                                             1.0 / 355687428096000.0,
+                                             -1.0 / 121645100408832000.0};
+static const double cos_terms[TURN_TERMS] = {-1.0 / 2.0,
+                                             1.0 / 24.0,
+                                             -1.0 / 720.0,
+                                             1.0 / 40320.0,
+                                             -1.0 / 3628800.0,
+                                             1.0 / 479001600.0,
+                                             -1.0 / 87178291200.0,
+                                             1.0 / 20922789888000.0,
+                                             -1.0 / 6402373705728000.0};
+
 /* ln(n * 2^-32) for n in 1..2^32: n = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2
  * atanh((m-1)/(m+1)) by its series
  * (|s| <= 0.172, the first term left out is below 1e-18). */
@@ -71,8 +95,8 @@ static double log_of_uniform(uint64_t n)
     double s = (m - 1.0) / (m + 1.0);
     double s2 = s * s;
     double sum = 0.0;
-    for (int k = 21; k >= 1; k -= 2)
-        sum = sum * s2 + 1.0 / k;
+    for (int i = LOG_TERMS - 1; i >= 0; i--)
+        sum = sum * s2 + log_terms[i];
     return e * 0.69314718055994530942 + 2.0 * s * sum;
 }
 
@@ -86,9 +110,9 @@ static void sincos_of_turn(uint32_t n, double *ret_sin, double *ret_cos)
     double x = (double)rest * (6.28318530717958647693 * 0x1p-32);
     double x2 = x * x;
     double s = 0.0, c = 0.0;
-    for (int k = 18; k >= 2; k -= 2) {
-        s = (1.0 + s) * (-x2 / (k * (k + 1)));
-        c = (1.0 + c) * (-x2 / (k * (k - 1)));
+    for (int i = TURN_TERMS - 1; i >= 0; i--) {
+        s = (s + sin_terms[i]) * x2;
+        c = (c + cos_terms[i]) * x2;
     }
     s = x + x * s;
     c = 1.0 + c;
