@@ -41,29 +41,34 @@ enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
 struct dpt_model;
 
 /* One micro-batch on its way through the units. Plain value of the caller; everything it points to
- * is the caller's. */
+ * is the caller's.
+ *
+ * In the stream's preparing mode tokens, targets, weights, grads, saved, scratch and losses may be
+ * NULL; announce is called there too if it is set. */
 struct dpt_slot {
     enum dpt_mode mode;
     uint64_t seed; /* of the run, for dropout keys (DPT_RNG_DROPOUT; step, slot, site) */
     int64_t step;
     int slot;
-    int64_t b, t;
-    const int32_t *tokens;       /* (B, T) */
+    int64_t b, t;                /* t at most the model's context */
+    const int32_t *tokens;       /* (B, T), each in [0, V) */
     const int32_t *targets;      /* (B, T) */
     const float *const *weights; /* [n_units] start of each unit's flat range */
-    float *const *grads;         /* [n_units]; TRAIN only */
+    float *const *grads;         /* [n_units] likewise; TRAIN only */
     bool accumulate; /* gradients are added to, else overwritten (padding is never written) */
     float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
-    void *saved;     /* dpt_model_saved_bytes; activations kept from forward to backward */
-    void *scratch;   /* dpt_model_scratch_bytes; content means nothing between calls */
-    float
-        *losses; /* (B, T) nats a token; written by the head's forward (EVAL) or backward (TRAIN) */
-    void (*announce)(void *ctx, int param); /* TRAIN: called once a parameter, when this slot's
-                                               gradient of it is complete */
+    void *saved;     /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
+    void *scratch;   /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
+    float *losses;   /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
+
+    /* TRAIN, by dpt_model_backward: called once for each parameter (its table index), as soon as
+       this slot's gradient of it is complete, from the last parameter of the table to the first. */
+    void (*announce)(void *ctx, int param);
     void *announce_ctx;
 };
 
-/* Builds the model that the config names. Owned by the caller. */
+/* Builds the model that the config names. Owned by the caller; immutable, so that any thread may
+ * use it. DPT_ECONFIG names the key that cannot be met. */
 DPT_MUST_USE enum dpt_status dpt_model_create(const struct dpt_config *config,
                                               struct dpt_model **ret, struct dpt_err *err);
 void dpt_model_destroy(struct dpt_model **model);
@@ -72,11 +77,16 @@ int dpt_model_n_params(const struct dpt_model *model);
 const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i);
 int dpt_model_n_units(const struct dpt_model *model);
 const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i);
-int64_t dpt_model_flat_numel(const struct dpt_model *model); /* padded */
-int64_t dpt_model_param_count(
-    const struct dpt_model *model); /* as the field counts: tied once, no padding */
+
+/* Length of the flat vector, padding included; parameters as the field counts them: tied ones once,
+ * no padding. */
+int64_t dpt_model_flat_numel(const struct dpt_model *model);
+int64_t dpt_model_param_count(const struct dpt_model *model);
+
 int dpt_model_vocab(const struct dpt_model *model);
 
+/* Memory of one slot of B x T tokens (T at most the context): activations, and room for a single
+ * call. */
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 
@@ -85,7 +95,8 @@ size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
                             struct dpt_stream *stream, uint64_t seed, float *flat);
 
-/* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. Errors stick to the
+/* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. The model holds no
+ * state of a slot: slots may be in flight side by side, in any interleaving. Errors stick to the
  * stream. */
 void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
