@@ -174,17 +174,16 @@ def wait(what, condition, timeout, alive):
 
 
 def progress(worker):
-    """The live line: step, loss, speed, world size, time left."""
+    """The newest step of a worker: loss, speed, world size, time left."""
     lines = worker.lines()
     if not lines:
-        return screen.live("waiting for the first step")
+        return "waiting for the first step"
     last = lines[-1]
     recent = sorted(line["step_ms"] for line in lines[-15:])
     left = (options.steps - last["step"]) * recent[len(recent) // 2] / 1000
     plural = "s" if last["world_size"] != 1 else ""
-    return screen.live(f"step {last['step']:>4}/{options.steps}   loss {last['loss']:.4f}   "
-                       f"{last['tokens_per_s']:>8,.0f} tokens/s   world {last['world_size']} rank{plural}   "
-                       f"ETA {left:3.0f} s")
+    return (f"step {last['step']:>4}/{options.steps}   loss {last['loss']:.4f}   "
+            f"{last['tokens_per_s']:>8,.0f} tokens/s   world {last['world_size']} rank{plural}   ETA {left:3.0f} s")
 
 
 def train_until(worker, what, condition, alive):
@@ -199,7 +198,7 @@ def train_until(worker, what, condition, alive):
                 raise Failed(f"{program.name} ended with exit code {program.popen.returncode} before {what}")
         if time.monotonic() > deadline:
             raise Failed(f"no step for {STEP_TIMEOUT_S} s while waiting for: {what}")
-        progress(worker)
+        screen.live(progress(worker))
         time.sleep(0.05)
     screen.clear()
 
@@ -274,6 +273,7 @@ def disturbed():
 
     kill_in_mid_step(a, b, third)
     killed = time.monotonic()
+    screen.say(f"   {progress(a)}")
     completed = a.metrics[-1]["step"]
     screen.chapter(2, f"kill -9 of machine B, in the middle of step {completed + 1}")
     train_until(a, "a step by machine A alone", lambda: a.lines()[-1]["world_size"] == 1, [server, a])
@@ -281,6 +281,8 @@ def disturbed():
     said = say_recovery(a, said)
     alone_until = a.metrics[-1]["step"] + max(2, options.steps // 20)
     train_until(a, "some steps by machine A alone", lambda: a.lines()[-1]["step"] >= alone_until, [server, a])
+
+    screen.say(f"   {progress(a)}")
 
     screen.chapter(3, "Machine C takes its place")
     c = join("machine C", endpoint)
@@ -292,6 +294,7 @@ def disturbed():
         raise Failed(f"machine A's rank processes changed from {ranks} to {a.ranks()}: survivors must not restart")
     screen.fact("machine A", f"the same processes as at the start (ranks: pid {', '.join(map(str, ranks))})")
     train_until(a, "the end of the run", lambda: a.ended() and c.ended(), [server])
+    screen.say(f"   {progress(a)}")
     for worker in (a, c):
         if worker.popen.returncode != 0:
             raise Failed(f"{worker.name} ended with exit code {worker.popen.returncode}")
@@ -307,6 +310,7 @@ def undisturbed():
     screen.fact("one machine", f"dpt-worker --nnodes 1   (pid {worker.pid})")
     started = time.monotonic()
     train_until(worker, "the end of the run", worker.ended, [])
+    screen.say(f"   {progress(worker)}")
     if worker.popen.returncode != 0:
         raise Failed(f"{worker.name} ended with exit code {worker.popen.returncode}")
     return worker, time.monotonic() - started
@@ -380,11 +384,12 @@ def interrupted(number, _frame):
 if __name__ == "__main__":
     options = parse_options()
     signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGINT, interrupted)
     code = 0
     try:
         main()
     except KeyboardInterrupt as stop:
-        screen.say(f"stopped by {stop or 'SIGINT'}")
+        screen.say(f"stopped by {stop}")
         code = 130
     except (Failed, OSError, KeyError, ValueError) as error:
         screen.say()

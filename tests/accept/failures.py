@@ -54,7 +54,7 @@ class Watch:
         line.at_most(f"{what}: next completed step", round(resume_s, 3), round(resume_bar_s + self.step_s, 3), "s")
         line.show(f"{what}: steps_lost", event["steps_lost"], "== 0", event["steps_lost"] == 0)
         now = {w.node: w.rank_pids() for w in self.survivors}
-        line.show(f"{what}: survivors' rank pids", now, f"{self.pids}", now == self.pids)
+        line.show(f"{what}: survivors' rank pids", now, f"{self.pids}", now == self.pids and all(now.values()))
         line.note(f"{event}")
         return event
 
