@@ -1,6 +1,6 @@
 /* The CPU device and its streams: memory, workspace, sticky errors. */
 #include "kernels/cpu/cells.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/stream.h"
 
 #include <errno.h>

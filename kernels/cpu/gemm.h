@@ -1,17 +1,14 @@
-/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), fp32, from oneDNN (onednn.c, the
- * only file that sees it).
+/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), fp32, from oneDNN (onednn.h).
  *
- * A product is cut by shape into tiles of the result, each one single-threaded oneDNN primitive
- * over the whole of k, so its bits depend neither on the number of threads nor on how the library
- * would share the work. Operands are copied tile by tile into the dense or blocked forms that the
- * library is fastest on, and each finished tile is handed to `store` while it is still in the
- * cache: bias, activation and accumulation happen there. */
+ * A product is cut by shape into tiles of the result, each one single-threaded primitive over the
+ * whole of k, so its bits depend neither on the number of threads nor on how the library would
+ * share the work. Operands are copied tile by tile into the dense or blocked forms that the library
+ * is fastest on, and each finished tile is stored while it is still in the cache: bias, activation
+ * and accumulation happen there. */
 #ifndef DPT_KERNELS_CPU_GEMM_H
 #define DPT_KERNELS_CPU_GEMM_H
 
 #include "kernels/cpu/stream.h"
-
-struct dpt_gemm_engine;
 
 /* How a finished tile reaches the result; see dpt_cpu_kernels.tile_store. */
 struct dpt_gemm_store {
@@ -28,20 +25,16 @@ struct dpt_gemm {
     int64_t a_row, a_col; /* element (i,j) of a is a[i*a_row + j*a_col] */
     const float *b;
     int64_t b_row, b_col;
+    const void *b_packed; /* or NULL; b as dpt_cpu_gemm_pack made it: then b itself is not read */
     struct dpt_gemm_store store;
 };
 
-/* One engine per stream of `threads` threads. */
-DPT_MUST_USE enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret,
-                                                    struct dpt_err *err);
-void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine);
-
-/* Readies a thread for products: from then on OpenMP counts one thread when this thread asks.
- * Products do it themselves when it was not done, at the price of a small allocation. */
-void dpt_gemm_thread_begin(void);
-
-/* "onednn-2.6.3 isa-…" */
-void dpt_gemm_library(char *ret_text, size_t bytes);
+/* Weights are the same for every slot of a step, so a caller may pack them once for all: `g` is the
+ * product they are for (its m and a do not matter, b's strides do). The packed form belongs to this
+ * build of oneDNN and this machine; never store it. packed_bytes makes the primitives it asks, so
+ * it allocates; 0 with the stream's error set when that fails. */
+size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
+void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed);
 
 /* Runs (or, while the stream prepares, only prepares) a product. Errors stick to the stream. */
 void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g);

@@ -1,0 +1,239 @@
+/* Products cut into tiles: see gemm.h. */
+#include "kernels/cpu/gemm.h"
+
+#include "kernels/cpu/onednn.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* TILE_N is a multiple of the 64 columns in which the library blocks b. A tile of b with k = 768
+ * and one of c stay in a second-level cache of 1 MiB. With fewer tiles along a side than
+ * PACK_AHEAD_TILES, that operand is packed ahead in a loop of its own, so that several threads can
+ * share it; with more, each item packs its own, while it is in the cache. */
+enum { TILE_M = DPT_TILE_M, TILE_N = 192, PACK_AHEAD_TILES = 32 };
+
+/* One product under way. A thread's part of the workspace holds c's tile, then the operand it packs
+ * itself, then the library's scratch memory. */
+struct product {
+    struct dpt_cpu_stream *s;
+    const struct dpt_gemm *g;
+    int64_t m_tiles, n_tiles;
+    bool a_dense;      /* used in place */
+    bool a_own, b_own; /* packed by each item; never both */
+    size_t b_stride;   /* bytes from one packed tile of b to the next */
+    /* [0] whole tiles, [1] the last one along m or n */
+    struct dpt_primitive *matmul[2][2], *reorder[2];
+    float *a_packed;      /* (m, k) dense, when packed ahead */
+    const char *b_packed; /* all tiles, when packed ahead */
+    char *b_to;           /* where to */
+    size_t own_at, scratch_at;
+    struct dpt_workspace w;
+    _Atomic int failed; /* first status of the library that is not 0 */
+};
+
+static int64_t tile_rows(const struct product *p, int64_t i)
+{
+    return dpt_min64(TILE_M, p->g->m - i * TILE_M);
+}
+
+static int64_t tile_cols(const struct product *p, int64_t j)
+{
+    return dpt_min64(TILE_N, p->g->n - j * TILE_N);
+}
+
+static void note(struct product *p, int status)
+{
+    int none = 0;
+    if (status != 0)
+        atomic_compare_exchange_strong(&p->failed, &none, status);
+}
+
+static char *thread_part(const struct product *p, int thread, size_t at)
+{
+    return (char *)dpt_workspace_of(&p->w, thread) + at;
+}
+
+static void pack_b(struct product *p, int64_t j, char *to, int thread)
+{
+    const struct dpt_gemm *g = p->g;
+    note(p, dpt_onednn_run_reorder(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread,
+                                   g->b + j * TILE_N * g->b_col, to,
+                                   thread_part(p, thread, p->scratch_at)));
+}
+
+/* to (rows of tile i, k) dense */
+static void pack_a(const struct product *p, int64_t i, float *to)
+{
+    const struct dpt_gemm *g = p->g;
+    const float *from = g->a + i * TILE_M * g->a_row;
+    int64_t rows = tile_rows(p, i);
+    if (g->a_row == 1)
+        p->s->kernels->transpose(g->k, rows, from, g->a_col, to, g->k);
+    else
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(to + r * g->k, from + r * g->a_row, (size_t)g->k * sizeof *to);
+}
+
+static const float *a_ready(const struct product *p, int64_t i)
+{
+    return (p->a_dense ? p->g->a : p->a_packed) + i * TILE_M * p->g->k;
+}
+
+static const char *b_ready(const struct product *p, int64_t j)
+{
+    return p->b_packed + (size_t)j * p->b_stride;
+}
+
+static void multiply(struct product *p, int64_t i, int64_t j, const float *a, const char *b,
+                     int thread)
+{
+    const struct dpt_gemm_store *out = &p->g->store;
+    float *c = (float *)(void *)thread_part(p, thread, 0);
+    note(p, dpt_onednn_run_matmul(p->s->gemm, p->matmul[i == p->m_tiles - 1][j == p->n_tiles - 1],
+                                  thread, a, b, c, thread_part(p, thread, p->scratch_at)));
+    int64_t at = i * TILE_M * out->ldc + j * TILE_N;
+    const struct dpt_tile tile = {.tile = c,
+                                  .rows = tile_rows(p, i),
+                                  .cols = tile_cols(p, j),
+                                  .c = out->c + at,
+                                  .ldc = out->ldc,
+                                  .bias = out->bias ? out->bias + j * TILE_N : NULL,
+                                  .gelu = out->gelu ? out->gelu + at : NULL,
+                                  .accumulate = out->accumulate};
+    p->s->kernels->tile_store(&tile);
+}
+
+/* Items: the tiles of b that are packed ahead, then those of a. */
+static void pack_item(void *ctx, int64_t item, int thread)
+{
+    struct product *p = ctx;
+    int64_t b_items = p->b_to ? p->n_tiles : 0;
+    if (item < b_items)
+        pack_b(p, item, p->b_to + (size_t)item * p->b_stride, thread);
+    else
+        pack_a(p, item - b_items, p->a_packed + (item - b_items) * TILE_M * p->g->k);
+}
+
+static void multiply_item(void *ctx, int64_t item, int thread)
+{
+    struct product *p = ctx;
+    char *own = thread_part(p, thread, p->own_at);
+    if (p->b_own) {
+        pack_b(p, item, own, thread);
+        for (int64_t i = 0; i < p->m_tiles; i++)
+            multiply(p, i, item, a_ready(p, i), own, thread);
+    } else if (p->a_own) {
+        float *a = (float *)(void *)own;
+        pack_a(p, item, a);
+        for (int64_t j = 0; j < p->n_tiles; j++)
+            multiply(p, item, j, a, b_ready(p, j), thread);
+    } else {
+        int64_t i = item % p->m_tiles, j = item / p->m_tiles;
+        multiply(p, i, j, a_ready(p, i), b_ready(p, j), thread);
+    }
+}
+
+/* Fills p but for its workspace. False with the stream's error set when the library fails. */
+static bool product_init(struct product *p, struct dpt_cpu_stream *s, const struct dpt_gemm *g)
+{
+    struct dpt_err err;
+    *p = (struct product){.s = s,
+                          .g = g,
+                          .m_tiles = dpt_ceil_div(g->m, TILE_M),
+                          .n_tiles = dpt_ceil_div(g->n, TILE_N),
+                          .a_dense = g->a_row == g->k && g->a_col == 1};
+    p->b_own = !g->b_packed && p->n_tiles >= PACK_AHEAD_TILES;
+    p->a_own = !p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES;
+    const int64_t rows[2] = {tile_rows(p, 0), tile_rows(p, p->m_tiles - 1)};
+    const int64_t cols[2] = {tile_cols(p, 0), tile_cols(p, p->n_tiles - 1)};
+    dpt_gemm_thread_begin();
+    bool good = true;
+    for (int j = 0; j < 2 && good; j++) {
+        p->reorder[j] = dpt_onednn_reorder(s->gemm, cols[j], g->k, g->b_row, g->b_col, &err);
+        good = p->reorder[j] != NULL;
+        for (int i = 0; i < 2 && good; i++) {
+            p->matmul[i][j] = dpt_onednn_matmul(s->gemm, rows[i], cols[j], g->k, &err);
+            good = p->matmul[i][j] != NULL;
+        }
+    }
+    if (!good) {
+        dpt_cpu_fail(s, err.status, err.text);
+        return false;
+    }
+    /* Made for several tiles, the whole one is the larger. */
+    p->b_stride = dpt_round64(dpt_onednn_b_bytes(p->reorder[0]));
+    return true;
+}
+
+static size_t scratch_bytes(const struct product *p)
+{
+    size_t most = 0;
+    for (int j = 0; j < 2; j++)
+        for (int i = 0; i < 3; i++) {
+            const struct dpt_primitive *of = i < 2 ? p->matmul[i][j] : p->reorder[j];
+            size_t bytes = dpt_onednn_scratch_bytes(of);
+            most = bytes > most ? bytes : most;
+        }
+    return most;
+}
+
+/* Lays the workspace out. False when the product ends here (preparing, or an error). */
+static bool product_workspace(struct product *p)
+{
+    const struct dpt_gemm *g = p->g;
+    bool b_ahead = !p->b_own && !g->b_packed, a_ahead = !p->a_own && !p->a_dense;
+    size_t b_all = b_ahead ? (size_t)p->n_tiles * p->b_stride : 0;
+    size_t a_all = a_ahead ? (size_t)(g->m * g->k) * sizeof(float) : 0;
+    size_t own = p->b_own ? p->b_stride : 0;
+    if (p->a_own)
+        own = (size_t)(TILE_M * g->k) * sizeof(float);
+    p->own_at = TILE_M * TILE_N * sizeof(float);
+    p->scratch_at = p->own_at + dpt_round64(own);
+    if (!dpt_cpu_workspace(p->s, DPT_WORKSPACE_GEMM, b_all + a_all,
+                           p->scratch_at + scratch_bytes(p), &p->w))
+        return false;
+    p->b_to = b_ahead ? p->w.shared : NULL;
+    p->b_packed = b_ahead ? p->w.shared : g->b_packed;
+    p->a_packed = a_ahead ? (float *)(void *)(p->w.shared + b_all) : NULL;
+    return true;
+}
+
+static void report(struct product *p)
+{
+    struct dpt_err err;
+    int failed = atomic_load(&p->failed);
+    if (failed != 0)
+        dpt_cpu_fail(p->s, dpt_onednn_error(failed, "a product", &err), err.text);
+}
+
+void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
+{
+    struct product p;
+    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !product_init(&p, s, g) ||
+        !product_workspace(&p))
+        return;
+    dpt_pool_run(s->pool, (p.b_to ? p.n_tiles : 0) + (p.a_packed ? p.m_tiles : 0), pack_item, &p);
+    int64_t items = p.m_tiles * p.n_tiles;
+    if (p.b_own)
+        items = p.n_tiles;
+    else if (p.a_own)
+        items = p.m_tiles;
+    dpt_pool_run(s->pool, items, multiply_item, &p);
+    report(&p);
+}
+
+size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
+{
+    struct product p;
+    return product_init(&p, s, g) ? (size_t)p.n_tiles * p.b_stride : 0;
+}
+
+void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed)
+{
+    struct product p;
+    if (s->error.status != DPT_OK || !product_init(&p, s, g) || !product_workspace(&p))
+        return;
+    p.b_to = ret_packed;
+    dpt_pool_run(s->pool, p.n_tiles, pack_item, &p);
+    report(&p);
+}

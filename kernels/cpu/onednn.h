@@ -1,0 +1,54 @@
+/* oneDNN's primitives behind a plain face: single-threaded products of one tile, and the repacking
+ * of a tile of b. Made once for each size and kept in the stream's engine; running one allocates
+ * nothing (cells.c). gemm.c cuts products into these. */
+#ifndef DPT_KERNELS_CPU_ONEDNN_H
+#define DPT_KERNELS_CPU_ONEDNN_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_primitive;
+struct dpt_gemm_engine;
+
+/* The height of tile for which the blocked form of b is chosen; tiles of any other height read the
+ * same form. */
+enum { DPT_TILE_M = 128 };
+
+/* One engine per stream of `threads` threads. */
+DPT_MUST_USE enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret,
+                                                    struct dpt_err *err);
+void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine);
+
+/* Readies a thread for products: from then on OpenMP counts one thread when this thread asks.
+ * Products do it themselves when it was not done, at the price of a small allocation. */
+void dpt_gemm_thread_begin(void);
+
+/* "onednn-2.6.3 isa-…": library and the instruction set it uses. */
+void dpt_gemm_library(char *ret_text, size_t bytes);
+
+/* c (m,n) = a (m,k) b (k,n): a and c dense, b in blocked form. Owned by the engine; NULL with *err
+ * filled on failure. */
+struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, int64_t m, int64_t n, int64_t k,
+                                        struct dpt_err *err);
+
+/* Blocked form of b (k,n) from memory in which element (i,j) is b[i*b_row + j*b_col]. */
+struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, int64_t n, int64_t k,
+                                         int64_t b_row, int64_t b_col, struct dpt_err *err);
+
+/* Bytes of b's blocked form, and of scratch memory for a run; runs want both aligned to 64. */
+size_t dpt_onednn_b_bytes(const struct dpt_primitive *p);
+size_t dpt_onednn_scratch_bytes(const struct dpt_primitive *p);
+
+/* Runs a matmul (from: a, to: c) or a reorder (from: b plain, to: b blocked; b not used) as thread
+ * `thread` of the stream. Returns the library's status, 0 when well. */
+int dpt_onednn_run_matmul(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
+                          const float *a, const void *b, float *c, void *scratch);
+int dpt_onednn_run_reorder(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
+                           const float *from, void *to, void *scratch);
+
+/* A failed run's status as an error. */
+enum dpt_status dpt_onednn_error(int status, const char *what, struct dpt_err *err);
+
+#endif
