@@ -1,16 +1,25 @@
 /* Checkpoints: `DIR/step-00001000/`, whole or absent (DESIGN §9).
  *
- * Writing, by one or several processes ("writers", slots 0 … n-1) that share DIR; tensors are dealt
- * over them by bytes: every writer   dpt_checkpoint_write_part   own tensors into a temporary
- * directory whose name carries step, generation and attempt, fsync, then part-NNNNN.json (sizes and
- * block checksums of its files) atomically slot 0         dpt_checkpoint_collect      waits for all
- * parts; index, config.json, state.json slot 0         (the server's grant is asked for here, by
- * the caller) slot 0         dpt_checkpoint_commit       MANIFEST.json, fsync, rename, fsync of
- * DIR; then old ones are pruned A failed fsync or write is never retried: the attempt is dropped
- * (dpt_checkpoint_abandon) and reported. Reading verifies sizes and checksums, reads only the bytes
- * asked for. Files: model-0000i-of-0000n.safetensors, model.safetensors.index.json, config.json:
- * Hugging Face's form, f32 masters optimizer/m-0000i-of-0000n.safetensors, optimizer/v-…: moments
- * under the same names, state.json, MANIFEST.json */
+ * Written by one or several processes ("writers", slots 0 … n-1) that share DIR; the tensors are
+ * dealt over them by bytes:
+ *   every writer  dpt_checkpoint_write_part  own tensors into a temporary folder whose name carries
+ *                                            step, generation and attempt; fsync; then the report
+ *                                            part-NNNNN.json (sizes and block checksums)
+ *   slot 0        dpt_checkpoint_collect     waits for all reports; index, config.json, state.json
+ *   slot 0        (here the caller asks the server for its grant)
+ *   slot 0        dpt_checkpoint_commit      MANIFEST.json, fsync, rename, fsync of DIR; then older
+ *                                            ones are pruned
+ * A failed write or fsync is never retried: the attempt is dropped (dpt_checkpoint_abandon) and
+ * reported. Reading verifies sizes and checksums and reads only what is asked for. The files:
+ *   model-0000i-of-0000n.safetensors, model.safetensors.index.json, config.json
+ *                                     Hugging Face's form, f32 masters
+ *   optimizer/m-0000i-of-0000n.safetensors, optimizer/v-…
+ *                                     moments under the same names (absent if there are none)
+ *   state.json                        what the run needs beside tensors
+ *   MANIFEST.json                     every file, its size and a CRC32C per MiB; sealed by its own
+ *
+ * Every function blocks on the disk. None is tied to a thread; calls for different specs or open
+ * checkpoints may run at the same time. */
 #ifndef DPT_CHECKPOINT_CHECKPOINT_H
 #define DPT_CHECKPOINT_CHECKPOINT_H
 
@@ -28,7 +37,7 @@ enum {
     DPT_CHECKPOINT_NDIM_MAX = 4
 };
 
-/* One parameter with its moments, in the model's order. All f32, row-major. numel values each: read
+/* One parameter with its moments, in the model's order. All f32, row-major, numel values each: read
  * from when writing (param always; m and v for all tensors or for none), written to when reading
  * (NULL: not wanted). */
 struct dpt_checkpoint_tensor {
@@ -38,68 +47,78 @@ struct dpt_checkpoint_tensor {
     float *param, *m, *v;
 };
 
-/* What a run needs beside tensors. Strings owned by the struct holder. */
+/* What a run needs beside tensors. Strings are borrowed, none may be NULL. */
 struct dpt_checkpoint_state {
     int64_t step;    /* completed steps */
     int64_t samples; /* samples consumed: the position in the data */
     uint64_t seed;
-    const char *config_yaml; /* canonical config of the run */
-    const char *weights_hash;
-    const char *history_json; /* a JSON array (generations, failures), kept verbatim; may be "[]" */
+    const char *config_yaml;  /* canonical config of the run */
+    const char *weights_hash; /* of dpt_weights_hash, as hex */
+    const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
 };
 
 struct dpt_checkpoint_spec {
-    const char *dir; /* checkpoint.dir */
+    const char *dir; /* checkpoint.dir; created when absent */
     int writer, n_writers;
     uint64_t generation;
-    const char *
-        attempt; /* [0-9a-z-], equal on all writers of this attempt, e.g. the plan's nonce in hex */
-    const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer */
-    int n_tensors;
-    const char *hf_config_json;
-    struct dpt_checkpoint_state state;
-    int keep; /* newest whole checkpoints kept after commit; >= 1 */
-    /* Polled often (any thread safe function of the caller); true abandons the attempt with
-     * DPT_EABORTED. */
+    /* 1 to 64 of [0-9a-z-], the same on all writers of this attempt and never used before for this
+     * step and generation: e.g. the plan's nonce in hex. */
+    const char *attempt;
+    const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer; */
+    int n_tensors;                               /* values are read of the writer's own alone */
+    const char *hf_config_json;                  /* slot 0 */
+    struct dpt_checkpoint_state state;           /* strings: slot 0 */
+    int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
+    /* Polled at least once a MiB (NULL: never); true ends the call with DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     void *ctx;
 };
 
+/* Errors of the three steps begin with "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the
+ * disk is full; DPT_ETIMEOUT: a writer has not reported within timeout_ms; DPT_EINVAL: the spec.
+ * Nothing that was whole before is touched unless commit returns DPT_OK. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec,
                                                        struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec,
                                                     int timeout_ms, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec,
                                                    struct dpt_err *err);
-void dpt_checkpoint_abandon(
-    const struct dpt_checkpoint_spec *spec); /* removes the temporary directory, best effort */
 
-/* Removes temporary directories of attempts of other generations than `generation` (leftovers of
- * killed processes). */
+/* Removes the attempt's temporary folder, best effort. */
+void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec);
+
+/* Removes temporary folders of attempts of other generations than `generation` (leftovers of killed
+ * processes). An absent `dir` is fine. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation,
                                                   struct dpt_err *err);
 
-/* Newest step in `dir` whose manifest is present and whose files have the manifest's sizes
- * (checksums are verified when read); -1 when there is none or `dir` is absent. Damaged ones are
+/* Newest step in `dir` whose manifest is intact and whose files have the manifest's sizes (their
+ * checksums are verified when read); -1 when there is none or `dir` is absent. Damaged ones are
  * passed over with one log line (warn) that says what is wrong and what is used. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step,
                                                    struct dpt_err *err);
 
-/* The same among the steps below `below`: where to go on when reading the newest one finds damage.
- */
+/* The same among the steps below `below`: where to go on when opening or reading a newer one gave
+ * DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below,
                                                          int64_t *ret_step, struct dpt_err *err);
 
 struct dpt_checkpoint;
 
-/* Opens step `step` and parses index and state. dpt_checkpoint_read fills the tensors by name
- * (shapes must match; every tensor wanted must exist), verifying the block checksums of what it
- * reads: DPT_ECORRUPT names file and block. */
+/* Opens step `step`: manifest, sizes of all files, state, headers of all tensor files. Damage is
+ * DPT_ECORRUPT (a missing file DPT_ENOENT) and names the file, and the block where it is inside
+ * one; DPT_EVERSION for one of another format version. Owned by the caller. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step,
                                                  struct dpt_checkpoint **ret, struct dpt_err *err);
 void dpt_checkpoint_close(struct dpt_checkpoint **checkpoint);
+
+/* Valid until close. */
 const struct dpt_checkpoint_state *
 dpt_checkpoint_get_state(const struct dpt_checkpoint *checkpoint);
+
+/* Fills the tensors by name from any number of files, reading the blocks that hold them and
+ * verifying each. A tensor that is absent or has another shape is DPT_ECONFIG, damage DPT_ECORRUPT;
+ * then some of the tensors may have been written. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                                  const struct dpt_checkpoint_tensor *tensors,
                                                  int n_tensors, struct dpt_err *err);
@@ -108,5 +127,14 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoi
  * (each tensor starts a new block) h <- XXH3-128(h, XXH3-128(block)), numbers little-endian.
  * Independent of layout, padding and world. Only shape and `param` of the tensors are used. */
 struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors, int n_tensors);
+
+/* The same of the tensors in an open checkpoint; verifies what it reads. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_hash(const struct dpt_checkpoint *checkpoint,
+                                                 struct dpt_hash128 *ret, struct dpt_err *err);
+
+/* Reads every block of every file, and checks the index and the weights hash against the tensors.
+ */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_verify(const struct dpt_checkpoint *checkpoint,
+                                                   struct dpt_err *err);
 
 #endif

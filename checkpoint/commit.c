@@ -172,32 +172,76 @@ static enum dpt_status write_manifest(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
-/* Gives the finished folder its name. One that is there already (written before a failure that this
- * history does not contain, or damaged) is swapped out in one step and then removed. */
-static enum dpt_status publish(const struct dpt_attempt *attempt, struct dpt_err *err)
+/* Best effort on the way out of a failed commit: the error already found is the one to report. */
+static void take_back(const struct dpt_folder *dir, const char *from, const char *to)
+{
+    struct dpt_err err;
+    if (dpt_io_rename(dir, from, to, &err) != DPT_OK)
+        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be taken back: %s", err.text);
+}
+
+static enum dpt_status publish_new(const struct dpt_attempt *attempt, struct dpt_err *err)
 {
     const struct dpt_folder *dir = &attempt->dir;
-    struct stat st;
-    if (fstatat(dir->fd, attempt->step_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
-        if (errno != ENOENT)
-            return dpt_fail_errno(err, errno, "look at '%s/%s'", dir->path, attempt->step_name);
-        DPT_TRY(dpt_io_rename(dir, attempt->temporary_name, attempt->step_name, err));
-        return dpt_folder_sync(dir, err);
-    }
-    char old[DPT_CHECKPOINT_NAME_BYTES + 4];
-    (void)snprintf(old, sizeof old, "%s", attempt->temporary_name);
+    DPT_TRY(dpt_io_rename(dir, attempt->temporary_name, attempt->step_name, err));
+    enum dpt_status status = dpt_folder_sync(dir, err);
+    if (status != DPT_OK)
+        take_back(dir, attempt->step_name, attempt->temporary_name);
+    return status;
+}
+
+/* Where the file system cannot swap names: between the two renames the step has no checkpoint. */
+static enum dpt_status replace_by_renames(const struct dpt_attempt *attempt, const char *aside,
+                                          struct dpt_err *err)
+{
+    const struct dpt_folder *dir = &attempt->dir;
+    DPT_TRY(dpt_io_rename(dir, attempt->step_name, aside, err));
+    enum dpt_status status = publish_new(attempt, err);
+    if (status != DPT_OK)
+        take_back(dir, aside, attempt->step_name);
+    return status;
+}
+
+/* A checkpoint of this step is there already (written before a failure that this history does not
+ * contain, or damaged): it is swapped out in one step. `ret_old` is the name it has then. */
+static enum dpt_status replace(const struct dpt_attempt *attempt,
+                               char ret_old[DPT_CHECKPOINT_NAME_BYTES], struct dpt_err *err)
+{
+    const struct dpt_folder *dir = &attempt->dir;
     struct dpt_err why;
     enum dpt_status status =
         dpt_io_exchange(dir, attempt->temporary_name, attempt->step_name, &why);
     if (status == DPT_EUNSUPPORTED) {
-        (void)snprintf(old, sizeof old, "%s-old", attempt->temporary_name);
-        DPT_TRY(dpt_io_rename(dir, attempt->step_name, old, err));
-        DPT_TRY(dpt_io_rename(dir, attempt->temporary_name, attempt->step_name, err));
-    } else if (status != DPT_OK) {
-        return dpt_fail(err, status, "%s", why.text);
+        (void)snprintf(ret_old, DPT_CHECKPOINT_NAME_BYTES, "%.*s-old",
+                       DPT_CHECKPOINT_NAME_BYTES - 5, attempt->temporary_name);
+        return replace_by_renames(attempt, ret_old, err);
     }
-    DPT_TRY(dpt_folder_sync(dir, err));
-    return dpt_io_remove_tree(dir, old, err);
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "%s", why.text);
+    (void)snprintf(ret_old, DPT_CHECKPOINT_NAME_BYTES, "%s", attempt->temporary_name);
+    status = dpt_folder_sync(dir, err);
+    if (status != DPT_OK &&
+        dpt_io_exchange(dir, attempt->temporary_name, attempt->step_name, &why) != DPT_OK)
+        dpt_log(DPT_LOG_DEBUG, "a failed commit could not be taken back: %s", why.text);
+    return status;
+}
+
+/* Gives the finished folder its name. After a failure the name is what it was before. */
+static enum dpt_status publish(const struct dpt_attempt *attempt, struct dpt_err *err)
+{
+    const struct dpt_folder *dir = &attempt->dir;
+    char old[DPT_CHECKPOINT_NAME_BYTES];
+    struct stat st;
+    struct dpt_err why;
+    if (fstatat(dir->fd, attempt->step_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno != ENOENT)
+            return dpt_fail_errno(err, errno, "look at '%s/%s'", dir->path, attempt->step_name);
+        return publish_new(attempt, err);
+    }
+    DPT_TRY(replace(attempt, old, err));
+    if (dpt_io_remove_tree(dir, old, &why) != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "a replaced checkpoint remains: %s", why.text);
+    return DPT_OK;
 }
 
 enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, struct dpt_err *err)

@@ -35,6 +35,7 @@ enum dpt_status model_check(const char *dir, int64_t step, int wide, struct dpt_
 /* A fresh folder under the system's temporary one; `root` is the current one. */
 extern char root[128];
 int make_root(void **state);
+int make_fast_root(void **state); /* in memory where that is possible */
 int remove_root(void **state);
 /* root/name, in one of eight rotating buffers. */
 const char *in_root(const char *name);

@@ -1,0 +1,201 @@
+/* dpt-ckpt: looks at checkpoints. Reads only. */
+#include "checkpoint/reader.h"
+
+#include "base/log.h"
+#include "checkpoint/whole.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_DAMAGED = 1, EXIT_USAGE = 2 };
+
+static const char usage[] =
+    "usage: dpt-ckpt list DIR             every checkpoint in DIR, and whether it is whole\n"
+    "       dpt-ckpt show DIR[/step-N]    state and tensors of one (default: the newest whole "
+    "one)\n"
+    "       dpt-ckpt verify DIR[/step-N]  reads every byte and checks it\n"
+    "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
+    "       dpt-ckpt --help | --version\n"
+    "DIR is checkpoint.dir of a run's config. Exit codes: 0 whole, 1 damaged or absent, 2 usage.\n";
+
+/* One line to stderr. */
+static int complain(const struct dpt_err *err)
+{
+    (void)fprintf(stderr, "dpt-ckpt: %s\n", err->text);
+    return EXIT_DAMAGED;
+}
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+static int64_t manifest_bytes(const struct dpt_manifest *manifest)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < manifest->n_files; i++)
+        bytes += manifest->files[i].bytes;
+    return bytes;
+}
+
+static int list(const char *path)
+{
+    struct dpt_folder dir;
+    struct dpt_err err;
+    int64_t *steps;
+    size_t n;
+    if (dpt_folder_open(path, &dir, &err) != DPT_OK)
+        return complain(&err);
+    enum dpt_status status = dpt_whole_steps(&dir, &steps, &n, &err);
+    if (status != DPT_OK) {
+        dpt_folder_close(&dir);
+        return complain(&err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_folder folder;
+        struct dpt_manifest manifest = {0};
+        char name[DPT_CHECKPOINT_NAME_BYTES];
+        dpt_name_step(steps[i], name);
+        if (dpt_whole_open(&dir, steps[i], &folder, &manifest, &err) != DPT_OK) {
+            (void)printf("%s  damaged: %s\n", name, err.text);
+            continue;
+        }
+        (void)printf("%s  whole  %d files, %.1f MiB, %d writers\n", name, manifest.n_files,
+                     mib(manifest_bytes(&manifest)), manifest.n_writers);
+        dpt_manifest_fini(&manifest);
+        dpt_folder_close(&folder);
+    }
+    free(steps);
+    dpt_folder_close(&dir);
+    return EXIT_SUCCESS;
+}
+
+/* "DIR/step-00001000" names one; any other path the newest whole one in it. */
+static enum dpt_status open_one(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
+{
+    char dir[PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof dir)
+        return dpt_fail(err, DPT_EINVAL, "the path is empty or too long");
+    memcpy(dir, path, n + 1);
+    while (n > 1 && dir[n - 1] == '/')
+        dir[--n] = '\0';
+    char *slash = strrchr(dir, '/');
+    int64_t step;
+    if (dpt_name_parse_step(slash ? slash + 1 : dir, &step)) {
+        if (slash)
+            *slash = '\0';
+        return dpt_checkpoint_open(slash == dir ? "/" : slash ? dir : ".", step, ret, err);
+    }
+    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
+    if (step < 0)
+        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
+    return dpt_checkpoint_open(dir, step, ret, err);
+}
+
+static void print_tensors(const struct dpt_checkpoint *checkpoint)
+{
+    int64_t total = 0;
+    for (int f = 0; f < checkpoint->n_files; f++) {
+        const struct dpt_checkpoint_file *file = &checkpoint->files[f];
+        if (file->kind != DPT_KIND_PARAM)
+            continue;
+        for (int i = 0; i < file->header.n; i++) {
+            const struct dpt_safetensors_entry *entry = &file->header.entries[i];
+            (void)printf("  %-44s [", entry->name);
+            for (int d = 0; d < entry->ndim; d++)
+                (void)printf("%s%lld", d ? ", " : "", (long long)entry->dim[d]);
+            (void)printf("]  %s\n", file->file->name);
+            total += (entry->end - entry->begin) / (int64_t)sizeof(float);
+        }
+    }
+    (void)printf("parameters    %lld\n", (long long)total);
+}
+
+static int show(const struct dpt_checkpoint *checkpoint)
+{
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    (void)printf("checkpoint    %s\n", checkpoint->folder.path);
+    (void)printf("step          %lld\n", (long long)state->step);
+    (void)printf("samples       %lld\n", (long long)state->samples);
+    (void)printf("seed          %llu\n", (unsigned long long)state->seed);
+    (void)printf("weights_hash  %s\n", state->weights_hash);
+    (void)printf("writers       %d\n", checkpoint->manifest.n_writers);
+    (void)printf("size          %.1f MiB in %d files\n", mib(manifest_bytes(&checkpoint->manifest)),
+                 checkpoint->manifest.n_files);
+    (void)printf("tensors\n");
+    print_tensors(checkpoint);
+    (void)printf("history       %s\n", state->history_json);
+    (void)printf("config\n%s", state->config_yaml);
+    return EXIT_SUCCESS;
+}
+
+static int verify(const struct dpt_checkpoint *checkpoint)
+{
+    struct dpt_err err;
+    if (dpt_checkpoint_verify(checkpoint, &err) != DPT_OK)
+        return complain(&err);
+    (void)printf("%s  whole, %d files, %.1f MiB, every byte checked\n", checkpoint->folder.path,
+                 checkpoint->manifest.n_files, mib(manifest_bytes(&checkpoint->manifest)));
+    return EXIT_SUCCESS;
+}
+
+static int hash(const struct dpt_checkpoint *checkpoint)
+{
+    struct dpt_err err;
+    struct dpt_hash128 h;
+    char hex[DPT_HASH_HEX_BYTES];
+    if (dpt_checkpoint_hash(checkpoint, &h, &err) != DPT_OK)
+        return complain(&err);
+    dpt_hash128_hex(h, hex);
+    (void)printf("%s\n", hex);
+    return EXIT_SUCCESS;
+}
+
+static int with_one(const char *path, int (*command)(const struct dpt_checkpoint *checkpoint))
+{
+    struct dpt_checkpoint *checkpoint;
+    struct dpt_err err;
+    if (open_one(path, &checkpoint, &err) != DPT_OK)
+        return complain(&err);
+    int code = command(checkpoint);
+    dpt_checkpoint_close(&checkpoint);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*command)(const struct dpt_checkpoint *checkpoint);
+    } commands[] = {{"show", show}, {"verify", verify}, {"hash", hash}};
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        (void)fputs(usage, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        (void)printf("dpt-ckpt " DPT_VERSION " (checkpoint format %d)\n", DPT_CHECKPOINT_VERSION);
+        return EXIT_SUCCESS;
+    }
+    if (argc == 3 && strcmp(argv[1], "list") == 0)
+        return list(argv[2]);
+    for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return with_one(argv[2], commands[i].command);
+    (void)fputs(usage, stderr);
+    return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    dpt_log_set_who("dpt-ckpt", "");
+    int code = run(argc, argv);
+    /* What could not be written to a full disk or a closed pipe was not shown. */
+    if (fflush(stdout) != 0) {
+        (void)fprintf(stderr, "dpt-ckpt: write to the standard output failed\n");
+        return EXIT_DAMAGED;
+    }
+    return code;
+}
