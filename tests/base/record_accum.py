@@ -56,7 +56,9 @@ def main():
     print("/* Written by record_accum.py: {number of terms, bits of the sum, {bits of the terms}}. */")
     for terms in cases(rng):
         total = rounded(sum(map(Fraction, terms)))
-        print("{%d, 0x%x, {%s}}," % (len(terms), bits(total), ", ".join("0x%x" % bits(t) for t in terms)))
+        words = ["0x%x" % bits(t) for t in terms]
+        lines = [", ".join(words[i : i + 4]) for i in range(0, len(words), 4)]
+        print("{%d, 0x%x, {%s}}," % (len(terms), bits(total), ",\n    ".join(lines)))
 
 
 main()
