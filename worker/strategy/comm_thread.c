@@ -1,0 +1,236 @@
+/* The thread that owns a rank's communicator: a job slot under one mutex. */
+#include "worker/strategy/comm_thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct dpt_comm_thread {
+    pthread_t thread;
+    struct dpt_comm_listener *listener;
+    int abort_fd; /* eventfd, readable from abort until the next open: ends creation */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    /* Under the mutex. */
+    dpt_comm_job job; /* posted, not yet taken */
+    void *ctx;
+    bool pending; /* posted and not yet waited for */
+    bool done;
+    bool stop;
+    bool aborted; /* since the last open */
+    struct dpt_comm *comm;
+    enum dpt_status status;
+    struct dpt_err err;
+    int suspect;
+
+    atomic_bool failed; /* the pending job ended with an error */
+};
+
+static void *run(void *arg)
+{
+    struct dpt_comm_thread *t = arg;
+    (void)pthread_mutex_lock(&t->mutex);
+    for (;;) {
+        while (!t->job && !t->stop)
+            (void)pthread_cond_wait(&t->cond, &t->mutex);
+        if (!t->job)
+            break;
+        dpt_comm_job job = t->job;
+        void *ctx = t->ctx;
+        t->job = NULL;
+        (void)pthread_mutex_unlock(&t->mutex);
+
+        struct dpt_err err = {.status = DPT_OK};
+        enum dpt_status status = job(t, ctx, &err);
+
+        (void)pthread_mutex_lock(&t->mutex);
+        t->status = status;
+        t->err = err;
+        if (status != DPT_OK && t->comm)
+            t->suspect = dpt_comm_suspect(t->comm);
+        atomic_store(&t->failed, status != DPT_OK);
+        t->done = true;
+        (void)pthread_cond_broadcast(&t->cond);
+    }
+    (void)pthread_mutex_unlock(&t->mutex);
+    return NULL;
+}
+
+enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
+                                       struct dpt_comm_thread **ret, struct dpt_err *err)
+{
+    struct dpt_comm_thread *t = calloc(1, sizeof *t);
+    if (!t)
+        return dpt_fail(err, DPT_ENOMEM, "communication thread: out of memory");
+    t->listener = listener;
+    t->suspect = -1;
+    t->abort_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->abort_fd < 0) {
+        int saved = errno;
+        free(t);
+        return dpt_fail_errno(err, saved, "communication thread: eventfd");
+    }
+    (void)pthread_mutex_init(&t->mutex, NULL);
+    (void)pthread_cond_init(&t->cond, NULL);
+    int rc = pthread_create(&t->thread, NULL, run, t);
+    if (rc != 0) {
+        (void)close(t->abort_fd);
+        free(t);
+        return dpt_fail_errno(err, rc, "start the communication thread");
+    }
+    *ret = t;
+    return DPT_OK;
+}
+
+static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
+{
+    (void)ctx;
+    (void)err;
+    (void)pthread_mutex_lock(&t->mutex);
+    struct dpt_comm *comm = t->comm;
+    t->comm = NULL;
+    (void)pthread_mutex_unlock(&t->mutex);
+    dpt_comm_destroy(&comm);
+    return DPT_OK;
+}
+
+void dpt_comm_thread_close(struct dpt_comm_thread *t)
+{
+    dpt_comm_thread_abort(t);
+    struct dpt_err ignored;
+    /* What the job ended with was made to happen by this abort, or is reported where it was waited
+     * for. */
+    if (t->pending && dpt_comm_thread_wait(t, &ignored) == DPT_OK)
+        DPT_ASSERT(!t->pending);
+    DPT_ASSERT(dpt_comm_thread_run(t, job_close, NULL, &ignored) == DPT_OK);
+}
+
+void dpt_comm_thread_destroy(struct dpt_comm_thread **thread)
+{
+    struct dpt_comm_thread *t = *thread;
+    if (!t)
+        return;
+    dpt_comm_thread_close(t);
+    (void)pthread_mutex_lock(&t->mutex);
+    t->stop = true;
+    (void)pthread_cond_broadcast(&t->cond);
+    (void)pthread_mutex_unlock(&t->mutex);
+    (void)pthread_join(t->thread, NULL);
+    (void)pthread_mutex_destroy(&t->mutex);
+    (void)pthread_cond_destroy(&t->cond);
+    (void)close(t->abort_fd);
+    free(t);
+    *thread = NULL;
+}
+
+static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
+{
+    struct dpt_comm *comm = NULL;
+    int suspect = -1;
+    enum dpt_status status = dpt_comm_create(t->listener, ctx, t->abort_fd, &comm, &suspect, err);
+    (void)pthread_mutex_lock(&t->mutex);
+    t->comm = comm;
+    t->suspect = suspect;
+    if (comm && t->aborted) /* the abort came after creation had stopped looking */
+        dpt_comm_abort(comm);
+    (void)pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
+void dpt_comm_thread_arm(struct dpt_comm_thread *t)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    DPT_ASSERT(!t->comm && !t->pending);
+    t->aborted = false;
+    t->suspect = -1;
+    uint64_t count;
+    /* Drains the eventfd; EAGAIN when no abort was pending. */
+    if (read(t->abort_fd, &count, sizeof count) < 0)
+        DPT_ASSERT(errno == EAGAIN);
+    (void)pthread_mutex_unlock(&t->mutex);
+}
+
+enum dpt_status dpt_comm_thread_open(struct dpt_comm_thread *t, const struct dpt_comm_spec *spec,
+                                     struct dpt_err *err)
+{
+    if (spec->world_size == 1)
+        return DPT_OK;
+    return dpt_comm_thread_run(t, job_open, (void *)(uintptr_t)spec, err);
+}
+
+void dpt_comm_thread_post(struct dpt_comm_thread *t, dpt_comm_job job, void *ctx)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    DPT_ASSERT(!t->pending);
+    t->job = job;
+    t->ctx = ctx;
+    t->pending = true;
+    t->done = false;
+    atomic_store(&t->failed, false);
+    (void)pthread_cond_broadcast(&t->cond);
+    (void)pthread_mutex_unlock(&t->mutex);
+}
+
+enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *t, struct dpt_err *err)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    DPT_ASSERT(t->pending);
+    while (!t->done)
+        (void)pthread_cond_wait(&t->cond, &t->mutex);
+    t->pending = false;
+    enum dpt_status status = t->status;
+    if (status != DPT_OK && err)
+        *err = t->err;
+    (void)pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
+enum dpt_status dpt_comm_thread_run(struct dpt_comm_thread *t, dpt_comm_job job, void *ctx,
+                                    struct dpt_err *err)
+{
+    dpt_comm_thread_post(t, job, ctx);
+    return dpt_comm_thread_wait(t, err);
+}
+
+bool dpt_comm_thread_failed(struct dpt_comm_thread *t)
+{
+    return atomic_load(&t->failed);
+}
+
+void dpt_comm_thread_abort(struct dpt_comm_thread *t)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    if (!t->aborted) {
+        t->aborted = true;
+        uint64_t one = 1;
+        DPT_ASSERT(write(t->abort_fd, &one, sizeof one) == (ssize_t)sizeof one);
+        if (t->comm)
+            dpt_comm_abort(t->comm);
+    }
+    (void)pthread_mutex_unlock(&t->mutex);
+}
+
+void dpt_comm_thread_wake(struct dpt_comm_thread *t)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    if (t->comm)
+        dpt_comm_wake(t->comm);
+    (void)pthread_mutex_unlock(&t->mutex);
+}
+
+struct dpt_comm *dpt_comm_thread_comm(struct dpt_comm_thread *t)
+{
+    /* Changed only by jobs, and read only inside jobs: the same thread. */
+    return t->comm;
+}
+
+int dpt_comm_thread_suspect(const struct dpt_comm_thread *t)
+{
+    return t->suspect;
+}

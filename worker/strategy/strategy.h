@@ -1,0 +1,82 @@
+/* A strategy is what happens between units: where weights come from, where gradients go, how they
+ * are reduced, who applies the step.
+ *
+ * The trainer drives one through this vtable, always on its main thread, in this order:
+ *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
+ * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy A step may be left
+ * at any point when the generation ends; the next begin_step starts clean. A reduced gradient is
+ * kept until the next begin_step, since its outcome may arrive only through re-formation (DESIGN
+ * §8). */
+#ifndef DPT_WORKER_STRATEGY_STRATEGY_H
+#define DPT_WORKER_STRATEGY_STRATEGY_H
+
+#include "base/accum.h"
+#include "worker/model/model.h"
+#include "worker/plan/reduce.h"
+#include "worker/strategy/comm_thread.h"
+
+/* What a strategy works with; all borrowed for its life. */
+struct dpt_strategy_env {
+    const struct dpt_config *config;
+    const struct dpt_model *model;
+    struct dpt_device *device;
+    struct dpt_stream *stream;      /* the main thread's */
+    struct dpt_stream *comm_stream; /* the communication thread's */
+    struct dpt_comm_listener *listener;
+    struct dpt_comm_thread *comm_thread;
+};
+
+/* The state a rank holds: flat vectors of the model in registered memory. */
+struct dpt_strategy_state {
+    struct dpt_comm_mem *param, *m, *v; /* flat_numel f32 each */
+};
+
+struct dpt_strategy;
+
+struct dpt_strategy_ops {
+    const char *name;
+    DPT_MUST_USE enum dpt_status (*create)(const struct dpt_strategy_env *env,
+                                           struct dpt_strategy **ret, struct dpt_err *err);
+    void (*destroy)(struct dpt_strategy **strategy);
+
+    /* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
+     * end_generation. */
+    DPT_MUST_USE enum dpt_status (*begin_generation)(struct dpt_strategy *s,
+                                                     const struct dpt_world *world, int rank,
+                                                     int host, struct dpt_err *err);
+    /* After the communicator was closed. */
+    void (*end_generation)(struct dpt_strategy *s);
+
+    void (*begin_step)(struct dpt_strategy *s, int64_t step);
+    /* Fills the slot's weights, grads, accumulate and announce. */
+    void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
+    void (*end_slot)(struct dpt_strategy *s, int slot_index);
+    /* Waits until this rank, and whoever covers for it, holds everything needed to apply the step.
+     */
+    DPT_MUST_USE enum dpt_status (*await_gradient)(struct dpt_strategy *s, struct dpt_err *err);
+    /* This rank's share of the squared norm of the reduced gradient: shares of all ranks merge to
+     * the whole, exactly. */
+    DPT_MUST_USE enum dpt_status (*norm_share)(struct dpt_strategy *s, struct dpt_accum *ret,
+                                               struct dpt_err *err);
+    /* Applies step `step` with the gradient scaled by `scale`. */
+    DPT_MUST_USE enum dpt_status (*apply)(struct dpt_strategy *s, int64_t step, float scale,
+                                          struct dpt_err *err);
+
+    /* True while the whole reduced gradient of `step` is held. */
+    bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
+    const struct dpt_strategy_state *(*state)(const struct dpt_strategy *s);
+    /* Device memory of gradients, for the memory report. */
+    int64_t (*gradient_bytes)(const struct dpt_strategy *s);
+};
+
+/* Every strategy starts with this. */
+struct dpt_strategy {
+    const struct dpt_strategy_ops *ops;
+};
+
+/* The strategy that config->strategy.name names; NULL when there is none. */
+const struct dpt_strategy_ops *dpt_strategy_find(const char *name);
+
+extern const struct dpt_strategy_ops dpt_strategy_ddp;
+
+#endif

@@ -1,0 +1,337 @@
+/* The thread that talks to the agent. */
+#include "worker/train/link.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/agent/rank_protocol.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+struct dpt_link {
+    struct dpt_link_options options;
+    pthread_t thread;
+    int wake_fd;                   /* eventfd: there is something to send, or to stop for */
+    uint8_t *frame_in, *frame_out; /* DPT_RANK_FRAME_BYTES_MAX each, of the link's thread */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t cond; /* CLOCK_MONOTONIC; a frame has come, or the agent is gone */
+    /* Under the mutex. */
+    struct dpt_rank_report report;
+    uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX];
+    Dpt__AgentToRank *newest; /* not yet taken by the main thread; NULL: none since */
+    bool closed;
+
+    Dpt__AgentToRank *current; /* main thread's */
+
+    atomic_bool stop, gone, leaving;
+    _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen */
+    _Atomic int64_t lease_until_ms;
+    _Atomic int64_t grant_step;
+    _Atomic uint64_t grant_generation;
+};
+
+static void wake(struct dpt_link *link)
+{
+    uint64_t one = 1;
+    /* EAGAIN: the counter is full, so the thread is awake already. */
+    if (write(link->wake_fd, &one, sizeof one) < 0)
+        DPT_ASSERT(errno == EAGAIN);
+}
+
+static void raise_to(_Atomic uint64_t *target, uint64_t value)
+{
+    uint64_t old = atomic_load(target);
+    while (old < value && !atomic_compare_exchange_weak(target, &old, value)) {
+    }
+}
+
+/* Sends the rank's state; false: the agent is gone. A full queue drops the frame: the next
+ * heartbeat says it again. */
+static bool send_state(struct dpt_link *link)
+{
+    Dpt__RankState state = DPT__RANK_STATE__INIT;
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    struct dpt_err err;
+    size_t bytes = 0;
+    (void)pthread_mutex_lock(&link->mutex);
+    struct dpt_rank_report *r = &link->report;
+    state.local_rank = r->local_rank;
+    state.spawn = r->spawn;
+    state.phase = r->phase;
+    state.generation = r->generation;
+    state.shm_addr = r->shm_addr;
+    state.tcp_addr = r->tcp_addr;
+    state.step_applied = r->step_applied;
+    state.outcome_step = r->outcome_step;
+    state.outcome.data = link->outcome;
+    state.outcome.len = r->outcome_bytes;
+    state.checkpoint_step = r->checkpoint_step;
+    state.failed_generation = r->failed_generation;
+    state.suspect = r->suspect;
+    state.text = r->text;
+    state.grant_step = r->grant_step;
+    state.loss = r->loss;
+    state.weights_hash = r->weights_hash;
+    state.soft_stop_seen = atomic_load(&link->any_generation) > r->generation;
+    message.state = &state;
+    message.fatal = r->fatal;
+    message.exit_code = r->exit_code;
+    message.tokens_per_s = r->tokens_per_s;
+    message.step_ms_median = r->step_ms_median;
+    enum dpt_status status =
+        dpt_message_encode(&message.base, link->frame_out, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
+    (void)pthread_mutex_unlock(&link->mutex);
+    DPT_ASSERT(status == DPT_OK); /* every part of a report is bounded below the frame */
+    return dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err) != DPT_EPEER;
+}
+
+static void take_frame(struct dpt_link *link, Dpt__AgentToRank *m)
+{
+    atomic_store(&link->lease_until_ms, m->lease_until_ms);
+    atomic_store(&link->leaving, m->leaving != 0);
+    /* A reader looks at the generation first: it never sees a grant of one generation as the next
+     * one's. */
+    atomic_store(&link->grant_step, -1);
+    atomic_store(&link->grant_generation, m->generation);
+    atomic_store(&link->grant_step, m->grant_step);
+    if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
+        raise_to(&link->hard_generation, m->generation);
+    if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
+        m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
+        raise_to(&link->any_generation, m->generation);
+    if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
+        link->options.on_prepare(link->options.ctx, m->generation);
+    (void)pthread_mutex_lock(&link->mutex);
+    dpt_message_free_agent_to_rank(&link->newest);
+    link->newest = m;
+    (void)pthread_cond_broadcast(&link->cond);
+    (void)pthread_mutex_unlock(&link->mutex);
+}
+
+/* Reads all frames that have come; false: the agent is gone. */
+static bool receive(struct dpt_link *link)
+{
+    for (;;) {
+        struct dpt_err err;
+        size_t bytes = 0;
+        enum dpt_status status =
+            dpt_rank_link_recv(link->options.fd, 0, link->frame_in, &bytes, &err);
+        if (status == DPT_INPROGRESS)
+            return true;
+        if (status == DPT_EPEER)
+            return false;
+        Dpt__AgentToRank *message = NULL;
+        if (status == DPT_OK)
+            status = dpt_message_decode_agent_to_rank(link->frame_in, bytes, &message, &err);
+        if (status != DPT_OK) {
+            dpt_log(DPT_LOG_ERROR, "a message of the agent is dropped: %s", err.text);
+            continue;
+        }
+        take_frame(link, message);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct dpt_link *link = arg;
+    int64_t next_ms = 0;
+    while (!atomic_load(&link->stop)) {
+        int64_t now = dpt_now_ms();
+        if (now >= next_ms) {
+            if (!send_state(link))
+                break;
+            next_ms = now + link->options.heartbeat_ms;
+        }
+        struct pollfd fds[2] = {{.fd = link->options.fd, .events = POLLIN},
+                                {.fd = link->wake_fd, .events = POLLIN}};
+        int n = poll(fds, 2, (int)(next_ms - now));
+        if (n < 0)
+            DPT_ASSERT(errno == EINTR);
+        if (n > 0 && fds[1].revents) {
+            uint64_t count;
+            if (read(link->wake_fd, &count, sizeof count) < 0)
+                DPT_ASSERT(errno == EAGAIN);
+            next_ms = 0;
+        }
+        if (n > 0 && fds[0].revents && !receive(link))
+            break;
+    }
+    bool stopped = atomic_load(&link->stop);
+    atomic_store(&link->gone, true);
+    if (!stopped)
+        link->options.on_closed(link->options.ctx);
+    (void)pthread_mutex_lock(&link->mutex);
+    link->closed = true;
+    (void)pthread_cond_broadcast(&link->cond);
+    (void)pthread_mutex_unlock(&link->mutex);
+    return NULL;
+}
+
+enum dpt_status dpt_link_create(const struct dpt_link_options *options,
+                                const struct dpt_rank_report *first, struct dpt_link **ret,
+                                struct dpt_err *err)
+{
+    struct dpt_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return dpt_fail(err, DPT_ENOMEM, "link to the agent: out of memory");
+    link->options = *options;
+    link->report = *first;
+    link->report.outcome_bytes = 0;
+    atomic_store(&link->grant_step, -1);
+    link->frame_in = malloc(DPT_RANK_FRAME_BYTES_MAX);
+    link->frame_out = malloc(DPT_RANK_FRAME_BYTES_MAX);
+    link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    enum dpt_status status = DPT_OK;
+    if (!link->frame_in || !link->frame_out || link->wake_fd < 0)
+        status = dpt_fail(err, DPT_ENOMEM, "link to the agent: out of memory or descriptors");
+    (void)pthread_mutex_init(&link->mutex, NULL);
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&link->cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (status == DPT_OK) {
+        int rc = pthread_create(&link->thread, NULL, run, link);
+        if (rc != 0)
+            status = dpt_fail_errno(err, rc, "start the link's thread");
+    }
+    if (status != DPT_OK) {
+        if (link->wake_fd >= 0)
+            (void)close(link->wake_fd);
+        free(link->frame_in);
+        free(link->frame_out);
+        free(link);
+        return status;
+    }
+    *ret = link;
+    return DPT_OK;
+}
+
+void dpt_link_destroy(struct dpt_link **link_p)
+{
+    struct dpt_link *link = *link_p;
+    if (!link)
+        return;
+    atomic_store(&link->stop, true);
+    wake(link);
+    (void)pthread_join(link->thread, NULL);
+    (void)close(link->wake_fd);
+    (void)close(link->options.fd);
+    (void)pthread_mutex_destroy(&link->mutex);
+    (void)pthread_cond_destroy(&link->cond);
+    dpt_message_free_agent_to_rank(&link->newest);
+    dpt_message_free_agent_to_rank(&link->current);
+    free(link->frame_in);
+    free(link->frame_out);
+    free(link);
+    *link_p = NULL;
+}
+
+void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *report, bool now)
+{
+    DPT_ASSERT(report->outcome_bytes <= sizeof link->outcome);
+    (void)pthread_mutex_lock(&link->mutex);
+    link->report = *report;
+    if (report->outcome_bytes > 0)
+        memcpy(link->outcome, report->outcome, report->outcome_bytes);
+    link->report.outcome = NULL;
+    (void)pthread_mutex_unlock(&link->mutex);
+    if (now)
+        wake(link);
+}
+
+const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link)
+{
+    return link->current;
+}
+
+static struct timespec deadline_after(int wait_ms)
+{
+    int64_t at = dpt_now_ns() + (int64_t)wait_ms * 1000000;
+    return (struct timespec){.tv_sec = (time_t)(at / 1000000000),
+                             .tv_nsec = (long)(at % 1000000000)};
+}
+
+enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err)
+{
+    struct timespec deadline = deadline_after(wait_ms < 0 ? 0 : wait_ms);
+    enum dpt_status status = DPT_INPROGRESS;
+    (void)pthread_mutex_lock(&link->mutex);
+    for (;;) {
+        Dpt__AgentToRank *newest = link->newest;
+        if (newest) {
+            bool differs = !link->current || link->current->command != newest->command ||
+                           link->current->generation != newest->generation;
+            dpt_message_free_agent_to_rank(&link->current);
+            link->current = newest;
+            link->newest = NULL;
+            if (differs) {
+                status = DPT_OK;
+                break;
+            }
+        }
+        if (link->closed) {
+            status = dpt_fail(err, DPT_EPEER, "the agent of this rank is gone");
+            break;
+        }
+        if (wait_ms < 0)
+            (void)pthread_cond_wait(&link->cond, &link->mutex);
+        else if (pthread_cond_timedwait(&link->cond, &link->mutex, &deadline) == ETIMEDOUT)
+            break;
+    }
+    (void)pthread_mutex_unlock(&link->mutex);
+    return status;
+}
+
+bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation)
+{
+    return atomic_load(&link->gone) || atomic_load(&link->hard_generation) > generation;
+}
+
+bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation)
+{
+    return atomic_load(&link->any_generation) > generation;
+}
+
+bool dpt_link_leaving(const struct dpt_link *link)
+{
+    return atomic_load(&link->leaving);
+}
+
+bool dpt_link_may_write(const struct dpt_link *link)
+{
+    return !atomic_load(&link->gone) && dpt_now_ms() < atomic_load(&link->lease_until_ms);
+}
+
+bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step)
+{
+    return atomic_load(&link->grant_generation) == generation &&
+           atomic_load(&link->grant_step) == step;
+}
+
+enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation, int64_t step,
+                                     bool (*cancelled)(void *ctx), void *ctx, struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    (void)pthread_mutex_lock(&link->mutex);
+    while (!dpt_link_granted(link, generation, step)) {
+        if (link->closed || cancelled(ctx)) {
+            status = dpt_fail(err, DPT_EABORTED,
+                              "no grant for the checkpoint of step %lld in generation %llu",
+                              (long long)step, (unsigned long long)generation);
+            break;
+        }
+        /* Frames come with every heartbeat, so that a cancellation is seen within one. */
+        (void)pthread_cond_wait(&link->cond, &link->mutex);
+    }
+    (void)pthread_mutex_unlock(&link->mutex);
+    return status;
+}

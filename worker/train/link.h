@@ -1,0 +1,89 @@
+/* The rank's link to its agent: a thread that listens, says the rank's whole state with every
+ * heartbeat and on change, and never computes and never touches files.
+ *
+ * The main thread publishes its state and waits for commands; the questions that it asks in the
+ * middle of computing (interrupted, may I write) are atomics. */
+#ifndef DPT_WORKER_TRAIN_LINK_H
+#define DPT_WORKER_TRAIN_LINK_H
+
+#include "base/err.h"
+#include "rendezvous/proto/message.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dpt_link;
+
+/* What the rank says of itself; mirrors RankState in dpt.proto. Plain value; texts are copied. */
+struct dpt_rank_report {
+    uint32_t local_rank, spawn;
+    Dpt__RankPhase phase;
+    uint64_t generation;
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+    int64_t step_applied, outcome_step;
+    const void *outcome; /* copied by publish */
+    size_t outcome_bytes;
+    int64_t checkpoint_step;
+    uint64_t failed_generation;
+    int suspect;
+    int64_t grant_step;
+    float loss, tokens_per_s;
+    int64_t step_ms_median;
+    char weights_hash[40];
+    char text[DPT_PROTO_TEXT_BYTES];
+    bool fatal;
+    uint32_t exit_code;
+};
+
+struct dpt_link_options {
+    int fd; /* SOCK_SEQPACKET; owned by the link from here on */
+    int64_t heartbeat_ms;
+    /* On the link's thread: a hard PREPARE of `generation` (repeated with every heartbeat), and the
+     * end of the agent. */
+    void (*on_prepare)(void *ctx, uint64_t generation);
+    void (*on_closed)(void *ctx);
+    void *ctx;
+};
+
+DPT_MUST_USE enum dpt_status dpt_link_create(const struct dpt_link_options *options,
+                                             const struct dpt_rank_report *first,
+                                             struct dpt_link **ret, struct dpt_err *err);
+void dpt_link_destroy(struct dpt_link **link);
+
+/* Replaces what is said of this rank. `now`: it is sent at once, else with the next heartbeat. Any
+ * thread; the caller orders its own calls. */
+void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *report, bool now);
+
+/* The newest command, borrowed until the next call of dpt_link_wait; NULL before the first one.
+ * Main thread. */
+const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
+
+/* Waits until a command arrives that differs in (command, generation) from the one dpt_link_command
+ * gives, or until the agent is gone (DPT_EPEER), or wait_ms is over (DPT_INPROGRESS; -1: no
+ * deadline). Main thread. */
+DPT_MUST_USE enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err);
+
+/* True once a hard PREPARE of a generation above `generation`, or the end of the agent, has been
+ * seen. Any thread. */
+bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation);
+
+/* True once any PREPARE of a generation above `generation` has been seen. Any thread. */
+bool dpt_link_reform_wanted(const struct dpt_link *link, uint64_t generation);
+
+/* The node drains. Any thread. */
+bool dpt_link_leaving(const struct dpt_link *link);
+
+/* The fence: false for a rank whose agent, or which itself, was stopped and may have been replaced.
+ * Asked before every write to a file that outlives the process. Any thread. */
+bool dpt_link_may_write(const struct dpt_link *link);
+
+/* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
+bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step);
+
+/* Waits for that grant; DPT_EABORTED when cancelled(ctx), asked with every frame, holds first, or
+ * the agent is gone. Any thread but the link's. */
+DPT_MUST_USE enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
+                                                  int64_t step, bool (*cancelled)(void *ctx),
+                                                  void *ctx, struct dpt_err *err);
+
+#endif

@@ -1,0 +1,141 @@
+/* Packing, folding and unpacking of the step's small all-reduce. */
+#include "worker/train/outcome.h"
+
+#include "base/cursor.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+static uint64_t bits_of(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static double double_of(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+size_t dpt_contribution_bytes(int slots_max)
+{
+    return 8 + 4 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 * (size_t)slots_max;
+}
+
+void dpt_contribution_pack(const struct dpt_contribution *c, int slots_max, void *buf)
+{
+    DPT_ASSERT(c->n_slots >= 0 && c->n_slots <= slots_max);
+    struct dpt_writer w;
+    dpt_writer_init(&w, buf, dpt_contribution_bytes(slots_max));
+    dpt_writer_u64(&w, (uint64_t)c->step);
+    dpt_writer_u32(&w, c->flags);
+    dpt_writer_u32(&w, c->leaving);
+    dpt_writer_u32(&w, (uint32_t)c->first_slot);
+    dpt_writer_u32(&w, (uint32_t)c->n_slots);
+    for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
+        dpt_writer_u64(&w, (uint64_t)c->norm.limb[i]);
+    dpt_writer_u32(&w, c->norm.pending);
+    dpt_writer_u32(&w, c->norm.flags);
+    for (int i = 0; i < slots_max; i++)
+        dpt_writer_u64(&w, i < c->n_slots ? bits_of(c->losses[i]) : 0);
+    DPT_ASSERT(!w.failed && w.at == w.bytes);
+}
+
+enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int64_t step, int slots,
+                                 struct dpt_outcome *ret, struct dpt_err *err)
+{
+    size_t bytes = dpt_contribution_bytes(slots_max);
+    struct dpt_accum norm;
+    dpt_accum_init(&norm);
+    uint32_t flags = 0, leaving = 0;
+    int seen = 0;
+    bool slot_seen[DPT_SLOTS_MAX] = {false};
+    for (int rank = 0; rank < world; rank++) {
+        struct dpt_reader r;
+        dpt_reader_init(&r, (const char *)all + (size_t)rank * bytes, bytes);
+        int64_t its_step = (int64_t)dpt_reader_u64(&r);
+        if (its_step != step)
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d commits step %lld while this rank commits step %lld", rank,
+                            (long long)its_step, (long long)step);
+        flags |= dpt_reader_u32(&r);
+        leaving += dpt_reader_u32(&r);
+        uint32_t first = dpt_reader_u32(&r), n = dpt_reader_u32(&r);
+        struct dpt_accum share;
+        for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
+            share.limb[i] = (int64_t)dpt_reader_u64(&r);
+        share.pending = dpt_reader_u32(&r);
+        share.flags = dpt_reader_u32(&r);
+        dpt_accum_merge(&norm, &share);
+        if (n > (uint32_t)slots_max || first > (uint32_t)slots || n > (uint32_t)slots - first)
+            return dpt_fail(err, DPT_EPROTO, "rank %d commits slots %u … %u of %d", rank, first,
+                            first + n, slots);
+        for (uint32_t i = 0; i < n; i++) {
+            if (slot_seen[first + i])
+                return dpt_fail(err, DPT_EPROTO, "slot %u was computed twice, again by rank %d",
+                                first + i, rank);
+            slot_seen[first + i] = true;
+            ret->losses[first + i] = double_of(dpt_reader_u64(&r));
+            seen++;
+        }
+    }
+    if (seen != slots)
+        return dpt_fail(err, DPT_EPROTO, "%d of %d slots of step %lld were computed", seen, slots,
+                        (long long)step);
+    ret->step = step;
+    ret->slots = slots;
+    ret->flags = flags;
+    if (leaving == (uint32_t)world)
+        ret->flags |= DPT_COMMIT_ALL_LEAVE;
+    ret->norm = sqrt(dpt_accum_value(&norm));
+    return DPT_OK;
+}
+
+enum dpt_status dpt_outcome_pack(const struct dpt_outcome *o, void *buf, size_t buf_bytes,
+                                 size_t *ret_bytes, struct dpt_err *err)
+{
+    struct dpt_writer w;
+    dpt_writer_init(&w, buf, buf_bytes);
+    dpt_writer_u64(&w, (uint64_t)o->step);
+    dpt_writer_u32(&w, o->flags);
+    dpt_writer_u32(&w, (uint32_t)o->slots);
+    dpt_writer_u64(&w, bits_of(o->norm));
+    for (int i = 0; i < o->slots; i++)
+        dpt_writer_u64(&w, bits_of(o->losses[i]));
+    DPT_TRY(dpt_writer_end(&w, "outcome of a step", err));
+    *ret_bytes = w.at;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_outcome_unpack(const void *data, size_t bytes, int slots,
+                                   struct dpt_outcome *ret, struct dpt_err *err)
+{
+    struct dpt_reader r;
+    dpt_reader_init(&r, data, bytes);
+    int64_t step = (int64_t)dpt_reader_u64(&r);
+    uint32_t flags = dpt_reader_u32(&r);
+    uint32_t n = dpt_reader_u32(&r);
+    double norm = double_of(dpt_reader_u64(&r));
+    if (n != (uint32_t)slots || step < 0)
+        dpt_reader_reject(&r);
+    for (uint32_t i = 0; !r.failed && i < n; i++)
+        ret->losses[i] = double_of(dpt_reader_u64(&r));
+    DPT_TRY(dpt_reader_end(&r, "outcome of a step", err));
+    ret->step = step;
+    ret->flags = flags;
+    ret->slots = slots;
+    ret->norm = norm;
+    return DPT_OK;
+}
+
+double dpt_outcome_loss(const struct dpt_outcome *o)
+{
+    double sum = 0;
+    for (int i = 0; i < o->slots; i++)
+        sum += o->losses[i];
+    return sum / o->slots;
+}

@@ -1,0 +1,421 @@
+/* A rank from its start to its end: setup, the command loop, what it says of itself. */
+#include "worker/train/rank.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "kernels/device.h"
+#include "rendezvous/core/timing.h"
+#include "worker/train/rank_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { EXIT_CODE_CONFIG = 2, EXIT_CODE_FAILED = 4 };
+
+void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    struct dpt_rank_report *report = &r->report;
+    report->phase = phase;
+    report->generation = generation;
+    report->step_applied = r->step;
+    report->outcome_step = r->has_outcome ? r->outcome.step + 1 : -1;
+    report->outcome = r->outcome_bytes;
+    report->outcome_bytes = 0;
+    if (r->has_outcome && phase == DPT__RANK_PHASE__RANK_QUIESCED) {
+        enum dpt_status status = dpt_outcome_pack(
+            &r->outcome, r->outcome_bytes, sizeof r->outcome_bytes, &report->outcome_bytes, NULL);
+        DPT_ASSERT(status == DPT_OK); /* the config bounds the slots */
+    }
+    dpt_link_publish(r->link, report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+static void copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text)
+{
+    (void)snprintf(ret, DPT_PROTO_TEXT_BYTES, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
+}
+
+static int64_t median_step_ms(const struct dpt_rank *r)
+{
+    int64_t sorted[STEP_TIMES_COUNT];
+    int n = r->n_step_ms < STEP_TIMES_COUNT ? r->n_step_ms : STEP_TIMES_COUNT;
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; at > 0 && sorted[at - 1] > r->step_ms[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = r->step_ms[i];
+    }
+    return n > 0 ? sorted[n / 2] : 0;
+}
+
+void rank_publish_progress(struct dpt_rank *r)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    struct dpt_rank_report *report = &r->report;
+    report->step_applied = r->step;
+    report->outcome_step = r->step;
+    report->loss = (float)dpt_outcome_loss(&r->outcome);
+    report->step_ms_median = median_step_ms(r);
+    report->tokens_per_s =
+        r->train_seconds > 0 ? (float)((double)r->tokens_trained / r->train_seconds) : 0;
+    dpt_link_publish(r->link, report, false);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.failed_generation = generation;
+    r->report.suspect = suspect;
+    copy_text(r->report.text, text);
+    dpt_link_publish(r->link, &r->report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+static void want_grant(void *ctx, int64_t step)
+{
+    struct dpt_rank *r = ctx;
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.grant_step = step;
+    dpt_link_publish(r->link, &r->report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+/* On the link's thread. */
+static void on_prepare(void *ctx, uint64_t generation)
+{
+    struct dpt_rank *r = ctx;
+    (void)generation;
+    dpt_comm_thread_abort(r->comm_thread);
+}
+
+static void on_closed(void *ctx)
+{
+    struct dpt_rank *r = ctx;
+    if (r->options->on_agent_gone)
+        r->options->on_agent_gone();
+    dpt_comm_thread_abort(r->comm_thread);
+}
+
+static enum dpt_status newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+{
+    *ret_step = -1;
+    if (!r->config->checkpoint.dir[0] || !r->config->checkpoint.resume)
+        return DPT_OK;
+    return dpt_checkpoint_newest(r->config->checkpoint.dir, ret_step, err);
+}
+
+static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
+    float *param = dpt_comm_mem_data(state->param), *m = dpt_comm_mem_data(state->m),
+          *v = dpt_comm_mem_data(state->v);
+    r->n_tensors = dpt_model_n_params(r->model);
+    r->tensors = calloc((size_t)r->n_tensors, sizeof *r->tensors);
+    if (!r->tensors)
+        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
+    for (int i = 0; i < r->n_tensors; i++) {
+        const struct dpt_param *p = dpt_model_param(r->model, i);
+        r->tensors[i] = (struct dpt_checkpoint_tensor){.name = p->name,
+                                                       .ndim = p->ndim,
+                                                       .dim = {p->dim[0], p->dim[1]},
+                                                       .param = param + p->offset,
+                                                       .m = m + p->offset,
+                                                       .v = v + p->offset};
+    }
+    return dpt_model_hf_config(r->model, &r->hf_config, err);
+}
+
+static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
+{
+    int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
+    r->saved_bytes = dpt_model_saved_bytes(r->model, b, t);
+    r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, t);
+    DPT_TRY(dpt_device_alloc(r->device, r->saved_bytes, &r->saved, err));
+    DPT_TRY(dpt_device_alloc(r->device, r->scratch_bytes, &r->scratch, err));
+    r->token_losses = calloc((size_t)(b * t), sizeof *r->token_losses);
+    r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
+    r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
+    r->contribution = malloc(dpt_contribution_bytes(r->slots));
+    if (!r->token_losses || !r->slot_losses || !r->outcome.losses || !r->contribution)
+        return dpt_fail(err, DPT_ENOMEM, "step buffers: out of memory");
+    return DPT_OK;
+}
+
+static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_rank_start *start = r->options->start;
+    DPT_TRY(dpt_device_cpu_create(&r->device, err));
+    r->ops = dpt_device_ops(r->device);
+    DPT_TRY(dpt_stream_create(r->device, start->threads, &r->stream, err));
+    DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
+    DPT_TRY(dpt_model_create(r->config, &r->model, err));
+    DPT_TRY(dpt_data_open(r->config, &r->data, err));
+    DPT_TRY(dpt_loader_create(r->config, r->data, &r->loader, err));
+    const struct dpt_strategy_env env = {.config = r->config,
+                                         .model = r->model,
+                                         .device = r->device,
+                                         .stream = r->stream,
+                                         .comm_stream = r->comm_stream,
+                                         .listener = r->listener,
+                                         .comm_thread = r->comm_thread};
+    const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config->strategy.name);
+    if (!strategy)
+        return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
+                        r->config->strategy.name);
+    DPT_TRY(strategy->create(&env, &r->strategy, err));
+    DPT_TRY(make_tensors(r, err));
+    DPT_TRY(make_buffers(r, err));
+    DPT_TRY(rank_prepare_ops(r, err));
+    return rank_check_resume(r, err);
+}
+
+/* What the link's thread and the first words to the agent need. */
+static enum dpt_status make_link(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_rank_start *start = r->options->start;
+    DPT_TRY(dpt_comm_listener_create(start->address, &r->listener, err));
+    DPT_TRY(dpt_comm_thread_create(r->listener, &r->comm_thread, err));
+    r->report = (struct dpt_rank_report){.local_rank = (uint32_t)start->local_rank,
+                                         .spawn = (uint32_t)start->spawn,
+                                         .phase = DPT__RANK_PHASE__RANK_STARTING,
+                                         .step_applied = -1,
+                                         .outcome_step = -1,
+                                         .checkpoint_step = -1,
+                                         .suspect = -1,
+                                         .grant_step = -1};
+    (void)snprintf(r->report.shm_addr, sizeof r->report.shm_addr, "%s",
+                   dpt_comm_listener_shm_addr(r->listener));
+    (void)snprintf(r->report.tcp_addr, sizeof r->report.tcp_addr, "%s",
+                   dpt_comm_listener_tcp_addr(r->listener));
+    const struct dpt_timing timing =
+        dpt_timing_from((int64_t)(r->config->cluster.timeout_s * 1000));
+    const struct dpt_link_options link = {.fd = r->options->link_fd,
+                                          .heartbeat_ms = timing.heartbeat_ms,
+                                          .on_prepare = on_prepare,
+                                          .on_closed = on_closed,
+                                          .ctx = r};
+    DPT_TRY(dpt_link_create(&link, &r->report, &r->link, err));
+    const struct dpt_saver_options saver = {.link = r->link,
+                                            .collect_timeout_ms = (int)timing.timeout_ms * 6,
+                                            .want_grant = want_grant,
+                                            .ctx = r};
+    return dpt_saver_create(&saver, &r->saver, err);
+}
+
+static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
+{
+    r->prepared_ms = command->prepare_ms > 0 ? command->prepare_ms : dpt_now_ms();
+    rank_leave_generation(r);
+    struct dpt_err err;
+    int64_t newest = -1;
+    if (newest_checkpoint(r, &newest, &err) != DPT_OK)
+        dpt_log(DPT_LOG_ERROR,
+                "checkpoints cannot be looked up, going on as if there were none: %s", err.text);
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.checkpoint_step = newest;
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    r->quiesced_ms = dpt_now_ms();
+    rank_publish(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
+}
+
+/* PLAN: DPT_OK also when this generation came to nothing, which the agent is told. */
+static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank *command,
+                                      struct dpt_err *err)
+{
+    r->plan_ms = command->plan_ms > 0 ? command->plan_ms : dpt_now_ms();
+    enum dpt_status status = rank_form(r, command->plan, err);
+    if (status == DPT_OK) {
+        rank_publish(r, DPT__RANK_PHASE__RANK_READY, command->generation);
+        return DPT_OK;
+    }
+    if (status != DPT_EPEER && status != DPT_ETIMEOUT && status != DPT_EABORTED)
+        return dpt_wrap(err, status, "form generation %llu",
+                        (unsigned long long)command->generation);
+    if (status != DPT_EABORTED) {
+        dpt_log(DPT_LOG_WARN, "generation %llu could not be formed (%s); waiting for the next one",
+                (unsigned long long)command->generation, err->text);
+        rank_publish_failure(r, command->generation, dpt_comm_thread_suspect(r->comm_thread),
+                             err->text);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status go(struct dpt_rank *r, struct dpt_err *err)
+{
+    r->gen.ready = false; /* a generation is trained once */
+    rank_publish(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
+    enum train_end end = TRAIN_BROKEN;
+    DPT_TRY(rank_train(r, &end, err));
+    if (end == TRAIN_FINISHED)
+        rank_publish(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
+    if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
+        dpt_log(DPT_LOG_WARN, "generation %llu broke at step %lld (%s); waiting for the next one",
+                (unsigned long long)r->gen.number, (long long)r->step, err->text);
+        rank_publish_failure(r, r->gen.number, dpt_comm_thread_suspect(r->comm_thread), err->text);
+    }
+    return DPT_OK;
+}
+
+/* A soft PREPARE tells a rank that has not heard GO yet that its generation is running: it must
+ * take part until all agree to stop. */
+static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank *command)
+{
+    return command->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT && r->gen.ready &&
+           command->generation > r->gen.number;
+}
+
+static enum dpt_status follow(struct dpt_rank *r, struct dpt_err *err)
+{
+    uint64_t quiesced = 0; /* the newest generation reported for */
+    enum dpt_status status = DPT_OK;
+    while (status == DPT_OK && (status = dpt_link_wait(r->link, -1, err)) == DPT_OK) {
+        const Dpt__AgentToRank *command = dpt_link_command(r->link);
+        if (command->command == DPT__RANK_COMMAND__COMMAND_EXIT)
+            break;
+        if (running_is_implied(r, command))
+            status = go(r, err);
+        command = dpt_link_command(r->link);
+        switch (command->command) {
+        case DPT__RANK_COMMAND__COMMAND_PREPARE:
+        case DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT:
+            if (status == DPT_OK && command->generation > quiesced) {
+                quiesced = command->generation;
+                quiesce(r, command);
+            }
+            break;
+        case DPT__RANK_COMMAND__COMMAND_PLAN:
+        case DPT__RANK_COMMAND__COMMAND_GO:
+            if (command->generation == quiesced && r->gen.number == 0 && command->plan)
+                status = carry_out_plan(r, command, err);
+            if (status == DPT_OK && command->command == DPT__RANK_COMMAND__COMMAND_GO &&
+                command->generation == r->gen.number && r->gen.ready)
+                status = go(r, err);
+            break;
+        default:
+            break;
+        }
+    }
+    return status;
+}
+
+static void destroy_parts(struct dpt_rank *r)
+{
+    if (r->link && r->comm_thread && r->saver && r->strategy && r->loader)
+        rank_leave_generation(r);
+    dpt_saver_destroy(&r->saver);
+    dpt_comm_thread_destroy(&r->comm_thread);
+    if (r->strategy)
+        r->strategy->ops->destroy(&r->strategy);
+    dpt_link_destroy(&r->link);
+    dpt_loader_destroy(&r->loader);
+    dpt_data_close(&r->data);
+    dpt_comm_listener_destroy(&r->listener);
+    dpt_model_destroy(&r->model);
+    if (r->saved)
+        dpt_device_free(r->device, r->saved, r->saved_bytes);
+    if (r->scratch)
+        dpt_device_free(r->device, r->scratch, r->scratch_bytes);
+    dpt_stream_destroy(&r->stream);
+    dpt_stream_destroy(&r->comm_stream);
+    dpt_device_destroy(&r->device);
+    free(r->config_yaml);
+    free(r->hf_config);
+    free(r->tensors);
+    free(r->token_losses);
+    free(r->slot_losses);
+    free(r->outcome.losses);
+    free(r->contribution);
+    (void)pthread_mutex_destroy(&r->report_mutex);
+    free(r);
+}
+
+/* Config and the files it names are the user's to mend, and trying again does not help. */
+static int exit_code_of(enum dpt_status status)
+{
+    switch (status) {
+    case DPT_ECONFIG:
+    case DPT_EINVAL:
+    case DPT_ENOENT:
+    case DPT_ECORRUPT:
+    case DPT_EVERSION:
+    case DPT_EUNSUPPORTED:
+        return EXIT_CODE_CONFIG;
+    default:
+        return EXIT_CODE_FAILED;
+    }
+}
+
+/* The last words: the agent makes them the run's error. */
+static void report_fatal(struct dpt_rank *r, int exit_code, const char *text)
+{
+    dpt_log(DPT_LOG_ERROR, "%s", text);
+    if (!r->link)
+        return;
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.fatal = true;
+    r->report.exit_code = (uint32_t)exit_code;
+    copy_text(r->report.text, text);
+    dpt_link_publish(r->link, &r->report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+int dpt_rank_run(const struct dpt_rank_options *options)
+{
+    struct dpt_err err = {.status = DPT_OK};
+    struct dpt_rank *r = calloc(1, sizeof *r);
+    if (!r) {
+        (void)close(options->link_fd);
+        dpt_log(DPT_LOG_ERROR, "rank: out of memory");
+        return EXIT_CODE_FAILED;
+    }
+    r->options = options;
+    r->config = options->config;
+    r->slots = dpt_config_slots(options->config);
+    r->step = -1;
+    (void)pthread_mutex_init(&r->report_mutex, NULL);
+    enum dpt_status status = DPT_OK;
+    bool at_work = false;
+    r->config_yaml = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
+    if (!r->config_yaml)
+        status = dpt_fail(&err, DPT_ENOMEM, "rank: out of memory");
+    if (status == DPT_OK)
+        status = dpt_config_print(r->config, r->config_yaml, &err);
+    if (status == DPT_OK)
+        status = make_link(r, &err);
+    if (status == DPT_OK)
+        status = make_parts(r, &err);
+    if (status == DPT_OK) {
+        at_work = true;
+        rank_publish(r, DPT__RANK_PHASE__RANK_STANDBY, 0);
+        status = follow(r, &err);
+    }
+    int exit_code = 0;
+    if (status == DPT_EPEER) { /* the agent is gone: nobody is left to tell */
+        exit_code = EXIT_CODE_FAILED;
+    } else if (status != DPT_OK) {
+        exit_code = at_work ? EXIT_CODE_FAILED : exit_code_of(status);
+        report_fatal(r, exit_code, err.text);
+    }
+    destroy_parts(r);
+    return exit_code;
+}
+
+static void end_process(void)
+{
+    /* The node's agent died: this rank must leave nothing behind that a successor would meet, so
+     * not even a log line. */
+    _exit(EXIT_CODE_FAILED);
+}
+
+int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config)
+{
+    const struct dpt_rank_options options = {.start = start,
+                                             .config = config,
+                                             .link_fd = DPT_RANK_FD_LINK,
+                                             .on_agent_gone = end_process};
+    return dpt_rank_run(&options);
+}

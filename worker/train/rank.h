@@ -1,0 +1,33 @@
+/* A rank: the process (or, in tests, the thread) that trains. It follows its agent's commands
+ * (dpt.proto: AgentToRank):
+ *
+ *   STARTING ─► STANDBY ─PREPARE(g)► QUIESCED(g) ─PLAN(g)► READY(g) ─GO(g)► RUNNING(g) ─► FINISHED
+ * ─EXIT► end ▲  ▲                                │              │ │  └── communicator failed
+ * ─────────┘              │ └── PREPARE(g+1): at once, or at the step where all have agreed on it
+ * (soft)
+ *
+ * Its state (weights, moments, step) lives as long as the process, through all generations. */
+#ifndef DPT_WORKER_TRAIN_RANK_H
+#define DPT_WORKER_TRAIN_RANK_H
+
+#include "base/config.h"
+#include "worker/agent/rank_protocol.h"
+
+struct dpt_rank_options {
+    const struct dpt_rank_start *start;
+    const struct dpt_config *config;
+    int link_fd; /* owned by the rank from here on */
+    /* On the link's thread, when the agent is gone: a process ends itself here at once; NULL: the
+     * rank only stops. */
+    void (*on_agent_gone)(void);
+};
+
+/* Runs a rank to its end; returns the exit code that was also told to the agent: 0 after EXIT, 2
+ * for what the configuration or its files cause, 4 for other errors. The reason of an error is
+ * logged and told to the agent. Blocks; uses no process-wide state but the log. */
+int dpt_rank_run(const struct dpt_rank_options *options);
+
+/* The rank process: fd DPT_RANK_FD_LINK, dies with its agent. */
+int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config);
+
+#endif

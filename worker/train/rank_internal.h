@@ -1,0 +1,130 @@
+/* What the files of worker/train share: one rank and its parts. */
+#ifndef DPT_WORKER_TRAIN_RANK_INTERNAL_H
+#define DPT_WORKER_TRAIN_RANK_INTERNAL_H
+
+#include "checkpoint/checkpoint.h"
+#include "worker/data/data.h"
+#include "worker/plan/schedule.h"
+#include "worker/strategy/strategy.h"
+#include "worker/train/link.h"
+#include "worker/train/outcome.h"
+#include "worker/train/rank.h"
+#include "worker/train/saver.h"
+
+#include <pthread.h>
+
+enum { STEP_TIMES_COUNT = 16 };
+
+/* What a generation is to this rank: the plan in a form for use. */
+struct generation {
+    uint64_t number; /* 0: none */
+    int rank, world_size, position, host;
+    int *rank_of_position, *host_of_position; /* [world_size] */
+    struct dpt_world world;
+    struct dpt_comm_peer *peers; /* [world_size - 1] */
+    int *heal_from;              /* [world_size], by rank; -1: none */
+    bool writes_log;
+    int checkpoint_slot, checkpoint_writers;
+    char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
+    uint64_t plan_hash;     /* of the plan's digest: compared in the first exchange */
+    struct dpt_range slots; /* of this rank */
+    int slots_max;          /* the most that any rank has */
+    struct dpt_action *actions;
+    int n_actions;
+    void *contributions; /* [world_size x dpt_contribution_bytes(slots_max)] */
+    bool ready;
+    /* Why there is this generation, for events.jsonl. */
+    char cause[DPT_PROTO_TEXT_BYTES], cause_kind[DPT_PROTO_NAME_BYTES];
+    uint64_t detect_ms;
+    int64_t steps_lost;
+};
+
+struct dpt_rank {
+    const struct dpt_rank_options *options;
+    const struct dpt_config *config;
+    char *config_yaml;
+    int slots; /* G */
+
+    struct dpt_device *device;
+    const struct dpt_ops *ops;
+    struct dpt_stream *stream, *comm_stream;
+    struct dpt_model *model;
+    struct dpt_data *data;
+    struct dpt_loader *loader;
+    struct dpt_comm_listener *listener;
+    struct dpt_comm_thread *comm_thread;
+    struct dpt_strategy *strategy;
+    struct dpt_link *link;
+    struct dpt_saver *saver;
+    char *hf_config;
+    struct dpt_checkpoint_tensor *tensors; /* the model's, pointing into the strategy's state */
+    int n_tensors;
+
+    /* Activations of one micro-batch. */
+    void *saved, *scratch;
+    size_t saved_bytes, scratch_bytes;
+    float *token_losses;
+    double *slot_losses; /* [G]; those of this rank's slots */
+    void *contribution;  /* [dpt_contribution_bytes(G)] */
+
+    pthread_mutex_t report_mutex;
+    struct dpt_rank_report report; /* under report_mutex */
+
+    int64_t step;               /* completed; -1: no state yet */
+    struct dpt_outcome outcome; /* of step - 1, when has_outcome */
+    bool has_outcome;
+    uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
+    int64_t start_step;   /* where this run began */
+    int64_t steps_lost;   /* in all re-formations so far */
+    uint64_t generations; /* that trained */
+    struct generation gen;
+    char
+        weights_hash[DPT_HASH_HEX_BYTES]; /* of a checkpoint being written: borrowed by the saver */
+
+    /* Times of the present re-formation, CLOCK_MONOTONIC ms. */
+    int64_t prepared_ms, quiesced_ms, plan_ms, rebuilt_ms, restored_ms;
+    int64_t last_step_ns;
+    int64_t step_ms[STEP_TIMES_COUNT];
+    int n_step_ms;
+    int64_t tokens_trained; /* by this process's generations, for the mean rate */
+    double train_seconds;
+};
+
+/* form.c: carries out a PLAN. DPT_EPEER, DPT_ETIMEOUT, DPT_EABORTED: this generation came to
+ * nothing, quiesce and wait; others are fatal. */
+DPT_MUST_USE enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan,
+                                       struct dpt_err *err);
+void rank_leave_generation(struct dpt_rank *r);
+
+enum train_end {
+    TRAIN_FINISHED, /* all steps applied, final checkpoint and summary written */
+    TRAIN_REFORM,   /* all ranks agreed to stop after this step */
+    TRAIN_BROKEN    /* the communicator broke or a PREPARE came */
+};
+
+/* train.c: trains until the generation ends. */
+DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
+                                        struct dpt_err *err);
+/* Applies step r->step with r->outcome. */
+DPT_MUST_USE enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err);
+
+/* step.c: one step up to its outcome (not applied). DPT_EABORTED: interrupted or a peer failed (the
+ * comm thread knows). */
+DPT_MUST_USE enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err);
+/* Makes everything one micro-batch needs ready, so that steps do not allocate. */
+DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
+
+/* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
+ * checkpoint slot does nothing. */
+void rank_save_begin(struct dpt_rank *r);
+DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
+                                                  struct dpt_err *err);
+DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
+void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES]);
+
+/* rank.c: changes the report under its lock and sends it. */
+void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
+void rank_publish_progress(struct dpt_rank *r);
+void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text);
+
+#endif

@@ -1,0 +1,143 @@
+/* metrics.jsonl, events.jsonl, summary.json. */
+#include "worker/train/runlog.h"
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RECORD_BYTES_MAX = 4096 };
+
+/* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
+static const char *number(double value, char buf[32])
+{
+    if (isfinite(value))
+        (void)snprintf(buf, 32, "%.17g", value);
+    else
+        (void)snprintf(buf, 32, "%s",
+                       isnan(value) ? "\"nan\""
+                       : value > 0  ? "\"inf\""
+                                    : "\"-inf\"");
+    return buf;
+}
+
+enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
+                                   struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], lr[32], norm[32];
+    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    int n = snprintf(
+        line, sizeof line,
+        "{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
+        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"generation\": %llu, \"world_size\": %d, "
+        "\"time\": %.3f}\n",
+        (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
+        (long long)m->tokens, m->tokens_per_s, m->step_ms, (unsigned long long)m->generation,
+        m->world_size, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    return dpt_fs_append(path, line, (size_t)n, err);
+}
+
+/* Takes the object; writes it with a newline by `write`. */
+static enum dpt_status write_json(json_t *object, const char *dir, const char *name, bool append,
+                                  struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32];
+    if (!object)
+        return dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name);
+    char *text = json_dumps(object, append ? JSON_COMPACT : JSON_INDENT(2));
+    json_decref(object);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name);
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in place of the NUL: what follows is the length's to know */
+    enum dpt_status status = dpt_fs_join(dir, name, path, sizeof path, err);
+    if (status == DPT_OK)
+        status = append ? dpt_fs_append(path, text, bytes + 1, err)
+                        : dpt_fs_write_file_atomic(path, text, bytes + 1, err);
+    free(text);
+    return status;
+}
+
+enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *e,
+                                 struct dpt_err *err)
+{
+    json_t *object = json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:f}",
+                               "kind", e->kind, "generation", (json_int_t)e->generation, "cause",
+                               e->cause, "detect_ms", e->detect_ms, "abort_ms", e->abort_ms,
+                               "rendezvous_ms", e->rendezvous_ms, "rebuild_ms", e->rebuild_ms,
+                               "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
+                               (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step,
+                               "world_size", e->world_size, "time", dpt_wall_seconds());
+    return write_json(object, dir, "events.jsonl", true, err);
+}
+
+enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
+                                   struct dpt_err *err)
+{
+    json_t *loss = isfinite(s->loss) ? json_real(s->loss) : json_null();
+    json_t *object = json_pack(
+        "{s:s, s:I, s:I, s:o, s:I, s:f, s:s, s:I, s:I, s:i, s:I, s:f}", "run", s->run, "start_step",
+        (json_int_t)s->start_step, "steps", (json_int_t)s->steps, "loss", loss, "tokens",
+        (json_int_t)s->tokens, "tokens_per_s", s->tokens_per_s, "weights_hash", s->weights_hash,
+        "generations", (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost,
+        "world_size", s->world_size, "peak_bytes_per_rank", (json_int_t)s->peak_bytes_per_rank,
+        "time", dpt_wall_seconds());
+    return write_json(object, dir, "summary.json", false, err);
+}
+
+/* The step of one line, -1 if it is not a whole record. */
+static int64_t step_of(const char *line)
+{
+    json_t *object = json_loads(line, 0, NULL);
+    json_t *step = object ? json_object_get(object, "step") : NULL;
+    int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    json_decref(object);
+    return value;
+}
+
+enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX + 1];
+    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        *ret_step = -1;
+        return DPT_OK;
+    }
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    struct stat st;
+    enum dpt_status status = DPT_OK;
+    if (fstat(fd, &st) != 0)
+        status = dpt_fail_errno(err, errno, "stat '%s'", path);
+    size_t bytes = 0;
+    if (status == DPT_OK) {
+        bytes = st.st_size < RECORD_BYTES_MAX ? (size_t)st.st_size : (size_t)RECORD_BYTES_MAX;
+        status = dpt_fs_pread_all(fd, tail, bytes, st.st_size - (int64_t)bytes, path, err);
+    }
+    (void)close(fd);
+    DPT_TRY(status);
+    tail[bytes] = '\0';
+    int64_t last = -1;
+    while (bytes > 0 && last < 0) {
+        char *end = strrchr(tail, '\n');
+        if (!end)
+            break;
+        *end = '\0';
+        char *start = strrchr(tail, '\n');
+        last = step_of(start ? start + 1 : tail);
+        bytes = (size_t)(end - tail);
+    }
+    *ret_step = last;
+    return DPT_OK;
+}

@@ -1,0 +1,52 @@
+/* What a run leaves behind in log.dir (DESIGN §10): metrics.jsonl, events.jsonl, summary.json.
+ * Written by the one rank per distinct folder that the plan names; a record is one write(2), so a
+ * killed writer leaves no half line that its successor would continue. */
+#ifndef DPT_WORKER_TRAIN_RUNLOG_H
+#define DPT_WORKER_TRAIN_RUNLOG_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+struct dpt_metrics {
+    int64_t step; /* completed steps, 1 after the first */
+    double loss, lr, grad_norm, tokens_per_s, step_ms;
+    int64_t tokens; /* of the whole run up to this step */
+    uint64_t generation;
+    int world_size;
+};
+
+struct dpt_event_record {
+    const char *kind; /* start | rank_lost | node_lost | joined | left | comm_error | stalled |
+                         server_restart */
+    const char *cause;
+    uint64_t generation;
+    double detect_ms, abort_ms, rendezvous_ms, rebuild_ms, restore_ms, total_ms;
+    int64_t steps_lost, resume_step;
+    int world_size;
+};
+
+struct dpt_summary {
+    const char *run;
+    int64_t start_step, steps, tokens;
+    double loss; /* NaN: no step was taken, so it is not known (null in the file) */
+    double tokens_per_s;
+    const char *weights_hash;
+    uint64_t generations;
+    int64_t steps_lost;
+    int world_size;
+    int64_t peak_bytes_per_rank;
+};
+
+DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *metrics,
+                                                struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *event,
+                                              struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
+                                                struct dpt_err *err);
+
+/* Step of the last whole record in metrics.jsonl; -1: none. Reads the end of the file only. */
+DPT_MUST_USE enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step,
+                                                  struct dpt_err *err);
+
+#endif

@@ -1,0 +1,91 @@
+/* Checkpoints as the rank sees them: what to write, what to read, what may be resumed. */
+#include "base/log.h"
+#include "worker/train/rank_internal.h"
+
+#include <string.h>
+
+void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    dpt_hash128_hex(dpt_weights_hash(r->tensors, r->n_tensors), ret_hex);
+}
+
+void rank_save_begin(struct dpt_rank *r)
+{
+    if (r->gen.checkpoint_slot < 0)
+        return;
+    struct dpt_err before;
+    enum dpt_status status = dpt_saver_wait(r->saver, &before);
+    if (status != DPT_OK && status != DPT_EABORTED)
+        dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", before.text);
+    rank_compute_weights_hash(r, r->weights_hash);
+    const struct dpt_checkpoint_spec spec = {
+        .dir = r->config->checkpoint.dir,
+        .writer = r->gen.checkpoint_slot,
+        .n_writers = r->gen.checkpoint_writers,
+        .generation = r->gen.number,
+        .attempt = r->gen.attempt,
+        .tensors = r->tensors,
+        .n_tensors = r->n_tensors,
+        .hf_config_json = r->hf_config,
+        .state = {.step = r->step,
+                  .samples = r->step * r->config->train.global_batch,
+                  .seed = r->config->seed,
+                  .config_yaml = r->config_yaml,
+                  .weights_hash = r->weights_hash,
+                  .history_json = "[]"},
+        .keep = r->config->checkpoint.keep,
+    };
+    dpt_saver_begin(r->saver, &spec);
+    dpt_saver_wait_written(r->saver);
+}
+
+enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+{
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_read(checkpoint, r->tensors, r->n_tensors, err);
+    if (status == DPT_OK) {
+        char hex[DPT_HASH_HEX_BYTES];
+        rank_compute_weights_hash(r, hex);
+        const char *expected = dpt_checkpoint_get_state(checkpoint)->weights_hash;
+        if (expected && strcmp(expected, hex) != 0)
+            status = dpt_fail(err, DPT_ECORRUPT,
+                              "checkpoint of step %lld: its weights hash is %s, its state says %s",
+                              (long long)step, hex, expected);
+    }
+    dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
+ * config. */
+enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
+{
+    if (!r->config->checkpoint.dir[0] || !r->config->checkpoint.resume)
+        return DPT_OK;
+    int64_t step = -1;
+    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &step, err));
+    if (step < 0)
+        return DPT_OK;
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
+    static _Thread_local struct dpt_config saved;
+    const char *yaml = dpt_checkpoint_get_state(checkpoint)->config_yaml;
+    enum dpt_status status =
+        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &saved, err);
+    dpt_checkpoint_close(&checkpoint);
+    DPT_TRY(status);
+    const struct dpt_rank_start *start = r->options->start;
+    const char *allowed[DPT_RANK_ALLOW_MAX];
+    for (int i = 0; i < start->n_allow; i++)
+        allowed[i] = start->allow[i];
+    char keys[512];
+    if (dpt_config_diff(&saved, r->config, DPT_CONFIG_TRAJECTORY, allowed, (size_t)start->n_allow,
+                        keys, sizeof keys) > 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run with other settings: %s; give another "
+                        "checkpoint.dir, the same settings, or "
+                        "--allow-change KEY for each",
+                        r->config->checkpoint.dir, (long long)step, keys);
+    return DPT_OK;
+}

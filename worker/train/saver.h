@@ -1,0 +1,49 @@
+/* The checkpoint writer: a thread that writes this rank's part and, on the rank with slot 0, brings
+ * the checkpoint to its commit.
+ *
+ * The main thread waits only while the weights are being read (dpt_saver_wait_written); what
+ * follows (parts of others, the server's grant, manifest, rename) goes on beside the training.
+ * Without a server the grant, and so the checkpoint, waits. */
+#ifndef DPT_WORKER_TRAIN_SAVER_H
+#define DPT_WORKER_TRAIN_SAVER_H
+
+#include "checkpoint/checkpoint.h"
+#include "worker/train/link.h"
+
+struct dpt_saver;
+
+struct dpt_saver_options {
+    struct dpt_link *link;  /* grants, fence and interruption; borrowed */
+    int collect_timeout_ms; /* how long slot 0 waits for the others' parts */
+    /* Wanted and withdrawn grants are published by the owner of the report: called on the saver's
+     * thread with the step, or -1. */
+    void (*want_grant)(void *ctx, int64_t step);
+    void *ctx;
+};
+
+DPT_MUST_USE enum dpt_status dpt_saver_create(const struct dpt_saver_options *options,
+                                              struct dpt_saver **ret, struct dpt_err *err);
+void dpt_saver_destroy(struct dpt_saver **saver); /* cancels */
+
+/* Begins an attempt; the saver must be idle. The spec's tensors, texts and config are borrowed
+ * until the attempt is over; its `cancelled` is replaced by the saver's own. */
+void dpt_saver_begin(struct dpt_saver *saver, const struct dpt_checkpoint_spec *spec);
+
+/* True while an attempt is under way. */
+bool dpt_saver_busy(struct dpt_saver *saver);
+
+/* Waits until the tensors are no longer read. */
+void dpt_saver_wait_written(struct dpt_saver *saver);
+
+/* Waits until the attempt is over and returns how the last one ended (DPT_OK when there was none).
+ */
+DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_err *err);
+
+/* Makes an attempt end soon with DPT_EABORTED, if it is not committed first; then dpt_saver_wait.
+ */
+void dpt_saver_cancel(struct dpt_saver *saver);
+
+/* Step of the newest checkpoint this rank knows to be committed by itself (slot 0); -1: none. */
+int64_t dpt_saver_committed(struct dpt_saver *saver);
+
+#endif

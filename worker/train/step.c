@@ -1,0 +1,183 @@
+/* One step up to its outcome: carries out the plan's list of actions, waits for the gradient,
+ * commits. */
+#include "worker/train/rank_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* For tests of the oracle: DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP flips one bit of the first gradient
+ * that the rank announces in that step, which must give another weights hash. */
+struct flip {
+    const struct dpt_rank *rank;
+    struct dpt_slot slot;
+    void (*announce)(void *ctx, int param);
+    void *ctx;
+    bool armed;
+};
+
+static bool flip_wanted(const struct dpt_rank *r)
+{
+    const char *text = getenv("DPT_TEST_FLIP_GRADIENT_BIT");
+    int rank = -1;
+    long long step = -1;
+    return text && sscanf(text, "%d:%lld", &rank, &step) == 2 && rank == r->gen.rank &&
+           step == r->step;
+}
+
+static void flip_and_announce(void *ctx, int param)
+{
+    struct flip *f = ctx;
+    if (f->armed) {
+        const struct dpt_param *p = dpt_model_param(f->rank->model, param);
+        float *grad =
+            f->slot.grads[p->unit] + (p->offset - dpt_model_unit(f->rank->model, p->unit)->offset);
+        uint32_t bits;
+        memcpy(&bits, grad, sizeof bits);
+        bits ^= 1u << 22;
+        memcpy(grad, &bits, sizeof bits);
+        f->armed = false;
+    }
+    f->announce(f->ctx, param);
+}
+
+static bool in_vain(const struct dpt_rank *r)
+{
+    return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
+}
+
+static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot)
+{
+    int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
+    *slot = (struct dpt_slot){.mode = DPT_MODE_TRAIN,
+                              .seed = r->config->seed,
+                              .step = r->step,
+                              .slot = index,
+                              .b = b,
+                              .t = t,
+                              .dloss = (float)(1.0 / ((double)(b * t) * r->slots)),
+                              .saved = r->saved,
+                              .scratch = r->scratch,
+                              .losses = r->token_losses};
+}
+
+/* The slot's loss: mean over its tokens, added in their order. */
+static double slot_loss(const struct dpt_rank *r)
+{
+    int64_t n = (int64_t)r->config->train.micro_batch * r->config->train.seq_len;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)r->token_losses[i];
+    return sum / (double)n;
+}
+
+static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct dpt_err *err)
+{
+    struct dpt_slot *slot = &flip->slot;
+    for (int i = 0; i < r->gen.n_actions; i++) {
+        const struct dpt_action *action = &r->gen.actions[i];
+        if (in_vain(r))
+            return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted", (long long)r->step);
+        switch (action->kind) {
+        case DPT_ACTION_BEGIN_SLOT:
+            fill_slot(r, action->slot, slot);
+            DPT_TRY(dpt_loader_next(r->loader, r->step, action->slot, &slot->tokens, &slot->targets,
+                                    err));
+            r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
+            flip->announce = slot->announce;
+            flip->ctx = slot->announce_ctx;
+            slot->announce = flip_and_announce;
+            slot->announce_ctx = flip;
+            break;
+        case DPT_ACTION_FORWARD:
+            dpt_model_forward(r->model, r->ops, r->stream, action->unit, slot);
+            break;
+        case DPT_ACTION_BACKWARD:
+            dpt_model_backward(r->model, r->ops, r->stream, action->unit, slot);
+            break;
+        case DPT_ACTION_END_SLOT:
+            DPT_TRY(dpt_stream_sync(r->stream, err));
+            r->slot_losses[action->slot] = slot_loss(r);
+            r->strategy->ops->end_slot(r->strategy, action->slot);
+            break;
+        case DPT_ACTION_COUNT:
+            DPT_ASSERT(false);
+        }
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_rank *r = ctx;
+    size_t bytes = dpt_contribution_bytes(r->gen.slots_max);
+    if (r->gen.world_size == 1) {
+        memcpy(r->gen.contributions, r->contribution, bytes);
+        return DPT_OK;
+    }
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), r->contribution, bytes,
+                                     r->gen.contributions, err);
+}
+
+/* The small all-reduce. Its completion is the commit of the step. */
+static enum dpt_status commit(struct dpt_rank *r, struct dpt_err *err)
+{
+    struct dpt_contribution mine = {.step = r->step,
+                                    .leaving = dpt_link_leaving(r->link),
+                                    .first_slot = r->gen.slots.first,
+                                    .n_slots = r->gen.slots.end - r->gen.slots.first,
+                                    .losses = r->slot_losses + r->gen.slots.first};
+    if (dpt_link_reform_wanted(r->link, r->gen.number))
+        mine.flags |= DPT_COMMIT_REFORM;
+    if (dpt_saver_busy(r->saver))
+        mine.flags |= DPT_COMMIT_SAVER_BUSY;
+    DPT_TRY(r->strategy->ops->norm_share(r->strategy, &mine.norm, err));
+    dpt_contribution_pack(&mine, r->gen.slots_max, r->contribution);
+    DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_commit, r, err));
+    DPT_TRY(dpt_outcome_fold(r->gen.contributions, r->gen.world_size, r->gen.slots_max, r->step,
+                             r->slots, &r->outcome, err));
+    r->has_outcome = true;
+    return DPT_OK;
+}
+
+enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
+{
+    struct flip flip = {.rank = r, .armed = flip_wanted(r)};
+    r->strategy->ops->begin_step(r->strategy, r->step);
+    DPT_TRY(run_actions(r, &flip, err));
+    DPT_TRY(r->strategy->ops->await_gradient(r->strategy, err));
+    return commit(r, err);
+}
+
+static void ignore_announcement(void *ctx, int param)
+{
+    (void)ctx;
+    (void)param;
+}
+
+enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
+{
+    struct dpt_slot slot;
+    fill_slot(r, 0, &slot);
+    const float **weights = calloc((size_t)dpt_model_n_units(r->model), sizeof *weights);
+    float **grads = calloc((size_t)dpt_model_n_units(r->model), sizeof *grads);
+    if (!weights || !grads) {
+        free(weights);
+        free(grads);
+        return dpt_fail(err, DPT_ENOMEM, "prepare the model: out of memory");
+    }
+    slot.weights = weights;
+    slot.grads = grads;
+    slot.announce = ignore_announcement;
+    dpt_stream_prepare_begin(r->stream);
+    for (int u = 0; u < dpt_model_n_units(r->model); u++)
+        dpt_model_forward(r->model, r->ops, r->stream, u, &slot);
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        slot.accumulate = accumulate != 0;
+        for (int u = dpt_model_n_units(r->model) - 1; u >= 0; u--)
+            dpt_model_backward(r->model, r->ops, r->stream, u, &slot);
+    }
+    free(weights);
+    free(grads);
+    return dpt_stream_prepare_end(r->stream, err);
+}

@@ -1,0 +1,231 @@
+/* The step loop of one generation, and the end of the run. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "worker/optim/optim.h"
+#include "worker/train/rank_internal.h"
+#include "worker/train/runlog.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* A write to the log is fenced and never ends the training: the record is lost, and said so. */
+static void check_log(enum dpt_status status, const struct dpt_err *err)
+{
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "a record of the run's log is lost: %s", err->text);
+}
+
+static bool writes_log(const struct dpt_rank *r)
+{
+    return r->gen.writes_log && r->config->log.dir[0] && dpt_link_may_write(r->link);
+}
+
+enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
+{
+    float scale = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip);
+    DPT_TRY(r->strategy->ops->apply(r->strategy, r->step, scale, err));
+    r->step++;
+    return DPT_OK;
+}
+
+static int64_t tokens_per_step(const struct dpt_rank *r)
+{
+    return (int64_t)r->config->train.global_batch * r->config->train.seq_len;
+}
+
+static void log_metrics(struct dpt_rank *r, double step_ms)
+{
+    const struct dpt_metrics m = {.step = r->step,
+                                  .loss = dpt_outcome_loss(&r->outcome),
+                                  .lr = dpt_lr(r->config, r->step - 1),
+                                  .grad_norm = r->outcome.norm,
+                                  .tokens = r->step * tokens_per_step(r),
+                                  .tokens_per_s =
+                                      step_ms > 0 ? (double)tokens_per_step(r) * 1e3 / step_ms : 0,
+                                  .step_ms = step_ms,
+                                  .generation = r->gen.number,
+                                  .world_size = r->gen.world_size};
+    struct dpt_err err;
+    check_log(dpt_runlog_metrics(r->config->log.dir, &m, &err), &err);
+}
+
+/* The last step may have been committed by a generation whose log writer died before writing it. */
+static void log_missed_step(struct dpt_rank *r)
+{
+    if (!writes_log(r) || !r->has_outcome || r->step % r->config->train.log_every != 0)
+        return;
+    struct dpt_err err;
+    int64_t last = -1;
+    enum dpt_status status = dpt_runlog_last_step(r->config->log.dir, &last, &err);
+    check_log(status, &err);
+    if (status == DPT_OK && last < r->step)
+        log_metrics(r, 0);
+}
+
+static void log_event(struct dpt_rank *r)
+{
+    if (!writes_log(r))
+        return;
+    int64_t now = dpt_now_ms();
+    const struct dpt_event_record e = {.kind = r->gen.cause_kind,
+                                       .cause = r->gen.cause,
+                                       .generation = r->gen.number,
+                                       .detect_ms = (double)r->gen.detect_ms,
+                                       .abort_ms = (double)(r->quiesced_ms - r->prepared_ms),
+                                       .rendezvous_ms = (double)(r->plan_ms - r->quiesced_ms),
+                                       .rebuild_ms = (double)(r->rebuilt_ms - r->plan_ms),
+                                       .restore_ms = (double)(r->restored_ms - r->rebuilt_ms),
+                                       .total_ms = (double)r->gen.detect_ms +
+                                                   (double)(now - r->prepared_ms),
+                                       .steps_lost = r->gen.steps_lost,
+                                       .resume_step = r->step,
+                                       .world_size = r->gen.world_size};
+    struct dpt_err err;
+    check_log(dpt_runlog_event(r->config->log.dir, &e, &err), &err);
+}
+
+static double account_step(struct dpt_rank *r)
+{
+    int64_t now = dpt_now_ns();
+    double step_ms = (double)(now - r->last_step_ns) * 1e-6;
+    r->last_step_ns = now;
+    r->step_ms[r->n_step_ms++ % STEP_TIMES_COUNT] = (int64_t)step_ms;
+    r->tokens_trained += tokens_per_step(r);
+    r->train_seconds += step_ms * 1e-3;
+    return step_ms;
+}
+
+static bool save_is_due(const struct dpt_rank *r)
+{
+    int64_t every = r->config->checkpoint.every_steps;
+    return r->step < r->config->train.steps && every > 0 && r->step % every == 0;
+}
+
+static void save_if_due(struct dpt_rank *r)
+{
+    if (!r->config->checkpoint.dir[0])
+        return;
+    bool due = save_is_due(r);
+    if (due && (r->outcome.flags & DPT_COMMIT_SAVER_BUSY)) {
+        if (r->gen.checkpoint_slot == 0)
+            dpt_log(DPT_LOG_WARN,
+                    "no checkpoint at step %lld: the last one still waits for the server's grant; "
+                    "training goes on",
+                    (long long)r->step);
+        return;
+    }
+    if (due)
+        rank_save_begin(r);
+}
+
+/* All nodes leave: what they hold is kept by a checkpoint, whole before anyone goes. */
+static void save_before_all_leave(struct dpt_rank *r)
+{
+    if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
+        return;
+    struct dpt_err err;
+    enum dpt_status status =
+        dpt_saver_wait(r->saver, &err); /* one that is under way, perhaps of this very step */
+    if (status != DPT_OK || dpt_saver_committed(r->saver) != r->step) {
+        rank_save_begin(r);
+        status = dpt_saver_wait(r->saver, &err);
+    }
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved: %s", (long long)r->step,
+                err.text);
+}
+
+static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_hash,
+                                     struct dpt_err *err)
+{
+    struct rusage usage;
+    DPT_ASSERT(getrusage(RUSAGE_SELF, &usage) == 0);
+    const struct dpt_summary s = {
+        .run = r->config->run,
+        .start_step = r->start_step,
+        .steps = r->step,
+        .tokens = r->step * tokens_per_step(r),
+        .loss = r->has_outcome ? dpt_outcome_loss(&r->outcome) : (double)NAN,
+        .tokens_per_s = r->train_seconds > 0 ? (double)r->tokens_trained / r->train_seconds : 0,
+        .weights_hash = weights_hash,
+        .generations = r->generations,
+        .steps_lost = r->steps_lost,
+        .world_size = r->gen.world_size,
+        .peak_bytes_per_rank = (int64_t)usage.ru_maxrss * 1024};
+    return dpt_runlog_summary(r->config->log.dir, &s, err);
+}
+
+/* The last checkpoint is part of the run: without it the run has not succeeded. */
+static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
+{
+    char hash[DPT_HASH_HEX_BYTES];
+    rank_compute_weights_hash(r, hash);
+    if (r->config->checkpoint.dir[0] && r->gen.checkpoint_slot >= 0) {
+        struct dpt_err last;
+        enum dpt_status status = dpt_saver_wait(r->saver, &last);
+        if (status != DPT_OK)
+            dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", last.text);
+        int64_t newest = -1;
+        DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
+        if (newest != r->step) {
+            rank_save_begin(r);
+            DPT_TRY(dpt_saver_wait(r->saver, err));
+        }
+    }
+    if (writes_log(r))
+        DPT_TRY(write_summary(r, hash, err));
+    (void)pthread_mutex_lock(&r->report_mutex);
+    memcpy(r->report.weights_hash, hash, sizeof hash);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    return DPT_OK;
+}
+
+/* Sorts an error of a step: of this generation only, or of the run. */
+static enum dpt_status broken_or_fatal(struct dpt_rank *r, enum dpt_status status,
+                                       enum train_end *ret, struct dpt_err *err)
+{
+    if (dpt_link_interrupted(r->link, r->gen.number) || status == DPT_EABORTED ||
+        status == DPT_EPEER || status == DPT_ETIMEOUT) {
+        *ret = TRAIN_BROKEN;
+        return DPT_OK;
+    }
+    return dpt_wrap(err, status, "step %lld", (long long)r->step);
+}
+
+static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
+{
+    dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
+    DPT_TRY(rank_compute_step(r, err));
+    DPT_TRY(rank_apply(r, err));
+    double step_ms = account_step(r);
+    bool last = r->step == r->config->train.steps;
+    if ((r->step % r->config->train.log_every == 0 || last) && writes_log(r))
+        log_metrics(r, step_ms);
+    rank_publish_progress(r);
+    save_if_due(r);
+    return DPT_OK;
+}
+
+enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_err *err)
+{
+    log_event(r);
+    log_missed_step(r);
+    r->last_step_ns = dpt_now_ns();
+    while (r->step < r->config->train.steps) {
+        enum dpt_status status = one_step(r, err);
+        if (status != DPT_OK)
+            return broken_or_fatal(r, status, ret, err);
+        if (r->outcome.flags & DPT_COMMIT_ALL_LEAVE)
+            save_before_all_leave(r);
+        if ((r->outcome.flags & DPT_COMMIT_REFORM) && r->step < r->config->train.steps) {
+            *ret = TRAIN_REFORM;
+            return DPT_OK;
+        }
+    }
+    enum dpt_status status = finish(r, err);
+    if (status != DPT_OK)
+        return broken_or_fatal(r, status, ret, err);
+    *ret = TRAIN_FINISHED;
+    return DPT_OK;
+}
