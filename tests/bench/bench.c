@@ -1,0 +1,86 @@
+/* Shared by the benches: arguments, timing, the report's file. */
+#include "tests/bench/bench.h"
+
+#include "base/clock.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static bool parse_int(const char *text, int max, int *ret)
+{
+    char *end;
+    long v = strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || v < 1 || v > max)
+        return false;
+    *ret = (int)v;
+    return true;
+}
+
+bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
+{
+    *ret = (struct dpt_bench_args){.threads = cores(), .repeats = 9};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        bool good = false;
+        if (strcmp(argv[i], "--threads") == 0)
+            good = parse_int(value, 128, &ret->threads);
+        else if (strcmp(argv[i], "--repeats") == 0)
+            good = parse_int(value, DPT_BENCH_REPEATS_MAX, &ret->repeats);
+        else if (strcmp(argv[i], "--json") == 0 && *value) {
+            ret->json = value;
+            good = true;
+        }
+        if (!good) {
+            fprintf(stderr, "usage: %s [--threads N] [--repeats N] [--json FILE]; '%s' is wrong\n",
+                    argv[0], argv[i]);
+            return false;
+        }
+        i++;
+    }
+    return true;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx)
+{
+    double times[DPT_BENCH_REPEATS_MAX];
+    fn(ctx);
+    int64_t start = dpt_now_ns();
+    fn(ctx);
+    int64_t once = dpt_now_ns() - start;
+    const int64_t wanted = 30 * 1000 * 1000;
+    int64_t calls = once < wanted ? wanted / (once + 1) + 1 : 1;
+    for (int r = 0; r < repeats; r++) {
+        start = dpt_now_ns();
+        for (int64_t i = 0; i < calls; i++)
+            fn(ctx);
+        times[r] = (double)(dpt_now_ns() - start) * 1e-9 / (double)calls;
+    }
+    qsort(times, (size_t)repeats, sizeof *times, compare);
+    return (struct dpt_bench_time){
+        .median_s = times[repeats / 2], .min_s = times[0], .max_s = times[repeats - 1]};
+}
+
+int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report)
+{
+    int code = 0;
+    if (args->json && json_dump_file(report, args->json, JSON_INDENT(2)) != 0) {
+        fprintf(stderr, "cannot write '%s'\n", args->json);
+        code = 1;
+    }
+    json_decref(report);
+    return code;
+}

@@ -1,0 +1,39 @@
+/* What a bench is to dpt-bench, and what benches share: timing, the report. */
+#ifndef DPT_TESTS_BENCH_BENCH_H
+#define DPT_TESTS_BENCH_BENCH_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* run gets the arguments after the bench's name, argv[0] being the name; returns the process's exit
+ * code. */
+struct dpt_bench {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+};
+
+extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops;
+
+/* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
+ * 9). Prints usage and returns false for anything else. */
+struct dpt_bench_args {
+    int threads, repeats;
+    const char *json;
+};
+bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret);
+
+/* Seconds of one call of fn, over `repeats` measurements; each measurement calls it as often as
+ * takes about 30 ms, after one call to warm up. */
+enum { DPT_BENCH_REPEATS_MAX = 99 };
+struct dpt_bench_time {
+    double median_s, min_s, max_s;
+};
+struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx);
+
+/* Writes `report` to args->json if that was given. Takes the reference. Returns an exit code. */
+int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report);
+
+#endif
