@@ -1,18 +1,22 @@
 /* The data plane: one generation's communicator between the ranks of a run.
  *
- * Life: a listener is opened once per rank process and outlives generations; a communicator is created for one generation,
- * used by one thread (its owner), aborted from any thread, destroyed by its owner. Calls post and return; dpt_comm_poll says
- * done, in progress, or an error, after which only abort and destroy are legal.
+ * Life: a listener is opened once per rank process and outlives generations; a communicator is
+ * created for one generation, used by one thread (its owner), aborted from any thread, destroyed by
+ * its owner. Calls post and return; dpt_comm_poll says done, in progress, or an error, after which
+ * only abort and destroy are legal.
  *
- * Between two ranks transfers match in the order they were posted, per direction; both sides name the same byte count. Ranks
- * must therefore post in the same order, which a plan gives them.
+ * Between two ranks transfers match in the order they were posted, per direction; both sides name
+ * the same byte count. Ranks must therefore post in the same order, which a plan gives them.
  *
- * Backends compose: peers on the same host (equal host keys) talk through shared memory, others through TCP. A peer that
- * dies is noticed by the EOF of its socket. Waiting for a peer that computes has no deadline: it ends by abort. A transfer
- * that has begun and stops moving for `timeout_ms` is an error.
+ * Backends compose: peers on the same host (equal host keys) talk through shared memory, others
+ * through TCP. A peer that dies is noticed by the EOF of its socket; one that destroys its
+ * communicator says goodbye first, and is then missed only by who still waits for it. Waiting for a
+ * peer that computes has no deadline: it ends by abort. A transfer between hosts that has begun and
+ * stops moving for `timeout_ms` is an error, so an owner polls while it has sends in flight.
  *
- * Memory that is sent from or received into is registered memory (dpt_comm_mem): it outlives generations, and shared-memory
- * peers read it in place. After abort has returned from the owner's dpt_comm_poll or destroy, nothing writes into it. */
+ * Memory that is sent from or received into is registered memory (dpt_comm_mem): it outlives
+ * generations, and shared-memory peers read it in place. After abort has returned from the owner's
+ * dpt_comm_poll or destroy, nothing writes into it. */
 #ifndef DPT_WORKER_COMM_COMM_H
 #define DPT_WORKER_COMM_COMM_H
 
@@ -22,24 +26,35 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DPT_COMM_WORLD_MAX = 1024, DPT_COMM_ADDR_BYTES = 128, DPT_COMM_NONCE_BYTES = 16, DPT_COMM_RUN_BYTES = 64 };
+enum {
+    DPT_COMM_WORLD_MAX = 1024,
+    DPT_COMM_ADDR_BYTES = 128,
+    DPT_COMM_NONCE_BYTES = 16,
+    DPT_COMM_RUN_BYTES = 64,
+    DPT_COMM_REGIONS_MAX = 64,
+    DPT_COMM_BUF_BYTES_MAX = 1024,       /* a SEND from `buf` */
+    DPT_COMM_SMALL_BYTES_MAX = 64 * 1024 /* a rank's share of a small all-gather */
+};
 
 struct dpt_comm_listener;
 struct dpt_comm_mem;
 struct dpt_comm;
 struct dpt_comm_op;
 
-/* Opens the sockets on which peers will dial: an abstract Unix socket and a TCP port on `address` (numeric IPv4 or IPv6, as
- * given to the peers). The addresses to publish are owned by the listener. */
-DPT_MUST_USE enum dpt_status dpt_comm_listener_create(const char *address, struct dpt_comm_listener **ret, struct dpt_err *err);
+/* Opens the sockets on which peers will dial: an abstract Unix socket and a TCP port on `address`
+ * (numeric IPv4 or IPv6, as given to the peers). The addresses to publish are owned by the
+ * listener. */
+DPT_MUST_USE enum dpt_status
+dpt_comm_listener_create(const char *address, struct dpt_comm_listener **ret, struct dpt_err *err);
 void dpt_comm_listener_destroy(struct dpt_comm_listener **listener);
 const char *dpt_comm_listener_shm_addr(const struct dpt_comm_listener *listener);
 const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener);
 
-/* Registered memory of this process (memfd-backed, zeroed, touched, 64-byte aligned). Register before the first communicator
- * or between generations, never while one exists. At most 64 regions a listener. */
-DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes, struct dpt_comm_mem **ret,
-                                                 struct dpt_err *err);
+/* Registered memory of this process (memfd-backed, zeroed, touched, 64-byte aligned). Register
+ * before the first communicator or between generations, never while one exists. At most 64 regions
+ * a listener. */
+DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
+                                                 struct dpt_comm_mem **ret, struct dpt_err *err);
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);
 
@@ -55,22 +70,29 @@ struct dpt_comm_spec {
     uint64_t generation;
     uint8_t nonce[DPT_COMM_NONCE_BYTES];
     int rank, world_size, host;
-    const struct dpt_comm_peer *peers; /* every peer this rank talks to, without itself; borrowed during create */
+    const struct dpt_comm_peer
+        *peers; /* every peer this rank talks to, without itself; borrowed during create */
     int n_peers;
     int timeout_ms; /* deadline of creation, and of a transfer that has begun and stopped moving */
 };
 
-/* Builds the communicator: the higher rank dials the lower one; connections that open with another run, generation, rank or
- * nonce are closed and ignored. Blocks for at most timeout_ms; DPT_EABORTED when `*abort_flag` (an eventfd the caller owns,
- * readable = abort; -1: none) becomes readable; DPT_ETIMEOUT and DPT_EPEER name the rank that is missing, which
- * `ret_suspect` (may be NULL) also gets (-1: unknown). */
-DPT_MUST_USE enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec, int abort_fd,
-                                             struct dpt_comm **ret, int *ret_suspect, struct dpt_err *err);
+/* Builds the communicator: the higher rank dials the lower one; connections that open with another
+ * run, generation, rank or nonce are closed and ignored. Blocks for at most timeout_ms;
+ * DPT_EABORTED when `abort_fd` (an eventfd the caller owns and this only looks at; -1: none)
+ * becomes readable; DPT_ETIMEOUT and DPT_EPEER name the rank that is missing, which `ret_suspect`
+ * (may be NULL) also gets (-1: unknown). */
+DPT_MUST_USE enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
+                                             const struct dpt_comm_spec *spec, int abort_fd,
+                                             struct dpt_comm **ret, int *ret_suspect,
+                                             struct dpt_err *err);
 
 /* Sets the abort flag and wakes the owner. Any thread, any state, returns at once. */
 void dpt_comm_abort(struct dpt_comm *comm);
 
-/* Closes everything. By the owner; posted operations end here. */
+/* Closes everything; accepts a pointer to NULL. By the owner; posted operations end here, their
+ * handles with them. For peers this is an orderly goodbye when nothing has failed (what is lent is
+ * given back; poll with op NULL first when sends may be in flight), else a failed one that hands on
+ * who is suspected. */
 void dpt_comm_destroy(struct dpt_comm **comm);
 
 int dpt_comm_rank(const struct dpt_comm *comm);
@@ -79,8 +101,10 @@ int dpt_comm_world_size(const struct dpt_comm *comm);
 enum dpt_comm_dir {
     DPT_COMM_SEND,
     DPT_COMM_RECV,
-    DPT_COMM_LEND /* receive without a copy where the backend can: *lent points into the peer's memory or, when mem is given,
-                     into the own staging region; valid until dpt_comm_op_free */
+    DPT_COMM_LEND /* receive without a copy where the backend can: *lent points into the peer's
+                     memory, else into the staging that mem or buf names; valid until
+                     dpt_comm_op_free. Staging may be left out only where it is certain that it is
+                     not used: a peer of this host that sends from registered memory */
 };
 
 struct dpt_comm_xfer {
@@ -88,27 +112,36 @@ struct dpt_comm_xfer {
     int peer;
     struct dpt_comm_mem *mem; /* registered region; SEND of at most 1 KiB may use NULL and `buf` */
     size_t offset, bytes;     /* in mem */
-    void *buf;                /* when mem is NULL: small SEND (copied when posted) or RECV of at most 1 KiB */
-    const void *lent;         /* out, LEND: where the bytes are, once done */
+    void *buf; /* when mem is NULL: SEND of at most DPT_COMM_BUF_BYTES_MAX (copied when posted);
+                  RECV of any size, or staging of a LEND */
+    const void *lent; /* out, LEND: where the bytes are, once done */
 };
 
 enum { DPT_COMM_XFERS_MAX = 2 * DPT_COMM_WORLD_MAX, DPT_COMM_OPS_MAX = 256 };
 
-/* Posts a list of transfers. `xfers` is borrowed until the op is freed (its `lent` members are filled there). The memory of a
- * SEND must not change before the op is done; done means the peer has taken the bytes (for LEND: has freed its op). */
-DPT_MUST_USE enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
-                                               struct dpt_comm_op **ret, struct dpt_err *err);
+/* Posts a list of transfers (never to oneself). DPT_EINVAL: an ill-formed one, nothing is posted;
+ * DPT_EOVERFLOW: too many in flight, nothing is posted; else the communicator has failed. `xfers`
+ * is borrowed until the op is freed (its `lent` members are filled there). The memory of a SEND
+ * must not change before the op is done; done means the peer has taken the bytes (for LEND: has
+ * freed its op). */
+DPT_MUST_USE enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers,
+                                               int n, struct dpt_comm_op **ret,
+                                               struct dpt_err *err);
 
-/* Progresses everything posted and returns DPT_OK when `op` is done (op NULL: after progress, if nothing is in flight), DPT_INPROGRESS
- * after at most wait_ms (0: no waiting, -1: until done) or when dpt_comm_wake was called, DPT_EABORTED, DPT_EPEER or DPT_ETIMEOUT
- * (err names the rank). For an op with LEND, the SENDs to a lender complete when the lender's peer frees, see above. */
-DPT_MUST_USE enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms, struct dpt_err *err);
+/* Progresses everything posted and returns DPT_OK when `op` is done (op NULL: after progress, if
+ * nothing is in flight), DPT_INPROGRESS after at most wait_ms (0: no waiting, -1: until done) or
+ * when dpt_comm_wake was called, DPT_EABORTED, DPT_EPEER or DPT_ETIMEOUT (err names the rank). For
+ * an op with LEND, the SENDs to a lender complete when the lender's peer frees, see above. */
+DPT_MUST_USE enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op,
+                                           int wait_ms, struct dpt_err *err);
 
-/* True when every RECV and LEND of `op` has arrived, though its SENDs may still be read by peers. After a poll. */
+/* True when every RECV and LEND of `op` has arrived, though its SENDs may still be read by peers.
+ * After a poll. */
 bool dpt_comm_op_received(const struct dpt_comm_op *op);
 
-/* Ends the use of an op (returns what was lent). An op that is not done yet goes on in the background: its SENDs are finished by
- * later polls. */
+/* Ends the use of an op (returns what was lent). Everything it receives must have arrived, unless
+ * the communicator has failed; its SENDs that are not done go on in the background, finished by
+ * later polls. Accepts a pointer to NULL. */
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op);
 
 /* Makes the owner's waiting dpt_comm_poll return DPT_INPROGRESS: new work has come. Any thread. */
@@ -122,15 +155,18 @@ uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
 
 /* Collectives on exchange (coll.c), blocking the owner until done.
  *
- * all_gather_v: rank r contributes `bytes[r]` bytes at `offsets[r]` of every rank's `mem`; in place.
- * broadcast: `bytes` at `offset` of root's mem to the same place on all.
- * small_all_gather: every rank gives `bytes` (<= 64 KiB) and gets all of them in rank order in `ret_all` (world x bytes); what
- * the step's small all-reduce is made of, since its fold is the caller's. */
-DPT_MUST_USE enum dpt_status dpt_comm_all_gather_v(struct dpt_comm *comm, struct dpt_comm_mem *mem, const size_t *offsets,
-                                                   const size_t *bytes, struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_comm_broadcast(struct dpt_comm *comm, struct dpt_comm_mem *mem, size_t offset, size_t bytes,
-                                                int root, struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine, size_t bytes, void *ret_all,
+ * all_gather_v: rank r contributes `bytes[r]` bytes at `offsets[r]` of every rank's `mem`; in
+ * place. broadcast: `bytes` at `offset` of root's mem to the same place on all. small_all_gather:
+ * every rank gives `bytes` (<= 64 KiB) and gets all of them in rank order in `ret_all` (world x
+ * bytes); what the step's small all-reduce is made of, since its fold is the caller's. */
+DPT_MUST_USE enum dpt_status dpt_comm_all_gather_v(struct dpt_comm *comm, struct dpt_comm_mem *mem,
+                                                   const size_t *offsets, const size_t *bytes,
+                                                   struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_comm_broadcast(struct dpt_comm *comm, struct dpt_comm_mem *mem,
+                                                size_t offset, size_t bytes, int root,
+                                                struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
+                                                       size_t bytes, void *ret_all,
                                                        struct dpt_err *err);
 
 #endif

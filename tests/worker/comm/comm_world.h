@@ -1,0 +1,90 @@
+/* A small world for tests of the communicator: ranks as threads or as forked processes, on
+ * pretended hosts.
+ *
+ * A failing CHECK ends the whole program (or the forked rank) with a message: ranks are not
+ * cmocka's thread. */
+#ifndef TESTS_WORKER_COMM_WORLD_H
+#define TESTS_WORKER_COMM_WORLD_H
+
+#include "worker/comm/comm.h"
+#include "worker/comm/sim.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+
+#define CHECK(cond)                                                                                \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #cond);               \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
+/* Fails with the error's text unless the call returns the expected status. */
+#define CHECK_STATUS(expected, call, err)                                                          \
+    do {                                                                                           \
+        const enum dpt_status got_ = (call);                                                       \
+        if (got_ != (expected)) {                                                                  \
+            fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                     \
+                    dpt_status_text(got_), got_ == DPT_OK ? "" : (err)->text);                     \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+#define CHECK_OK(call, err) CHECK_STATUS(DPT_OK, call, err)
+
+enum { RANKS_MAX = 8, TIMEOUT_MS = 5000 };
+
+struct world {
+    int size;
+    int hosts[RANKS_MAX];
+    const char *address;     /* what TCP listens on */
+    struct dpt_sim_net *sim; /* or NULL */
+    uint64_t seed;
+    void *arg;
+    /* Shared between processes too. */
+    pthread_barrier_t barrier;
+    char shm_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES], tcp_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES];
+    pid_t pids[RANKS_MAX];
+    int marks[RANKS_MAX]; /* for the test: atomic builtins */
+};
+
+struct rank {
+    struct world *world;
+    int rank;
+    struct dpt_comm_listener *listener;
+    struct dpt_comm_peer peers[RANKS_MAX];
+    struct dpt_err err;
+};
+
+typedef void (*rank_fn)(struct rank *self);
+
+/* Runs fn in `size` threads, each with a listener whose address all know. */
+void world_run_threads(struct world *world, rank_fn fn);
+
+/* The same in forked processes; ret_status[rank] is what waitpid gave. World must come from
+ * world_shared. */
+void world_run_forks(struct world *world, rank_fn fn, int *ret_status);
+
+/* A world in memory that forked processes share; world_free unmaps. */
+struct world *world_shared(int size, const int *hosts);
+void world_free(struct world *world);
+
+/* The spec of a generation among all ranks; nonce made from the generation. */
+struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation);
+
+/* Creates the communicator; it must succeed. */
+struct dpt_comm *world_comm(struct rank *self, uint64_t generation);
+
+/* Waits until *mark is at least `value` (a shared atomic, no sleeping loop longer than 20 s). */
+void mark_wait(const int *mark, int value);
+void mark_set(int *mark, int value);
+
+int count_fds(void);
+int count_maps(void);
+
+/* xorshift; state must not be 0. */
+uint64_t next_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,27 @@
+/* Socket addresses as text: "@name" (abstract Unix socket), "192.0.2.1:4711", "[2001:db8::1]:4711".
+ * Numeric only: no name is ever looked up, so nothing here blocks. */
+#ifndef DPT_WORKER_COMM_ADDRESS_H
+#define DPT_WORKER_COMM_ADDRESS_H
+
+#include "base/err.h"
+
+#include <sys/socket.h>
+
+struct dpt_address {
+    struct sockaddr_storage addr;
+    socklen_t len;
+};
+
+/* A whole address. DPT_EINVAL when it is none. */
+DPT_MUST_USE enum dpt_status dpt_address_parse(const char *text, struct dpt_address *ret,
+                                               struct dpt_err *err);
+
+/* A host without a port ("::1", "10.0.0.2"), with port 0. */
+DPT_MUST_USE enum dpt_status dpt_address_parse_host(const char *host, struct dpt_address *ret,
+                                                    struct dpt_err *err);
+
+/* The text of an IP address. */
+DPT_MUST_USE enum dpt_status dpt_address_format(const struct dpt_address *address, char *ret_text,
+                                                size_t text_bytes, struct dpt_err *err);
+
+#endif

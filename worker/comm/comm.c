@@ -1,0 +1,327 @@
+/* The communicator: operations, their records and pools, and the loop that moves the links (comm.h,
+ * internal.h). */
+#include "worker/comm/internal.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Queues and records. */
+
+void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec)
+{
+    rec->next = NULL;
+    if (queue->first == NULL)
+        queue->first = rec;
+    else
+        queue->last->next = rec;
+    queue->last = rec;
+}
+
+struct dpt_rec *dpt_queue_pop(struct rec_queue *queue)
+{
+    struct dpt_rec *rec = queue->first;
+    if (rec != NULL) {
+        queue->first = rec->next;
+        rec->next = NULL;
+    }
+    return rec;
+}
+
+uint32_t dpt_rec_index(const struct dpt_rec *rec)
+{
+    return (uint32_t)(rec - rec->link->comm->recs);
+}
+
+uint8_t *dpt_small_take(struct dpt_comm *comm)
+{
+    uint8_t *slot = comm->smalls_free;
+    DPT_ASSERT(slot != NULL);
+    memcpy(&comm->smalls_free, slot, sizeof slot);
+    comm->smalls_left--;
+    return slot;
+}
+
+static void small_give(struct dpt_comm *comm, uint8_t *slot)
+{
+    memcpy(slot, &comm->smalls_free, sizeof slot);
+    comm->smalls_free = slot;
+    comm->smalls_left++;
+}
+
+struct dpt_rec *dpt_rec_take(struct dpt_comm *comm)
+{
+    struct dpt_rec *rec = comm->recs_free;
+    DPT_ASSERT(rec != NULL && rec->state == REC_FREE);
+    comm->recs_free = rec->next;
+    comm->recs_left--;
+    memset(rec, 0, sizeof *rec);
+    return rec;
+}
+
+void dpt_rec_free(struct dpt_rec *rec)
+{
+    struct dpt_comm *comm = rec->link->comm;
+    if (rec->small != NULL)
+        small_give(comm, rec->small);
+    rec->small = NULL;
+    rec->state = REC_FREE;
+    rec->next = comm->recs_free;
+    comm->recs_free = rec;
+    comm->recs_left++;
+}
+
+bool dpt_op_done(const struct dpt_comm_op *op)
+{
+    return op->sends_left == 0 && op->recvs_left == 0;
+}
+
+void dpt_op_give(struct dpt_comm_op *op)
+{
+    op->used = false;
+    op->next = op->comm->ops_free;
+    op->comm->ops_free = op;
+}
+
+void dpt_rec_complete(struct dpt_rec *rec)
+{
+    struct dpt_comm_op *op = rec->op;
+    rec->link->pending--;
+    if (rec->dir == DPT_COMM_SEND) {
+        op->sends_left--;
+        rec->link->comm->bytes_sent += rec->bytes;
+    } else {
+        op->recvs_left--;
+    }
+    if (!dpt_op_done(op))
+        return;
+    op->comm->ops_in_flight--;
+    if (op->freed)
+        dpt_op_give(op);
+}
+
+void dpt_rec_lend(struct dpt_rec *rec, const void *data)
+{
+    rec->xfer->lent = data;
+    rec->state = REC_LENT;
+    rec->next = rec->op->lends;
+    rec->op->lends = rec;
+    dpt_rec_complete(rec);
+}
+
+enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from, size_t bytes,
+                              struct dpt_err *err)
+{
+    for (size_t at = 0; at < bytes; at += COMM_COPY_CHUNK_BYTES) {
+        if (atomic_load_explicit(&link->comm->abort_asked, memory_order_relaxed))
+            return dpt_fail(err, DPT_EABORTED, "communicator aborted");
+        const size_t n = bytes - at < COMM_COPY_CHUNK_BYTES ? bytes - at : COMM_COPY_CHUNK_BYTES;
+        memcpy((uint8_t *)to + at, (const uint8_t *)from + at, n);
+    }
+    return DPT_OK;
+}
+
+/* Failures. */
+
+enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
+                              const char *how)
+{
+    if (suspect >= 0 && suspect < link->comm->world_size && suspect != link->comm->rank) {
+        link->comm->suspect = suspect;
+        return dpt_fail(err, DPT_EPEER, "rank %d gave up because of rank %d", link->rank, suspect);
+    }
+    link->comm->suspect = link->rank;
+    return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", link->rank, how);
+}
+
+enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
+                                const char *how)
+{
+    link->comm->suspect = link->rank;
+    return dpt_fail(err, status, "transfer with rank %d: %s", link->rank, how);
+}
+
+enum dpt_status dpt_link_left(struct dpt_link *link, struct dpt_err *err)
+{
+    link->gone = true;
+    if (link->pending > 0)
+        return dpt_link_lost(link, -1, err, "it left before its last transfers");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
+                                      const struct dpt_err *failure, struct dpt_err *err)
+{
+    if (comm->status == DPT_OK) {
+        comm->status = status;
+        comm->failure = *failure;
+    }
+    if (err != NULL)
+        *err = comm->failure;
+    return comm->status;
+}
+
+/* Creation and destruction of the common part. */
+
+static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dpt_err *err)
+{
+    const int smalls = n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
+    comm->links = calloc((size_t)n_peers + 1, sizeof *comm->links);
+    comm->link_of = calloc((size_t)comm->world_size, sizeof *comm->link_of);
+    comm->recs = calloc(COMM_RECORDS_MAX, sizeof *comm->recs);
+    comm->smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
+    comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
+    if (comm->links == NULL || comm->link_of == NULL || comm->recs == NULL ||
+        comm->smalls == NULL || comm->xfers == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "memory for a communicator of %d ranks", comm->world_size);
+    for (int i = COMM_RECORDS_MAX - 1; i >= 0; i--) {
+        comm->recs[i].next = comm->recs_free;
+        comm->recs_free = &comm->recs[i];
+    }
+    comm->recs_left = COMM_RECORDS_MAX;
+    for (int i = smalls - 1; i >= 0; i--)
+        small_give(comm, comm->smalls + (size_t)i * DPT_COMM_BUF_BYTES_MAX);
+    for (int i = DPT_COMM_OPS_MAX - 1; i >= 0; i--) {
+        comm->ops[i].comm = comm;
+        dpt_op_give(&comm->ops[i]);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,
+                               struct dpt_comm **ret, struct dpt_err *err)
+{
+    struct dpt_comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "memory for a communicator");
+    comm->listener = listener;
+    listener->comms++;
+    memcpy(comm->run, spec->run, sizeof comm->run);
+    comm->generation = spec->generation;
+    comm->rank = spec->rank;
+    comm->world_size = spec->world_size;
+    comm->timeout_ms = spec->timeout_ms;
+    comm->suspect = -1;
+    atomic_init(&comm->abort_asked, false);
+    atomic_init(&comm->wake_asked, false);
+    comm->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    enum dpt_status status = alloc_pools(comm, spec->n_peers, err);
+    if (status == DPT_OK && (comm->epoll_fd < 0 || comm->wake_fd < 0))
+        status = dpt_fail_errno(err, errno, "descriptors of a communicator");
+    if (status == DPT_OK) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
+        if (epoll_ctl(comm->epoll_fd, EPOLL_CTL_ADD, comm->wake_fd, &event) != 0)
+            status = dpt_fail_errno(err, errno, "watch a communicator's wake descriptor");
+    }
+    if (status != DPT_OK) {
+        dpt_comm_destroy(&comm);
+        return status;
+    }
+    *ret = comm;
+    return DPT_OK;
+}
+
+void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
+{
+    DPT_ASSERT(comm->link_of[link->rank] == NULL);
+    comm->links[comm->n_links++] = link;
+    comm->link_of[link->rank] = link;
+}
+
+enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
+{
+    if (link->fd < 0 || (link->gone && !link->watched))
+        return DPT_OK;
+    struct epoll_event event = {.events = link->ops->interest(link), .data.ptr = link};
+    if (link->watched && !link->gone && event.events == link->watched_events)
+        return DPT_OK;
+    /* A peer that left would be reported as hung up for ever: it is taken out. */
+    const int op = link->gone ? EPOLL_CTL_DEL : link->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (epoll_ctl(link->comm->epoll_fd, op, link->fd, &event) != 0)
+        return dpt_fail_errno(err, errno, "watch the connection to rank %d", link->rank);
+    link->watched = !link->gone;
+    link->watched_events = event.events;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_watch(struct dpt_comm *comm, struct dpt_err *err)
+{
+    for (int i = 0; i < comm->n_links; i++)
+        DPT_TRY(dpt_link_watch(comm->links[i], err));
+    return DPT_OK;
+}
+
+void dpt_comm_destroy(struct dpt_comm **comm_p)
+{
+    struct dpt_comm *comm = *comm_p;
+    *comm_p = NULL;
+    if (comm == NULL)
+        return;
+    const bool failed = comm->status != DPT_OK || atomic_load(&comm->abort_asked);
+    if (!failed)
+        for (int i = 0; i < DPT_COMM_OPS_MAX; i++) {
+            struct dpt_comm_op *op = &comm->ops[i];
+            if (op->used && !op->freed && op->recvs_left == 0)
+                dpt_comm_op_free(comm, &op);
+        }
+    for (int i = 0; i < comm->n_links; i++)
+        comm->links[i]->ops->destroy(comm->links[i], failed ? GOODBYE_FAILED : GOODBYE_ORDERLY,
+                                     comm->suspect);
+    if (comm->sim != NULL)
+        dpt_sim_forget(comm);
+    if (comm->epoll_fd >= 0)
+        close(comm->epoll_fd);
+    if (comm->wake_fd >= 0)
+        close(comm->wake_fd);
+    free(comm->links);
+    free(comm->link_of);
+    free(comm->recs);
+    free(comm->smalls);
+    free(comm->xfers);
+    comm->listener->comms--;
+    free(comm);
+}
+
+static void wake(struct dpt_comm *comm)
+{
+    const uint64_t one = 1;
+    const ssize_t n = write(comm->wake_fd, &one, sizeof one);
+    DPT_ASSERT(n == (ssize_t)sizeof one || errno == EAGAIN); /* EAGAIN: it is awake already */
+}
+
+void dpt_comm_abort(struct dpt_comm *comm)
+{
+    atomic_store(&comm->abort_asked, true);
+    wake(comm);
+}
+
+void dpt_comm_wake(struct dpt_comm *comm)
+{
+    atomic_store(&comm->wake_asked, true);
+    wake(comm);
+}
+
+int dpt_comm_rank(const struct dpt_comm *comm)
+{
+    return comm->rank;
+}
+
+int dpt_comm_world_size(const struct dpt_comm *comm)
+{
+    return comm->world_size;
+}
+
+int dpt_comm_suspect(const struct dpt_comm *comm)
+{
+    return comm->suspect;
+}
+
+uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm)
+{
+    return comm->bytes_sent;
+}

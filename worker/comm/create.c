@@ -1,0 +1,499 @@
+/* How a communicator comes to be: the higher rank of each pair dials the lower one (comm.h).
+ *
+ *     dialer:    IDLE ──connect──► CONNECTING ──HELLO──► GREETED ──WELCOME──► link
+ *                 ▲ refused, closed: again after a pause  │
+ *                 └───────────────────────────────────────┘
+ *     acceptor:  accept ──► half-open ──right HELLO──► WELCOME, link     (anything else: closed)
+ *
+ * A peer that has not begun this generation's creation leaves our connection in its backlog, and
+ * one that is in another generation's closes it; both are the same to the dialer, which tries again
+ * until the deadline. So nothing is kept between generations, and nothing that a stranger sends is
+ * remembered. A listener exists before its address is published: a peer that refuses connections
+ * for REFUSED_MS running is dead.
+ *
+ * The acceptor notices a dead dialer by the same means: after PROBE_AFTER_MS it dials too, says
+ * nothing, and only holds the connection (which the peer keeps among its half-open ones). */
+#include "worker/comm/internal.h"
+
+#include "base/clock.h"
+#include "worker/comm/address.h"
+#include "worker/comm/handshake.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    RETRY_MS = 5,
+    REFUSED_MS = 60,
+    PROBE_AFTER_MS = 20,
+    STRANGERS_MAX = 64, /* half-open connections besides one a peer; the oldest gives way */
+    ACCEPTS_MAX = 64    /* in a row from one socket */
+};
+
+enum dial_state { DIAL_IDLE, DIAL_CONNECTING, DIAL_GREETED, DIAL_HELD };
+
+/* What this side does to reach one peer. */
+struct dial {
+    const struct dpt_comm_peer *peer;
+    struct dpt_address address;
+    enum dial_state state;
+    int fd;
+    bool shm, probe; /* probe: the peer is the one to dial */
+    int64_t next_ms, refused_since_ms;
+    int last_errno;
+    uint8_t hello[DPT_HELLO_BYTES];
+    size_t got;
+};
+
+/* An accepted connection that has not said who it is. */
+struct half {
+    int fd;
+    bool shm;
+    uint8_t hello[DPT_HELLO_BYTES];
+    size_t got;
+};
+
+struct creation {
+    struct dpt_comm_listener *listener;
+    const struct dpt_comm_spec *spec;
+    struct dpt_comm *comm;
+    int64_t start_ms;
+    struct dial *dials;  /* [spec->n_peers] */
+    struct half *halves; /* oldest first */
+    int n_halves, halves_max;
+    struct pollfd *pollfds;
+};
+
+static bool is_up(const struct creation *c, const struct dial *dial)
+{
+    return c->comm->link_of[dial->peer->rank] != NULL;
+}
+
+static enum dpt_status lost(struct creation *c, int rank, struct dpt_err *err, const char *how)
+{
+    c->comm->suspect = rank;
+    return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", rank, how);
+}
+
+static enum dpt_status add_link(struct creation *c, int rank, int fd, bool shm, struct dpt_err *err)
+{
+    struct dpt_link *link = shm ? dpt_shm_link_create(c->comm, rank, fd, err)
+                                : dpt_tcp_link_create(c->comm, rank, fd, err);
+    if (link == NULL) {
+        close(fd);
+        return DPT_EIO;
+    }
+    dpt_comm_add_link(c->comm, link);
+    return link->ops->send(link, err);
+}
+
+/* Local sockets: only processes of the own user are listened to. */
+static bool same_user(int fd)
+{
+    struct ucred cred;
+    socklen_t len = sizeof cred;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.uid == geteuid();
+}
+
+/* Reads as much of a hello as has come. 1: whole, 0: not yet, -1: closed or ill-formed. */
+static int read_hello(int fd, bool shm, uint8_t hello[DPT_HELLO_BYTES], size_t *got)
+{
+    const ssize_t n = recv(fd, hello + *got, DPT_HELLO_BYTES - *got, MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (n == 0 || (shm && n != DPT_HELLO_BYTES))
+        return -1;
+    *got += (size_t)n;
+    return *got == DPT_HELLO_BYTES;
+}
+
+static bool send_hello(struct creation *c, int fd, enum dpt_hello_kind kind, int to)
+{
+    uint8_t hello[DPT_HELLO_BYTES];
+    dpt_hello_encode(c->spec, kind, to, hello);
+    return send(fd, hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof hello;
+}
+
+/* Dialing. */
+
+static void dial_again(struct dial *dial, int64_t now, int saved_errno)
+{
+    if (dial->fd >= 0)
+        close(dial->fd);
+    dial->fd = -1;
+    dial->state = DIAL_IDLE;
+    dial->next_ms = now + RETRY_MS;
+    dial->last_errno = saved_errno;
+}
+
+static enum dpt_status refused(struct creation *c, struct dial *dial, int64_t now,
+                               struct dpt_err *err)
+{
+    dial_again(dial, now, ECONNREFUSED);
+    if (dial->refused_since_ms < 0)
+        dial->refused_since_ms = now;
+    if (now - dial->refused_since_ms < REFUSED_MS)
+        return DPT_OK;
+    return lost(c, dial->peer->rank, err, "its process listens no more");
+}
+
+/* While nobody listens on a port of the local range, dialing it can connect a socket with itself.
+ */
+static bool is_own_echo(int fd)
+{
+    struct sockaddr_storage own, peer;
+    socklen_t own_len = sizeof own, peer_len = sizeof peer;
+    memset(&own, 0, sizeof own);
+    memset(&peer, 0, sizeof peer);
+    return getsockname(fd, (struct sockaddr *)&own, &own_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&peer, &peer_len) == 0 && own_len == peer_len &&
+           memcmp(&own, &peer, own_len) == 0;
+}
+
+static enum dpt_status connected(struct creation *c, struct dial *dial, int64_t now,
+                                 struct dpt_err *err)
+{
+    if (!dial->shm && is_own_echo(dial->fd))
+        return refused(c, dial, now, err);
+    dial->refused_since_ms = -1;
+    dial->got = 0;
+    dial->state = dial->probe ? DIAL_HELD : DIAL_GREETED;
+    if (dial->shm && !same_user(dial->fd))
+        dial_again(dial, now, EPERM);
+    else if (!dial->probe && !send_hello(c, dial->fd, DPT_HELLO_DIALER, dial->peer->rank))
+        dial_again(dial, now, errno);
+    return DPT_OK;
+}
+
+static enum dpt_status start_dial(struct creation *c, struct dial *dial, int64_t now,
+                                  struct dpt_err *err)
+{
+    const int type = (dial->shm ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_NONBLOCK | SOCK_CLOEXEC;
+    dial->fd = socket(dial->address.addr.ss_family, type, 0);
+    if (dial->fd < 0)
+        return dpt_fail_errno(err, errno, "a socket to reach rank %d", dial->peer->rank);
+    if (connect(dial->fd, (struct sockaddr *)&dial->address.addr, dial->address.len) == 0)
+        return connected(c, dial, now, err);
+    if (errno == EINPROGRESS)
+        dial->state = DIAL_CONNECTING;
+    else if (errno == ECONNREFUSED)
+        return refused(c, dial, now, err);
+    else
+        dial_again(dial, now, errno);
+    return DPT_OK;
+}
+
+static enum dpt_status finish_connect(struct creation *c, struct dial *dial, int64_t now,
+                                      struct dpt_err *err)
+{
+    int so_error = 0;
+    socklen_t len = sizeof so_error;
+    if (getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &so_error, &len) != 0)
+        so_error = errno;
+    if (so_error == 0)
+        return connected(c, dial, now, err);
+    if (so_error == ECONNREFUSED)
+        return refused(c, dial, now, err);
+    dial_again(dial, now, so_error);
+    return DPT_OK;
+}
+
+static enum dpt_status dial_event(struct creation *c, struct dial *dial, int64_t now,
+                                  struct dpt_err *err)
+{
+    if (dial->state == DIAL_CONNECTING)
+        return finish_connect(c, dial, now, err);
+    const int whole = read_hello(dial->fd, dial->shm, dial->hello, &dial->got);
+    if (whole == 0)
+        return DPT_OK;
+    int from = -1;
+    if (whole < 0 || dial->state == DIAL_HELD ||
+        !dpt_hello_check(c->spec, DPT_HELLO_WELCOME, dial->hello, &from) ||
+        from != dial->peer->rank) {
+        dial_again(dial, now, ECONNRESET);
+        return DPT_OK;
+    }
+    const int fd = dial->fd;
+    dial->fd = -1;
+    dial->state = DIAL_IDLE;
+    return add_link(c, from, fd, dial->shm, err);
+}
+
+static enum dpt_status start_dials(struct creation *c, int64_t now, struct dpt_err *err)
+{
+    for (int i = 0; i < c->spec->n_peers; i++) {
+        struct dial *dial = &c->dials[i];
+        if (!is_up(c, dial) && dial->state == DIAL_IDLE && now >= dial->next_ms)
+            DPT_TRY(start_dial(c, dial, now, err));
+    }
+    return DPT_OK;
+}
+
+/* Accepting. */
+
+static struct dial *dial_of(struct creation *c, int rank)
+{
+    for (int i = 0; i < c->spec->n_peers; i++)
+        if (c->dials[i].peer->rank == rank)
+            return &c->dials[i];
+    return NULL;
+}
+
+static void drop_half(struct creation *c, int i, bool close_fd)
+{
+    if (close_fd)
+        close(c->halves[i].fd);
+    c->n_halves--;
+    memmove(&c->halves[i], &c->halves[i + 1], (size_t)(c->n_halves - i) * sizeof c->halves[0]);
+}
+
+/* Looks at what a half-open connection has said; true if it is half-open no more (welcomed or
+ * closed). */
+static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, struct dpt_err *err)
+{
+    struct half *half = &c->halves[i];
+    const int whole = read_hello(half->fd, half->shm, half->hello, &half->got);
+    if (whole == 0)
+        return false;
+    int from = -1;
+    struct dial *dial = NULL;
+    if (whole > 0 && dpt_hello_check(c->spec, DPT_HELLO_DIALER, half->hello, &from))
+        dial = dial_of(c, from);
+    const bool welcome = dial != NULL && dial->probe && dial->shm == half->shm && !is_up(c, dial) &&
+                         send_hello(c, half->fd, DPT_HELLO_WELCOME, from);
+    const struct half kept = *half;
+    drop_half(c, i, !welcome);
+    if (welcome) {
+        if (dial->fd >= 0)
+            close(dial->fd);
+        dial->fd = -1;
+        dial->state = DIAL_IDLE;
+        *ret_status = add_link(c, from, kept.fd, kept.shm, err);
+    }
+    return true;
+}
+
+static enum dpt_status accept_some(struct creation *c, int listen_fd, bool shm, struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; i < ACCEPTS_MAX && status == DPT_OK; i++) {
+        const int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR))
+            return DPT_OK;
+        if (fd < 0)
+            return dpt_fail_errno(err, errno, "accept a peer");
+        if (shm && !same_user(fd)) {
+            close(fd);
+            continue;
+        }
+        if (c->n_halves == c->halves_max)
+            drop_half(c, 0, true);
+        c->halves[c->n_halves++] = (struct half){.fd = fd, .shm = shm};
+        (void)half_event(c, c->n_halves - 1, &status, err);
+    }
+    return status;
+}
+
+/* The loop. */
+
+static bool complete(const struct creation *c)
+{
+    if (c->comm->n_links < c->spec->n_peers)
+        return false;
+    for (int i = 0; i < c->comm->n_links; i++)
+        if (!c->comm->links[i]->ready)
+            return false;
+    return true;
+}
+
+static int next_wait_ms(const struct creation *c, int64_t now)
+{
+    int64_t next = c->start_ms + c->spec->timeout_ms;
+    for (int i = 0; i < c->spec->n_peers; i++) {
+        const struct dial *dial = &c->dials[i];
+        if (!is_up(c, dial) && dial->state == DIAL_IDLE && dial->next_ms < next)
+            next = dial->next_ms;
+    }
+    return next <= now ? 0 : (int)(next - now);
+}
+
+static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
+{
+    int missing = 0;
+    const struct dial *first = NULL;
+    for (int i = 0; i < c->spec->n_peers; i++) {
+        const struct dpt_link *link = c->comm->link_of[c->dials[i].peer->rank];
+        if (link != NULL && link->ready)
+            continue;
+        missing++;
+        if (first == NULL)
+            first = &c->dials[i];
+    }
+    DPT_ASSERT(first != NULL);
+    c->comm->suspect = first->peer->rank;
+    return dpt_fail(err, DPT_ETIMEOUT,
+                    "no connection with rank %d at %s within %d ms (%s); %d of %d peers missing",
+                    first->peer->rank, first->shm ? first->peer->shm_addr : first->peer->tcp_addr,
+                    c->spec->timeout_ms,
+                    first->last_errno != 0 ? strerror(first->last_errno) : "no answer", missing,
+                    c->spec->n_peers);
+}
+
+/* Fills the list of what is waited for: abort, two listeners, links, dials, halves, in this order.
+ */
+static nfds_t fill_pollfds(struct creation *c, int abort_fd)
+{
+    nfds_t n = 0;
+    c->pollfds[n++] = (struct pollfd){.fd = abort_fd, .events = POLLIN};
+    c->pollfds[n++] = (struct pollfd){.fd = c->listener->shm_fd, .events = POLLIN};
+    c->pollfds[n++] = (struct pollfd){.fd = c->listener->tcp_fd, .events = POLLIN};
+    for (int i = 0; i < c->comm->n_links; i++) {
+        const struct dpt_link *link = c->comm->links[i];
+        c->pollfds[n++] = (struct pollfd){.fd = link->gone ? -1 : link->fd,
+                                          .events = (short)link->ops->interest(link)};
+    }
+    for (int i = 0; i < c->spec->n_peers; i++)
+        c->pollfds[n++] =
+            (struct pollfd){.fd = c->dials[i].fd,
+                            .events = c->dials[i].state == DIAL_CONNECTING ? POLLOUT : POLLIN};
+    for (int i = 0; i < c->n_halves; i++)
+        c->pollfds[n++] = (struct pollfd){.fd = c->halves[i].fd, .events = POLLIN};
+    return n;
+}
+
+static enum dpt_status handle(struct creation *c, int64_t now, struct dpt_err *err)
+{
+    const struct pollfd *at = c->pollfds + 3;
+    const int n_links = c->comm->n_links, n_halves = c->n_halves;
+    for (int i = 0; i < n_links; i++, at++) {
+        if (at->revents == 0)
+            continue;
+        DPT_TRY(c->comm->links[i]->ops->receive(c->comm->links[i], err));
+        DPT_TRY(c->comm->links[i]->ops->send(c->comm->links[i], err));
+    }
+    for (int i = 0; i < c->spec->n_peers; i++, at++)
+        if (at->revents != 0)
+            DPT_TRY(dial_event(c, &c->dials[i], now, err));
+    at += n_halves;
+    for (int i = n_halves - 1; i >= 0; i--) { /* from the end: handling one moves those behind */
+        enum dpt_status status = DPT_OK;
+        at--;
+        if (at->revents != 0 && half_event(c, i, &status, err) && status != DPT_OK)
+            return status;
+    }
+    if (c->pollfds[1].revents != 0)
+        DPT_TRY(accept_some(c, c->listener->shm_fd, true, err));
+    if (c->pollfds[2].revents != 0)
+        DPT_TRY(accept_some(c, c->listener->tcp_fd, false, err));
+    return DPT_OK;
+}
+
+static enum dpt_status run(struct creation *c, int abort_fd, struct dpt_err *err)
+{
+    while (!complete(c)) {
+        int64_t now = dpt_now_ms();
+        if (now >= c->start_ms + c->spec->timeout_ms)
+            return timed_out(c, err);
+        DPT_TRY(start_dials(c, now, err));
+        const nfds_t n = fill_pollfds(c, abort_fd);
+        const int ready = poll(c->pollfds, n, next_wait_ms(c, now));
+        if (ready < 0 && errno != EINTR)
+            return dpt_fail_errno(err, errno, "wait for peers");
+        if (ready <= 0)
+            continue;
+        if (c->pollfds[0].revents != 0)
+            return dpt_fail(err, DPT_EABORTED, "aborted while connecting to peers");
+        now = dpt_now_ms();
+        DPT_TRY(handle(c, now, err));
+    }
+    return dpt_comm_watch(c->comm, err);
+}
+
+/* Setting up and clearing away. */
+
+static enum dpt_status check_spec(const struct dpt_comm_spec *spec, struct dpt_err *err)
+{
+    if (spec->world_size < 1 || spec->world_size > DPT_COMM_WORLD_MAX || spec->rank < 0 ||
+        spec->rank >= spec->world_size || spec->n_peers < 0 || spec->n_peers >= spec->world_size ||
+        spec->timeout_ms < 1 || memchr(spec->run, '\0', sizeof spec->run) == NULL)
+        return dpt_fail(err, DPT_EINVAL, "communicator of rank %d of %d with %d peers", spec->rank,
+                        spec->world_size, spec->n_peers);
+    for (int i = 0; i < spec->n_peers; i++) {
+        const int rank = spec->peers[i].rank;
+        bool twice = false;
+        for (int j = 0; j < i; j++)
+            twice |= spec->peers[j].rank == rank;
+        if (rank < 0 || rank >= spec->world_size || rank == spec->rank || twice)
+            return dpt_fail(err, DPT_EINVAL, "rank %d is no peer of rank %d, or is one twice", rank,
+                            spec->rank);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status prepare(struct creation *c, struct dpt_err *err)
+{
+    const size_t peers = (size_t)c->spec->n_peers;
+    c->halves_max = c->spec->n_peers + STRANGERS_MAX;
+    c->dials = calloc(peers + 1, sizeof *c->dials);
+    c->halves = calloc((size_t)c->halves_max + 1, sizeof *c->halves);
+    c->pollfds = calloc(3 + 2 * peers + (size_t)c->halves_max, sizeof *c->pollfds);
+    if (c->dials == NULL || c->halves == NULL || c->pollfds == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "memory to connect %d peers", c->spec->n_peers);
+    for (int i = 0; i < c->spec->n_peers; i++)
+        c->dials[i].fd = -1;
+    for (int i = 0; i < c->spec->n_peers; i++) {
+        const struct dpt_comm_peer *peer = &c->spec->peers[i];
+        struct dial *dial = &c->dials[i];
+        dial->peer = peer;
+        dial->shm = peer->host == c->spec->host;
+        dial->probe = peer->rank > c->spec->rank;
+        dial->next_ms = c->start_ms + (dial->probe ? PROBE_AFTER_MS : 0);
+        dial->refused_since_ms = -1;
+        if (dpt_address_parse(dial->shm ? peer->shm_addr : peer->tcp_addr, &dial->address, err) !=
+            DPT_OK)
+            return dpt_wrap(err, DPT_EINVAL, "address of rank %d", peer->rank);
+    }
+    return DPT_OK;
+}
+
+static void clear(struct creation *c)
+{
+    for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++)
+        if (c->dials[i].fd >= 0)
+            close(c->dials[i].fd);
+    while (c->n_halves > 0)
+        drop_half(c, c->n_halves - 1, true);
+    free(c->dials);
+    free(c->halves);
+    free(c->pollfds);
+}
+
+enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
+                                const struct dpt_comm_spec *spec, int abort_fd,
+                                struct dpt_comm **ret, int *ret_suspect, struct dpt_err *err)
+{
+    DPT_TRY(check_spec(spec, err));
+    if (listener->sim != NULL)
+        return dpt_sim_create(listener, spec, abort_fd, ret, ret_suspect, err);
+    struct dpt_err failure = {0};
+    struct creation c = {.listener = listener, .spec = spec, .start_ms = dpt_now_ms()};
+    DPT_TRY(dpt_comm_alloc(listener, spec, &c.comm, err));
+    enum dpt_status status = prepare(&c, &failure);
+    if (status == DPT_OK)
+        status = run(&c, abort_fd, &failure);
+    clear(&c);
+    if (status != DPT_OK) {
+        if (ret_suspect != NULL)
+            *ret_suspect = c.comm->suspect;
+        status = dpt_comm_keep_failure(c.comm, failure.status, &failure, err);
+        dpt_comm_destroy(&c.comm);
+        return status;
+    }
+    *ret = c.comm;
+    return DPT_OK;
+}

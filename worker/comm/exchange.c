@@ -1,0 +1,255 @@
+/* Posting transfers and moving them: exchange, poll, op_free (comm.h). */
+#include "worker/comm/internal.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { EVENTS_MAX = 64 };
+
+/* Posting. */
+
+static enum dpt_status check_xfer(const struct dpt_comm *comm, const struct dpt_comm_xfer *x,
+                                  struct dpt_err *err)
+{
+    if (x->peer < 0 || x->peer >= comm->world_size || comm->link_of[x->peer] == NULL)
+        return dpt_fail(err, DPT_EINVAL, "transfer with rank %d, which is no peer of rank %d",
+                        x->peer, comm->rank);
+    if (x->mem != NULL && (x->mem->listener != comm->listener || x->offset > x->mem->bytes ||
+                           x->bytes > x->mem->bytes - x->offset))
+        return dpt_fail(err, DPT_EINVAL,
+                        "transfer of %zu bytes at %zu of a registered region of %zu bytes",
+                        x->bytes, x->offset, x->mem->bytes);
+    if (x->mem != NULL)
+        return DPT_OK;
+    if (x->dir == DPT_COMM_SEND && x->bytes > DPT_COMM_BUF_BYTES_MAX)
+        return dpt_fail(err, DPT_EINVAL, "send of %zu bytes from unregistered memory", x->bytes);
+    if (x->dir != DPT_COMM_LEND && x->buf == NULL && x->bytes > 0)
+        return dpt_fail(err, DPT_EINVAL, "transfer of %zu bytes without memory", x->bytes);
+    return DPT_OK;
+}
+
+static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt_comm_xfer *x)
+{
+    struct dpt_rec *rec = dpt_rec_take(comm);
+    struct dpt_link *link = comm->link_of[x->peer];
+    rec->op = op;
+    rec->link = link;
+    rec->state = REC_QUEUED;
+    rec->dir = x->dir;
+    rec->bytes = x->bytes;
+    if (x->mem != NULL) {
+        rec->data = x->mem->data + x->offset;
+        rec->region = (uint32_t)x->mem->region;
+        rec->offset = x->offset;
+    } else if (x->dir == DPT_COMM_SEND) {
+        rec->data = rec->small = dpt_small_take(comm);
+        if (x->bytes > 0)
+            memcpy(rec->small, x->buf, x->bytes);
+    } else {
+        rec->data = x->buf;
+    }
+    if (x->dir == DPT_COMM_SEND) {
+        op->sends_left++;
+        dpt_queue_push(&link->sends, rec);
+    } else {
+        x->lent = NULL;
+        rec->xfer = x;
+        op->recvs_left++;
+        dpt_queue_push(&link->recvs, rec);
+    }
+    link->pending++;
+    link->dirty = comm->dirty = true;
+}
+
+static enum dpt_status send_now(struct dpt_comm *comm, struct dpt_err *err)
+{
+    for (int i = 0; i < comm->n_links; i++) {
+        struct dpt_link *link = comm->links[i];
+        if (!link->dirty || link->gone)
+            continue;
+        DPT_TRY(link->ops->send(link, err));
+        DPT_TRY(dpt_link_watch(link, err));
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *xfers, int n,
+                                  struct dpt_comm_op **ret, struct dpt_err *err)
+{
+    struct dpt_err failure = {0};
+    enum dpt_status status = comm->status;
+    if (status == DPT_OK && comm->sim != NULL)
+        status = dpt_sim_call(comm, &failure);
+    if (status != DPT_OK)
+        return dpt_comm_keep_failure(comm, status, &failure, err);
+    if (n < 0 || n > DPT_COMM_XFERS_MAX)
+        return dpt_fail(err, DPT_EINVAL, "an exchange of %d transfers (at most %d)", n,
+                        DPT_COMM_XFERS_MAX);
+    int smalls = 0;
+    for (int i = 0; i < n; i++) {
+        DPT_TRY(check_xfer(comm, &xfers[i], err));
+        smalls += xfers[i].mem == NULL && xfers[i].dir == DPT_COMM_SEND;
+    }
+    if (comm->ops_free == NULL || n > comm->recs_left || smalls > comm->smalls_left)
+        return dpt_fail(err, DPT_EOVERFLOW, "too many transfers in flight");
+
+    struct dpt_comm_op *op = comm->ops_free;
+    comm->ops_free = op->next;
+    *op = (struct dpt_comm_op){.comm = comm, .used = true};
+    for (int i = 0; i < n; i++)
+        queue_xfer(comm, op, &xfers[i]);
+    if (n > 0)
+        comm->ops_in_flight++;
+    status = send_now(comm, &failure);
+    if (status != DPT_OK)
+        return dpt_comm_keep_failure(comm, status, &failure, err);
+    *ret = op;
+    return DPT_OK;
+}
+
+bool dpt_comm_op_received(const struct dpt_comm_op *op)
+{
+    return op->recvs_left == 0;
+}
+
+void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
+{
+    struct dpt_comm_op *op = *op_p;
+    *op_p = NULL;
+    if (op == NULL || comm->status != DPT_OK)
+        return; /* after a failure nothing moves any more, and destroy ends all */
+    DPT_ASSERT(op->used && !op->freed);
+    DPT_ASSERT(op->recvs_left == 0 || atomic_load(&comm->abort_asked));
+    while (op->lends != NULL) {
+        struct dpt_rec *rec = op->lends;
+        op->lends = rec->next;
+        rec->link->dirty = comm->dirty = true;
+        rec->link->ops->give_back(rec->link, rec);
+    }
+    op->freed = true;
+    if (dpt_op_done(op))
+        dpt_op_give(op);
+    struct dpt_err failure;
+    const enum dpt_status status = send_now(comm, &failure);
+    if (status != DPT_OK)
+        (void)dpt_comm_keep_failure(comm, status, &failure, NULL); /* for the next poll */
+}
+
+/* Moving. */
+
+static enum dpt_status move_link(struct dpt_link *link, struct dpt_err *err)
+{
+    link->dirty = false;
+    DPT_TRY(link->ops->receive(link, err));
+    if (!link->gone)
+        DPT_TRY(link->ops->send(link, err));
+    return dpt_link_watch(link, err);
+}
+
+static enum dpt_status move_dirty(struct dpt_comm *comm, struct dpt_err *err)
+{
+    if (!comm->dirty)
+        return DPT_OK;
+    comm->dirty = false;
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->dirty)
+            DPT_TRY(move_link(comm->links[i], err));
+    return DPT_OK;
+}
+
+static void drain_wake(struct dpt_comm *comm)
+{
+    uint64_t count;
+    const ssize_t n = read(comm->wake_fd, &count, sizeof count);
+    DPT_ASSERT(n == (ssize_t)sizeof count || errno == EAGAIN);
+    for (int i = 0; comm->sim != NULL && i < comm->n_links; i++)
+        comm->links[i]->dirty = comm->dirty = true; /* in the simulator a wake means any link */
+}
+
+/* Waits for sockets at most wait_ms (-1: for ever) and moves the links that are ready. */
+static enum dpt_status wait_and_move(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
+{
+    struct epoll_event events[EVENTS_MAX];
+    const int n = epoll_wait(comm->epoll_fd, events, EVENTS_MAX, wait_ms);
+    if (n < 0 && errno != EINTR)
+        return dpt_fail_errno(err, errno, "wait for peers");
+    for (int i = 0; i < n; i++) {
+        if (events[i].data.ptr == NULL)
+            drain_wake(comm);
+        else
+            DPT_TRY(move_link(events[i].data.ptr, err));
+    }
+    return DPT_OK;
+}
+
+/* The nearest deadline of a begun transfer; fails when it has passed. */
+static enum dpt_status check_deadlines(struct dpt_comm *comm, int64_t now, int64_t *ret_next,
+                                       struct dpt_err *err)
+{
+    int64_t next = INT64_MAX;
+    for (int i = 0; i < comm->n_links; i++) {
+        const int64_t deadline = comm->links[i]->ops->deadline_ms(comm->links[i]);
+        if (deadline <= now)
+            return dpt_link_broken(comm->links[i], DPT_ETIMEOUT, err,
+                                   "it began and has stopped moving");
+        next = deadline < next ? deadline : next;
+    }
+    *ret_next = next;
+    return DPT_OK;
+}
+
+static int wait_until(int64_t now, int64_t end, int64_t deadline)
+{
+    const int64_t until = end < deadline ? end : deadline;
+    if (until == INT64_MAX)
+        return -1;
+    const int64_t wait = until - now;
+    return wait < 0 ? 0 : wait > INT32_MAX ? INT32_MAX : (int)wait;
+}
+
+static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
+                                  struct dpt_err *err)
+{
+    int64_t now = dpt_now_ms();
+    const int64_t end = wait_ms < 0 ? INT64_MAX : now + wait_ms;
+    /* While the owner was away nothing of this side moved: a pause of its own starts the clocks
+       of begun transfers anew. */
+    if (now - comm->last_poll_ms > comm->timeout_ms / 4)
+        comm->polling_since_ms = now;
+    for (bool looked = false;; looked = true) {
+        if (atomic_load_explicit(&comm->abort_asked, memory_order_acquire))
+            return dpt_fail(err, DPT_EABORTED, "communicator aborted");
+        DPT_TRY(move_dirty(comm, err));
+        if (op != NULL ? dpt_op_done(op) : looked && comm->ops_in_flight == 0)
+            return DPT_OK;
+        if (looked && atomic_exchange(&comm->wake_asked, false))
+            return DPT_INPROGRESS;
+        now = dpt_now_ms();
+        if (looked && now >= end)
+            return DPT_INPROGRESS;
+        int64_t deadline = INT64_MAX;
+        if (looked)
+            DPT_TRY(check_deadlines(comm, now, &deadline, err));
+        DPT_TRY(wait_and_move(comm, looked ? wait_until(now, end, deadline) : 0, err));
+    }
+}
+
+enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
+                              struct dpt_err *err)
+{
+    struct dpt_err failure = {0};
+    enum dpt_status status = comm->status;
+    if (status == DPT_OK && comm->sim != NULL)
+        status = dpt_sim_call(comm, &failure);
+    if (status == DPT_OK)
+        status = poll_until(comm, op, wait_ms, &failure);
+    comm->last_poll_ms = dpt_now_ms();
+    if (status == DPT_OK || status == DPT_INPROGRESS)
+        return status;
+    return dpt_comm_keep_failure(comm, status, &failure, err);
+}

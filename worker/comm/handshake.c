@@ -1,0 +1,48 @@
+/* Hello and welcome (handshake.h). */
+#include "worker/comm/handshake.h"
+
+#include "base/cursor.h"
+
+#include <string.h>
+
+static const char magic[8] = "dptcomm";
+
+void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to,
+                      uint8_t ret_bytes[DPT_HELLO_BYTES])
+{
+    char run[DPT_COMM_RUN_BYTES] = {0};
+    memcpy(run, spec->run, strnlen(spec->run, sizeof run - 1));
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, ret_bytes, DPT_HELLO_BYTES);
+    dpt_writer_bytes(&writer, magic, sizeof magic);
+    dpt_writer_u32(&writer, DPT_HELLO_VERSION);
+    dpt_writer_u32(&writer, kind);
+    dpt_writer_u64(&writer, spec->generation);
+    dpt_writer_u32(&writer, (uint32_t)spec->rank);
+    dpt_writer_u32(&writer, (uint32_t)to);
+    dpt_writer_u32(&writer, (uint32_t)spec->world_size);
+    dpt_writer_u32(&writer, 0);
+    dpt_writer_bytes(&writer, spec->nonce, sizeof spec->nonce);
+    dpt_writer_bytes(&writer, run, sizeof run);
+    DPT_ASSERT(dpt_writer_end(&writer, "hello", NULL) == DPT_OK && writer.at == DPT_HELLO_BYTES);
+}
+
+bool dpt_hello_check(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind,
+                     const uint8_t bytes[DPT_HELLO_BYTES], int *ret_from)
+{
+    /* The bytes are right exactly when they are those that the sender named in them would make. */
+    struct dpt_reader reader;
+    dpt_reader_init(&reader, bytes, DPT_HELLO_BYTES);
+    (void)dpt_reader_view(&reader, sizeof magic + 4 + 4 + 8);
+    const uint32_t from = dpt_reader_u32(&reader);
+    if (from >= (uint32_t)spec->world_size)
+        return false;
+    struct dpt_comm_spec other = *spec;
+    other.rank = (int)from;
+    uint8_t expected[DPT_HELLO_BYTES];
+    dpt_hello_encode(&other, kind, spec->rank, expected);
+    if (memcmp(bytes, expected, sizeof expected) != 0)
+        return false;
+    *ret_from = (int)from;
+    return true;
+}

@@ -1,0 +1,92 @@
+/* Registered memory: a sealed memfd mapped by its owner, which peers of the host map read-only
+ * (comm.h). The seals promise them that it never shrinks under their reads, and that no other
+ * process ever writes it. */
+#include "worker/comm/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+static int free_region(const struct dpt_comm_listener *listener)
+{
+    for (int i = 0; i < COMM_REGIONS; i++)
+        if (listener->mems[i] == NULL)
+            return i;
+    return -1;
+}
+
+static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
+{
+    mem->fd = memfd_create("dpt-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (mem->fd < 0)
+        return dpt_fail_errno(err, errno, "create shared memory of %zu bytes", mem->bytes);
+    /* Takes the pages now: running out is an error here, not a signal later. */
+    const int rc = posix_fallocate(mem->fd, 0, (off_t)mem->map_bytes);
+    if (rc != 0)
+        return dpt_fail_errno(err, rc, "reserve shared memory of %zu bytes", mem->bytes);
+    void *data =
+        mmap(NULL, mem->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, mem->fd, 0);
+    if (data == MAP_FAILED)
+        return dpt_fail_errno(err, errno, "map shared memory of %zu bytes", mem->bytes);
+    mem->data = data;
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    if (fcntl(mem->fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) != 0 &&
+        fcntl(mem->fd, F_ADD_SEALS, seals) != 0) /* Linux before 5.1 knows the first two only */
+        return dpt_fail_errno(err, errno, "seal shared memory");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
+                                    struct dpt_comm_mem **ret, struct dpt_err *err)
+{
+    DPT_ASSERT(listener->comms == 0);
+    const int region = free_region(listener);
+    if (region < 0)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d registered memory regions",
+                        DPT_COMM_REGIONS_MAX);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes == 0 || bytes > SIZE_MAX / 2)
+        return dpt_fail(err, DPT_EINVAL, "register memory of %zu bytes", bytes);
+    struct dpt_comm_mem *mem = calloc(1, sizeof *mem);
+    if (mem == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "register memory");
+    *mem = (struct dpt_comm_mem){.listener = listener,
+                                 .region = region,
+                                 .fd = -1,
+                                 .bytes = bytes,
+                                 .map_bytes = (bytes + page - 1) / page * page};
+    listener->mems[region] = mem;
+    const enum dpt_status status = map(mem, err);
+    if (status != DPT_OK) {
+        dpt_comm_mem_destroy(&mem);
+        return status;
+    }
+    *ret = mem;
+    return DPT_OK;
+}
+
+void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
+{
+    struct dpt_comm_mem *mem = *mem_p;
+    *mem_p = NULL;
+    if (mem == NULL)
+        return;
+    DPT_ASSERT(mem->listener->comms == 0);
+    if (mem->data != NULL)
+        munmap(mem->data, mem->map_bytes);
+    if (mem->fd >= 0)
+        close(mem->fd);
+    mem->listener->mems[mem->region] = NULL;
+    free(mem);
+}
+
+void *dpt_comm_mem_data(const struct dpt_comm_mem *mem)
+{
+    return mem->data;
+}

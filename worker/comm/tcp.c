@@ -1,0 +1,359 @@
+/* The link to a peer of another host (comm.h): one TCP connection, on which each direction is a
+ * sequence of frames, a header of 16 bytes and the payload.
+ *
+ * The receiver reads one header ahead and leaves a payload that nobody has posted for in the
+ * socket, so a sender that runs ahead is stopped by TCP's own window. A payload goes from the
+ * socket to where the caller wants it, without a copy between. A send is done when the kernel has
+ * taken all of it.
+ *
+ * A receive that has begun must go on moving (deadline_ms). A send has no deadline: its peer may
+ * compute for as long as it likes before it posts the receive. That the peer's machine is gone is
+ * the membership's to find. */
+#include "worker/comm/internal.h"
+
+#include "base/clock.h"
+#include "base/cursor.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20 };
+
+enum frame_type {
+    FRAME_DATA = 0x4450, /* number: counts the direction's frames; bytes: of the payload */
+    FRAME_BYE            /* number: suspect + 1; bytes: 1 if the peer failed */
+};
+
+struct tcp_link {
+    struct dpt_link link;       /* first */
+    uint8_t head[HEADER_BYTES]; /* of the frame being received */
+    size_t head_got;
+    bool in_frame; /* the header is whole, */
+    uint64_t frame_bytes;
+    uint32_t frames_sent, frames_received;
+    int64_t moved_ms; /* when the begun receive last moved */
+    bool active;      /* a receive has begun */
+    bool blocked;     /* the socket took no more */
+    bool half_closed; /* the peer has closed; what it sent before is still being read */
+    bool broken;      /* a send failed */
+};
+
+static struct tcp_link *tcp_of(struct dpt_link *link)
+{
+    return (struct tcp_link *)link;
+}
+
+static void encode(uint8_t head[HEADER_BYTES], enum frame_type type, uint32_t number,
+                   uint64_t bytes)
+{
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, head, HEADER_BYTES);
+    dpt_writer_u32(&writer, type);
+    dpt_writer_u32(&writer, number);
+    dpt_writer_u64(&writer, bytes);
+}
+
+/* Gathers the unsent rest of the first queued sends. */
+static size_t gather(struct tcp_link *tcp, struct iovec iov[2 * GATHER_MAX])
+{
+    size_t n = 0;
+    struct dpt_rec *rec = tcp->link.sends.first;
+    for (int i = 0; i < GATHER_MAX && rec != NULL; i++, rec = rec->next) {
+        if (rec->state == REC_QUEUED) { /* seen for the first time */
+            encode(rec->head, FRAME_DATA, tcp->frames_sent++, rec->bytes);
+            rec->state = REC_OFFERED;
+        }
+        if (rec->head_moved < HEADER_BYTES)
+            iov[n++] = (struct iovec){rec->head + rec->head_moved, HEADER_BYTES - rec->head_moved};
+        if (rec->moved < rec->bytes)
+            iov[n++] = (struct iovec){rec->data + rec->moved, rec->bytes - rec->moved};
+    }
+    return n;
+}
+
+/* Notes that `sent` more bytes have gone. */
+static void advance(struct tcp_link *tcp, size_t sent)
+{
+    for (struct dpt_rec *rec; (rec = tcp->link.sends.first) != NULL;) {
+        const size_t head_left = HEADER_BYTES - rec->head_moved;
+        const size_t head = sent < head_left ? sent : head_left;
+        rec->head_moved += head;
+        sent -= head;
+        const size_t left = rec->bytes - rec->moved;
+        const size_t payload = sent < left ? sent : left;
+        rec->moved += payload;
+        sent -= payload;
+        if (rec->head_moved < HEADER_BYTES || rec->moved < rec->bytes)
+            break;
+        dpt_queue_pop(&tcp->link.sends);
+        dpt_rec_complete(rec);
+        dpt_rec_free(rec);
+    }
+    DPT_ASSERT(sent == 0);
+}
+
+static void send_queued(struct tcp_link *tcp)
+{
+    while (tcp->link.sends.first != NULL) {
+        struct iovec iov[2 * GATHER_MAX];
+        const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = gather(tcp, iov)};
+        const ssize_t n = sendmsg(tcp->link.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            if (errno == EAGAIN)
+                tcp->blocked = true;
+            else
+                tcp->broken = true;
+            return;
+        }
+        advance(tcp, (size_t)n);
+    }
+}
+
+static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
+{
+    (void)err; /* a broken connection is reported where what came before its end is read */
+    struct tcp_link *tcp = tcp_of(link);
+    tcp->blocked = false;
+    if (!tcp->broken && !link->bye)
+        send_queued(tcp);
+    if (tcp->broken)
+        link->dirty = link->comm->dirty = true;
+    return DPT_OK;
+}
+
+static enum dpt_status lost(struct tcp_link *tcp, int saved_errno, struct dpt_err *err)
+{
+    return dpt_link_lost(&tcp->link, -1, err,
+                         saved_errno == 0 ? "its process has closed the connection"
+                                          : strerror(saved_errno));
+}
+
+static enum dpt_status take_header(struct tcp_link *tcp, struct dpt_err *err)
+{
+    struct dpt_reader reader;
+    dpt_reader_init(&reader, tcp->head, sizeof tcp->head);
+    const uint32_t type = dpt_reader_u32(&reader);
+    const uint32_t number = dpt_reader_u32(&reader);
+    tcp->frame_bytes = dpt_reader_u64(&reader);
+    tcp->head_got = 0;
+    if (type == FRAME_BYE && tcp->frame_bytes != 0)
+        return dpt_link_lost(&tcp->link, (int)number - 1, err, "it gave up");
+    if (type == FRAME_BYE) {
+        tcp->link.bye = true;
+        return DPT_OK;
+    }
+    if (type != FRAME_DATA || number != tcp->frames_received)
+        return dpt_link_broken(&tcp->link, DPT_EPROTO, err, "a malformed frame");
+    tcp->frames_received++;
+    tcp->in_frame = true;
+    return DPT_OK;
+}
+
+static void finish_receive(struct tcp_link *tcp)
+{
+    struct dpt_rec *rec = dpt_queue_pop(&tcp->link.recvs);
+    tcp->in_frame = false;
+    if (rec->dir == DPT_COMM_LEND)
+        rec->xfer->lent = rec->data;
+    dpt_rec_complete(rec);
+    dpt_rec_free(rec);
+}
+
+/* One read: the rest of the payload (when a frame is open) and as much of the next header. *ret_n:
+ * what readv returned. */
+static ssize_t read_some(struct tcp_link *tcp)
+{
+    struct iovec iov[2];
+    int n_iov = 0;
+    size_t left = 0;
+    struct dpt_rec *rec = tcp->in_frame ? tcp->link.recvs.first : NULL;
+    if (rec != NULL) {
+        left = rec->bytes - rec->moved;
+        iov[n_iov++] =
+            (struct iovec){rec->data + rec->moved, left < READ_BYTES_MAX ? left : READ_BYTES_MAX};
+    }
+    if (left <= READ_BYTES_MAX)
+        iov[n_iov++] = (struct iovec){tcp->head + tcp->head_got, HEADER_BYTES - tcp->head_got};
+    ssize_t n;
+    do
+        n = readv(tcp->link.fd, iov, n_iov);
+    while (n < 0 && errno == EINTR);
+    if (n <= 0)
+        return n;
+    tcp->moved_ms = dpt_now_ms();
+    const size_t payload = (size_t)n < left ? (size_t)n : left;
+    tcp->head_got += (size_t)n - payload;
+    if (rec != NULL) {
+        rec->moved += payload;
+        if (rec->moved == rec->bytes)
+            finish_receive(tcp);
+    }
+    return n;
+}
+
+/* True when the frame that has begun waits for a receive to be posted; fails when the posted one
+ * does not fit. */
+static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct dpt_err *err)
+{
+    const struct dpt_rec *rec = tcp->link.recvs.first;
+    *ret_waits = tcp->in_frame && rec == NULL;
+    if (!tcp->in_frame || rec == NULL)
+        return DPT_OK;
+    if (rec->bytes != tcp->frame_bytes)
+        return dpt_link_broken(&tcp->link, DPT_EPROTO, err,
+                               "it sends another length than is expected");
+    if (rec->data == NULL && rec->bytes > 0)
+        return dpt_link_broken(&tcp->link, DPT_EINVAL, err, "lent without staging");
+    if (rec->bytes == 0)
+        finish_receive(tcp);
+    return DPT_OK;
+}
+
+/* A connection whose data nobody reads yet: has it broken, or been closed behind that data? */
+static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err)
+{
+    struct pollfd pollfd = {.fd = tcp->link.fd, .events = POLLRDHUP};
+    if (poll(&pollfd, 1, 0) <= 0)
+        return DPT_OK;
+    if ((pollfd.revents & (POLLERR | POLLHUP)) != 0)
+        return lost(tcp, ECONNRESET, err);
+    tcp->half_closed = true;
+    return DPT_OK;
+}
+
+static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_err *err)
+{
+    for (int reads = 0; reads < READS_MAX; reads++) {
+        if (atomic_load_explicit(&tcp->link.comm->abort_asked, memory_order_relaxed))
+            return dpt_fail(err, DPT_EABORTED, "communicator aborted");
+        bool waits;
+        DPT_TRY(check_frame(tcp, &waits, err));
+        if (waits)
+            return look_at_waiting(tcp, err);
+        const ssize_t n = read_some(tcp);
+        if (n < 0 && errno == EAGAIN)
+            return DPT_OK;
+        if (n < 0 && !tcp->link.bye) /* after its goodbye a reset is an end like another */
+            return lost(tcp, errno, err);
+        *ret_eof = n <= 0;
+        if (n <= 0)
+            return DPT_OK;
+        if (!tcp->in_frame && tcp->head_got == HEADER_BYTES)
+            DPT_TRY(take_header(tcp, err));
+    }
+    return DPT_OK; /* the others' turn; the socket is still readable */
+}
+
+static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
+{
+    struct tcp_link *tcp = tcp_of(link);
+    bool eof = false;
+    if (!link->gone)
+        DPT_TRY(read_all(tcp, &eof, err));
+    if (eof && !link->bye)
+        return lost(tcp, 0, err);
+    if (eof)
+        return dpt_link_left(link, err);
+    if ((link->bye || link->gone) && link->pending > 0)
+        return dpt_link_lost(link, -1, err, "it left before its last transfers");
+    if (tcp->broken && !link->bye)
+        return dpt_link_lost(link, -1, err, "its connection is broken");
+    const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0;
+    if (active && !tcp->active)
+        tcp->moved_ms = dpt_now_ms();
+    tcp->active = active;
+    return DPT_OK;
+}
+
+static void tcp_give_back(struct dpt_link *link, struct dpt_rec *rec)
+{
+    (void)link;
+    (void)rec;
+    DPT_ASSERT(!"TCP lends out of the caller's own staging");
+}
+
+static uint32_t tcp_interest(const struct dpt_link *link)
+{
+    const struct tcp_link *tcp = (const struct tcp_link *)link;
+    const bool waits = tcp->in_frame && link->recvs.first == NULL;
+    return (waits ? 0 : (uint32_t)EPOLLIN) | (tcp->half_closed ? 0 : (uint32_t)EPOLLRDHUP) |
+           (tcp->blocked ? (uint32_t)EPOLLOUT : 0);
+}
+
+static int64_t tcp_deadline_ms(const struct dpt_link *link)
+{
+    const struct tcp_link *tcp = (const struct tcp_link *)link;
+    if (!tcp->active)
+        return INT64_MAX;
+    const int64_t since =
+        tcp->moved_ms > link->comm->polling_since_ms ? tcp->moved_ms : link->comm->polling_since_ms;
+    return since + link->comm->timeout_ms;
+}
+
+static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
+{
+    struct tcp_link *tcp = tcp_of(link);
+    if (!tcp->broken && !link->gone) {
+        if (goodbye == GOODBYE_ORDERLY)
+            send_queued(tcp);
+        const struct dpt_rec *rec = link->sends.first;
+        if (rec == NULL || (rec->head_moved == 0 && rec->moved == 0)) { /* between two frames */
+            uint8_t head[HEADER_BYTES];
+            encode(head, FRAME_BYE, (uint32_t)(suspect + 1), goodbye == GOODBYE_FAILED);
+            /* Best effort: without it the end of the connection says enough. */
+            (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+    }
+    close(link->fd);
+    free(tcp);
+}
+
+static const struct dpt_link_ops tcp_ops = {
+    .send = tcp_send,
+    .receive = tcp_receive,
+    .give_back = tcp_give_back,
+    .interest = tcp_interest,
+    .deadline_ms = tcp_deadline_ms,
+    .destroy = tcp_destroy,
+};
+
+/* Keepalive finds a machine that vanished from an idle connection; the membership is faster. */
+static int set_options(int fd, int timeout_ms)
+{
+    const int on = 1, probes = 3;
+    const int idle_s = timeout_ms / 1000 > 0 ? timeout_ms / 1000 : 1;
+    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) |
+           setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) |
+           setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s) |
+           setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &idle_s, sizeof idle_s) |
+           setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err)
+{
+    if (set_options(fd, comm->timeout_ms) != 0) {
+        (void)dpt_fail_errno(err, errno, "options of the connection to rank %d", rank);
+        return NULL;
+    }
+    struct tcp_link *tcp = calloc(1, sizeof *tcp);
+    if (tcp == NULL) {
+        (void)dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", rank);
+        return NULL;
+    }
+    tcp->link.ops = &tcp_ops;
+    tcp->link.comm = comm;
+    tcp->link.rank = rank;
+    tcp->link.fd = fd;
+    tcp->link.ready = true;
+    return &tcp->link;
+}
