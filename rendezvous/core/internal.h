@@ -1,0 +1,266 @@
+/* What the files of the server's machine share: its state, and who does what.
+ *
+ *   core.c    events, time, views               join.c   what an agent's message changes
+ *   phase.c   the phases of a run               loss.c   who is lost, stalls, the restart budget
+ *   plan.c    who, where, from which state      reply.c  what a node is told
+ *   outbox.c  lists of one step's outputs */
+#ifndef DPT_RENDEZVOUS_CORE_INTERNAL_H
+#define DPT_RENDEZVOUS_CORE_INTERNAL_H
+
+#include "rendezvous/core/core.h"
+#include "rendezvous/core/timing.h"
+
+enum {
+    GRAVES_MAX = 1024,          /* expelled and released incarnations remembered in a run */
+    PAIRS_MAX = 64,             /* pairs of nodes that failed in one formation */
+    STEP_TIMES_MAX = 9,         /* durations the median step is taken from */
+    REFILL_STEPS = 10,          /* steps that give one restart back */
+    FREE_FAILED_FORMATIONS = 2, /* in a row without a step; each further one costs a restart */
+    PREPARE_SHIFT_MAX = 6       /* pauses between failing formations double this often */
+};
+
+/* ---- outbox.c ---- */
+
+struct chunk;
+struct outbox {
+    struct chunk *chunks; /* memory of the last step's outputs, reused */
+    struct dpt_rdzv_send *sends;
+    size_t n_sends, sends_max;
+    struct dpt_rdzv_record *records;
+    size_t n_records, records_max;
+    struct dpt_rdzv_log_line *logs;
+    size_t n_logs, logs_max;
+    bool no_memory; /* sticky within a step */
+};
+
+void dpt_outbox_reset(struct outbox *out);
+void dpt_outbox_fini(struct outbox *out);
+/* Zeroed memory until the next reset; NULL (and no_memory) when there is none. */
+void *dpt_outbox_alloc(struct outbox *out, size_t bytes);
+char *dpt_outbox_text(struct outbox *out, const char *text);
+void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message);
+void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record);
+void dpt_outbox_log(struct outbox *out, enum dpt_log_level level, const char *run,
+                    uint64_t generation, const char *fmt, ...) DPT_PRINTF(5, 6);
+
+/* ---- state ---- */
+
+/* One rank process, as its agent last told, and what this server decided about it. All of it is
+ * about process `spawn`: a successor starts from zero. */
+struct rank {
+    uint32_t spawn;
+    Dpt__RankPhase phase;
+    uint64_t generation; /* what `phase` is about */
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+    int64_t step_applied, outcome_step, checkpoint_step, grant_step;
+    uint8_t *outcome; /* owned; of outcome_step, while QUIESCED */
+    size_t outcome_bytes;
+    uint64_t failed_generation;
+    int32_t suspect;
+    bool busy;
+
+    uint64_t asked;           /* newest PREPARE whose report is waited for */
+    uint64_t plan_generation; /* newest plan it has a place in; 0: none */
+    int32_t plan_rank;        /* its rank there */
+    int32_t told_rank;        /* the same in its agent's words (adoption) */
+    uint64_t
+        run_generation; /* newest generation it was sent off in: it keeps that one's gradients */
+};
+
+struct node {
+    char id[DPT_PROTO_NAME_BYTES];
+    uint64_t id_hash;
+    uint64_t incarnation;
+    uint64_t conn;                                /* 0: broken */
+    uint64_t counter_seen, counter;               /* last taken from it, last sent to it */
+    uint64_t joined;                              /* order of joining */
+    int64_t heard_ms, heard_before_ms, broken_ms; /* broken_ms < 0: not broken */
+    int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
+    int64_t benched_until_ms;
+    uint64_t generation; /* newest it knows */
+    uint32_t crashes, plan_world;
+    bool leaving, answer; /* answer: has spoken in this step */
+    char host[DPT_PROTO_DIGEST_BYTES], log_dir_id[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES], plan_digest[DPT_PROTO_DIGEST_BYTES];
+    struct rank *ranks; /* (n_ranks) owned */
+    uint32_t n_ranks;
+};
+
+struct grave {
+    uint64_t id_hash;
+    uint64_t incarnation; /* this and all before are out */
+    bool released;        /* went by agreement */
+};
+
+struct place {         /* one rank of a plan */
+    struct node *node; /* NULL once that node is gone */
+    uint32_t local_rank, spawn;
+    uint32_t position, host;
+    int32_t heal_from, checkpoint_slot;
+    bool writes_log;
+    char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
+};
+
+struct plan {
+    uint64_t generation; /* 0: none made */
+    bool in_force;       /* its ranks may be computing: from PLAN until all have quiesced, or
+                            PREPARE(hard) */
+    bool adopted;        /* made by an earlier server: only digest and places are known */
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES];
+    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers;
+    struct place *places; /* (world_size) by rank; owned */
+    char digest[DPT_PROTO_DIGEST_BYTES];
+    int64_t resume_step, load_checkpoint, steps_done_before;
+    uint8_t *outcome; /* owned; NULL: nobody needs it */
+    size_t outcome_bytes;
+};
+
+/* Why the current generation is formed. A stronger kind replaces a weaker one while forming. */
+enum cause_kind {
+    CAUSE_START,
+    CAUSE_JOINED,
+    CAUSE_LEFT,
+    CAUSE_SERVER_RESTART,
+    CAUSE_COMM_ERROR,
+    CAUSE_STALLED,
+    CAUSE_RANK_LOST,
+    CAUSE_NODE_LOST,
+    CAUSE_COUNT
+};
+
+struct cause {
+    enum cause_kind kind;
+    int64_t detect_ms;
+    char text[DPT_PROTO_TEXT_BYTES];
+};
+
+struct pair {
+    uint64_t a, b; /* id hashes, a < b */
+};
+
+struct run {
+    char name[DPT_PROTO_NAME_BYTES];
+    Dpt__RunSpec spec; /* strings owned */
+    char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
+    struct dpt_timing timing;
+    enum dpt_rdzv_phase phase;
+    uint64_t generation;      /* newest used here */
+    uint64_t generation_high; /* newest any agent knows: more after an earlier server */
+    bool soft;                /* PREPARING at the next step boundary */
+    bool changed;             /* tell every node in this step */
+    int64_t phase_ms;         /* since when in `phase` */
+    int64_t plan_after_ms;    /* no plan before: pause after failures, or nodes of an earlier server
+                                 may come */
+    int64_t adopt_until_ms;   /* < 0: not adopting */
+    int64_t empty_ms;         /* since when without nodes; < 0: has some */
+    struct node **nodes;      /* (n_nodes) owned, by order of joining */
+    size_t n_nodes, nodes_max;
+    uint64_t joins;
+    struct grave graves[GRAVES_MAX];
+    size_t n_graves; /* ever; the ring keeps the last GRAVES_MAX */
+
+    struct plan plan;
+    struct cause cause;
+    uint64_t run_generation; /* newest generation sent off */
+    int64_t grant_step;      /* in plan.generation; -1: none */
+
+    int64_t step;       /* newest applied since the last plan was made; -1: none */
+    int64_t step_best;  /* newest ever */
+    int64_t step_ms;    /* when `step` last grew */
+    int64_t final_step; /* of a rank that has finished; -1: none yet */
+    int64_t step_times_ms[STEP_TIMES_MAX];
+    size_t n_step_times;
+    bool stepped; /* since GO */
+
+    uint32_t restarts_used;
+    int64_t refill_steps;
+    int64_t error_ms; /* of first_error; < 0: none */
+    char first_error[DPT_PROTO_TEXT_BYTES];
+    char end_text[DPT_PROTO_TEXT_BYTES];
+
+    uint32_t failed_formations;   /* in a row, without a step */
+    struct pair pairs[PAIRS_MAX]; /* of the last failed formation */
+    size_t n_pairs;
+    uint64_t pairs_generation; /* formation `pairs` is about */
+};
+
+struct dpt_rdzv {
+    uint64_t epoch, seed;
+    int64_t start_ms, now_ms, deadline_ms;
+    bool stopped;
+    struct run *runs[DPT_RDZV_RUNS_MAX];
+    size_t n_runs;
+    struct outbox out;
+};
+
+/* ---- join.c ---- */
+
+void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentState *message);
+void dpt_rdzv_run_destroy(struct run **run);
+
+/* Takes `node` out of the run and frees it. `released`: by agreement. */
+void dpt_rdzv_remove(struct run *run, struct node *node, bool released);
+
+/* ---- phase.c ---- */
+
+/* Carries every transition that is due. Call after anything has changed. */
+void dpt_rdzv_advance(struct dpt_rdzv *core, struct run *run);
+
+/* Ends the generation in force: a new one is prepared (or the one being prepared becomes hard). */
+void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const struct cause *cause);
+void dpt_rdzv_fail(struct dpt_rdzv *core, struct run *run, const char *text);
+
+struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
+    DPT_PRINTF(3, 4);
+const char *dpt_rdzv_cause_name(enum cause_kind kind);
+
+/* Started and not gone: can be asked to quiesce and report. */
+bool dpt_rdzv_rank_is_alive(const struct rank *rank);
+/* Has a place in the newest plan. */
+bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_is_benched(const struct dpt_rdzv *core, const struct node *node);
+
+/* Nodes needed to form: min_nodes, or one when all steps are done. */
+uint32_t dpt_rdzv_min_nodes(const struct run *run);
+
+/* When something is due in this run by itself. */
+int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run);
+
+/* ---- loss.c ---- */
+
+void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why);
+/* A member process is gone or its data plane broke: ends or hardens the generation where needed. */
+void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause);
+void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what);
+/* A rank has told its step: progress, or not. */
+void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank);
+int64_t dpt_rdzv_median_step_ms(const struct run *run);
+int64_t dpt_rdzv_quiesce_ms(const struct run *run);
+/* Leases, graces, quiesce deadlines and stalls, at TICK. */
+void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
+/* Pairs of nodes that failed two formations running: benches one of them. At plan time. */
+void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run);
+
+/* ---- plan.c ---- */
+
+/* Makes the plan of run->generation from the reports. False: not enough nodes have reported. */
+bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run);
+void dpt_rdzv_plan_fini(struct plan *plan);
+/* Rebuilds the places of a generation that an earlier server formed. */
+bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t generation,
+                         const char *digest, uint32_t world_size);
+
+/* ---- reply.c ---- */
+
+void dpt_rdzv_answer_nodes(struct dpt_rdzv *core, struct run *run);
+/* Tells a leaving node that it may go, and takes it out of the run. */
+void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node);
+/* For an agent that is not counted in (any more); run may be NULL. */
+void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
+                              Dpt__ServerPhase phase, const struct run *run, bool with_spec,
+                              const char *text);
+
+uint64_t dpt_rdzv_id_hash(const char *id);
+
+#endif

@@ -1,0 +1,290 @@
+/* Who is lost and when a generation has failed: leases, broken connections, ranks that do not
+ * quiesce, stalls, pairs of nodes that cannot reach one another, and the restart budget. */
+#include "rendezvous/core/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- progress ---- */
+
+static int compare_ms(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+int64_t dpt_rdzv_median_step_ms(const struct run *run)
+{
+    int64_t sorted[STEP_TIMES_MAX];
+    size_t n = run->n_step_times < STEP_TIMES_MAX ? run->n_step_times : STEP_TIMES_MAX;
+    if (n == 0)
+        return 0;
+    memcpy(sorted, run->step_times_ms, n * sizeof sorted[0]);
+    qsort(sorted, n, sizeof sorted[0], compare_ms);
+    return sorted[n / 2];
+}
+
+/* A rank that computes notices an abort between two kernels, at worst after a step's work. */
+int64_t dpt_rdzv_quiesce_ms(const struct run *run)
+{
+    int64_t steps_ms = 2 * dpt_rdzv_median_step_ms(run);
+    return run->timing.quiesce_ms > steps_ms ? run->timing.quiesce_ms : steps_ms;
+}
+
+/* Restarts used are given back one by one as the run gets further than it ever was. */
+static void refill(struct run *run, int64_t steps)
+{
+    run->refill_steps += steps;
+    while (run->restarts_used > 0 && run->refill_steps >= REFILL_STEPS) {
+        run->refill_steps -= REFILL_STEPS;
+        run->restarts_used--;
+    }
+    if (run->restarts_used == 0) {
+        run->refill_steps = 0;
+        run->error_ms = -1; /* what was overcome is not the cause of a later end */
+    }
+}
+
+void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank)
+{
+    if (!dpt_rdzv_rank_is_alive(rank))
+        return;
+    if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && rank->step_applied > run->final_step)
+        run->final_step = rank->step_applied;
+    if (rank->step_applied > run->step_best) {
+        refill(run, run->step_best < 0 ? 0 : rank->step_applied - run->step_best);
+        run->step_best = rank->step_applied;
+    }
+    if (rank->busy && dpt_rdzv_rank_is_member(run, rank))
+        run->step_ms = core->now_ms;
+    if (rank->step_applied <= run->step)
+        return;
+    if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && run->step >= 0) {
+        if (run->stepped)
+            run->step_times_ms[run->n_step_times++ % STEP_TIMES_MAX] =
+                (core->now_ms - run->step_ms) / (rank->step_applied - run->step);
+        run->stepped = true;
+        run->failed_formations = 0;
+        run->n_pairs = 0;
+    }
+    run->step = rank->step_applied;
+    run->step_ms = core->now_ms;
+}
+
+/* ---- the restart budget ---- */
+
+void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what)
+{
+    if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
+        return;
+    run->restarts_used++;
+    run->refill_steps = 0;
+    run->changed = true;
+    dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_CRASH,
+                                                            .run = run->name,
+                                                            .generation = run->generation,
+                                                            .step = run->step,
+                                                            .text = what});
+    if (run->restarts_used <= run->spec.max_restarts)
+        return;
+    char text[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "%u crashes without enough progress between; the first: %.400s",
+                   run->restarts_used, run->error_ms >= 0 ? run->first_error : what);
+    dpt_rdzv_fail(core, run, text);
+}
+
+/* ---- losses ---- */
+
+void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
+{
+    bool stepped = run->stepped;
+    bool fell = run->plan.in_force; /* a generation falls once */
+    if (run->phase == DPT_RDZV_PREPARING || fell)
+        dpt_rdzv_prepare(core, run, false, cause);
+    if (!fell || cause->kind != CAUSE_COMM_ERROR)
+        return;
+    if (stepped) {
+        run->failed_formations = 0;
+        return;
+    }
+    /* Formations that fail one after another: pause longer and longer, and at last give up. */
+    run->failed_formations++;
+    unsigned shift =
+        run->failed_formations < PREPARE_SHIFT_MAX ? run->failed_formations : PREPARE_SHIFT_MAX;
+    run->plan_after_ms = core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
+    if (run->failed_formations > FREE_FAILED_FORMATIONS)
+        dpt_rdzv_count_crash(core, run, cause->text);
+}
+
+void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why)
+{
+    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+    bool member = false;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (dpt_rdzv_rank_is_member(run, &node->ranks[i]) &&
+            node->ranks[i].phase != DPT__RANK_PHASE__RANK_FINISHED)
+            member = true;
+    /* The generation may have ended before, by what its peers saw. */
+    int64_t noticed_ms = run->phase == DPT_RDZV_PREPARING && !run->soft &&
+                                 run->cause.kind == CAUSE_COMM_ERROR &&
+                                 run->phase_ms > node->heard_ms
+                             ? run->phase_ms
+                             : core->now_ms;
+    struct cause cause = dpt_rdzv_cause(CAUSE_NODE_LOST, noticed_ms - node->heard_ms,
+                                        "node %s lost: %s", node->id, why);
+    bool leaving = node->leaving;
+    if (!ended)
+        dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation, "%s", cause.text);
+    dpt_rdzv_remove(run, node, false);
+    run->changed = true;
+    if (ended || !member)
+        return;
+    if (run->error_ms < 0) {
+        run->error_ms = core->now_ms;
+        (void)snprintf(run->first_error, sizeof run->first_error, "%s", cause.text);
+    }
+    dpt_rdzv_member_lost(core, run, &cause);
+    if (!leaving)
+        dpt_rdzv_count_crash(core, run, cause.text);
+}
+
+/* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who
+ * does not quiesce. */
+static void check_stall(struct dpt_rdzv *core, struct run *run)
+{
+    bool computing = run->phase == DPT_RDZV_RUNNING ||
+                     (run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force);
+    if (!computing || !run->stepped)
+        return;
+    int64_t limit_ms = 10 * dpt_rdzv_median_step_ms(run);
+    if (limit_ms < run->timing.stall_ms)
+        limit_ms = run->timing.stall_ms;
+    int64_t still_ms = core->now_ms - run->step_ms;
+    if (still_ms <= limit_ms)
+        return;
+    struct cause cause =
+        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no step for %lld.%lld s",
+                       (long long)(still_ms / 1000), (long long)(still_ms % 1000 / 100));
+    dpt_rdzv_prepare(core, run, false, &cause);
+}
+
+/* Agents kill a rank that does not quiesce; a node that does not even manage that is lost. */
+static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const struct node *node)
+{
+    int64_t allowed_ms =
+        dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
+    if (run->phase != DPT_RDZV_PREPARING || run->soft || core->now_ms - run->phase_ms <= allowed_ms)
+        return false;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (node->ranks[i].asked == run->generation && dpt_rdzv_rank_is_alive(&node->ranks[i]) &&
+            !dpt_rdzv_has_quiesced(run, &node->ranks[i]))
+            return true;
+    return false;
+}
+
+void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run)
+{
+    check_stall(core, run);
+    for (size_t i = run->n_nodes; i-- > 0;) {
+        struct node *node = run->nodes[i];
+        int64_t silent_ms = core->now_ms - node->heard_ms;
+        char why[DPT_PROTO_NAME_BYTES];
+        if (node->broken_ms >= 0 && core->now_ms - node->broken_ms >= run->timing.grace_ms)
+            (void)snprintf(why, sizeof why, "connection broken");
+        else if (silent_ms > run->timing.lease_ms)
+            (void)snprintf(why, sizeof why, "silent for %lld.%lld s", (long long)(silent_ms / 1000),
+                           (long long)(silent_ms % 1000 / 100));
+        else if (is_overdue(core, run, node))
+            (void)snprintf(why, sizeof why, "did not quiesce in time");
+        else
+            continue;
+        dpt_rdzv_node_lost(core, run, node, why);
+        i = i < run->n_nodes ? i : run->n_nodes;
+    }
+}
+
+/* ---- pairs ---- */
+
+static bool has_pair(const struct pair *pairs, size_t n, struct pair pair)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pairs[i].a == pair.a && pairs[i].b == pair.b)
+            return true;
+    return false;
+}
+
+static size_t count_of(const struct pair *pairs, size_t n, uint64_t id_hash)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        count += pairs[i].a == id_hash || pairs[i].b == id_hash;
+    return count;
+}
+
+/* Which nodes could not reach which in the last formation, as their ranks suspect. */
+static size_t failed_pairs(const struct run *run, struct pair *ret_pairs)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct node *node = run->nodes[i];
+            const struct rank *rank = &node->ranks[k];
+            if (rank->failed_generation != run->plan.generation ||
+                !dpt_rdzv_rank_is_member(run, rank) || rank->suspect < 0 ||
+                (uint32_t)rank->suspect >= run->plan.world_size)
+                continue;
+            const struct node *other = run->plan.places[rank->suspect].node;
+            if (other == NULL || other == node)
+                continue; /* gone, which explains it */
+            struct pair pair = {node->id_hash, other->id_hash};
+            if (pair.a > pair.b)
+                pair = (struct pair){other->id_hash, node->id_hash};
+            if (n < PAIRS_MAX && !has_pair(ret_pairs, n, pair))
+                ret_pairs[n++] = pair;
+        }
+    return n;
+}
+
+static struct node *node_by_hash(const struct run *run, uint64_t id_hash)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i]->id_hash == id_hash)
+            return run->nodes[i];
+    return NULL;
+}
+
+void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run)
+{
+    if (run->plan.generation == 0 || run->pairs_generation == run->plan.generation)
+        return;
+    struct pair now[PAIRS_MAX];
+    size_t n = failed_pairs(run, now);
+    struct node *out = NULL;
+    size_t out_count = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!has_pair(run->pairs, run->n_pairs, now[i]))
+            continue;
+        struct node *pair[2] = {node_by_hash(run, now[i].a), node_by_hash(run, now[i].b)};
+        for (int k = 0; k < 2; k++) {
+            size_t count = pair[k] == NULL ? 0 : count_of(now, n, pair[k]->id_hash);
+            /* Equal: the later to join. */
+            if (count > out_count ||
+                (count > 0 && count == out_count && pair[k]->joined > out->joined)) {
+                out = pair[k];
+                out_count = count;
+            }
+        }
+    }
+    memcpy(run->pairs, now, n * sizeof now[0]);
+    run->n_pairs = n;
+    run->pairs_generation = run->plan.generation;
+    if (out == NULL)
+        return;
+    out->benched_until_ms = core->now_ms + run->timing.bench_ms;
+    run->n_pairs = 0;
+    dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
+                   "node %s failed two formations running with a peer: sits out for %lld s",
+                   out->id, (long long)(run->timing.bench_ms / 1000));
+}

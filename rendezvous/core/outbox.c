@@ -1,0 +1,135 @@
+/* The lists that one step hands out, and the memory behind them: chunks that are kept from step to
+ * step, so that a server at rest allocates nothing. */
+#include "rendezvous/core/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 64 * 1024, ALIGN = 16, KEPT_CHUNKS_MAX = 64 };
+
+struct chunk {
+    struct chunk *next;
+    size_t used, bytes;
+    _Alignas(ALIGN) unsigned char data[];
+};
+
+void dpt_outbox_reset(struct outbox *out)
+{
+    size_t kept = 0;
+    for (struct chunk **at = &out->chunks; *at != NULL;) {
+        struct chunk *chunk = *at;
+        chunk->used = 0;
+        if (++kept <= KEPT_CHUNKS_MAX) {
+            at = &chunk->next;
+        } else {
+            *at = chunk->next;
+            free(chunk);
+        }
+    }
+    out->n_sends = out->n_records = out->n_logs = 0;
+    out->no_memory = false;
+}
+
+void dpt_outbox_fini(struct outbox *out)
+{
+    while (out->chunks != NULL) {
+        struct chunk *next = out->chunks->next;
+        free(out->chunks);
+        out->chunks = next;
+    }
+    free(out->sends);
+    free(out->records);
+    free(out->logs);
+    *out = (struct outbox){0};
+}
+
+void *dpt_outbox_alloc(struct outbox *out, size_t bytes)
+{
+    size_t need = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    /* The last chunks may be free after a reset, so all are looked at; there are few. */
+    for (struct chunk *chunk = out->chunks; chunk != NULL; chunk = chunk->next)
+        if (chunk->bytes - chunk->used >= need) {
+            void *at = chunk->data + chunk->used;
+            chunk->used += need;
+            return memset(at, 0, need);
+        }
+    size_t size = need > CHUNK_BYTES ? need : CHUNK_BYTES;
+    struct chunk *chunk = malloc(sizeof *chunk + size);
+    if (chunk == NULL) {
+        out->no_memory = true;
+        return NULL;
+    }
+    *chunk = (struct chunk){.next = out->chunks, .used = need, .bytes = size};
+    out->chunks = chunk;
+    return memset(chunk->data, 0, need);
+}
+
+char *dpt_outbox_text(struct outbox *out, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *copy = dpt_outbox_alloc(out, bytes);
+    if (copy != NULL)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+/* Room for one more element in a list that doubles. */
+static bool grow(struct outbox *out, void **list, size_t n, size_t *max, size_t element_bytes)
+{
+    if (n < *max)
+        return true;
+    size_t wanted = *max == 0 ? 64 : 2 * *max;
+    void *bigger = realloc(*list, wanted * element_bytes);
+    if (bigger == NULL) {
+        out->no_memory = true;
+        return false;
+    }
+    *list = bigger;
+    *max = wanted;
+    return true;
+}
+
+void dpt_outbox_send(struct outbox *out, uint64_t conn, const Dpt__ServerState *message)
+{
+    void *list = out->sends;
+    if (message == NULL || !grow(out, &list, out->n_sends, &out->sends_max, sizeof *out->sends))
+        return;
+    out->sends = list;
+    out->sends[out->n_sends++] = (struct dpt_rdzv_send){.conn = conn, .message = message};
+}
+
+void dpt_outbox_record(struct outbox *out, const struct dpt_rdzv_record *record)
+{
+    void *list = out->records;
+    char *run = dpt_outbox_text(out, record->run);
+    char *text = dpt_outbox_text(out, record->text != NULL ? record->text : "");
+    if (run == NULL || text == NULL ||
+        !grow(out, &list, out->n_records, &out->records_max, sizeof *out->records))
+        return;
+    out->records = list;
+    struct dpt_rdzv_record *kept = &out->records[out->n_records++];
+    *kept = *record;
+    kept->run = run;
+    kept->text = text;
+}
+
+void dpt_outbox_log(struct outbox *out, enum dpt_log_level level, const char *run,
+                    uint64_t generation, const char *fmt, ...)
+{
+    char text[DPT_PROTO_TEXT_BYTES * 2];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    void *list = out->logs;
+    char *run_copy = dpt_outbox_text(out, run);
+    char *text_copy = dpt_outbox_text(out, text);
+    if (run_copy == NULL || text_copy == NULL ||
+        !grow(out, &list, out->n_logs, &out->logs_max, sizeof *out->logs))
+        return;
+    out->logs = list;
+    out->logs[out->n_logs++] = (struct dpt_rdzv_log_line){
+        .level = level, .run = run_copy, .generation = generation, .text = text_copy};
+}

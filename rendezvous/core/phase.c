@@ -1,0 +1,490 @@
+/* The phases of a run and what moves it from one to the next (diagram in core.h). */
+#include "rendezvous/core/internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TRANSITIONS_MAX = 8 }; /* in one step; a formation of ready ranks takes fewer */
+
+const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase)
+{
+    static const char *const names[DPT_RDZV_PHASE_COUNT] = {
+        "WAITING", "SETTLING", "PREPARING", "PLANNED", "RUNNING", "DRAINING", "DONE", "FAILED"};
+    return (unsigned)phase < DPT_RDZV_PHASE_COUNT ? names[phase] : "?";
+}
+
+const char *dpt_rdzv_cause_name(enum cause_kind kind)
+{
+    static const char *const names[CAUSE_COUNT] = {"start",          "joined",     "left",
+                                                   "server_restart", "comm_error", "stalled",
+                                                   "rank_lost",      "node_lost"};
+    return (unsigned)kind < CAUSE_COUNT ? names[kind] : "?";
+}
+
+struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
+{
+    struct cause cause = {.kind = kind, .detect_ms = detect_ms < 0 ? 0 : detect_ms};
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(cause.text, sizeof cause.text, fmt, ap);
+    va_end(ap);
+    return cause;
+}
+
+/* ---- what ranks and nodes are good for ---- */
+
+bool dpt_rdzv_rank_is_alive(const struct rank *rank)
+{
+    return rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_STARTING &&
+           rank->phase != DPT__RANK_PHASE__RANK_DEAD;
+}
+
+bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank)
+{
+    return run->plan.generation != 0 && rank->plan_generation == run->plan.generation;
+}
+
+bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank)
+{
+    return rank->phase == DPT__RANK_PHASE__RANK_QUIESCED && rank->generation == run->generation;
+}
+
+bool dpt_rdzv_is_benched(const struct dpt_rdzv *core, const struct node *node)
+{
+    return node->benched_until_ms > core->now_ms;
+}
+
+uint32_t dpt_rdzv_min_nodes(const struct run *run)
+{
+    for (size_t i = 0; run->final_step >= 0 && i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
+            if (run->nodes[i]->ranks[k].step_applied == run->final_step)
+                return 1;
+    return run->spec.min_nodes;
+}
+
+/* All of a node's ranks can be asked, or some can and the others have had their time to start. */
+static bool node_is_ready(const struct dpt_rdzv *core, const struct run *run, struct node *node)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        alive += dpt_rdzv_rank_is_alive(&node->ranks[i]);
+    if (alive == 0 || alive == node->n_ranks) {
+        node->ready_since_ms = -1;
+        return alive > 0;
+    }
+    if (node->ready_since_ms < 0)
+        node->ready_since_ms = core->now_ms;
+    return core->now_ms - node->ready_since_ms >= run->timing.timeout_ms;
+}
+
+static uint32_t ready_nodes(const struct dpt_rdzv *core, struct run *run)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        n += node_is_ready(core, run, run->nodes[i]) && !run->nodes[i]->leaving;
+    return n;
+}
+
+static bool node_is_member(const struct run *run, const struct node *node)
+{
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (dpt_rdzv_rank_is_member(run, &node->ranks[i]))
+            return true;
+    return false;
+}
+
+/* ---- transitions ---- */
+
+static void enter(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase phase)
+{
+    run->phase = phase;
+    run->phase_ms = core->now_ms;
+    run->changed = true;
+}
+
+void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const struct cause *cause)
+{
+    if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
+        return;
+    bool forming = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED;
+    if (!forming || cause->kind > run->cause.kind)
+        run->cause = *cause;
+    if (!soft)
+        run->plan.in_force = false; /* no more grants: its ranks are being taken apart */
+    if (run->phase == DPT_RDZV_PREPARING) {
+        if (!soft && run->soft) {
+            run->soft = false;
+            enter(core, run, DPT_RDZV_PREPARING);
+            dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                           "generation %llu is formed at once: %s",
+                           (unsigned long long)run->generation, cause->text);
+        }
+        return;
+    }
+    if (run->generation_high > run->generation)
+        run->generation = run->generation_high;
+    run->generation++;
+    run->soft = soft && run->plan.in_force;
+    run->adopt_until_ms = -1;
+    enter(core, run, DPT_RDZV_PREPARING);
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
+            if (dpt_rdzv_rank_is_alive(&run->nodes[i]->ranks[k]))
+                run->nodes[i]->ranks[k].asked = run->generation;
+    dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GENERATION,
+                                                            .run = run->name,
+                                                            .generation = run->generation,
+                                                            .step = -1,
+                                                            .text = cause->text});
+    dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                   "forming generation %llu%s: %s", (unsigned long long)run->generation,
+                   run->soft ? " at the next step boundary" : "", cause->text);
+}
+
+static void end(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase phase, const char *text)
+{
+    run->plan.in_force = false;
+    (void)snprintf(run->end_text, sizeof run->end_text, "%s", text);
+    enter(core, run, phase);
+    dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_END,
+                                                            .run = run->name,
+                                                            .generation = run->generation,
+                                                            .step = run->step,
+                                                            .text = text});
+}
+
+void dpt_rdzv_fail(struct dpt_rdzv *core, struct run *run, const char *text)
+{
+    if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
+        return;
+    end(core, run, DPT_RDZV_FAILED, text);
+    dpt_outbox_log(&core->out, DPT_LOG_ERROR, run->name, run->generation, "run failed: %s", text);
+}
+
+static void done(struct dpt_rdzv *core, struct run *run)
+{
+    end(core, run, DPT_RDZV_DONE, "");
+    dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                   "run done after %lld steps in %llu generations", (long long)run->final_step,
+                   (unsigned long long)run->generation);
+}
+
+/* Those who hold no place that is in force may go when they want to. */
+static void release_leaving(struct dpt_rdzv *core, struct run *run)
+{
+    for (size_t i = run->n_nodes; i-- > 0;) {
+        struct node *node = run->nodes[i];
+        if (node->leaving && !(run->plan.in_force && node_is_member(run, node)))
+            dpt_rdzv_release(core, run, node);
+    }
+}
+
+/* ---- WAITING, SETTLING ---- */
+
+/* Agents of an earlier server: when every rank of one plan is here and running, nothing need be
+ * formed; when that cannot come true, or not all came back within a lease, form anew. */
+static void adopt(struct dpt_rdzv *core, struct run *run)
+{
+    const struct node *first = NULL;
+    bool broken = false, differ = false;
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *node = run->nodes[i];
+        if (node->generation == 0)
+            continue; /* a newcomer */
+        differ = differ || node->generation != run->generation_high;
+        if (first == NULL && node->plan_digest[0] != '\0')
+            first = node;
+        for (uint32_t k = 0; k < node->n_ranks; k++) {
+            const struct rank *rank = &node->ranks[k];
+            broken = broken || rank->failed_generation == run->generation_high ||
+                     rank->phase == DPT__RANK_PHASE__RANK_READY ||
+                     (rank->phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+                      rank->generation == run->generation_high);
+        }
+    }
+    if (!broken && !differ && first != NULL &&
+        dpt_rdzv_adopt_plan(core, run, run->generation_high, first->plan_digest,
+                            first->plan_world)) {
+        run->adopt_until_ms = -1;
+        enter(core, run, DPT_RDZV_RUNNING);
+        dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                       "adopted generation %llu of an earlier server, world %u",
+                       (unsigned long long)run->generation, run->plan.world_size);
+        return;
+    }
+    if (!broken && core->now_ms < run->adopt_until_ms)
+        return;
+    /* Who has not come back yet may hold the newest state: none is planned without it before its
+       lease is over. */
+    run->plan_after_ms = run->adopt_until_ms;
+    struct cause cause =
+        dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "the server was restarted and the generation %s",
+                       broken ? "had ended" : "was not whole any more");
+    dpt_rdzv_prepare(core, run, false, &cause);
+}
+
+static void waiting(struct dpt_rdzv *core, struct run *run)
+{
+    if (run->adopt_until_ms >= 0) {
+        adopt(core, run);
+        return;
+    }
+    release_leaving(core, run);
+    if (ready_nodes(core, run) < dpt_rdzv_min_nodes(run))
+        return;
+    if (run->generation == 0) {
+        enter(core, run, DPT_RDZV_SETTLING);
+        return;
+    }
+    struct cause cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
+    dpt_rdzv_prepare(core, run, false, &cause);
+}
+
+/* End of the last call. Nodes of an earlier server are given a full lease to come back, unless
+ * the run is full anyway; nodes that are starting their ranks are given one timeout. */
+static int64_t last_call_ms(const struct dpt_rdzv *core, struct run *run)
+{
+    int64_t until = run->phase_ms + run->timing.last_call_ms;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (!node_is_ready(core, run, run->nodes[i]))
+            until = run->phase_ms + run->timing.timeout_ms;
+    int64_t hold = core->start_ms + run->timing.lease_ms;
+    return until > hold ? until : hold;
+}
+
+static void settling(struct dpt_rdzv *core, struct run *run)
+{
+    release_leaving(core, run);
+    uint32_t ready = ready_nodes(core, run);
+    if (ready < run->spec.min_nodes) {
+        enter(core, run, DPT_RDZV_WAITING);
+        return;
+    }
+    if (ready < run->spec.max_nodes && core->now_ms < last_call_ms(core, run))
+        return;
+    struct cause cause = dpt_rdzv_cause(CAUSE_START, 0, "start");
+    dpt_rdzv_prepare(core, run, false, &cause);
+}
+
+/* ---- FORMING ---- */
+
+/* All steps are done and nobody is left who would have to finish. */
+static bool all_finished(const struct run *run)
+{
+    bool any = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct rank *rank = &run->nodes[i]->ranks[k];
+            if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
+                any = true;
+            else if (dpt_rdzv_rank_is_alive(rank) && dpt_rdzv_rank_is_member(run, rank))
+                return false;
+        }
+    return any;
+}
+
+static bool all_reported(const struct run *run)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct rank *rank = &run->nodes[i]->ranks[k];
+            if (rank->asked == run->generation && dpt_rdzv_rank_is_alive(rank) &&
+                !dpt_rdzv_has_quiesced(run, rank))
+                return false;
+        }
+    return true;
+}
+
+static void preparing(struct dpt_rdzv *core, struct run *run)
+{
+    if (all_finished(run)) {
+        done(core, run);
+        return;
+    }
+    if (!all_reported(run) || core->now_ms < run->plan_after_ms)
+        return;
+    dpt_rdzv_judge_pairs(core, run);
+    if (!dpt_rdzv_make_plan(core, run)) {
+        run->plan.in_force = false;
+        dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
+                       "fewer than %u nodes: waiting for more, state is kept",
+                       dpt_rdzv_min_nodes(run));
+        enter(core, run, DPT_RDZV_WAITING);
+        return;
+    }
+    enter(core, run, DPT_RDZV_PLANNED);
+    dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_PLAN,
+                                                            .run = run->name,
+                                                            .generation = run->generation,
+                                                            .step = run->plan.resume_step,
+                                                            .text = run->plan.digest});
+    dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                   "plan of generation %llu: world %u on %u nodes, from step %lld (%s)",
+                   (unsigned long long)run->generation, run->plan.world_size, run->plan.n_nodes,
+                   (long long)run->plan.resume_step, run->cause.text);
+}
+
+static const struct rank *rank_of(const struct place *place)
+{
+    if (place->node == NULL || place->local_rank >= place->node->n_ranks ||
+        place->node->ranks[place->local_rank].spawn != place->spawn)
+        return NULL;
+    return &place->node->ranks[place->local_rank];
+}
+
+static void planned(struct dpt_rdzv *core, struct run *run)
+{
+    release_leaving(core, run);
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct rank *rank = rank_of(&run->plan.places[i]);
+        if (rank == NULL || rank->phase != DPT__RANK_PHASE__RANK_READY ||
+            rank->generation != run->generation)
+            return;
+    }
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct place *place = &run->plan.places[i];
+        place->node->ranks[place->local_rank].run_generation = run->generation;
+    }
+    run->run_generation = run->generation;
+    run->stepped = false;
+    run->step_ms = core->now_ms;
+    enter(core, run, DPT_RDZV_RUNNING);
+    dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                   "generation %llu runs, world %u, from step %lld",
+                   (unsigned long long)run->generation, run->plan.world_size,
+                   (long long)run->plan.resume_step);
+}
+
+/* ---- RUNNING, DRAINING ---- */
+
+/* A node with a rank that could enter the world now; NULL: none. */
+static const struct node *joiner(const struct dpt_rdzv *core, struct run *run)
+{
+    uint32_t member_nodes = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        member_nodes += node_is_member(run, run->nodes[i]);
+    if (run->plan.world_size >= run->spec.max_world)
+        return NULL;
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        struct node *node = run->nodes[i];
+        if (node->leaving || dpt_rdzv_is_benched(core, node) ||
+            (!node_is_member(run, node) && member_nodes >= run->spec.max_nodes) ||
+            !node_is_ready(core, run, node))
+            continue;
+        for (uint32_t k = 0; k < node->n_ranks; k++)
+            if (dpt_rdzv_rank_is_alive(&node->ranks[k]) &&
+                !dpt_rdzv_rank_is_member(run, &node->ranks[k]))
+                return node;
+    }
+    return NULL;
+}
+
+/* A rank that computes in a generation which is not in force: its node comes from an earlier
+ * server and was not there when this one formed its first. */
+static const struct node *foreigner(const struct run *run)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct rank *rank = &run->nodes[i]->ranks[k];
+            if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING && !dpt_rdzv_rank_is_member(run, rank))
+                return run->nodes[i];
+        }
+    return NULL;
+}
+
+static void running(struct dpt_rdzv *core, struct run *run)
+{
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct rank *rank = rank_of(&run->plan.places[i]);
+        if (rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_FINISHED) {
+            run->final_step = rank->step_applied;
+            enter(core, run, DPT_RDZV_DRAINING);
+            return;
+        }
+    }
+    release_leaving(core, run);
+    const struct node *node = foreigner(run);
+    if (node != NULL) {
+        struct cause cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0,
+                                            "node %s trains by an earlier server", node->id);
+        dpt_rdzv_prepare(core, run, false, &cause);
+        return;
+    }
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i]->leaving) {
+            struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "node %s leaves", run->nodes[i]->id);
+            dpt_rdzv_prepare(core, run, true, &cause);
+            return;
+        }
+    node = joiner(core, run);
+    if (node != NULL) {
+        struct cause cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "node %s joined", node->id);
+        dpt_rdzv_prepare(core, run, true, &cause);
+    }
+}
+
+static void draining(struct dpt_rdzv *core, struct run *run)
+{
+    release_leaving(core, run);
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct rank *rank = rank_of(&run->plan.places[i]);
+        if (rank != NULL && rank->phase != DPT__RANK_PHASE__RANK_FINISHED &&
+            rank->phase != DPT__RANK_PHASE__RANK_DEAD)
+            return;
+    }
+    done(core, run);
+}
+
+void dpt_rdzv_advance(struct dpt_rdzv *core, struct run *run)
+{
+    for (int i = 0; i < TRANSITIONS_MAX; i++) {
+        enum dpt_rdzv_phase phase = run->phase;
+        switch (phase) {
+        case DPT_RDZV_WAITING:
+            waiting(core, run);
+            break;
+        case DPT_RDZV_SETTLING:
+            settling(core, run);
+            break;
+        case DPT_RDZV_PREPARING:
+            preparing(core, run);
+            break;
+        case DPT_RDZV_PLANNED:
+            planned(core, run);
+            break;
+        case DPT_RDZV_RUNNING:
+            running(core, run);
+            break;
+        case DPT_RDZV_DRAINING:
+            draining(core, run);
+            break;
+        default:
+            break;
+        }
+        if (run->phase == phase)
+            return;
+    }
+}
+
+static void sooner(int64_t *due_ms, int64_t at_ms)
+{
+    if (at_ms < *due_ms)
+        *due_ms = at_ms;
+}
+
+int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run)
+{
+    /* What is not worth an entry here is looked at once a heartbeat. */
+    int64_t due_ms = core->now_ms + run->timing.heartbeat_ms;
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *node = run->nodes[i];
+        sooner(&due_ms, node->heard_ms + run->timing.lease_ms + 1);
+        if (node->broken_ms >= 0)
+            sooner(&due_ms, node->broken_ms + run->timing.grace_ms);
+    }
+    if (run->phase == DPT_RDZV_PREPARING && run->plan_after_ms > core->now_ms)
+        sooner(&due_ms, run->plan_after_ms);
+    return due_ms > core->now_ms ? due_ms : core->now_ms + 1;
+}

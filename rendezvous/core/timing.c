@@ -1,0 +1,52 @@
+#include "rendezvous/core/timing.h"
+
+#include "rendezvous/proto/message.h"
+
+#include <stdio.h>
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+struct dpt_timing dpt_timing_from(int64_t timeout_ms)
+{
+    int64_t t = clamp(timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN, DPT_PROTO_TIMEOUT_MS_MAX);
+    struct dpt_timing timing = {
+        .timeout_ms = t,
+        .heartbeat_ms = clamp(t / 50, 10, 200),
+        .grace_ms = clamp(t / 20, 10, 250),
+        /* Below the timeout by what the news needs on its way, so that "found within the timeout"
+           holds for what the user sees. */
+        .lease_ms = t - t / 10,
+        /* write_ms + gap_ms < lease_ms: see docs/membership.md, "Who may write". */
+        .write_ms = t / 2,
+        .gap_ms = t / 4,
+        .last_call_ms = t / 5,
+        .quiesce_ms = t,
+        .stall_ms = t,
+        .join_ms = 12 * t,
+        .drain_ms = 8000,
+        .exit_ms = clamp(t / 5, 50, 1000),
+        .respawn_ms = clamp(t / 50, 10, 200),
+        .respawn_max_ms = t,
+        .bench_ms = 6 * t,
+        .forget_ms = 2 * t,
+    };
+    return timing;
+}
+
+void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t text_bytes)
+{
+    (void)snprintf(
+        ret_text, text_bytes,
+        "timeout %lld ms: heartbeat %lld, grace %lld, lease %lld, write %lld, gap %lld, "
+        "last call %lld, quiesce %lld, stall %lld, join %lld, drain %lld, exit %lld, "
+        "respawn %lld to %lld, bench %lld, forget %lld",
+        (long long)timing->timeout_ms, (long long)timing->heartbeat_ms, (long long)timing->grace_ms,
+        (long long)timing->lease_ms, (long long)timing->write_ms, (long long)timing->gap_ms,
+        (long long)timing->last_call_ms, (long long)timing->quiesce_ms, (long long)timing->stall_ms,
+        (long long)timing->join_ms, (long long)timing->drain_ms, (long long)timing->exit_ms,
+        (long long)timing->respawn_ms, (long long)timing->respawn_max_ms,
+        (long long)timing->bench_ms, (long long)timing->forget_ms);
+}
