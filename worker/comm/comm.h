@@ -135,6 +135,16 @@ DPT_MUST_USE enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt
 DPT_MUST_USE enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op,
                                            int wait_ms, struct dpt_err *err);
 
+/* The same, but returns DPT_OK as soon as everything that `op` receives has arrived. Two ranks that
+ * lend to each other must wait with this: the SENDs of both are done only when both have freed. */
+DPT_MUST_USE enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op *op,
+                                                    int wait_ms, struct dpt_err *err);
+
+/* The same, but returns only when woken (DPT_INPROGRESS), at its deadline, or on failure: for an
+ * owner that has nothing to wait for but keeps its peers moving. */
+DPT_MUST_USE enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms,
+                                                 struct dpt_err *err);
+
 /* True when every RECV and LEND of `op` has arrived, though its SENDs may still be read by peers.
  * After a poll. */
 bool dpt_comm_op_received(const struct dpt_comm_op *op);

@@ -212,8 +212,25 @@ static int wait_until(int64_t now, int64_t end, int64_t deadline)
     return wait < 0 ? 0 : wait > INT32_MAX ? INT32_MAX : (int)wait;
 }
 
-static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
-                                  struct dpt_err *err)
+/* What a poll waits for, beside errors, its deadline and dpt_comm_wake. */
+enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_WOKEN };
+
+static bool reached(const struct dpt_comm *comm, const struct dpt_comm_op *op, enum until until,
+                    bool looked)
+{
+    switch (until) {
+    case UNTIL_DONE:
+        return op != NULL ? dpt_op_done(op) : looked && comm->ops_in_flight == 0;
+    case UNTIL_RECEIVED:
+        return dpt_comm_op_received(op);
+    case UNTIL_WOKEN:
+        break;
+    }
+    return false;
+}
+
+static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op, enum until until,
+                                  int wait_ms, struct dpt_err *err)
 {
     int64_t now = dpt_now_ms();
     const int64_t end = wait_ms < 0 ? INT64_MAX : now + wait_ms;
@@ -225,7 +242,7 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
         if (atomic_load_explicit(&comm->abort_asked, memory_order_acquire))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         DPT_TRY(move_dirty(comm, err));
-        if (op != NULL ? dpt_op_done(op) : looked && comm->ops_in_flight == 0)
+        if (reached(comm, op, until, looked))
             return DPT_OK;
         if (looked && atomic_exchange(&comm->wake_asked, false))
             return DPT_INPROGRESS;
@@ -239,17 +256,34 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
     }
 }
 
-enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
-                              struct dpt_err *err)
+static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, enum until until,
+                                 int wait_ms, struct dpt_err *err)
 {
     struct dpt_err failure = {0};
     enum dpt_status status = comm->status;
     if (status == DPT_OK && comm->sim != NULL)
         status = dpt_sim_call(comm, &failure);
     if (status == DPT_OK)
-        status = poll_until(comm, op, wait_ms, &failure);
+        status = poll_until(comm, op, until, wait_ms, &failure);
     comm->last_poll_ms = dpt_now_ms();
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return status;
     return dpt_comm_keep_failure(comm, status, &failure, err);
+}
+
+enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
+                              struct dpt_err *err)
+{
+    return poll_comm(comm, op, UNTIL_DONE, wait_ms, err);
+}
+
+enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
+                                       struct dpt_err *err)
+{
+    return poll_comm(comm, op, UNTIL_RECEIVED, wait_ms, err);
+}
+
+enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
+{
+    return poll_comm(comm, NULL, UNTIL_WOKEN, wait_ms, err);
 }

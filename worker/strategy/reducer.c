@@ -337,12 +337,11 @@ static enum dpt_status await_stage(struct dpt_reducer *r, struct dpt_comm *comm,
     struct dpt_comm_op *op = r->run[bucket].op[s];
     if (!op)
         return DPT_OK;
-    while (!dpt_comm_op_received(op)) {
-        enum dpt_status status = dpt_comm_poll(comm, op, -1, err);
-        if (status != DPT_OK && status != DPT_INPROGRESS)
-            return status;
-    }
-    return DPT_OK;
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll_received(comm, op, -1, err);
+    while (status == DPT_INPROGRESS);
+    return status;
 }
 
 static void sum_stage(struct dpt_reducer *r, int bucket, enum stage s)
@@ -385,10 +384,9 @@ static enum dpt_status finish_stage(struct dpt_reducer *r, struct dpt_comm *comm
 static enum dpt_status await_ready(struct dpt_reducer *r, struct dpt_comm *comm, int bucket,
                                    struct dpt_err *err)
 {
-    static struct dpt_comm_op *const everything = NULL;
     while (!atomic_load_explicit(&r->ready[bucket], memory_order_acquire)) {
-        enum dpt_status status = dpt_comm_poll(comm, everything, -1, err);
-        if (status != DPT_OK && status != DPT_INPROGRESS)
+        enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
+        if (status != DPT_INPROGRESS)
             return status;
     }
     return DPT_OK;
