@@ -78,7 +78,7 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
                         zmq_strerror(zmq_errno()));
     const char *colon = strrchr(bound, ':');
     DPT_ASSERT(colon != NULL);
-    int port = atoi(colon + 1);
+    int port = (int)strtol(colon + 1, NULL, 10); /* libzmq printed it */
     /* "localhost" is ::1 first on many machines; where there is no IPv6, 127.0.0.1 is enough. */
     if (options->address == NULL && !options->insecure && bind_one(router, "::1", port) != 0)
         dpt_log(DPT_LOG_DEBUG, "not listening on [::1]:%d: %s", port, zmq_strerror(zmq_errno()));

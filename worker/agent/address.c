@@ -106,7 +106,7 @@ static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES
         return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s' is not HOST:PORT", endpoint);
     memcpy(host, from, length);
     host[length] = '\0';
-    strcpy(port, colon + 1);
+    memcpy(port, colon + 1, strlen(colon + 1) + 1);
     return DPT_OK;
 }
 
@@ -115,7 +115,7 @@ static enum dpt_status split_endpoint(const char *endpoint, char host[HOST_BYTES
 static bool answers(const struct sockaddr_storage *address, const char *port)
 {
     struct sockaddr_storage target = *address;
-    in_port_t number = htons((uint16_t)atoi(port));
+    in_port_t number = htons((uint16_t)strtol(port, NULL, 10)); /* getaddrinfo took it */
     bool v4 = target.ss_family == AF_INET;
     if (v4)
         ((struct sockaddr_in *)&target)->sin_port = number;

@@ -106,7 +106,7 @@ static enum dpt_status make_dir_id(const char *dir, const char *path, struct dpt
     DPT_TRY(random_hex(16, id, err));
     int length = snprintf(own, sizeof own, "%s/%s.%s", dir, dir_id_name, id);
     DPT_ASSERT(length > 0 && (size_t)length < sizeof own);
-    strcat(id, "\n");
+    memcpy(id + DPT_DIR_ID_BYTES - 1, "\n", 2);
     int fd = open(own, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "create '%s'", own);

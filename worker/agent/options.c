@@ -139,7 +139,7 @@ static enum dpt_status take(const struct option_entry *entry, const char *value,
         if (options->n_allow == DPT_RANK_ALLOW_MAX)
             return dpt_fail(err, DPT_ECONFIG, "more than %d --allow-change", DPT_RANK_ALLOW_MAX);
         if (strlen(value) == 0 || strlen(value) >= DPT_CONFIG_NAME_BYTES)
-            return dpt_fail(err, DPT_ECONFIG, "--allow-change '%s' is not a key", value);
+            return dpt_fail(err, DPT_ECONFIG, "--allow-change '%.80s' is not a key", value);
         options->allow[options->n_allow++] = value;
         return DPT_OK;
     case OPTION_LOG_LEVEL:

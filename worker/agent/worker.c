@@ -212,7 +212,7 @@ static enum dpt_status run(struct worker *worker, int argc, char *const *argv, c
     }
     if (worker->options.node_id != NULL) {
         DPT_TRY(dpt_node_id_check(worker->options.node_id, err));
-        strcpy(worker->node_id, worker->options.node_id); /* checked: it fits */
+        memcpy(worker->node_id, worker->options.node_id, strlen(worker->options.node_id) + 1);
     } else {
         DPT_TRY(dpt_node_id_random(worker->node_id, err));
     }

@@ -1,0 +1,187 @@
+/* Files of ranks' output: what goes where, and what a node that may not write does with it. */
+#include "base/fs.h"
+#include "worker/agent/ranklog.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct fixture {
+    char dir[64], path[128];
+    int out[2];  /* what a rank prints */
+    int echo[2]; /* what the agent repeats */
+    struct dpt_rank_log log;
+};
+
+static void set_up(struct fixture *f)
+{
+    struct dpt_err err;
+    (void)snprintf(f->dir, sizeof f->dir, "/tmp/dpt-ranklog-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+    (void)snprintf(f->path, sizeof f->path, "%s/log/node-a/rank-2.log", f->dir);
+    assert_int_equal(pipe2(f->out, O_CLOEXEC | O_NONBLOCK), 0);
+    assert_int_equal(pipe2(f->echo, O_CLOEXEC | O_NONBLOCK), 0);
+    char log_dir[80];
+    (void)snprintf(log_dir, sizeof log_dir, "%s/log", f->dir);
+    assert_int_equal(dpt_rank_log_init(&f->log, log_dir, "a", 2, f->echo[1], &err), DPT_OK);
+}
+
+static void tear_down(struct fixture *f, bool may_write)
+{
+    struct dpt_err err;
+    dpt_rank_log_fini(&f->log, may_write);
+    for (int i = 0; i < 2; i++) {
+        if (f->out[i] >= 0)
+            close(f->out[i]);
+        close(f->echo[i]);
+    }
+    assert_int_equal(dpt_fs_remove_tree(f->dir, &err), DPT_OK);
+}
+
+static void print(const struct fixture *f, const char *text)
+{
+    assert_int_equal(write(f->out[1], text, strlen(text)), strlen(text));
+}
+
+static void expect_file(const struct fixture *f, const char *text)
+{
+    char *found;
+    size_t bytes;
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_read_file(f->path, 1 << 20, &found, &bytes, &err), DPT_OK);
+    assert_string_equal(found, text);
+    free(found);
+}
+
+static void expect_echo(const struct fixture *f, const char *text)
+{
+    char found[8192] = "";
+    ssize_t got = read(f->echo[0], found, sizeof found - 1);
+    assert_string_equal(got > 0 ? found : "", text);
+}
+
+#define INFO  "2026-01-02T03:04:05.678Z I dpt-worker node=a: fine\n"
+#define ERROR "2026-01-02T03:04:05.678Z E dpt-worker node=a rank=0: no such shard\n"
+
+static void test_lines(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    print(&f, INFO ERROR "Assertion failed\nhalf");
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], true));
+    expect_file(&f, INFO ERROR "Assertion failed\n");
+    expect_echo(&f, "[local rank 2] " ERROR "[local rank 2] Assertion failed\n");
+    assert_string_equal(f.log.last_error, "no such shard");
+    print(&f, " a line\n");
+    close(f.out[1]);
+    f.out[1] = -1;
+    assert_false(dpt_rank_log_read(&f.log, f.out[0], true));
+    expect_file(&f, INFO ERROR "Assertion failed\nhalf a line\n");
+    tear_down(&f, true);
+}
+
+static void test_held_back_then_written(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    print(&f, INFO);
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], false));
+    assert_false(dpt_fs_exists(f.path));
+    dpt_rank_log_release(&f.log);
+    expect_file(&f, INFO);
+    tear_down(&f, true);
+}
+
+static void test_discarded(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    print(&f, INFO "half");
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], false));
+    dpt_rank_log_discard(&f.log);
+    dpt_rank_log_release(&f.log);
+    dpt_rank_log_fini(&f.log, false);
+    assert_false(dpt_fs_exists(f.path));
+    tear_down(&f, false);
+}
+
+static void test_newest_is_kept(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    char line[128];
+    enum { LINES = 4000 };
+    for (int i = 0; i < LINES; i++) {
+        (void)snprintf(line, sizeof line, "2026-01-02T03:04:05.678Z I line %06d\n", i);
+        print(&f, line);
+        assert_true(dpt_rank_log_read(&f.log, f.out[0], false));
+    }
+    dpt_rank_log_release(&f.log);
+    char *found;
+    size_t bytes;
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_read_file(f.path, 1 << 20, &found, &bytes, &err), DPT_OK);
+    assert_true(bytes <= DPT_RANK_LOG_HELD_BYTES + 128);
+    assert_non_null(strstr(found, "line 003999\n"));
+    assert_null(strstr(found, "line 000000\n"));
+    assert_non_null(strstr(found, "bytes lost"));
+    free(found);
+    tear_down(&f, true);
+}
+
+static void test_long_line_is_cut(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up(&f);
+    char text[2 * DPT_RANK_LOG_LINE_BYTES + 2];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 2] = '\n';
+    text[sizeof text - 1] = '\0';
+    print(&f, text);
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], true));
+    expect_file(&f, text);
+    tear_down(&f, true);
+}
+
+/* The folder cannot be made: said once, and the rank's output does not stop the agent. */
+static void test_unwritable(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct dpt_err err;
+    char blocked[96];
+    set_up(&f);
+    (void)snprintf(blocked, sizeof blocked, "%s/log", f.dir);
+    assert_int_equal(dpt_fs_write_file_atomic(blocked, "a file", 6, &err), DPT_OK);
+    print(&f, INFO);
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], true));
+    assert_true(f.log.failed);
+    print(&f, INFO);
+    assert_true(dpt_rank_log_read(&f.log, f.out[0], true));
+    tear_down(&f, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_held_back_then_written),
+        cmocka_unit_test(test_discarded),
+        cmocka_unit_test(test_newest_is_kept),
+        cmocka_unit_test(test_long_line_is_cut),
+        cmocka_unit_test(test_unwritable),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
