@@ -1,0 +1,356 @@
+/* Token sources: what a sample is, both kinds of shards, the digest, and bad input. */
+#include "worker/data/data.h"
+
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SEQ = 8, MAGIC16 = 20240520, MAGIC32 = 20240801 };
+
+static char root[128];
+static struct dpt_err err;
+static struct dpt_config config;
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&config, 0, sizeof config);
+    config.seed = 42;
+    config.model.vocab = 50257;
+    config.train.seq_len = SEQ;
+    config.train.micro_batch = 2;
+    config.train.global_batch = 8;
+    (void)snprintf(root, sizeof root, "/tmp/dpt-data-test-XXXXXX");
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(root, NULL) == DPT_OK ? 0 : -1;
+}
+
+static void use(enum dpt_data_kind kind, const char *name)
+{
+    config.data.kind = kind;
+    (void)snprintf(config.data.train, sizeof config.data.train, "%s/%s", root, name);
+}
+
+static void write_file(const char *name, const void *data, size_t bytes)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    assert_int_equal(dpt_fs_write_file_atomic(path, data, bytes, &err), DPT_OK);
+}
+
+/* A shard whose token i is first + i; `bytes` < 0: as many as there should be. */
+static void write_shard(const char *name, int32_t magic, int32_t version, int32_t tokens, int width,
+                        uint32_t first, int64_t bytes)
+{
+    static uint8_t file[65536];
+    const size_t whole = 1024 + (size_t)tokens * (size_t)width;
+    assert_true(whole <= sizeof file);
+    memset(file, 0, sizeof file);
+    memcpy(file, &magic, 4);
+    memcpy(file + 4, &version, 4);
+    memcpy(file + 8, &tokens, 4);
+    for (int32_t i = 0; i < tokens; i++) {
+        const uint32_t token = first + (uint32_t)i;
+        memcpy(file + 1024 + (size_t)i * (size_t)width, &token, (size_t)width);
+    }
+    write_file(name, file, bytes < 0 ? whole : (size_t)bytes);
+}
+
+static struct dpt_data *open_data(void)
+{
+    struct dpt_data *data = NULL;
+    if (dpt_data_open(&config, &data, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return data;
+}
+
+static void expect_sample(const struct dpt_data *data, int64_t index, int32_t first)
+{
+    int32_t tokens[SEQ], targets[SEQ];
+    if (dpt_data_read(data, index, tokens, targets, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < SEQ; i++) {
+        assert_int_equal(tokens[i], first + i);
+        assert_int_equal(targets[i], first + i + 1);
+    }
+}
+
+/* One line that names the file (or the key) and says what is wrong. */
+static void expect_refusal(enum dpt_status status, const char *name, const char *why)
+{
+    struct dpt_data *data = NULL;
+    char hex[DPT_HASH_HEX_BYTES];
+    assert_int_equal(dpt_data_open(&config, &data, &err), status);
+    assert_null(data);
+    if (!strstr(err.text, name) || !strstr(err.text, why) || strchr(err.text, '\n'))
+        fail_msg("'%s' or '%s' is not in: %s", name, why, err.text);
+    assert_int_equal(dpt_data_digest(&config, hex, &err), status);
+}
+
+static void text_is_bytes(void **state)
+{
+    (void)state;
+    char text[3 * SEQ + 1]; /* three samples exactly */
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)(200 + i);
+    write_file("t.txt", text, sizeof text);
+    use(DPT_DATA_TEXT, "t.txt");
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_tokens(data), 3 * SEQ + 1);
+    assert_int_equal(dpt_data_samples(data), 3);
+    expect_sample(data, 0, 200);
+    expect_sample(data, 2, 200 + 2 * SEQ);
+    int32_t tokens[SEQ], targets[SEQ];
+    assert_int_equal(dpt_data_read(data, 3, tokens, targets, &err), DPT_EINVAL);
+    assert_int_equal(dpt_data_read(data, -1, tokens, targets, &err), DPT_EINVAL);
+    dpt_data_close(&data);
+    assert_null(data);
+    write_file("t.txt", text, sizeof text - 1); /* one byte less, one sample less */
+    data = open_data();
+    assert_int_equal(dpt_data_samples(data), 2);
+    dpt_data_close(&data);
+}
+
+/* Samples do not cross shards; shards too short for one give none; bytewise order of names. */
+static void shards_of_16_bits(void **state)
+{
+    (void)state;
+    write_shard("s_10.bin", MAGIC16, 1, 2 * SEQ + 3, 2, 10000, -1);
+    write_shard("s_1.bin", MAGIC16, 1, SEQ, 2, 1, -1);
+    write_shard("s_2.bin", MAGIC16, 1, SEQ + 1, 2, 20000, -1);
+    write_shard("s_3.bin", MAGIC16, 1, 0, 2, 0, -1);
+    write_shard("s_A.bin", MAGIC16, 1, 3 * SEQ, 2, 30000, -1);
+    write_shard("other.bin", 1, 1, 5, 2, 0, -1);
+    use(DPT_DATA_TOKENS, "s_*.bin");
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_tokens(data), 2 * SEQ + 3 + SEQ + SEQ + 1 + 3 * SEQ);
+    assert_int_equal(dpt_data_samples(data), 5);
+    expect_sample(data, 0, 10000); /* s_1 has none; s_10 is next bytewise */
+    expect_sample(data, 1, 10000 + SEQ);
+    expect_sample(data, 2, 20000);
+    expect_sample(data, 3, 30000);
+    expect_sample(data, 4, 30000 + SEQ);
+    dpt_data_close(&data);
+}
+
+static void shards_of_32_bits(void **state)
+{
+    (void)state;
+    config.model.vocab = 128256;
+    write_shard("l.bin", MAGIC32, 7, 2 * SEQ + 1, 4, 100000, -1);
+    use(DPT_DATA_TOKENS, "l.bin");
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_samples(data), 2);
+    expect_sample(data, 1, 100000 + SEQ);
+    dpt_data_close(&data);
+}
+
+static void long_samples(void **state)
+{
+    (void)state;
+    static uint8_t text[9001];
+    static int32_t tokens[9000], targets[9000];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (uint8_t)(i * i >> 3);
+    write_file("t.txt", text, sizeof text);
+    use(DPT_DATA_TEXT, "t.txt");
+    config.train.seq_len = 9000;
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_OK);
+    for (int i = 0; i < 9000; i++) {
+        assert_int_equal(tokens[i], text[i]);
+        assert_int_equal(targets[i], text[i + 1]);
+    }
+    dpt_data_close(&data);
+}
+
+static void bad_shards(void **state)
+{
+    (void)state;
+    use(DPT_DATA_TOKENS, "b.bin");
+    write_shard("b.bin", 7, 1, 100, 2, 0, -1);
+    expect_refusal(DPT_ECORRUPT, "/b.bin'", "its magic number is 7");
+    write_shard("b.bin", MAGIC16, 2, 100, 2, 0, -1);
+    expect_refusal(DPT_EVERSION, "/b.bin'", "has version 2, version 1 is read");
+    write_shard("b.bin", MAGIC32, 1, 100, 4, 0, -1);
+    expect_refusal(DPT_EVERSION, "/b.bin'", "has version 1, version 7 is read");
+    write_shard("b.bin", MAGIC16, 1, 100, 2, 0, 1024 + 199);
+    expect_refusal(DPT_ECORRUPT, "/b.bin' is truncated", "which is 1224 bytes, it has 1223");
+    write_shard("b.bin", MAGIC16, 1, 100, 2, 0, 1024);
+    expect_refusal(DPT_ECORRUPT, "/b.bin' is truncated", "it has 1024");
+    write_shard("b.bin", MAGIC16, 1, 100, 2, 0, 1023);
+    expect_refusal(DPT_ECORRUPT, "/b.bin'", "it has 1023 bytes, its header alone takes 1024");
+    write_shard("b.bin", MAGIC16, 1, 100, 2, 0, 0);
+    expect_refusal(DPT_ECORRUPT, "/b.bin'", "it has 0 bytes");
+    write_shard("b.bin", MAGIC16, 1, 100, 2, 0, 1024 + 201);
+    expect_refusal(DPT_ECORRUPT, "/b.bin' is damaged", "it has 1225");
+    write_shard("b.bin", MAGIC16, 1, -5, 2, 0, 2000);
+    expect_refusal(DPT_ECORRUPT, "/b.bin'", "4294967291 tokens");
+    write_shard("b.bin", MAGIC16, 1, 0, 2, 0, -1);
+    expect_refusal(DPT_ECONFIG, "/b.bin'", "has 0 tokens, one sample needs train.seq_len + 1 = 9");
+    write_shard("b.bin", MAGIC16, 1, SEQ, 2, 0, -1);
+    expect_refusal(DPT_ECONFIG, "/b.bin'", "has 8 tokens");
+}
+
+static void bad_paths(void **state)
+{
+    (void)state;
+    char folder[160];
+    use(DPT_DATA_TOKENS, "none_*.bin");
+    expect_refusal(DPT_ENOENT, "/none_*.bin'", "no file matches");
+    use(DPT_DATA_TOKENS, "none.bin");
+    expect_refusal(DPT_ENOENT, "/none.bin'", "no file matches");
+    use(DPT_DATA_TEXT, "none.txt");
+    expect_refusal(DPT_ENOENT, "/none.txt'", "No such file or directory");
+    (void)snprintf(folder, sizeof folder, "%s/folder", root);
+    assert_int_equal(mkdir(folder, 0777), 0);
+    use(DPT_DATA_TEXT, "folder");
+    expect_refusal(DPT_EIO, "/folder'", "no regular file");
+    (void)snprintf(folder, sizeof folder, "%s/pipe", root);
+    assert_int_equal(mkfifo(folder, 0666), 0);
+    use(DPT_DATA_TOKENS, "pip?");
+    expect_refusal(DPT_EIO, "/pipe'", "no regular file");
+    write_file("empty.txt", "", 0);
+    use(DPT_DATA_TEXT, "empty.txt");
+    expect_refusal(DPT_ECONFIG, "/empty.txt'", "has 0 tokens");
+    config.data.train[0] = '\0';
+    expect_refusal(DPT_ECONFIG, "data.train", "is empty");
+}
+
+static void bad_combinations(void **state)
+{
+    (void)state;
+    write_shard("m_1.bin", MAGIC16, 1, 100, 2, 0, -1);
+    write_shard("m_2.bin", MAGIC32, 7, 100, 4, 0, -1);
+    use(DPT_DATA_TOKENS, "m_*.bin");
+    expect_refusal(DPT_ECONFIG, "/m_2.bin'", "different kinds");
+    write_file("t.txt", "some text that is long enough", 29);
+    use(DPT_DATA_TEXT, "t.txt");
+    config.model.vocab = 255;
+    expect_refusal(DPT_ECONFIG, "model.vocab is 255", "set model.vocab: 256");
+    config.model.vocab = 256;
+    config.data.tokenizer = DPT_TOKENIZER_GPT2;
+    expect_refusal(DPT_EUNSUPPORTED, "data.tokenizer", "set data.tokenizer: bytes");
+}
+
+static void token_beyond_the_vocabulary(void **state)
+{
+    (void)state;
+    int32_t tokens[SEQ], targets[SEQ];
+    write_shard("v.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
+    use(DPT_DATA_TOKENS, "v.bin");
+    config.model.vocab = 100 + SEQ + 3;
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_read(data, 1, tokens, targets, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "token 11 of '"));
+    assert_non_null(strstr(err.text, "/v.bin' is 111, model.vocab is 111"));
+    dpt_data_close(&data);
+    config.model.vocab = 100 + SEQ; /* the last target of the first sample */
+    data = open_data();
+    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "token 8 of '"));
+    dpt_data_close(&data);
+}
+
+/* Truncated, replaced or removed under a running reader: an error, not a signal. */
+static void files_that_change(void **state)
+{
+    (void)state;
+    int32_t tokens[SEQ], targets[SEQ];
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/c.bin", root);
+    write_shard("c.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
+    use(DPT_DATA_TOKENS, "c.bin");
+    struct dpt_data *data = open_data();
+    expect_sample(data, 0, 100);
+    assert_int_equal(truncate(path, 1030), 0);
+    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "/c.bin' was changed while the run reads it"));
+    write_shard("c.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
+    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ENOENT);
+    assert_non_null(strstr(err.text, "/c.bin'"));
+    dpt_data_close(&data);
+}
+
+/* The content and how it is cut into shards count, names do not. */
+static void digest(void **state)
+{
+    (void)state;
+    char a[DPT_HASH_HEX_BYTES], b[DPT_HASH_HEX_BYTES];
+    write_shard("a_1.bin", MAGIC16, 1, 100, 2, 5, -1);
+    write_shard("a_2.bin", MAGIC16, 1, 50, 2, 7, -1);
+    write_shard("b_x.bin", MAGIC16, 1, 100, 2, 5, -1);
+    write_shard("b_y.bin", MAGIC16, 1, 50, 2, 7, -1);
+    write_shard("c_1.bin", MAGIC16, 1, 50, 2, 7, -1);
+    write_shard("c_2.bin", MAGIC16, 1, 100, 2, 5, -1);
+    use(DPT_DATA_TOKENS, "a_*.bin");
+    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    assert_int_equal(strlen(a), 32);
+    use(DPT_DATA_TOKENS, "b_*.bin");
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_equal(a, b);
+    use(DPT_DATA_TOKENS, "c_*.bin");
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_not_equal(a, b);
+    use(DPT_DATA_TOKENS, "a_1.bin");
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_not_equal(a, b);
+    write_shard("b_y.bin", MAGIC16, 1, 50, 2, 8, -1);
+    use(DPT_DATA_TOKENS, "b_*.bin");
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_not_equal(a, b);
+}
+
+/* Larger than the digest's blocks; the last byte counts. */
+static void digest_of_a_large_text(void **state)
+{
+    (void)state;
+    enum { BYTES = (1 << 20) * 2 + 17 };
+    char a[DPT_HASH_HEX_BYTES], b[DPT_HASH_HEX_BYTES];
+    char *text = calloc(1, BYTES);
+    write_file("t.txt", text, BYTES);
+    use(DPT_DATA_TEXT, "t.txt");
+    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    text[BYTES - 1] = 1;
+    write_file("t.txt", text, BYTES);
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_not_equal(a, b);
+    free(text);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(text_is_bytes),
+                                       TEST(shards_of_16_bits),
+                                       TEST(shards_of_32_bits),
+                                       TEST(long_samples),
+                                       TEST(bad_shards),
+                                       TEST(bad_paths),
+                                       TEST(bad_combinations),
+                                       TEST(token_beyond_the_vocabulary),
+                                       TEST(files_that_change),
+                                       TEST(digest),
+                                       TEST(digest_of_a_large_text)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,299 @@
+/* The loader: the order of samples is the sampler's at every split, restarts in flight, errors
+ * surface in their place, the thread ends promptly, and nothing is allocated between start and
+ * stop. */
+#include "worker/data/data.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "worker/plan/sampler.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { SEQ = 5, MICRO = 3, SLOTS = 7, SAMPLES = 61 };
+
+static char root[128], path[160];
+static struct dpt_err err;
+static struct dpt_config config;
+static struct dpt_data *data;
+
+static int setup(void **state)
+{
+    (void)state;
+    char text[SAMPLES * SEQ + 1];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = (char)(i * 37 ^ i >> 3);
+    memset(&config, 0, sizeof config);
+    config.seed = 42;
+    config.model.vocab = 256;
+    config.train.seq_len = SEQ;
+    config.train.micro_batch = MICRO;
+    config.train.global_batch = MICRO * SLOTS;
+    config.data.kind = DPT_DATA_TEXT;
+    (void)snprintf(root, sizeof root, "/tmp/dpt-loader-test-XXXXXX");
+    if (!mkdtemp(root))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/t.txt", root);
+    (void)snprintf(config.data.train, sizeof config.data.train, "%s", path);
+    return dpt_fs_write_file_atomic(path, text, sizeof text, &err) == DPT_OK &&
+                   dpt_data_open(&config, &data, &err) == DPT_OK
+               ? 0
+               : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    dpt_data_close(&data);
+    return dpt_fs_remove_tree(root, NULL) == DPT_OK ? 0 : -1;
+}
+
+static struct dpt_loader *make(void)
+{
+    struct dpt_loader *loader;
+    assert_int_equal(dpt_loader_create(&config, data, &loader, &err), DPT_OK);
+    return loader;
+}
+
+/* The batch of (step, slot), read straight by the definition. */
+static void expect_next(struct dpt_loader *loader, int64_t step, int slot)
+{
+    const int32_t *tokens, *targets;
+    if (dpt_loader_next(loader, step, slot, &tokens, &targets, &err) != DPT_OK)
+        fail_msg("step %d slot %d: %s", (int)step, slot, err.text);
+    for (int j = 0; j < MICRO; j++) {
+        int32_t expected[SEQ], expected_targets[SEQ];
+        const int64_t i = (step * SLOTS + slot) * MICRO + j;
+        const int64_t index = dpt_sample_index(config.seed, SAMPLES, i);
+        assert_int_equal(dpt_data_read(data, index, expected, expected_targets, &err), DPT_OK);
+        assert_memory_equal(tokens + j * SEQ, expected, sizeof expected);
+        assert_memory_equal(targets + j * SEQ, expected_targets, sizeof expected_targets);
+    }
+}
+
+static void order_is_the_samplers(void **state)
+{
+    (void)state;
+    static const int cuts[] = {0, 0, 3, 4, SLOTS};
+    assert_int_equal(dpt_data_samples(data), SAMPLES);
+    for (size_t rank = 0; rank + 1 < sizeof cuts / sizeof *cuts; rank++) {
+        if (cuts[rank] == cuts[rank + 1])
+            continue;
+        struct dpt_loader *loader = make();
+        dpt_loader_start(loader, 0, cuts[rank], cuts[rank + 1]);
+        for (int64_t step = 0; step < 20; step++) /* several epochs */
+            for (int slot = cuts[rank]; slot < cuts[rank + 1]; slot++)
+                expect_next(loader, step, slot);
+        dpt_loader_destroy(&loader);
+        assert_null(loader);
+    }
+}
+
+/* Each epoch has each sample once, whoever reads it. */
+static void each_sample_once_an_epoch(void **state)
+{
+    (void)state;
+    int seen[SAMPLES] = {0};
+    for (int64_t i = SAMPLES; i < 2 * SAMPLES; i++)
+        seen[dpt_sample_index(config.seed, SAMPLES, i)]++;
+    for (int i = 0; i < SAMPLES; i++)
+        assert_int_equal(seen[i], 1);
+}
+
+/* A re-formation at any moment: other slots, an earlier step, a later one, none at all. */
+static void restarts(void **state)
+{
+    (void)state;
+    struct dpt_loader *loader = make();
+    uint32_t x = 99;
+    for (int round = 0; round < 500; round++) {
+        x = x * 1664525u + 1013904223u;
+        const int64_t step = (x >> 8) % 50;
+        const int first = (int)(x >> 16) % SLOTS,
+                  end = first + 1 + (int)(x >> 20) % (SLOTS - first);
+        dpt_loader_start(loader, step, first, end);
+        const int n = (int)(x >> 26) % 23; /* more than the ring holds, less, none */
+        int64_t at_step = step;
+        int slot = first;
+        for (int i = 0; i < n; i++) {
+            expect_next(loader, at_step, slot);
+            if (++slot == end) {
+                slot = first;
+                at_step++;
+            }
+        }
+    }
+    dpt_loader_destroy(&loader);
+}
+
+/* What next returned stays as it is until the following next, restarts included. */
+static void held_batch_is_not_overwritten(void **state)
+{
+    (void)state;
+    struct dpt_loader *loader = make();
+    const int32_t *tokens, *targets;
+    int32_t copy[MICRO * SEQ], copy_targets[MICRO * SEQ];
+    dpt_loader_start(loader, 3, 0, SLOTS);
+    expect_next(loader, 3, 0);
+    assert_int_equal(dpt_loader_next(loader, 3, 1, &tokens, &targets, &err), DPT_OK);
+    memcpy(copy, tokens, sizeof copy);
+    memcpy(copy_targets, targets, sizeof copy_targets);
+    for (int i = 0; i < 200; i++)
+        dpt_loader_start(loader, i, 0, SLOTS);
+    assert_memory_equal(copy, tokens, sizeof copy);
+    assert_memory_equal(copy_targets, targets, sizeof copy_targets);
+    expect_next(loader, 199, 0);
+    dpt_loader_destroy(&loader);
+}
+
+static void wrong_order_is_refused(void **state)
+{
+    (void)state;
+    struct dpt_loader *loader = make();
+    const int32_t *tokens = NULL, *targets = NULL;
+    assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_EINVAL);
+    dpt_loader_start(loader, 5, 2, 4);
+    assert_int_equal(dpt_loader_next(loader, 5, 3, &tokens, &targets, &err), DPT_EINVAL);
+    assert_non_null(strstr(err.text, "stands at step 5 slot 2, not at step 5 slot 3"));
+    assert_int_equal(dpt_loader_next(loader, 4, 2, &tokens, &targets, &err), DPT_EINVAL);
+    assert_null(tokens);
+    expect_next(loader, 5, 2); /* nothing was consumed */
+    dpt_loader_start(loader, 5, 4, 4);
+    assert_int_equal(dpt_loader_next(loader, 5, 4, &tokens, &targets, &err), DPT_EINVAL);
+    assert_non_null(strstr(err.text, "idles"));
+    dpt_loader_destroy(&loader);
+}
+
+/* The reader's error comes after all that was read before it, comes again, and ends with a start.
+ */
+static void reader_errors(void **state)
+{
+    (void)state;
+    const int32_t *tokens, *targets;
+    struct dpt_loader *loader = make();
+    char hidden[192];
+    (void)snprintf(hidden, sizeof hidden, "%s.hidden", path);
+    assert_int_equal(rename(path, hidden), 0);
+    dpt_loader_start(loader, 0, 0, SLOTS);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_ENOENT);
+        assert_non_null(strstr(err.text, "t.txt'"));
+    }
+    assert_int_equal(rename(hidden, path), 0);
+    dpt_loader_start(loader, 0, 0, SLOTS);
+    expect_next(loader, 0, 0);
+    expect_next(loader, 0, 1);
+    /* Now in mid-flight: what was read ahead is good, then the error. */
+    assert_int_equal(rename(path, hidden), 0);
+    enum dpt_status status = DPT_OK;
+    int good = 0;
+    while (status == DPT_OK && good < 100) {
+        const int at = 2 + good;
+        status = dpt_loader_next(loader, at / SLOTS, at % SLOTS, &tokens, &targets, &err);
+        good += status == DPT_OK;
+    }
+    assert_int_equal(status, DPT_ENOENT);
+    assert_true(good <= 9);
+    dpt_loader_destroy(&loader);
+}
+
+/* At every moment: before any start, with a full ring, in mid-read, twice. */
+static void prompt_stop(void **state)
+{
+    (void)state;
+    struct dpt_loader *loader = NULL;
+    dpt_loader_destroy(&loader);
+    const int64_t start_ms = dpt_now_ms();
+    for (int i = 0; i < 300; i++) {
+        loader = make();
+        if (i % 3 > 0)
+            dpt_loader_start(loader, i, 0, SLOTS);
+        if (i % 3 > 1)
+            expect_next(loader, i, 0);
+        dpt_loader_destroy(&loader);
+    }
+    assert_true(dpt_now_ms() - start_ms < 20000);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static void no_allocation(void **state)
+{
+    (void)state;
+    skip(); /* the sanitizer's allocator does not count */
+}
+#else
+static void no_allocation(void **state)
+{
+    (void)state;
+    struct dpt_loader *loader = make();
+    const int32_t *tokens, *targets;
+    dpt_loader_start(loader, 0, 0, SLOTS);
+    assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_OK);
+    const struct mallinfo2 before = mallinfo2();
+    for (int i = 1; i < 100 * SLOTS; i++)
+        assert_int_equal(dpt_loader_next(loader, i / SLOTS, i % SLOTS, &tokens, &targets, &err),
+                         DPT_OK);
+    dpt_loader_start(loader, 0, 0, 3);
+    assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_OK);
+    const struct mallinfo2 after = mallinfo2();
+    assert_int_equal(before.arena, after.arena);
+    assert_int_equal(before.uordblks, after.uordblks);
+    assert_int_equal(before.hblks, after.hblks);
+    dpt_loader_destroy(&loader);
+}
+#endif
+
+/* Samples are read by several threads at once, as ranks as threads do. */
+static void *reading(void *ctx)
+{
+    int32_t tokens[SEQ], targets[SEQ];
+    struct dpt_err why;
+    for (int64_t i = 0; i < 500; i++)
+        if (dpt_data_read(ctx, i % SAMPLES, tokens, targets, &why) != DPT_OK)
+            return ctx;
+    return NULL;
+}
+
+static void many_readers(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    struct dpt_loader *loader = make();
+    dpt_loader_start(loader, 0, 0, SLOTS);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, reading, data), 0);
+    for (int i = 0; i < 10 * SLOTS; i++)
+        expect_next(loader, i / SLOTS, i % SLOTS);
+    for (int i = 0; i < 4; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    dpt_loader_destroy(&loader);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(order_is_the_samplers),
+                                       TEST(each_sample_once_an_epoch),
+                                       TEST(restarts),
+                                       TEST(held_batch_is_not_overwritten),
+                                       TEST(wrong_order_is_refused),
+                                       TEST(reader_errors),
+                                       TEST(prompt_stop),
+                                       TEST(no_allocation),
+                                       TEST(many_readers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
