@@ -284,7 +284,8 @@ static void show(struct loop *loop)
     else if (now_ms < view.write_until_ms)
         dpt_ranks_release_logs(&loop->ranks);
     loop->incarnation = view.incarnation;
-    loop->end.step = view.step;
+    if (view.step >= 0)
+        loop->end.step = view.step; /* the last there was, when its ranks are gone */
     loop->end.generation = view.generation;
     loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED;
     const struct dpt_node *node = loop->node;

@@ -19,19 +19,23 @@ static void say_no_server(const struct dpt_progress *progress, const struct dpt_
 }
 
 void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_agent_view *view,
-                       uint32_t min_nodes, char ret_line[DPT_PROGRESS_LINE_BYTES])
+                       uint32_t min_nodes, bool patient, char ret_line[DPT_PROGRESS_LINE_BYTES])
 {
     enum { BYTES = DPT_PROGRESS_LINE_BYTES };
     ret_line[0] = '\0';
     if (view->ended)
         return;
     if (!view->server_up) {
-        say_no_server(progress, view, ret_line);
+        if (progress->was_up || !patient)
+            say_no_server(progress, view, ret_line);
         return;
     }
     switch ((int)view->phase) {
     case DPT__SERVER_PHASE__SERVER_WAITING:
-        if (view->n_nodes > 0 && min_nodes > 0)
+        if (view->n_nodes > 0 && view->n_nodes >= min_nodes)
+            (void)snprintf(ret_line, BYTES, "%" PRIu32 " nodes are here; their ranks are starting",
+                           view->n_nodes);
+        else if (view->n_nodes > 0)
             (void)snprintf(ret_line, BYTES, "waiting for nodes: %" PRIu32 " of %" PRIu32 " at %s",
                            view->n_nodes, min_nodes, progress->endpoint);
         break;
@@ -83,13 +87,16 @@ void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_v
                          uint32_t min_nodes, int64_t steps, int64_t now_ms)
 {
     char line[DPT_PROGRESS_LINE_BYTES];
-    dpt_progress_line(progress, view, min_nodes, line);
+    if (progress->first_ms == 0)
+        progress->first_ms = now_ms;
+    bool patient = now_ms - progress->first_ms < DPT_PROGRESS_PATIENCE_MS;
+    dpt_progress_line(progress, view, min_nodes, patient, line);
     if (line[0] != '\0' && strcmp(line, progress->said) != 0) {
         fprintf(progress->out, "%s\n", line);
         fflush(progress->out);
         memcpy(progress->said, line, sizeof line);
     }
     progress->was_up = progress->was_up || view->server_up;
-    if (view->step >= 0)
+    if (view->step > 0)
         say_step(progress, view, steps, now_ms);
 }

@@ -9,7 +9,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { DPT_PROGRESS_STEP_EVERY_MS = 5000, DPT_PROGRESS_LINE_BYTES = 256 };
+enum {
+    DPT_PROGRESS_STEP_EVERY_MS = 5000,
+    DPT_PROGRESS_PATIENCE_MS = 300, /* a server that answers within this is not waited for aloud */
+    DPT_PROGRESS_LINE_BYTES = 256
+};
 
 /* What was said last. Zero-initialise all but `out`, `endpoint` and `source` (borrowed). */
 struct dpt_progress {
@@ -18,6 +22,7 @@ struct dpt_progress {
     const char *source;                 /* who named it: "--rdzv-endpoint", …, "the default" */
     char said[DPT_PROGRESS_LINE_BYTES]; /* last line of state */
     bool was_up;
+    int64_t first_ms; /* of the first update */
     int64_t step_said_ms, step_said;
 };
 
@@ -26,8 +31,9 @@ struct dpt_progress {
 void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_view *view,
                          uint32_t min_nodes, int64_t steps, int64_t now_ms);
 
-/* The state in one line, "" when there is nothing to say. Pure. */
+/* The state in one line, "" when there is nothing to say. Pure. Of a server that was never
+ * there it speaks only when `patient` is false. */
 void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_agent_view *view,
-                       uint32_t min_nodes, char ret_line[DPT_PROGRESS_LINE_BYTES]);
+                       uint32_t min_nodes, bool patient, char ret_line[DPT_PROGRESS_LINE_BYTES]);
 
 #endif
