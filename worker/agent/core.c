@@ -1,0 +1,281 @@
+/* Events in, actions and messages out: the outermost layer of the agent's machine. */
+#include "worker/agent/core.h"
+
+#include "worker/agent/core_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- small tools ---- */
+
+void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from)
+{
+    (void)snprintf(to, to_bytes, "%s", from);
+}
+
+bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt__RunSpec *to)
+{
+    char *digest = strdup(from->config_digest), *yaml = strdup(from->config_yaml);
+    char *user = strdup(from->user);
+    if (digest == NULL || yaml == NULL || user == NULL) {
+        free(digest);
+        free(yaml);
+        free(user);
+        agent->no_memory = true;
+        return false;
+    }
+    *to = *from;
+    to->base.n_unknown_fields = 0;
+    to->base.unknown_fields = NULL;
+    to->config_digest = digest;
+    to->config_yaml = yaml;
+    to->user = user;
+    return true;
+}
+
+void dpt_agent_free_spec(Dpt__RunSpec *spec)
+{
+    free(spec->config_digest);
+    free(spec->config_yaml);
+    free(spec->user);
+    *spec = (Dpt__RunSpec)DPT__RUN_SPEC__INIT;
+    spec->config_digest = spec->config_yaml = spec->user = NULL;
+}
+
+void dpt_agent_act(struct dpt_agent *agent, const struct dpt_agent_action *action)
+{
+    DPT_ASSERT(agent->n_actions < ACTIONS_MAX);
+    agent->actions[agent->n_actions++] = *action;
+}
+
+void dpt_agent_log(struct dpt_agent *agent, enum dpt_log_level level, const char *fmt, ...)
+{
+    if (agent->n_logs == LOG_LINES_MAX)
+        return;
+    char *text = agent->log_texts[agent->n_logs];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, LOG_TEXT_BYTES, fmt, ap);
+    va_end(ap);
+    agent->logs[agent->n_logs++] =
+        (struct dpt_agent_log_line){.level = level, .generation = agent->generation, .text = text};
+}
+
+/* ---- create, destroy ---- */
+
+enum dpt_status dpt_agent_create(const struct dpt_agent_options *options, struct dpt_agent **ret,
+                                 struct dpt_err *err)
+{
+    DPT_ASSERT(options->incarnation > 0);
+    struct dpt_agent *agent = calloc(1, sizeof *agent);
+    if (agent == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "node agent");
+    dpt_agent_copy_text(agent->run, sizeof agent->run, options->run);
+    dpt_agent_copy_text(agent->node, sizeof agent->node, options->node);
+    dpt_agent_copy_text(agent->software, sizeof agent->software, options->software);
+    agent->incarnation = options->incarnation;
+    agent->timing = dpt_timing_from(options->timeout_ms);
+    agent->now_ms = agent->deadline_ms = agent->beat_ms = agent->contact_ms = options->now_ms;
+    agent->drain_by_ms = agent->kill_at_ms = agent->give_up_ms = agent->fatal_by_ms = INT64_MAX;
+    agent->stage = STAGE_ASKING;
+    agent->grant_step = -1;
+    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
+        dpt_agent_rank_init(&agent->ranks[i], i);
+    *ret = agent;
+    return DPT_OK;
+}
+
+void dpt_agent_destroy(struct dpt_agent **agent)
+{
+    if (*agent == NULL)
+        return;
+    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
+        dpt_agent_rank_fini(&(*agent)->ranks[i]);
+    dpt_agent_drop_plan(*agent);
+    dpt_agent_free_spec(&(*agent)->spec);
+    dpt_agent_free_spec(&(*agent)->end_spec);
+    dpt_agent_free_spec(&(*agent)->configure_spec);
+    free(*agent);
+    *agent = NULL;
+}
+
+/* ---- time ---- */
+
+/* Who may write (docs/membership.md): ranks may write files for write_ms after the agent's last
+ * word. An agent whose loop stood still does not know whether it was expelled meanwhile, so it
+ * gives no more leave to write until the server has answered a message sent after the gap. Without
+ * such a gap it gives leave even while the server is away: then nobody can have expelled it who
+ * also forms a generation without it. */
+static void take_time(struct dpt_agent *agent, int64_t now_ms)
+{
+    DPT_ASSERT(now_ms >= agent->now_ms);
+    int64_t expected_ms = agent->deadline_ms > agent->now_ms ? agent->deadline_ms : agent->now_ms;
+    int64_t gap_ms = now_ms - expected_ms;
+    agent->now_ms = now_ms;
+    if (gap_ms <= agent->timing.gap_ms)
+        return;
+    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++) {
+        agent->ranks[i].heard_ms += gap_ms;
+        agent->ranks[i].asked_ms += gap_ms;
+    }
+    agent->contact_ms += gap_ms;
+    agent->tell_server = true;
+    if (agent->stage == STAGE_ENDING)
+        return;
+    agent->fenced = true;
+    agent->fence_counter = agent->counter;
+    dpt_agent_log(agent, DPT_LOG_WARN,
+                  "this node stood still for %lld ms; nothing is written until the server answers",
+                  (long long)gap_ms);
+}
+
+/* ---- configuration ---- */
+
+static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts *facts)
+{
+    DPT_ASSERT(facts->n_ranks >= 1 && facts->n_ranks <= DPT_PROTO_RANKS_MAX);
+    if (agent->configured || !dpt_agent_copy_spec(agent, facts->spec, &agent->spec))
+        return;
+    agent->n_ranks = facts->n_ranks;
+    dpt_agent_copy_text(agent->fingerprint, sizeof agent->fingerprint, facts->fingerprint);
+    dpt_agent_copy_text(agent->host, sizeof agent->host, facts->host);
+    dpt_agent_copy_text(agent->log_dir_id, sizeof agent->log_dir_id, facts->log_dir_id);
+    dpt_agent_copy_text(agent->checkpoint_dir_id, sizeof agent->checkpoint_dir_id,
+                        facts->checkpoint_dir_id);
+    dpt_agent_copy_text(agent->data_digest, sizeof agent->data_digest, facts->data_digest);
+    agent->timing = dpt_timing_from(facts->spec->timeout_ms);
+    agent->configured = true;
+    if (agent->stage == STAGE_ASKING)
+        agent->stage = STAGE_JOINING;
+    agent->tell_server = true;
+}
+
+/* ---- outputs ---- */
+
+static void sooner(int64_t *due_ms, int64_t at_ms)
+{
+    if (at_ms < *due_ms)
+        *due_ms = at_ms;
+}
+
+static int64_t next_deadline(const struct dpt_agent *agent)
+{
+    int64_t due_ms = agent->beat_ms;
+    sooner(&due_ms, agent->drain_by_ms);
+    sooner(&due_ms, agent->kill_at_ms);
+    sooner(&due_ms, agent->give_up_ms);
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_DOWN && agent->stage == STAGE_JOINED)
+            sooner(&due_ms, agent->ranks[i].respawn_at_ms);
+    return due_ms > agent->now_ms ? due_ms : agent->now_ms + 1;
+}
+
+static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_output *ret)
+{
+    if (!agent->fenced && agent->stage == STAGE_JOINED)
+        agent->write_until_ms = agent->now_ms + agent->timing.write_ms;
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_UP && (beat || agent->ranks[i].tell))
+            dpt_agent_tell_rank(agent, i);
+    bool speaks = agent->stage == STAGE_ASKING || agent->stage == STAGE_JOINING ||
+                  agent->stage == STAGE_JOINED || agent->goodbye;
+    *ret = (struct dpt_agent_output){
+        .actions = agent->actions,
+        .n_actions = agent->n_actions,
+        .to_server = speaks && (beat || agent->tell_server) ? dpt_agent_make_state(agent) : NULL,
+        .to_ranks = agent->sends,
+        .n_to_ranks = agent->n_sends,
+        .logs = agent->logs,
+        .n_logs = agent->n_logs,
+        .deadline_ms = next_deadline(agent),
+    };
+    agent->tell_server = agent->goodbye = false;
+}
+
+static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *event)
+{
+    switch (event->kind) {
+    case DPT_AGENT_EVENT_TICK:
+        dpt_agent_check_ranks(agent);
+        dpt_agent_check_stage(agent);
+        break;
+    case DPT_AGENT_EVENT_CONFIGURED:
+        on_configured(agent, event->facts);
+        break;
+    case DPT_AGENT_EVENT_SERVER_UP:
+        agent->server_up = agent->tell_server = true;
+        break;
+    case DPT_AGENT_EVENT_SERVER_DOWN:
+        agent->server_up = false;
+        break;
+    case DPT_AGENT_EVENT_SERVER_MESSAGE:
+        dpt_agent_on_server(agent, event->server_message);
+        break;
+    case DPT_AGENT_EVENT_RANK_MESSAGE:
+        dpt_agent_on_rank(agent, event->local_rank, event->spawn, event->rank_message);
+        break;
+    case DPT_AGENT_EVENT_RANK_EOF:
+        dpt_agent_on_rank_eof(agent, event->local_rank, event->spawn);
+        break;
+    case DPT_AGENT_EVENT_RANK_EXITED:
+        dpt_agent_on_rank_exited(agent, event->local_rank, event->spawn, event->exit_code,
+                                 event->text != NULL ? event->text : "");
+        break;
+    case DPT_AGENT_EVENT_SIGNAL:
+        dpt_agent_on_signal(agent);
+        break;
+    default:
+        DPT_ASSERT(false);
+    }
+    dpt_agent_settle_stage(agent);
+}
+
+enum dpt_status dpt_agent_step(struct dpt_agent *agent, const struct dpt_agent_event *event,
+                               struct dpt_agent_output *ret, struct dpt_err *err)
+{
+    agent->n_actions = agent->n_logs = agent->n_sends = 0;
+    if (agent->has_configure_spec)
+        dpt_agent_free_spec(&agent->configure_spec);
+    agent->has_configure_spec = false;
+    if (agent->stage == STAGE_ENDED) {
+        *ret = (struct dpt_agent_output){.deadline_ms = event->now_ms + agent->timing.timeout_ms};
+        return DPT_OK;
+    }
+    take_time(agent, event->now_ms);
+    bool beat = event->kind == DPT_AGENT_EVENT_TICK && agent->now_ms >= agent->beat_ms;
+    if (beat)
+        agent->beat_ms = agent->now_ms + agent->timing.heartbeat_ms;
+    dispatch(agent, event);
+    make_output(agent, beat, ret);
+    agent->deadline_ms = ret->deadline_ms;
+    if (agent->no_memory)
+        return dpt_fail(err, DPT_ENOMEM, "node agent");
+    return DPT_OK;
+}
+
+void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
+{
+    *ret = (struct dpt_agent_view){
+        .incarnation = agent->incarnation,
+        .generation = agent->generation,
+        .epoch = agent->epoch,
+        .phase = agent->phase,
+        .world_size = agent->plan != NULL ? agent->plan->world_size : 0,
+        .n_nodes = agent->n_nodes,
+        .step = dpt_agent_step_of(agent),
+        .server_up = agent->server_up,
+        .leaving = agent->leaving,
+        .ended = agent->stage == STAGE_ENDED,
+        .write_until_ms = agent->write_until_ms,
+        .timing = agent->timing,
+    };
+    if (agent->plan != NULL)
+        dpt_agent_copy_text(ret->plan_digest, sizeof ret->plan_digest, agent->plan->digest);
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        ret->tokens_per_s += agent->ranks[i].tokens_per_s;
+        if (agent->ranks[i].state.step_applied == ret->step)
+            ret->loss = agent->ranks[i].state.loss;
+    }
+}

@@ -1,0 +1,346 @@
+/* The rank processes of this node: when they are started, what they are told, and when they are
+ * given up. */
+#include "worker/agent/core_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void reset_state(struct agent_rank *rank, uint32_t local_rank)
+{
+    dpt__rank_state__init(&rank->state);
+    rank->state.local_rank = local_rank;
+    rank->state.spawn = rank->spawn;
+    rank->state.step_applied = rank->state.outcome_step = rank->state.checkpoint_step = -1;
+    rank->state.grant_step = -1;
+    rank->state.suspect = rank->state.plan_rank = -1;
+    free(rank->outcome);
+    rank->outcome = NULL;
+    rank->shm_addr[0] = rank->tcp_addr[0] = rank->text[0] = rank->weights_hash[0] = '\0';
+    rank->state.shm_addr = rank->shm_addr;
+    rank->state.tcp_addr = rank->tcp_addr;
+    rank->state.text = rank->text;
+    rank->state.weights_hash = rank->weights_hash;
+    rank->tokens_per_s = 0;
+    rank->step_ms_median = 0;
+    rank->asked_generation = 0;
+    rank->plan_rank = -1;
+}
+
+void dpt_agent_rank_init(struct agent_rank *rank, uint32_t local_rank)
+{
+    reset_state(rank, local_rank);
+    rank->life = LIFE_NONE;
+}
+
+void dpt_agent_rank_fini(struct agent_rank *rank)
+{
+    free(rank->outcome);
+    rank->outcome = NULL;
+}
+
+static bool is_ours(const struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn)
+{
+    return local_rank < agent->n_ranks && agent->ranks[local_rank].spawn == spawn &&
+           (agent->ranks[local_rank].life == LIFE_UP ||
+            agent->ranks[local_rank].life == LIFE_KILLED);
+}
+
+bool dpt_agent_has_processes(const struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_UP || agent->ranks[i].life == LIFE_KILLED)
+            return true;
+    return false;
+}
+
+bool dpt_agent_is_computing(const struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_UP &&
+            agent->ranks[i].state.phase == DPT__RANK_PHASE__RANK_RUNNING)
+            return true;
+    return false;
+}
+
+int64_t dpt_agent_step_of(const struct dpt_agent *agent)
+{
+    int64_t step = -1;
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_UP && agent->ranks[i].state.step_applied > step)
+            step = agent->ranks[i].state.step_applied;
+    return step;
+}
+
+/* ---- starting and killing ---- */
+
+static void spawn_rank(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    rank->spawn++;
+    reset_state(rank, local_rank);
+    rank->life = LIFE_UP;
+    rank->heard_ms = agent->now_ms;
+    rank->tell = true;
+    agent->tell_server = true;
+    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_SPAWN,
+                                                    .local_rank = local_rank,
+                                                    .spawn = rank->spawn,
+                                                    .incarnation = agent->incarnation});
+}
+
+void dpt_agent_spawn_ranks(struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_NONE || agent->ranks[i].life == LIFE_DOWN)
+            spawn_rank(agent, i);
+}
+
+static void kill_process(struct dpt_agent *agent, uint32_t local_rank)
+{
+    agent->ranks[local_rank].life = LIFE_KILLED;
+    dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_KILL,
+                                                    .local_rank = local_rank,
+                                                    .spawn = agent->ranks[local_rank].spawn});
+}
+
+void dpt_agent_kill_ranks(struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].life == LIFE_UP)
+            kill_process(agent, i);
+    agent->kill_sent = true;
+}
+
+/* ---- crashes ---- */
+
+static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char *text)
+{
+    if (agent->first_error[0] != '\0')
+        return;
+    agent->error_ms = agent->now_ms;
+    agent->error_step = dpt_agent_step_of(agent);
+    char line[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(line, sizeof line, "rank process %u: %.470s", local_rank, text);
+    dpt_agent_copy_text(agent->first_error, sizeof agent->first_error, line);
+}
+
+/* A process has ended by itself, or had to be ended. Its last words say more than its status. */
+static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    const struct dpt_timing *timing = &agent->timing;
+    bool finished = rank->state.phase == DPT__RANK_PHASE__RANK_FINISHED;
+    if (rank->text[0] == '\0')
+        dpt_agent_copy_text(rank->text, sizeof rank->text, how);
+    if (!finished) {
+        agent->crashes++;
+        note_error(agent, local_rank, rank->text);
+    }
+    rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
+    rank->plan_rank = -1;
+    rank->pause_ms = rank->pause_ms == 0 ? timing->respawn_ms : 2 * rank->pause_ms;
+    if (rank->pause_ms > timing->respawn_max_ms)
+        rank->pause_ms = timing->respawn_max_ms;
+    rank->respawn_at_ms = agent->now_ms + rank->pause_ms;
+    agent->tell_server = true;
+    dpt_agent_log(agent, finished ? DPT_LOG_DEBUG : DPT_LOG_WARN,
+                  "rank process %u (spawn %u) %s%s%s; starting it again in %lld ms", local_rank,
+                  rank->spawn, how,
+                  rank->text[0] != '\0' && strcmp(rank->text, how) != 0 ? ": " : "",
+                  strcmp(rank->text, how) != 0 ? rank->text : "", (long long)rank->pause_ms);
+}
+
+static void give_up(struct dpt_agent *agent, uint32_t local_rank, const char *why)
+{
+    crashed(agent, local_rank, why);
+    kill_process(agent, local_rank);
+}
+
+void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn)
+{
+    if (!is_ours(agent, local_rank, spawn) || agent->ranks[local_rank].life == LIFE_KILLED ||
+        agent->stage >= STAGE_RESETTING)
+        return; /* one that was told to exit closes its link before it is gone */
+    give_up(agent, local_rank, "closed its link");
+}
+
+void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
+                              int exit_code, const char *text)
+{
+    if (!is_ours(agent, local_rank, spawn))
+        return;
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    bool counted = rank->life == LIFE_KILLED;
+    rank->state.exit_code = exit_code;
+    if (rank->text[0] == '\0')
+        dpt_agent_copy_text(rank->text, sizeof rank->text, text);
+    if (!counted && agent->stage < STAGE_RESETTING) {
+        char how[DPT_PROTO_NAME_BYTES];
+        (void)snprintf(how, sizeof how,
+                       exit_code >= 0 ? "exited with status %d" : "was killed by signal %d",
+                       exit_code >= 0 ? exit_code : -exit_code);
+        crashed(agent, local_rank, how);
+    }
+    rank->life = LIFE_DOWN;
+    rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
+    agent->tell_server = true;
+}
+
+/* ---- what a rank says ---- */
+
+static bool is_news(const Dpt__RankState *old, const Dpt__RankState *new)
+{
+    return old->phase != new->phase || old->generation != new->generation ||
+           old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
+           old->busy != new->busy;
+}
+
+static void copy_state(struct dpt_agent *agent, struct agent_rank *rank, const Dpt__RankState *from)
+{
+    uint8_t *outcome = NULL;
+    if (from->phase == DPT__RANK_PHASE__RANK_QUIESCED && from->outcome.len > 0) {
+        outcome = malloc(from->outcome.len);
+        if (outcome == NULL) {
+            agent->no_memory = true;
+            return;
+        }
+        memcpy(outcome, from->outcome.data, from->outcome.len);
+    }
+    free(rank->outcome);
+    rank->outcome = outcome;
+    dpt_agent_copy_text(rank->shm_addr, sizeof rank->shm_addr, from->shm_addr);
+    dpt_agent_copy_text(rank->tcp_addr, sizeof rank->tcp_addr, from->tcp_addr);
+    dpt_agent_copy_text(rank->text, sizeof rank->text, from->text);
+    dpt_agent_copy_text(rank->weights_hash, sizeof rank->weights_hash, from->weights_hash);
+    rank->state = *from;
+    rank->state.base.n_unknown_fields = 0;
+    rank->state.base.unknown_fields = NULL;
+    rank->state.shm_addr = rank->shm_addr;
+    rank->state.tcp_addr = rank->tcp_addr;
+    rank->state.text = rank->text;
+    rank->state.weights_hash = rank->weights_hash;
+    rank->state.outcome = (ProtobufCBinaryData){outcome == NULL ? 0 : from->outcome.len, outcome};
+}
+
+void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
+                       const Dpt__RankToAgent *message)
+{
+    if (!is_ours(agent, local_rank, spawn) || agent->ranks[local_rank].life != LIFE_UP ||
+        message->state->phase == DPT__RANK_PHASE__RANK_DEAD)
+        return;
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    rank->heard_ms = agent->now_ms;
+    rank->tokens_per_s = message->tokens_per_s;
+    rank->step_ms_median = message->step_ms_median;
+    if (is_news(&rank->state, message->state)) {
+        agent->tell_server = true;
+        rank->tell = true;
+    }
+    copy_state(agent, rank, message->state);
+    if (agent->first_error[0] != '\0' && !agent->fatal &&
+        rank->state.step_applied >= agent->error_step + FORGIVEN_STEPS) {
+        agent->first_error[0] = '\0';
+        rank->pause_ms = 0;
+    }
+    if (!message->fatal || agent->fatal)
+        return;
+    agent->fatal = true;
+    agent->fatal_code = message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED;
+    agent->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
+    agent->first_error[0] = '\0'; /* this one ends the run, whatever came before */
+    note_error(agent, local_rank, rank->text[0] != '\0' ? rank->text : "fatal error");
+    agent->tell_server = true;
+    dpt_agent_log(agent, DPT_LOG_ERROR, "%s; the run ends", agent->first_error);
+}
+
+/* ---- what a rank is told ---- */
+
+void dpt_agent_tell_ranks(struct dpt_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        agent->ranks[i].tell = true;
+}
+
+static Dpt__RankCommand command_for(const struct dpt_agent *agent, const struct agent_rank *rank)
+{
+    if (agent->stage == STAGE_ENDING)
+        return DPT__RANK_COMMAND__COMMAND_EXIT;
+    if (rank->state.phase == DPT__RANK_PHASE__RANK_STARTING)
+        return DPT__RANK_COMMAND__COMMAND_STANDBY;
+    switch (agent->order) {
+    case ORDER_PREPARE_SOFT:
+        return DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT;
+    case ORDER_PREPARE:
+        return DPT__RANK_COMMAND__COMMAND_PREPARE;
+    case ORDER_PLAN:
+        return rank->plan_rank >= 0 ? DPT__RANK_COMMAND__COMMAND_PLAN
+                                    : DPT__RANK_COMMAND__COMMAND_STANDBY;
+    case ORDER_GO:
+        return rank->plan_rank >= 0 ? DPT__RANK_COMMAND__COMMAND_GO
+                                    : DPT__RANK_COMMAND__COMMAND_STANDBY;
+    default:
+        return DPT__RANK_COMMAND__COMMAND_STANDBY;
+    }
+}
+
+void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    Dpt__AgentToRank *message = &agent->to_rank[local_rank];
+    dpt__agent_to_rank__init(message);
+    message->command = command_for(agent, rank);
+    message->generation = agent->generation;
+    bool planned = message->command == DPT__RANK_COMMAND__COMMAND_PLAN ||
+                   message->command == DPT__RANK_COMMAND__COMMAND_GO;
+    /* A rank that has carried the plan out does not need it again. */
+    if (planned && (message->command == DPT__RANK_COMMAND__COMMAND_PLAN ||
+                    rank->state.generation != agent->generation))
+        message->plan = agent->plan;
+    message->lease_until_ms = agent->write_until_ms;
+    message->grant_step = agent->grant_step;
+    message->leaving = agent->leaving;
+    message->prepare_ms = agent->prepare_ms;
+    message->plan_ms = agent->plan_ms;
+    if (message->command == DPT__RANK_COMMAND__COMMAND_PREPARE &&
+        rank->asked_generation != agent->generation) {
+        rank->asked_generation = agent->generation;
+        rank->asked_ms = agent->now_ms;
+    }
+    rank->tell = false;
+    agent->sends[agent->n_sends++] =
+        (struct dpt_agent_send){.local_rank = local_rank, .spawn = rank->spawn, .message = message};
+}
+
+/* ---- judging, at TICK ---- */
+
+static void check_rank(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    const struct dpt_timing *timing = &agent->timing;
+    int64_t now_ms = agent->now_ms;
+    if (rank->life == LIFE_DOWN && now_ms >= rank->respawn_at_ms && !agent->leaving &&
+        !agent->fatal && agent->stage == STAGE_JOINED) {
+        spawn_rank(agent, local_rank);
+        return;
+    }
+    if (rank->life != LIFE_UP)
+        return;
+    int64_t quiesce_ms = timing->quiesce_ms > 2 * rank->step_ms_median ? timing->quiesce_ms
+                                                                       : 2 * rank->step_ms_median;
+    bool quiesced = rank->state.phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+                    rank->state.generation == agent->generation;
+    if (now_ms - rank->heard_ms > timing->lease_ms)
+        give_up(agent, local_rank, "was silent too long and is killed");
+    else if (agent->order == ORDER_PREPARE && rank->asked_generation == agent->generation &&
+             !quiesced && now_ms - rank->asked_ms > quiesce_ms)
+        give_up(agent, local_rank, "did not quiesce in time and is killed");
+}
+
+void dpt_agent_check_ranks(struct dpt_agent *agent)
+{
+    if (agent->stage >= STAGE_RESETTING)
+        return;
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        check_rank(agent, i);
+}

@@ -1,0 +1,287 @@
+/* What the server says, and what it is told. */
+#include "worker/agent/core_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void dpt_agent_drop_plan(struct dpt_agent *agent)
+{
+    if (agent->plan != NULL)
+        dpt__plan__free_unpacked(agent->plan, NULL);
+    agent->plan = NULL;
+    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
+        agent->ranks[i].plan_rank = -1;
+}
+
+/* ---- orders ---- */
+
+static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    uint64_t generation = message->stamp->generation;
+    bool newer = generation > agent->generation;
+    bool hardens =
+        generation == agent->generation && agent->order == ORDER_PREPARE_SOFT && !message->soft;
+    if (!newer && !hardens)
+        return;
+    agent->generation = generation;
+    agent->prepare_ms = agent->now_ms;
+    agent->order = message->soft ? ORDER_PREPARE_SOFT : ORDER_PREPARE;
+    if (!message->soft) {
+        agent->grant_step = -1;
+        dpt_agent_drop_plan(agent);
+    }
+    agent->tell_server = true;
+    dpt_agent_tell_ranks(agent);
+}
+
+static bool copy_plan(struct dpt_agent *agent, const Dpt__Plan *plan)
+{
+    size_t bytes = dpt__plan__get_packed_size(plan);
+    uint8_t *packed = malloc(bytes + 1);
+    Dpt__Plan *copy = NULL;
+    if (packed != NULL) {
+        (void)dpt__plan__pack(plan, packed);
+        copy = dpt__plan__unpack(NULL, bytes, packed);
+    }
+    free(packed);
+    if (copy == NULL) {
+        agent->no_memory = true;
+        return false;
+    }
+    dpt_agent_drop_plan(agent);
+    agent->plan = copy;
+    return true;
+}
+
+/* A plan names processes by the reports that it was made from: a process that has not reported
+ * for this generation is not meant. */
+static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    const Dpt__Plan *plan = message->plan;
+    bool prepared = agent->order == ORDER_PREPARE || agent->order == ORDER_PREPARE_SOFT;
+    if (plan == NULL || plan->generation != agent->generation ||
+        message->stamp->generation != agent->generation || !prepared || !copy_plan(agent, plan))
+        return;
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        int32_t local = plan->ranks[i]->local_rank;
+        if (local < 0 || (uint32_t)local >= agent->n_ranks)
+            continue;
+        struct agent_rank *rank = &agent->ranks[local];
+        if (rank->life == LIFE_UP && rank->state.phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+            rank->state.generation == agent->generation)
+            rank->plan_rank = (int32_t)plan->ranks[i]->rank;
+    }
+    agent->order = ORDER_PLAN;
+    agent->plan_ms = agent->now_ms;
+    agent->grant_step = -1;
+    agent->tell_server = true;
+    dpt_agent_tell_ranks(agent);
+}
+
+static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    if (message->stamp->generation != agent->generation || agent->order != ORDER_PLAN)
+        return;
+    agent->order = ORDER_GO;
+    agent->expulsions = 0;
+    dpt_agent_tell_ranks(agent);
+}
+
+static void take_spare(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    uint64_t generation = message->stamp->generation;
+    bool prepared = agent->order == ORDER_PREPARE || agent->order == ORDER_PREPARE_SOFT;
+    if (generation < agent->generation || (generation == agent->generation && !prepared))
+        return;
+    agent->generation = generation;
+    agent->order = ORDER_NONE;
+    agent->grant_step = -1;
+    dpt_agent_drop_plan(agent);
+    dpt_agent_tell_ranks(agent);
+}
+
+static void take_grant(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    bool runs = agent->order == ORDER_GO || agent->order == ORDER_PREPARE_SOFT;
+    if (!runs || message->grant_step <= agent->grant_step ||
+        message->stamp->generation != agent->generation)
+        return;
+    agent->grant_step = message->grant_step;
+    dpt_agent_tell_ranks(agent);
+}
+
+/* Ends that mean the same whether or not the server counts this incarnation in. */
+static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    switch (message->phase) {
+    case DPT__SERVER_PHASE__SERVER_DONE:
+    case DPT__SERVER_PHASE__SERVER_RELEASED:
+        dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
+        return true;
+    case DPT__SERVER_PHASE__SERVER_FAILED:
+        dpt_agent_end(agent, agent->fatal ? agent->fatal_code : DPT_EXIT_FAILED, false, NULL,
+                      "the run failed: %s", message->text);
+        return true;
+    case DPT__SERVER_PHASE__SERVER_EXPELLED:
+        dpt_agent_expelled(agent, message->text);
+        return true;
+    case DPT__SERVER_PHASE__SERVER_REFUSED:
+        dpt_agent_end(agent, DPT_EXIT_CONFIG, false, message->spec, "refused by the server: %s",
+                      message->text);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The server does not count this incarnation in (yet): it hands out the config, or asks for all. */
+static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    if (!agent->configured) {
+        if (agent->configure_asked)
+            return;
+        agent->configure_asked = true;
+        if (message->spec != NULL &&
+            dpt_agent_copy_spec(agent, message->spec, &agent->configure_spec))
+            agent->has_configure_spec = true;
+        dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_CONFIGURE,
+                                                        .spec = agent->has_configure_spec
+                                                                    ? &agent->configure_spec
+                                                                    : NULL});
+        return;
+    }
+    if (agent->spec_known)
+        agent->tell_server = true;
+    agent->spec_known = false;
+    agent->spec_counter = 0;
+}
+
+/* Newest word of the server that counts us in. False: stale. A message of another epoch is that of
+ * a restarted server if it has seen more of us than the old one had when it last spoke. */
+static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    if (message->stamp->epoch == agent->epoch) {
+        if (message->counter <= agent->server_counter)
+            return false;
+    } else {
+        if (agent->epoch != 0 && message->counter_seen <= agent->counter_seen)
+            return false;
+        if (agent->epoch != 0)
+            dpt_agent_log(agent, DPT_LOG_INFO, "the server was restarted and counts this node in");
+        agent->epoch = message->stamp->epoch;
+        agent->spec_known = false;
+    }
+    agent->server_counter = message->counter;
+    if (message->counter_seen > agent->counter_seen)
+        agent->counter_seen = message->counter_seen;
+    if (agent->spec_counter != 0 && message->counter_seen >= agent->spec_counter)
+        agent->spec_known = true;
+    if (agent->fenced && message->counter_seen > agent->fence_counter)
+        agent->fenced = false;
+    return true;
+}
+
+void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    const Dpt__Stamp *stamp = message->stamp;
+    if (agent->stage >= STAGE_RESETTING || strcmp(stamp->run, agent->run) != 0 ||
+        strcmp(stamp->node, agent->node) != 0 || stamp->incarnation != agent->incarnation)
+        return;
+    agent->contact_ms = agent->now_ms;
+    agent->heard_ever = true;
+    if (message->version != DPT_PROTO_VERSION) {
+        dpt_agent_end(agent, DPT_EXIT_CONFIG, false, NULL,
+                      "the server speaks protocol %u, this worker (%s) protocol %d: %s",
+                      message->version, agent->software, DPT_PROTO_VERSION, message->text);
+        return;
+    }
+    agent->n_nodes = message->n_nodes;
+    if (message->counter_seen == 0) {
+        if (!take_end(agent, message))
+            take_hello(agent, message);
+        return;
+    }
+    if (!take_counters(agent, message))
+        return;
+    agent->phase = message->phase;
+    if (take_end(agent, message))
+        return;
+    if (agent->stage == STAGE_JOINING) {
+        agent->stage = STAGE_JOINED;
+        dpt_agent_spawn_ranks(agent);
+    }
+    switch (message->phase) {
+    case DPT__SERVER_PHASE__SERVER_PREPARE:
+        take_prepare(agent, message);
+        break;
+    case DPT__SERVER_PHASE__SERVER_PLAN:
+        take_plan(agent, message);
+        break;
+    case DPT__SERVER_PHASE__SERVER_RUNNING:
+    case DPT__SERVER_PHASE__SERVER_DRAINING:
+        take_go(agent, message);
+        break;
+    case DPT__SERVER_PHASE__SERVER_SPARE:
+        take_spare(agent, message);
+        break;
+    default:
+        break; /* WAITING and SETTLING change nothing: what was quiesced stays so */
+    }
+    take_grant(agent, message);
+}
+
+/* ---- to the server ---- */
+
+static Dpt__RankState *rank_state(struct dpt_agent *agent, uint32_t local_rank)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    rank->state.local_rank = local_rank;
+    rank->state.spawn = rank->spawn;
+    rank->state.plan_rank = rank->plan_rank;
+    if (rank->life != LIFE_UP)
+        rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
+    return &rank->state;
+}
+
+const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
+{
+    Dpt__AgentState *state = &agent->to_server;
+    dpt__agent_state__init(state);
+    dpt__stamp__init(&agent->stamp);
+    agent->stamp.epoch = agent->epoch;
+    agent->stamp.run = agent->run;
+    agent->stamp.generation = agent->generation;
+    agent->stamp.node = agent->node;
+    agent->stamp.incarnation = agent->incarnation;
+    state->version = DPT_PROTO_VERSION;
+    state->software = agent->software;
+    state->stamp = &agent->stamp;
+    state->counter = ++agent->counter;
+    if (!agent->configured)
+        return state;
+    if (!agent->spec_known) {
+        state->spec = &agent->spec;
+        if (agent->spec_counter == 0)
+            agent->spec_counter = state->counter;
+    }
+    state->fingerprint = agent->fingerprint;
+    state->host = agent->host;
+    state->log_dir_id = agent->log_dir_id;
+    state->checkpoint_dir_id = agent->checkpoint_dir_id;
+    state->data_digest = agent->data_digest;
+    state->leaving = agent->leaving;
+    state->crashes = agent->crashes;
+    state->fatal = agent->fatal;
+    if (agent->first_error[0] != '\0') {
+        state->first_error = agent->first_error;
+        state->first_error_ms_ago = agent->now_ms - agent->error_ms;
+    }
+    if (agent->plan != NULL) {
+        state->plan_digest = agent->plan->digest;
+        state->plan_world = agent->plan->world_size;
+    }
+    state->ranks = agent->to_server_ranks;
+    for (uint32_t i = 0; i < agent->n_ranks && agent->ranks[i].spawn > 0; i++)
+        agent->to_server_ranks[state->n_ranks++] = rank_state(agent, i);
+    return state;
+}
