@@ -1,7 +1,5 @@
-/* Kernels over elements: GELU, dropout, sums, AdamW. */
+/* Kernels over elements: GELU, dropped sums, AdamW. */
 #include "kernels/cpu/simd/simd.h"
-
-#include "base/rng.h"
 
 void SIMD(gelu)(int64_t n, const float *x, float *y)
 {
@@ -43,22 +41,6 @@ void SIMD(fill)(int64_t n, float value, float *dst)
     FOR_LANES(j, count, n)
     {
         v_put(dst + j, count, v);
-    }
-}
-
-void SIMD(drop_factors)(int64_t n, const struct dpt_dropout *d, uint64_t first, float *ret)
-{
-    const uint32_t below = (uint32_t)((double)d->p * 4294967296.0);
-    const float keep = 1.0f / (1.0f - d->p);
-    uint32_t words[4];
-    uint64_t block = ~UINT64_C(0);
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = first + (uint64_t)i;
-        if (at / 4 != block) {
-            block = at / 4;
-            dpt_philox(d->key, block, words);
-        }
-        ret[i] = words[at % 4] >= below ? keep : 0.0f;
     }
 }
 

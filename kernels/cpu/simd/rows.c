@@ -21,20 +21,33 @@ void SIMD(tile_store)(const struct dpt_tile *t)
     }
 }
 
-/* Blocks of 16 x 16, so that each cache line of either side is used whole. */
+/* 4 rows of 16 columns. */
+INLINE void transpose_block(const float *src, int64_t ld, float *dst, int64_t ld_dst)
+{
+    v16 r[4];
+    for (int i = 0; i < 4; i++)
+        r[i] = v_load(src + i * ld);
+    v_transpose4(r);
+    for (int j = 0; j < 4; j++) {
+        v_store_quarter(dst + j * ld_dst, r[j], 0);
+        v_store_quarter(dst + (4 + j) * ld_dst, r[j], 1);
+        v_store_quarter(dst + (8 + j) * ld_dst, r[j], 2);
+        v_store_quarter(dst + (12 + j) * ld_dst, r[j], 3);
+    }
+}
+
+/* By strips of 16 columns: each line of src is read whole, and the 16 lines of dst being written
+ * stay in the cache. */
 void SIMD(transpose)(int64_t rows, int64_t cols, const float *src, int64_t ld, float *dst,
                      int64_t ld_dst)
 {
-    enum { BLOCK = 16 };
-    for (int64_t i0 = 0; i0 < rows; i0 += BLOCK) {
-        int64_t i1 = i0 + BLOCK < rows ? i0 + BLOCK : rows;
-        for (int64_t j0 = 0; j0 < cols; j0 += BLOCK) {
-            int64_t j1 = j0 + BLOCK < cols ? j0 + BLOCK : cols;
-            for (int64_t j = j0; j < j1; j++)
-                for (int64_t i = i0; i < i1; i++)
-                    dst[j * ld_dst + i] = src[i * ld + j];
-        }
-    }
+    int64_t whole_rows = rows / 4 * 4, whole_cols = cols / LANES * LANES;
+    for (int64_t j = 0; j < whole_cols; j += LANES)
+        for (int64_t i = 0; i < whole_rows; i += 4)
+            transpose_block(src + i * ld + j, ld, dst + j * ld_dst + i, ld_dst);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
+            dst[j * ld_dst + i] = src[i * ld + j];
 }
 
 void SIMD(column_sums)(int64_t rows, int64_t cols, const float *x, int64_t ld, bool accumulate,

@@ -1,0 +1,172 @@
+/* The lanes of lanes.h in plain C, for any machine: an array. The compiler may vectorise it; bits
+ * do not change. Included by lanes.h only. */
+#ifndef DPT_KERNELS_CPU_SIMD_LANES_PLAIN_H
+#define DPT_KERNELS_CPU_SIMD_LANES_PLAIN_H
+
+typedef struct {
+    float f[LANES];
+} v16;
+typedef struct {
+    uint32_t u[LANES]; /* 0 or 1 */
+} m16;
+
+#define EACH_LANE for (int i = 0; i < LANES; i++)
+
+INLINE v16 v_set(float x)
+{
+    v16 r;
+    EACH_LANE r.f[i] = x;
+    return r;
+}
+INLINE v16 v_load(const float *p)
+{
+    v16 r;
+    memcpy(r.f, p, sizeof r.f);
+    return r;
+}
+INLINE void v_store(float *p, v16 a)
+{
+    memcpy(p, a.f, sizeof a.f);
+}
+INLINE v16 v_load_part(const float *p, int64_t n, float fill)
+{
+    v16 r;
+    EACH_LANE r.f[i] = i < n ? p[i] : fill;
+    return r;
+}
+INLINE void v_store_part(float *p, int64_t n, v16 a)
+{
+    for (int64_t i = 0; i < n; i++)
+        p[i] = a.f[i];
+}
+INLINE v16 v_add(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] + b.f[i];
+    return a;
+}
+INLINE v16 v_sub(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] - b.f[i];
+    return a;
+}
+INLINE v16 v_mul(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] * b.f[i];
+    return a;
+}
+INLINE v16 v_div(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] / b.f[i];
+    return a;
+}
+INLINE v16 v_sqrt(v16 a)
+{
+    EACH_LANE a.f[i] = sqrtf(a.f[i]);
+    return a;
+}
+INLINE v16 v_fma(v16 a, v16 b, v16 c)
+{
+    EACH_LANE c.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
+    return c;
+}
+INLINE v16 v_max(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+INLINE v16 v_min(v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
+    return a;
+}
+INLINE m16 v_less(v16 a, v16 b)
+{
+    m16 r;
+    EACH_LANE r.u[i] = a.f[i] < b.f[i];
+    return r;
+}
+INLINE v16 v_select(m16 m, v16 a, v16 b)
+{
+    EACH_LANE a.f[i] = m.u[i] ? a.f[i] : b.f[i];
+    return a;
+}
+INLINE v16 v_exp2_of_magic(v16 t)
+{
+    uint32_t u[LANES];
+    memcpy(u, t.f, sizeof u);
+    EACH_LANE u[i] = (u[i] << 23) + 0x3f800000u;
+    memcpy(t.f, u, sizeof u);
+    return t;
+}
+typedef struct {
+    double d[LANES];
+} d16;
+INLINE d16 d_zero(void)
+{
+    d16 r;
+    EACH_LANE r.d[i] = 0.0;
+    return r;
+}
+INLINE d16 d_add_square(d16 acc, v16 x)
+{
+    /* The square of a float is exact in double, so this is the fma of the other two. */
+    EACH_LANE acc.d[i] += (double)x.f[i] * (double)x.f[i];
+    return acc;
+}
+INLINE void d_store(double *p, d16 a)
+{
+    memcpy(p, a.d, sizeof a.d);
+}
+
+typedef struct {
+    uint32_t u[LANES];
+} w16;
+INLINE w16 w_set(uint32_t x)
+{
+    w16 r;
+    EACH_LANE r.u[i] = x;
+    return r;
+}
+INLINE w16 w_load(const uint32_t *p)
+{
+    w16 r;
+    memcpy(r.u, p, sizeof r.u);
+    return r;
+}
+INLINE w16 w_add(w16 a, w16 b)
+{
+    EACH_LANE a.u[i] += b.u[i];
+    return a;
+}
+INLINE w16 w_xor(w16 a, w16 b)
+{
+    EACH_LANE a.u[i] ^= b.u[i];
+    return a;
+}
+INLINE void w_multiply(w16 a, w16 b, w16 *hi, w16 *lo)
+{
+    EACH_LANE
+    {
+        uint64_t product = (uint64_t)a.u[i] * b.u[i];
+        hi->u[i] = (uint32_t)(product >> 32);
+        lo->u[i] = (uint32_t)product;
+    }
+}
+INLINE v16 w_keep(w16 a, w16 b, v16 value)
+{
+    EACH_LANE value.f[i] = a.u[i] >= b.u[i] ? value.f[i] : 0.0f;
+    return value;
+}
+#define v_store_quarter(p, a, q) memcpy(p, (a).f + 4 * (q), 4 * sizeof(float))
+INLINE void v_transpose4(v16 r[4])
+{
+    for (int q = 0; q < LANES; q += 4)
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < i; j++) {
+                float kept = r[i].f[q + j];
+                r[i].f[q + j] = r[j].f[q + i];
+                r[j].f[q + i] = kept;
+            }
+}
+
+#endif
