@@ -1,0 +1,248 @@
+/* Ops over ranges: a range split at odd places gives the bits of the whole; what each computes is
+ * checked against a plain loop; dropout's mask is regenerated and has the right share of zeros;
+ * normal values are those of base/rng. */
+#include "tests/kernels/harness.h"
+
+#include "tests/kernels/ref.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 100003, CUTS = 6, BUFFERS = 4 };
+
+/* Ends of the parts: odd, unaligned, a single element, nothing. */
+static const int64_t cuts[CUTS] = {1, 1, 18, 32771, 77777, N};
+
+/* Runs one op over elements [first, first + n) of the buffers b[i] (already moved to `first`). */
+typedef void range_fn(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS]);
+
+static struct dpt_dropout mask(int64_t first)
+{
+    return (struct dpt_dropout){
+        .p = 0.3f, .key = dpt_rng_key(5, DPT_RNG_TEST, 9, 9, 9), .first = (uint64_t)first};
+}
+
+static void run_add(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    t->ops->add(t->stream, n, b[0], b[1], b[0]); /* in place */
+}
+
+static void run_fill(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    t->ops->fill(t->stream, n, 1.25f, b[0]);
+}
+
+static void run_copy(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    t->ops->copy(t->stream, (size_t)n * sizeof(float), b[1], b[0]);
+}
+
+static void run_normal(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    t->ops->fill_normal(t->stream, n, dpt_rng_key(1, DPT_RNG_INIT, 2, 0, 0), (uint64_t)first + 7,
+                        0.5f, 0.02f, b[0]);
+}
+
+static void run_gelu(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    t->ops->gelu_forward(t->stream, &(struct dpt_gelu){.n = n, .x = b[1], .out = b[0]});
+    t->ops->gelu_backward(t->stream,
+                          &(struct dpt_gelu){.n = n, .x = b[1], .dy = b[2], .out = b[2]});
+}
+
+static void run_residual(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    t->ops->residual(
+        t->stream,
+        &(struct dpt_residual){.n = n, .dropout = mask(first), .a = b[0], .b = b[1], .y = b[0]});
+    t->ops->dropout_backward(
+        t->stream,
+        &(struct dpt_dropout_backward){.n = n, .dropout = mask(first), .dy = b[2], .dx = b[2]});
+}
+
+static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    t->ops->adamw(t->stream, &(struct dpt_adamw){.n = n,
+                                                 .lr = 1e-3f,
+                                                 .beta1 = 0.9f,
+                                                 .beta2 = 0.95f,
+                                                 .eps = 1e-8f,
+                                                 .weight_decay = 0.1f,
+                                                 .bias1 = 0.1f,
+                                                 .bias2 = 0.05f,
+                                                 .grad_scale = 0.7f,
+                                                 .param = b[0],
+                                                 .m = b[1],
+                                                 .v = b[2],
+                                                 .grad = b[3]});
+}
+
+static void buffers_init(float *ret[BUFFERS])
+{
+    for (int i = 0; i < BUFFERS; i++) {
+        ret[i] = malloc(N * sizeof(float));
+        fill_random(ret[i], N, (uint64_t)i);
+    }
+    for (int i = 0; i < N; i++)
+        ret[2][i] = fabsf(ret[2][i]); /* AdamW's second moment */
+}
+
+static void test_split_ranges(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        range_fn *run;
+    } ranges[] = {{"add", run_add},    {"fill", run_fill},
+                  {"copy", run_copy},  {"fill_normal", run_normal},
+                  {"gelu", run_gelu},  {"residual", run_residual},
+                  {"adamw", run_adamw}};
+    struct test_stream t = test_stream_open(3);
+    for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
+        float *whole[BUFFERS], *parts[BUFFERS];
+        buffers_init(whole);
+        buffers_init(parts);
+        ranges[r].run(&t, 0, N, whole);
+        int64_t at = 0;
+        for (int c = 0; c < CUTS; at = cuts[c++]) {
+            float *const moved[BUFFERS] = {parts[0] + at, parts[1] + at, parts[2] + at,
+                                           parts[3] + at};
+            ranges[r].run(&t, at, cuts[c] - at, moved);
+        }
+        test_stream_check(&t);
+        for (int i = 0; i < BUFFERS; i++) {
+            if (memcmp(whole[i], parts[i], N * sizeof(float)) != 0)
+                fail_msg("%s: buffer %d changes when the range is split", ranges[r].name, i);
+            free(whole[i]);
+            free(parts[i]);
+        }
+    }
+    test_stream_close(&t);
+}
+
+static void test_plain_results(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    float *b[BUFFERS];
+    buffers_init(b);
+    float *sum = malloc(N * sizeof *sum);
+    t.ops->add(t.stream, N, b[0], b[1], sum);
+    for (int i = 0; i < N; i++)
+        assert_true(sum[i] == b[0][i] + b[1][i]);
+    t.ops->fill(t.stream, N, -2.5f, sum);
+    for (int i = 0; i < N; i++)
+        assert_true(sum[i] == -2.5f);
+    t.ops->copy(t.stream, N * sizeof(float) - 1, b[3], sum); /* odd bytes: the last one stays */
+    assert_memory_equal(sum, b[3], N * sizeof(float) - 1);
+    test_stream_check(&t);
+    free(sum);
+    for (int i = 0; i < BUFFERS; i++)
+        free(b[i]);
+    test_stream_close(&t);
+}
+
+static void test_normal_values(void **state)
+{
+    (void)state;
+    enum { M = 1001 };
+    struct test_stream t = test_stream_open(2);
+    struct dpt_rng_key key = dpt_rng_key(3, DPT_RNG_INIT, 4, 0, 0);
+    float x[M];
+    t.ops->fill_normal(t.stream, M, key, 5, 0.25f, 0.5f, x);
+    for (uint64_t i = 0; i < M; i++) {
+        float pair[2];
+        dpt_rng_normal_pair(key, (i + 5) & ~UINT64_C(1), pair);
+        assert_true(x[i] == 0.25f + 0.5f * pair[(i + 5) & 1]);
+    }
+    test_stream_close(&t);
+}
+
+static void test_sums_of_squares(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(3);
+    static const int64_t blocks[] = {1, 7, 16, 33, 1000, 65536, N, N + 5};
+    float *x = malloc(N * sizeof *x);
+    double *got = malloc((N + 1) * sizeof *got), *moved = malloc((N + 1) * sizeof *moved);
+    fill_random(x, N, 1);
+    for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
+        int64_t block = blocks[b], count = (N + block - 1) / block;
+        got[count] = -1.0;
+        t.ops->sumsq_blocks(t.stream, N, block, x, got);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t end = (i + 1) * block < N ? (i + 1) * block : N;
+            long double want = 0.0L;
+            for (int64_t e = i * block; e < end; e++)
+                want += (long double)x[e] * (long double)x[e];
+            assert_true(fabsl(want - (long double)got[i]) <= 1e-14L * want);
+            /* A block's bits are its own: starting the op there gives them again. */
+            t.ops->sumsq_blocks(t.stream, end - i * block, block, x + i * block, moved);
+            assert_memory_equal(moved, got + i, sizeof *got);
+            i += count > 1000 ? count / 100 : 0;
+        }
+        assert_true(got[count] == -1.0);
+    }
+    x[70] = INFINITY;
+    x[2000] = NAN;
+    t.ops->sumsq_blocks(t.stream, N, 1000, x, got);
+    assert_true(isinf(got[0]) && isfinite(got[1]) && isnan(got[2]));
+    free(x);
+    free(got);
+    free(moved);
+    test_stream_close(&t);
+}
+
+static void test_dropout_mask(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    const float p = 0.3f, keep = 1.0f / (1.0f - p);
+    float *one = malloc(N * sizeof *one), *y = malloc(N * sizeof *y), *dx = malloc(N * sizeof *dx);
+    float *zero = calloc(N, sizeof *zero);
+    for (int i = 0; i < N; i++)
+        one[i] = 1.0f;
+    /* Around the place where the counter's low word overflows, too. */
+    static const int64_t firsts[] = {0, 3, (INT64_C(4) << 32) - 50000};
+    for (int f = 0; f < 3; f++) {
+        struct dpt_dropout d = mask(firsts[f]);
+        int64_t kept = 0;
+        t.ops->residual(t.stream,
+                        &(struct dpt_residual){.n = N, .dropout = d, .a = zero, .b = one, .y = y});
+        t.ops->dropout_backward(
+            t.stream, &(struct dpt_dropout_backward){.n = N, .dropout = d, .dy = one, .dx = dx});
+        assert_memory_equal(y, dx, N * sizeof *y);
+        for (int i = 0; i < N; i++) {
+            assert_true(y[i] == (ref_drop(&d, i) > 0.0 ? keep : 0.0f));
+            kept += y[i] > 0.0f;
+        }
+        double sigma = sqrt(N * 0.3 * 0.7);
+        assert_true(fabs((double)kept - N * 0.7) < 5.0 * sigma);
+    }
+    free(one);
+    free(y);
+    free(dx);
+    free(zero);
+    test_stream_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split_ranges),  cmocka_unit_test(test_plain_results),
+        cmocka_unit_test(test_normal_values), cmocka_unit_test(test_sums_of_squares),
+        cmocka_unit_test(test_dropout_mask),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
