@@ -1,6 +1,6 @@
 /* A small model with known values, and checkpoints of it, for the tests of checkpoint/. */
-#ifndef TESTS_CHECKPOINT_FIXTURE_H
-#define TESTS_CHECKPOINT_FIXTURE_H
+#ifndef DPT_TESTS_CHECKPOINT_FIXTURE_H
+#define DPT_TESTS_CHECKPOINT_FIXTURE_H
 
 #include "checkpoint/checkpoint.h"
 

@@ -1,0 +1,143 @@
+"""Checkpoints from outside: by the published format with nothing but the standard library, by the `safetensors` package and by
+transformers' `from_pretrained` where those are installed, and through dpt-ckpt.
+
+Run by ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the programs.
+"""
+
+import json
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MAKE_GPT2, DPT_CKPT = os.environ["MAKE_GPT2"], os.environ["DPT_CKPT"]
+STEP = 12
+
+
+def ckpt(*args):
+    return subprocess.run([DPT_CKPT, *map(str, args)], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(params=[1, 3])
+def made(request, tmp_path):
+    """(folder of the step, weights hash)"""
+    done = subprocess.run([MAKE_GPT2, tmp_path, str(STEP), str(request.param)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / f"step-{STEP:08d}", done.stdout.strip()
+
+
+def read_safetensors(path):
+    """name → (shape, values), by the format's description alone."""
+    raw = path.read_bytes()
+    (n,) = struct.unpack_from("<Q", raw)
+    assert raw[8:9] == b"{"
+    header = json.loads(raw[8 : 8 + n])
+    assert header.pop("__metadata__") == {"format": "pt"}
+    data, at, tensors = raw[8 + n :], 0, {}
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        assert entry["dtype"] == "F32" and begin == at
+        tensors[name] = entry["shape"], struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+        at = end
+    assert at == len(data) and (8 + n) % 8 == 0
+    return tensors
+
+
+def test_format(made):
+    step, _ = made
+    index = json.loads((step / "model.safetensors.index.json").read_text())
+    n_values, order = 0, []
+    for file in sorted(set(index["weight_map"].values())):
+        for name, (shape, values) in read_safetensors(step / file).items():
+            assert index["weight_map"][name] == file
+            t = len(order)
+            assert values == tuple(t + i / 4096 for i in range(len(values))), name
+            n_values += len(values)
+            order.append(name)
+    assert set(order) == set(index["weight_map"]) and "lm_head.weight" not in order
+    assert order[0] == "transformer.wte.weight" and order[-1] == "transformer.ln_f.bias"
+    assert index["metadata"]["total_size"] == 4 * n_values
+    moments = {}
+    for file in sorted((step / "optimizer").glob("m-*.safetensors")):
+        moments.update(read_safetensors(file))
+    assert list(moments) == order
+    assert moments[order[5]][1][7] == -(5 + 7 / 4096)
+
+
+def test_safetensors_package(made):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    numpy = pytest.importorskip("numpy")
+    step, _ = made
+    n = 0
+    for file in sorted(step.glob("model-*.safetensors")):
+        loaded = safetensors.load_file(file)
+        for name, (shape, values) in read_safetensors(file).items():
+            assert loaded[name].dtype == numpy.float32 and list(loaded[name].shape) == shape
+            assert (loaded[name].ravel() == numpy.array(values, numpy.float32)).all()
+            n += 1
+    assert n == 28
+
+
+def test_from_pretrained(made):
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    step, _ = made
+    model, info = transformers.GPT2LMHeadModel.from_pretrained(step, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    state = model.state_dict()
+    for file in step.glob("model-*.safetensors"):
+        for name, (shape, values) in read_safetensors(file).items():
+            assert list(state[name].shape) == shape and state[name].ravel().tolist() == list(values), name
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_tool(made):
+    step, weights_hash = made
+    assert ckpt("hash", step).stdout.strip() == weights_hash
+    assert ckpt("hash", step.parent).stdout.strip() == weights_hash
+    assert ckpt("hash", f"{step}/").stdout.strip() == weights_hash
+    relative = subprocess.run([DPT_CKPT, "hash", step.name], cwd=step.parent, capture_output=True, text=True, timeout=60)
+    assert relative.stdout.strip() == weights_hash
+    listed = ckpt("list", step.parent)
+    assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  whole  ")
+    shown = ckpt("show", step)
+    assert shown.returncode == 0 and weights_hash in shown.stdout and "transformer.h.1.mlp.c_fc.weight" in shown.stdout
+    assert "parameters    22080" in shown.stdout
+    verified = ckpt("verify", step.parent)
+    assert verified.returncode == 0 and "every byte checked" in verified.stdout
+
+
+def test_tool_on_damage(made):
+    step, _ = made
+    victim = next(iter(sorted(step.glob("optimizer/v-*"))))
+    raw = bytearray(victim.read_bytes())
+    raw[-5] ^= 1
+    victim.write_bytes(raw)
+    verified = ckpt("verify", step)
+    assert verified.returncode == 1 and victim.name in verified.stderr and verified.stderr.count("\n") == 1
+    assert "block 0" in verified.stderr
+    victim.write_bytes(raw[:-1])
+    assert ckpt("hash", step).returncode == 1
+    assert ckpt("hash", step.parent).returncode == 1
+    listed = ckpt("list", step.parent)
+    assert "damaged: " in listed.stdout and victim.name in listed.stdout
+
+
+def test_tool_usage(tmp_path):
+    assert ckpt("--help").returncode == 0 and ckpt("--version").stdout.startswith("dpt-ckpt ")
+    for args in [(), ("hash",), ("frobnicate", tmp_path), ("list", tmp_path, "x"), ("-h",)]:
+        done = ckpt(*args)
+        assert done.returncode == 2 and "usage:" in done.stderr, args
+    assert ckpt("list", tmp_path).returncode == 0
+    for args in [("list", tmp_path / "absent"), ("hash", tmp_path), ("show", tmp_path / "step-00000001"), ("hash", "")]:
+        done = ckpt(*args)
+        assert done.returncode == 1 and done.stderr.startswith("dpt-ckpt: ") and done.stderr.count("\n") == 1, args
+
+
+def test_tool_full_output():
+    if not os.access("/dev/full", os.W_OK):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([DPT_CKPT, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=60).returncode == 1
