@@ -55,8 +55,8 @@ static void add_block(struct dpt_gpt2 *m, int layer)
     const struct dpt_param_rule residual = {true, DPT_INIT_NORMAL,
                                             (float)((double)INIT_STD / sqrt(2.0 * m->layers))};
     char prefix[32], unit[32];
-    snprintf(prefix, sizeof prefix, "transformer.h.%d.", layer);
-    snprintf(unit, sizeof unit, "h.%d", layer);
+    (void)snprintf(prefix, sizeof prefix, "transformer.h.%d.", layer);
+    (void)snprintf(unit, sizeof unit, "h.%d", layer);
     const int64_t c = m->c;
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, unit);

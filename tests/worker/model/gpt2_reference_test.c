@@ -1,6 +1,6 @@
 /* A tiny GPT-2 against what PyTorch recorded (reference.py): the first step's gradient of every
  * tensor, ten AdamW losses. */
-#include "rig.h"
+#include "tests/worker/model/rig.h"
 
 #include "base/cursor.h"
 #include "base/fs.h"
@@ -54,8 +54,8 @@ static void read_sizes(struct dpt_reader *reader, struct reference *ref)
                                            .n_embd = (int)u[2],
                                            .context = (int)u[3],
                                            .vocab = (int)u[4],
-                                           .b = u[5],
-                                           .t = u[6],
+                                           .b = (int)u[5],
+                                           .t = (int)u[6],
                                            .threads = 2});
     struct dpt_config *config = &ref->rig.config;
     config->train.steps = ref->steps;
@@ -215,7 +215,7 @@ static void ten_losses(void **state)
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "usage: %s reference.bin\n", argv[0]);
+        (void)fprintf(stderr, "usage: %s reference.bin\n", argv[0]);
         return 2;
     }
     reference_path = argv[1];

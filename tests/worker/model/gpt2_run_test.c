@@ -1,6 +1,6 @@
 /* GPT-2 on the CPU device: bits at every thread count, accumulation, announcements, slots side by
  * side, preparing mode. */
-#include "rig.h"
+#include "tests/worker/model/rig.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,12 +15,11 @@
 static struct dpt_err err;
 
 /* Odd in every size: tails everywhere. */
-static const struct rig_size ODD = {2, 3, 51, 37, 131, 3, 29, 0.0, 2};
+static const struct rig_size ODD = {2, 3, 51, 37, 131, 3, 29, 2, 0.0};
 
 static void copy_grad(const struct rig *rig, float **ret)
 {
-    *ret = malloc((size_t)rig->numel * sizeof(float));
-    assert_non_null(*ret);
+    *ret = rig_memory((size_t)rig->numel * sizeof(float));
     memcpy(*ret, rig->grad, (size_t)rig->numel * sizeof(float));
 }
 
@@ -38,8 +37,7 @@ static void same_bits(const struct rig_size *size)
         const size_t losses_bytes = (size_t)rig.n * sizeof(float);
         if (i == 0) {
             copy_grad(&rig, &grad);
-            losses = malloc(losses_bytes);
-            assert_non_null(losses);
+            losses = rig_memory(losses_bytes);
             memcpy(losses, rig.slot.losses, losses_bytes);
         } else {
             assert_memory_equal(losses, rig.slot.losses, losses_bytes);
@@ -65,7 +63,7 @@ static void threads_odd(void **state)
 static void threads_round(void **state)
 {
     (void)state;
-    same_bits(&(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0.1, 0});
+    same_bits(&(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0, 0.1});
 }
 
 /* Every tensor's gradient is overwritten (the rig starts it as NaN) and finite; padding is not
@@ -100,7 +98,7 @@ static void unused_positions(void **state)
     rig_open(&rig, &ODD);
     rig_run(&rig);
     const struct dpt_param *wpe = dpt_model_param(rig.model, 1);
-    for (int64_t i = ODD.t * ODD.n_embd; i < wpe->numel; i++)
+    for (int64_t i = (int64_t)ODD.t * ODD.n_embd; i < wpe->numel; i++)
         assert_true(rig.grad[wpe->offset + i] == 0.0f);
     rig_close(&rig);
 }
@@ -228,8 +226,7 @@ static void eval_is_train(void **state)
     struct rig rig;
     rig_open(&rig, &ODD);
     const double train = rig_run(&rig);
-    float *losses = malloc((size_t)rig.n * sizeof(float));
-    assert_non_null(losses);
+    float *losses = rig_memory((size_t)rig.n * sizeof(float));
     memcpy(losses, rig.slot.losses, (size_t)rig.n * sizeof(float));
     memset(rig.slot.losses, 0xff, (size_t)rig.n * sizeof(float));
     rig.slot.mode = DPT_MODE_EVAL;
@@ -248,9 +245,9 @@ static void extremes(void **state)
 {
     (void)state;
     static const struct rig_size sizes[] = {
-        {1, 1, 8, 4, 5, 1, 1, 0.0, 2},       {1, 1, 1, 1, 2, 1, 1, 0.0, 1},
-        {2, 3, 51, 37, 131, 1, 1, 0.0, 3},   {2, 3, 51, 37, 131, 2, 37, 0.0, 2},
-        {1, 2, 32, 257, 19, 1, 257, 0.0, 2},
+        {1, 1, 8, 4, 5, 1, 1, 2, 0.0},       {1, 1, 1, 1, 2, 1, 1, 1, 0.0},
+        {2, 3, 51, 37, 131, 1, 1, 3, 0.0},   {2, 3, 51, 37, 131, 2, 37, 2, 0.0},
+        {1, 2, 32, 257, 19, 1, 257, 2, 0.0},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct rig rig;
@@ -355,7 +352,7 @@ static void initial_weights(void **state)
 {
     (void)state;
     struct rig rig;
-    rig_open(&rig, &(struct rig_size){4, 3, 51, 37, 131, 1, 2, 0.0, 3});
+    rig_open(&rig, &(struct rig_size){4, 3, 51, 37, 131, 1, 2, 3, 0.0});
     memset(rig.flat, 0xff, (size_t)rig.numel * sizeof(float));
     dpt_model_init_weights(rig.model, rig.ops, rig.stream, 42, rig.flat);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
@@ -383,8 +380,7 @@ static void initial_weights(void **state)
             assert_true(fabs(sqrt(squares / n) / std - 1.0) < 5.0 / sqrt(2.0 * n));
         }
     }
-    float *again = malloc((size_t)rig.numel * sizeof(float));
-    assert_non_null(again);
+    float *again = rig_memory((size_t)rig.numel * sizeof(float));
     dpt_model_init_weights(rig.model, rig.ops, rig.stream, 43, again);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
     assert_memory_not_equal(again, rig.flat, 64);

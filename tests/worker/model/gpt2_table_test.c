@@ -19,7 +19,7 @@ static struct dpt_config sized(int layer, int head, int embd, int context, int v
 {
     static struct dpt_config config;
     memset(&config, 0, sizeof config);
-    strcpy(config.model.name, "gpt2");
+    (void)snprintf(config.model.name, sizeof config.model.name, "%s", "gpt2");
     config.model.n_layer = layer;
     config.model.n_head = head;
     config.model.n_embd = embd;
@@ -142,7 +142,7 @@ static void memory(void **state)
 {
     (void)state;
     struct dpt_model *model = make(12, 12, 768, 1024, 50257);
-    const size_t n = 4 * 64, c = 768;
+    const size_t n = 256, c = 768; /* 4 x 64 tokens */
     assert_int_equal(dpt_model_saved_bytes(model, 4, 64), 4 * n * (12 * (16 * c + 12 + 4) + 2 * c));
     assert_int_equal(dpt_model_scratch_bytes(model, 4, 64), 4 * n * (6 * c + 2));
     dpt_model_destroy(&model);
@@ -221,10 +221,10 @@ static void refused(void **state)
     config.model.dropout = NAN;
     refuse(config, "model.dropout");
     config = sized(2, 3, 48, 32, 67);
-    strcpy(config.model.name, "gpt3");
+    (void)snprintf(config.model.name, sizeof config.model.name, "%s", "gpt3");
     refuse(config, "gpt3");
     config = sized(2, 3, 48, 32, 67);
-    strcpy(config.model.init_from, "some/where");
+    (void)snprintf(config.model.init_from, sizeof config.model.init_from, "%s", "some/where");
     refuse(config, "model.init_from");
 }
 

@@ -1,11 +1,12 @@
 /* A small model with its memory (rig.h). */
-#include "rig.h"
+#include "tests/worker/model/rig.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +16,17 @@ enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5 };
 
 static struct dpt_err err;
 
+void *rig_memory(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (p == NULL)
+        abort();
+    return p;
+}
+
 static void *guarded(size_t bytes)
 {
-    uint8_t *p = aligned_alloc(64, (bytes + GUARD_BYTES + 63) / 64 * 64);
-    assert_non_null(p);
+    uint8_t *p = rig_memory(bytes + GUARD_BYTES);
     memset(p, GUARD, bytes + GUARD_BYTES);
     return p;
 }
@@ -32,9 +40,7 @@ static void check_guard(const void *p, size_t bytes)
 
 static float *floats(int64_t n)
 {
-    float *p = aligned_alloc(64, ((size_t)n * sizeof *p + 63) / 64 * 64);
-    assert_non_null(p);
-    return p;
+    return rig_memory((size_t)n * sizeof(float));
 }
 
 static void fill_weights(struct rig *rig)
@@ -64,7 +70,7 @@ static void fill_tokens(struct rig *rig)
 void rig_open(struct rig *rig, const struct rig_size *size)
 {
     memset(rig, 0, sizeof *rig);
-    strcpy(rig->config.model.name, "gpt2");
+    (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "%s", "gpt2");
     rig->config.model.n_layer = size->n_layer;
     rig->config.model.n_head = size->n_head;
     rig->config.model.n_embd = size->n_embd;
@@ -75,13 +81,12 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
     assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);
     rig->ops = dpt_device_ops(rig->dev);
-    rig->n = size->b * size->t;
+    rig->n = (int64_t)size->b * size->t;
     rig->numel = dpt_model_flat_numel(rig->model);
     rig->flat = floats(rig->numel);
     rig->grad = floats(rig->numel);
-    rig->tokens = malloc((size_t)rig->n * sizeof *rig->tokens);
-    rig->targets = malloc((size_t)rig->n * sizeof *rig->targets);
-    assert_true(rig->tokens != NULL && rig->targets != NULL);
+    rig->tokens = rig_memory((size_t)rig->n * sizeof *rig->tokens);
+    rig->targets = rig_memory((size_t)rig->n * sizeof *rig->targets);
     for (int64_t i = 0; i < rig->numel; i++)
         rig->grad[i] = NAN;
     for (int u = 0; u < dpt_model_n_units(rig->model); u++) {

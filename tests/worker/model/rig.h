@@ -7,9 +7,9 @@
 
 struct rig_size {
     int n_layer, n_head, n_embd, context, vocab;
-    int64_t b, t;
-    double dropout;
+    int b, t;
     int threads;
+    double dropout;
 };
 
 /* Owns everything. saved and scratch end in guard words, which rig_close checks. */
@@ -32,6 +32,9 @@ struct rig {
  * Gradients: filled with NaN, to show that they are overwritten. */
 void rig_open(struct rig *rig, const struct rig_size *size);
 void rig_close(struct rig *rig);
+
+/* Uninitialised memory, 64-byte aligned, never NULL; free(). */
+void *rig_memory(size_t bytes);
 
 /* All units forward, and backward in TRAIN mode, then sync. Returns the mean loss. */
 double rig_run(struct rig *rig);

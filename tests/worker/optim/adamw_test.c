@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ static float *floats(int64_t n)
 static void rig_open(struct rig *rig)
 {
     memset(rig, 0, sizeof *rig);
-    strcpy(rig->config.model.name, "gpt2");
+    (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "gpt2");
     rig->config.model.n_layer = 2;
     rig->config.model.n_head = 3;
     rig->config.model.n_embd = 51;
