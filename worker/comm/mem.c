@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,12 +22,33 @@ static int free_region(const struct dpt_comm_listener *listener)
     return -1;
 }
 
+/* Memory that can be had without ending somebody; SIZE_MAX where the kernel does not say. */
+static size_t available_bytes(void)
+{
+    unsigned long long kib;
+    char line[128];
+    size_t bytes = SIZE_MAX;
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (file == NULL)
+        return bytes;
+    while (fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            bytes = (size_t)kib * 1024;
+    fclose(file);
+    return bytes;
+}
+
 static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
 {
     mem->fd = memfd_create("dpt-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (mem->fd < 0)
         return dpt_fail_errno(err, errno, "create shared memory of %zu bytes", mem->bytes);
-    /* Takes the pages now: running out is an error here, not a signal later. */
+    /* Takes the pages now: running out is an error here, not a signal later. The kernel would kill
+       processes before it refused. */
+    if (mem->map_bytes > available_bytes())
+        return dpt_fail(err, DPT_ENOMEM,
+                        "shared memory of %zu bytes is more than this machine has available",
+                        mem->bytes);
     const int rc = posix_fallocate(mem->fd, 0, (off_t)mem->map_bytes);
     if (rc != 0)
         return dpt_fail_errno(err, rc, "reserve shared memory of %zu bytes", mem->bytes);
