@@ -306,8 +306,7 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     int64_t most_ms = loop->unsent ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
     if (wait_ms > most_ms)
         wait_ms = most_ms;
-    if (wait_ms < 0 || dpt_ranks_pending(&loop->ranks))
-        wait_ms = 0;
+    wait_ms = dpt_ranks_wait_ms(&loop->ranks, wait_ms < 0 ? 0 : wait_ms);
     if (poll(items, (nfds_t)n, (int)wait_ms) < 0 && errno != EINTR)
         return dpt_fail_errno(err, errno, "wait for events");
     return DPT_OK;

@@ -56,8 +56,8 @@ void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_age
         break;
     case DPT__SERVER_PHASE__SERVER_SPARE:
         (void)snprintf(ret_line, BYTES,
-                       "generation %" PRIu64 ": standing by as a spare, %" PRIu32 " ranks train",
-                       view->generation, view->world_size);
+                       "generation %" PRIu64 " trains without this node, which stands by",
+                       view->generation);
         break;
     case DPT__SERVER_PHASE__SERVER_EXPELLED:
         (void)snprintf(ret_line, BYTES, "expelled: state discarded, joining again");

@@ -57,6 +57,7 @@ void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *op
             slot->process.output_fd); /* of the one before, if something still held its other end */
     slot->process.output_fd = -1;
     slot->log.last_error[0] = '\0';
+    slot->eof_ms = 0;
     if (dpt_rank_spawn(options, &slot->process, &err) != DPT_OK)
         fail_start(slot, spawn, err.text);
     slot->spawn = spawn;
@@ -96,7 +97,7 @@ static void close_link(struct dpt_rank_slot *slot)
 }
 
 /* A frame of the rank as an event. A malformed one is a broken rank: its link is closed, which ends
- * it. */
+ * it. The end of the link is only noted. */
 static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
                        struct dpt_rank_event *ret)
 {
@@ -110,13 +111,25 @@ static bool take_frame(struct dpt_ranks *ranks, struct dpt_rank_slot *slot,
         return false;
     if (status == DPT_OK)
         status = dpt_message_decode_rank_to_agent(ranks->frame, bytes, &ret->message, &err);
-    if (status != DPT_OK) {
-        if (status != DPT_EPEER)
-            dpt_log(DPT_LOG_ERROR, "local rank %u is given up: %s", (unsigned)ret->local_rank,
-                    err.text);
-        close_link(slot);
+    if (status == DPT_OK) {
+        ret->kind = DPT_RANK_EVENT_MESSAGE;
+        return true;
     }
-    ret->kind = status == DPT_OK ? DPT_RANK_EVENT_MESSAGE : DPT_RANK_EVENT_EOF;
+    if (status != DPT_EPEER)
+        dpt_log(DPT_LOG_ERROR, "local rank %u is given up: %s", (unsigned)ret->local_rank,
+                err.text);
+    close_link(slot);
+    slot->eof_ms = dpt_now_ms();
+    return false;
+}
+
+/* The link's end, when the process has not followed it soon. */
+static bool take_eof(struct dpt_rank_slot *slot, struct dpt_rank_event *ret)
+{
+    if (slot->eof_ms == 0 || dpt_now_ms() - slot->eof_ms < DPT_RANK_EOF_MS)
+        return false;
+    slot->eof_ms = 0;
+    ret->kind = DPT_RANK_EVENT_EOF;
     return true;
 }
 
@@ -171,8 +184,9 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_r
     if (ended)
         take_end(ranks, slot, may_write);
     if (!slot->exit_pending)
-        return false;
+        return take_eof(slot, ret);
     slot->exit_pending = false;
+    slot->eof_ms = 0;
     ret->kind = DPT_RANK_EVENT_EXITED;
     ret->exit_code = slot->exit_code;
     ret->text = slot->text;
@@ -192,12 +206,15 @@ int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items)
     return n;
 }
 
-bool dpt_ranks_pending(const struct dpt_ranks *ranks)
+int64_t dpt_ranks_wait_ms(const struct dpt_ranks *ranks, int64_t wait_ms)
 {
-    for (int i = 0; i < ranks->n; i++)
+    for (int i = 0; i < ranks->n; i++) {
         if (ranks->slots[i].exit_pending)
-            return true;
-    return false;
+            return 0;
+        if (ranks->slots[i].eof_ms != 0 && wait_ms > DPT_RANK_EOF_MS / 4)
+            wait_ms = DPT_RANK_EOF_MS / 4;
+    }
+    return wait_ms;
 }
 
 void dpt_ranks_release_logs(struct dpt_ranks *ranks)

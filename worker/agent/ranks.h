@@ -15,13 +15,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DPT_RANK_TEXT_BYTES = DPT_RANK_LOG_ERROR_BYTES + 64, DPT_RANK_FDS_MAX = 3 };
+enum {
+    DPT_RANK_TEXT_BYTES = DPT_RANK_LOG_ERROR_BYTES + 64,
+    DPT_RANK_FDS_MAX = 3,
+    DPT_RANK_EOF_MS = 50 /* a process that ends closes its socket a little before it can be reaped,
+                            and how it ended says more than that it closed a socket */
+};
 
 /* One local rank. */
 struct dpt_rank_slot {
     struct dpt_rank_process process;
     struct dpt_rank_log log;
     uint32_t spawn;    /* of the process there is, or was last; 0: none yet */
+    int64_t eof_ms;    /* when its link was seen to end; 0: it has not, or that is told */
     bool exit_pending; /* it ended (or could not be started) and nobody has been told */
     int exit_code;
     char text[DPT_RANK_TEXT_BYTES]; /* how it ended */
@@ -77,8 +83,9 @@ DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
 /* Adds the descriptors to wait for; returns how many (at most n * DPT_RANK_FDS_MAX). */
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items);
 
-/* An end that nobody has been told of yet: do not wait. */
-bool dpt_ranks_pending(const struct dpt_ranks *ranks);
+/* How long to wait at most: 0 when there is an end that nobody has been told of, little when one is
+ * near, else `wait_ms`. */
+int64_t dpt_ranks_wait_ms(const struct dpt_ranks *ranks, int64_t wait_ms);
 
 /* What logs held back: write it, or forget it (the incarnation is out). */
 void dpt_ranks_release_logs(struct dpt_ranks *ranks);

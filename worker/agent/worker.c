@@ -30,7 +30,11 @@ static enum dpt_status make_node(struct worker *worker, enum dpt_node_source sou
                                  const char *text, size_t bytes, const char *name,
                                  struct dpt_err *err)
 {
-    return dpt_node_create(&worker->options, source, text, bytes, name, &worker->node, err);
+    DPT_TRY(dpt_node_create(&worker->options, source, text, bytes, name, &worker->node, err));
+    const char *interface = worker->node->config.cluster.interface;
+    char address[DPT_ADDRESS_BYTES]; /* asked for again when a rank starts; now only whether there
+                                        is one */
+    return interface[0] == '\0' ? DPT_OK : dpt_address_find(interface, "", address, err);
 }
 
 static enum dpt_status make_demo_node(struct worker *worker, struct dpt_err *err)
@@ -164,6 +168,12 @@ static int close_run(const struct worker *worker, struct dpt_loop_end *end)
         printf("%s: run %s, step %" PRId64 ", generation %" PRIu64 "\n",
                end->released ? "left the run as asked" : "done", worker->config.run, end->step,
                end->generation);
+    else if (end->exit_code == DPT_EXIT_SERVER)
+        fprintf(
+            stderr,
+            "dpt-worker: %s; tried %s (from %s): start dpt-rdzv there, or name another place with "
+            "--rdzv-endpoint HOST:PORT\n",
+            end->text, worker->endpoint, worker->source);
     else
         fprintf(stderr, "dpt-worker: %s\n", end->text);
     if (end->run_config != NULL && end->exit_code != DPT_EXIT_DONE)

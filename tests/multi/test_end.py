@@ -1,0 +1,113 @@
+"""Ends: every program is gone soon after SIGTERM or SIGINT, in whatever state it is, and says why with its exit code."""
+
+import signal
+import time
+
+import pytest
+
+from cluster import proc_alive, wait_until
+
+EXIT_S = 10
+
+
+def end_in_time(process, number, slow):
+    start = time.monotonic()
+    process.signal(number)
+    code = process.wait(EXIT_S * slow)
+    assert time.monotonic() - start < EXIT_S * slow
+    return code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_server(make_cluster, slow, number):
+    cluster = make_cluster()
+    server = cluster.start_server()
+    assert end_in_time(server, number, slow) == 0
+    cluster.check_nothing_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_worker_without_server(make_cluster, slow, number):
+    cluster = make_cluster()
+    worker = cluster.start_worker("a", endpoint="127.0.0.1:1")
+    worker.wait_log(r"waiting for a server at 127\.0\.0\.1:1 \(from --rdzv-endpoint; --rdzv-endpoint HOST:PORT changes it\)",
+                    20 * slow)
+    end_in_time(worker, number, slow)
+    cluster.check_nothing_left()
+
+
+def test_worker_waiting_for_nodes(make_cluster, slow):
+    cluster = make_cluster()
+    cluster.start_server()
+    worker = cluster.start_worker("a", nnodes=2)
+    worker.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    worker.wait_ranks(1, 20 * slow)
+    assert end_in_time(worker, signal.SIGTERM, slow) == 0
+    assert not worker.rank_pids()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_workers_leave(make_cluster, slow, number):
+    """The last ones to leave keep what they have: a checkpoint, or the way back is lost."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 100000})
+    cluster.start_server()
+    workers = [cluster.start_worker(n) for n in "ab"]
+    cluster.wait_world(2, 30 * slow)
+    ranks = [pid for w in workers for pid in w.rank_pids()]
+    for worker in workers:
+        worker.signal(number)
+    for worker in workers:
+        assert worker.wait(EXIT_S * slow) == 0
+    assert not any(proc_alive(p) for p in ranks)
+    cluster.server.term()
+    cluster.server.wait(EXIT_S * slow)
+    cluster.check_nothing_left()
+
+
+def test_second_signal_means_now(make_cluster, slow):
+    """A node that cannot drain (its peer stands still) leaves at once at the second signal."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 20})
+    cluster.start_server()
+    a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 40 * slow)
+    stopped = b.freeze()
+    a.term()
+    wait_until("the first signal is taken", lambda: "leav" in a.log(), 5 * slow, a.log_tail)
+    start = time.monotonic()
+    a.term()
+    a.wait(EXIT_S * slow)
+    assert time.monotonic() - start < 5 * slow
+    b.thaw(stopped)
+
+
+def test_leave_while_the_peer_stands_still(make_cluster, slow):
+    """What cannot drain goes all the same, within the deadline."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 30})
+    cluster.start_server()
+    a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 40 * slow)
+    b.freeze()
+    end_in_time(a, signal.SIGTERM, slow)
+    assert not a.rank_pids()
+
+
+def test_worker_with_embedded_server(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 100000})
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    cluster.wait_step(3, 30 * slow)
+    assert end_in_time(worker, signal.SIGTERM, slow) == 0
+    cluster.check_nothing_left()
+
+
+def test_stopped_server_is_worked_around(make_cluster, slow):
+    """A server that stands still and continues: nobody is expelled for its own sleep."""
+    cluster = make_cluster(sets={"train.steps": 400})
+    server = cluster.start_server()
+    a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 30 * slow)
+    server.signal(signal.SIGSTOP)
+    a.wait_log(r"the server at .* is gone", 10 * slow)
+    server.signal(signal.SIGCONT)
+    assert cluster.wait_done(90 * slow) == {"a": 0, "b": 0}
+    assert "expelled" not in a.log() + b.log()
+    assert {s["generations"] for s in cluster.summaries()} == {1}

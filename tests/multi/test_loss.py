@@ -1,0 +1,144 @@
+"""Losing and gaining nodes while training: the survivors keep their processes, the curve stays the same."""
+
+import os
+import signal
+
+import pytest
+
+from cluster import Worker, make_text, proc_alive, wait_until
+
+
+@pytest.fixture
+def calm_hash(make_cluster, slow):
+    """Hash of the undisturbed run of the same config."""
+    def run(sets):
+        calm = make_cluster("calm", sets=sets)
+        assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(60 * slow) == 0
+        return calm.summaries()[0]["weights_hash"]
+    return run
+
+
+def test_kill_replace_leave_stop(make_cluster, calm_hash, slow):
+    """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped and
+    continues, the server dies and comes back; then everything ends well, with the undisturbed run's weights."""
+    sets = {"train.steps": 260}
+    expected = calm_hash(sets)
+    cluster = make_cluster(sets=sets)
+    cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    rank_of_a = a.rank_pids()
+
+    b.kill_machine()
+    cluster.wait_world(1, 10 * slow)
+    b = cluster.start_worker("b")
+    cluster.wait_world(2, 20 * slow)
+    assert a.rank_pids() == rank_of_a  # the survivor never restarted
+
+    rank_of_b = b.rank_pids()[0]
+    os.kill(rank_of_b, signal.SIGKILL)
+    cluster.wait_world(1, 10 * slow)
+    cluster.wait_world(2, 20 * slow)
+    assert b.alive() and b.rank_pids() != [rank_of_b]
+    assert "killed by signal 9" in b.log()
+
+    b.term()
+    assert b.wait(12 * slow) == 0
+    assert "left the run as asked" in b.log()
+    cluster.wait_world(1, 10 * slow)
+
+    c = cluster.start_worker("c")
+    cluster.wait_world(2, 20 * slow)
+    stopped = c.freeze()
+    cluster.wait_world(1, 10 * slow)
+    before = c.outputs.snapshot()
+    Worker.thaw(stopped)
+    c.wait_log("expelled", 10 * slow)
+    wait_until("its old rank is gone", lambda: not any(proc_alive(p) for p in stopped[1:]), 10 * slow)
+    written = {k: v for k, v in c.outputs.snapshot().items() if before.get(k) != v}
+    cluster.wait_world(2, 20 * slow)
+    assert not [k for k in written if k.startswith("metrics")], written
+
+    cluster.server.kill()
+    step = cluster.step()
+    cluster.wait_step(step + 10, 20 * slow)  # training needs no server
+    a.wait_log(r"the server at .* is gone; training goes on", 10 * slow)
+    cluster.restart_server()
+    result = cluster.wait_done(90 * slow)
+    assert (result["a"], result["c"]) == (0, 0)
+    assert a.rank_pids() == [] and "adopted generation" in cluster.server.log()
+    assert {s["weights_hash"] for s in (a.outputs.summary(), c.outputs.summary())} == {expected}
+    assert sum(e["steps_lost"] for e in cluster.events()) == 0
+    kinds = [e["kind"] for e in cluster.events()]
+    assert kinds[0] == "start" and {"node_lost", "joined", "rank_lost", "left"} <= set(kinds), kinds
+    cluster.server.term()
+    assert cluster.server.wait(10 * slow) == 0
+    cluster.check_nothing_left()
+
+
+def test_below_min_nodes_waits(make_cluster, calm_hash, slow):
+    """With --nnodes 2 a single survivor waits, with its state, for the second to come back."""
+    sets = {"train.steps": 120}
+    expected = calm_hash(dict(sets, **{"cluster.nnodes": 1}))
+    cluster = make_cluster(sets=sets)
+    cluster.start_server()
+    a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 30 * slow)
+    pids = a.rank_pids()
+    b.kill_machine()
+    a.wait_log(r"waiting for nodes: 1 of 2", 10 * slow)
+    cluster.start_worker("c", nnodes=2)
+    result = cluster.wait_done(60 * slow)
+    assert (result["a"], result["c"]) == (0, 0)
+    assert a.outputs.summary()["weights_hash"] == expected
+    assert a.outputs.summary()["start_step"] == 0 and pids
+    assert len(a.log().split("rank(s) of")) == 2  # one start only
+
+
+def test_agent_killed_alone(make_cluster, slow):
+    """kill -9 of the agent takes its ranks along; nothing of the node is left."""
+    cluster = make_cluster(sets={"train.steps": 100000})
+    cluster.start_server()
+    a = cluster.start_worker("a", ranks=2)
+    cluster.wait_world(2, 30 * slow)
+    family = a.kill_machine()
+    assert len(family) == 3
+    cluster.server.term()
+    assert cluster.server.wait(10 * slow) == 0
+    cluster.check_nothing_left()
+
+
+def test_one_rank_of_two_dies(make_cluster, slow):
+    """The other rank of the node goes on and keeps its process."""
+    cluster = make_cluster(sets={"train.steps": 200})
+    cluster.start_server()
+    a = cluster.start_worker("a", ranks=2, nnodes=1)
+    cluster.wait_world(2, 30 * slow)
+    first, second = a.rank_pids()
+    os.kill(second, signal.SIGKILL)
+    wait_until("a successor", lambda: len(a.rank_pids()) == 2 and second not in a.rank_pids(), 20 * slow)
+    assert first in a.rank_pids()
+    assert a.wait(60 * slow) == 0
+    assert cluster.summaries()[0]["world_size"] == 2
+
+
+def test_crash_loop_ends_the_run(make_cluster, slow):
+    """Ranks that die again and again use up the budget: exit 4 on every node, the first error named."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.max_restarts": 3})
+    cluster.start_server()
+    a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 30 * slow)
+    killed = set()
+
+    def hunt():
+        for pid in b.rank_pids():
+            if pid not in killed:
+                killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
+        return not a.alive() and not b.alive()
+    wait_until("the run has failed", hunt, 60 * slow, cluster.log_tails)
+    assert (a.returncode(), b.returncode()) == (4, 4)
+    assert "node b" in a.log() and "killed by signal 9" in a.log()
+    cluster.server.term()
+    assert cluster.server.wait(10 * slow) == 0
+    cluster.check_nothing_left()

@@ -1,0 +1,142 @@
+"""Ways to start a run: two commands, one command, without a config, several runs at once."""
+
+import json
+import os
+import signal
+import subprocess
+
+from cluster import program, wait_until
+
+
+def run_program(name, *args, env=None, timeout=60, cwd=None):
+    done = subprocess.run([str(program(name)), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=timeout, env=env, cwd=cwd)
+    return done.returncode, done.stdout, done.stderr
+
+
+def hashes(cluster):
+    return {s["weights_hash"] for s in cluster.summaries()}
+
+
+def test_two_workers(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 12})
+    server = cluster.start_server()
+    a = cluster.start_worker("a", nnodes=2)
+    a.wait_log(r"waiting for nodes: 1 of 2 at 127\.0\.0\.1", 20 * slow)
+    b = cluster.start_worker("b", nnodes=2)
+    assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}
+    for worker in (a, b):
+        assert "training on 2 ranks" in worker.log()
+        assert "done: run tiny, step 12, generation 1" in worker.log()
+        summary = worker.outputs.summary()
+        assert (summary["start_step"], summary["steps"], summary["world_size"]) == (0, 12, 2)
+    assert len(hashes(cluster)) == 1
+    assert "checkpoint of step 10" in (a.outputs.dir / "node-a" / "rank-0.log").read_text()
+    server.term()
+    assert server.wait(10 * slow) == 0
+    cluster.check_nothing_left()
+
+
+def test_worlds_have_one_hash(make_cluster, slow):
+    """One node with the server in it; one node of three ranks; two nodes of one and two ranks."""
+    found = set()
+    sets = {"train.steps": 6}
+    alone = make_cluster("alone", sets=sets)
+    worker = alone.start_worker("a", nnodes=1, endpoint=False)
+    assert worker.wait(60 * slow) == 0
+    assert "the embedded server" in worker.log()
+    found |= hashes(alone)
+    alone.check_nothing_left()
+
+    three = make_cluster("three", sets=sets)
+    assert three.start_worker("a", nnodes=1, endpoint=False, ranks=3).wait(60 * slow) == 0
+    assert three.summaries()[0]["world_size"] == 3
+    found |= hashes(three)
+
+    uneven = make_cluster("uneven", sets=sets)
+    uneven.start_server()
+    uneven.start_worker("a", nnodes=2, ranks=1)
+    uneven.start_worker("b", nnodes=2, ranks=2)
+    assert uneven.wait_done(60 * slow) == {"a": 0, "b": 0}
+    assert {s["world_size"] for s in uneven.summaries()} == {3}
+    found |= hashes(uneven)
+    assert len(found) == 1, found
+
+
+def test_config_comes_from_the_server(make_cluster, slow):
+    """The second worker has no --config: it takes the run's, with folders of its own."""
+    cluster = make_cluster(sets={"train.steps": 8})
+    cluster.start_server()
+    a = cluster.start_worker("a", nnodes=2)
+    a.wait_log("waiting for nodes", 20 * slow)
+    b = cluster.start_worker("b", config=False, sets={"run": "tiny"})
+    assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}
+    assert b.outputs.summary()["weights_hash"] == a.outputs.summary()["weights_hash"]
+    cluster.server.term()
+    assert cluster.server.wait(10 * slow) == 0
+    cluster.check_nothing_left()
+
+
+def test_demo_without_any_config(tmp_path, slow):
+    """dpt-worker --nnodes 1 in an empty folder trains the built-in demo on the built-in text."""
+    env = {k: v for k, v in os.environ.items() if k != "DPT_RDZV_ENDPOINT"}
+    code, out, err = run_program("dpt-worker", "--nnodes", "1", "--set", "train.steps=2", "--set",
+                                 "optimizer.warmup_steps=1", "--set", "cluster.threads=1",
+                                 cwd=tmp_path, env=env, timeout=120 * slow)
+    assert code == 0, out + err
+    assert "done: run demo, step 2" in out
+    summary = json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())
+    assert summary["steps"] == 2
+    assert (tmp_path / "runs" / "demo" / "demo-text.txt").exists()
+
+
+def test_demo_through_a_server(make_cluster, slow):
+    """Two workers that know nothing but the server: both get the demo."""
+    cluster = make_cluster()
+    cluster.start_server()
+    common = {"train.steps": 2, "optimizer.warmup_steps": 1, "cluster.nnodes": 2}
+    a = cluster.start_worker("a", config=False, sets=common)
+    b = cluster.start_worker("b", config=False, sets=common)
+    assert cluster.wait_done(120 * slow) == {"a": 0, "b": 0}
+    assert a.outputs.summary()["weights_hash"] == b.outputs.summary()["weights_hash"]
+
+
+def test_several_runs_on_one_server(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 30})
+    cluster.start_server()
+    for run in ("one", "two"):
+        for node in ("a", "b"):
+            cluster.start_worker(f"{run}-{node}", nnodes=2, args=["--rdzv-id", run])
+    assert set(cluster.wait_done(90 * slow).values()) == {0}
+    assert len(hashes(cluster)) == 1  # the name of the run is not part of the trajectory
+    for worker in cluster.workers:
+        assert f"done: run {worker.node.split('-')[0]}, step 30" in worker.log()
+
+
+def test_endpoint_from_the_environment(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 5})
+    cluster.start_server()
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False, env={"DPT_RDZV_ENDPOINT": cluster.endpoint()})
+    assert worker.wait(60 * slow) == 0
+    assert f"at {cluster.endpoint()} (from DPT_RDZV_ENDPOINT)" in worker.log()
+
+
+def test_resume_after_all_left(make_cluster, slow):
+    """SIGTERM to all mid-run, then the same command again: goes on from the checkpoint, to the undisturbed run's hash."""
+    sets = {"train.steps": 60, "checkpoint.every_steps": 5}
+    calm = make_cluster("calm", sets=sets)
+    assert calm.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
+    cluster.start_server()
+    workers = [cluster.start_worker(node, nnodes=2) for node in "ab"]
+    cluster.wait_step(10, 60 * slow)
+    for worker in workers:
+        worker.kill_machine()
+    wait_until("a whole checkpoint", lambda: list(workers[0].checkpoint_dir.glob("step-*")), 5)
+    cluster.server.kill()
+    cluster.restart_server()
+    for node in "ab":
+        cluster.start_worker(node, nnodes=2)
+    assert set(cluster.wait_done(60 * slow).values()) <= {0, -signal.SIGKILL}
+    assert cluster.summaries()[0]["start_step"] > 0
+    assert hashes(cluster) == hashes(calm)
