@@ -97,10 +97,17 @@ static void take_frame(struct dpt_link *link, Dpt__AgentToRank *m)
 {
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->leaving, m->leaving != 0);
+    /* A soft PREPARE names the generation to come; what is granted until then is the running one's.
+     */
+    (void)pthread_mutex_lock(&link->mutex);
+    uint64_t granted = m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT
+                           ? link->report.generation
+                           : m->generation;
+    (void)pthread_mutex_unlock(&link->mutex);
     /* A reader looks at the generation first: it never sees a grant of one generation as the next
      * one's. */
     atomic_store(&link->grant_step, -1);
-    atomic_store(&link->grant_generation, m->generation);
+    atomic_store(&link->grant_generation, granted);
     atomic_store(&link->grant_step, m->grant_step);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         raise_to(&link->hard_generation, m->generation);
