@@ -69,7 +69,7 @@ struct dpt_checkpoint_spec {
     const char *hf_config_json;                  /* slot 0 */
     struct dpt_checkpoint_state state;           /* strings: slot 0 */
     int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
-    /* Polled at least once a MiB (NULL: never); true ends the call with DPT_EABORTED. */
+    /* Polled every 2 MiB (NULL: never); true ends the call with DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     void *ctx;
 };

@@ -123,13 +123,40 @@ enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
     return DPT_OK;
 }
 
+/* One direct write. What it leaves (all of it where the device wants another alignment; the rest
+ * after a short write) goes through the page cache. */
+static enum dpt_status write_direct(int fd, const void *data, size_t bytes, int64_t offset,
+                                    const char *path, size_t *ret_done, struct dpt_err *err)
+{
+    ssize_t n = pwrite(fd, data, bytes, offset);
+    if (n < 0 && errno != EINVAL && errno != EINTR)
+        return dpt_fail_errno(err, errno, "write '%s' at byte %lld", path, (long long)offset);
+    *ret_done = n > 0 ? (size_t)n : 0;
+    if (*ret_done < bytes)
+        dpt_io_direct(fd, false);
+    return DPT_OK;
+}
+
 enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
                              const char *path, struct dpt_err *err)
 {
+    size_t done = 0;
     int injected = fault(DPT_FAULT_WRITE, path);
     if (injected)
         return dpt_fail_errno(err, injected, "write '%s' at byte %lld", path, (long long)offset);
-    return dpt_fs_pwrite_all(fd, data, bytes, offset, path, err);
+    const int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0 && (flags & O_DIRECT) != 0)
+        DPT_TRY(write_direct(fd, data, bytes, offset, path, &done, err));
+    return dpt_fs_pwrite_all(fd, (const char *)data + done, bytes - done, offset + (int64_t)done,
+                             path, err);
+}
+
+void dpt_io_direct(int fd, bool on)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    /* Refused where it is not supported: then writes are buffered, which is slower and as good. */
+    if (flags >= 0)
+        (void)fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
 enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err)

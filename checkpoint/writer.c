@@ -1,5 +1,5 @@
 /* One writer's part of a checkpoint: its tensors as up to three safetensors files, made durable,
- * then reported with their block checksums. Bytes go through one block buffer: aligned writes of
+ * then reported with their block checksums. Bytes go through one buffer: aligned writes of
  * whole blocks, each checksummed while it is in the cache. */
 #include "checkpoint/attempt.h"
 #include "checkpoint/safetensors.h"
@@ -8,13 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BUFFER_ALIGN = 4096 };
+enum { BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES };
+_Static_assert(DPT_CHECKPOINT_BLOCK_BYTES % DPT_IO_DIRECT_ALIGN == 0, "blocks are aligned");
 
 struct sink {
     const struct dpt_checkpoint_spec *spec;
     struct dpt_manifest_file *file;
     int fd;
-    uint8_t *block; /* DPT_CHECKPOINT_BLOCK_BYTES */
+    uint8_t *buffer; /* BUFFER_BYTES */
     size_t used;
     char path[PATH_MAX];
 };
@@ -25,8 +26,15 @@ static enum dpt_status flush(struct sink *sink, struct dpt_err *err)
         return DPT_OK;
     const int64_t at = sink->file->bytes;
     DPT_TRY(dpt_attempt_go_on(sink->spec, err));
-    DPT_TRY(dpt_manifest_add_block(sink->file, sink->block, sink->used, err));
-    DPT_TRY(dpt_io_write(sink->fd, sink->block, sink->used, at, sink->path, err));
+    for (size_t done = 0; done < sink->used; done += DPT_CHECKPOINT_BLOCK_BYTES) {
+        const size_t left = sink->used - done;
+        DPT_TRY(dpt_manifest_add_block(
+            sink->file, sink->buffer + done,
+            left < DPT_CHECKPOINT_BLOCK_BYTES ? left : DPT_CHECKPOINT_BLOCK_BYTES, err));
+    }
+    if (sink->used < BUFFER_BYTES) /* the last piece */
+        dpt_io_direct(sink->fd, false);
+    DPT_TRY(dpt_io_write(sink->fd, sink->buffer, sink->used, at, sink->path, err));
     sink->used = 0;
     return DPT_OK;
 }
@@ -35,13 +43,13 @@ static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, st
 {
     const uint8_t *from = data;
     while (bytes > 0) {
-        const size_t room = DPT_CHECKPOINT_BLOCK_BYTES - sink->used;
+        const size_t room = BUFFER_BYTES - sink->used;
         const size_t n = bytes < room ? bytes : room;
-        memcpy(sink->block + sink->used, from, n);
+        memcpy(sink->buffer + sink->used, from, n);
         sink->used += n;
         from += n;
         bytes -= n;
-        if (sink->used == DPT_CHECKPOINT_BLOCK_BYTES)
+        if (sink->used == BUFFER_BYTES)
             DPT_TRY(flush(sink, err));
     }
     return DPT_OK;
@@ -80,14 +88,15 @@ static enum dpt_status put_tensors(struct sink *sink, enum dpt_kind kind,
 /* Writes and syncs the file of one kind, and adds it to `part`. */
 static enum dpt_status write_file(const struct dpt_checkpoint_spec *spec,
                                   const struct dpt_attempt *attempt, enum dpt_kind kind,
-                                  uint8_t *block, struct dpt_manifest *part, struct dpt_err *err)
+                                  uint8_t *buffer, struct dpt_manifest *part, struct dpt_err *err)
 {
     char name[DPT_CHECKPOINT_NAME_BYTES];
     const int first = attempt->first[spec->writer], end = attempt->first[spec->writer + 1];
-    struct sink sink = {.spec = spec, .fd = -1, .block = block};
+    struct sink sink = {.spec = spec, .fd = -1, .buffer = buffer};
     dpt_name_tensors(kind, spec->writer, attempt->n_files, name);
     DPT_TRY(dpt_manifest_add(part, name, &sink.file, err));
     DPT_TRY(dpt_io_create(&attempt->temporary, name, &sink.fd, sink.path, err));
+    dpt_io_direct(sink.fd, true);
     enum dpt_status status = put_tensors(&sink, kind, spec->tensors + first, end - first, err);
     if (status == DPT_OK)
         status = dpt_io_sync(sink.fd, sink.path, err);
@@ -104,15 +113,15 @@ static enum dpt_status write_files(const struct dpt_checkpoint_spec *spec,
 {
     if (spec->writer >= attempt->n_files)
         return DPT_OK; /* more writers than tensors */
-    uint8_t *block = aligned_alloc(BUFFER_ALIGN, DPT_CHECKPOINT_BLOCK_BYTES);
-    if (!block)
+    uint8_t *buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
+    if (!buffer)
         return dpt_fail(err, DPT_ENOMEM, "write buffer: out of memory");
     enum dpt_status status = DPT_OK;
     const int n_kinds = attempt->moments ? DPT_KIND_COUNT : 1;
     if (attempt->moments)
         status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
     for (int kind = 0; status == DPT_OK && kind < n_kinds; kind++)
-        status = write_file(spec, attempt, (enum dpt_kind)kind, block, part, err);
+        status = write_file(spec, attempt, (enum dpt_kind)kind, buffer, part, err);
     if (status == DPT_OK && attempt->moments) {
         struct dpt_folder optimizer = DPT_FOLDER_CLOSED;
         status = dpt_folder_open_in(&attempt->temporary, DPT_NAME_OPTIMIZER, &optimizer, err);
@@ -120,7 +129,7 @@ static enum dpt_status write_files(const struct dpt_checkpoint_spec *spec,
             status = dpt_folder_sync(&optimizer, err);
         dpt_folder_close(&optimizer);
     }
-    free(block);
+    free(buffer);
     return status;
 }
 

@@ -2,10 +2,12 @@
  * pruning, state, mismatching models. */
 #include "tests/checkpoint/fixture.h"
 
+#include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -364,6 +366,70 @@ static void two_generations(void **state)
     model_fini(&model);
 }
 
+/* Ranks as threads of one process write step after step while another one looks for the newest: it
+ * sees whole ones only, and never an older one than before. */
+enum { THREADS = 4, ROUNDS = 6 };
+
+struct rank_thread {
+    pthread_t thread;
+    const struct model *models; /* [ROUNDS] */
+    int writer;
+    enum dpt_status status;
+    pthread_barrier_t *barrier;
+};
+
+static void *write_as_rank(void *ctx)
+{
+    struct rank_thread *rank = ctx;
+    struct dpt_err why;
+    for (int round = 0; round < ROUNDS; round++) {
+        const struct dpt_checkpoint_spec spec =
+            model_spec(&rank->models[round], root, round + 1, rank->writer, THREADS);
+        enum dpt_status status = dpt_checkpoint_write_part(&spec, &why);
+        if (status == DPT_OK && rank->writer == 0)
+            status = dpt_checkpoint_collect(&spec, 20000, &why);
+        if (status == DPT_OK && rank->writer == 0)
+            status = dpt_checkpoint_commit(&spec, &why);
+        rank->status = rank->status == DPT_OK ? status : rank->status;
+        (void)pthread_barrier_wait(rank->barrier);
+    }
+    return NULL;
+}
+
+static void ranks_as_threads(void **state)
+{
+    (void)state;
+    struct model models[ROUNDS];
+    struct rank_thread ranks[THREADS];
+    pthread_barrier_t barrier;
+    for (int round = 0; round < ROUNDS; round++)
+        model_init(&models[round], round + 1, 1);
+    assert_int_equal(pthread_barrier_init(&barrier, NULL, THREADS), 0);
+    for (int i = 0; i < THREADS; i++) {
+        ranks[i] = (struct rank_thread){.models = models, .writer = i, .barrier = &barrier};
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, write_as_rank, &ranks[i]), 0);
+    }
+    int64_t newest = -1, seen = -1;
+    const int64_t deadline_ms = dpt_now_ms() + 30000;
+    while (newest < ROUNDS && dpt_now_ms() < deadline_ms) {
+        enum dpt_status status = dpt_checkpoint_newest(root, &newest, &err);
+        /* Between listing and opening, two commits may prune what was listed; then nothing is left.
+         */
+        if (status != DPT_OK || (newest >= 0 && newest < seen))
+            fail_msg("%d after %d: %s", (int)newest, (int)seen, err.text);
+        seen = newest > seen ? newest : seen;
+    }
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_join(ranks[i].thread, NULL), 0);
+        assert_int_equal(ranks[i].status, DPT_OK);
+    }
+    assert_int_equal(newest, ROUNDS);
+    OK(model_check(root, ROUNDS, 1, &err));
+    for (int round = 0; round < ROUNDS; round++)
+        model_fini(&models[round]);
+    assert_int_equal(pthread_barrier_destroy(&barrier), 0);
+}
+
 /* Blocks of 65,536 elements, from the start of each tensor. */
 static void weights_hash(void **state)
 {
@@ -410,6 +476,7 @@ int main(void)
                                        TEST(cancelled),
                                        TEST(a_writer_is_missing),
                                        TEST(two_generations),
+                                       TEST(ranks_as_threads),
                                        cmocka_unit_test(weights_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

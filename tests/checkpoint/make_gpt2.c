@@ -56,6 +56,14 @@ static int add_block(int layer)
            add(prefix, "mlp.c_proj.bias", EMBED, 0);
 }
 
+/* A small number without sign; -1 for anything else. */
+static int number(const char *text)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+    return *text && !*end && value >= 0 && value < 100000 ? (int)value : -1;
+}
+
 static enum dpt_status write_all(struct dpt_checkpoint_spec *spec, struct dpt_err *err)
 {
     for (int writer = spec->n_writers - 1; writer >= 0; writer--) {
@@ -81,13 +89,13 @@ int main(int argc, char **argv)
     char hex[DPT_HASH_HEX_BYTES];
     dpt_hash128_hex(dpt_weights_hash(tensors, n_tensors), hex);
     struct dpt_checkpoint_spec spec = {.dir = argv[1],
-                                       .n_writers = atoi(argv[3]),
+                                       .n_writers = number(argv[3]),
                                        .generation = 1,
                                        .attempt = "test",
                                        .tensors = tensors,
                                        .n_tensors = n_tensors,
                                        .hf_config_json = config_json,
-                                       .state = {.step = atoll(argv[2]),
+                                       .state = {.step = number(argv[2]),
                                                  .samples = 77,
                                                  .seed = 42,
                                                  .config_yaml = "run: demo\n",

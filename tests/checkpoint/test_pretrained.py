@@ -1,5 +1,5 @@
-"""Checkpoints from outside: by the published format with nothing but the standard library, by the `safetensors` package and by
-transformers' `from_pretrained` where those are installed, and through dpt-ckpt.
+"""Checkpoints from outside: by the published format with nothing but the standard library, by the
+`safetensors` package and by transformers' `from_pretrained` where those are installed, and through dpt-ckpt.
 
 Run by ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the programs.
 """
@@ -23,7 +23,8 @@ def ckpt(*args):
 @pytest.fixture(params=[1, 3])
 def made(request, tmp_path):
     """(folder of the step, weights hash)"""
-    done = subprocess.run([MAKE_GPT2, tmp_path, str(STEP), str(request.param)], capture_output=True, text=True, timeout=60)
+    command = [MAKE_GPT2, tmp_path, str(STEP), str(request.param)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return tmp_path / f"step-{STEP:08d}", done.stdout.strip()
 
@@ -98,12 +99,14 @@ def test_tool(made):
     assert ckpt("hash", step).stdout.strip() == weights_hash
     assert ckpt("hash", step.parent).stdout.strip() == weights_hash
     assert ckpt("hash", f"{step}/").stdout.strip() == weights_hash
-    relative = subprocess.run([DPT_CKPT, "hash", step.name], cwd=step.parent, capture_output=True, text=True, timeout=60)
+    command = [DPT_CKPT, "hash", step.name]
+    relative = subprocess.run(command, cwd=step.parent, capture_output=True, text=True, timeout=60)
     assert relative.stdout.strip() == weights_hash
     listed = ckpt("list", step.parent)
     assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  whole  ")
     shown = ckpt("show", step)
-    assert shown.returncode == 0 and weights_hash in shown.stdout and "transformer.h.1.mlp.c_fc.weight" in shown.stdout
+    assert shown.returncode == 0 and weights_hash in shown.stdout
+    assert "transformer.h.1.mlp.c_fc.weight" in shown.stdout
     assert "parameters    22080" in shown.stdout
     verified = ckpt("verify", step.parent)
     assert verified.returncode == 0 and "every byte checked" in verified.stdout
