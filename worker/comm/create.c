@@ -264,8 +264,7 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
     struct dial *dial = NULL;
     if (whole > 0 && dpt_hello_check(c->spec, DPT_HELLO_DIALER, half->hello, &from))
         dial = dial_of(c, from);
-    const bool welcome = dial != NULL && dial->probe && dial->shm == half->shm && !is_up(c, dial) &&
-                         send_hello(c, half->fd, DPT_HELLO_WELCOME, from);
+    const bool welcome = dial != NULL && dial->probe && dial->shm == half->shm && !is_up(c, dial);
     const struct half kept = *half;
     drop_half(c, i, !welcome);
     if (welcome) {
@@ -273,6 +272,8 @@ static bool half_event(struct creation *c, int i, enum dpt_status *ret_status, s
             close(dial->fd);
         dial->fd = -1;
         dial->state = DIAL_IDLE;
+        /* If this fails the dialer has given up meanwhile; the link will read why. */
+        (void)!send_hello(c, kept.fd, DPT_HELLO_WELCOME, from);
         *ret_status = add_link(c, from, kept.fd, kept.shm, err);
     }
     return true;
@@ -461,11 +462,27 @@ static enum dpt_status prepare(struct creation *c, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* A peer that was greeted and has not answered may do so later, and is then told why nobody is
+ * there any more. */
+static void say_goodbye(struct creation *c, struct dial *dial)
+{
+    struct dpt_link *link = dial->shm
+                                ? dpt_shm_link_create(c->comm, dial->peer->rank, dial->fd, NULL)
+                                : dpt_tcp_link_create(c->comm, dial->peer->rank, dial->fd, NULL);
+    if (link == NULL)
+        return;
+    dial->fd = -1;
+    link->ops->destroy(link, GOODBYE_FAILED, c->comm->suspect);
+}
+
 static void clear(struct creation *c)
 {
-    for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++)
+    for (int i = 0; c->dials != NULL && i < c->spec->n_peers; i++) {
+        if (c->dials[i].state == DIAL_GREETED)
+            say_goodbye(c, &c->dials[i]);
         if (c->dials[i].fd >= 0)
             close(c->dials[i].fd);
+    }
     while (c->n_halves > 0)
         drop_half(c, c->n_halves - 1, true);
     free(c->dials);

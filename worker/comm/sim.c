@@ -260,8 +260,6 @@ static enum dpt_status match_one(struct sim_link *sim, struct dpt_err *err)
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
         return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
-    if (!offer->small && sim->peer == NULL)
-        return dpt_link_lost(link, -1, err, "its memory is gone");
     const bool in_place = rec->dir == DPT_COMM_LEND && rec->data == NULL && !offer->small;
     if (!in_place && rec->data == NULL && rec->bytes > 0)
         return dpt_link_broken(link, DPT_EINVAL, err, "lent without staging, sent from no region");
@@ -294,6 +292,7 @@ static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
         dpt_rec_free(rec);
     }
     while (sim->inbox != NULL && link->recvs.first != NULL &&
+           (sim->inbox->small || sim->peer != NULL) && /* else its memory is gone */
            !link->comm->sim->stalled[sim->peer_node][sim->own_node])
         DPT_TRY(match_one(sim, err));
     if (sim->state == PEER_DEAD)
@@ -417,6 +416,8 @@ static enum dpt_status look_round(struct dpt_comm *comm, struct dpt_err *err)
     for (int i = 0; i < comm->n_links; i++) {
         struct sim_link *sim = sim_of(comm->links[i]);
         const struct seat *seat = &comm->sim->seats[sim->peer_node];
+        if (sim->state == PEER_FAILED)
+            return dpt_link_lost(&sim->link, sim->peer_suspect, err, "it gave up");
         if (sim->state != PEER_HERE || seat->dead || !seat->listening)
             return dpt_link_lost(&sim->link, -1, err, "it died");
         if (sim->peer == NULL) {

@@ -48,6 +48,7 @@ struct world {
     char shm_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES], tcp_addr[RANKS_MAX][DPT_COMM_ADDR_BYTES];
     pid_t pids[RANKS_MAX];
     int marks[RANKS_MAX]; /* for the test: atomic builtins */
+    int64_t killed_ms;    /* likewise */
 };
 
 struct rank {
