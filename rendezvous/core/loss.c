@@ -46,6 +46,11 @@ static void refill(struct run *run, int64_t steps)
     }
 }
 
+static void note_step_time(struct run *run, int64_t ms)
+{
+    run->step_times_ms[run->n_step_times++ % STEP_TIMES_MAX] = ms > 0 ? ms : 1;
+}
+
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank)
 {
     if (!dpt_rdzv_rank_is_alive(rank))
@@ -62,8 +67,7 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
         return;
     if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && run->step >= 0) {
         if (run->stepped)
-            run->step_times_ms[run->n_step_times++ % STEP_TIMES_MAX] =
-                (core->now_ms - run->step_ms) / (rank->step_applied - run->step);
+            note_step_time(run, (core->now_ms - run->step_ms) / (rank->step_applied - run->step));
         run->stepped = true;
         run->failed_formations = 0;
         run->n_pairs = 0;
@@ -151,16 +155,17 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
 }
 
 /* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who
- * does not quiesce. */
+ * does not quiesce. The first step ever may take any time; the first of a later generation may have
+ * to warm up again. */
 static void check_stall(struct dpt_rdzv *core, struct run *run)
 {
     bool computing = run->phase == DPT_RDZV_RUNNING ||
                      (run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force);
-    if (!computing || !run->stepped)
+    int64_t median_ms = dpt_rdzv_median_step_ms(run);
+    if (!computing || median_ms == 0)
         return;
-    int64_t limit_ms = 10 * dpt_rdzv_median_step_ms(run);
-    if (limit_ms < run->timing.stall_ms)
-        limit_ms = run->timing.stall_ms;
+    int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
+    int64_t limit_ms = 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
     int64_t still_ms = core->now_ms - run->step_ms;
     if (still_ms <= limit_ms)
         return;

@@ -394,12 +394,22 @@ static const struct node *foreigner(const struct run *run)
     return NULL;
 }
 
+/* Every rank has heard GO: only a rank that steps can be asked to stop at a step boundary. */
+static bool all_step(const struct run *run)
+{
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct rank *rank = rank_of(&run->plan.places[i]);
+        if (rank == NULL || rank->phase != DPT__RANK_PHASE__RANK_RUNNING)
+            return false;
+    }
+    return true;
+}
+
 static void running(struct dpt_rdzv *core, struct run *run)
 {
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
         const struct rank *rank = rank_of(&run->plan.places[i]);
         if (rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_FINISHED) {
-            run->final_step = rank->step_applied;
             enter(core, run, DPT_RDZV_DRAINING);
             return;
         }
@@ -412,6 +422,8 @@ static void running(struct dpt_rdzv *core, struct run *run)
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
+    if (!all_step(run))
+        return;
     for (size_t i = 0; i < run->n_nodes; i++)
         if (run->nodes[i]->leaving) {
             struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "node %s leaves", run->nodes[i]->id);

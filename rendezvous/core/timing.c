@@ -20,8 +20,8 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
            holds for what the user sees. */
         .lease_ms = t - t / 10,
         /* write_ms + gap_ms < lease_ms: see docs/membership.md, "Who may write". */
-        .write_ms = t / 2,
-        .gap_ms = t / 4,
+        .write_ms = t / 4,
+        .gap_ms = t / 10,
         .last_call_ms = t / 5,
         .quiesce_ms = t,
         .stall_ms = t,

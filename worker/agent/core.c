@@ -105,15 +105,16 @@ void dpt_agent_destroy(struct dpt_agent **agent)
 
 /* Who may write (docs/membership.md): ranks may write files for write_ms after the agent's last
  * word. An agent whose loop stood still does not know whether it was expelled meanwhile, so it
- * gives no more leave to write until the server has answered a message sent after the gap. Without
- * such a gap it gives leave even while the server is away: then nobody can have expelled it who
- * also forms a generation without it. */
+ * takes that leave back until the server has answered a message sent after the gap. While the
+ * server is away it gives leave: then nobody can have expelled this node within a lease. */
 static void take_time(struct dpt_agent *agent, int64_t now_ms)
 {
     DPT_ASSERT(now_ms >= agent->now_ms);
     int64_t expected_ms = agent->deadline_ms > agent->now_ms ? agent->deadline_ms : agent->now_ms;
     int64_t gap_ms = now_ms - expected_ms;
     agent->now_ms = now_ms;
+    int64_t fence_ms =
+        agent->server_up ? agent->timing.gap_ms : agent->timing.lease_ms - agent->timing.write_ms;
     if (gap_ms <= agent->timing.gap_ms)
         return;
     for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++) {
@@ -122,10 +123,12 @@ static void take_time(struct dpt_agent *agent, int64_t now_ms)
     }
     agent->contact_ms += gap_ms;
     agent->tell_server = true;
-    if (agent->stage == STAGE_ENDING)
+    if (agent->stage == STAGE_ENDING || gap_ms <= fence_ms)
         return;
     agent->fenced = true;
     agent->fence_counter = agent->counter;
+    agent->write_until_ms = 0;
+    dpt_agent_tell_ranks(agent);
     dpt_agent_log(agent, DPT_LOG_WARN,
                   "this node stood still for %lld ms; nothing is written until the server answers",
                   (long long)gap_ms);
@@ -236,9 +239,6 @@ enum dpt_status dpt_agent_step(struct dpt_agent *agent, const struct dpt_agent_e
                                struct dpt_agent_output *ret, struct dpt_err *err)
 {
     agent->n_actions = agent->n_logs = agent->n_sends = 0;
-    if (agent->has_configure_spec)
-        dpt_agent_free_spec(&agent->configure_spec);
-    agent->has_configure_spec = false;
     if (agent->stage == STAGE_ENDED) {
         *ret = (struct dpt_agent_output){.deadline_ms = event->now_ms + agent->timing.timeout_ms};
         return DPT_OK;

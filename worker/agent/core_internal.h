@@ -109,7 +109,7 @@ struct dpt_agent {
     struct dpt_agent_log_line logs[LOG_LINES_MAX];
     char log_texts[LOG_LINES_MAX][LOG_TEXT_BYTES];
     size_t n_logs;
-    Dpt__RunSpec configure_spec; /* strings owned */
+    Dpt__RunSpec configure_spec; /* strings owned; kept, as its action may come back as facts */
     bool has_configure_spec;
     Dpt__AgentToRank to_rank[DPT_PROTO_RANKS_MAX];
     struct dpt_agent_send sends[DPT_PROTO_RANKS_MAX];

@@ -1,0 +1,95 @@
+/* Invariants over the whole world, from what is true in it and not from what anybody was told. */
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+static bool is_in_generation(const struct proc *proc)
+{
+    return proc->stage == RS_READY || proc->stage == RS_COMPUTING || proc->stage == RS_REDUCING ||
+           proc->stage == RS_APPLYING || proc->stage == RS_BOUNDARY || proc->stage == RS_SAVING ||
+           proc->stage == RS_FINISHING || proc->stage == RS_FINISHED;
+}
+
+/* Whom the server counts into a generation that runs stands in just that one, at just that rank,
+ * by just that plan. */
+void check_after_server(struct sim *sim)
+{
+    if (sim->core == NULL || dpt_rdzv_runs(sim->core) == 0)
+        return;
+    struct dpt_rdzv_run_view view;
+    dpt_rdzv_run_view(sim->core, 0, &view);
+    if (view.phase != DPT_RDZV_RUNNING)
+        return;
+    for (int i = 0; i < sim->profile.machines; i++)
+        for (int k = 0; k < LOCALS_MAX; k++) {
+            const struct proc *proc = sim->machines[i].procs[k];
+            int rank;
+            if (proc == NULL || !proc->alive || !is_in_generation(proc) ||
+                !dpt_rdzv_counts_in(sim->core, "sim", sim->machines[i].id, proc->incarnation,
+                                    proc->local, proc->spawn, &rank))
+                continue;
+            if (proc->generation != view.generation || proc->rank != rank ||
+                (proc->group != NULL && strcmp(proc->group->digest, view.plan_digest) != 0))
+                sim_fail(sim,
+                         "%s.%u is counted in as rank %d of generation %llu, but is rank %d of "
+                         "generation %llu",
+                         sim->machines[i].id, proc->local, rank,
+                         (unsigned long long)view.generation, proc->rank,
+                         (unsigned long long)proc->generation);
+        }
+}
+
+/* A plan never goes back behind a state that somebody in it, or somebody who reported, holds. */
+void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
+{
+    const Dpt__Plan *plan = message->plan;
+    for (int i = 0; i < sim->profile.machines; i++)
+        for (int k = 0; k < LOCALS_MAX; k++) {
+            const struct proc *proc = sim->machines[i].procs[k];
+            int rank;
+            if (proc == NULL || !proc->alive || proc->stage != RS_QUIESCED ||
+                proc->generation != plan->generation ||
+                !dpt_rdzv_counts_in(sim->core, "sim", sim->machines[i].id, proc->incarnation,
+                                    proc->local, proc->spawn, &rank))
+                continue;
+            if (proc->step > plan->resume_step)
+                sim_fail(sim, "generation %llu goes on from step %lld, but rank %d holds step %lld",
+                         (unsigned long long)plan->generation, (long long)plan->resume_step, rank,
+                         (long long)proc->step);
+        }
+    uint64_t seen_positions[(DPT_PROTO_WORLD_MAX + 63) / 64] = {0};
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        uint32_t position = plan->ranks[i]->position;
+        if (plan->ranks[i]->rank != i ||
+            (seen_positions[position / 64] >> (position % 64) & 1) != 0)
+            sim_fail(sim, "ranks or positions of generation %llu are not dense",
+                     (unsigned long long)plan->generation);
+        seen_positions[position / 64] |= (uint64_t)1 << (position % 64);
+    }
+}
+
+/* The faults are over and time was given: everybody has finished. */
+void check_end(struct sim *sim)
+{
+    if (sim->failure[0] != '\0')
+        return;
+    for (int i = 0; i < sim->profile.machines; i++) {
+        const struct machine *m = &sim->machines[i];
+        if (!m->ended) {
+            struct dpt_rdzv_run_view view = {0};
+            if (sim->core != NULL && dpt_rdzv_runs(sim->core) > 0)
+                dpt_rdzv_run_view(sim->core, 0, &view);
+            sim_fail(sim, "%s has not ended; server: %s generation %llu, step %lld of %lld (%s)",
+                     m->id, sim->core == NULL ? "down" : dpt_rdzv_phase_name(view.phase),
+                     (unsigned long long)view.generation, (long long)sim->furthest,
+                     (long long)sim->profile.steps, view.text);
+            return;
+        }
+        if (m->exit_code != DPT_EXIT_DONE)
+            sim_fail(sim, "%s ended with code %d: %s", m->id, m->exit_code, m->exit_text);
+    }
+    if (sim->furthest != sim->profile.steps || sim->checkpoint != sim->profile.steps)
+        sim_fail(sim, "ended at step %lld with checkpoint %lld, wanted %lld",
+                 (long long)sim->furthest, (long long)sim->checkpoint,
+                 (long long)sim->profile.steps);
+}

@@ -1,0 +1,386 @@
+/* Machines: the agent process, its rank processes as the operating system sees them. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- processes ---- */
+
+struct proc *proc_find(struct sim *sim, const struct event *event)
+{
+    if (event->local >= LOCALS_MAX)
+        return NULL;
+    struct proc *proc = sim->machines[event->machine].procs[event->local];
+    return proc != NULL && proc->alive && proc->life == event->life && proc->spawn == event->spawn
+               ? proc
+               : NULL;
+}
+
+static void spawn(struct sim *sim, int machine, const struct dpt_agent_action *action)
+{
+    struct proc *proc = calloc(1, sizeof *proc);
+    DPT_ASSERT(proc != NULL && action->local_rank < LOCALS_MAX);
+    if (sim->n_procs == sim->procs_max) {
+        sim->procs_max = sim->procs_max == 0 ? 64 : 2 * sim->procs_max;
+        sim->procs = realloc(sim->procs, sim->procs_max * sizeof(struct proc *));
+        DPT_ASSERT(sim->procs != NULL);
+    }
+    struct machine *m = &sim->machines[machine];
+    struct proc *old = m->procs[action->local_rank];
+    if (old != NULL && old->alive)
+        sim_fail(sim, "%s: rank process %u started while another lives", m->id, action->local_rank);
+    sim->procs[sim->n_procs++] = proc;
+    proc->alive = true;
+    proc->machine = machine;
+    proc->life = m->life;
+    proc->local = action->local_rank;
+    proc->spawn = action->spawn;
+    proc->incarnation = action->incarnation;
+    m->procs[action->local_rank] = proc;
+    model_start(sim, proc);
+}
+
+void proc_kill(struct sim *sim, struct proc *proc, int exit_code)
+{
+    if (!proc->alive)
+        return;
+    proc->alive = false;
+    for (size_t i = 0; i < proc->n_deferred; i++)
+        free(proc->deferred[i].data);
+    proc->n_deferred = 0;
+    model_gone(sim, proc);
+    struct event exited = {.at_ms = sim_delay(sim, 1, 5),
+                           .kind = EV_AGENT_RANK_EXITED,
+                           .machine = proc->machine,
+                           .life = proc->life,
+                           .local = proc->local,
+                           .spawn = proc->spawn,
+                           .number = exit_code};
+    if (rng_chance(&sim->rng, 300)) {
+        struct event eof = exited;
+        eof.kind = EV_AGENT_RANK_EOF;
+        sim_push(sim, eof);
+    }
+    sim_push(sim, exited);
+}
+
+void proc_undefer(struct sim *sim, struct proc *proc)
+{
+    proc->stopped = false;
+    for (size_t i = 0; i < proc->n_deferred; i++) {
+        proc->deferred[i].at_ms = sim->now_ms;
+        sim_push(sim, proc->deferred[i]);
+    }
+    proc->n_deferred = 0;
+}
+
+/* ---- the agent ---- */
+
+static Dpt__RunSpec run_spec(const struct sim *sim)
+{
+    Dpt__RunSpec spec = DPT__RUN_SPEC__INIT;
+    spec.min_nodes = (uint32_t)sim->profile.min_nodes;
+    spec.max_nodes = (uint32_t)sim->profile.max_nodes;
+    spec.timeout_ms = (uint32_t)sim->profile.timeout_ms;
+    spec.max_restarts = sim->profile.max_restarts;
+    spec.max_world = sim->profile.max_world;
+    spec.config_digest = "digest";
+    spec.config_yaml = "run: sim\n";
+    spec.user = "user";
+    return spec;
+}
+
+static void agent_step(struct sim *sim, int machine, struct dpt_agent_event event);
+
+static void configure(struct sim *sim, int machine, const Dpt__RunSpec *spec)
+{
+    char host[32], logs[32];
+    (void)snprintf(host, sizeof host, "host-%d", machine / 2);
+    (void)snprintf(logs, sizeof logs, "logs-%d", sim->profile.shared_folder ? 0 : machine);
+    Dpt__RunSpec own = run_spec(sim);
+    struct dpt_agent_facts facts = {.spec = spec != NULL ? spec : &own,
+                                    .n_ranks = sim->machines[machine].ranks,
+                                    .fingerprint = "cpu",
+                                    .host = host,
+                                    .log_dir_id = logs,
+                                    .checkpoint_dir_id = "checkpoints",
+                                    .data_digest = "data"};
+    agent_step(sim, machine,
+               (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
+}
+
+void machine_start(struct sim *sim, int machine)
+{
+    struct machine *m = &sim->machines[machine];
+    if (m->agent != NULL)
+        return;
+    m->life++;
+    m->incarnation += 1 + (uint64_t)sim->now_ms;
+    m->stopped = m->was_stopped = m->ended = false;
+    m->exit_code = -1;
+    struct dpt_agent_options options = {.run = "sim",
+                                        .node = m->id,
+                                        .software = "dpt sim",
+                                        .incarnation = m->incarnation,
+                                        .timeout_ms = sim->profile.timeout_ms,
+                                        .now_ms = sim->now_ms};
+    struct dpt_err err;
+    if (dpt_agent_create(&options, &m->agent, &err) != DPT_OK) {
+        sim_fail(sim, "%s", err.text);
+        return;
+    }
+    sim_say(sim, "%s starts", m->id);
+    m->tick_ms = sim->now_ms;
+    if (!rng_chance(&sim->rng, sim->trace == NULL ? 200 : 0))
+        configure(sim, machine, NULL);
+    else
+        agent_step(sim, machine, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    net_connect(sim, machine, rng_range(&sim->rng, 1, 20));
+}
+
+/* The process ends; whatever it leaves behind is killed with it. */
+static void end(struct sim *sim, int machine)
+{
+    struct machine *m = &sim->machines[machine];
+    struct dpt_agent_view view;
+    dpt_agent_view(m->agent, &view);
+    m->incarnation = view.incarnation;
+    dpt_agent_destroy(&m->agent);
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL)
+            proc_kill(sim, m->procs[i], -9);
+    net_break(sim, machine);
+    m->life++;
+    for (size_t i = 0; i < m->n_deferred; i++)
+        free(m->deferred[i].data);
+    m->n_deferred = 0;
+    m->stopped = false;
+}
+
+void machine_kill(struct sim *sim, int machine)
+{
+    if (sim->machines[machine].agent != NULL)
+        end(sim, machine);
+}
+
+static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_action *action)
+{
+    struct machine *m = &sim->machines[machine];
+    struct dpt_agent_view view;
+    dpt_agent_view(m->agent, &view);
+    m->ended = true;
+    m->exit_code = action->exit_code;
+    (void)snprintf(m->exit_text, sizeof m->exit_text, "%.500s", action->text);
+    sim_say(sim, "%s ends with code %d%s%s", m->id, m->exit_code, m->exit_text[0] ? ": " : "",
+            m->exit_text);
+    if (m->exit_code == DPT_EXIT_DONE && !view.leaving && !sim->done_seen)
+        sim_fail(sim, "%s exits 0 before the end was acknowledged", m->id);
+    if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED)
+        sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
+    if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving)
+        sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
+    bool again = view.leaving && !sim->done_seen;
+    end(sim, machine);
+    if (again) {
+        m->ended = false;
+        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 50, 4000),
+                                     .kind = EV_MACHINE_START,
+                                     .machine = machine});
+    }
+}
+
+static void send_to_rank(struct sim *sim, int machine, const struct dpt_agent_send *send)
+{
+    struct event event = {.at_ms = sim->now_ms + 1,
+                          .kind = EV_RANK_MESSAGE,
+                          .machine = machine,
+                          .life = sim->machines[machine].life,
+                          .local = send->local_rank,
+                          .spawn = send->spawn};
+    size_t bytes = dpt_message_bytes(&send->message->base);
+    event.data = malloc(bytes + 1);
+    DPT_ASSERT(event.data != NULL);
+    struct dpt_err err;
+    if (dpt_message_encode(&send->message->base, event.data, bytes, &event.bytes, &err) != DPT_OK)
+        sim_fail(sim, "encode: %s", err.text);
+    sim_push(sim, event);
+}
+
+static void agent_step(struct sim *sim, int machine, struct dpt_agent_event event)
+{
+    struct machine *m = &sim->machines[machine];
+    event.now_ms = sim->now_ms;
+    struct dpt_agent_output output;
+    struct dpt_err err;
+    if (dpt_agent_step(m->agent, &event, &output, &err) != DPT_OK) {
+        sim_fail(sim, "agent %s: %s", m->id, err.text);
+        return;
+    }
+    for (size_t i = 0; i < output.n_logs; i++)
+        sim_say(sim, "%s: %s", m->id, output.logs[i].text);
+    const struct dpt_agent_action *exit_action = NULL;
+    bool asked = false;
+    for (size_t i = 0; i < output.n_actions; i++) {
+        const struct dpt_agent_action *action = &output.actions[i];
+        struct proc *proc = m->procs[action->local_rank];
+        switch (action->kind) {
+        case DPT_AGENT_ACTION_SPAWN:
+            spawn(sim, machine, action);
+            break;
+        case DPT_AGENT_ACTION_KILL:
+            if (proc != NULL && proc->spawn == action->spawn)
+                proc_kill(sim, proc, -9);
+            break;
+        case DPT_AGENT_ACTION_CONFIGURE:
+            asked = true;
+            break;
+        default:
+            exit_action = action;
+        }
+    }
+    for (size_t i = 0; i < output.n_to_ranks; i++)
+        send_to_rank(sim, machine, &output.to_ranks[i]);
+    if (output.to_server != NULL)
+        net_to_server(sim, machine, output.to_server);
+    if (exit_action != NULL) {
+        on_exit_action(sim, machine, exit_action);
+        return;
+    }
+    if (m->tick_ms <= sim->now_ms || output.deadline_ms < m->tick_ms) {
+        m->tick_ms = output.deadline_ms;
+        sim_push(sim, (struct event){.at_ms = m->tick_ms,
+                                     .kind = EV_AGENT_TICK,
+                                     .machine = machine,
+                                     .life = m->life});
+    }
+    if (asked)
+        configure(sim, machine, output.actions[0].spec);
+}
+
+void machine_undefer(struct sim *sim, int machine)
+{
+    struct machine *m = &sim->machines[machine];
+    m->stopped = false;
+    for (size_t i = 0; i < m->n_deferred; i++) {
+        m->deferred[i].at_ms = sim->now_ms;
+        sim_push(sim, m->deferred[i]);
+    }
+    m->n_deferred = 0;
+    m->tick_ms = sim->now_ms;
+    sim_push(sim,
+             (struct event){
+                 .at_ms = sim->now_ms, .kind = EV_AGENT_TICK, .machine = machine, .life = m->life});
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL && m->procs[i]->alive && m->procs[i]->stopped)
+            proc_undefer(sim, m->procs[i]);
+}
+
+/* ---- events ---- */
+
+static void on_server_message(struct sim *sim, const struct event *event)
+{
+    Dpt__ServerState *message = NULL;
+    struct dpt_err err;
+    if (dpt_message_decode_server_state(event->data, event->bytes, &message, &err) != DPT_OK)
+        sim_fail(sim, "server to agent: %s", err.text);
+    else
+        agent_step(sim, event->machine,
+                   (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                            .server_message = message});
+    dpt_message_free_server_state(&message);
+}
+
+static void on_rank_message(struct sim *sim, const struct event *event)
+{
+    Dpt__RankToAgent *message = NULL;
+    struct dpt_err err;
+    if (dpt_message_decode_rank_to_agent(event->data, event->bytes, &message, &err) != DPT_OK)
+        sim_fail(sim, "rank to agent: %s", err.text);
+    else
+        agent_step(sim, event->machine,
+                   (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                            .local_rank = event->local,
+                                            .spawn = event->spawn,
+                                            .rank_message = message});
+    dpt_message_free_rank_to_agent(&message);
+}
+
+static void connect_or_retry(struct sim *sim, int machine)
+{
+    struct machine *m = &sim->machines[machine];
+    if (m->conn != 0)
+        return;
+    if (sim->core == NULL || m->partitioned) {
+        net_connect(sim, machine, rng_range(&sim->rng, 50, 300));
+        return;
+    }
+    m->conn = ++sim->next_conn;
+    agent_step(sim, machine, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+}
+
+void machine_event(struct sim *sim, const struct event *event)
+{
+    struct machine *m = &sim->machines[event->machine];
+    if (event->kind == EV_MACHINE_START) {
+        machine_start(sim, event->machine);
+        return;
+    }
+    if (event->kind == EV_HEAL_NETWORK) {
+        m->partitioned = false;
+        return;
+    }
+    if (m->agent == NULL || event->life != m->life)
+        return;
+    if (event->kind == EV_MACHINE_CONT) {
+        machine_undefer(sim, event->machine);
+        return;
+    }
+    if (m->stopped) {
+        struct event kept = *event;
+        if (event->kind == EV_AGENT_TICK)
+            return;
+        if (event->data != NULL) {
+            kept.data = malloc(event->bytes + 1);
+            DPT_ASSERT(kept.data != NULL);
+            memcpy(kept.data, event->data, event->bytes);
+        }
+        defer(&m->deferred, &m->n_deferred, &m->deferred_max, &kept);
+        return;
+    }
+    struct dpt_agent_event to_agent = {.local_rank = event->local, .spawn = event->spawn};
+    switch (event->kind) {
+    case EV_AGENT_MESSAGE:
+        on_server_message(sim, event);
+        return;
+    case EV_AGENT_RANK_MESSAGE:
+        on_rank_message(sim, event);
+        return;
+    case EV_AGENT_UP:
+        connect_or_retry(sim, event->machine);
+        return;
+    case EV_AGENT_DOWN:
+        m->conn = 0;
+        to_agent.kind = DPT_AGENT_EVENT_SERVER_DOWN;
+        net_connect(sim, event->machine, rng_range(&sim->rng, 10, 200));
+        break;
+    case EV_AGENT_TICK:
+        if (event->at_ms != m->tick_ms)
+            return;
+        to_agent.kind = DPT_AGENT_EVENT_TICK;
+        break;
+    case EV_AGENT_RANK_EOF:
+        to_agent.kind = DPT_AGENT_EVENT_RANK_EOF;
+        break;
+    case EV_AGENT_RANK_EXITED:
+        to_agent.kind = DPT_AGENT_EVENT_RANK_EXITED;
+        to_agent.exit_code = (int)event->number;
+        break;
+    case EV_AGENT_SIGNAL:
+        to_agent.kind = DPT_AGENT_EVENT_SIGNAL;
+        sim_say(sim, "%s is told to leave", m->id);
+        break;
+    default:
+        DPT_ASSERT(false);
+    }
+    agent_step(sim, event->machine, to_agent);
+}

@@ -1,0 +1,82 @@
+/* dpt_sim [--seed N] [--seeds FIRST COUNT] [--big] [--verbose]
+ * Runs seeds; the exit code is the verdict, a failing seed is named with the line to replay it. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SETTLE_MS = 150 * 1000 };
+
+static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_totals)
+{
+    struct rng rng = {seed};
+    struct profile profile;
+    if (big)
+        profile_big(&rng, &profile);
+    else
+        profile_random(&rng, &profile);
+    struct sim *sim = sim_create(seed, &profile, verbose, NULL);
+    sim_run(sim, profile.faults_until_ms);
+    /* Faults are over: what lasts (a bad pair, a slow machine) is mended too. */
+    sim->profile.bad_pair_a = sim->profile.bad_pair_b = -1;
+    sim->profile.loss = sim->profile.loss > 20 ? 20 : sim->profile.loss;
+    for (int i = 0; i < profile.machines; i++)
+        sim->machines[i].slow = 1;
+    int64_t steps_ms = profile.steps * (profile.compute_max_ms + 50);
+    sim_run(sim, profile.faults_until_ms + steps_ms + SETTLE_MS);
+    check_end(sim);
+    bool good = sim->failure[0] == '\0';
+    if (!good)
+        printf("seed %llu%s FAILED %s\n  replay: dpt_sim --seed %llu%s --verbose\n",
+               (unsigned long long)seed, big ? " (big)" : "", sim->failure,
+               (unsigned long long)seed, big ? " --big" : "");
+    ret_totals->events += sim->events;
+    ret_totals->formations += sim->formations;
+    ret_totals->applied += sim->applied;
+    ret_totals->healed += sim->healed;
+    ret_totals->handed += sim->handed;
+    ret_totals->loaded += sim->loaded;
+    ret_totals->saved += sim->saved;
+    ret_totals->fenced_writes += sim->fenced_writes;
+    ret_totals->expulsions += sim->expulsions;
+    sim_destroy(&sim);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t first = 1, count = 200;
+    bool big = false, verbose = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--big") == 0) {
+            big = true;
+        } else if (strcmp(argv[i], "--verbose") == 0) {
+            verbose = true;
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            first = strtoull(argv[++i], NULL, 10);
+            count = 1;
+        } else if (strcmp(argv[i], "--seeds") == 0 && i + 2 < argc) {
+            first = strtoull(argv[++i], NULL, 10);
+            count = strtoull(argv[++i], NULL, 10);
+        } else {
+            fprintf(stderr,
+                    "usage: dpt_sim [--seed N | --seeds FIRST COUNT] [--big] [--verbose]\n");
+            return 2;
+        }
+    }
+    struct sim *totals = calloc(1, sizeof *totals);
+    DPT_ASSERT(totals != NULL);
+    uint64_t failed = 0;
+    for (uint64_t seed = first; seed < first + count; seed++)
+        failed += !run_seed(seed, big, verbose, totals);
+    printf(
+        "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
+        "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions\n",
+        (unsigned long long)count, (unsigned long long)failed, (unsigned long long)totals->events,
+        (unsigned long long)totals->formations, (unsigned long long)totals->applied,
+        (unsigned long long)totals->healed, (unsigned long long)totals->handed,
+        (unsigned long long)totals->loaded, (unsigned long long)totals->saved,
+        (unsigned long long)totals->fenced_writes, (unsigned long long)totals->expulsions);
+    free(totals);
+    return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,400 @@
+/* A model of the rank process: follows AgentToRank, computes steps in simulated time, quiesces,
+ * heals, finishes. Its "weights" are a hash chain over the steps, so that a step lost, repeated or
+ * applied twice shows. What ranks do together is in model_group.c. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS_MAX = 100000 };
+
+static uint64_t mix(uint64_t x)
+{
+    struct rng rng = {x};
+    return rng_next(&rng);
+}
+
+uint64_t model_outcome(int64_t step)
+{
+    return mix(0xabcdef ^ (uint64_t)step);
+}
+
+uint64_t model_weights(int64_t step)
+{
+    static uint64_t chain[STEPS_MAX + 1];
+    static int64_t known = 0;
+    DPT_ASSERT(step >= 0 && step <= STEPS_MAX);
+    chain[0] = 42;
+    for (; known < step; known++)
+        chain[known + 1] = mix(chain[known] ^ model_outcome(known + 1));
+    return chain[step];
+}
+
+void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t high_ms)
+{
+    sim_push(sim, (struct event){.at_ms = sim_delay(sim, low_ms, high_ms),
+                                 .kind = EV_RANK_TIMER,
+                                 .machine = proc->machine,
+                                 .life = proc->life,
+                                 .local = proc->local,
+                                 .spawn = proc->spawn,
+                                 .token = ++proc->timer});
+}
+
+/* ---- reports ---- */
+
+static Dpt__RankPhase phase_of(const struct proc *proc)
+{
+    switch (proc->stage) {
+    case RS_STARTING:
+        return DPT__RANK_PHASE__RANK_STARTING;
+    case RS_STANDBY:
+        return DPT__RANK_PHASE__RANK_STANDBY;
+    case RS_QUIESCED:
+    case RS_BUILDING:
+        return DPT__RANK_PHASE__RANK_QUIESCED;
+    case RS_READY:
+        return DPT__RANK_PHASE__RANK_READY;
+    case RS_FINISHED:
+        return DPT__RANK_PHASE__RANK_FINISHED;
+    default:
+        return DPT__RANK_PHASE__RANK_RUNNING;
+    }
+}
+
+void model_report(struct sim *sim, struct proc *proc)
+{
+    char shm[64], tcp[64];
+    (void)snprintf(shm, sizeof shm, "dpt-%s-%u-%u", sim->machines[proc->machine].id, proc->local,
+                   proc->spawn);
+    (void)snprintf(tcp, sizeof tcp, "10.0.%d.%d:%u", proc->machine / 250, proc->machine % 250,
+                   1000 + proc->local);
+    Dpt__RankState state = DPT__RANK_STATE__INIT;
+    state.local_rank = proc->local;
+    state.spawn = proc->spawn;
+    state.phase = phase_of(proc);
+    state.generation = proc->generation;
+    state.shm_addr = shm;
+    state.tcp_addr = tcp;
+    state.step_applied = proc->step;
+    state.outcome_step = proc->outcome_step;
+    if (proc->stage == RS_QUIESCED && proc->outcome_step >= 0)
+        state.outcome = (ProtobufCBinaryData){sizeof proc->outcome, (uint8_t *)&proc->outcome};
+    state.checkpoint_step = proc->checkpoint_seen;
+    state.failed_generation = proc->failed_generation;
+    state.suspect = proc->suspect;
+    state.text = proc->failed_generation != 0 ? "connection to a peer broke" : "";
+    state.grant_step = proc->want_grant;
+    state.soft_stop_seen = proc->prepare_soft && proc->prepare_generation > proc->generation;
+    state.busy = proc->stage == RS_SAVING || proc->stage == RS_FINISHING;
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    message.state = &state;
+    struct event event = {.at_ms = sim->now_ms + 1,
+                          .kind = EV_AGENT_RANK_MESSAGE,
+                          .machine = proc->machine,
+                          .life = proc->life,
+                          .local = proc->local,
+                          .spawn = proc->spawn};
+    size_t bytes = dpt_message_bytes(&message.base);
+    event.data = malloc(bytes + 1);
+    DPT_ASSERT(event.data != NULL);
+    struct dpt_err err;
+    if (dpt_message_encode(&message.base, event.data, bytes, &event.bytes, &err) != DPT_OK)
+        sim_fail(sim, "encode: %s", err.text);
+    sim_push(sim, event);
+}
+
+static void say(struct sim *sim, const struct proc *proc, const char *what, int64_t number)
+{
+    sim_say(sim, "  rank %s.%u.%u: %s %lld", sim->machines[proc->machine].id, proc->local,
+            proc->spawn, what, (long long)number);
+}
+
+static void beat_later(struct sim *sim, const struct proc *proc)
+{
+    struct dpt_timing timing = dpt_timing_from(sim->profile.timeout_ms);
+    sim_push(sim, (struct event){.at_ms = sim->now_ms + timing.heartbeat_ms,
+                                 .kind = EV_RANK_BEAT,
+                                 .machine = proc->machine,
+                                 .life = proc->life,
+                                 .local = proc->local,
+                                 .spawn = proc->spawn});
+}
+
+void model_start(struct sim *sim, struct proc *proc)
+{
+    proc->stage = RS_STARTING;
+    proc->step = proc->outcome_step = proc->gradient_step = proc->checkpoint_seen = -1;
+    proc->suspect = -1;
+    proc->grant_step = proc->want_grant = -1;
+    proc->rank = -1;
+    model_set_timer(sim, proc, sim->profile.start_min_ms, sim->profile.start_max_ms);
+    beat_later(sim, proc);
+}
+
+void model_beat(struct sim *sim, struct proc *proc)
+{
+    model_report(sim, proc);
+    beat_later(sim, proc);
+}
+
+/* ---- quiescing ---- */
+
+static void quiesce(struct sim *sim, struct proc *proc)
+{
+    group_leave(sim, proc);
+    proc->stage = RS_QUIESCED;
+    proc->generation = proc->prepare_generation;
+    proc->want_grant = proc->grant_step = -1;
+    proc->save_then_quiesce = false;
+    proc->checkpoint_seen = sim->checkpoint;
+    proc->timer++;
+    say(sim, proc, "quiesced, has applied step", proc->step);
+    model_report(sim, proc);
+}
+
+static void take_prepare(struct sim *sim, struct proc *proc, uint64_t generation, bool soft)
+{
+    bool hardens = generation == proc->prepare_generation && proc->prepare_soft && !soft;
+    if (generation < proc->prepare_generation ||
+        (generation == proc->prepare_generation && !hardens))
+        return;
+    proc->prepare_generation = generation;
+    proc->prepare_soft = soft;
+    if (proc->stage == RS_QUIESCED && proc->generation == generation)
+        return;
+    if (proc->stage == RS_STANDBY || proc->stage == RS_QUIESCED || proc->stage == RS_BOUNDARY ||
+        proc->stage == RS_BROKEN) {
+        quiesce(sim, proc);
+        return;
+    }
+    /* An apply that has begun is never interrupted; what is soft waits for the step's end. */
+    if (soft || proc->stage == RS_APPLYING || proc->stage == RS_STARTING)
+        return;
+    proc->stage = RS_QUIESCING;
+    model_set_timer(sim, proc, 1, 30);
+}
+
+/* ---- the plan ---- */
+
+static void take_plan(struct sim *sim, struct proc *proc, const Dpt__AgentToRank *message)
+{
+    if (proc->stage != RS_QUIESCED || proc->generation != message->generation) {
+        if (proc->generation != message->generation)
+            sim_fail(sim, "%s.%u is given the plan of generation %llu but has quiesced for %llu",
+                     sim->machines[proc->machine].id, proc->local,
+                     (unsigned long long)message->generation, (unsigned long long)proc->generation);
+        return;
+    }
+    proc->failed_generation = 0;
+    proc->suspect = -1;
+    group_join(sim, proc, message->plan);
+}
+
+static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
+{
+    if (proc->stage != RS_READY || proc->generation != generation)
+        return;
+    if (generation > sim->newest_went)
+        sim->newest_went = generation;
+    proc->group->went = true;
+    say(sim, proc, "runs from step", proc->step);
+    if (proc->step >= sim->profile.steps) {
+        proc->stage = RS_FINISHING;
+        model_set_timer(sim, proc, 20, 200);
+    } else {
+        proc->stage = RS_COMPUTING;
+        proc->gradient_step = -1;
+        model_set_timer(sim, proc, sim->profile.compute_min_ms,
+                        sim->profile.compute_max_ms * sim->machines[proc->machine].slow);
+    }
+    model_report(sim, proc);
+}
+
+/* ---- checkpoints ---- */
+
+static bool may_write(const struct sim *sim, const struct proc *proc)
+{
+    return sim->now_ms < proc->lease_until_ms;
+}
+
+static void try_commit(struct sim *sim, struct proc *proc)
+{
+    bool whole = proc->stage != RS_FINISHING && proc->stage != RS_SAVING;
+    if (proc->want_grant < 0 || proc->grant_step != proc->want_grant || !may_write(sim, proc) ||
+        proc->group == NULL || (!whole && proc->group->parts < proc->group->writers))
+        return;
+    if (proc->generation < sim->newest_went)
+        sim_fail(sim, "%s.%u commits checkpoint %lld of generation %llu although %llu runs",
+                 sim->machines[proc->machine].id, proc->local, (long long)proc->want_grant,
+                 (unsigned long long)proc->generation, (unsigned long long)sim->newest_went);
+    if (proc->want_grant > sim->checkpoint)
+        sim->checkpoint = proc->want_grant;
+    sim->saved++;
+    say(sim, proc, "commits checkpoint", proc->want_grant);
+    proc->want_grant = -1;
+    if (whole)
+        return;
+    proc->group->saved = true;
+    group_part_written(sim, proc);
+}
+
+/* ---- steps ---- */
+
+static void write_log(struct sim *sim, const struct proc *proc)
+{
+    if (!proc->writes_log)
+        return;
+    if (!may_write(sim, proc)) {
+        sim->fenced_writes++;
+        return;
+    }
+    const struct machine *m = &sim->machines[proc->machine];
+    int rank;
+    /* A connection that breaks while a node is stopped for less than a lease gets it expelled
+       early: it may then finish a write in the moment until its agent has noticed. */
+    bool noticed = sim->now_ms > m->continued_ms + 50 || m->stopped_ms >= m->lease_ms;
+    if (m->was_stopped && noticed && sim->core != NULL && proc->generation < sim->newest_went &&
+        !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation, proc->local, proc->spawn,
+                            &rank))
+        sim_fail(sim, "%s.%u was stopped and expelled and writes step %lld of generation %llu",
+                 m->id, proc->local, (long long)proc->step, (unsigned long long)proc->generation);
+}
+
+static void applied(struct sim *sim, struct proc *proc)
+{
+    proc->step++;
+    proc->weights = mix(proc->weights ^ proc->outcome);
+    sim->applied++;
+    if (proc->weights != model_weights(proc->step) || proc->outcome_step != proc->step)
+        sim_fail(sim, "%s.%u has wrong weights at step %lld", sim->machines[proc->machine].id,
+                 proc->local, (long long)proc->step);
+    if (proc->step > sim->furthest)
+        sim->furthest = proc->step;
+    write_log(sim, proc);
+    if (proc->rank == 0 && proc->checkpoint_slot == 0 &&
+        proc->step % sim->profile.checkpoint_every == 0)
+        proc->want_grant = proc->step;
+    if (proc->prepare_generation > proc->generation && !proc->prepare_soft) {
+        quiesce(sim, proc);
+    } else if (proc->group->broken) {
+        model_broken(sim, proc, proc->generation, -1);
+    } else if (proc->step >= sim->profile.steps) {
+        proc->stage = RS_FINISHING;
+        model_set_timer(sim, proc, 20, 200);
+    } else if (proc->group->agreed_reform) {
+        if (proc->group->agreed_leaving && proc->group->writers > 0) {
+            proc->stage = RS_SAVING;
+            model_set_timer(sim, proc, 20, 100);
+        } else if (proc->prepare_generation > proc->generation) {
+            quiesce(sim, proc);
+        } else {
+            proc->stage = RS_BOUNDARY;
+        }
+    } else {
+        proc->stage = RS_COMPUTING;
+        proc->gradient_step = -1;
+        model_set_timer(sim, proc, sim->profile.compute_min_ms,
+                        sim->profile.compute_max_ms * sim->machines[proc->machine].slow);
+    }
+}
+
+void model_timer(struct sim *sim, struct proc *proc)
+{
+    switch (proc->stage) {
+    case RS_STARTING:
+        proc->stage = RS_STANDBY;
+        model_report(sim, proc);
+        break;
+    case RS_QUIESCING:
+        quiesce(sim, proc);
+        break;
+    case RS_BUILDING:
+        group_arrived(sim, proc);
+        break;
+    case RS_COMPUTING:
+        group_contribute(sim, proc);
+        break;
+    case RS_REDUCING: /* sees that the small all-reduce has completed */
+        proc->outcome_step = proc->step + 1;
+        proc->outcome = model_outcome(proc->outcome_step);
+        proc->stage = RS_APPLYING;
+        model_set_timer(sim, proc, 1, 10);
+        break;
+    case RS_APPLYING:
+        applied(sim, proc);
+        break;
+    case RS_SAVING:
+    case RS_FINISHING:
+        if (proc->group->saved) { /* the checkpoint is whole */
+            if (proc->stage == RS_FINISHING) {
+                proc->stage = RS_FINISHED;
+                say(sim, proc, "finished, step", proc->step);
+                model_report(sim, proc);
+            } else if (proc->prepare_generation > proc->generation) {
+                quiesce(sim, proc);
+            } else {
+                proc->stage = RS_BOUNDARY;
+            }
+        } else {
+            group_part_written(sim, proc);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int suspect)
+{
+    if (proc->generation != generation || proc->group == NULL || proc->stage == RS_QUIESCING ||
+        proc->stage == RS_APPLYING || proc->stage == RS_BOUNDARY || proc->stage == RS_FINISHED ||
+        proc->stage == RS_QUIESCED || proc->stage == RS_BROKEN)
+        return;
+    if (proc->stage == RS_BUILDING && proc->heal_from >= 0 && !proc->has_state)
+        proc->step = proc->outcome_step = -1; /* half a state is none */
+    proc->stage = RS_BROKEN;
+    proc->failed_generation = generation;
+    proc->suspect = suspect;
+    proc->timer++;
+    proc->want_grant = -1;
+    say(sim, proc, "data plane broke, suspects", suspect);
+    group_leave(sim, proc);
+    model_report(sim, proc);
+    if (proc->prepare_generation > proc->generation)
+        quiesce(sim, proc);
+}
+
+void model_gone(struct sim *sim, struct proc *proc)
+{
+    say(sim, proc, "gone at step", proc->step);
+    group_leave(sim, proc);
+}
+
+void model_message(struct sim *sim, struct proc *proc, const Dpt__AgentToRank *message)
+{
+    proc->lease_until_ms =
+        message->lease_until_ms; /* the newest word counts: leave is taken back */
+    proc->leaving = message->leaving;
+    proc->grant_step = message->grant_step;
+    switch (message->command) {
+    case DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT:
+        take_prepare(sim, proc, message->generation, true);
+        break;
+    case DPT__RANK_COMMAND__COMMAND_PREPARE:
+        take_prepare(sim, proc, message->generation, false);
+        break;
+    case DPT__RANK_COMMAND__COMMAND_PLAN:
+        take_plan(sim, proc, message);
+        break;
+    case DPT__RANK_COMMAND__COMMAND_GO:
+        take_go(sim, proc, message->generation);
+        break;
+    case DPT__RANK_COMMAND__COMMAND_EXIT:
+        proc_kill(sim, proc, 0);
+        return;
+    default:
+        break;
+    }
+    try_commit(sim, proc);
+}

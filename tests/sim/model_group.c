@@ -1,0 +1,286 @@
+/* One generation's data plane: who is in it, the reduction under way, and how a break spreads. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
+{
+    for (size_t i = sim->n_groups; i-- > 0;)
+        if (sim->groups[i]->generation == plan->generation &&
+            strcmp(sim->groups[i]->digest, plan->digest) == 0)
+            return sim->groups[i];
+    if (sim->n_groups == GROUPS_MAX) {
+        sim_fail(sim, "more than %d generations", GROUPS_MAX);
+        return NULL;
+    }
+    for (size_t i = 0; i < sim->n_groups; i++)
+        if (sim->groups[i]->generation == plan->generation)
+            sim_fail(sim, "two plans of generation %llu", (unsigned long long)plan->generation);
+    struct group *group = calloc(1, sizeof *group);
+    DPT_ASSERT(group != NULL);
+    sim->groups[sim->n_groups++] = group;
+    sim->formations++;
+    group->generation = plan->generation;
+    (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
+    group->world = plan->world_size;
+    group->resume_step = group->step = plan->resume_step;
+    group->load_checkpoint = plan->load_checkpoint;
+    group->writers = plan->checkpoint_writers;
+    return group;
+}
+
+/* ---- the break of a data plane ---- */
+
+static bool is_together(const struct proc *proc)
+{
+    return proc->stage == RS_BUILDING || proc->stage == RS_READY || proc->stage == RS_COMPUTING ||
+           proc->stage == RS_REDUCING || proc->stage == RS_FINISHING || proc->stage == RS_SAVING;
+}
+
+void group_leave(struct sim *sim, struct proc *proc)
+{
+    struct group *group = proc->group;
+    proc->group = NULL;
+    if (group == NULL)
+        return;
+    group->members[proc->rank] = NULL;
+    bool agreed = group->agreed_reform && proc->alive && proc->step == group->step;
+    if (agreed || group->finished)
+        return;
+    group->broken = true;
+    for (uint32_t i = 0; i < group->world; i++) {
+        struct proc *peer = group->members[i];
+        if (peer == NULL || !peer->alive || !is_together(peer))
+            continue;
+        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 1, 60),
+                                     .kind = EV_RANK_BROKEN,
+                                     .machine = peer->machine,
+                                     .life = peer->life,
+                                     .local = peer->local,
+                                     .spawn = peer->spawn,
+                                     .token = group->generation,
+                                     .number = proc->rank});
+    }
+}
+
+/* ---- building ---- */
+
+/* What a rank that is told "you have the state" must really have. */
+static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
+{
+    const char *id = sim->machines[proc->machine].id;
+    int64_t resume = plan->resume_step;
+    proc->has_state = true;
+    if (plan->load_checkpoint >= 0) {
+        if (plan->load_checkpoint > sim->checkpoint)
+            sim_fail(sim, "%s.%u is told to load checkpoint %lld, newest is %lld", id, proc->local,
+                     (long long)plan->load_checkpoint, (long long)sim->checkpoint);
+        proc->step = plan->load_checkpoint;
+        proc->outcome_step = -1;
+        proc->weights = model_weights(proc->step);
+        sim->loaded++;
+    } else if (proc->step == resume - 1 && proc->step >= 0) {
+        uint64_t outcome = proc->outcome;
+        if (proc->outcome_step != resume) {
+            if (plan->outcome.len != sizeof outcome) {
+                sim_fail(sim, "%s.%u is to apply step %lld but was handed no outcome", id,
+                         proc->local, (long long)resume);
+                return;
+            }
+            memcpy(&outcome, plan->outcome.data, sizeof outcome);
+            sim->handed++;
+        }
+        if (proc->gradient_step != resume || outcome != model_outcome(resume))
+            sim_fail(sim, "%s.%u is to apply step %lld but holds gradients of step %lld", id,
+                     proc->local, (long long)resume, (long long)proc->gradient_step);
+        struct rng rng = {proc->weights ^ outcome};
+        proc->weights = rng_next(&rng);
+        proc->step = proc->outcome_step = resume;
+        proc->outcome = outcome;
+    } else if (proc->step < 0 && resume == 0) {
+        proc->step = 0;
+        proc->weights = model_weights(0);
+    }
+    if (proc->step != resume || proc->weights != model_weights(proc->step))
+        sim_fail(sim, "%s.%u is told to go on from step %lld but holds %lld", id, proc->local,
+                 (long long)resume, (long long)proc->step);
+}
+
+/* Everybody has arrived: connections are made. A bad pair finds out now. */
+static void all_arrived(struct sim *sim, struct group *group)
+{
+    for (uint32_t i = 0; i < group->world; i++) {
+        struct proc *proc = group->members[i];
+        if (proc == NULL)
+            return; /* somebody left again: the break is on its way */
+    }
+    for (uint32_t i = 0; i < group->world; i++)
+        for (uint32_t k = 0; k < group->world; k++) {
+            struct proc *a = group->members[i], *b = group->members[k];
+            bool bad =
+                a->machine == sim->profile.bad_pair_a && b->machine == sim->profile.bad_pair_b;
+            bool mirrored =
+                b->machine == sim->profile.bad_pair_a && a->machine == sim->profile.bad_pair_b;
+            if (!bad && !mirrored)
+                continue;
+            sim_push(sim, (struct event){.at_ms = sim_delay(sim, 20, 200),
+                                         .kind = EV_RANK_BROKEN,
+                                         .machine = a->machine,
+                                         .life = a->life,
+                                         .local = a->local,
+                                         .spawn = a->spawn,
+                                         .token = group->generation,
+                                         .number = b->rank});
+        }
+    for (uint32_t i = 0; i < group->world; i++) {
+        struct proc *proc = group->members[i];
+        if (proc->heal_from >= 0)
+            model_set_timer(sim, proc, 20, 300);
+        else
+            model_set_timer(sim, proc, 5, 50);
+    }
+}
+
+void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
+{
+    const Dpt__PlanRank *own = NULL;
+    struct group *group = find_group(sim, plan);
+    for (size_t i = 0; i < plan->n_ranks; i++) {
+        if (plan->ranks[i]->rank != i)
+            sim_fail(sim, "ranks of generation %llu are not dense",
+                     (unsigned long long)plan->generation);
+        if (plan->ranks[i]->local_rank == (int32_t)proc->local)
+            own = plan->ranks[i];
+    }
+    if (own == NULL || group == NULL || plan->n_ranks != group->world) {
+        sim_fail(sim, "%s.%u has no place in its plan", sim->machines[proc->machine].id,
+                 proc->local);
+        return;
+    }
+    if (group->members[own->rank] != NULL) {
+        sim_fail(sim, "rank %u of generation %llu is held twice", own->rank,
+                 (unsigned long long)plan->generation);
+        return;
+    }
+    proc->group = group;
+    proc->rank = (int)own->rank;
+    proc->heal_from = own->heal_from;
+    proc->checkpoint_slot = own->checkpoint_slot;
+    proc->writes_log = own->writes_log;
+    proc->has_state = false;
+    proc->stage = RS_BUILDING;
+    group->members[own->rank] = proc;
+    if (own->heal_from < 0)
+        take_own_state(sim, proc, plan);
+    if (++group->arrived == group->world)
+        all_arrived(sim, group);
+    if (group->broken)
+        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 20, 200),
+                                     .kind = EV_RANK_BROKEN,
+                                     .machine = proc->machine,
+                                     .life = proc->life,
+                                     .local = proc->local,
+                                     .spawn = proc->spawn,
+                                     .token = group->generation,
+                                     .number = -1});
+}
+
+/* One rank's part of the formation is through. */
+void group_arrived(struct sim *sim, struct proc *proc)
+{
+    struct group *group = proc->group;
+    if (proc->heal_from >= 0) {
+        const struct proc *source = group->members[proc->heal_from];
+        if (source == NULL || !source->has_state) {
+            if (source != NULL)
+                sim_fail(sim, "rank %d heals from rank %d, which has no state itself", proc->rank,
+                         proc->heal_from);
+            return; /* the source is gone: the break is on its way */
+        }
+        proc->step = group->resume_step;
+        proc->weights = source->weights;
+        proc->outcome_step = -1;
+        proc->gradient_step = -1;
+        proc->has_state = true;
+        sim->healed++;
+        if (proc->weights != model_weights(proc->step))
+            sim_fail(sim, "rank %d healed from rank %d has wrong weights", proc->rank,
+                     proc->heal_from);
+    }
+    proc->stage = RS_READY;
+    model_report(sim, proc);
+}
+
+/* ---- the step's small all-reduce ---- */
+
+void group_contribute(struct sim *sim, struct proc *proc)
+{
+    struct group *group = proc->group;
+    if (proc->step != group->step || group->contributions[proc->rank]) {
+        sim_fail(sim, "rank %d reduces step %lld while the others reduce step %lld", proc->rank,
+                 (long long)proc->step + 1, (long long)group->step + 1);
+        return;
+    }
+    proc->stage = RS_REDUCING;
+    proc->gradient_step = proc->step + 1;
+    if (group->contributed == 0) {
+        group->reform = false;
+        group->all_leaving = true;
+    }
+    group->contributions[proc->rank] = true;
+    group->reform =
+        group->reform || (proc->prepare_soft && proc->prepare_generation > proc->generation);
+    group->all_leaving = group->all_leaving && proc->leaving;
+    if (++group->contributed < group->world || group->broken)
+        return;
+    if (group->generation < sim->newest_went)
+        for (uint32_t i = 0; sim->core != NULL && i < group->world; i++) {
+            int rank;
+            struct proc *peer = group->members[i];
+            if (peer != NULL &&
+                dpt_rdzv_counts_in(sim->core, "sim", sim->machines[peer->machine].id,
+                                   peer->incarnation, peer->local, peer->spawn, &rank))
+                sim_fail(sim, "generation %llu steps although %llu was sent off with rank %d of it",
+                         (unsigned long long)group->generation,
+                         (unsigned long long)sim->newest_went, peer->rank);
+        }
+    group->step++;
+    group->contributed = 0;
+    memset(group->contributions, 0, sizeof group->contributions);
+    group->agreed_reform = group->reform;
+    group->agreed_leaving = group->all_leaving;
+    for (uint32_t i = 0; i < group->world; i++)
+        if (group->members[i] != NULL)
+            model_set_timer(sim, group->members[i], 1, 20);
+}
+
+/* ---- saving together ---- */
+
+void group_part_written(struct sim *sim, struct proc *proc)
+{
+    struct group *group = proc->group;
+    if (!group->saved) {
+        if (proc->checkpoint_slot >= 0 && !proc->save_then_quiesce) {
+            proc->save_then_quiesce = true; /* its part is written, once */
+            group->parts++;
+        }
+        if (sim->checkpoint >= proc->step || group->writers == 0)
+            group->saved = true;
+        for (uint32_t i = 0; i < group->world; i++)
+            if (!group->saved && group->members[i] != NULL &&
+                group->members[i]->checkpoint_slot == 0 &&
+                group->members[i]->want_grant != proc->step) {
+                group->members[i]->want_grant = proc->step;
+                model_report(sim, group->members[i]);
+            }
+    }
+    if (!group->saved)
+        return;
+    if (proc->step >= sim->profile.steps)
+        group->finished = true;
+    for (uint32_t i = 0; i < group->world; i++)
+        if (group->members[i] != NULL &&
+            (group->members[i]->stage == RS_FINISHING || group->members[i]->stage == RS_SAVING))
+            model_set_timer(sim, group->members[i], 1, 20);
+}

@@ -1,0 +1,185 @@
+/* The world: time, dispatch, start and end of a simulation. */
+#include "tests/sim/sim.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+void sim_say(struct sim *sim, const char *fmt, ...)
+{
+    if (!sim->verbose && sim->trace == NULL)
+        return;
+    FILE *out = sim->trace != NULL ? sim->trace : stdout;
+    (void)fprintf(out, "%6lld  ", (long long)sim->now_ms);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vfprintf(out, fmt, ap);
+    va_end(ap);
+    (void)fputc('\n', out);
+}
+
+void sim_fail(struct sim *sim, const char *fmt, ...)
+{
+    if (sim->failure[0] != '\0')
+        return;
+    int at = snprintf(sim->failure, sizeof sim->failure, "at %lld ms: ", (long long)sim->now_ms);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(sim->failure + at, sizeof sim->failure - (size_t)at, fmt, ap);
+    va_end(ap);
+    sim_say(sim, "FAILED %s", sim->failure);
+}
+
+void sim_push(struct sim *sim, struct event event)
+{
+    DPT_ASSERT(event.at_ms >= sim->now_ms);
+    queue_push(&sim->queue, &event);
+}
+
+int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms)
+{
+    return sim->now_ms + rng_range(&sim->rng, low_ms, high_ms);
+}
+
+void defer(struct event **list, size_t *n, size_t *max, const struct event *event)
+{
+    if (*n == *max) {
+        *max = *max == 0 ? 16 : 2 * *max;
+        *list = realloc(*list, *max * sizeof(struct event));
+        DPT_ASSERT(*list != NULL);
+    }
+    (*list)[(*n)++] = *event;
+}
+
+struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace)
+{
+    struct sim *sim = calloc(1, sizeof *sim);
+    DPT_ASSERT(sim != NULL);
+    sim->seed = seed;
+    sim->rng.state = seed * 2 + 1;
+    sim->profile = *profile;
+    sim->verbose = verbose;
+    sim->trace = trace;
+    sim->checkpoint = sim->furthest = -1;
+    for (int i = 0; i < profile->machines; i++) {
+        if (profile->machines <= 26)
+            (void)snprintf(sim->machines[i].id, sizeof sim->machines[i].id, "%c", 'a' + i);
+        else
+            (void)snprintf(sim->machines[i].id, sizeof sim->machines[i].id, "n%03d", i);
+        sim->machines[i].slow = 1;
+        sim->machines[i].ranks = (uint32_t)profile->ranks;
+        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 0, profile->spread_ms),
+                                     .kind = EV_MACHINE_START,
+                                     .machine = i});
+    }
+    server_start(sim);
+    faults_plan(sim);
+    return sim;
+}
+
+static void free_deferred(struct event *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        free(list[i].data);
+    free(list);
+}
+
+void sim_destroy(struct sim **sim_at)
+{
+    struct sim *sim = *sim_at;
+    dpt_rdzv_destroy(&sim->core);
+    free_deferred(sim->server_deferred, sim->n_server_deferred);
+    for (int i = 0; i < MACHINES_MAX; i++) {
+        dpt_agent_destroy(&sim->machines[i].agent);
+        free_deferred(sim->machines[i].deferred, sim->machines[i].n_deferred);
+    }
+    for (size_t i = 0; i < sim->n_procs; i++) {
+        free_deferred(sim->procs[i]->deferred, sim->procs[i]->n_deferred);
+        free(sim->procs[i]);
+    }
+    free(sim->procs);
+    for (size_t i = 0; i < sim->n_groups; i++)
+        free(sim->groups[i]);
+    queue_fini(&sim->queue);
+    free(sim);
+    *sim_at = NULL;
+}
+
+static void dispatch(struct sim *sim, const struct event *event)
+{
+    struct proc *proc;
+    switch (event->kind) {
+    case EV_SERVER_MESSAGE:
+    case EV_SERVER_BROKEN:
+    case EV_SERVER_TICK:
+    case EV_SERVER_START:
+    case EV_SERVER_CONT:
+        server_event(sim, event);
+        break;
+    case EV_RANK_MESSAGE:
+    case EV_RANK_TIMER:
+    case EV_RANK_BEAT:
+    case EV_RANK_BROKEN:
+    case EV_RANK_CONT:
+        proc = proc_find(sim, event);
+        if (proc != NULL && proc->stopped && event->kind != EV_RANK_CONT) {
+            struct event kept = *event;
+            if (event->data != NULL) {
+                kept.data = malloc(event->bytes + 1);
+                DPT_ASSERT(kept.data != NULL);
+                memcpy(kept.data, event->data, event->bytes);
+            }
+            defer(&proc->deferred, &proc->n_deferred, &proc->deferred_max, &kept);
+        } else if (proc != NULL && event->kind == EV_RANK_CONT) {
+            proc_undefer(sim, proc);
+        } else if (proc != NULL && event->kind == EV_RANK_TIMER) {
+            if (event->token == proc->timer && !proc->wedged)
+                model_timer(sim, proc);
+        } else if (proc != NULL && event->kind == EV_RANK_BEAT) {
+            model_beat(sim, proc);
+        } else if (proc != NULL && event->kind == EV_RANK_BROKEN) {
+            if (!proc->wedged)
+                model_broken(sim, proc, event->token, (int)event->number);
+        } else if (proc != NULL && !proc->wedged) {
+            Dpt__AgentToRank *message = NULL;
+            struct dpt_err err;
+            if (dpt_message_decode_agent_to_rank(event->data, event->bytes, &message, &err) !=
+                DPT_OK)
+                sim_fail(sim, "agent to rank: %s", err.text);
+            else
+                model_message(sim, proc, message);
+            dpt_message_free_agent_to_rank(&message);
+        }
+        break;
+    case EV_FAULT:
+        fault_strike(sim, &sim->faults[event->number]);
+        break;
+    default:
+        machine_event(sim, event);
+    }
+}
+
+static bool all_ended(const struct sim *sim)
+{
+    for (int i = 0; i < sim->profile.machines; i++)
+        if (!sim->machines[i].ended || sim->machines[i].agent != NULL)
+            return false;
+    return true;
+}
+
+void sim_run(struct sim *sim, int64_t until_ms)
+{
+    struct event event;
+    while (sim->failure[0] == '\0' && !all_ended(sim) && queue_pop(&sim->queue, &event)) {
+        if (event.at_ms > until_ms) {
+            sim->now_ms = until_ms;
+            free(event.data);
+            return;
+        }
+        sim->now_ms = event.at_ms;
+        dispatch(sim, &event);
+        free(event.data);
+        if (++sim->events > EVENTS_MAX)
+            sim_fail(sim, "more than %d events", EVENTS_MAX);
+    }
+}

@@ -1,0 +1,297 @@
+/* Deterministic simulation of one server, many agents and their rank processes: the real core and
+ * the real agents, driven by seeded events over a simulated network, with a model of the rank
+ * process that follows AgentToRank to the letter.
+ *
+ * Messages travel as bytes and are decoded by the real decoder. Time is simulated milliseconds.
+ * Everything random comes from one seed, so a failure is replayed by `dpt_sim --seed N --verbose`.
+ */
+#ifndef DPT_TESTS_SIM_SIM_H
+#define DPT_TESTS_SIM_SIM_H
+
+#include "rendezvous/core/core.h"
+#include "worker/agent/core.h"
+
+#include <stdio.h>
+
+enum {
+    MACHINES_MAX = 320,
+    LOCALS_MAX = 4,
+    FAULTS_MAX = 64,
+    GROUPS_MAX = 4096,
+    EVENTS_MAX = 4 * 1000 * 1000 /* a simulation that needs more hangs */
+};
+
+/* ---- random numbers (splitmix64) ---- */
+
+struct rng {
+    uint64_t state;
+};
+uint64_t rng_next(struct rng *rng);
+int64_t rng_range(struct rng *rng, int64_t low, int64_t high); /* both included */
+bool rng_chance(struct rng *rng, int permille);
+
+/* ---- events ---- */
+
+enum event_kind {
+    EV_SERVER_MESSAGE, /* conn, data */
+    EV_SERVER_BROKEN,  /* conn */
+    EV_SERVER_TICK,
+    EV_SERVER_START,
+    EV_SERVER_CONT,
+    EV_AGENT_MESSAGE, /* machine, data */
+    EV_AGENT_UP,
+    EV_AGENT_DOWN,
+    EV_AGENT_TICK,
+    EV_AGENT_RANK_MESSAGE, /* machine, local, spawn, data */
+    EV_AGENT_RANK_EOF,
+    EV_AGENT_RANK_EXITED, /* number: exit code */
+    EV_AGENT_SIGNAL,
+    EV_RANK_MESSAGE, /* machine, local, spawn, data */
+    EV_RANK_TIMER,   /* token */
+    EV_RANK_BEAT,
+    EV_RANK_BROKEN, /* token: generation; number: suspect */
+    EV_MACHINE_START,
+    EV_MACHINE_CONT,
+    EV_RANK_CONT,
+    EV_HEAL_NETWORK, /* machine */
+    EV_FAULT         /* number: index */
+};
+
+struct event {
+    int64_t at_ms;
+    uint64_t order;
+    enum event_kind kind;
+    int machine;   /* index; -1: server */
+    uint64_t life; /* of the machine's agent, or of the server: events of an earlier one are void */
+    uint32_t local, spawn;
+    uint64_t conn, token;
+    int64_t number;
+    uint8_t *data; /* owned by the event */
+    size_t bytes;
+};
+
+struct queue {
+    struct event *heap;
+    size_t n, max;
+    uint64_t order;
+};
+void queue_push(struct queue *queue, const struct event *event);
+bool queue_pop(struct queue *queue, struct event *ret);
+void queue_fini(struct queue *queue);
+
+/* ---- rank processes ---- */
+
+enum rank_stage {
+    RS_STARTING,
+    RS_STANDBY,
+    RS_QUIESCING, /* told hard; stops in a moment */
+    RS_QUIESCED,
+    RS_BUILDING,
+    RS_READY,
+    RS_COMPUTING,
+    RS_REDUCING,
+    RS_APPLYING,
+    RS_BOUNDARY, /* all agreed to re-form; waits for the PREPARE it has not seen yet */
+    RS_SAVING,   /* checkpoint before the whole world leaves */
+    RS_BROKEN,   /* data plane failed; waits for PREPARE */
+    RS_FINISHING,
+    RS_FINISHED
+};
+
+struct group;
+
+struct proc {
+    bool alive, stopped, wedged;
+    int machine;
+    uint64_t life;
+    uint32_t local, spawn;
+    uint64_t incarnation;
+    enum rank_stage stage;
+    uint64_t generation; /* what the stage is about */
+    uint64_t prepare_generation;
+    bool prepare_soft;
+    int64_t step, outcome_step, gradient_step, checkpoint_seen;
+    uint64_t weights, outcome;
+    uint64_t failed_generation;
+    int suspect;
+    struct group *group;
+    int rank;
+    int32_t heal_from, checkpoint_slot;
+    bool writes_log, arrived, has_state;
+    uint64_t timer; /* only the newest timer counts */
+    int64_t lease_until_ms, grant_step, want_grant;
+    bool leaving, save_then_quiesce;
+    struct event *deferred; /* while stopped */
+    size_t n_deferred, deferred_max;
+};
+
+/* One generation's data plane. */
+struct group {
+    uint64_t generation;
+    char digest[DPT_PROTO_DIGEST_BYTES];
+    uint32_t world, arrived;
+    struct proc *members[MACHINES_MAX * LOCALS_MAX]; /* by rank; NULL until it arrives */
+    int64_t resume_step, load_checkpoint;
+    uint32_t writers, parts;
+    int64_t step; /* of the reduction under way: step + 1 is being made */
+    uint32_t contributed;
+    bool contributions[MACHINES_MAX * LOCALS_MAX];
+    bool reform, all_leaving; /* flags gathered in this step */
+    bool broken, went, agreed_reform, agreed_leaving, saved, finished;
+};
+
+/* ---- machines ---- */
+
+struct machine {
+    char id[DPT_PROTO_NAME_BYTES];
+    struct dpt_agent *agent; /* NULL: not running */
+    uint64_t life;           /* grows with each start and end of the agent */
+    uint64_t incarnation;
+    uint64_t conn; /* 0: not connected */
+    bool stopped, partitioned, was_stopped;
+    int64_t continued_ms, stopped_ms, lease_ms; /* the last stop: its end, length */
+    int slow;                                   /* factor of computing times */
+    uint32_t ranks;
+    int64_t tick_ms;
+    struct proc *procs[LOCALS_MAX]; /* newest of each local rank */
+    int exit_code;
+    bool ended;
+    char exit_text[DPT_PROTO_TEXT_BYTES];
+    struct event *deferred;
+    size_t n_deferred, deferred_max;
+};
+
+/* ---- the whole ---- */
+
+struct profile {
+    int machines, ranks, min_nodes, max_nodes;
+    int64_t timeout_ms, steps, checkpoint_every;
+    uint32_t max_world, max_restarts;
+    int loss, duplicate, reorder; /* permille */
+    int64_t delay_min_ms, delay_max_ms;
+    int64_t compute_min_ms, compute_max_ms;
+    int64_t start_min_ms, start_max_ms; /* time a rank process takes to be ready */
+    int64_t faults_from_ms, faults_until_ms;
+    int n_faults;
+    int64_t spread_ms; /* machines start within */
+    bool shared_folder;
+    int bad_pair_a, bad_pair_b; /* machines that cannot reach one another; -1: none */
+};
+
+struct fault {
+    int64_t at_ms;
+    int kind;
+    int machine;
+    uint32_t local;
+    int64_t length_ms;
+};
+
+struct sim {
+    uint64_t seed;
+    struct rng rng;
+    struct profile profile;
+    struct queue queue;
+    int64_t now_ms;
+    bool verbose;
+    FILE *trace;           /* golden timelines; NULL: none */
+    struct dpt_rdzv *core; /* NULL: down */
+    uint64_t server_life, epoch;
+    bool server_stopped;
+    int64_t server_tick_ms;
+    struct event *server_deferred;
+    size_t n_server_deferred, server_deferred_max;
+    uint64_t next_conn;
+    struct machine machines[MACHINES_MAX];
+    struct group *groups[GROUPS_MAX];
+    size_t n_groups;
+    struct proc **procs; /* all there ever were */
+    size_t n_procs, procs_max;
+    struct fault faults[FAULTS_MAX];
+    int64_t checkpoint;   /* newest whole one in the shared folder; -1: none */
+    uint64_t newest_went; /* newest generation sent off */
+    int64_t furthest;     /* highest step ever applied */
+    bool done_seen;       /* the server said DONE */
+    /* counts, for the summary and to see that the faults bite */
+    uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
+    char failure[512]; /* first broken invariant; "" while all is well */
+};
+
+/* sim.c */
+struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace);
+void sim_destroy(struct sim **sim);
+/* Runs until every agent has ended, something failed, or the time is over. */
+void sim_run(struct sim *sim, int64_t until_ms);
+void sim_say(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
+void sim_fail(struct sim *sim, const char *fmt, ...) DPT_PRINTF(2, 3);
+void sim_push(struct sim *sim, struct event event); /* at_ms is absolute */
+int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms);
+void defer(struct event **list, size_t *n, size_t *max, const struct event *event);
+
+/* server.c: the server and the network between it and the agents */
+void server_start(struct sim *sim);
+void server_crash(struct sim *sim);
+void server_event(struct sim *sim, const struct event *event);
+void server_undefer(struct sim *sim);
+void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message);
+void net_connect(struct sim *sim, int machine, int64_t after_ms);
+void net_break(struct sim *sim, int machine);
+
+/* machine.c: agents and processes as the operating system sees them */
+void machine_start(struct sim *sim, int machine);
+void machine_kill(struct sim *sim, int machine);
+void machine_event(struct sim *sim, const struct event *event);
+void machine_undefer(struct sim *sim, int machine);
+void proc_kill(struct sim *sim, struct proc *proc, int exit_code);
+struct proc *proc_find(struct sim *sim, const struct event *event);
+void proc_undefer(struct sim *sim, struct proc *proc);
+
+/* model.c: the rank process */
+void model_start(struct sim *sim, struct proc *proc);
+void model_message(struct sim *sim, struct proc *proc, const Dpt__AgentToRank *message);
+void model_timer(struct sim *sim, struct proc *proc);
+void model_beat(struct sim *sim, struct proc *proc);
+void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int suspect);
+void model_gone(struct sim *sim, struct proc *proc); /* its peers will see it */
+void model_report(struct sim *sim, struct proc *proc);
+uint64_t model_weights(int64_t step);
+uint64_t model_outcome(int64_t step);
+
+/* model_group.c: what ranks do together */
+void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan);
+void group_contribute(struct sim *sim, struct proc *proc);
+void group_leave(struct sim *sim, struct proc *proc);
+void group_part_written(struct sim *sim, struct proc *proc);
+void group_arrived(struct sim *sim, struct proc *proc);
+void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t high_ms);
+
+/* check.c: invariants */
+void check_after_server(struct sim *sim);
+void check_plan_sent(struct sim *sim, const Dpt__ServerState *message);
+void check_end(struct sim *sim);
+
+/* faults.c */
+void faults_plan(struct sim *sim);
+void fault_strike(struct sim *sim, const struct fault *fault);
+void profile_random(struct rng *rng, struct profile *ret);
+void profile_big(struct rng *rng, struct profile *ret);
+
+enum fault_kind {
+    FAULT_KILL_AGENT,
+    FAULT_KILL_RANK,
+    FAULT_EXIT_RANK,
+    FAULT_STOP_MACHINE,
+    FAULT_STOP_AGENT,
+    FAULT_STOP_RANK,
+    FAULT_WEDGE_RANK,
+    FAULT_LEAVE,
+    FAULT_LEAVE_TWICE,
+    FAULT_CRASH_SERVER,
+    FAULT_STOP_SERVER,
+    FAULT_PARTITION,
+    FAULT_BLIP,
+    FAULT_SLOW,
+    FAULT_BAD_PAIR,
+    FAULT_COUNT
+};
+
+#endif
