@@ -391,6 +391,39 @@ static void test_silent_connection_is_replaced(void **state)
     stop_server(&server);
 }
 
+/* A worker of another version is told so, in words, whatever else its messages hold. */
+static void test_other_version(void **state)
+{
+    (void)state;
+    struct test_server server;
+    start_server(&server, 0);
+    struct dpt_client *client = start_client(server.port);
+    (void)expect(client, DPT_CLIENT_UP);
+    Dpt__Stamp stamp = DPT__STAMP__INIT;
+    stamp.run = (char *)(uintptr_t) "transport";
+    stamp.node = (char *)(uintptr_t) "future";
+    stamp.incarnation = 1;
+    Dpt__AgentState said = DPT__AGENT_STATE__INIT;
+    said.version = DPT_PROTO_VERSION + 1;
+    said.software = (char *)(uintptr_t) "dpt 9.9.9";
+    said.stamp = &stamp;
+    said.counter = 1;
+    uint8_t buf[512];
+    size_t bytes;
+    struct dpt_err err;
+    assert_int_equal(dpt_message_encode(&said.base, buf, sizeof buf, &bytes, &err), DPT_OK);
+    send_bytes(client, buf, bytes);
+    struct dpt_client_event event = expect(client, DPT_CLIENT_MESSAGE);
+    Dpt__ServerState *answer = NULL;
+    assert_int_equal(dpt_message_decode_server_state(event.message, event.bytes, &answer, &err),
+                     DPT_OK);
+    assert_int_equal(answer->phase, DPT__SERVER_PHASE__SERVER_REFUSED);
+    assert_non_null(strstr(answer->text, "dpt 9.9.9"));
+    dpt_message_free_server_state(&answer);
+    dpt_client_destroy(&client);
+    stop_server(&server);
+}
+
 static void test_oversized_send(void **state)
 {
     (void)state;
@@ -445,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_silent_connection_is_replaced),
+        cmocka_unit_test(test_other_version),
         cmocka_unit_test(test_oversized_send),
         cmocka_unit_test(test_embedded_server),
         cmocka_unit_test(test_endpoints),

@@ -59,6 +59,7 @@ def test_all_workers_leave(make_cluster, slow, number):
     for worker in workers:
         assert worker.wait(EXIT_S * slow) == 0
     assert not any(proc_alive(p) for p in ranks)
+    assert any(list(w.checkpoint_dir.glob("step-*")) for w in workers), cluster.log_tails()
     cluster.server.term()
     cluster.server.wait(EXIT_S * slow)
     cluster.check_nothing_left()

@@ -142,17 +142,13 @@ static void take_output(struct dpt_rank_slot *slot, bool may_write)
     }
 }
 
+/* What it said of its end: its last error. A message takes no control characters. */
 static void say_end(struct dpt_rank_slot *slot)
 {
-    char error[DPT_RANK_LOG_ERROR_BYTES];
-    memcpy(error, slot->log.last_error, sizeof error);
-    int code = slot->exit_code;
-    if (code < 0)
-        (void)snprintf(slot->text, sizeof slot->text, "killed by signal %d (%s)", -code,
-                       strsignal(-code));
-    else
-        (void)snprintf(slot->text, sizeof slot->text, "exited with status %d%s%s", code,
-                       error[0] != '\0' ? ": " : "", error);
+    memcpy(slot->text, slot->log.last_error, sizeof slot->log.last_error);
+    for (char *at = slot->text; *at != '\0'; at++)
+        if ((unsigned char)*at < 0x20 || *at == 0x7f)
+            *at = ' ';
 }
 
 /* Reaps an ended process with all it left behind. */
@@ -189,7 +185,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_r
     slot->eof_ms = 0;
     ret->kind = DPT_RANK_EVENT_EXITED;
     ret->exit_code = slot->exit_code;
-    ret->text = slot->text;
+    ret->text = slot->text[0] != '\0' ? slot->text : NULL;
     return true;
 }
 

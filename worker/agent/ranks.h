@@ -30,7 +30,7 @@ struct dpt_rank_slot {
     int64_t eof_ms;    /* when its link was seen to end; 0: it has not, or that is told */
     bool exit_pending; /* it ended (or could not be started) and nobody has been told */
     int exit_code;
-    char text[DPT_RANK_TEXT_BYTES]; /* how it ended */
+    char text[DPT_RANK_TEXT_BYTES]; /* its last error, or why it could not be started */
 };
 
 struct dpt_ranks {
@@ -42,7 +42,7 @@ struct dpt_ranks {
 enum dpt_rank_event_kind {
     DPT_RANK_EVENT_MESSAGE, /* message: owned by the receiver */
     DPT_RANK_EVENT_EOF,     /* its socket closed */
-    DPT_RANK_EVENT_EXITED   /* exit_code, text (valid until the next call) */
+    DPT_RANK_EVENT_EXITED   /* exit_code, text (NULL: none; valid until the next call) */
 };
 
 struct dpt_rank_event {

@@ -1,0 +1,520 @@
+/* The agent's loop with real rank processes (play_rank.c) and a server that is a script in this
+ * process: one thread, no sockets, no waiting for time beyond the control plane's own deadlines. */
+#include "base/clock.h"
+#include "base/fs.h"
+#include "worker/agent/loop.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *play_rank; /* path of the helper */
+
+enum { QUEUE_MAX = 8, GENERATION = 1, EPOCH = 99 };
+
+/* ---- the scripted server ---- */
+
+struct world;
+typedef void (*script_fn)(struct world *world, const Dpt__AgentState *said,
+                          Dpt__ServerState *reply);
+
+struct world {
+    script_fn script;
+    int event_fd;
+    bool up_told, refuse_first; /* refuse_first: the first send finds no room */
+    bool silent;
+    struct {
+        uint8_t bytes[4096];
+        size_t n;
+    } queue[QUEUE_MAX];
+    size_t queued;
+    uint8_t current[4096];
+    uint64_t counter;
+    /* what the agent said last, and was seen to say */
+    uint64_t incarnation;
+    uint32_t spawn, deaths;
+    bool leaving;
+    char first_error[DPT_PROTO_TEXT_BYTES];
+    int turns; /* script's own counter */
+    /* the node */
+    char dir[64];
+    struct dpt_node node;
+    int configured;
+    int timeout_ms;
+};
+
+static void push(struct world *world, const void *bytes, size_t n)
+{
+    DPT_ASSERT(world->queued < QUEUE_MAX && n <= sizeof world->queue[0].bytes);
+    memcpy(world->queue[world->queued].bytes, bytes, n);
+    world->queue[world->queued++].n = n;
+    (void)eventfd_write(world->event_fd, 1);
+}
+
+static Dpt__RankState *rank_of(const Dpt__AgentState *said)
+{
+    return said->n_ranks > 0 ? said->ranks[0] : NULL;
+}
+
+static void note(struct world *world, const Dpt__AgentState *said)
+{
+    const Dpt__RankState *rank = rank_of(said);
+    world->incarnation = said->stamp->incarnation;
+    world->leaving = world->leaving || said->leaving;
+    if (said->first_error[0] != '\0')
+        (void)snprintf(world->first_error, sizeof world->first_error, "%s", said->first_error);
+    if (rank == NULL)
+        return;
+    if (rank->phase == DPT__RANK_PHASE__RANK_DEAD && rank->spawn > 0)
+        world->deaths++;
+    world->spawn = rank->spawn;
+}
+
+static enum dpt_status world_send(void *self, const void *message, size_t bytes,
+                                  struct dpt_err *err)
+{
+    struct world *world = self;
+    Dpt__AgentState *said = NULL;
+    if (world->refuse_first) {
+        world->refuse_first = false;
+        return DPT_INPROGRESS;
+    }
+    DPT_TRY(dpt_message_decode_agent_state(message, bytes, &said, err));
+    note(world, said);
+    Dpt__Stamp stamp = *said->stamp;
+    stamp.epoch = EPOCH;
+    stamp.generation = 0;
+    Dpt__ServerState reply = DPT__SERVER_STATE__INIT;
+    reply.version = DPT_PROTO_VERSION;
+    reply.stamp = &stamp;
+    reply.counter_seen = said->counter;
+    reply.counter = ++world->counter;
+    reply.grant_step = -1;
+    reply.n_nodes = 1;
+    if (!world->silent && world->queued < QUEUE_MAX / 2)
+        world->script(world, said, &reply);
+    dpt_message_free_agent_state(&said);
+    return DPT_OK;
+}
+
+static void answer(struct world *world, const Dpt__ServerState *reply)
+{
+    uint8_t buf[4096];
+    size_t bytes;
+    struct dpt_err err;
+    if (dpt_message_encode(&reply->base, buf, sizeof buf, &bytes, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    push(world, buf, bytes);
+}
+
+static enum dpt_status world_next(void *self, struct dpt_transport_event *ret, struct dpt_err *err)
+{
+    struct world *world = self;
+    (void)err;
+    if (!world->up_told) {
+        world->up_told = true;
+        *ret = (struct dpt_transport_event){.kind = DPT_TRANSPORT_UP};
+        return DPT_OK;
+    }
+    eventfd_t ignored;
+    (void)eventfd_read(world->event_fd, &ignored);
+    if (world->queued == 0)
+        return DPT_INPROGRESS;
+    size_t n = world->queue[0].n;
+    memcpy(world->current, world->queue[0].bytes, n);
+    memmove(&world->queue[0], &world->queue[1], --world->queued * sizeof world->queue[0]);
+    *ret = (struct dpt_transport_event){DPT_TRANSPORT_MESSAGE, world->current, n};
+    return DPT_OK;
+}
+
+static int world_fds(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX])
+{
+    ret_fds[0] = ((struct world *)self)->event_fd;
+    return 1;
+}
+
+static enum dpt_status world_tick(void *self, int64_t now_ms, struct dpt_err *err)
+{
+    (void)self, (void)now_ms, (void)err;
+    return DPT_OK;
+}
+
+/* ---- scripts ---- */
+
+static void reply_phase(struct world *world, Dpt__ServerState *reply, Dpt__ServerPhase phase,
+                        uint64_t generation, const char *text)
+{
+    reply->phase = phase;
+    reply->stamp->generation = generation;
+    reply->text = (char *)(uintptr_t)text;
+    answer(world, reply);
+}
+
+static void reply_plan(struct world *world, Dpt__ServerState *reply, Dpt__ServerPhase phase)
+{
+    static uint8_t nonce[DPT_PROTO_NONCE_BYTES];
+    Dpt__PlanRank rank = DPT__PLAN_RANK__INIT;
+    Dpt__PlanRank *ranks[] = {&rank};
+    Dpt__Plan plan = DPT__PLAN__INIT;
+    rank.tcp_addr = (char *)(uintptr_t) "127.0.0.1:1";
+    rank.heal_from = rank.checkpoint_slot = -1;
+    plan.generation = GENERATION;
+    plan.nonce.data = nonce;
+    plan.nonce.len = sizeof nonce;
+    plan.world_size = plan.n_nodes = plan.n_hosts = 1;
+    plan.ranks = ranks;
+    plan.n_ranks = 1;
+    plan.digest = (char *)(uintptr_t) "digest";
+    plan.load_checkpoint = -1;
+    plan.cause = plan.cause_kind = (char *)(uintptr_t) "start";
+    reply->plan = &plan;
+    reply_phase(world, reply, phase, GENERATION, "");
+}
+
+/* A whole run of one rank: formation, GO, finished, DONE. A leaving node is released. */
+static void script_run(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply)
+{
+    const Dpt__RankState *rank = rank_of(said);
+    if (rank == NULL || rank->phase == DPT__RANK_PHASE__RANK_STARTING ||
+        rank->phase == DPT__RANK_PHASE__RANK_DEAD)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+    else if (said->leaving)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_RELEASED, GENERATION, "");
+    else if (rank->phase == DPT__RANK_PHASE__RANK_STANDBY)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_PREPARE, GENERATION, "");
+    else if (rank->phase == DPT__RANK_PHASE__RANK_QUIESCED)
+        reply_plan(world, reply, DPT__SERVER_PHASE__SERVER_PLAN);
+    else if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_DONE, GENERATION, "");
+    else
+        reply_plan(world, reply, DPT__SERVER_PHASE__SERVER_RUNNING);
+}
+
+static void script_run_and_signal(struct world *world, const Dpt__AgentState *said,
+                                  Dpt__ServerState *reply)
+{
+    const Dpt__RankState *rank = rank_of(said);
+    if (rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_RUNNING && world->turns++ == 0)
+        assert_int_equal(kill(getpid(), SIGTERM), 0);
+    script_run(world, said, reply);
+}
+
+static void script_refuse(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply)
+{
+    (void)said;
+    Dpt__RunSpec spec = world->node.spec;
+    spec.config_yaml = (char *)(uintptr_t) "run: theirs\n";
+    reply->spec = &spec;
+    reply->counter_seen = 0;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "other optimizer.lr");
+}
+
+static void script_other_version(struct world *world, const Dpt__AgentState *said,
+                                 Dpt__ServerState *reply)
+{
+    (void)said;
+    reply->version = DPT_PROTO_VERSION + 1;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_REFUSED, 0, "this is dpt 9");
+}
+
+static void script_fail(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply)
+{
+    (void)said;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "node b: no space left");
+}
+
+/* Junk, then cut messages, then a run. */
+static void script_garbage(struct world *world, const Dpt__AgentState *said,
+                           Dpt__ServerState *reply)
+{
+    static const uint8_t junk[] = {0xff, 0x00, 0x12, 0x99};
+    if (world->turns++ == 0) {
+        push(world, junk, sizeof junk);
+        push(world, junk, 0);
+    }
+    script_run(world, said, reply);
+    if (world->turns == 2)
+        world->queue[world->queued - 1].n /= 2;
+}
+
+/* Expels the first incarnation while it trains; the next one finishes. */
+static void script_expel_once(struct world *world, const Dpt__AgentState *said,
+                              Dpt__ServerState *reply)
+{
+    const Dpt__RankState *rank = rank_of(said);
+    bool running = rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
+    if (running && said->stamp->incarnation == 5)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_EXPELLED, GENERATION, "silent");
+    else
+        script_run(world, said, reply);
+}
+
+static void script_until_two_deaths(struct world *world, const Dpt__AgentState *said,
+                                    Dpt__ServerState *reply)
+{
+    if (world->deaths >= 2 && world->spawn >= 2)
+        reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_FAILED, 0, "two deaths");
+    else
+        script_run(world, said, reply);
+}
+
+/* Has a config to give, and asks for all else first. */
+static void script_give_config(struct world *world, const Dpt__AgentState *said,
+                               Dpt__ServerState *reply)
+{
+    if (said->spec != NULL || said->n_ranks > 0) {
+        script_run(world, said, reply);
+        return;
+    }
+    reply->counter_seen = 0;
+    reply->spec = &world->node.spec;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+}
+
+/* ---- running the loop ---- */
+
+static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
+                                       const struct dpt_node **ret, struct dpt_err *err)
+{
+    struct world *world = ctx;
+    world->configured++;
+    if (spec == NULL)
+        return dpt_fail(err, DPT_ECONFIG, "no config for the test");
+    assert_string_equal(spec->config_yaml, world->node.spec.config_yaml);
+    *ret = &world->node;
+    return DPT_OK;
+}
+
+static enum dpt_status world_address(void *ctx, const struct dpt_node *node,
+                                     char ret[DPT_ADDRESS_BYTES], struct dpt_err *err)
+{
+    (void)ctx, (void)node, (void)err;
+    (void)snprintf(ret, DPT_ADDRESS_BYTES, "127.0.0.1");
+    return DPT_OK;
+}
+
+static void make_node(struct world *world)
+{
+    struct dpt_node *node = &world->node;
+    struct dpt_err err;
+    static char text[DPT_CONFIG_TEXT_BYTES_MAX];
+    dpt_config_defaults(&node->config);
+    (void)snprintf(node->config.log.dir, sizeof node->config.log.dir, "%s/log", world->dir);
+    (void)snprintf(node->config.data.train, sizeof node->config.data.train, "/dev/null");
+    assert_int_equal(dpt_config_print(&node->config, text, &err), DPT_OK);
+    node->config_text = text;
+    node->config_bytes = strlen(text);
+    node->n_ranks = node->threads = 1;
+    dpt__run_spec__init(&node->spec);
+    node->spec.min_nodes = node->spec.max_nodes = node->spec.max_world = 1;
+    node->spec.timeout_ms = 400;
+    node->spec.config_digest = node->spec.user = (char *)(uintptr_t) "test";
+    node->spec.config_yaml = text;
+    node->facts = (struct dpt_agent_facts){.spec = &node->spec,
+                                           .n_ranks = 1,
+                                           .fingerprint = "cpu",
+                                           .host = "host",
+                                           .log_dir_id = "log",
+                                           .checkpoint_dir_id = "",
+                                           .data_digest = "data"};
+}
+
+static void set_up(struct world *world, script_fn script, const char *play)
+{
+    *world = (struct world){.script = script, .event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    (void)snprintf(world->dir, sizeof world->dir, "/tmp/dpt-loop-XXXXXX");
+    assert_non_null(mkdtemp(world->dir));
+    make_node(world);
+    assert_int_equal(setenv("DPT_PLAY_RANK", play, 1), 0);
+}
+
+static struct dpt_loop_end run(struct world *world, bool with_node, const char *program)
+{
+    static const struct dpt_transport_ops ops = {world_send, world_next, world_fds, world_tick};
+    FILE *out = tmpfile();
+    assert_non_null(out);
+    const struct dpt_loop_options options = {.agent = {.run = "test",
+                                                       .node = "a",
+                                                       .software = "dpt test",
+                                                       .incarnation = 5,
+                                                       .timeout_ms = 400},
+                                             .node = with_node ? &world->node : NULL,
+                                             .transport = {&ops, world},
+                                             .hooks = {world, world_configure, world_address},
+                                             .program = program,
+                                             .log_level = DPT_LOG_INFO,
+                                             .out = out,
+                                             .endpoint = "script:1",
+                                             .source = "the test"};
+    struct dpt_loop_end end;
+    struct dpt_err err;
+    if (dpt_loop_run(&options, &end, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    fclose(out);
+    close(world->event_fd);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
+    assert_int_equal(errno, ECHILD);
+    struct dpt_err ignored;
+    assert_int_equal(dpt_fs_remove_tree(world->dir, &ignored), DPT_OK);
+    return end;
+}
+
+static struct world world;
+
+static void test_whole_run(void **state)
+{
+    (void)state;
+    set_up(&world, script_run, "");
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_DONE);
+    assert_int_equal(end.step, 7);
+    assert_int_equal(end.generation, GENERATION);
+    assert_int_equal(world.spawn, 1);
+    assert_int_equal(world.configured, 0);
+    assert_false(end.released);
+    assert_null(end.run_config);
+}
+
+static void test_first_message_is_sent_again(void **state)
+{
+    (void)state;
+    set_up(&world, script_run, "");
+    world.refuse_first = true;
+    assert_int_equal(run(&world, true, play_rank).exit_code, DPT_EXIT_DONE);
+}
+
+static void test_sigterm_leaves(void **state)
+{
+    (void)state;
+    set_up(&world, script_run_and_signal, "run");
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_DONE);
+    assert_true(world.leaving);
+    assert_true(end.released);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    set_up(&world, script_refuse, "");
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_CONFIG);
+    assert_non_null(strstr(end.text, "other optimizer.lr"));
+    assert_string_equal(end.run_config, "run: theirs\n");
+    free(end.run_config);
+}
+
+static void test_other_version(void **state)
+{
+    (void)state;
+    set_up(&world, script_other_version, "");
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_CONFIG);
+    assert_non_null(strstr(end.text, "this is dpt 9"));
+    free(end.run_config);
+}
+
+static void test_failed(void **state)
+{
+    (void)state;
+    set_up(&world, script_fail, "");
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_FAILED);
+    assert_non_null(strstr(end.text, "node b: no space left"));
+}
+
+static void test_server_sends_garbage(void **state)
+{
+    (void)state;
+    set_up(&world, script_garbage, "");
+    assert_int_equal(run(&world, true, play_rank).exit_code, DPT_EXIT_DONE);
+}
+
+static void test_nobody_answers(void **state)
+{
+    (void)state;
+    set_up(&world, script_run, "");
+    world.silent = true;
+    world.timeout_ms = 100;
+    world.node.spec.timeout_ms = 100;
+    struct dpt_loop_end end = run(&world, true, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_SERVER);
+    assert_true(end.text[0] != '\0');
+}
+
+static void test_crashed_rank_has_a_successor(void **state)
+{
+    (void)state;
+    set_up(&world, script_run, "crash");
+    assert_int_equal(run(&world, true, play_rank).exit_code, DPT_EXIT_DONE);
+    assert_true(world.deaths > 0);
+    assert_int_equal(world.spawn, 2);
+    assert_non_null(strstr(world.first_error, "the shard is gone"));
+}
+
+/* Each process breaks at its first report, and is replaced until the server has seen enough. */
+static void test_rank_that_sends_garbage_is_ended(void **state)
+{
+    (void)state;
+    set_up(&world, script_until_two_deaths, "garbage");
+    assert_int_equal(run(&world, true, play_rank).exit_code, DPT_EXIT_FAILED);
+    assert_true(world.spawn >= 2);
+}
+
+static void test_expelled_comes_back(void **state)
+{
+    (void)state;
+    set_up(&world, script_expel_once, "");
+    assert_int_equal(run(&world, true, play_rank).exit_code, DPT_EXIT_DONE);
+    assert_int_equal(world.incarnation, 6);
+    assert_int_equal(world.spawn, 2);
+}
+
+static void test_config_from_the_server(void **state)
+{
+    (void)state;
+    set_up(&world, script_give_config, "");
+    assert_int_equal(run(&world, false, play_rank).exit_code, DPT_EXIT_DONE);
+    assert_int_equal(world.configured, 1);
+}
+
+static void test_program_is_missing(void **state)
+{
+    (void)state;
+    set_up(&world, script_until_two_deaths, "");
+    struct dpt_loop_end end = run(&world, true, "/nonexistent/rank");
+    assert_int_equal(end.exit_code, DPT_EXIT_FAILED);
+    assert_non_null(strstr(world.first_error, "/nonexistent/rank"));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    play_rank = argv[1];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_run),
+        cmocka_unit_test(test_first_message_is_sent_again),
+        cmocka_unit_test(test_sigterm_leaves),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_failed),
+        cmocka_unit_test(test_server_sends_garbage),
+        cmocka_unit_test(test_nobody_answers),
+        cmocka_unit_test(test_crashed_rank_has_a_successor),
+        cmocka_unit_test(test_rank_that_sends_garbage_is_ended),
+        cmocka_unit_test(test_expelled_comes_back),
+        cmocka_unit_test(test_config_from_the_server),
+        cmocka_unit_test(test_program_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
