@@ -267,7 +267,7 @@ static struct dpt_primitive *get(struct dpt_gemm_engine *e, const struct dpt_pri
     }
     p = &e->primitives[e->count];
     *p = *key;
-    if (dpt_onednn_error(primitive_make(e, p), key->m ? "matmul" : "reorder", err) != DPT_OK) {
+    if (dpt_onednn_error((int)primitive_make(e, p), key->m ? "matmul" : "reorder", err) != DPT_OK) {
         primitive_release(p, e->threads);
         return NULL;
     }
@@ -349,7 +349,7 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
         e->streams ? dnnl_engine_create(&e->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
     for (int i = 0; i < threads && st == dnnl_success; i++)
         st = dnnl_stream_create(&e->streams[i], e->engine, dnnl_stream_default_flags);
-    enum dpt_status status = dpt_onednn_error(st, "engine", err);
+    enum dpt_status status = dpt_onednn_error((int)st, "engine", err);
     if (status != DPT_OK) {
         dpt_gemm_engine_destroy(&e);
         return status;

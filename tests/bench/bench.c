@@ -27,7 +27,7 @@ static bool parse_int(const char *text, int max, int *ret)
 bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
 {
     *ret = (struct dpt_bench_args){.threads = cores(), .repeats = 9};
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool good = false;
         if (strcmp(argv[i], "--threads") == 0)
@@ -43,7 +43,6 @@ bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
                     argv[0], argv[i]);
             return false;
         }
-        i++;
     }
     return true;
 }

@@ -23,7 +23,11 @@
 
 enum { LANES = 16 };
 
+#ifdef DPT_SIMD_CALLS
+#define INLINE static inline __attribute__((unused))
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 /* n lanes, 0 <= n <= 16, are read or written by *_part; lanes not read are `fill`. */
 #if defined(DPT_ISA_AVX512)
