@@ -1,7 +1,6 @@
 /* The shared part of an attempt (attempt.h). */
 #include "checkpoint/attempt.h"
 
-#include "base/fs.h"
 #include "checkpoint/layout/layout.h"
 #include "checkpoint/safetensors.h"
 
@@ -58,7 +57,7 @@ enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct 
                                ret->temporary_name, err));
     dpt_name_step(spec->state.step, ret->step_name);
     ret->moments = spec->tensors[0].m != NULL;
-    DPT_TRY(dpt_fs_mkdirs(spec->dir, err));
+    DPT_TRY(dpt_folder_make_all(spec->dir, err));
     DPT_TRY(dpt_folder_open(spec->dir, &ret->dir, err));
     return deal(spec, ret, err);
 }

@@ -43,6 +43,40 @@ enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *
     return DPT_OK;
 }
 
+/* One level, the folder above it being there. */
+static enum dpt_status make_level(const char *path, const char *above, struct dpt_err *err)
+{
+    struct dpt_folder folder;
+    int injected = fault(DPT_FAULT_MKDIR, path);
+    if (injected || (mkdir(path, 0777) != 0 && errno != EEXIST))
+        return dpt_fail_errno(err, injected ? injected : errno, "create folder '%s'", path);
+    DPT_TRY(dpt_folder_open(above, &folder, err));
+    enum dpt_status status = dpt_folder_sync(&folder, err);
+    dpt_folder_close(&folder);
+    return status;
+}
+
+enum dpt_status dpt_folder_make_all(const char *path, struct dpt_err *err)
+{
+    char level[PATH_MAX], above[PATH_MAX];
+    const size_t n = strlen(path);
+    if (n == 0 || n >= sizeof level)
+        return dpt_fail(err, DPT_EINVAL, "create folder '%s': the path is %s", path,
+                        n == 0 ? "empty" : "too long");
+    (void)snprintf(above, sizeof above, "%s", path[0] == '/' ? "/" : ".");
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        memcpy(level, path, i);
+        level[i] = '\0';
+        /* What is there and is no folder is found when it is opened. */
+        if (!dpt_fs_exists(level))
+            DPT_TRY(make_level(level, above, err));
+        memcpy(above, level, i + 1);
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_folder_make(const struct dpt_folder *parent, const char *name,
                                 struct dpt_err *err)
 {

@@ -28,6 +28,9 @@ DPT_MUST_USE enum dpt_status dpt_folder_open(const char *path, struct dpt_folder
 DPT_MUST_USE enum dpt_status dpt_folder_open_in(const struct dpt_folder *parent, const char *name,
                                                 struct dpt_folder *ret, struct dpt_err *err);
 
+/* mkdir -p in which each level that is created is durable in the level above. */
+DPT_MUST_USE enum dpt_status dpt_folder_make_all(const char *path, struct dpt_err *err);
+
 /* Creates `name` inside `parent`; one that exists already is fine. */
 DPT_MUST_USE enum dpt_status dpt_folder_make(const struct dpt_folder *parent, const char *name,
                                              struct dpt_err *err);

@@ -8,6 +8,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { SEARCH_TRIES_MAX = 5 };
 
 enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step,
                                struct dpt_folder *ret_folder, struct dpt_manifest *ret_manifest,
@@ -112,11 +115,65 @@ static void warn_passed_over(const char *dir, int64_t used, int n_bad, const cha
             others, why, name);
 }
 
+struct search {
+    int64_t found;                /* -1: none */
+    int n_bad;                    /* newer ones that are not whole */
+    char why[DPT_ERR_TEXT_BYTES]; /* the newest of them is not */
+};
+
+static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t *steps, size_t n,
+                                    int64_t below, struct search *ret, struct dpt_err *err)
+{
+    struct dpt_err why;
+    *ret = (struct search){.found = -1};
+    while (n > 0 && ret->found < 0) {
+        const int64_t step = steps[--n];
+        if (step >= below)
+            continue;
+        enum dpt_status whole = is_whole(dir, step, &why);
+        if (whole == DPT_OK)
+            ret->found = step;
+        else if (whole == DPT_ENOMEM)
+            return dpt_fail(err, whole, "%s", why.text); /* says nothing about the checkpoint */
+        else if (ret->n_bad++ == 0)
+            (void)snprintf(ret->why, sizeof ret->why, "%s", why.text);
+    }
+    return DPT_OK;
+}
+
+/* Searches until what was not whole was so in a folder at rest: one that is committed and pruned
+ * meanwhile, by a run that still writes there, can make the others look damaged. */
+static enum dpt_status search_at_rest(const struct dpt_folder *dir, int64_t below,
+                                      struct search *ret, struct dpt_err *err)
+{
+    int64_t *steps, *after = NULL;
+    size_t n, n_after = 0;
+    bool rest = false;
+    DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (int tries = 0; status == DPT_OK && !rest && tries < SEARCH_TRIES_MAX; tries++) {
+        status = search_steps(dir, steps, n, below, ret, err);
+        rest = ret->n_bad == 0;
+        if (status != DPT_OK || rest)
+            break;
+        status = dpt_whole_steps(dir, &after, &n_after, err);
+        if (status != DPT_OK)
+            break;
+        rest = n == n_after && memcmp(steps, after, n * sizeof *steps) == 0;
+        free(steps);
+        steps = after;
+        n = n_after;
+    }
+    free(steps);
+    return status;
+}
+
 enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int64_t *ret_step,
                                             struct dpt_err *err)
 {
     struct dpt_folder folder;
-    struct dpt_err absent, why;
+    struct dpt_err absent;
+    struct search search;
     enum dpt_status status = dpt_folder_open(dir, &folder, &absent);
     if (status == DPT_ENOENT) {
         *ret_step = -1;
@@ -124,30 +181,13 @@ enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int6
     }
     if (status != DPT_OK)
         return dpt_fail(err, status, "%s", absent.text);
-    int64_t *steps = NULL, found = -1;
-    size_t n = 0;
-    status = dpt_whole_steps(&folder, &steps, &n, err);
-    int n_bad = 0;
-    char first_why[DPT_ERR_TEXT_BYTES] = "";
-    while (status == DPT_OK && n > 0 && found < 0) {
-        const int64_t step = steps[--n];
-        if (step >= below)
-            continue;
-        enum dpt_status whole = is_whole(&folder, step, &why);
-        if (whole == DPT_OK)
-            found = step;
-        else if (whole == DPT_ENOMEM)
-            status = dpt_fail(err, whole, "%s", why.text); /* says nothing about the checkpoint */
-        else if (n_bad++ == 0)
-            (void)snprintf(first_why, sizeof first_why, "%s", why.text);
-    }
-    free(steps);
+    status = search_at_rest(&folder, below, &search, err);
     dpt_folder_close(&folder);
     if (status != DPT_OK)
         return status;
-    if (n_bad > 0)
-        warn_passed_over(dir, found, n_bad, first_why);
-    *ret_step = found;
+    if (search.n_bad > 0)
+        warn_passed_over(dir, search.found, search.n_bad, search.why);
+    *ret_step = search.found;
     return DPT_OK;
 }
 

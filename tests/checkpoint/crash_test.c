@@ -214,6 +214,37 @@ static void failing_calls(void **state)
     model_fini(&model);
 }
 
+/* The same over a whole one of this step: it is there after each failure, with the swap and
+ * without. */
+static void failing_replacements(void **state)
+{
+    (void)state;
+    struct model model;
+    int64_t newest;
+    model_init(&model, 20, 1);
+    write_step(20, 2);
+    for (int round = 0; round < 2; round++) {
+        no_exchange = round == 1;
+        int failures = 0;
+        for (int at = 0;; at++) {
+            assert_true(at < STEPS_MAX);
+            set_hook(at, EIO, DPT_FAULT_COUNT);
+            enum dpt_status status = model_write(&model, root, 20, 1, &err);
+            const bool reached = countdown < 0;
+            dpt_fault_hook = NULL;
+            failures += status != DPT_OK;
+            OK(dpt_checkpoint_newest(root, &newest, NULL));
+            assert_int_equal(newest, 20);
+            OK(model_check(root, 20, 1, &err));
+            OK(dpt_checkpoint_clean(root, 99, NULL));
+            if (!reached)
+                break;
+        }
+        assert_true(failures > 15);
+    }
+    model_fini(&model);
+}
+
 /* A failed fsync is not tried a second time: the very next operation would be another fsync of the
  * same file, and it never comes. */
 static char synced[OPS_MAX][256];
@@ -440,6 +471,7 @@ int main(void)
                                        TEST(death_while_replacing),
                                        TEST(death_while_renaming),
                                        TEST(failing_calls),
+                                       TEST(failing_replacements),
                                        TEST(fsync_is_not_retried),
                                        TEST(order_of_calls),
                                        TEST(full_disk_injected),

@@ -82,8 +82,8 @@ def test_safetensors_package(made):
 
 
 def test_from_pretrained(made):
-    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
     step, _ = made
     model, info = transformers.GPT2LMHeadModel.from_pretrained(step, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
