@@ -13,10 +13,9 @@
 enum {
     GRAVES_MAX = 1024,          /* expelled and released incarnations remembered in a run */
     PAIRS_MAX = 64,             /* pairs of nodes that failed in one formation */
-    STEP_TIMES_MAX = 9,         /* durations the median step is taken from */
     REFILL_STEPS = 10,          /* steps that give one restart back */
     FREE_FAILED_FORMATIONS = 2, /* in a row without a step; each further one costs a restart */
-    PREPARE_SHIFT_MAX = 6       /* pauses between failing formations double this often */
+    FAILED_SHIFT_MAX = 6        /* pauses between failing formations double this often */
 };
 
 /* ---- outbox.c ---- */
@@ -58,6 +57,7 @@ struct rank {
     uint64_t failed_generation;
     int32_t suspect;
     bool busy;
+    int64_t step_ms_median;
 
     uint64_t asked;           /* newest PREPARE whose report is waited for */
     uint64_t plan_generation; /* newest plan it has a place in; 0: none */
@@ -168,9 +168,7 @@ struct run {
     int64_t step_best;  /* newest ever */
     int64_t step_ms;    /* when `step` last grew */
     int64_t final_step; /* of a rank that has finished; -1: none yet */
-    int64_t step_times_ms[STEP_TIMES_MAX];
-    size_t n_step_times;
-    bool stepped; /* since GO */
+    bool stepped;       /* since GO */
 
     uint32_t restarts_used;
     int64_t refill_steps;

@@ -237,6 +237,7 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     rank->failed_generation = state->failed_generation;
     rank->suspect = state->suspect;
     rank->busy = state->busy;
+    rank->step_ms_median = state->step_ms_median;
     rank->told_rank = state->plan_rank;
     take_outcome(core, rank, state);
     dpt_rdzv_note_step(core, run, rank);

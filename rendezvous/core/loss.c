@@ -3,26 +3,19 @@
 #include "rendezvous/core/internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- progress ---- */
 
-static int compare_ms(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
+/* The slowest rank's median. It outlives ranks and servers: survivors tell it again. */
 int64_t dpt_rdzv_median_step_ms(const struct run *run)
 {
-    int64_t sorted[STEP_TIMES_MAX];
-    size_t n = run->n_step_times < STEP_TIMES_MAX ? run->n_step_times : STEP_TIMES_MAX;
-    if (n == 0)
-        return 0;
-    memcpy(sorted, run->step_times_ms, n * sizeof sorted[0]);
-    qsort(sorted, n, sizeof sorted[0], compare_ms);
-    return sorted[n / 2];
+    int64_t median_ms = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
+            if (run->nodes[i]->ranks[k].step_ms_median > median_ms)
+                median_ms = run->nodes[i]->ranks[k].step_ms_median;
+    return median_ms;
 }
 
 /* A rank that computes notices an abort between two kernels, at worst after a step's work. */
@@ -46,11 +39,6 @@ static void refill(struct run *run, int64_t steps)
     }
 }
 
-static void note_step_time(struct run *run, int64_t ms)
-{
-    run->step_times_ms[run->n_step_times++ % STEP_TIMES_MAX] = ms > 0 ? ms : 1;
-}
-
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank)
 {
     if (!dpt_rdzv_rank_is_alive(rank))
@@ -66,8 +54,6 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
     if (rank->step_applied <= run->step)
         return;
     if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && run->step >= 0) {
-        if (run->stepped)
-            note_step_time(run, (core->now_ms - run->step_ms) / (rank->step_applied - run->step));
         run->stepped = true;
         run->failed_formations = 0;
         run->n_pairs = 0;
@@ -107,7 +93,7 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
     bool fell = run->plan.in_force; /* a generation falls once */
     if (run->phase == DPT_RDZV_PREPARING || fell)
         dpt_rdzv_prepare(core, run, false, cause);
-    if (!fell || cause->kind != CAUSE_COMM_ERROR)
+    if (!fell || (cause->kind != CAUSE_COMM_ERROR && cause->kind != CAUSE_STALLED))
         return;
     if (stepped) {
         run->failed_formations = 0;
@@ -116,7 +102,7 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
     /* Formations that fail one after another: pause longer and longer, and at last give up. */
     run->failed_formations++;
     unsigned shift =
-        run->failed_formations < PREPARE_SHIFT_MAX ? run->failed_formations : PREPARE_SHIFT_MAX;
+        run->failed_formations < FAILED_SHIFT_MAX ? run->failed_formations : FAILED_SHIFT_MAX;
     run->plan_after_ms = core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
     if (run->failed_formations > FREE_FAILED_FORMATIONS)
         dpt_rdzv_count_crash(core, run, cause->text);
@@ -156,23 +142,32 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
 
 /* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who
  * does not quiesce. The first step ever may take any time; the first of a later generation may have
- * to warm up again. */
+ * to warm up again. A formation may have much state to move: it is given longer each time. */
 static void check_stall(struct dpt_rdzv *core, struct run *run)
 {
-    bool computing = run->phase == DPT_RDZV_RUNNING ||
-                     (run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force);
-    int64_t median_ms = dpt_rdzv_median_step_ms(run);
-    if (!computing || median_ms == 0)
+    int64_t limit_ms, still_ms = core->now_ms - run->step_ms;
+    const char *what = "step";
+    if (run->phase == DPT_RDZV_PLANNED) {
+        unsigned shift =
+            run->failed_formations < FAILED_SHIFT_MAX ? run->failed_formations : FAILED_SHIFT_MAX;
+        limit_ms = run->timing.join_ms << shift;
+        what = "readiness";
+    } else if (run->phase == DPT_RDZV_RUNNING ||
+               (run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force)) {
+        int64_t median_ms = dpt_rdzv_median_step_ms(run);
+        int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
+        limit_ms = median_ms == 0              ? INT64_MAX
+                   : 10 * median_ms > least_ms ? 10 * median_ms
+                                               : least_ms;
+    } else {
         return;
-    int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
-    int64_t limit_ms = 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
-    int64_t still_ms = core->now_ms - run->step_ms;
+    }
     if (still_ms <= limit_ms)
         return;
     struct cause cause =
-        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no step for %lld.%lld s",
+        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no %s for %lld.%lld s", what,
                        (long long)(still_ms / 1000), (long long)(still_ms % 1000 / 100));
-    dpt_rdzv_prepare(core, run, false, &cause);
+    dpt_rdzv_member_lost(core, run, &cause);
 }
 
 /* Agents kill a rank that does not quiesce; a node that does not even manage that is lost. */

@@ -89,6 +89,7 @@ void model_report(struct sim *sim, struct proc *proc)
     state.busy = proc->stage == RS_SAVING || proc->stage == RS_FINISHING;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
     message.state = &state;
+    message.step_ms_median = proc->step_ms;
     struct event event = {.at_ms = sim->now_ms + 1,
                           .kind = EV_AGENT_RANK_MESSAGE,
                           .machine = proc->machine,
@@ -195,9 +196,10 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
 {
     if (proc->stage != RS_READY || proc->generation != generation)
         return;
-    if (generation > sim->newest_went)
-        sim->newest_went = generation;
+    if (proc->group_number > sim->newest_went)
+        sim->newest_went = proc->group_number;
     proc->group->went = true;
+    proc->applied_ms = sim->now_ms;
     say(sim, proc, "runs from step", proc->step);
     if (proc->step >= sim->profile.steps) {
         proc->stage = RS_FINISHING;
@@ -224,10 +226,10 @@ static void try_commit(struct sim *sim, struct proc *proc)
     if (proc->want_grant < 0 || proc->grant_step != proc->want_grant || !may_write(sim, proc) ||
         proc->group == NULL || (!whole && proc->group->parts < proc->group->writers))
         return;
-    if (proc->generation < sim->newest_went)
-        sim_fail(sim, "%s.%u commits checkpoint %lld of generation %llu although %llu runs",
+    if (proc->group_number < sim->newest_went)
+        sim_fail(sim, "%s.%u commits checkpoint %lld of generation %llu although a newer one runs",
                  sim->machines[proc->machine].id, proc->local, (long long)proc->want_grant,
-                 (unsigned long long)proc->generation, (unsigned long long)sim->newest_went);
+                 (unsigned long long)proc->generation);
     if (proc->want_grant > sim->checkpoint)
         sim->checkpoint = proc->want_grant;
     sim->saved++;
@@ -254,7 +256,7 @@ static void write_log(struct sim *sim, const struct proc *proc)
     /* A connection that breaks while a node is stopped for less than a lease gets it expelled
        early: it may then finish a write in the moment until its agent has noticed. */
     bool noticed = sim->now_ms > m->continued_ms + 50 || m->stopped_ms >= m->lease_ms;
-    if (m->was_stopped && noticed && sim->core != NULL && proc->generation < sim->newest_went &&
+    if (m->was_stopped && noticed && sim->core != NULL && proc->group_number < sim->newest_went &&
         !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation, proc->local, proc->spawn,
                             &rank))
         sim_fail(sim, "%s.%u was stopped and expelled and writes step %lld of generation %llu",
@@ -266,6 +268,8 @@ static void applied(struct sim *sim, struct proc *proc)
     proc->step++;
     proc->weights = mix(proc->weights ^ proc->outcome);
     sim->applied++;
+    proc->step_ms = proc->applied_ms > 0 ? sim->now_ms - proc->applied_ms : 0;
+    proc->applied_ms = sim->now_ms;
     if (proc->weights != model_weights(proc->step) || proc->outcome_step != proc->step)
         sim_fail(sim, "%s.%u has wrong weights at step %lld", sim->machines[proc->machine].id,
                  proc->local, (long long)proc->step);

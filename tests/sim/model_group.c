@@ -15,11 +15,14 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
         return NULL;
     }
     for (size_t i = 0; i < sim->n_groups; i++)
-        if (sim->groups[i]->generation == plan->generation)
+        if (sim->groups[i]->generation == plan->generation &&
+            sim->groups[i]->server_life == sim->server_life && sim->core != NULL)
             sim_fail(sim, "two plans of generation %llu", (unsigned long long)plan->generation);
     struct group *group = calloc(1, sizeof *group);
     DPT_ASSERT(group != NULL);
     sim->groups[sim->n_groups++] = group;
+    group->number = sim->n_groups;
+    group->server_life = sim->server_life;
     sim->formations++;
     group->generation = plan->generation;
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
@@ -164,6 +167,7 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
         return;
     }
     proc->group = group;
+    proc->group_number = group->number;
     proc->rank = (int)own->rank;
     proc->heal_from = own->heal_from;
     proc->checkpoint_slot = own->checkpoint_slot;
@@ -234,16 +238,17 @@ void group_contribute(struct sim *sim, struct proc *proc)
     group->all_leaving = group->all_leaving && proc->leaving;
     if (++group->contributed < group->world || group->broken)
         return;
-    if (group->generation < sim->newest_went)
+    if (group->number < sim->newest_went)
         for (uint32_t i = 0; sim->core != NULL && i < group->world; i++) {
             int rank;
             struct proc *peer = group->members[i];
             if (peer != NULL &&
                 dpt_rdzv_counts_in(sim->core, "sim", sim->machines[peer->machine].id,
                                    peer->incarnation, peer->local, peer->spawn, &rank))
-                sim_fail(sim, "generation %llu steps although %llu was sent off with rank %d of it",
-                         (unsigned long long)group->generation,
-                         (unsigned long long)sim->newest_went, peer->rank);
+                sim_fail(
+                    sim,
+                    "generation %llu steps although a newer one was sent off with rank %d of it",
+                    (unsigned long long)group->generation, peer->rank);
         }
     group->step++;
     group->contributed = 0;

@@ -173,7 +173,7 @@ void sim_run(struct sim *sim, int64_t until_ms)
     while (sim->failure[0] == '\0' && !all_ended(sim) && queue_pop(&sim->queue, &event)) {
         if (event.at_ms > until_ms) {
             sim->now_ms = until_ms;
-            free(event.data);
+            queue_push(&sim->queue, &event);
             return;
         }
         sim->now_ms = event.at_ms;

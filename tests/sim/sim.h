@@ -115,6 +115,8 @@ struct proc {
     uint64_t failed_generation;
     int suspect;
     struct group *group;
+    uint64_t group_number; /* of the newest group it was in */
+    int64_t applied_ms, step_ms;
     int rank;
     int32_t heal_from, checkpoint_slot;
     bool writes_log, arrived, has_state;
@@ -127,7 +129,9 @@ struct proc {
 
 /* One generation's data plane. */
 struct group {
+    uint64_t number; /* order of forming, from 1: generations may be used again by a fresh server */
     uint64_t generation;
+    uint64_t server_life; /* of the server that planned it */
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world, arrived;
     struct proc *members[MACHINES_MAX * LOCALS_MAX]; /* by rank; NULL until it arrives */
@@ -208,7 +212,7 @@ struct sim {
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
     int64_t checkpoint;   /* newest whole one in the shared folder; -1: none */
-    uint64_t newest_went; /* newest generation sent off */
+    uint64_t newest_went; /* number of the newest group sent off */
     int64_t furthest;     /* highest step ever applied */
     bool done_seen;       /* the server said DONE */
     /* counts, for the summary and to see that the faults bite */

@@ -238,6 +238,7 @@ static Dpt__RankState *rank_state(struct dpt_agent *agent, uint32_t local_rank)
     rank->state.local_rank = local_rank;
     rank->state.spawn = rank->spawn;
     rank->state.plan_rank = rank->plan_rank;
+    rank->state.step_ms_median = rank->step_ms_median;
     if (rank->life != LIFE_UP)
         rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
     return &rank->state;
