@@ -235,16 +235,17 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
 
 enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
 {
-    if (link->fd < 0 || (link->gone && !link->watched))
+    const bool ended = link->gone || link->doubtful;
+    if (link->fd < 0 || (ended && !link->watched))
         return DPT_OK;
     struct epoll_event event = {.events = link->ops->interest(link), .data.ptr = link};
-    if (link->watched && !link->gone && event.events == link->watched_events)
+    if (link->watched && !ended && event.events == link->watched_events)
         return DPT_OK;
-    /* A peer that left would be reported as hung up for ever: it is taken out. */
-    const int op = link->gone ? EPOLL_CTL_DEL : link->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    /* A closed connection would be reported as hung up for ever: it is taken out. */
+    const int op = ended ? EPOLL_CTL_DEL : link->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     if (epoll_ctl(link->comm->epoll_fd, op, link->fd, &event) != 0)
         return dpt_fail_errno(err, errno, "watch the connection to rank %d", link->rank);
-    link->watched = !link->gone;
+    link->watched = !ended;
     link->watched_events = event.events;
     return DPT_OK;
 }

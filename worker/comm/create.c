@@ -312,9 +312,11 @@ static bool complete(const struct creation *c)
     return true;
 }
 
-static int next_wait_ms(const struct creation *c, int64_t now)
+static int next_wait_ms(const struct creation *c, int64_t now, int64_t link_deadline_ms)
 {
     int64_t next = c->start_ms + c->spec->timeout_ms;
+    if (link_deadline_ms < next)
+        next = link_deadline_ms;
     for (int i = 0; i < c->spec->n_peers; i++) {
         const struct dial *dial = &c->dials[i];
         if (!is_up(c, dial) && dial->state == DIAL_IDLE && dial->next_ms < next)
@@ -355,7 +357,7 @@ static nfds_t fill_pollfds(struct creation *c, int abort_fd)
     c->pollfds[n++] = (struct pollfd){.fd = c->listener->tcp_fd, .events = POLLIN};
     for (int i = 0; i < c->comm->n_links; i++) {
         const struct dpt_link *link = c->comm->links[i];
-        c->pollfds[n++] = (struct pollfd){.fd = link->gone ? -1 : link->fd,
+        c->pollfds[n++] = (struct pollfd){.fd = link->gone || link->doubtful ? -1 : link->fd,
                                           .events = (short)link->ops->interest(link)};
     }
     for (int i = 0; i < c->spec->n_peers; i++)
@@ -401,8 +403,10 @@ static enum dpt_status run(struct creation *c, int abort_fd, struct dpt_err *err
         if (now >= c->start_ms + c->spec->timeout_ms)
             return timed_out(c, err);
         DPT_TRY(start_dials(c, now, err));
+        int64_t deadline;
+        DPT_TRY(dpt_comm_check_deadlines(c->comm, now, &deadline, err));
         const nfds_t n = fill_pollfds(c, abort_fd);
-        const int ready = poll(c->pollfds, n, next_wait_ms(c, now));
+        const int ready = poll(c->pollfds, n, next_wait_ms(c, now, deadline));
         if (ready < 0 && errno != EINTR)
             return dpt_fail_errno(err, errno, "wait for peers");
         if (ready <= 0)

@@ -187,16 +187,14 @@ static enum dpt_status wait_and_move(struct dpt_comm *comm, int wait_ms, struct 
     return DPT_OK;
 }
 
-/* The nearest deadline of a begun transfer; fails when it has passed. */
-static enum dpt_status check_deadlines(struct dpt_comm *comm, int64_t now, int64_t *ret_next,
-                                       struct dpt_err *err)
+enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now, int64_t *ret_next,
+                                         struct dpt_err *err)
 {
     int64_t next = INT64_MAX;
     for (int i = 0; i < comm->n_links; i++) {
         const int64_t deadline = comm->links[i]->ops->deadline_ms(comm->links[i]);
         if (deadline <= now)
-            return dpt_link_broken(comm->links[i], DPT_ETIMEOUT, err,
-                                   "it began and has stopped moving");
+            return comm->links[i]->ops->late(comm->links[i], err);
         next = deadline < next ? deadline : next;
     }
     *ret_next = next;
@@ -251,7 +249,7 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
             return DPT_INPROGRESS;
         int64_t deadline = INT64_MAX;
         if (looked)
-            DPT_TRY(check_deadlines(comm, now, &deadline, err));
+            DPT_TRY(dpt_comm_check_deadlines(comm, now, &deadline, err));
         DPT_TRY(wait_and_move(comm, looked ? wait_until(now, end, deadline) : 0, err));
     }
 }

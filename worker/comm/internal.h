@@ -90,8 +90,10 @@ struct dpt_link_ops {
     void (*give_back)(struct dpt_link *link, struct dpt_rec *rec);
     /* Epoll events it wants. */
     uint32_t (*interest)(const struct dpt_link *link);
-    /* Monotonic ms at which a begun transfer has stood still too long; INT64_MAX: none. */
+    /* Monotonic ms at which the link has been quiet or in doubt too long; INT64_MAX: never. */
     int64_t (*deadline_ms)(const struct dpt_link *link);
+    /* That time has come: the failure. */
+    enum dpt_status (*late)(struct dpt_link *link, struct dpt_err *err);
     /* Says goodbye if that is possible at once, closes the socket, unmaps, frees. `suspect`: who
      * made this side fail. */
     void (*destroy)(struct dpt_link *link, enum link_goodbye goodbye, int suspect);
@@ -101,12 +103,13 @@ struct dpt_link {
     const struct dpt_link_ops *ops;
     struct dpt_comm *comm;
     int rank;
-    int fd;       /* -1: simulator, or gone */
-    bool ready;   /* creation: everything exchanged that must be before the first transfer */
-    bool bye;     /* the peer has said goodbye: its EOF is no death */
-    bool gone;    /* EOF after goodbye seen */
-    bool dirty;   /* posted to since it was last moved */
-    bool watched; /* its socket stands in the epoll set, */
+    int fd;        /* -1: simulator, or gone */
+    bool ready;    /* creation: everything exchanged that must be before the first transfer */
+    bool bye;      /* the peer has said goodbye: its EOF is no death */
+    bool gone;     /* EOF after goodbye seen */
+    bool doubtful; /* reset: the peer died or gave up; others may know which */
+    bool dirty;    /* posted to since it was last moved */
+    bool watched;  /* its socket stands in the epoll set, */
     uint32_t watched_events; /* for these */
     int pending;             /* posted and not completed */
     struct rec_queue sends, recvs;
@@ -129,6 +132,7 @@ struct dpt_comm {
     int ops_in_flight; /* not done */
     int64_t last_poll_ms;
     int64_t polling_since_ms; /* begin of the owner's present run of polls without a long pause */
+    bool doubtful;            /* reset: the peer died or gave up; others may know which */
     bool dirty;               /* some link is */
 
     struct dpt_comm_op ops[DPT_COMM_OPS_MAX], *ops_free;
@@ -149,6 +153,9 @@ bool dpt_op_done(const struct dpt_comm_op *op);
 void dpt_op_give(struct dpt_comm_op *op);
 /* Tells epoll what a link waits for now. */
 DPT_MUST_USE enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err);
+/* The nearest deadline of a link; fails when it has passed. */
+DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now,
+                                                      int64_t *ret_next, struct dpt_err *err);
 /* The first failure stays; fills *err with it and returns it. */
 enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
                                       const struct dpt_err *failure, struct dpt_err *err);

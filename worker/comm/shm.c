@@ -439,6 +439,7 @@ static const struct dpt_link_ops shm_ops = {
     .give_back = shm_give_back,
     .interest = shm_interest,
     .deadline_ms = shm_deadline_ms,
+    .late = NULL,
     .destroy = shm_destroy,
 };
 

@@ -360,6 +360,7 @@ static const struct dpt_link_ops sim_ops = {
     .give_back = sim_give_back,
     .interest = sim_interest,
     .deadline_ms = sim_deadline_ms,
+    .late = NULL,
     .destroy = sim_destroy,
 };
 
@@ -409,10 +410,10 @@ static void sit_down(struct dpt_comm *comm, const struct dpt_comm_spec *spec)
     }
 }
 
-/* With the mutex held: DPT_OK when all are there, DPT_INPROGRESS while some are missing. */
-static enum dpt_status look_round(struct dpt_comm *comm, struct dpt_err *err)
+/* With the mutex held: the first rank that is missing, or -1. */
+static enum dpt_status look_round(struct dpt_comm *comm, int *ret_missing, struct dpt_err *err)
 {
-    enum dpt_status status = DPT_OK;
+    int missing = -1;
     for (int i = 0; i < comm->n_links; i++) {
         struct sim_link *sim = sim_of(comm->links[i]);
         const struct seat *seat = &comm->sim->seats[sim->peer_node];
@@ -420,14 +421,11 @@ static enum dpt_status look_round(struct dpt_comm *comm, struct dpt_err *err)
             return dpt_link_lost(&sim->link, sim->peer_suspect, err, "it gave up");
         if (sim->state != PEER_HERE || seat->dead || !seat->listening)
             return dpt_link_lost(&sim->link, -1, err, "it died");
-        if (sim->peer == NULL) {
-            comm->suspect = sim->link.rank;
-            status = DPT_INPROGRESS;
-        }
+        if (sim->peer == NULL && missing < 0)
+            missing = sim->link.rank;
     }
-    if (status == DPT_OK)
-        comm->suspect = -1;
-    return status;
+    *ret_missing = missing;
+    return DPT_OK;
 }
 
 static enum dpt_status wait_for_peers(struct dpt_comm *comm, int abort_fd, struct dpt_err *err)
@@ -436,16 +434,19 @@ static enum dpt_status wait_for_peers(struct dpt_comm *comm, int abort_fd, struc
     for (;;) {
         DPT_TRY(dpt_sim_call(comm, err));
         pthread_mutex_lock(&comm->sim->mutex);
-        const enum dpt_status status = look_round(comm, err);
+        int missing = -1;
+        const enum dpt_status status = look_round(comm, &missing, err);
         pthread_mutex_unlock(&comm->sim->mutex);
         if (atomic_load(&comm->abort_asked))
             return dpt_fail(err, DPT_EABORTED, "aborted while connecting to peers");
-        if (status != DPT_INPROGRESS)
+        if (status != DPT_OK || missing < 0)
             return status;
         const int64_t left = deadline - dpt_now_ms();
-        if (left <= 0)
-            return dpt_fail(err, DPT_ETIMEOUT, "no connection with rank %d within %d ms",
-                            comm->suspect, comm->timeout_ms);
+        if (left <= 0) {
+            comm->suspect = missing;
+            return dpt_fail(err, DPT_ETIMEOUT, "no connection with rank %d within %d ms", missing,
+                            comm->timeout_ms);
+        }
         struct pollfd pollfds[] = {{.fd = abort_fd, .events = POLLIN},
                                    {.fd = comm->wake_fd, .events = POLLIN}};
         if (poll(pollfds, 2, (int)left) < 0 && errno != EINTR)

@@ -6,6 +6,11 @@
  * socket to where the caller wants it, without a copy between. A send is done when the kernel has
  * taken all of it.
  *
+ * A rank that gives up says so in a frame (BYE); in the midst of another frame it can only reset
+ * the connection. A killed one closes its connections, or resets those with unread data. So an end
+ * without BYE is a death, and a reset is one or the other: other links are given DOUBT_MS to tell
+ * whose fault it was, before this peer is named.
+ *
  * A receive that has begun must go on moving (deadline_ms). A send has no deadline: its peer may
  * compute for as long as it likes before it posts the receive. That the peer's machine is gone is
  * the membership's to find. */
@@ -25,7 +30,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20 };
+enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20, DOUBT_MS = 30 };
 
 enum frame_type {
     FRAME_DATA = 0x4450, /* number: counts the direction's frames; bytes: of the payload */
@@ -41,9 +46,11 @@ struct tcp_link {
     uint32_t frames_sent, frames_received;
     int64_t moved_ms; /* when the begun receive last moved */
     bool active;      /* a receive has begun */
+    int64_t doubt_ms; /* since when the link is doubtful */
     bool blocked;     /* the socket took no more */
     bool half_closed; /* the peer has closed; what it sent before is still being read */
-    bool broken;      /* a send failed */
+    bool broken;      /* a send failed, */
+    int broken_errno; /* so */
 };
 
 static struct tcp_link *tcp_of(struct dpt_link *link)
@@ -113,6 +120,7 @@ static void send_queued(struct tcp_link *tcp)
                 tcp->blocked = true;
             else
                 tcp->broken = true;
+            tcp->broken_errno = errno;
             return;
         }
         advance(tcp, (size_t)n);
@@ -124,18 +132,22 @@ static enum dpt_status tcp_send(struct dpt_link *link, struct dpt_err *err)
     (void)err; /* a broken connection is reported where what came before its end is read */
     struct tcp_link *tcp = tcp_of(link);
     tcp->blocked = false;
-    if (!tcp->broken && !link->bye)
+    if (!tcp->broken && !link->bye && !link->doubtful)
         send_queued(tcp);
-    if (tcp->broken)
+    if (tcp->broken && !link->doubtful)
         link->dirty = link->comm->dirty = true;
     return DPT_OK;
 }
 
 static enum dpt_status lost(struct tcp_link *tcp, int saved_errno, struct dpt_err *err)
 {
-    return dpt_link_lost(&tcp->link, -1, err,
-                         saved_errno == 0 ? "its process has closed the connection"
-                                          : strerror(saved_errno));
+    if (saved_errno != ECONNRESET && saved_errno != EPIPE)
+        return dpt_link_lost(&tcp->link, -1, err,
+                             saved_errno == 0 ? "its process has closed the connection"
+                                              : strerror(saved_errno));
+    tcp->link.doubtful = true;
+    tcp->doubt_ms = dpt_now_ms();
+    return DPT_OK;
 }
 
 static enum dpt_status take_header(struct tcp_link *tcp, struct dpt_err *err)
@@ -258,8 +270,10 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
 {
     struct tcp_link *tcp = tcp_of(link);
     bool eof = false;
-    if (!link->gone)
+    if (!link->gone && !link->doubtful)
         DPT_TRY(read_all(tcp, &eof, err));
+    if (link->doubtful)
+        return DPT_OK;
     if (eof && !link->bye)
         return lost(tcp, 0, err);
     if (eof)
@@ -267,7 +281,7 @@ static enum dpt_status tcp_receive(struct dpt_link *link, struct dpt_err *err)
     if ((link->bye || link->gone) && link->pending > 0)
         return dpt_link_lost(link, -1, err, "it left before its last transfers");
     if (tcp->broken && !link->bye)
-        return dpt_link_lost(link, -1, err, "its connection is broken");
+        return lost(tcp, tcp->broken_errno, err);
     const bool active = (tcp->in_frame && link->recvs.first != NULL) || tcp->head_got > 0;
     if (active && !tcp->active)
         tcp->moved_ms = dpt_now_ms();
@@ -293,6 +307,8 @@ static uint32_t tcp_interest(const struct dpt_link *link)
 static int64_t tcp_deadline_ms(const struct dpt_link *link)
 {
     const struct tcp_link *tcp = (const struct tcp_link *)link;
+    if (link->doubtful)
+        return tcp->doubt_ms + DOUBT_MS;
     if (!tcp->active)
         return INT64_MAX;
     const int64_t since =
@@ -300,18 +316,28 @@ static int64_t tcp_deadline_ms(const struct dpt_link *link)
     return since + link->comm->timeout_ms;
 }
 
+static enum dpt_status tcp_late(struct dpt_link *link, struct dpt_err *err)
+{
+    if (link->doubtful)
+        return dpt_link_lost(link, -1, err, strerror(ECONNRESET));
+    return dpt_link_broken(link, DPT_ETIMEOUT, err, "it began and has stopped moving");
+}
+
 static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
 {
     struct tcp_link *tcp = tcp_of(link);
-    if (!tcp->broken && !link->gone) {
+    if (!tcp->broken && !link->gone && !link->doubtful) {
         if (goodbye == GOODBYE_ORDERLY)
             send_queued(tcp);
         const struct dpt_rec *rec = link->sends.first;
-        if (rec == NULL || (rec->head_moved == 0 && rec->moved == 0)) { /* between two frames */
+        if (rec == NULL || rec->head_moved == 0) { /* between two frames */
             uint8_t head[HEADER_BYTES];
             encode(head, FRAME_BYE, (uint32_t)(suspect + 1), goodbye == GOODBYE_FAILED);
             /* Best effort: without it the end of the connection says enough. */
             (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
+        } else {
+            const struct linger reset = {.l_onoff = 1, .l_linger = 0};
+            (void)!setsockopt(link->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
         }
     }
     close(link->fd);
@@ -324,6 +350,7 @@ static const struct dpt_link_ops tcp_ops = {
     .give_back = tcp_give_back,
     .interest = tcp_interest,
     .deadline_ms = tcp_deadline_ms,
+    .late = tcp_late,
     .destroy = tcp_destroy,
 };
 
