@@ -79,6 +79,8 @@ static int list_descriptors(void)
         if (entry->d_name[0] != '.' && fd != dirfd(dir))
             (void)snprintf(text + used, sizeof text - used, "%d ", fd);
     }
+    if (dir != NULL)
+        closedir(dir);
     say(text, strlen(text));
     return 0;
 }

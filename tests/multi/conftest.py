@@ -1,4 +1,4 @@
-"""What the stories of many processes share: a cluster in a folder of its own, and the check that nothing is left of it."""
+"""What the stories of many processes share: clusters in folders of their own, stopped at the end."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ def slow():
 
 @pytest.fixture
 def make_cluster(tmp_path):
-    """make_cluster(NAME, **options of Cluster): stopped at the end, when nothing of it may be left."""
+    """make_cluster(NAME, **options of Cluster): stopped at the end."""
     made = []
 
     def make(name="cluster", **options):

@@ -19,8 +19,8 @@ def calm_hash(make_cluster, slow):
 
 
 def test_kill_replace_leave_stop(make_cluster, calm_hash, slow):
-    """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped and
-    continues, the server dies and comes back; then everything ends well, with the undisturbed run's weights."""
+    """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped
+    and continues, the server dies and comes back; then all ends well, with the undisturbed run's weights."""
     sets = {"train.steps": 260}
     expected = calm_hash(sets)
     cluster = make_cluster(sets=sets)

@@ -11,8 +11,8 @@ from cluster import TINY, make_text, program
 
 
 def run_program(name, *args, timeout=60, env=None, cwd=None):
-    done = subprocess.run([str(program(name)), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=timeout, env=env, cwd=cwd)
+    done = subprocess.run([str(program(name)), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=timeout, env=env, cwd=cwd)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -9,8 +9,8 @@ from cluster import program, wait_until
 
 
 def run_program(name, *args, env=None, timeout=60, cwd=None):
-    done = subprocess.run([str(program(name)), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=timeout, env=env, cwd=cwd)
+    done = subprocess.run([str(program(name)), *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=timeout, env=env, cwd=cwd)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -122,7 +122,7 @@ def test_endpoint_from_the_environment(make_cluster, slow):
 
 
 def test_resume_after_all_left(make_cluster, slow):
-    """SIGTERM to all mid-run, then the same command again: goes on from the checkpoint, to the undisturbed run's hash."""
+    """All machines die at once, then the same commands again: goes on from the checkpoint, to the undisturbed hash."""
     sets = {"train.steps": 60, "checkpoint.every_steps": 5}
     calm = make_cluster("calm", sets=sets)
     assert calm.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
