@@ -164,7 +164,7 @@ enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *e
     char library[64];
     dev->base.vtable = &cpu_vtable;
     dev->kernels = dpt_cpu_kernels_best();
-    dpt_gemm_library(library, sizeof library);
+    dpt_onednn_open(library, sizeof library);
     snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "cpu %s %s", dev->kernels->name,
              library);
     *ret = &dev->base;

@@ -25,8 +25,9 @@ void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine);
  * Products do it themselves when it was not done, at the price of a small allocation. */
 void dpt_gemm_thread_begin(void);
 
-/* "onednn-2.6.3 isa-…": library and the instruction set it uses. */
-void dpt_gemm_library(char *ret_text, size_t bytes);
+/* Readies the library for this process, from its main thread and before any engine, and names it
+ * with the instruction set it uses: "onednn-2.6.3 isa-e7". */
+void dpt_onednn_open(char *ret_text, size_t bytes);
 
 /* c (m,n) = a (m,k) b (k,n): a and c dense, b in blocked form. Owned by the engine; NULL with *err
  * filled on failure. */
