@@ -1,5 +1,5 @@
 /* Ranks as threads or processes for the communicator's tests (comm_world.h). */
-#include "comm_world.h"
+#include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
 
@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 uint64_t next_random(uint64_t *state)
@@ -26,8 +27,10 @@ static void publish(struct rank *self)
                  &self->err);
     else
         CHECK_OK(dpt_comm_listener_create(world->address, &self->listener, &self->err), &self->err);
-    strcpy(world->shm_addr[self->rank], dpt_comm_listener_shm_addr(self->listener));
-    strcpy(world->tcp_addr[self->rank], dpt_comm_listener_tcp_addr(self->listener));
+    set_text(world->shm_addr[self->rank], sizeof world->shm_addr[self->rank],
+             dpt_comm_listener_shm_addr(self->listener));
+    set_text(world->tcp_addr[self->rank], sizeof world->tcp_addr[self->rank],
+             dpt_comm_listener_tcp_addr(self->listener));
     pthread_barrier_wait(&world->barrier);
 }
 
@@ -119,8 +122,8 @@ struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation)
         struct dpt_comm_peer *peer = &self->peers[spec.n_peers++];
         peer->rank = i;
         peer->host = world->hosts[i];
-        strcpy(peer->shm_addr, world->shm_addr[i]);
-        strcpy(peer->tcp_addr, world->tcp_addr[i]);
+        set_text(peer->shm_addr, sizeof peer->shm_addr, world->shm_addr[i]);
+        set_text(peer->tcp_addr, sizeof peer->tcp_addr, world->tcp_addr[i]);
     }
     return spec;
 }
@@ -145,6 +148,18 @@ void mark_wait(const int *mark, int value)
 void mark_set(int *mark, int value)
 {
     __atomic_store_n(mark, value, __ATOMIC_RELEASE);
+}
+
+void let_pass_us(uint64_t us)
+{
+    const struct timespec time = {.tv_nsec = (long)us * 1000};
+    nanosleep(&time, NULL); /* tidy: pause of a bounded poll (here: one turn) */
+}
+
+void set_text(char *ret, size_t bytes, const char *text)
+{
+    const int n = snprintf(ret, bytes, "%s", text);
+    CHECK(n >= 0 && (size_t)n < bytes);
 }
 
 int count_fds(void)

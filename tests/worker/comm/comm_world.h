@@ -3,8 +3,8 @@
  *
  * A failing CHECK ends the whole program (or the forked rank) with a message: ranks are not
  * cmocka's thread. */
-#ifndef TESTS_WORKER_COMM_WORLD_H
-#define TESTS_WORKER_COMM_WORLD_H
+#ifndef DPT_TESTS_WORKER_COMM_COMM_WORLD_H
+#define DPT_TESTS_WORKER_COMM_COMM_WORLD_H
 
 #include "worker/comm/comm.h"
 #include "worker/comm/sim.h"
@@ -81,6 +81,12 @@ struct dpt_comm *world_comm(struct rank *self, uint64_t generation);
 /* Waits until *mark is at least `value` (a shared atomic, no sleeping loop longer than 20 s). */
 void mark_wait(const int *mark, int value);
 void mark_set(int *mark, int value);
+
+/* Faults come at random moments: this much time passes first. Nothing depends on how much. */
+void let_pass_us(uint64_t us);
+
+/* snprintf of a text that must fit. */
+void set_text(char *ret, size_t bytes, const char *text);
 
 int count_fds(void);
 int count_maps(void);

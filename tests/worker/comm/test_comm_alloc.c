@@ -1,6 +1,6 @@
 /* After creation the communicator takes no memory from the system: malloc and mmap, as its code
  * calls them, are counted. */
-#include "comm_world.h"
+#include "tests/worker/comm/comm_world.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Creation of communicators: missing, dead, strange, early and late peers; abort from every state;
  * nothing left behind. */
-#include "comm_world.h"
+#include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
 #include "worker/comm/address.h"
@@ -30,8 +30,10 @@ static void pair_open(struct pair *p)
     for (int i = 0; i < 2; i++) {
         CHECK_OK(dpt_comm_listener_create("127.0.0.1", &p->listeners[i], &p->err), &p->err);
         p->peers[i].rank = i;
-        strcpy(p->peers[i].shm_addr, dpt_comm_listener_shm_addr(p->listeners[i]));
-        strcpy(p->peers[i].tcp_addr, dpt_comm_listener_tcp_addr(p->listeners[i]));
+        set_text(p->peers[i].shm_addr, sizeof p->peers[i].shm_addr,
+                 dpt_comm_listener_shm_addr(p->listeners[i]));
+        set_text(p->peers[i].tcp_addr, sizeof p->peers[i].tcp_addr,
+                 dpt_comm_listener_tcp_addr(p->listeners[i]));
     }
 }
 
@@ -118,7 +120,7 @@ static void bad_specs_are_refused(void **state)
     static const char *const addresses[] = {"",    "localhost:1", "1.2.3.4",
                                             "::1", "[::1]",       "1.2.3.4:x"};
     for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
-        strcpy(p.peers[1].tcp_addr, addresses[i]);
+        set_text(p.peers[1].tcp_addr, sizeof p.peers[1].tcp_addr, addresses[i]);
         CHECK_STATUS(DPT_EINVAL, dpt_comm_create(p.listeners[0], &good, -1, &comm, NULL, &p.err),
                      &p.err);
     }
@@ -179,7 +181,7 @@ static void send_strangers(struct strangers *s, struct dpt_comm_spec spec, const
             liar.world_size++;
             break;
         case 4:
-            strcpy(liar.run, "another");
+            set_text(liar.run, sizeof liar.run, "another");
             break;
         case 5:
             liar.rank = 0; /* the acceptor itself */
@@ -284,8 +286,7 @@ struct aborter {
 static void *abort_later(void *arg)
 {
     struct aborter *a = arg;
-    const struct timespec delay = {.tv_nsec = (long)a->delay_us * 1000};
-    nanosleep(&delay, NULL); /* what is tested is a random moment, not an order */
+    let_pass_us(a->delay_us); /* what is tested is a random moment, not an order */
     a->aborted_ms = dpt_now_ms();
     const uint64_t one = 1;
     if (a->comm != NULL)

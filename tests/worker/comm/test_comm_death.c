@@ -1,6 +1,6 @@
 /* Ranks as processes, and what the others see when one is killed or stopped at each stage of its
  * life. */
-#include "comm_world.h"
+#include "tests/worker/comm/comm_world.h"
 
 #include "base/clock.h"
 
@@ -68,8 +68,7 @@ static void *killer(void *arg)
     struct world *world = self->world;
     const struct scene *scene = scene_of(self);
     mark_wait(&world->marks[scene->victim], 1);
-    const struct timespec delay = {.tv_nsec = (long)scene->delay_us * 1000};
-    nanosleep(&delay, NULL); /* a random moment in the stage */
+    let_pass_us(scene->delay_us); /* a random moment in the stage */
     __atomic_store_n(&world->killed_ms, dpt_now_ms(), __ATOMIC_RELEASE);
     CHECK(kill(world->pids[scene->victim], SIGKILL) == 0);
     return NULL;
@@ -214,8 +213,7 @@ static void killed_in_mixed_world(void **state)
 /* A stopped peer: silence has no deadline, abort ends it. */
 static void *abort_soon(void *arg)
 {
-    const struct timespec delay = {.tv_nsec = 30 * 1000 * 1000};
-    nanosleep(&delay, NULL);
+    let_pass_us(30000);
     dpt_comm_abort(arg);
     return NULL;
 }

@@ -1,5 +1,5 @@
 /* The simulator's faults: death and abort at any call, silence, and life after death. */
-#include "comm_world.h"
+#include "tests/worker/comm/comm_world.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -147,7 +147,7 @@ static void absent_peers(void **state)
     CHECK_STATUS(DPT_ETIMEOUT, dpt_comm_create(listeners[0], &spec, -1, &comm, &suspect, &err),
                  &err);
     CHECK(suspect == 1);
-    strcpy(peer.tcp_addr, "1.2.3.4:5");
+    set_text(peer.tcp_addr, sizeof peer.tcp_addr, "1.2.3.4:5");
     CHECK_STATUS(DPT_EINVAL, dpt_comm_create(listeners[0], &spec, -1, &comm, &suspect, &err), &err);
     dpt_comm_listener_destroy(&listeners[0]);
     dpt_comm_listener_destroy(&listeners[1]);
