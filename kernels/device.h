@@ -1,12 +1,14 @@
 /* Devices and streams: where memory lives and where mathematics runs. ops.h says what can be run.
  *
- * A stream is a queue of ops with its own workers (on CPU: a pool of threads that includes the caller's, so ops are done when
- * they return; on CUDA: a stream and its handles). One thread uses a stream at a time. Ops return nothing: an error sticks to
- * the stream and comes out of the next dpt_stream_sync.
+ * A stream is a queue of ops with its own workers (on CPU: a pool of threads that includes the
+ * caller's, so ops are done when they return; on CUDA: a stream and its handles). One thread uses a
+ * stream at a time. Ops return nothing: an error sticks to the stream and comes out of the next
+ * dpt_stream_sync.
  *
- * Nothing is allocated in a training step. To that end a stream has a preparing mode: between prepare_begin and prepare_end
- * ops touch no tensor (pointers may be NULL) and only create what they will need for these shapes (primitives, workspace).
- * An op of a shape that was never prepared still works, and allocates. */
+ * Nothing is allocated in a training step. To that end a stream has a preparing mode: between
+ * prepare_begin and prepare_end ops touch no tensor (pointers may be NULL) and only create what
+ * they will need for these shapes (primitives, workspace). An op of a shape that was never prepared
+ * still works, and allocates. */
 #ifndef DPT_KERNELS_DEVICE_H
 #define DPT_KERNELS_DEVICE_H
 
@@ -26,21 +28,24 @@ void dpt_device_destroy(struct dpt_device **dev);
 /* The mathematics of this device (static storage). */
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
 
-/* Names the arithmetic of this device: kind, ISA level used, library versions ("cpu avx512 onednn-2.6.3"). Two nodes with
- * the same fingerprint compute the same bits. Static storage of the device. */
+/* Names the arithmetic of this device: kind, ISA level used, library versions ("cpu avx512
+ * onednn-2.6.3"). Two nodes with the same fingerprint compute the same bits. Static storage of the
+ * device. */
 const char *dpt_device_fingerprint(const struct dpt_device *dev);
 
-/* Device memory, aligned to 64 bytes, zeroed and touched. Owned by the caller, freed with dpt_device_free. Counts into
- * dpt_device_bytes / dpt_device_bytes_peak. */
-DPT_MUST_USE enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret, struct dpt_err *err);
+/* Device memory, aligned to 64 bytes, zeroed and touched. Owned by the caller, freed with
+ * dpt_device_free. Counts into dpt_device_bytes / dpt_device_bytes_peak. */
+DPT_MUST_USE enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
+                                              struct dpt_err *err);
 void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes);
 size_t dpt_device_bytes(const struct dpt_device *dev);
 size_t dpt_device_bytes_peak(const struct dpt_device *dev);
 
-/* A stream of `threads` workers (CPU: the calling thread and threads-1 own ones; they sleep when there is nothing to do and
- * never spin for long). The number of threads never changes the bits of a result. */
-DPT_MUST_USE enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,
-                                               struct dpt_err *err);
+/* A stream of `threads` workers (CPU: the calling thread and threads-1 own ones; they sleep when
+ * there is nothing to do and never spin for long). The number of threads never changes the bits of
+ * a result. */
+DPT_MUST_USE enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads,
+                                               struct dpt_stream **ret, struct dpt_err *err);
 void dpt_stream_destroy(struct dpt_stream **stream);
 
 void dpt_stream_prepare_begin(struct dpt_stream *stream);

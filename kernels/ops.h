@@ -1,13 +1,15 @@
-/* The mathematics that models and strategies are made of, as one const vtable per device (dpt_device_ops).
+/* The mathematics that models and strategies are made of, as one const vtable per device
+ * (dpt_device_ops).
  *
  * Rules every op keeps (DESIGN: the trajectory contract):
- * - Bits depend on shapes and values alone: never on the thread count, on where a range starts, or on what ran before. Work
- *   is cut by shape, partial sums are joined in chunk order.
- * - `accumulate` false: the output is overwritten (its old content is not read, NaN included). True: it is added to, as
- *   old + contribution, where the contribution has the bits it would have been stored with.
+ * - Bits depend on shapes and values alone: never on the thread count, on where a range starts, or
+ * on what ran before. Work is cut by shape, partial sums are joined in chunk order.
+ * - `accumulate` false: the output is overwritten (its old content is not read, NaN included).
+ * True: it is added to, as old + contribution, where the contribution has the bits it would have
+ * been stored with.
  * - Outputs never overlap inputs unless the op says so.
- * Shapes: B batch, T sequence length, C channels, H heads, V vocabulary, N = B*T rows. Pointers are f32 unless a `dtype`
- * says otherwise. */
+ * Shapes: B batch, T sequence length, C channels, H heads, V vocabulary, N = B*T rows. Pointers are
+ * f32 unless a `dtype` says otherwise. */
 #ifndef DPT_KERNELS_OPS_H
 #define DPT_KERNELS_OPS_H
 
@@ -17,9 +19,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word first+i of the stream `key`
- * (word i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is drawn. `first` is 0 for a whole tensor; an op over a part
- * that starts at the tensor's element e gives first = e and so has the bits of the whole. */
+/* Dropout by regenerated mask: element i of the tensor is kept, and scaled by 1/(1-p), when word
+ * first+i of the stream `key` (word i%4 of Philox block i/4) is >= p*2^32. p == 0: nothing is
+ * drawn. `first` is 0 for a whole tensor; an op over a part that starts at the tensor's element e
+ * gives first = e and so has the bits of the whole. */
 struct dpt_dropout {
     float p;
     struct dpt_rng_key key;
@@ -39,12 +42,12 @@ struct dpt_linear_forward {
 struct dpt_linear_backward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
-    const void *x;  /* (n, in) */
-    const void *w;  /* (in, out) */
-    const void *dy; /* (n, out) */
-    void *dx;       /* (n, in) or NULL; overwritten */
-    void *dw;       /* (in, out) f32 */
-    void *dbias;    /* (out) f32 or NULL */
+    const void *x;   /* (n, in) */
+    const void *w;   /* (in, out) */
+    const void *dy;  /* (n, out) */
+    void *dx;        /* (n, in) or NULL; overwritten */
+    void *dw;        /* (in, out) f32 */
+    void *dbias;     /* (out) f32 or NULL */
     bool accumulate; /* dw, dbias */
 };
 
@@ -64,9 +67,9 @@ struct dpt_layernorm_backward {
     enum dpt_dtype dtype;
     const void *x; /* (n, c) */
     const float *gamma, *mean, *rstd;
-    const void *dy; /* (n, c) */
-    void *dx;       /* (n, c) */
-    bool add_dx;    /* dx is added to (the residual path), else overwritten */
+    const void *dy;        /* (n, c) */
+    void *dx;              /* (n, c) */
+    bool add_dx;           /* dx is added to (the residual path), else overwritten */
     float *dgamma, *dbeta; /* (c), (c) */
     bool accumulate;       /* dgamma, dbeta */
 };
@@ -74,13 +77,13 @@ struct dpt_layernorm_backward {
 struct dpt_gelu {
     int64_t n; /* elements */
     enum dpt_dtype dtype;
-    const void *x; /* before the activation */
+    const void *x;  /* before the activation */
     const void *dy; /* backward only */
-    void *out; /* forward: gelu(x), tanh form; backward: dx, may be dy itself */
+    void *out;      /* forward: gelu(x), tanh form; backward: dx, may be dy itself */
 };
 
-/* Causal self-attention, softmax(QK^T/sqrt(C/H))V per head, one pass over tiles; T x T is never stored. Dropout is on the
- * probabilities: element ((b*H+h)*T + t)*T + s. */
+/* Causal self-attention, softmax(QK^T/sqrt(C/H))V per head, one pass over tiles; T x T is never
+ * stored. Dropout is on the probabilities: element ((b*H+h)*T + t)*T + s. */
 struct dpt_attention_forward {
     int64_t b, t, heads, c;
     enum dpt_dtype dtype;
@@ -134,13 +137,14 @@ struct dpt_embedding_backward {
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
     const int32_t *tokens;
-    const void *dy; /* (B, T, C) */
-    float *dwte;    /* (V, C): rows are added in the order of the positions */
-    float *dwpe;    /* (context, C) */
+    const void *dy;                      /* (B, T, C) */
+    float *dwte;                         /* (V, C): rows are added in the order of the positions */
+    float *dwpe;                         /* (context, C) */
     bool accumulate_wte, accumulate_wpe; /* a tied wte already holds the head's contribution */
 };
 
-/* LM head fused with softmax cross-entropy: logits = x wte^T exist once, in chunks of rows cut by shape. */
+/* LM head fused with softmax cross-entropy: logits = x wte^T exist once, in chunks of rows cut by
+ * shape. */
 struct dpt_head_loss {
     int64_t n, c, v;
     enum dpt_dtype dtype;
@@ -154,8 +158,9 @@ struct dpt_head_loss {
     bool accumulate;        /* dw */
 };
 
-/* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -= lr*weight_decay*p;
- * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) / (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. */
+/* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
+ * lr*weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) /
+ * (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. */
 struct dpt_adamw {
     int64_t n;
     float lr, beta1, beta2, eps, weight_decay;
@@ -183,12 +188,14 @@ struct dpt_ops {
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
     void (*copy)(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
-    /* Sum of squares of each block of `block` elements (the last may be short), in double, each in a fixed order that starts
-     * anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass through. */
-    void (*sumsq_blocks)(struct dpt_stream *s, int64_t n, int64_t block, const float *x, double *ret);
+    /* Sum of squares of each block of `block` elements (the last may be short), in double, each in
+     * a fixed order that starts anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass
+     * through. */
+    void (*sumsq_blocks)(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
+                         double *ret);
     /* dst[i] = mean + std * normal(key, first + i) (dpt_rng_normal_pair). */
-    void (*fill_normal)(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first, float mean, float std,
-                        float *dst);
+    void (*fill_normal)(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
+                        float mean, float std, float *dst);
     void (*fill)(struct dpt_stream *s, int64_t n, float value, float *dst);
 };
 

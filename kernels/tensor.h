@@ -1,5 +1,5 @@
-/* Element types. Tensors are dense, row-major memory with their shape said beside every pointer; there is no tensor object,
- * because every shape in the project is known where it is used. */
+/* Element types. Tensors are dense, row-major memory with their shape said beside every pointer;
+ * there is no tensor object, because every shape in the project is known where it is used. */
 #ifndef DPT_KERNELS_TENSOR_H
 #define DPT_KERNELS_TENSOR_H
 
