@@ -245,16 +245,19 @@ def kill_in_mid_step(survivor, victim, step):
 
 
 def recovery_text(event):
-    detect = f"noticed after {event['detect_ms']:.0f} ms, " if event["detect_ms"] else ""
-    parts = ", ".join(f"{part} {event[part + '_ms']:.0f}" for part in ("abort", "rendezvous", "rebuild", "restore"))
-    return f"{detect}training again after {event['total_ms']:.0f} ms ({parts}), steps lost {event['steps_lost']}"
+    """A line of events.jsonl in words; "abort" of a join is the wait for the end of the step."""
+    first = "end of step" if event["kind"] in ("joined", "left") else "abort"
+    parts = [(first, "abort"), ("rendezvous", "rendezvous"), ("rebuild", "rebuild"), ("restore", "restore")]
+    times = ", ".join(f"{name} {event[key + '_ms']:.0f}" for name, key in parts)
+    noticed = f"noticed after {event['detect_ms']:.0f} ms, " if event["kind"] not in ("joined", "left") else ""
+    return f"{noticed}training again after {event['total_ms']:.0f} ms ({times}), steps lost {event['steps_lost']}"
 
 
 def say_recovery(worker, since):
     """Says the recoveries that the worker has written since event number `since`; returns their number so far."""
     events = worker.events()
     for event in events[since:]:
-        screen.fact("recovery", recovery_text(event))
+        screen.fact(event["kind"].replace("_", " "), recovery_text(event))
     return len(events)
 
 

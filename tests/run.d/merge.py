@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+SLOWER = {"asan": 4, "tsan": 6}  # a test's timeout is meant for the release build
 NAMES_OF_TESTS = {"DEPENDS"}
 NAMES_OF_FIXTURES = {"FIXTURES_CLEANUP", "FIXTURES_REQUIRED", "FIXTURES_SETUP"}
 
@@ -62,6 +63,8 @@ def lines_of(name, folder, wanted, excluded):
         if "command" not in test:
             sys.exit(f"merge: {folder}: test {test['name']} has no program; is it built?")
         properties["LABELS"] = labels + [name]
+        if name in SLOWER and "TIMEOUT" in properties:
+            properties["TIMEOUT"] *= SLOWER[name]
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
             if key in properties:
                 properties[key] = [f"{name}/{item}" for item in as_list(properties[key])]
