@@ -215,7 +215,7 @@ enum dpt_status dpt_io_size(const struct dpt_folder *folder, const char *name, i
                             struct dpt_err *err)
 {
     char path[PATH_MAX];
-    int fd;
+    int fd = -1;
     DPT_TRY(dpt_io_open(folder, name, &fd, ret_bytes, path, err));
     (void)close(fd); /* opened for reading */
     return DPT_OK;
@@ -226,8 +226,8 @@ enum dpt_status dpt_io_read_small(const struct dpt_folder *folder, const char *n
                                   struct dpt_err *err)
 {
     char path[PATH_MAX];
-    int fd;
-    int64_t bytes;
+    int fd = -1;
+    int64_t bytes = 0;
     DPT_TRY(dpt_io_open(folder, name, &fd, &bytes, path, err));
     enum dpt_status status = DPT_OK;
     char *text = NULL;
@@ -260,7 +260,7 @@ enum dpt_status dpt_io_write_small(const struct dpt_folder *folder, const char *
     char temporary[NAME_MAX + 1], path[PATH_MAX];
     int n = snprintf(temporary, sizeof temporary, "%s.tmp", name);
     DPT_ASSERT(n > 0 && (size_t)n < sizeof temporary); /* our own names are short */
-    int fd;
+    int fd = -1;
     DPT_TRY(dpt_io_create(folder, temporary, &fd, path, err));
     enum dpt_status status = dpt_io_write(fd, data, bytes, 0, path, err);
     if (status == DPT_OK)

@@ -156,9 +156,9 @@ static int hash(const struct dpt_checkpoint *checkpoint)
 
 static int with_one(const char *path, int (*command)(const struct dpt_checkpoint *checkpoint))
 {
-    struct dpt_checkpoint *checkpoint;
+    struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_err err;
-    if (open_one(path, &checkpoint, &err) != DPT_OK)
+    if (open_one(path, &checkpoint, &err) != DPT_OK || !checkpoint)
         return complain(&err);
     int code = command(checkpoint);
     dpt_checkpoint_close(&checkpoint);

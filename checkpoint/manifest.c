@@ -93,10 +93,11 @@ enum dpt_status dpt_manifest_take(struct dpt_manifest *manifest, struct dpt_mani
                                   struct dpt_err *err)
 {
     for (int i = 0; i < part->n_files; i++) {
-        struct dpt_manifest_file *from = &part->files[i], *to;
+        struct dpt_manifest_file *from = &part->files[i], *to = NULL;
         if (dpt_manifest_find(manifest, from->name))
             return dpt_fail(err, DPT_ECORRUPT, "two writers report the file '%s'", from->name);
         DPT_TRY(dpt_manifest_add(manifest, from->name, &to, err));
+        DPT_ASSERT(to);
         file_fini(to);
         *to = *from;
         *from = (struct dpt_manifest_file){0};
@@ -224,8 +225,9 @@ static enum dpt_status parse_file(json_t *entry, const char *what, struct dpt_ma
     if (bytes < 0 || hex_n % 8 != 0 || (int64_t)(hex_n / 8) != blocks)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': '%s': %lld bytes do not fit %zu checksum digits",
                         what, name, (long long)bytes, hex_n);
-    struct dpt_manifest_file *file;
+    struct dpt_manifest_file *file = NULL;
     DPT_TRY(dpt_manifest_add(manifest, name, &file, err));
+    DPT_ASSERT(file);
     DPT_TRY(reserve_blocks(file, blocks, err));
     for (int64_t i = 0; i < blocks; i++)
         if (!parse_crc(hex + i * 8, &file->crc[i]))

@@ -73,8 +73,10 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
     DPT_TRY(dpt_fs_list(dir->path, &names, &n_names, err));
     enum dpt_status status = DPT_OK;
     int64_t *steps = malloc((n_names ? n_names : 1) * sizeof *steps);
-    if (!steps)
-        status = dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
+    if (!steps) {
+        dpt_fs_list_free(&names, n_names);
+        return dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
+    }
     for (size_t i = 0; status == DPT_OK && i < n_names; i++) {
         if (!dpt_name_parse_step(names[i], &steps[n]))
             continue; /* an alien name */
@@ -218,8 +220,8 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
                                           const struct temporary_filter *filter,
                                           struct dpt_err *err)
 {
-    char **names;
-    size_t n;
+    char **names = NULL;
+    size_t n = 0;
     DPT_TRY(dpt_fs_list(dir->path, &names, &n, err));
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
@@ -237,8 +239,8 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
 enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest, int keep,
                                 uint64_t generation, struct dpt_err *err)
 {
-    int64_t *steps;
-    size_t n;
+    int64_t *steps = NULL;
+    size_t n = 0;
     DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
     enum dpt_status status = DPT_OK;
     for (int kept = 0; status == DPT_OK && n > 0;) {

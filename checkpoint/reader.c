@@ -163,17 +163,21 @@ static float *destination(const struct dpt_checkpoint_tensor *tensor, enum dpt_k
     }
 }
 
-/* Finds the tensor; its shape must be the wanted one. */
-static enum dpt_status find(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
-                            const struct dpt_checkpoint_tensor *want,
-                            const struct dpt_tensor_at **ret, struct dpt_err *err)
+static const struct dpt_tensor_at *find(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
+                                        const char *name)
+{
+    struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)name};
+    const struct dpt_tensor_at key = {.kind = kind, .entry = &entry};
+    return bsearch(&key, checkpoint->tensors, (size_t)checkpoint->n_tensors,
+                   sizeof *checkpoint->tensors, by_kind_and_name);
+}
+
+/* What was found must be there and have the wanted shape. */
+static enum dpt_status check_found(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
+                                   const struct dpt_checkpoint_tensor *want,
+                                   const struct dpt_tensor_at *at, struct dpt_err *err)
 {
     static const char *const what[DPT_KIND_COUNT] = {"weights", "first moments", "second moments"};
-    struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)want->name};
-    const struct dpt_tensor_at key = {.kind = kind, .entry = &entry};
-    const struct dpt_tensor_at *at =
-        bsearch(&key, checkpoint->tensors, (size_t)checkpoint->n_tensors,
-                sizeof *checkpoint->tensors, by_kind_and_name);
     if (!at)
         return dpt_fail(err, DPT_ECONFIG,
                         "checkpoint '%s' has no %s of tensor '%s': it is of another model",
@@ -186,7 +190,6 @@ static enum dpt_status find(const struct dpt_checkpoint *checkpoint, enum dpt_ki
                         "checkpoint '%s': tensor '%s' has another shape than the model's: it is of "
                         "another model",
                         checkpoint->folder.path, want->name);
-    *ret = at;
     return DPT_OK;
 }
 
@@ -198,11 +201,13 @@ static enum dpt_status read_kind(const struct dpt_checkpoint *checkpoint, enum d
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
         float *to = destination(&tensors[i], kind);
-        const struct dpt_tensor_at *at = NULL;
         if (!to)
             continue;
-        status = find(checkpoint, kind, &tensors[i], &at, err);
-        if (status == DPT_OK && blocks.file != at->in->file) {
+        const struct dpt_tensor_at *at = find(checkpoint, kind, tensors[i].name);
+        status = check_found(checkpoint, kind, &tensors[i], at, err);
+        if (!at || status != DPT_OK)
+            break;
+        if (blocks.file != at->in->file) {
             dpt_blocks_close(&blocks);
             status = dpt_blocks_open(&checkpoint->folder, at->in->file, &blocks, err);
         }

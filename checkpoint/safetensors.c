@@ -45,8 +45,9 @@ enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int
 static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_tensor *tensor,
                                    int64_t *at, struct dpt_err *err)
 {
-    int64_t bytes;
+    int64_t bytes = 0;
     DPT_TRY(dpt_tensor_bytes(tensor, &bytes, err));
+    const json_int_t begin = *at, end = *at + bytes;
     if (json_object_get(root, tensor->name))
         return dpt_fail(err, DPT_EINVAL, "tensor '%s' is given twice", tensor->name);
     json_t *shape = json_array();
@@ -54,7 +55,7 @@ static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_ten
         if (json_array_append_new(shape, json_integer(tensor->dim[d])) != 0)
             goto no_memory;
     json_t *entry = json_pack("{s:s, s:O, s:[I, I]}", "dtype", "F32", "shape", shape,
-                              "data_offsets", (json_int_t)*at, (json_int_t)(*at + bytes));
+                              "data_offsets", begin, end);
     if (!entry)
         goto no_memory;
     json_decref(shape);

@@ -103,7 +103,7 @@ static enum dpt_status verify_index(const struct dpt_checkpoint *checkpoint, str
 
 static enum dpt_status verify_hash(const struct dpt_checkpoint *checkpoint, struct dpt_err *err)
 {
-    struct dpt_hash128 h;
+    struct dpt_hash128 h = {0, 0};
     char hex[DPT_HASH_HEX_BYTES];
     DPT_TRY(dpt_checkpoint_hash(checkpoint, &h, err));
     dpt_hash128_hex(h, hex);

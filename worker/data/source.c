@@ -98,8 +98,8 @@ static enum dpt_status parse_header(struct dpt_shard *shard, const uint8_t *head
 
 static enum dpt_status open_tokens(struct dpt_shard *shard, struct dpt_err *err)
 {
-    uint8_t header[DPT_SHARD_HEADER_BYTES];
-    int fd;
+    uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
+    int fd = -1;
     DPT_TRY(open_first(shard, &fd, err));
     enum dpt_status status =
         shard->file_bytes < DPT_SHARD_HEADER_BYTES
@@ -114,7 +114,7 @@ static enum dpt_status open_tokens(struct dpt_shard *shard, struct dpt_err *err)
 
 static enum dpt_status open_text(struct dpt_shard *shard, struct dpt_err *err)
 {
-    int fd;
+    int fd = -1;
     DPT_TRY(open_first(shard, &fd, err));
     (void)close(fd); /* opened for reading */
     shard->width = 1;
@@ -294,7 +294,7 @@ static enum dpt_status read_tokens(const struct dpt_shard *shard, int fd, int64_
             if (token >= (uint32_t)vocab)
                 return dpt_fail(err, DPT_ECORRUPT,
                                 "data.train: token %lld of '%s' is %u, model.vocab is %d",
-                                (long long)(first + done + i), shard->path, token, vocab);
+                                (long long)first + done + i, shard->path, token, vocab);
             ret[done + i] = (int32_t)token;
         }
         done += count;
@@ -310,8 +310,8 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int32_
                         (long long)data->samples);
     const struct dpt_shard *shard = shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
-    int32_t last;
-    int fd;
+    int32_t last = 0;
+    int fd = -1;
     DPT_TRY(dpt_shard_open(shard, &fd, err));
     enum dpt_status status = read_tokens(shard, fd, first, n, data->vocab, ret_tokens, err);
     if (status == DPT_OK)
