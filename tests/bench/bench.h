@@ -15,7 +15,7 @@ struct dpt_bench {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops;
+extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
  * 9). Prints usage and returns false for anything else. */

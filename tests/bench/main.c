@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct dpt_bench *const benches[] = {&dpt_bench_gemm, &dpt_bench_ops};
+static const struct dpt_bench *const benches[] = {&dpt_bench_gemm, &dpt_bench_ops, &dpt_bench_comm};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 int main(int argc, char **argv)

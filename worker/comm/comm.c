@@ -263,7 +263,9 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     *comm_p = NULL;
     if (comm == NULL)
         return;
-    const bool failed = comm->status != DPT_OK || atomic_load(&comm->abort_asked);
+    /* An abort with nothing in flight harms nobody: who still talks to others may go on. */
+    const bool failed =
+        comm->status != DPT_OK || (atomic_load(&comm->abort_asked) && comm->ops_in_flight > 0);
     if (!failed)
         for (int i = 0; i < DPT_COMM_OPS_MAX; i++) {
             struct dpt_comm_op *op = &comm->ops[i];

@@ -90,9 +90,9 @@ DPT_MUST_USE enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
 void dpt_comm_abort(struct dpt_comm *comm);
 
 /* Closes everything; accepts a pointer to NULL. By the owner; posted operations end here, their
- * handles with them. For peers this is an orderly goodbye when nothing has failed (what is lent is
- * given back; poll with op NULL first when sends may be in flight), else a failed one that hands on
- * who is suspected. */
+ * handles with them. For peers this is an orderly goodbye when nothing has failed and, after an
+ * abort, nothing was in flight (what is lent is given back; poll with op NULL first when sends may
+ * be in flight), else a failed one that hands on who is suspected. */
 void dpt_comm_destroy(struct dpt_comm **comm);
 
 int dpt_comm_rank(const struct dpt_comm *comm);
