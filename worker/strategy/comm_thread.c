@@ -91,7 +91,11 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
 static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
 {
     (void)ctx;
-    (void)err;
+    /* What was received is done with, but a peer may still be reading what was sent: it would take
+     * our leaving now for a failure. An abort, or the peer's death, ends the wait. */
+    if (t->comm)
+        while (dpt_comm_poll(t->comm, NULL, -1, err) == DPT_INPROGRESS)
+            continue;
     (void)pthread_mutex_lock(&t->mutex);
     struct dpt_comm *comm = t->comm;
     t->comm = NULL;
@@ -102,8 +106,9 @@ static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dp
 
 void dpt_comm_thread_close(struct dpt_comm_thread *t)
 {
-    dpt_comm_thread_abort(t);
     struct dpt_err ignored;
+    if (t->pending)
+        dpt_comm_thread_abort(t);
     /* What the job ended with was made to happen by this abort, or is reported where it was waited
      * for. */
     if (t->pending && dpt_comm_thread_wait(t, &ignored) == DPT_OK)
@@ -116,6 +121,7 @@ void dpt_comm_thread_destroy(struct dpt_comm_thread **thread)
     struct dpt_comm_thread *t = *thread;
     if (!t)
         return;
+    dpt_comm_thread_abort(t);
     dpt_comm_thread_close(t);
     (void)pthread_mutex_lock(&t->mutex);
     t->stop = true;

@@ -36,8 +36,9 @@ DPT_MUST_USE enum dpt_status dpt_comm_thread_open(struct dpt_comm_thread *thread
                                                   const struct dpt_comm_spec *spec,
                                                   struct dpt_err *err);
 
-/* Ends the running job by abort, frees the communicator. By the main thread; no effect when there
- * is none. */
+/* Ends a running job by abort, frees the communicator. When nothing is wrong the goodbye is
+ * orderly: it waits until the peers have received what was sent to them, they die, or an abort
+ * comes. By the main thread; no effect when there is none. */
 void dpt_comm_thread_close(struct dpt_comm_thread *thread);
 
 /* Posts a job (the former one must have been waited for) / waits for it and returns its status and
