@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "checkpoint/layout/layout.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,6 +27,8 @@ enum dpt_status dpt_blocks_open(const struct dpt_folder *folder,
         (void)close(fd);
         return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", ret->path);
     }
+    /* What was written past the page cache is read from the disk: a hint to read further ahead. */
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     ret->file = file;
     ret->fd = fd;
     ret->in_block = -1;
