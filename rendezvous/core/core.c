@@ -71,16 +71,28 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
 /* ---- runs that are over ---- */
 
 /* A name is free again when all have heard of the end and gone, or had their time to; and when
- * nobody has been there for as long. */
+ * nobody has been there for some time. */
 static bool is_over(const struct dpt_rdzv *core, struct run *run)
 {
+    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
     if (run->n_nodes > 0)
         run->empty_ms = -1;
     else if (run->empty_ms < 0)
         run->empty_ms = core->now_ms;
+    int64_t empty_for_ms = run->empty_ms < 0 ? -1 : core->now_ms - run->empty_ms;
+    return empty_for_ms >= (ended ? run->timing.grace_ms : run->timing.forget_ms) ||
+           (ended && core->now_ms - run->phase_ms >= run->timing.forget_ms);
+}
+
+static void remember_end(struct dpt_rdzv *core, const struct run *run)
+{
+    uint64_t hash = dpt_rdzv_id_hash(run->name);
+    for (size_t i = 0; i < ENDED_MAX; i++)
+        if (core->ended[i].name_hash == hash)
+            core->ended[i] = (struct ended_run){0}; /* of an earlier run of this name */
     if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
-        return core->now_ms - run->phase_ms >= run->timing.forget_ms;
-    return run->empty_ms >= 0 && core->now_ms - run->empty_ms >= run->timing.forget_ms;
+        core->ended[core->n_ended++ % ENDED_MAX] =
+            (struct ended_run){.name_hash = hash, .failed = run->phase == DPT_RDZV_FAILED};
 }
 
 static void forget_runs(struct dpt_rdzv *core)
@@ -95,6 +107,7 @@ static void forget_runs(struct dpt_rdzv *core)
                                                                 .step = run->step});
         dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
                        "run is over, its name is free");
+        remember_end(core, run);
         dpt_rdzv_run_destroy(&run);
         core->runs[i] = core->runs[--core->n_runs];
     }

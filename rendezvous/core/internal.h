@@ -12,6 +12,8 @@
 
 enum {
     GRAVES_MAX = 1024,          /* expelled and released incarnations remembered in a run */
+    ENDED_MAX = 64,             /* names of forgotten runs that stragglers are told the end of */
+    SLOW_SHIFT_MAX = 4,         /* the time a formation is given doubles this often */
     PAIRS_MAX = 64,             /* pairs of nodes that failed in one formation */
     REFILL_STEPS = 10,          /* steps that give one restart back */
     FREE_FAILED_FORMATIONS = 2, /* in a row without a step; each further one costs a restart */
@@ -176,10 +178,16 @@ struct run {
     char first_error[DPT_PROTO_TEXT_BYTES];
     char end_text[DPT_PROTO_TEXT_BYTES];
 
-    uint32_t failed_formations;   /* in a row, without a step */
+    uint32_t failed_formations;   /* in a row, without a step: the data plane broke */
+    uint32_t slow_formations;     /* in a row: not all were ready in time */
     struct pair pairs[PAIRS_MAX]; /* of the last failed formation */
     size_t n_pairs;
     uint64_t pairs_generation; /* formation `pairs` is about */
+};
+
+struct ended_run { /* for stragglers of a run that is forgotten */
+    uint64_t name_hash;
+    bool failed;
 };
 
 struct dpt_rdzv {
@@ -188,6 +196,8 @@ struct dpt_rdzv {
     bool stopped;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
+    struct ended_run ended[ENDED_MAX]; /* ring */
+    size_t n_ended;
     struct outbox out;
 };
 

@@ -358,6 +358,24 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
 
 /* ---- the message ---- */
 
+/* A straggler of a run that ended and was forgotten. */
+static bool tell_end(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *stamp)
+{
+    uint64_t hash = dpt_rdzv_id_hash(stamp->run);
+    size_t n = core->n_ended < ENDED_MAX ? core->n_ended : ENDED_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const struct ended_run *ended = &core->ended[i];
+        if (ended->name_hash != hash)
+            continue;
+        dpt_rdzv_answer_stranger(
+            core, conn, stamp,
+            ended->failed ? DPT__SERVER_PHASE__SERVER_FAILED : DPT__SERVER_PHASE__SERVER_DONE, NULL,
+            false, ended->failed ? "it ended while this node was away" : "");
+        return true;
+    }
+    return false;
+}
+
 /* A node that this run does not count in: refused, expelled, told the end, or taken in (then it is
  * returned). */
 static struct node *meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_at,
@@ -367,7 +385,10 @@ static struct node *meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_
     struct run *run = *run_at;
     const struct grave *grave =
         run == NULL ? NULL : find_grave(run, dpt_rdzv_id_hash(stamp->node), stamp->incarnation);
-    if (grave != NULL || (stamp->epoch == core->epoch && stamp->generation > 0)) {
+    bool was_here = stamp->epoch == core->epoch && stamp->generation > 0;
+    if (run == NULL && was_here && tell_end(core, conn, stamp))
+        return NULL;
+    if (grave != NULL || was_here) {
         bool released =
             grave != NULL && grave->released && grave->incarnation == stamp->incarnation;
         dpt_rdzv_answer_stranger(core, conn, stamp,

@@ -49,13 +49,11 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
         refill(run, run->step_best < 0 ? 0 : rank->step_applied - run->step_best);
         run->step_best = rank->step_applied;
     }
-    if (rank->busy && dpt_rdzv_rank_is_member(run, rank))
-        run->step_ms = core->now_ms;
     if (rank->step_applied <= run->step)
         return;
     if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && run->step >= 0) {
         run->stepped = true;
-        run->failed_formations = 0;
+        run->failed_formations = run->slow_formations = 0;
         run->n_pairs = 0;
     }
     run->step = rank->step_applied;
@@ -143,30 +141,41 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
 /* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who
  * does not quiesce. The first step ever may take any time; the first of a later generation may have
  * to warm up again. A formation may have much state to move: it is given longer each time. */
-static void check_stall(struct dpt_rdzv *core, struct run *run)
+static int64_t stall_limit_ms(const struct run *run)
 {
-    int64_t limit_ms, still_ms = core->now_ms - run->step_ms;
-    const char *what = "step";
+    bool soft = run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force;
     if (run->phase == DPT_RDZV_PLANNED) {
         unsigned shift =
-            run->failed_formations < FAILED_SHIFT_MAX ? run->failed_formations : FAILED_SHIFT_MAX;
-        limit_ms = run->timing.join_ms << shift;
-        what = "readiness";
-    } else if (run->phase == DPT_RDZV_RUNNING ||
-               (run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force)) {
-        int64_t median_ms = dpt_rdzv_median_step_ms(run);
-        int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
-        limit_ms = median_ms == 0              ? INT64_MAX
-                   : 10 * median_ms > least_ms ? 10 * median_ms
-                                               : least_ms;
-    } else {
-        return;
+            run->slow_formations < SLOW_SHIFT_MAX ? run->slow_formations : SLOW_SHIFT_MAX;
+        return run->timing.join_ms << shift;
     }
+    if (run->phase == DPT_RDZV_DRAINING)
+        return run->timing.busy_ms;
+    if (run->phase != DPT_RDZV_RUNNING && !soft)
+        return INT64_MAX;
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct place *place = &run->plan.places[i];
+        if (place->node != NULL && place->node->ranks[place->local_rank].spawn == place->spawn &&
+            place->node->ranks[place->local_rank].busy)
+            return run->timing.busy_ms;
+    }
+    int64_t median_ms = dpt_rdzv_median_step_ms(run);
+    int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
+    if (median_ms == 0)
+        return INT64_MAX;
+    return 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
+}
+
+static void check_stall(struct dpt_rdzv *core, struct run *run)
+{
+    int64_t limit_ms = stall_limit_ms(run), still_ms = core->now_ms - run->step_ms;
     if (still_ms <= limit_ms)
         return;
     struct cause cause =
-        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no %s for %lld.%lld s", what,
+        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no %s for %lld.%lld s",
+                       run->phase == DPT_RDZV_PLANNED ? "readiness" : "step",
                        (long long)(still_ms / 1000), (long long)(still_ms % 1000 / 100));
+    run->slow_formations += run->phase == DPT_RDZV_PLANNED;
     dpt_rdzv_member_lost(core, run, &cause);
 }
 
@@ -280,7 +289,11 @@ void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run)
     memcpy(run->pairs, now, n * sizeof now[0]);
     run->n_pairs = n;
     run->pairs_generation = run->plan.generation;
-    if (out == NULL)
+    uint32_t others = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others += run->nodes[i] != out && !run->nodes[i]->leaving &&
+                  !dpt_rdzv_is_benched(core, run->nodes[i]);
+    if (out == NULL || others < dpt_rdzv_min_nodes(run))
         return;
     out->benched_until_ms = core->now_ms + run->timing.bench_ms;
     run->n_pairs = 0;

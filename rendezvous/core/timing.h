@@ -20,6 +20,7 @@ struct dpt_timing {
     int64_t quiesce_ms;   /* PREPARE(hard) -> every rank has reported, else it is lost */
     int64_t
         stall_ms; /* least time without progress that counts as a stall (or 10 x the median step) */
+    int64_t busy_ms;        /* the same while a rank says that it is saving or evaluating */
     int64_t join_ms;        /* agent: no server heard at start -> exit 3 */
     int64_t drain_ms;       /* leaving node: what has not drained by then is a loss */
     int64_t exit_ms;        /* asked to exit -> killed */

@@ -169,7 +169,8 @@ void fault_strike(struct sim *sim, const struct fault *fault)
             stop_rank(sim, fault, proc);
         break;
     case FAULT_WEDGE_RANK:
-        if (has_rank && sim->furthest > 2) /* the very first step has no deadline */
+        /* Starting and the very first step have no deadline. */
+        if (has_rank && sim->furthest > 2 && proc->stage != RS_STARTING)
             proc->wedged = true;
         break;
     case FAULT_LEAVE:

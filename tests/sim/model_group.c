@@ -16,13 +16,13 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
     }
     for (size_t i = 0; i < sim->n_groups; i++)
         if (sim->groups[i]->generation == plan->generation &&
-            sim->groups[i]->server_life == sim->server_life && sim->core != NULL)
+            sim->groups[i]->run_life == sim->run_life)
             sim_fail(sim, "two plans of generation %llu", (unsigned long long)plan->generation);
     struct group *group = calloc(1, sizeof *group);
     DPT_ASSERT(group != NULL);
     sim->groups[sim->n_groups++] = group;
     group->number = sim->n_groups;
-    group->server_life = sim->server_life;
+    group->run_life = sim->run_life;
     sim->formations++;
     group->generation = plan->generation;
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);

@@ -146,6 +146,8 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
 {
     for (size_t i = 0; i < output->n_logs; i++)
         sim_say(sim, "server: %s", output->logs[i].text);
+    for (size_t i = 0; i < output->n_records; i++)
+        sim->run_life += output->records[i].kind == DPT_RDZV_RECORD_RUN;
     for (size_t i = 0; i < output->n_sends; i++) {
         const Dpt__ServerState *message = output->sends[i].message;
         if (message->plan != NULL)

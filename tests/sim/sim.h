@@ -131,7 +131,7 @@ struct proc {
 struct group {
     uint64_t number; /* order of forming, from 1: generations may be used again by a fresh server */
     uint64_t generation;
-    uint64_t server_life; /* of the server that planned it */
+    uint64_t run_life; /* of the run that planned it */
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world, arrived;
     struct proc *members[MACHINES_MAX * LOCALS_MAX]; /* by rank; NULL until it arrives */
@@ -200,6 +200,7 @@ struct sim {
     FILE *trace;           /* golden timelines; NULL: none */
     struct dpt_rdzv *core; /* NULL: down */
     uint64_t server_life, epoch;
+    uint64_t run_life; /* grows whenever a server meets the run as new */
     bool server_stopped;
     int64_t server_tick_ms;
     struct event *server_deferred;
