@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 
 from cluster import program, wait_until
@@ -121,22 +120,48 @@ def test_endpoint_from_the_environment(make_cluster, slow):
     assert f"at {cluster.endpoint()} (from DPT_RDZV_ENDPOINT)" in worker.log()
 
 
-def test_resume_after_all_left(make_cluster, slow):
+def test_tcp_between_host_groups(make_cluster, slow):
+    """cluster.host_group takes shared memory away: the same run over TCP has the same weights."""
+    found = set()
+    for name, group in (("shm", "null"), ("tcp", "other")):
+        cluster = make_cluster(name, sets={"train.steps": 10})
+        cluster.start_server()
+        cluster.start_worker("a", nnodes=2)
+        cluster.start_worker("b", nnodes=2, sets={"cluster.host_group": group})
+        assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}
+        found |= hashes(cluster)
+    assert len(found) == 1, found
+
+
+def test_resume_after_all_died(make_cluster, slow):
     """All machines die at once, then the same commands again: goes on from the checkpoint, to the undisturbed hash."""
-    sets = {"train.steps": 60, "checkpoint.every_steps": 5}
+    sets = {"train.steps": 300, "checkpoint.every_steps": 5}
     calm = make_cluster("calm", sets=sets)
-    assert calm.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    assert calm.start_worker("a", nnodes=1, endpoint=False).wait(90 * slow) == 0
     cluster = make_cluster("stopped", sets=sets, shared_dirs=True)
     cluster.start_server()
     workers = [cluster.start_worker(node, nnodes=2) for node in "ab"]
-    cluster.wait_step(10, 60 * slow)
+    wait_until("a whole checkpoint", lambda: list(workers[0].checkpoint_dir.glob("step-*")), 60 * slow)
     for worker in workers:
         worker.kill_machine()
-    wait_until("a whole checkpoint", lambda: list(workers[0].checkpoint_dir.glob("step-*")), 5)
     cluster.server.kill()
     cluster.restart_server()
-    for node in "ab":
-        cluster.start_worker(node, nnodes=2)
-    assert set(cluster.wait_done(60 * slow).values()) <= {0, -signal.SIGKILL}
+    again = [cluster.start_worker(node, nnodes=2) for node in "ab"]
+    assert [w.wait(90 * slow) for w in again] == [0, 0]
     assert cluster.summaries()[0]["start_step"] > 0
     assert hashes(cluster) == hashes(calm)
+
+
+def test_changed_keys_at_resume(make_cluster, slow):
+    """Resume refuses a changed key of the trajectory by name, unless it is allowed."""
+    cluster = make_cluster(sets={"train.steps": 10})
+    assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    longer = {"train.steps": 20, "optimizer.lr": 0.001}
+    refused = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer)
+    assert refused.wait(60 * slow) == 2, refused.log()
+    assert "optimizer.lr" in refused.log()
+    allow = ["--allow-change", "optimizer.lr", "--allow-change", "train.steps"]
+    allowed = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer, args=allow)
+    assert allowed.wait(60 * slow) == 0, allowed.log()
+    assert cluster.summaries()[0]["start_step"] == 10
+    cluster.check_nothing_left()
