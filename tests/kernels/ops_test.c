@@ -1,5 +1,6 @@
 /* Each op forward and backward against the double-precision reference, outputs poisoned before; and
  * what an op does with a dtype it does not have. */
+#include "kernels/cpu/kernels.h"
 #include "tests/kernels/harness.h"
 
 #include <math.h>
@@ -70,6 +71,33 @@ static void test_gelu_everywhere(void **state)
     test_stream_close(&t);
 }
 
+/* softmax_grad with nothing subtracted is the bare exponential. */
+static void test_exponential_and_logarithm(void **state)
+{
+    (void)state;
+    enum { M = 17001 };
+    float *x = malloc(M * sizeof *x);
+    for (int isa = 0; dpt_cpu_kernels_at(isa); isa++) {
+        for (int i = 0; i < M; i++)
+            x[i] = (float)i * 0.0103f - 87.3f;
+        dpt_cpu_kernels_at(isa)->softmax_grad(M, x, 0.0f, 1.0f);
+        for (int i = 0; i < M; i++) {
+            double want = exp((double)((float)i * 0.0103f - 87.3f));
+            want = want < 2.3e38 ? want : (double)x[i]; /* cut off near the greatest float */
+            assert_true(fabs((double)x[i] - want) <= 2e-7 * want);
+        }
+        float ends[4] = {-INFINITY, -100.0f, 0.0f, NAN};
+        dpt_cpu_kernels_at(isa)->softmax_grad(4, ends, 0.0f, 1.0f);
+        assert_true(ends[0] == 0.0f && ends[1] == 0.0f && ends[2] == 1.0f && isnan(ends[3]));
+    }
+    free(x);
+    for (double v = 1e-30; v < 1e30; v *= 1.37)
+        assert_true(fabs(dpt_cpu_log(v) - log(v)) <= 1e-14 * fmax(fabs(log(v)), 1e-2));
+    assert_true(dpt_cpu_log(1.0) == 0.0);
+    assert_true(dpt_cpu_log(0.0) == -INFINITY && dpt_cpu_log(INFINITY) == INFINITY);
+    assert_true(isnan(dpt_cpu_log(NAN)) && isnan(dpt_cpu_log(-1.0)));
+}
+
 static void test_other_dtypes_are_refused(void **state)
 {
     (void)state;
@@ -130,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_reference),
         cmocka_unit_test(test_gelu_everywhere),
+        cmocka_unit_test(test_exponential_and_logarithm),
         cmocka_unit_test(test_other_dtypes_are_refused),
         cmocka_unit_test(test_bad_thread_counts),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_counted),
