@@ -138,6 +138,16 @@ enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err
     return dpt_fail(err, DPT_EPEER, "rank %d is lost: %s", link->rank, how);
 }
 
+uint32_t dpt_link_suspect_code(int suspect)
+{
+    return (uint32_t)(suspect + 1);
+}
+
+int dpt_link_suspect(uint32_t code)
+{
+    return code <= DPT_COMM_WORLD_MAX ? (int)code - 1 : -1;
+}
+
 enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how)
 {

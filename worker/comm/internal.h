@@ -175,6 +175,10 @@ DPT_MUST_USE enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, cons
 /* DPT_EPEER: the peer (or `suspect`, when >= 0, in its own words) is lost. */
 enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
                               const char *how);
+/* How a goodbye names the suspect on the wire: rank + 1, 0 for nobody. What is no rank reads as -1.
+ */
+uint32_t dpt_link_suspect_code(int suspect);
+int dpt_link_suspect(uint32_t code);
 /* Another failure that is about this peer. */
 enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how);

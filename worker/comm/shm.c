@@ -289,7 +289,7 @@ static enum dpt_status take_message(struct shm_link *shm, const uint8_t *packet,
         return DPT_OK;
     case MESSAGE_BYE:
         if (message.region != 0)
-            return dpt_link_lost(&shm->link, (int)message.record - 1, err, "it gave up");
+            return dpt_link_lost(&shm->link, dpt_link_suspect(message.record), err, "it gave up");
         shm->link.bye = true;
         return DPT_OK;
     case MESSAGE_REGION:
@@ -422,7 +422,7 @@ static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
         if (goodbye == GOODBYE_ORDERLY)
             send_queued(shm);
         const struct message bye = {.type = MESSAGE_BYE,
-                                    .record = (uint32_t)(suspect + 1),
+                                    .record = dpt_link_suspect_code(suspect),
                                     .region = goodbye == GOODBYE_FAILED};
         (void)send_message(shm, bye, NULL, -1); /* without it the EOF says enough */
     }

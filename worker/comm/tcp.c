@@ -159,7 +159,7 @@ static enum dpt_status take_header(struct tcp_link *tcp, struct dpt_err *err)
     tcp->frame_bytes = dpt_reader_u64(&reader);
     tcp->head_got = 0;
     if (type == FRAME_BYE && tcp->frame_bytes != 0)
-        return dpt_link_lost(&tcp->link, (int)number - 1, err, "it gave up");
+        return dpt_link_lost(&tcp->link, dpt_link_suspect(number), err, "it gave up");
     if (type == FRAME_BYE) {
         tcp->link.bye = true;
         return DPT_OK;
@@ -332,7 +332,7 @@ static void tcp_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
         const struct dpt_rec *rec = link->sends.first;
         if (rec == NULL || rec->head_moved == 0) { /* between two frames */
             uint8_t head[HEADER_BYTES];
-            encode(head, FRAME_BYE, (uint32_t)(suspect + 1), goodbye == GOODBYE_FAILED);
+            encode(head, FRAME_BYE, dpt_link_suspect_code(suspect), goodbye == GOODBYE_FAILED);
             /* Best effort: without it the end of the connection says enough. */
             (void)!send(link->fd, head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL);
         } else {

@@ -1,0 +1,368 @@
+/* A peer with the right nonce that then talks nonsense: every malformed message ends the
+ * communicator with an error that names it, whatever else is in flight, and leaves no descriptor
+ * behind. */
+#include "tests/worker/comm/comm_world.h"
+
+#include "base/cursor.h"
+#include "worker/comm/address.h"
+#include "worker/comm/handshake.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { PACKET_MAX = 4096, REGION_BYTES = 8192 };
+
+/* One scene: rank 0 is real, rank 1 is `talk` on a raw socket that has been welcomed. */
+struct scene {
+    const char *name;
+    bool tcp;
+    void (*talk)(int fd);
+    enum dpt_status expected;
+};
+
+static void send_all(int fd, const void *data, size_t bytes)
+{
+    CHECK(send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes);
+}
+
+/* TCP frames. */
+
+static void frame(int fd, uint32_t type, uint32_t number, uint64_t bytes)
+{
+    uint8_t head[16];
+    struct dpt_writer w;
+    dpt_writer_init(&w, head, sizeof head);
+    dpt_writer_u32(&w, type);
+    dpt_writer_u32(&w, number);
+    dpt_writer_u64(&w, bytes);
+    send_all(fd, head, sizeof head);
+}
+
+enum { DATA = 0x4450, BYE = DATA + 1 };
+
+static void tcp_garbage(int fd)
+{
+    uint8_t garbage[16];
+    memset(garbage, 0xa5, sizeof garbage);
+    send_all(fd, garbage, sizeof garbage);
+}
+
+static void tcp_wrong_number(int fd)
+{
+    frame(fd, DATA, 1, 4);
+}
+
+static void tcp_wrong_length(int fd)
+{
+    frame(fd, DATA, 0, UINT64_MAX);
+}
+
+static void tcp_half_header(int fd)
+{
+    send_all(fd, "PD", 2);
+    CHECK(shutdown(fd, SHUT_WR) == 0);
+}
+
+static void tcp_bye_for_nobody(int fd)
+{
+    frame(fd, BYE, 0x80000000u, 1);
+}
+
+static void tcp_bye_too_early(int fd)
+{
+    frame(fd, BYE, 0, 0);
+}
+
+/* Packets of shared memory. */
+
+struct packet {
+    uint16_t type, credits;
+    uint32_t record, region;
+    uint64_t offset, bytes;
+};
+
+enum { REGION = 1, READY, OFFER, SMALL, DONE, CREDIT, GOODBYE };
+
+static void packet(int fd, struct packet p, size_t payload, int pass_fd)
+{
+    uint8_t data[PACKET_MAX] = {0};
+    struct dpt_writer w;
+    dpt_writer_init(&w, data, sizeof data);
+    dpt_writer_u16(&w, p.type);
+    dpt_writer_u16(&w, p.credits);
+    dpt_writer_u32(&w, p.record);
+    dpt_writer_u32(&w, p.region);
+    dpt_writer_u32(&w, 0);
+    dpt_writer_u64(&w, p.offset);
+    dpt_writer_u64(&w, p.bytes);
+    struct iovec iov = {data, w.at + payload};
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+    if (pass_fd >= 0) {
+        msg.msg_control = control.bytes;
+        msg.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(sizeof pass_fd);
+        memcpy(CMSG_DATA(cmsg), &pass_fd, sizeof pass_fd);
+    }
+    CHECK(sendmsg(fd, &msg, MSG_NOSIGNAL) == (ssize_t)iov.iov_len);
+}
+
+static void region(int fd, bool sealed, uint64_t said_bytes, uint32_t index)
+{
+    const int memfd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memfd >= 0 && ftruncate(memfd, REGION_BYTES) == 0);
+    if (sealed)
+        CHECK(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    packet(fd, (struct packet){.type = REGION, .region = index, .bytes = said_bytes}, 0, memfd);
+    close(memfd);
+}
+
+static void ready(int fd)
+{
+    region(fd, true, REGION_BYTES, 1);
+    packet(fd, (struct packet){.type = READY}, 0, -1);
+}
+
+static void shm_short(int fd)
+{
+    ready(fd);
+    send_all(fd, "abc", 3);
+}
+
+static void shm_unknown_type(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = 99}, 0, -1);
+}
+
+static void shm_unsealed(int fd)
+{
+    region(fd, false, REGION_BYTES, 1);
+}
+
+static void shm_region_too_small(int fd)
+{
+    region(fd, true, REGION_BYTES + 1, 1);
+}
+
+static void shm_region_empty(int fd)
+{
+    region(fd, true, 0, 1);
+}
+
+static void shm_region_out_of_table(int fd)
+{
+    region(fd, true, REGION_BYTES, 100000);
+}
+
+static void shm_region_twice(int fd)
+{
+    region(fd, true, REGION_BYTES, 1);
+    region(fd, true, REGION_BYTES, 1);
+}
+
+static void shm_region_without_memory(int fd)
+{
+    packet(fd, (struct packet){.type = REGION, .region = 1, .bytes = REGION_BYTES}, 0, -1);
+}
+
+static void shm_memory_without_region(int fd)
+{
+    const int memfd = memfd_create("test", MFD_CLOEXEC);
+    packet(fd, (struct packet){.type = READY}, 0, memfd);
+    close(memfd);
+}
+
+static void shm_offer_beyond_region(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = OFFER, .region = 1, .offset = REGION_BYTES - 3, .bytes = 4},
+           0, -1);
+}
+
+static void shm_offer_wraps(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = OFFER, .region = 1, .offset = 8, .bytes = UINT64_MAX - 4}, 0,
+           -1);
+}
+
+static void shm_offer_of_no_region(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = OFFER, .region = 2, .bytes = 4}, 0, -1);
+}
+
+static void shm_too_many_offers(int fd)
+{
+    ready(fd);
+    for (int i = 0; i < 34; i++) /* one is taken, 32 are kept */
+        packet(fd, (struct packet){.type = SMALL, .bytes = 4}, 4, -1);
+}
+
+static void shm_small_too_short(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = SMALL, .bytes = 4}, 3, -1);
+}
+
+static void shm_done_for_nothing(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = DONE, .record = 7}, 0, -1);
+}
+
+static void shm_done_out_of_range(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = DONE, .record = UINT32_MAX}, 0, -1);
+}
+
+static void shm_too_many_credits(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = CREDIT, .credits = 1000}, 0, -1);
+}
+
+static void shm_bye_for_nobody(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = GOODBYE, .record = 0x80000000u, .region = 1}, 0, -1);
+}
+
+static void shm_closes(int fd)
+{
+    ready(fd);
+    CHECK(shutdown(fd, SHUT_RDWR) == 0);
+}
+
+/* Rank 1: dials, is welcomed, talks. */
+struct fake {
+    const struct scene *scene;
+    struct dpt_comm_spec spec; /* rank 0's */
+    const char *address;
+    int fd;
+};
+
+static void *run_fake(void *arg)
+{
+    struct fake *f = arg;
+    struct dpt_address address;
+    uint8_t hello[DPT_HELLO_BYTES];
+    f->spec.rank = 1;
+    CHECK_OK(dpt_address_parse(f->address, &address, NULL), (struct dpt_err *)NULL);
+    f->fd = socket(address.addr.ss_family,
+                   (f->scene->tcp ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC, 0);
+    CHECK(f->fd >= 0 && connect(f->fd, (struct sockaddr *)&address.addr, address.len) == 0);
+    dpt_hello_encode(&f->spec, DPT_HELLO_DIALER, 0, hello);
+    send_all(f->fd, hello, sizeof hello);
+    CHECK(recv(f->fd, hello, sizeof hello, MSG_WAITALL) == (ssize_t)sizeof hello);
+    f->scene->talk(f->fd);
+    return NULL;
+}
+
+static void play(const struct scene *scene)
+{
+    struct dpt_err err;
+    struct dpt_comm_listener *listener, *other;
+    const int fds = count_fds(), maps = count_maps();
+    CHECK_OK(dpt_comm_listener_create("127.0.0.1", &listener, &err), &err);
+    CHECK_OK(dpt_comm_listener_create("127.0.0.1", &other, &err), &err); /* what rank 0 may probe */
+    struct dpt_comm_peer peer = {.rank = 1, .host = scene->tcp};
+    set_text(peer.shm_addr, sizeof peer.shm_addr, dpt_comm_listener_shm_addr(other));
+    set_text(peer.tcp_addr, sizeof peer.tcp_addr, dpt_comm_listener_tcp_addr(other));
+    struct fake fake = {.scene = scene,
+                        .spec = {.run = "protocol",
+                                 .generation = 3,
+                                 .world_size = 2,
+                                 .peers = &peer,
+                                 .n_peers = 1,
+                                 .timeout_ms = TIMEOUT_MS},
+                        .address = scene->tcp ? dpt_comm_listener_tcp_addr(listener)
+                                              : dpt_comm_listener_shm_addr(listener)};
+    const struct dpt_comm_spec spec = fake.spec;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run_fake, &fake) == 0);
+    struct dpt_comm *comm = NULL;
+    int suspect = -1;
+    enum dpt_status status = dpt_comm_create(listener, &spec, -1, &comm, &suspect, &err);
+    if (status == DPT_OK) {
+        uint32_t value;
+        struct dpt_comm_xfer x = {.dir = DPT_COMM_RECV, .peer = 1, .buf = &value, .bytes = 4};
+        struct dpt_comm_op *op;
+        status = dpt_comm_exchange(comm, &x, 1, &op, &err);
+        if (status == DPT_OK)
+            status = dpt_comm_poll(comm, op, -1, &err);
+        if (status == DPT_OK) /* too many offers: the first was fine */
+            status = dpt_comm_poll_woken(comm, 10000, &err);
+        suspect = dpt_comm_suspect(comm);
+    }
+    if (status != scene->expected || suspect != 1)
+        fail_msg("%s: %s (suspect %d), expected %s", scene->name, dpt_status_text(status), suspect,
+                 dpt_status_text(scene->expected));
+    CHECK(pthread_join(thread, NULL) == 0);
+    dpt_comm_destroy(&comm);
+    close(fake.fd);
+    dpt_comm_listener_destroy(&listener);
+    dpt_comm_listener_destroy(&other);
+    CHECK(count_fds() == fds && count_maps() == maps);
+}
+
+#define SCENE(tcp, talk, status)                                                                   \
+    {                                                                                              \
+#talk, tcp, talk, status                                                                   \
+    }
+
+static void nonsense_is_an_error(void **state)
+{
+    (void)state;
+    static const struct scene scenes[] = {
+        SCENE(true, tcp_garbage, DPT_EPROTO),
+        SCENE(true, tcp_wrong_number, DPT_EPROTO),
+        SCENE(true, tcp_wrong_length, DPT_EPROTO),
+        SCENE(true, tcp_half_header, DPT_EPEER),
+        SCENE(true, tcp_bye_for_nobody, DPT_EPEER),
+        SCENE(true, tcp_bye_too_early, DPT_EPEER),
+        SCENE(false, shm_short, DPT_EPROTO),
+        SCENE(false, shm_unknown_type, DPT_EPROTO),
+        SCENE(false, shm_unsealed, DPT_EPROTO),
+        SCENE(false, shm_region_too_small, DPT_EPROTO),
+        SCENE(false, shm_region_empty, DPT_EPROTO),
+        SCENE(false, shm_region_out_of_table, DPT_EPROTO),
+        SCENE(false, shm_region_twice, DPT_EPROTO),
+        SCENE(false, shm_region_without_memory, DPT_EPROTO),
+        SCENE(false, shm_memory_without_region, DPT_EPROTO),
+        SCENE(false, shm_offer_beyond_region, DPT_EPROTO),
+        SCENE(false, shm_offer_wraps, DPT_EPROTO),
+        SCENE(false, shm_offer_of_no_region, DPT_EPROTO),
+        SCENE(false, shm_too_many_offers, DPT_EPROTO),
+        SCENE(false, shm_small_too_short, DPT_EPROTO),
+        SCENE(false, shm_done_for_nothing, DPT_EPROTO),
+        SCENE(false, shm_done_out_of_range, DPT_EPROTO),
+        SCENE(false, shm_too_many_credits, DPT_EPROTO),
+        SCENE(false, shm_bye_for_nobody, DPT_EPEER),
+        SCENE(false, shm_closes, DPT_EPEER),
+    };
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++)
+        play(&scenes[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nonsense_is_an_error)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
