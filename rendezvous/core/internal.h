@@ -166,11 +166,12 @@ struct run {
     uint64_t run_generation; /* newest generation sent off */
     int64_t grant_step;      /* in plan.generation; -1: none */
 
-    int64_t step;       /* newest applied since the last plan was made; -1: none */
-    int64_t step_best;  /* newest ever */
-    int64_t step_ms;    /* when `step` last grew */
-    int64_t final_step; /* of a rank that has finished; -1: none yet */
-    bool stepped;       /* since GO */
+    int64_t step;           /* newest applied since the last plan was made; -1: none */
+    int64_t step_best;      /* newest ever */
+    int64_t step_ms;        /* when `step` last grew */
+    int64_t step_ms_median; /* as a rank told last; all step together. 0: none has stepped yet */
+    int64_t final_step;     /* of a rank that has finished; -1: none yet */
+    bool stepped;           /* since GO */
 
     uint32_t restarts_used;
     int64_t refill_steps;
@@ -243,7 +244,6 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
 void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what);
 /* A rank has told its step: progress, or not. */
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank);
-int64_t dpt_rdzv_median_step_ms(const struct run *run);
 int64_t dpt_rdzv_quiesce_ms(const struct run *run);
 /* Leases, graces, quiesce deadlines and stalls, at TICK. */
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);

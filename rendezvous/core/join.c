@@ -386,7 +386,7 @@ static struct node *meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_
     const struct grave *grave =
         run == NULL ? NULL : find_grave(run, dpt_rdzv_id_hash(stamp->node), stamp->incarnation);
     bool was_here = stamp->epoch == core->epoch && stamp->generation > 0;
-    if (run == NULL && was_here && tell_end(core, conn, stamp))
+    if (run == NULL && stamp->epoch == core->epoch && tell_end(core, conn, stamp))
         return NULL;
     if (grave != NULL || was_here) {
         bool released =

@@ -7,21 +7,10 @@
 
 /* ---- progress ---- */
 
-/* The slowest rank's median. It outlives ranks and servers: survivors tell it again. */
-int64_t dpt_rdzv_median_step_ms(const struct run *run)
-{
-    int64_t median_ms = 0;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
-            if (run->nodes[i]->ranks[k].step_ms_median > median_ms)
-                median_ms = run->nodes[i]->ranks[k].step_ms_median;
-    return median_ms;
-}
-
 /* A rank that computes notices an abort between two kernels, at worst after a step's work. */
 int64_t dpt_rdzv_quiesce_ms(const struct run *run)
 {
-    int64_t steps_ms = 2 * dpt_rdzv_median_step_ms(run);
+    int64_t steps_ms = 2 * run->step_ms_median;
     return run->timing.quiesce_ms > steps_ms ? run->timing.quiesce_ms : steps_ms;
 }
 
@@ -43,6 +32,8 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
 {
     if (!dpt_rdzv_rank_is_alive(rank))
         return;
+    if (rank->step_ms_median > 0)
+        run->step_ms_median = rank->step_ms_median;
     if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && rank->step_applied > run->final_step)
         run->final_step = rank->step_applied;
     if (rank->step_applied > run->step_best) {
@@ -159,7 +150,7 @@ static int64_t stall_limit_ms(const struct run *run)
             place->node->ranks[place->local_rank].busy)
             return run->timing.busy_ms;
     }
-    int64_t median_ms = dpt_rdzv_median_step_ms(run);
+    int64_t median_ms = run->step_ms_median;
     int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
     if (median_ms == 0)
         return INT64_MAX;

@@ -144,6 +144,7 @@ static Dpt__Plan *plan_for(struct dpt_rdzv *core, const struct run *run, const s
             return NULL;
         *own = *parts->near[i];
         own->local_rank = (int32_t)plan->places[i].local_rank;
+        own->spawn = plan->places[i].spawn;
         ranks[i] = own;
     }
     return to;

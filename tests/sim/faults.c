@@ -170,7 +170,7 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         break;
     case FAULT_WEDGE_RANK:
         /* Starting and the very first step have no deadline. */
-        if (has_rank && sim->furthest > 2 && proc->stage != RS_STARTING)
+        if (has_rank && proc->step_ms > 0)
             proc->wedged = true;
         break;
     case FAULT_LEAVE:

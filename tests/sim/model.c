@@ -226,7 +226,8 @@ static void try_commit(struct sim *sim, struct proc *proc)
     if (proc->want_grant < 0 || proc->grant_step != proc->want_grant || !may_write(sim, proc) ||
         proc->group == NULL || (!whole && proc->group->parts < proc->group->writers))
         return;
-    if (proc->group_number < sim->newest_went)
+    if (proc->group_number < sim->newest_went && proc->group_life == sim->run_life &&
+        proc->group_life == sim->run_life)
         sim_fail(sim, "%s.%u commits checkpoint %lld of generation %llu although a newer one runs",
                  sim->machines[proc->machine].id, proc->local, (long long)proc->want_grant,
                  (unsigned long long)proc->generation);
@@ -257,6 +258,7 @@ static void write_log(struct sim *sim, const struct proc *proc)
        early: it may then finish a write in the moment until its agent has noticed. */
     bool noticed = sim->now_ms > m->continued_ms + 50 || m->stopped_ms >= m->lease_ms;
     if (m->was_stopped && noticed && sim->core != NULL && proc->group_number < sim->newest_went &&
+        proc->group_life == sim->run_life &&
         !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation, proc->local, proc->spawn,
                             &rank))
         sim_fail(sim, "%s.%u was stopped and expelled and writes step %lld of generation %llu",

@@ -168,6 +168,7 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
     }
     proc->group = group;
     proc->group_number = group->number;
+    proc->group_life = group->run_life;
     proc->rank = (int)own->rank;
     proc->heal_from = own->heal_from;
     proc->checkpoint_slot = own->checkpoint_slot;
@@ -238,7 +239,7 @@ void group_contribute(struct sim *sim, struct proc *proc)
     group->all_leaving = group->all_leaving && proc->leaving;
     if (++group->contributed < group->world || group->broken)
         return;
-    if (group->number < sim->newest_went)
+    if (group->number < sim->newest_went && group->run_life == sim->run_life)
         for (uint32_t i = 0; sim->core != NULL && i < group->world; i++) {
             int rank;
             struct proc *peer = group->members[i];

@@ -115,7 +115,8 @@ struct proc {
     uint64_t failed_generation;
     int suspect;
     struct group *group;
-    uint64_t group_number; /* of the newest group it was in */
+    uint64_t group_number,
+        group_life; /* of the newest group it was in; a later server may adopt it */
     int64_t applied_ms, step_ms;
     int rank;
     int32_t heal_from, checkpoint_slot;

@@ -53,8 +53,8 @@ static bool copy_plan(struct dpt_agent *agent, const Dpt__Plan *plan)
     return true;
 }
 
-/* A plan names processes by the reports that it was made from: a process that has not reported
- * for this generation is not meant. */
+/* A plan names processes by the reports that it was made from: a successor that has quiesced for
+ * the same generation is not meant. */
 static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     const Dpt__Plan *plan = message->plan;
@@ -67,7 +67,8 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
         if (local < 0 || (uint32_t)local >= agent->n_ranks)
             continue;
         struct agent_rank *rank = &agent->ranks[local];
-        if (rank->life == LIFE_UP && rank->state.phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+        if (rank->life == LIFE_UP && rank->spawn == plan->ranks[i]->spawn &&
+            rank->state.phase == DPT__RANK_PHASE__RANK_QUIESCED &&
             rank->state.generation == agent->generation)
             rank->plan_rank = (int32_t)plan->ranks[i]->rank;
     }
