@@ -16,7 +16,7 @@
 
 enum { ROUNDS_MAX = 2000 };
 
-static const size_t sizes[] = {8, 1024, 100 * 1024, 1 << 20, 26 << 20, 124 << 20};
+static const size_t sizes[] = {8, 1024, 100u * 1024, 1u << 20, 26u << 20, 124u << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* What the two processes share. Addresses are given by setting `listening`. */
@@ -37,7 +37,7 @@ struct side {
 #define MUST(side, call)                                                                           \
     do {                                                                                           \
         if ((call) != DPT_OK) {                                                                    \
-            fprintf(stderr, "dpt-bench comm: %s\n", (side)->err.text);                             \
+            (void)fprintf(stderr, "dpt-bench comm: %s\n", (side)->err.text);                       \
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
@@ -75,7 +75,7 @@ static void exchange(struct side *s, size_t bytes)
     struct dpt_comm_op *ops[2];
     struct dpt_comm_xfer xfers[2];
     if (bytes <= DPT_COMM_BUF_BYTES_MAX) {
-        static uint8_t all[2 * DPT_COMM_BUF_BYTES_MAX];
+        static uint8_t all[2 * (size_t)DPT_COMM_BUF_BYTES_MAX];
         MUST(s, dpt_comm_small_all_gather(s->comm, s->data, bytes, all, &s->err));
         return;
     }
@@ -110,7 +110,7 @@ static int compare(const void *a, const void *b)
 static double median_us(struct side *s, size_t bytes, void (*fn)(struct side *, size_t))
 {
     static double us[ROUNDS_MAX];
-    const int rounds = bytes <= 100 * 1024 ? ROUNDS_MAX : bytes <= 1 << 20 ? 300 : 15;
+    const int rounds = bytes <= 100u * 1024 ? ROUNDS_MAX : bytes <= 1u << 20 ? 300 : 15;
     for (int i = 0; i < 3; i++)
         fn(s, bytes);
     for (int i = 0; i < rounds; i++) {

@@ -180,8 +180,8 @@ enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status sta
 static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dpt_err *err)
 {
     const int smalls = n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
-    comm->links = calloc((size_t)n_peers + 1, sizeof *comm->links);
-    comm->link_of = calloc((size_t)comm->world_size, sizeof *comm->link_of);
+    comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_link *));
+    comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_link *));
     comm->recs = calloc(COMM_RECORDS_MAX, sizeof *comm->recs);
     comm->smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
@@ -282,9 +282,11 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
             if (op->used && !op->freed && op->recvs_left == 0)
                 dpt_comm_op_free(comm, &op);
         }
-    for (int i = 0; i < comm->n_links; i++)
-        comm->links[i]->ops->destroy(comm->links[i], failed ? GOODBYE_FAILED : GOODBYE_ORDERLY,
-                                     comm->suspect);
+    for (int i = 0; i < comm->n_links; i++) {
+        struct dpt_link *link = comm->links[i];
+        DPT_ASSERT(link != NULL);
+        link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
+    }
     if (comm->sim != NULL)
         dpt_sim_forget(comm);
     if (comm->epoll_fd >= 0)

@@ -69,9 +69,15 @@ struct creation {
     struct pollfd *pollfds;
 };
 
+static struct dpt_link *link_of(const struct creation *c, const struct dial *dial)
+{
+    DPT_ASSERT(dial->peer != NULL); /* prepare has filled it */
+    return c->comm->link_of[dial->peer->rank];
+}
+
 static bool is_up(const struct creation *c, const struct dial *dial)
 {
-    return c->comm->link_of[dial->peer->rank] != NULL;
+    return link_of(c, dial) != NULL;
 }
 
 static enum dpt_status lost(struct creation *c, int rank, struct dpt_err *err, const char *how)
@@ -330,7 +336,7 @@ static enum dpt_status timed_out(struct creation *c, struct dpt_err *err)
     int missing = 0;
     const struct dial *first = NULL;
     for (int i = 0; i < c->spec->n_peers; i++) {
-        const struct dpt_link *link = c->comm->link_of[c->dials[i].peer->rank];
+        const struct dpt_link *link = link_of(c, &c->dials[i]);
         if (link != NULL && link->ready)
             continue;
         missing++;

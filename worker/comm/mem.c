@@ -34,7 +34,7 @@ static size_t available_bytes(void)
     while (fgets(line, sizeof line, file) != NULL)
         if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
             bytes = (size_t)kib * 1024;
-    fclose(file);
+    (void)fclose(file); /* read only: nothing can be lost */
     return bytes;
 }
 

@@ -109,8 +109,8 @@ enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
     listener->sim = net;
     listener->sim_node = node;
     listener->shm_fd = listener->tcp_fd = -1;
-    snprintf(listener->shm_addr, sizeof listener->shm_addr, "sim:%d", node);
-    snprintf(listener->tcp_addr, sizeof listener->tcp_addr, "sim:%d", node);
+    (void)snprintf(listener->shm_addr, sizeof listener->shm_addr, "sim:%d", node);
+    (void)snprintf(listener->tcp_addr, sizeof listener->tcp_addr, "sim:%d", node);
     const enum dpt_status status =
         dpt_comm_mem_create(listener, COMM_STAGING_BYTES, &listener->staging, err);
     if (status != DPT_OK) {

@@ -17,7 +17,7 @@
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
-            fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #cond);               \
+            (void)fprintf(stderr, "%s:%d: CHECK(%s) failed\n", __FILE__, __LINE__, #cond);         \
             abort();                                                                               \
         }                                                                                          \
     } while (0)
@@ -27,8 +27,8 @@
     do {                                                                                           \
         const enum dpt_status got_ = (call);                                                       \
         if (got_ != (expected)) {                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,                     \
-                    dpt_status_text(got_), got_ == DPT_OK ? "" : (err)->text);                     \
+            (void)fprintf(stderr, "%s:%d: %s: %s (%s)\n", __FILE__, __LINE__, #call,               \
+                          dpt_status_text(got_), got_ == DPT_OK ? "" : (err)->text);               \
             abort();                                                                               \
         }                                                                                          \
     } while (0)

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-/* The linker sends the calls of this program's objects here (--wrap). */
+/* The linker sends the calls of this program's objects here (--wrap), by these names.
+   NOLINTBEGIN(bugprone-reserved-identifier) */
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t n, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
@@ -45,6 +46,8 @@ void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int fd
     atomic_fetch_add(&calls, 1);
     return __real_mmap(address, bytes, protection, flags, fd, offset);
 }
+
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 static void steps(struct rank *self)
 {

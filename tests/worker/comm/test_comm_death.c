@@ -56,7 +56,7 @@ static void check_victim_named(struct rank *self, enum dpt_status status, int su
     const int64_t took = dpt_now_ms() - killed;
     CHECK(killed != 0);
     if (took > DETECT_MS)
-        fprintf(stderr, "rank %d: noticed after %d ms\n", self->rank, (int)took);
+        (void)fprintf(stderr, "rank %d: noticed after %d ms\n", self->rank, (int)took);
     CHECK(took < DETECT_MS + SLACK_MS);
 }
 
