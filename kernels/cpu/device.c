@@ -75,7 +75,12 @@ static enum dpt_status cpu_alloc(struct dpt_device *dev, size_t bytes, void **re
     }
     if (!p)
         return dpt_fail(err, DPT_ENOMEM, "%zu bytes of CPU memory", bytes);
-    memset(p, 0, bytes);
+    bool touched = false;
+#ifdef MADV_POPULATE_WRITE
+    touched = bytes >= MAP_BYTES_MIN && madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
+#endif
+    if (!touched) /* mapped memory is zero, but not there yet */
+        memset(p, 0, bytes);
     *ret = p;
     return DPT_OK;
 }

@@ -16,15 +16,22 @@
 
 #include <cmocka.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-int main(void)
-{
-    return 77; /* the sanitizer owns the allocator */
-}
-#else
-
 static atomic_int counting, allocations;
 static atomic_size_t last_bytes;
+
+/* Sanitizers own the allocator: with them the sequence runs, uncounted. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTED 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define COUNTED 0
+#endif
+#endif
+#ifndef COUNTED
+#define COUNTED 1
+#endif
+
+#if COUNTED
 
 static void count(size_t bytes)
 {
@@ -83,6 +90,8 @@ void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
     count(bytes);
     return (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
 }
+
+#endif
 
 enum { B = 2, T = 80, C = 96, H = 3, V = 1000, CONTEXT = 128, N = B * T, LAYERS = 2 };
 
@@ -191,7 +200,7 @@ static void test_no_allocation_after_preparing(void **state)
     t.ops->linear_forward(
         t.stream, &(struct dpt_linear_forward){3, 5, 7, DPT_F32, x, x + 64, NULL, x + 128, NULL});
     atomic_store(&counting, 0);
-    assert_true(atomic_load(&allocations) > 0);
+    assert_true(atomic_load(&allocations) > 0 || !COUNTED);
     dpt_device_free(t.device, memory, FLOATS * sizeof(float));
     test_stream_close(&t);
 }
@@ -201,4 +210,3 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_allocation_after_preparing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-#endif
