@@ -179,7 +179,7 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
     if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving)
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
-    bool again = view.leaving && !sim->done_seen;
+    bool again = view.leaving && !sim->done_seen && sim->trace == NULL;
     end(sim, machine);
     if (again) {
         m->ended = false;

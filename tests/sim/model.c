@@ -284,6 +284,7 @@ static void applied(struct sim *sim, struct proc *proc)
     if (proc->prepare_generation > proc->generation && !proc->prepare_soft) {
         quiesce(sim, proc);
     } else if (proc->group->broken) {
+        proc->stage = RS_COMPUTING; /* the next step fails at once */
         model_broken(sim, proc, proc->generation, -1);
     } else if (proc->step >= sim->profile.steps) {
         proc->stage = RS_FINISHING;

@@ -257,8 +257,9 @@ void group_contribute(struct sim *sim, struct proc *proc)
     group->agreed_reform = group->reform;
     group->agreed_leaving = group->all_leaving;
     for (uint32_t i = 0; i < group->world; i++)
-        if (group->members[i] != NULL)
-            model_set_timer(sim, group->members[i], 1, 20);
+        if (group->members[i] != NULL) /* some see the completion late: deaths fall between */
+            model_set_timer(sim, group->members[i], 1,
+                            sim->trace == NULL && rng_chance(&sim->rng, 50) ? 300 : 20);
 }
 
 /* ---- saving together ---- */

@@ -130,15 +130,14 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
     if (sim->trace == NULL)
         return;
     /* Timelines show what is new: the first word of each phase and generation. */
-    static char last[MACHINES_MAX][64];
     char word[64];
     (void)snprintf(word, sizeof word, "%s%s generation %llu",
                    dpt_message_server_phase_name(message->phase), message->soft ? " (soft)" : "",
                    (unsigned long long)message->stamp->generation);
-    int index = (int)(to - sim->machines);
-    if (sim->events > 0 && strcmp(last[index], word) == 0)
+    char *told = sim->told[to - sim->machines];
+    if (strcmp(told, word) == 0)
         return;
-    (void)snprintf(last[index], sizeof last[index], "%s", word);
+    (void)snprintf(told, sizeof sim->told[0], "%s", word);
     sim_say(sim, "server -> %s  %s", to->id, word);
 }
 

@@ -68,9 +68,9 @@ struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbos
             (void)snprintf(sim->machines[i].id, sizeof sim->machines[i].id, "n%03d", i);
         sim->machines[i].slow = 1;
         sim->machines[i].ranks = (uint32_t)profile->ranks;
-        sim_push(sim, (struct event){.at_ms = sim_delay(sim, 0, profile->spread_ms),
-                                     .kind = EV_MACHINE_START,
-                                     .machine = i});
+        bool late = profile->late_ms > 0 && i == profile->machines - 1;
+        int64_t at_ms = late ? profile->late_ms : sim_delay(sim, 0, profile->spread_ms);
+        sim_push(sim, (struct event){.at_ms = at_ms, .kind = EV_MACHINE_START, .machine = i});
     }
     server_start(sim);
     faults_plan(sim);

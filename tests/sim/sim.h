@@ -179,6 +179,7 @@ struct profile {
     int64_t faults_from_ms, faults_until_ms;
     int n_faults;
     int64_t spread_ms; /* machines start within */
+    int64_t late_ms;   /* the last machine starts then; 0: with the others */
     bool shared_folder;
     int bad_pair_a, bad_pair_b; /* machines that cannot reach one another; -1: none */
 };
@@ -198,8 +199,9 @@ struct sim {
     struct queue queue;
     int64_t now_ms;
     bool verbose;
-    FILE *trace;           /* golden timelines; NULL: none */
-    struct dpt_rdzv *core; /* NULL: down */
+    FILE *trace;                 /* golden timelines; NULL: none */
+    char told[MACHINES_MAX][64]; /* what the trace has shown each machine being told */
+    struct dpt_rdzv *core;       /* NULL: down */
     uint64_t server_life, epoch;
     uint64_t run_life; /* grows whenever a server meets the run as new */
     bool server_stopped;

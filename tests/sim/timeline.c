@@ -1,0 +1,143 @@
+/* dpt_timeline NAME GOLDEN [--write]: plays a scripted scenario and compares what is said, line by
+ * line with its time, with the committed text. `--write` makes the text anew, to be read before it
+ * is committed. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 100, UNTIL_MS = 60 * 1000, LINE_BYTES = 1024, NEVER_MS = 1000 * 1000 };
+
+struct scenario {
+    const char *name;
+    int machines, min_nodes;
+    int64_t late_ms;
+    int n_faults;
+    struct fault faults[4];
+};
+
+static const struct scenario scenarios[] = {
+    {.name = "join", .machines = 3, .min_nodes = 2, .late_ms = 7000},
+    {.name = "loss",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = 1500}}},
+    {.name = "rank-loss",
+     .machines = 2,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_KILL_RANK, .machine = 1}}},
+    /* The second node dies when the plan without the first is out. */
+    {.name = "double-loss",
+     .machines = 4,
+     .min_nodes = 2,
+     .n_faults = 2,
+     .faults = {{.at_ms = 3000, .kind = FAULT_KILL_AGENT, .machine = 1, .length_ms = NEVER_MS},
+                {.at_ms = 3270, .kind = FAULT_KILL_AGENT, .machine = 2, .length_ms = NEVER_MS}}},
+    {.name = "leave",
+     .machines = 3,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_LEAVE, .machine = 1}}},
+    {.name = "stopped",
+     .machines = 2,
+     .min_nodes = 1,
+     .n_faults = 1,
+     .faults = {{.at_ms = 2000, .kind = FAULT_STOP_MACHINE, .machine = 1, .length_ms = 6000}}},
+    {.name = "server-restart",
+     .machines = 2,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 2000, .kind = FAULT_CRASH_SERVER, .length_ms = 700}}},
+};
+
+static const struct scenario *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++)
+        if (strcmp(scenarios[i].name, name) == 0)
+            return &scenarios[i];
+    return NULL;
+}
+
+static bool play(const struct scenario *scenario, FILE *out)
+{
+    struct profile profile = {
+        .machines = scenario->machines,
+        .ranks = 1,
+        .min_nodes = scenario->min_nodes,
+        .max_nodes = scenario->machines, /* full at once: formed without a last call */
+        .timeout_ms = 5000,
+        .steps = STEPS,
+        .checkpoint_every = 1000,
+        .max_world = 64,
+        .max_restarts = 100,
+        .delay_min_ms = 1,
+        .delay_max_ms = 1,
+        .compute_min_ms = 80,
+        .compute_max_ms = 100,
+        .start_min_ms = 300,
+        .start_max_ms = 400,
+        .late_ms = scenario->late_ms,
+        .bad_pair_a = -1,
+        .bad_pair_b = -1,
+    };
+    struct sim *sim = sim_create(1, &profile, false, out);
+    for (int i = 0; i < scenario->n_faults; i++) {
+        sim->faults[i] = scenario->faults[i];
+        sim_push(sim,
+                 (struct event){
+                     .at_ms = sim->faults[i].at_ms, .kind = EV_FAULT, .machine = -1, .number = i});
+    }
+    sim_run(sim, UNTIL_MS);
+    bool good = sim->failure[0] == '\0' && sim->furthest == STEPS;
+    if (!good)
+        fprintf(stderr, "%s: step %lld, %s\n", scenario->name, (long long)sim->furthest,
+                sim->failure);
+    sim_destroy(&sim);
+    return good;
+}
+
+static int compare(const char *played, const char *golden)
+{
+    FILE *a = fopen(played, "r"), *b = fopen(golden, "r");
+    int differ = a == NULL || b == NULL;
+    char have[LINE_BYTES], want[LINE_BYTES];
+    for (int line = 1; !differ; line++) {
+        char *x = fgets(have, sizeof have, a), *y = fgets(want, sizeof want, b);
+        if (x == NULL && y == NULL)
+            break;
+        if (x == NULL || y == NULL || strcmp(have, want) != 0) {
+            fprintf(stderr, "%s:%d\n  want: %s  have: %s", golden, line,
+                    y != NULL ? want : "the end\n", x != NULL ? have : "the end\n");
+            differ = 1;
+        }
+    }
+    if (a != NULL)
+        (void)fclose(a);
+    if (b != NULL)
+        (void)fclose(b);
+    return differ;
+}
+
+int main(int argc, char **argv)
+{
+    const struct scenario *scenario = argc >= 3 ? find(argv[1]) : NULL;
+    if (scenario == NULL) {
+        fprintf(stderr, "usage: dpt_timeline NAME GOLDEN [--write]\n");
+        return 2;
+    }
+    bool write = argc > 3 && strcmp(argv[3], "--write") == 0;
+    char path[LINE_BYTES];
+    (void)snprintf(path, sizeof path, "%s%s", write ? argv[2] : scenario->name,
+                   write ? "" : ".played.txt");
+    FILE *out = fopen(path, "w");
+    if (out == NULL) {
+        perror(path);
+        return 2;
+    }
+    bool good = play(scenario, out);
+    if (fclose(out) != 0 || !good)
+        return 1;
+    return write ? 0 : compare(path, argv[2]);
+}
