@@ -374,6 +374,8 @@ class Cluster:
             argv += ["--nnodes", nnodes]
         values = {} if config is False else dict(self.sets)
         values.update({"log.dir": log_dir, "checkpoint.dir": checkpoint_dir, "cluster.threads": self.threads})
+        if nnodes is not None:
+            values.pop("cluster.nnodes", None)  # --nnodes is that key
         if ranks is not None:
             values["cluster.gpus_per_node"] = ranks
         values.update(sets or {})

@@ -160,7 +160,8 @@ def other_version(line):
 def bad_peers(line):
     """Port in use, worker of another version or with another config, no server: one clear line (what, where, what to
     do), its exit code; the run that is there goes on."""
-    sets = settings(8, steps=4000)
+    argv_of_version = [other_version(line)]
+    sets = settings(8, steps=1_000_000, checkpoint__every_steps=0)
     with Cluster(line.folder / "peers", sets=sets) as cluster:
         server = cluster.start_server()
         second = Process("second server", [program("dpt-rdzv"), "--port", cluster.port], line.folder / "second.log",
@@ -175,8 +176,7 @@ def bad_peers(line):
         text = make_text(line.folder / "other.txt", seed=2)
         other = cluster.start_worker("c", sets={"data.train": text})
         show_complaint(line, "other data", other.wait(SHORT_TIMEOUT_S), [EXIT_CONFIG], other.log(), ["data"])
-        argv = cluster.worker_argv("v")
-        argv[0] = other_version(line)
+        argv = argv_of_version + cluster.worker_argv("v")[1:]
         other = Process("worker of another version", argv, line.folder / "version.log", cluster.env)
         show_complaint(line, "another version", other.wait(SHORT_TIMEOUT_S), [EXIT_CONFIG], other.log(),
                        ["version", "4242|dpt"])
@@ -194,18 +194,25 @@ def full_disk(line):
     unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
     if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
         raise ClusterError("needs a mount namespace of its own to make a small disk: unshare is not allowed here")
-    whole = undisturbed(line.folder / "whole", 1, sets=settings(8, steps=20))
-    for what, key in (("checkpoints", "checkpoint.dir"), ("logs", "log.dir")):
+    # Room for one checkpoint of the tiny model (1.4 MB) and not for a second beside it; for logs, some lines.
+    for what, key, size, steps in (("checkpoints", "checkpoint.dir", "2m", 40), ("logs", "log.dir", "16k", 400)):
         disk = line.folder / f"disk-{what}"
         disk.mkdir()
-        script = f'mount -t tmpfs -o size=64k none "{disk}" && exec "$@"'
-        line.command(f"dpt-worker with {key} on a disk of 64 KiB")
-        code, output, folder = run_worker(line, what, sets={"checkpoint.every_steps": 5}, timeout=60,
-                                          args=["--set", f"{key}={disk}/d"],
+        # The disk is gone with the namespace, so what lies on it is looked at from inside.
+        script = (f'mount -t tmpfs -o size={size} none "{disk}" || exit 99; "$@"; code=$?; find "{disk}" -type f; '
+                  f'"{program("dpt-ckpt")}" verify "{disk}/d" && echo VERIFIED; exit $code')
+        line.command(f"dpt-worker with {key} on a disk of {size}")
+        code, output, folder = run_worker(line, what, sets={"checkpoint.every_steps": 10, "train.steps": steps},
+                                          timeout=60, args=["--set", f"{key}={disk}/d"],
                                           prefix=[*unshare, "sh", "-c", script, "sh"])
-        output += "".join(p.read_text() for p in folder.rglob("rank-*.log"))
-        show_complaint(line, f"full disk, {what}", code, [0, EXIT_FAILED], output, ["no space", re.escape(disk.name)])
-        summary = folder / "a" / "log" / "summary.json"
-        if key == "checkpoint.dir" and code == 0:
-            value = re.search(r'"weights_hash": *"(\w+)"', summary.read_text()).group(1)
-            line.show("full disk, checkpoints: weights_hash of the run", value, whole, value == whole)
+        words = output + "".join(p.read_text() for p in folder.rglob("rank-*.log"))
+        show_complaint(line, f"full disk, {what}", code, [EXIT_FAILED], words, ["no space", re.escape(disk.name)])
+        if key == "checkpoint.dir":
+            steps_kept = re.findall(r"/(step-\d+)/MANIFEST", output)
+            line.show("full disk, checkpoints: the one that was whole is so still", steps_kept,
+                      "one, verified", len(steps_kept) >= 1 and "VERIFIED" in output)
+        else:
+            newest = sorted(p.name for p in (folder / "a" / "checkpoints").glob("step-*"))[-1:]
+            whole = subprocess.run([program("dpt-ckpt"), "verify", folder / "a" / "checkpoints"], capture_output=True)
+            line.show("full disk, logs: the newest checkpoint verifies", newest, "one, verified",
+                      bool(newest) and whole.returncode == 0)

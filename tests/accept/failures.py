@@ -21,7 +21,7 @@ ENDLESS = 1_000_000    # steps of a run that is ended by the line
 
 
 def endless(**keys):
-    return settings(8, steps=ENDLESS, cluster__timeout_s=TIMEOUT_S, checkpoint__every_steps=0, **keys)
+    return settings(8, ENDLESS, **{"cluster__timeout_s": TIMEOUT_S, "checkpoint__every_steps": 0, **keys})
 
 
 class Watch:
@@ -175,25 +175,27 @@ def chaos(line):
     sets = settings(8)
     reference = undisturbed(line.folder / "reference", 1, sets=sets)
     rng = random.Random(line.seed)
-    survived, runs, hashes, failed, wanted = 0, 0, set(), [], line.repeat(CHAOS_RUNS)
+    survived, compared, runs, hashes, failed, wanted = 0, 0, 0, set(), [], line.repeat(CHAOS_RUNS)
     while survived < wanted and len(failed) < CHAOS_FAILURES_MAX:
         seed = line.seed * 100_000 + runs
         nodes, mishaps = rng.choice((3, 4)), min(rng.randint(3, 6), wanted - survived)
         runs += 1
         try:
-            value, told = disturbed(line.folder / f"seed{seed}", seed, nodes, mishaps, sets=sets, nodes_max=5,
-                                    early=True)
+            story = disturbed(line.folder / f"seed{seed}", seed, nodes, mishaps, sets=sets, nodes_max=5, early=True)
         except ClusterError as failure:
             failed.append(seed)
             line.note(f"seed {seed}, {nodes} nodes: {failure}")
             continue
-        line.note(f"{value}  seed {seed}, {nodes} nodes: {', '.join(told[nodes:])}")
-        hashes.add(value)
-        survived += len(told) - nodes
+        line.note(f"{story.weights_hash}  seed {seed}, {nodes} nodes, {story.generations} generations: "
+                  + ", ".join(story.told))
+        hashes.add(story.weights_hash)
+        survived += len(story.told)
+        compared += story.compared
     line.command(f"{runs} runs of 3 or 4 workers, seeds {line.seed * 100_000} … {line.seed * 100_000 + runs - 1}")
     line.at_least("kills, joins and drains survived", survived, wanted)
     line.show("seeds of runs that hung, failed, or left a process, thread, descriptor, memfd or file over", failed,
               "none", not failed)
+    line.at_least("times a surviving process's resources were compared with before", compared, 1)
     line.show("weights_hash of all runs and of an undisturbed one", sorted(hashes | {reference}), "one value",
               hashes == {reference})
 

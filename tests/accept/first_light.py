@@ -3,7 +3,8 @@
 from accept.bad_input import bad_config, bad_data, bad_peers, full_disk
 from accept.failures import chaos, kill_rank, kill_worker, signals_end_all, stopped_worker
 from accept.speed import speed_124m, suite_in_time
-from accept.stories import disturbed, undisturbed, settings
+from accept.stories import disturbed, settings, undisturbed
+from cluster import ClusterError
 
 DISTURBED_SEEDS = 2  # a world
 
@@ -23,8 +24,12 @@ def one_hash(line):
                                                                    one_node=True, sets=sets)
             for i in range(line.repeat(DISTURBED_SEEDS)):
                 seed = line.seed * 1000 + slots * 100 + world * 10 + i
-                value, told = disturbed(line.folder / f"g{slots}-disturbed{world}-{i}", seed, world, 3, sets=sets)
-                hashes[f"world {world} with {', '.join(told[world:])} (seed {seed})"] = value
+                story = disturbed(line.folder / f"g{slots}-disturbed{world}-{i}", seed, world, 4, sets=sets,
+                                  must=("join", "kill machine", "kill rank"))
+                if story.generations < 3:
+                    raise ClusterError(f"seed {seed}: {story.told} made no more than {story.generations} generations")
+                hashes[f"world {world}, {story.generations} generations: {', '.join(story.told)} (seed {seed})"] = (
+                    story.weights_hash)
         for name, value in hashes.items():
             line.note(f"{value}  G {slots}, {name}")
         line.show(f"distinct weights_hash in {len(hashes)} runs, G = {slots}", len(set(hashes.values())), "== 1",

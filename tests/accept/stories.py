@@ -16,8 +16,7 @@ def settings(slots=8, steps=STEPS, **keys):
     """Run-wide keys of a story: a step of `slots` micro-batches of 2; keys such as train__log_every=1."""
     sets = {"train.steps": steps, "train.global_batch": 2 * slots, "train.micro_batch": 2, "cluster.nnodes": "1:4",
             "checkpoint.every_steps": 50}
-    sets.update({key.replace("__", "."): value for key, value in keys.items()})
-    return sets
+    return dict(sets, **{key.replace("__", "."): value for key, value in keys.items()})
 
 
 def pause(seconds):
@@ -64,7 +63,7 @@ class Resources:
     """Descriptors, memfds and threads of rank processes that live on, by world size: equal worlds, equal numbers."""
 
     def __init__(self):
-        self.first = {}
+        self.first, self.compared = {}, 0
 
     @staticmethod
     def _count(pid):
@@ -81,6 +80,7 @@ class Resources:
             wait_until(f"resources of pid {pid} at world {world} are as before, {bar} (now {self._count(pid)})",
                        lambda p=pid, b=bar: not proc_alive(p) or all(self._count(p)[k] <= v for k, v in b.items()),
                        SETTLE_TIMEOUT_S)
+            self.compared += 1
 
     def _settled(self, pid):
         """The least of some looks: a file may be open for a moment."""
@@ -96,8 +96,9 @@ class Mishaps:
 
     KINDS = ("kill machine", "kill rank", "drain", "join")
 
-    def __init__(self, cluster, seed, nodes_min, nodes_max, kinds=KINDS):
-        self.cluster, self.random, self.kinds = cluster, random.Random(seed), kinds
+    def __init__(self, cluster, seed, nodes_min, nodes_max, must=()):
+        """`must`: kinds that come first, each as soon as it is possible; the others are drawn."""
+        self.cluster, self.random, self.must = cluster, random.Random(seed), list(must)
         self.nodes_min, self.nodes_max = nodes_min, nodes_max
         self.members, self.started, self.killed, self.told = [], 0, set(), []
 
@@ -120,11 +121,14 @@ class Mishaps:
         holders = self.holders()
         safe = len([w for w in holders if w.rank_pids()]) >= 2
         alive = [w for w in self.members if w.alive()]
-        possible = [k for k in self.kinds if (k == "join" and len(alive) < self.nodes_max)
+        possible = [k for k in self.KINDS if (k == "join" and len(alive) < self.nodes_max)
                     or (k != "join" and safe and (k == "kill rank" or len(alive) > self.nodes_min))]
         if not possible:
             return ""
-        kind = self.random.choice(possible)
+        wanted = [k for k in self.must if k in possible]
+        kind = self.random.choice(wanted or possible)
+        if wanted:
+            self.must.remove(kind)
         if kind == "join":
             self.join()
             return kind
@@ -143,15 +147,23 @@ class Mishaps:
         return kind
 
 
-def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, resources=True):
+class Story:
+    """What came of a disturbed run: its hash, what happened, how many generations it took, and how often the resources
+    of a process were compared with what they had been."""
+
+    def __init__(self, weights_hash, told, generations, compared):
+        self.weights_hash, self.told, self.generations, self.compared = weights_hash, told, generations, compared
+
+
+def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, must=()):
     """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, some of them (`early`) while a
-    generation is still forming; returns (weights_hash, what happened). Afterwards nothing may be left of it."""
+    generation is still forming; returns its Story. Afterwards nothing may be left of it."""
     sets = dict(settings(), **(sets or {}))
     sets["cluster.nnodes"] = f"1:{nodes_max}"
     look = Resources()
     with Cluster(root, sets=sets) as cluster:
         cluster.start_server()
-        story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max)
+        story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max, must=must)
         for _ in range(world):
             story.join()
         if early:
@@ -171,7 +183,7 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, r
                 wait_until(f"step {target} after {story.told}", lambda t=target: cluster.step() >= t or story.ended(),
                            STEP_TIMEOUT_S, cluster.log_tails)
                 pause(story.random.uniform(0, 0.05))
-                if resources and not story.ended():
+                if not story.ended():
                     newest = cluster.metrics()[-1]["world_size"]
                     look.check([p for w in story.holders() for p in w.rank_pids()], newest)
             if story.ended():
@@ -187,4 +199,4 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, r
         cluster.server.wait(10)
         cluster.check_nothing_left()
         weights_hash = check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
-        return weights_hash, story.told
+        return Story(weights_hash, story.told[world:], cluster.metrics()[-1]["generation"], look.compared)
