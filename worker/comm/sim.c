@@ -118,6 +118,7 @@ enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
         return status;
     }
     pthread_mutex_lock(&net->mutex);
+    DPT_ASSERT(!net->seats[node].listening && net->seats[node].comm == NULL);
     net->seats[node] = (struct seat){.listening = true};
     pthread_mutex_unlock(&net->mutex);
     *ret = listener;

@@ -18,8 +18,9 @@ DPT_MUST_USE enum dpt_status dpt_sim_net_create(struct dpt_sim_net **ret, struct
 /* After every listener of it is destroyed. */
 void dpt_sim_net_destroy(struct dpt_sim_net **net);
 
-/* The listener of process `node` (below DPT_SIM_NODES_MAX): also brings a killed node back to life,
- * as a new process. Its addresses are published and its memory registered as usual. */
+/* The listener of process `node` (below DPT_SIM_NODES_MAX). Its addresses are published and its
+ * memory registered as usual. A killed node comes back to life, as a new process, when its former
+ * listener is destroyed and a new one is created. */
 DPT_MUST_USE enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
                                                      struct dpt_comm_listener **ret,
                                                      struct dpt_err *err);
