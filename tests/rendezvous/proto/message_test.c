@@ -1,0 +1,390 @@
+/* Decoding of control plane messages: what is taken, and everything that is not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "rendezvous/proto/message.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUF_BYTES = 1 << 20 };
+static uint8_t buf[BUF_BYTES];
+
+/* A message of each kind that is right in every field; tests spoil one. */
+struct fixture {
+    Dpt__Stamp stamp;
+    Dpt__RunSpec spec;
+    Dpt__RankState ranks[DPT_PROTO_RANKS_MAX + 1];
+    Dpt__RankState *rank_list[DPT_PROTO_RANKS_MAX + 1];
+    Dpt__AgentState agent;
+    Dpt__PlanRank plan_ranks[2];
+    Dpt__PlanRank *plan_rank_list[2];
+    Dpt__Plan plan;
+    Dpt__ServerState server;
+    Dpt__AgentToRank to_rank;
+    Dpt__RankToAgent from_rank;
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES + 1];
+};
+
+static void fill(struct fixture *f)
+{
+    memset(f, 0, sizeof *f);
+    dpt__stamp__init(&f->stamp);
+    f->stamp.epoch = 7;
+    f->stamp.run = "demo";
+    f->stamp.node = "node-1";
+    f->stamp.incarnation = 3;
+    dpt__run_spec__init(&f->spec);
+    f->spec.min_nodes = 1;
+    f->spec.max_nodes = 4;
+    f->spec.timeout_ms = 5000;
+    f->spec.max_world = 16;
+    f->spec.config_digest = "abc";
+    f->spec.config_yaml = "run: demo\nseed: 1\n";
+    dpt__agent_state__init(&f->agent);
+    f->agent.version = DPT_PROTO_VERSION;
+    f->agent.software = "dpt test";
+    f->agent.stamp = &f->stamp;
+    f->agent.spec = &f->spec;
+    f->agent.ranks = f->rank_list;
+    f->agent.n_ranks = 2;
+    for (uint32_t i = 0; i <= DPT_PROTO_RANKS_MAX; i++) {
+        dpt__rank_state__init(&f->ranks[i]);
+        f->ranks[i].local_rank = i;
+        f->ranks[i].spawn = 1;
+        f->ranks[i].step_applied = 10;
+        f->ranks[i].outcome_step = 11;
+        f->ranks[i].checkpoint_step = f->ranks[i].grant_step = -1;
+        f->rank_list[i] = &f->ranks[i];
+    }
+    dpt__plan__init(&f->plan);
+    f->plan.generation = 5;
+    f->plan.nonce = (ProtobufCBinaryData){DPT_PROTO_NONCE_BYTES, f->nonce};
+    f->plan.world_size = 2;
+    f->plan.n_nodes = f->plan.n_hosts = 1;
+    f->plan.digest = "digest";
+    f->plan.load_checkpoint = -1;
+    f->plan.checkpoint_writers = 2;
+    f->plan.ranks = f->plan_rank_list;
+    f->plan.n_ranks = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+        dpt__plan_rank__init(&f->plan_ranks[i]);
+        f->plan_ranks[i].rank = f->plan_ranks[i].position = i;
+        f->plan_ranks[i].heal_from = -1;
+        f->plan_ranks[i].checkpoint_slot = (int32_t)i;
+        f->plan_rank_list[i] = &f->plan_ranks[i];
+    }
+    dpt__server_state__init(&f->server);
+    f->server.version = DPT_PROTO_VERSION;
+    f->server.stamp = &f->stamp;
+    f->server.plan = &f->plan;
+    f->server.grant_step = -1;
+    dpt__agent_to_rank__init(&f->to_rank);
+    f->to_rank.command = DPT__RANK_COMMAND__COMMAND_PLAN;
+    f->to_rank.generation = 5;
+    f->to_rank.plan = &f->plan;
+    f->to_rank.grant_step = -1;
+    dpt__rank_to_agent__init(&f->from_rank);
+    f->from_rank.state = &f->ranks[0];
+}
+
+enum kind { AGENT, SERVER, TO_RANK, FROM_RANK };
+
+static enum dpt_status decode(enum kind kind, const void *data, size_t bytes, struct dpt_err *err)
+{
+    Dpt__AgentState *agent = NULL;
+    Dpt__ServerState *server = NULL;
+    Dpt__AgentToRank *to_rank = NULL;
+    Dpt__RankToAgent *from_rank = NULL;
+    enum dpt_status status = DPT_EINVAL;
+    switch (kind) {
+    case AGENT:
+        status = dpt_message_decode_agent_state(data, bytes, &agent, err);
+        assert_true((status == DPT_OK) == (agent != NULL));
+        dpt_message_free_agent_state(&agent);
+        break;
+    case SERVER:
+        status = dpt_message_decode_server_state(data, bytes, &server, err);
+        assert_true((status == DPT_OK) == (server != NULL));
+        dpt_message_free_server_state(&server);
+        break;
+    case TO_RANK:
+        status = dpt_message_decode_agent_to_rank(data, bytes, &to_rank, err);
+        assert_true((status == DPT_OK) == (to_rank != NULL));
+        dpt_message_free_agent_to_rank(&to_rank);
+        break;
+    case FROM_RANK:
+        status = dpt_message_decode_rank_to_agent(data, bytes, &from_rank, err);
+        assert_true((status == DPT_OK) == (from_rank != NULL));
+        dpt_message_free_rank_to_agent(&from_rank);
+        break;
+    }
+    return status;
+}
+
+static size_t encode(const struct fixture *f, enum kind kind)
+{
+    const ProtobufCMessage *message = kind == AGENT     ? &f->agent.base
+                                      : kind == SERVER  ? &f->server.base
+                                      : kind == TO_RANK ? &f->to_rank.base
+                                                        : &f->from_rank.base;
+    size_t bytes = 0;
+    struct dpt_err err;
+    assert_int_equal(dpt_message_encode(message, buf, sizeof buf, &bytes, &err), DPT_OK);
+    assert_int_equal(bytes, dpt_message_bytes(message));
+    return bytes;
+}
+
+static void takes(const struct fixture *f, enum kind kind)
+{
+    struct dpt_err err = {0};
+    size_t bytes = encode(f, kind);
+    if (decode(kind, buf, bytes, &err) != DPT_OK)
+        fail_msg("kind %d: %s", (int)kind, err.text);
+}
+
+/* Refused with DPT_EPROTO, and the line names `field`. */
+static void refuses(const struct fixture *f, enum kind kind, const char *field)
+{
+    struct dpt_err err = {0};
+    size_t bytes = encode(f, kind);
+    assert_int_equal(decode(kind, buf, bytes, &err), DPT_EPROTO);
+    if (strstr(err.text, field) == NULL)
+        fail_msg("wanted the field '%s' in: %s", field, err.text);
+}
+
+static void test_good(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fill(&f);
+    for (int kind = AGENT; kind <= FROM_RANK; kind++)
+        takes(&f, (enum kind)kind);
+    f.agent.n_ranks = DPT_PROTO_RANKS_MAX;
+    takes(&f, AGENT);
+    f.agent.spec = NULL;
+    f.agent.n_ranks = 0;
+    takes(&f, AGENT);
+}
+
+static void test_values_survive(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fill(&f);
+    uint8_t outcome[3] = {1, 0, 2};
+    f.ranks[1].outcome = (ProtobufCBinaryData){3, outcome};
+    f.ranks[1].suspect = -1;
+    size_t bytes = encode(&f, AGENT);
+    Dpt__AgentState *back = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_message_decode_agent_state(buf, bytes, &back, &err), DPT_OK);
+    assert_string_equal(back->stamp->node, "node-1");
+    assert_string_equal(back->spec->config_yaml, "run: demo\nseed: 1\n");
+    assert_int_equal(back->ranks[1]->outcome.len, 3);
+    assert_memory_equal(back->ranks[1]->outcome.data, outcome, 3);
+    assert_int_equal(back->ranks[1]->suspect, -1);
+    dpt_message_free_agent_state(&back);
+    assert_null(back);
+    dpt_message_free_agent_state(&back);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fill(&f);
+    struct dpt_err err;
+    /* Every truncation is refused or is a smaller message that is right in itself; none crashes. */
+    for (int kind = AGENT; kind <= FROM_RANK; kind++) {
+        size_t bytes = encode(&f, (enum kind)kind);
+        for (size_t n = 0; n < bytes; n++)
+            (void)decode((enum kind)kind, buf, n, &err);
+        for (size_t at = 0; at < bytes; at++) { /* and so with every single byte inverted */
+            buf[at] ^= 0xff;
+            (void)decode((enum kind)kind, buf, bytes, &err);
+            buf[at] ^= 0xff;
+        }
+    }
+    assert_int_equal(decode(AGENT, "", 0, &err), DPT_EPROTO);
+    memset(buf, 0xff, 100);
+    assert_int_equal(decode(AGENT, buf, 100, &err), DPT_EPROTO);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    uint8_t *big = calloc(1, DPT_MESSAGE_BYTES_MAX + 1);
+    assert_non_null(big);
+    assert_int_equal(decode(AGENT, big, DPT_MESSAGE_BYTES_MAX + 1, &err), DPT_EOVERFLOW);
+    /* Two bytes a rank: field 10 (ranks), length 0. Each would become a struct of some hundred. */
+    for (size_t i = 0; i + 1 < DPT_MESSAGE_BYTES_MAX; i += 2)
+        big[i] = 10 << 3 | 2;
+    assert_int_equal(decode(AGENT, big, DPT_MESSAGE_BYTES_MAX, &err), DPT_EOVERFLOW);
+    free(big);
+    struct fixture f;
+    fill(&f);
+    size_t bytes = 0;
+    assert_int_equal(dpt_message_encode(&f.agent.base, buf, 10, &bytes, &err), DPT_EOVERFLOW);
+    assert_int_equal(bytes, 0);
+}
+
+#define SPOIL(kind, field, statement)                                                              \
+    do {                                                                                           \
+        struct fixture f;                                                                          \
+        fill(&f);                                                                                  \
+        statement;                                                                                 \
+        refuses(&f, kind, field);                                                                  \
+    } while (0)
+
+static char long_text[DPT_PROTO_YAML_BYTES_MAX + 2];
+
+static const char *text_of(size_t characters)
+{
+    memset(long_text, 'x', characters);
+    long_text[characters] = '\0';
+    return long_text;
+}
+
+static void test_stamp(void **state)
+{
+    (void)state;
+    SPOIL(AGENT, "stamp", f.agent.stamp = NULL);
+    SPOIL(SERVER, "stamp", f.server.stamp = NULL);
+    SPOIL(AGENT, "run", f.stamp.run = "");
+    SPOIL(AGENT, "run", f.stamp.run = "../etc");
+    SPOIL(AGENT, "run", f.stamp.run = ".hidden");
+    SPOIL(AGENT, "run", f.stamp.run = (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL(AGENT, "node", f.stamp.node = "a b");
+    SPOIL(AGENT, "node", f.stamp.node = "a\nb");
+    SPOIL(AGENT, "incarnation", f.stamp.incarnation = 0);
+    SPOIL(SERVER, "epoch", f.stamp.epoch = 0);
+}
+
+static void test_agent_fields(void **state)
+{
+    (void)state;
+    SPOIL(AGENT, "min_nodes", f.spec.min_nodes = 0);
+    SPOIL(AGENT, "min_nodes", f.spec.min_nodes = DPT_PROTO_NODES_MAX + 1);
+    SPOIL(AGENT, "max_nodes", f.spec.max_nodes = 0);
+    SPOIL(AGENT, "max_nodes", f.spec.max_nodes = DPT_PROTO_NODES_MAX + 1);
+    SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN - 1);
+    SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MAX + 1);
+    SPOIL(AGENT, "max_world", f.spec.max_world = 0);
+    SPOIL(AGENT, "config_digest", f.spec.config_digest = "");
+    SPOIL(AGENT, "config_yaml", f.spec.config_yaml = "a\tb");
+    SPOIL(AGENT, "config_yaml", f.spec.config_yaml = (char *)text_of(DPT_PROTO_YAML_BYTES_MAX));
+    SPOIL(AGENT, "ranks", f.agent.n_ranks = DPT_PROTO_RANKS_MAX + 1);
+    SPOIL(AGENT, "ranks", f.ranks[1].local_rank = 0);
+    SPOIL(AGENT, "software", f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES));
+    SPOIL(AGENT, "host", f.agent.host = (char *)text_of(DPT_PROTO_DIGEST_BYTES));
+    SPOIL(AGENT, "first_error", f.agent.first_error = (char *)text_of(DPT_PROTO_TEXT_BYTES));
+    SPOIL(AGENT, "first_error", f.agent.first_error = "\033[31m");
+}
+
+static void test_rank_fields(void **state)
+{
+    (void)state;
+    static uint8_t large[DPT_PROTO_OUTCOME_BYTES_MAX + 1];
+    SPOIL(AGENT, "phase", f.ranks[0].phase = (Dpt__RankPhase)99);
+    SPOIL(AGENT, "local_rank", f.ranks[1].local_rank = DPT_PROTO_RANKS_MAX);
+    SPOIL(AGENT, "spawn", f.ranks[0].spawn = 0);
+    SPOIL(AGENT, "step_applied", f.ranks[0].step_applied = -2);
+    SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = -2);
+    SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 12);
+    SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 9);
+    SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
+    SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = -2);
+    SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = -2);
+    SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = -1);
+    SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
+    SPOIL(FROM_RANK, "state", f.from_rank.state = NULL);
+    SPOIL(FROM_RANK, "exit_code", f.from_rank.exit_code = 256);
+    SPOIL(FROM_RANK, "spawn", f.ranks[0].spawn = 0);
+}
+
+static void test_plan_fields(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        enum kind kind = i == 0 ? SERVER : TO_RANK;
+        SPOIL(kind, "nonce", f.plan.nonce.len--);
+        SPOIL(kind, "nonce", f.plan.nonce.len++);
+        SPOIL(kind, "world_size", f.plan.world_size = 0);
+        SPOIL(kind, "world_size", f.plan.world_size = DPT_PROTO_WORLD_MAX + 1);
+        SPOIL(kind, "n_hosts", f.plan.n_hosts = 0);
+        SPOIL(kind, "n_hosts", f.plan.n_hosts = 3);
+        SPOIL(kind, "n_nodes", f.plan.n_nodes = 3);
+        SPOIL(kind, "checkpoint_writers", f.plan.checkpoint_writers = 3);
+        SPOIL(kind, "resume_step", f.plan.resume_step = -1);
+        SPOIL(kind, "load_checkpoint", f.plan.load_checkpoint = -2);
+        SPOIL(kind, "digest", f.plan.digest = "");
+        SPOIL(kind, "rank", f.plan_ranks[1].rank = 2);
+        SPOIL(kind, "out of order", f.plan_ranks[1].rank = 0);
+        SPOIL(kind, "position", f.plan_ranks[1].position = 2);
+        SPOIL(kind, "host", f.plan_ranks[1].host = 1);
+        SPOIL(kind, "local_rank", f.plan_ranks[0].local_rank = DPT_PROTO_RANKS_MAX);
+        SPOIL(kind, "heal_from", f.plan_ranks[0].heal_from = 2);
+        SPOIL(kind, "heal_from", f.plan_ranks[0].heal_from = 0); /* from itself */
+        SPOIL(kind, "checkpoint_slot", f.plan_ranks[0].checkpoint_slot = 2);
+    }
+    SPOIL(SERVER, "generation", f.plan.generation = 0);
+    SPOIL(SERVER, "phase", f.server.phase = (Dpt__ServerPhase)77);
+    SPOIL(SERVER, "grant_step", f.server.grant_step = -2);
+    SPOIL(TO_RANK, "generation", f.to_rank.generation = 6);
+    SPOIL(TO_RANK, "plan", f.to_rank.plan = NULL);
+    SPOIL(TO_RANK, "command", f.to_rank.command = (Dpt__RankCommand)9);
+    SPOIL(TO_RANK, "grant_step", f.to_rank.grant_step = -2);
+}
+
+/* Another version is let through as far as it takes to answer it. */
+static void test_other_version(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fill(&f);
+    f.agent.version = DPT_PROTO_VERSION + 1;
+    f.ranks[0].phase = (Dpt__RankPhase)99;
+    f.spec.min_nodes = 0;
+    takes(&f, AGENT);
+    f.server.version = DPT_PROTO_VERSION + 1;
+    f.server.phase = (Dpt__ServerPhase)99;
+    takes(&f, SERVER);
+}
+
+static void test_other_version_refused(void **state)
+{
+    (void)state;
+    SPOIL(AGENT, "software",
+          (f.agent.version = 2, f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES)));
+    SPOIL(AGENT, "node", (f.agent.version = 2, f.stamp.node = "a/b"));
+    SPOIL(SERVER, "text", (f.server.version = 2, f.server.text = "\001"));
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    assert_string_equal(dpt_message_rank_phase_name(DPT__RANK_PHASE__RANK_STANDBY), "STANDBY");
+    assert_string_equal(dpt_message_server_phase_name(DPT__SERVER_PHASE__SERVER_PREPARE),
+                        "PREPARE");
+    assert_string_equal(dpt_message_rank_command_name(DPT__RANK_COMMAND__COMMAND_GO), "GO");
+    assert_string_equal(dpt_message_rank_command_name((Dpt__RankCommand)99), "?");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good),          cmocka_unit_test(test_values_survive),
+        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_stamp),         cmocka_unit_test(test_agent_fields),
+        cmocka_unit_test(test_rank_fields),   cmocka_unit_test(test_plan_fields),
+        cmocka_unit_test(test_other_version), cmocka_unit_test(test_other_version_refused),
+        cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
