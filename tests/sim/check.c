@@ -79,7 +79,7 @@ void check_end(struct sim *sim)
             struct dpt_rdzv_run_view view = {0};
             if (sim->core != NULL && dpt_rdzv_runs(sim->core) > 0)
                 dpt_rdzv_run_view(sim->core, 0, &view);
-            if (sim->done_seen && view.phase == DPT_RDZV_WAITING && view.generation == 0)
+            if (sim->done_seen && view.phase == DPT_RDZV_WAITING)
                 continue; /* came after the end and waits for others, as it should */
             sim_fail(sim, "%s has not ended; server: %s generation %llu, step %lld of %lld (%s)",
                      m->id, sim->core == NULL ? "down" : dpt_rdzv_phase_name(view.phase),

@@ -255,8 +255,11 @@ static void write_log(struct sim *sim, const struct proc *proc)
     const struct machine *m = &sim->machines[proc->machine];
     int rank;
     /* A connection that breaks while a node is stopped for less than a lease gets it expelled
-       early: it may then finish a write in the moment until its agent has noticed. */
-    bool noticed = sim->now_ms > m->continued_ms + 50 || m->stopped_ms >= m->lease_ms;
+       early: it may then finish a write in the moment until its agent has noticed. One that is cut
+       off cannot know (docs/membership.md, "Who may write"). */
+    bool connected = m->conn != 0 && !m->partitioned;
+    bool noticed =
+        m->stopped_ms >= m->lease_ms || (connected && sim->now_ms > m->continued_ms + 50);
     if (m->was_stopped && noticed && sim->core != NULL && proc->group_number < sim->newest_went &&
         proc->group_life == sim->run_life &&
         !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation, proc->local, proc->spawn,
