@@ -28,9 +28,10 @@ void dpt_device_destroy(struct dpt_device **dev);
 /* The mathematics of this device (static storage). */
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
 
-/* Names the arithmetic of this device: kind, ISA level used, library versions ("cpu avx512
- * onednn-2.6.3"). Two nodes with the same fingerprint compute the same bits. Static storage of the
- * device. */
+/* Names the arithmetic of this device: kind, ISA level used, library versions and a hash of what
+ * some products come to
+ * ("cpu avx512 onednn-2.6.3 isa-e7 probe-5ae11ba5"). Two nodes with the same fingerprint compute
+ * the same bits. Static storage of the device. */
 const char *dpt_device_fingerprint(const struct dpt_device *dev);
 
 /* Device memory, aligned to 64 bytes, zeroed and touched. Owned by the caller, freed with

@@ -1,5 +1,6 @@
 /* The CPU device and its streams: memory, workspace, sticky errors. */
 #include "kernels/cpu/cells.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/stream.h"
 
@@ -170,8 +171,15 @@ enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *e
     dev->base.vtable = &cpu_vtable;
     dev->kernels = dpt_cpu_kernels_best();
     dpt_onednn_open(library, sizeof library);
-    snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "cpu %s %s", dev->kernels->name,
-             library);
+    uint32_t probe;
+    enum dpt_status status = dpt_cpu_probe(&dev->base, &probe, err);
+    if (status != DPT_OK) {
+        free(dev);
+        return status;
+    }
+    snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "cpu %s %s probe-%08x",
+             dev->kernels->name, library, probe);
+    atomic_store(&dev->base.bytes_peak, 0);
     *ret = &dev->base;
     return DPT_OK;
 }

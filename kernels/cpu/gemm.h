@@ -36,6 +36,10 @@ struct dpt_gemm {
 size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
 void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed);
 
+/* A hash of the bits that products come to on this machine; see probe.c. A few milliseconds. */
+DPT_MUST_USE enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash,
+                                           struct dpt_err *err);
+
 /* Runs (or, while the stream prepares, only prepares) a product. Errors stick to the stream. */
 void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
 

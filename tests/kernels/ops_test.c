@@ -131,6 +131,22 @@ static void test_bad_thread_counts(void **state)
     assert_null(dev);
 }
 
+/* The same machine, the same fingerprint; and it says what it should. */
+static void test_fingerprint(void **state)
+{
+    (void)state;
+    struct test_stream a = test_stream_open(1), b = test_stream_open(3);
+    const char *text = dpt_device_fingerprint(a.device);
+    assert_string_equal(text, dpt_device_fingerprint(b.device));
+    assert_int_equal(strncmp(text, "cpu ", 4), 0);
+    assert_non_null(strstr(text, dpt_cpu_kernels_best()->name));
+    assert_non_null(strstr(text, "onednn-"));
+    assert_non_null(strstr(text, "probe-"));
+    assert_true(strlen(text) < 120); /* not cut */
+    test_stream_close(&a);
+    test_stream_close(&b);
+}
+
 static void test_memory_is_zeroed_aligned_and_counted(void **state)
 {
     (void)state;
@@ -161,6 +177,7 @@ int main(void)
         cmocka_unit_test(test_exponential_and_logarithm),
         cmocka_unit_test(test_other_dtypes_are_refused),
         cmocka_unit_test(test_bad_thread_counts),
+        cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,61 @@
+/* What the library's products come to on this machine, as a few digits of the device's fingerprint.
+ *
+ * oneDNN sums a long k in blocks and chooses their size by the machine's caches as well as by its
+ * version and instruction set. Two nodes compute the same bits only if it chooses alike; rather
+ * than guess at its reasons, products of several k are run when the device is opened, and the bits
+ * of their results are hashed. */
+#include "base/hash.h"
+#include "kernels/cpu/gemm.h"
+
+#include <stdlib.h>
+
+/* A whole tile, and depths from one block of the library's to GPT-2's widest layers. */
+enum { ROWS = 128, COLUMNS = 192, DEPTH_MAX = 3072 };
+static const int64_t depths[] = {64, 256, 768, 1024, 1600, DEPTH_MAX};
+
+/* n numbers in [-1, 1) of full precision. */
+static void fill(float *x, int64_t n, uint32_t which)
+{
+    const struct dpt_rng_key key = {{which, 0}};
+    for (int64_t i = 0; i < n; i += 4) {
+        uint32_t words[4];
+        dpt_philox(key, (uint64_t)i, words);
+        for (int64_t k = 0; k < 4; k++)
+            x[i + k] = (float)(int32_t)words[k] * 0x1p-31f;
+    }
+}
+
+enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct dpt_err *err)
+{
+    const int64_t a_floats = ROWS * DEPTH_MAX, b_floats = DEPTH_MAX * COLUMNS;
+    float *a = calloc((size_t)(a_floats + b_floats + ROWS * COLUMNS), sizeof *a);
+    struct dpt_stream *stream = NULL;
+    uint64_t hash = 0;
+    enum dpt_status status = DPT_OK;
+    if (!a)
+        return dpt_fail(err, DPT_ENOMEM, "probe of the CPU device");
+    float *b = a + a_floats, *c = b + b_floats;
+    fill(a, a_floats, 1);
+    fill(b, b_floats, 2);
+    status = dpt_stream_create(dev, 1, &stream, err);
+    for (size_t i = 0; status == DPT_OK && i < sizeof depths / sizeof *depths; i++) {
+        const struct dpt_gemm g = {.m = ROWS,
+                                   .n = COLUMNS,
+                                   .k = depths[i],
+                                   .a = a,
+                                   .a_row = depths[i],
+                                   .a_col = 1,
+                                   .b = b,
+                                   .b_row = COLUMNS,
+                                   .b_col = 1,
+                                   .store = {.c = c, .ldc = COLUMNS}};
+        dpt_cpu_gemm(dpt_cpu_stream(stream), &g);
+        hash = hash * 31 + dpt_hash128(c, ROWS * COLUMNS * sizeof *c).lo;
+        status = dpt_stream_sync(stream, err);
+    }
+    dpt_stream_destroy(&stream);
+    free(a);
+    if (status == DPT_OK)
+        *ret_hash = (uint32_t)(hash ^ hash >> 32);
+    return status;
+}
