@@ -23,12 +23,7 @@ static void free_generation(struct generation *g)
 void rank_leave_generation(struct dpt_rank *r)
 {
     dpt_saver_cancel(r->saver);
-    struct dpt_err err;
-    enum dpt_status status = dpt_saver_wait(r->saver, &err);
-    if (status == DPT_EABORTED)
-        dpt_log(DPT_LOG_INFO, "checkpoint given up, since the world changes: %s", err.text);
-    else if (status != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", err.text);
+    rank_settle_saver(r);
     dpt_comm_thread_close(r->comm_thread);
     if (r->gen.number > 0)
         r->strategy->ops->end_generation(r->strategy);

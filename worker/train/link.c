@@ -80,6 +80,7 @@ static bool send_state(struct dpt_link *link)
     state.grant_step = r->grant_step;
     state.loss = r->loss;
     state.weights_hash = r->weights_hash;
+    state.busy = r->busy;
     state.soft_stop_seen = atomic_load(&link->any_generation) > r->generation;
     message.state = &state;
     message.fatal = r->fatal;
@@ -93,21 +94,25 @@ static bool send_state(struct dpt_link *link)
     return dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err) != DPT_EPEER;
 }
 
+/* A grant is for the generation in force: with a soft PREPARE that is the one which ends. */
+static uint64_t granted_generation(struct dpt_link *link, const Dpt__AgentToRank *m)
+{
+    if (m->command != DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
+        return m->generation;
+    (void)pthread_mutex_lock(&link->mutex);
+    uint64_t generation = link->report.generation;
+    (void)pthread_mutex_unlock(&link->mutex);
+    return generation;
+}
+
 static void take_frame(struct dpt_link *link, Dpt__AgentToRank *m)
 {
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->leaving, m->leaving != 0);
-    /* A soft PREPARE names the generation to come; what is granted until then is the running one's.
-     */
-    (void)pthread_mutex_lock(&link->mutex);
-    uint64_t granted = m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT
-                           ? link->report.generation
-                           : m->generation;
-    (void)pthread_mutex_unlock(&link->mutex);
     /* A reader looks at the generation first: it never sees a grant of one generation as the next
      * one's. */
     atomic_store(&link->grant_step, -1);
-    atomic_store(&link->grant_generation, granted);
+    atomic_store(&link->grant_generation, granted_generation(link, m));
     atomic_store(&link->grant_step, m->grant_step);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         raise_to(&link->hard_generation, m->generation);

@@ -31,6 +31,7 @@ struct dpt_rank_report {
     int64_t step_ms_median;
     char weights_hash[40];
     char text[DPT_PROTO_TEXT_BYTES];
+    bool busy; /* in work between steps that has no deadline */
     bool fatal;
     uint32_t exit_code;
 };

@@ -19,6 +19,7 @@ void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
     (void)pthread_mutex_lock(&r->report_mutex);
     struct dpt_rank_report *report = &r->report;
     report->phase = phase;
+    report->busy = false;
     report->generation = generation;
     report->step_applied = r->step;
     report->outcome_step = r->has_outcome ? r->outcome.step + 1 : -1;
@@ -62,6 +63,14 @@ void rank_publish_progress(struct dpt_rank *r)
     report->tokens_per_s =
         r->train_seconds > 0 ? (float)((double)r->tokens_trained / r->train_seconds) : 0;
     dpt_link_publish(r->link, report, false);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+void rank_publish_busy(struct dpt_rank *r, bool busy)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.busy = busy;
+    dpt_link_publish(r->link, &r->report, true);
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
 

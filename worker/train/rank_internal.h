@@ -117,6 +117,8 @@ DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */
 void rank_save_begin(struct dpt_rank *r);
+/* Waits until the saver is idle and logs how an attempt ended that failed. */
+void rank_settle_saver(struct dpt_rank *r);
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
                                                   struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
@@ -125,6 +127,7 @@ void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYT
 /* rank.c: changes the report under its lock and sends it. */
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
 void rank_publish_progress(struct dpt_rank *r);
+void rank_publish_busy(struct dpt_rank *r, bool busy);
 void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text);
 
 #endif

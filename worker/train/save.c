@@ -9,14 +9,21 @@ void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYT
     dpt_hash128_hex(dpt_weights_hash(r->tensors, r->n_tensors), ret_hex);
 }
 
+void rank_settle_saver(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    enum dpt_status status = dpt_saver_wait(r->saver, &err);
+    if (status == DPT_EABORTED)
+        dpt_log(DPT_LOG_INFO, "checkpoint given up, since the world changes: %s", err.text);
+    else if (status != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", err.text);
+}
+
 void rank_save_begin(struct dpt_rank *r)
 {
     if (r->gen.checkpoint_slot < 0)
         return;
-    struct dpt_err before;
-    enum dpt_status status = dpt_saver_wait(r->saver, &before);
-    if (status != DPT_OK && status != DPT_EABORTED)
-        dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", before.text);
+    rank_settle_saver(r);
     rank_compute_weights_hash(r, r->weights_hash);
     const struct dpt_checkpoint_spec spec = {
         .dir = r->config->checkpoint.dir,

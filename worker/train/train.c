@@ -115,8 +115,12 @@ static void save_if_due(struct dpt_rank *r)
                     (long long)r->step);
         return;
     }
-    if (due)
-        rank_save_begin(r);
+    if (!due)
+        return;
+    rank_publish_busy(r, true);
+    rank_save_begin(r);
+    rank_publish_busy(r, false);
+    r->last_step_ns = dpt_now_ns(); /* the pause for the save is not the next step's */
 }
 
 /* All nodes leave: what they hold is kept by a checkpoint, whole before anyone goes. */
@@ -162,10 +166,7 @@ static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
     char hash[DPT_HASH_HEX_BYTES];
     rank_compute_weights_hash(r, hash);
     if (r->config->checkpoint.dir[0] && r->gen.checkpoint_slot >= 0) {
-        struct dpt_err last;
-        enum dpt_status status = dpt_saver_wait(r->saver, &last);
-        if (status != DPT_OK)
-            dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", last.text);
+        rank_settle_saver(r);
         int64_t newest = -1;
         DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
         if (newest != r->step) {
@@ -223,6 +224,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
             return DPT_OK;
         }
     }
+    rank_publish_busy(r, true);
     enum dpt_status status = finish(r, err);
     if (status != DPT_OK)
         return broken_or_fatal(r, status, ret, err);

@@ -1,0 +1,435 @@
+/* The scripted agent. One thread, a poll loop over the ranks' sockets with a deadline on every
+ * wait. */
+#include "tests/worker/train/director.h"
+
+#include "base/clock.h"
+#include "rendezvous/proto/message.h"
+#include "worker/train/rank.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEADLINE_MS = 20000, LEASE_MS = 100000, HEARTBEAT_MS = 50 };
+
+struct member {
+    bool alive;
+    int fd, host, rank;
+    pthread_t thread;
+    struct dpt_rank_start start;
+    struct dpt_rank_options options;
+    struct dpt_config config;
+    int exit_code;
+    Dpt__RankToAgent *said;
+    Dpt__RankCommand last; /* command sent */
+};
+
+struct director {
+    struct dpt_config config;
+    struct member member[DIRECTOR_RANKS_MAX];
+    int n;
+    uint64_t generation;
+    int64_t best_step;
+    int64_t steps_lost;
+    int outcomes_handed;
+    uint8_t *frame;
+    int64_t beat_ms;
+};
+
+static void fail(const char *what)
+{
+    (void)fprintf(stderr, "director: %s\n", what);
+    abort();
+}
+
+/* Fails with what every rank said last. */
+static void fail_at(const struct director *d, const char *what)
+{
+    (void)fprintf(stderr, "director: generation %llu, best step %lld\n",
+                  (unsigned long long)d->generation, (long long)d->best_step);
+    for (int i = 0; i < d->n; i++) {
+        const struct member *m = &d->member[i];
+        if (m->alive && m->said)
+            (void)fprintf(
+                stderr, "  rank %d: %s of generation %llu, step %lld, failed generation %llu: %s\n",
+                i, dpt_message_rank_phase_name(m->said->state->phase),
+                (unsigned long long)m->said->state->generation,
+                (long long)m->said->state->step_applied,
+                (unsigned long long)m->said->state->failed_generation, m->said->state->text);
+    }
+    fail(what);
+}
+
+struct director *director_create(const struct dpt_config *config, const char *dir)
+{
+    struct director *d = calloc(1, sizeof *d);
+    d->frame = malloc(DPT_RANK_FRAME_BYTES_MAX);
+    d->config = *config;
+    d->best_step = -1;
+    (void)snprintf(d->config.log.dir, sizeof d->config.log.dir, "%s", dir);
+    (void)snprintf(d->config.checkpoint.dir, sizeof d->config.checkpoint.dir, "%s/checkpoints",
+                   dir);
+    return d;
+}
+
+static void *run_rank(void *arg)
+{
+    struct member *m = arg;
+    m->exit_code = dpt_rank_run(&m->options);
+    return NULL;
+}
+
+static void send_command(struct director *d, struct member *m, Dpt__RankCommand command,
+                         Dpt__Plan *plan)
+{
+    Dpt__AgentToRank message = DPT__AGENT_TO_RANK__INIT;
+    message.command = m->last = command;
+    message.generation = d->generation;
+    message.plan = plan;
+    message.lease_until_ms = dpt_now_ms() + LEASE_MS;
+    /* Every checkpoint that is asked for is granted. */
+    message.grant_step = m->said && m->said->state ? m->said->state->grant_step : -1;
+    message.prepare_ms = message.plan_ms = dpt_now_ms();
+    size_t bytes = 0;
+    struct dpt_err err;
+    if (dpt_message_encode(&message.base, d->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err) !=
+        DPT_OK)
+        fail(err.text);
+    enum dpt_status status = dpt_rank_link_send(m->fd, d->frame, bytes, &err);
+    if (status != DPT_OK && status != DPT_EPEER)
+        fail("a command could not be sent");
+}
+
+/* An agent repeats itself with every heartbeat. */
+static void heartbeat(struct director *d)
+{
+    if (dpt_now_ms() - d->beat_ms < HEARTBEAT_MS)
+        return;
+    d->beat_ms = dpt_now_ms();
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive && d->generation > 0)
+            send_command(d, &d->member[i], d->member[i].last, NULL);
+}
+
+/* Takes what the ranks say for at most wait_ms; grants checkpoints. */
+static void listen_once(struct director *d, int wait_ms)
+{
+    heartbeat(d);
+    struct pollfd fds[DIRECTOR_RANKS_MAX];
+    for (int i = 0; i < d->n; i++)
+        fds[i] = (struct pollfd){.fd = d->member[i].alive ? d->member[i].fd : -1, .events = POLLIN};
+    if (poll(fds, (nfds_t)d->n, wait_ms) <= 0)
+        return;
+    for (int i = 0; i < d->n; i++) {
+        struct member *m = &d->member[i];
+        size_t bytes = 0;
+        struct dpt_err err;
+        if (fds[i].revents == 0 || dpt_rank_link_recv(m->fd, 0, d->frame, &bytes, &err) != DPT_OK)
+            continue;
+        Dpt__RankToAgent *said = NULL;
+        if (dpt_message_decode_rank_to_agent(d->frame, bytes, &said, &err) != DPT_OK)
+            fail(err.text);
+        bool asks = said->state->grant_step >= 0 &&
+                    (!m->said || m->said->state->grant_step != said->state->grant_step);
+        dpt_message_free_rank_to_agent(&m->said);
+        m->said = said;
+        if (said->state->step_applied > d->best_step)
+            d->best_step = said->state->step_applied;
+        if (asks)
+            send_command(d, m, m->last, NULL);
+    }
+}
+
+static bool in_phase(const struct director *d, const struct member *m, Dpt__RankPhase phase)
+{
+    return m->said && m->said->state->phase == phase &&
+           (phase == DPT__RANK_PHASE__RANK_STANDBY || m->said->state->generation == d->generation);
+}
+
+static bool broken(const struct director *d, const struct member *m)
+{
+    return m->said && m->said->state->failed_generation == d->generation;
+}
+
+/* Waits until all living ranks are in the phase; false: a communicator broke. */
+static bool await_phase(struct director *d, Dpt__RankPhase phase)
+{
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    for (;;) {
+        int missing = 0;
+        for (int i = 0; i < d->n; i++) {
+            if (!d->member[i].alive)
+                continue;
+            if (d->member[i].said && d->member[i].said->fatal)
+                fail(d->member[i].said->state->text);
+            missing += !in_phase(d, &d->member[i], phase);
+            if (phase != DPT__RANK_PHASE__RANK_QUIESCED && broken(d, &d->member[i]))
+                return false;
+        }
+        if (missing == 0)
+            return true;
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "a rank did not reach its phase in time");
+        listen_once(d, 100);
+    }
+}
+
+int director_start(struct director *d, int host)
+{
+    if (d->n == DIRECTOR_RANKS_MAX)
+        fail("too many ranks");
+    int handle = d->n++;
+    struct member *m = &d->member[handle];
+    struct dpt_err err;
+    int fds[2];
+    if (dpt_rank_link_pair(fds, &err) != DPT_OK)
+        fail(err.text);
+    m->fd = fds[0];
+    m->host = host;
+    m->alive = true;
+    m->config = d->config;
+    m->start = (struct dpt_rank_start){
+        .local_rank = handle, .ranks = 1, .spawn = 1, .threads = 1, .address = "127.0.0.1"};
+    m->options =
+        (struct dpt_rank_options){.start = &m->start, .config = &m->config, .link_fd = fds[1]};
+    if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
+        fail("no thread");
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    while (!in_phase(d, m, DPT__RANK_PHASE__RANK_STANDBY)) {
+        if (m->said && m->said->fatal)
+            break;
+        if (dpt_now_ms() > deadline)
+            fail("a rank did not stand by in time");
+        listen_once(d, 100);
+    }
+    return handle;
+}
+
+void director_kill(struct director *d, int handle)
+{
+    struct member *m = &d->member[handle];
+    if (!m->alive)
+        return;
+    m->alive = false;
+    (void)close(m->fd);
+    (void)pthread_join(m->thread, NULL);
+    dpt_message_free_rank_to_agent(&m->said);
+}
+
+void director_destroy(struct director **director)
+{
+    struct director *d = *director;
+    for (int i = 0; i < d->n; i++)
+        director_kill(d, i);
+    free(d->frame);
+    free(d);
+    *director = NULL;
+}
+
+static void tell_all(struct director *d, Dpt__RankCommand command)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive)
+            send_command(d, &d->member[i], command, NULL);
+}
+
+void director_prepare(struct director *d, bool soft)
+{
+    d->generation++;
+    tell_all(d,
+             soft ? DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT : DPT__RANK_COMMAND__COMMAND_PREPARE);
+    if (!await_phase(d, DPT__RANK_PHASE__RANK_QUIESCED))
+        fail("quiescing cannot break");
+}
+
+/* The state from which the generation goes on: the furthest, healed or handed over to the others.
+ */
+struct source {
+    int64_t step;
+    int holder; /* handle; -1: nobody has state */
+};
+
+static struct source find_source(const struct director *d)
+{
+    struct source s = {-1, -1};
+    for (int i = 0; i < d->n; i++) {
+        const struct member *m = &d->member[i];
+        if (m->alive && m->said->state->step_applied > s.step)
+            s = (struct source){m->said->state->step_applied, i};
+    }
+    return s;
+}
+
+static int64_t newest_checkpoint(const struct director *d)
+{
+    int64_t step = -1;
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive && d->member[i].said->state->checkpoint_step > step)
+            step = d->member[i].said->state->checkpoint_step;
+    return step;
+}
+
+static void send_plan(struct director *d, Dpt__RankCommand command)
+{
+    struct source source = find_source(d);
+    int64_t checkpoint = source.holder < 0 ? newest_checkpoint(d) : -1;
+    int64_t resume = source.holder >= 0 ? source.step : checkpoint >= 0 ? checkpoint : 0;
+    Dpt__PlanRank ranks[DIRECTOR_RANKS_MAX], *list[DIRECTOR_RANKS_MAX];
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {(uint8_t)d->generation, 7};
+    Dpt__Plan plan = DPT__PLAN__INIT;
+    int world = 0, hosts = 0;
+    for (int host = 0; host < DIRECTOR_RANKS_MAX; host++) { /* positions are host by host */
+        int before = world;
+        for (int i = 0; i < d->n; i++) {
+            struct member *m = &d->member[i];
+            if (!m->alive || m->host != host)
+                continue;
+            m->rank = world;
+            ranks[world] = (Dpt__PlanRank)DPT__PLAN_RANK__INIT;
+            ranks[world].rank = ranks[world].position = (uint32_t)world;
+            ranks[world].host = (uint32_t)hosts;
+            ranks[world].shm_addr = m->said->state->shm_addr;
+            ranks[world].tcp_addr = m->said->state->tcp_addr;
+            ranks[world].heal_from = -1;
+            ranks[world].writes_log = world == 0;
+            ranks[world].checkpoint_slot = world;
+            list[world] = &ranks[world];
+            world++;
+        }
+        hosts += world > before;
+    }
+    if (source.holder >= 0) {
+        const Dpt__RankState *holder = d->member[source.holder].said->state;
+        plan.outcome = holder->outcome;
+        bool handed = false;
+        for (int i = 0; i < d->n; i++) {
+            const struct member *m = &d->member[i];
+            if (!m->alive || m->said->state->step_applied == resume)
+                continue;
+            if (m->said->state->step_applied == resume - 1 && holder->outcome_step == resume &&
+                holder->outcome.len > 0)
+                handed = true;
+            else
+                ranks[m->rank].heal_from = d->member[source.holder].rank;
+        }
+        d->outcomes_handed += handed;
+    }
+    char digest[64];
+    (void)snprintf(digest, sizeof digest, "plan-%llu", (unsigned long long)d->generation);
+    plan.generation = d->generation;
+    plan.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
+    plan.world_size = (uint32_t)world;
+    plan.n_nodes = (uint32_t)world;
+    plan.n_hosts = (uint32_t)hosts;
+    plan.n_ranks = (size_t)world;
+    plan.ranks = list;
+    plan.digest = digest;
+    plan.resume_step = resume;
+    plan.load_checkpoint = checkpoint;
+    plan.checkpoint_writers = (uint32_t)world;
+    plan.cause = (char *)"the test says so";
+    plan.cause_kind = (char *)"start";
+    plan.steps_done_before = d->best_step > 0 ? d->best_step : 0;
+    if (plan.steps_done_before - resume > d->steps_lost)
+        d->steps_lost = plan.steps_done_before - resume;
+    for (int i = 0; i < d->n; i++) {
+        struct member *m = &d->member[i];
+        if (!m->alive)
+            continue;
+        for (int r = 0; r < world; r++)
+            ranks[r].local_rank = r == m->rank ? m->start.local_rank : -1;
+        send_command(d, m, command, &plan);
+    }
+}
+
+void director_plan(struct director *d)
+{
+    send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
+}
+
+bool director_form(struct director *d, bool soft)
+{
+    director_prepare(d, soft);
+    send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
+    if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
+        return false;
+    tell_all(d, DPT__RANK_COMMAND__COMMAND_GO);
+    return true;
+}
+
+static bool all_finished(const struct director *d)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive && !in_phase(d, &d->member[i], DPT__RANK_PHASE__RANK_FINISHED))
+            return false;
+    return true;
+}
+
+static bool any_broken(const struct director *d)
+{
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive && broken(d, &d->member[i]))
+            return true;
+    return false;
+}
+
+void director_await_step(struct director *d, int64_t step)
+{
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    while (d->best_step < step && !all_finished(d)) {
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "no progress");
+        listen_once(d, 100);
+    }
+}
+
+const char *director_finish(struct director *d)
+{
+    static char hash[64];
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    while (!all_finished(d)) {
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "the run did not finish");
+        if (any_broken(d))
+            (void)director_form(d, false);
+        listen_once(d, 100);
+    }
+    hash[0] = '\0';
+    for (int i = 0; i < d->n; i++) {
+        const struct member *m = &d->member[i];
+        if (!m->alive)
+            continue;
+        if (hash[0] && strcmp(hash, m->said->state->weights_hash) != 0)
+            fail("two ranks end with different weights");
+        (void)snprintf(hash, sizeof hash, "%s", m->said->state->weights_hash);
+    }
+    tell_all(d, DPT__RANK_COMMAND__COMMAND_EXIT);
+    return hash;
+}
+
+int64_t director_step(const struct director *d, int handle)
+{
+    return d->member[handle].said ? d->member[handle].said->state->step_applied : -1;
+}
+
+int64_t director_steps_lost(const struct director *d)
+{
+    return d->steps_lost;
+}
+
+bool director_fatal(const struct director *d, int handle, const char **ret_text)
+{
+    const struct member *m = &d->member[handle];
+    if (!m->said || !m->said->fatal)
+        return false;
+    *ret_text = m->said->state->text;
+    return true;
+}
+
+int director_outcomes_handed(const struct director *d)
+{
+    return d->outcomes_handed;
+}

@@ -1,0 +1,53 @@
+/* Ranks as threads under a scripted agent: a test says who lives, who dies and when the world
+ * re-forms; everything below the agent (link, formation, communicator, steps, checkpoints) is the
+ * real thing. */
+#ifndef DPT_TESTS_WORKER_TRAIN_DIRECTOR_H
+#define DPT_TESTS_WORKER_TRAIN_DIRECTOR_H
+
+#include "base/config.h"
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DIRECTOR_RANKS_MAX = 8 };
+
+struct director;
+
+/* `dir` gets log/ and checkpoints/ under it; config is copied. */
+struct director *director_create(const struct dpt_config *config, const char *dir);
+
+/* Ends every rank and joins. */
+void director_destroy(struct director **director);
+
+/* Starts a rank thread and waits until it stands by; returns its handle. */
+int director_start(struct director *d, int host);
+
+/* The rank loses its agent: for its peers it is dead. Waits until its thread has ended. */
+void director_kill(struct director *d, int handle);
+
+/* One whole formation of the ranks alive: PREPARE (soft or hard), reports, PLAN, GO. Returns false
+ * when a rank reported a broken communicator meanwhile. Survivors keep their order. */
+bool director_form(struct director *d, bool soft);
+
+/* Only the first half, PREPARE(hard) until all have reported: for what dies while forming. */
+void director_prepare(struct director *d, bool soft);
+/* Sends the plan, does not wait. */
+void director_plan(struct director *d);
+
+/* Waits until some rank has applied `step` steps, or all are finished. */
+void director_await_step(struct director *d, int64_t step);
+
+/* Waits until every living rank is finished (re-forming hard whenever a generation broke); returns
+ * the common weights hash (static). */
+const char *director_finish(struct director *d);
+
+int64_t director_step(const struct director *d, int handle);
+/* Highest number of steps lost said by plans so far. */
+int64_t director_steps_lost(const struct director *d);
+bool director_fatal(const struct director *d, int handle, const char **ret_text);
+/* Generations in which a survivor was handed the outcome of a step that it had not seen committed.
+ */
+int director_outcomes_handed(const struct director *d);
+
+#endif
