@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-enum { VICTIM = 1, SIZE = 3, CALLS_MAX = 40 };
+enum { VICTIM = 1, SIZE = 3, CALLS_MAX = 24 };
 
 struct plan {
     enum dpt_sim_fault fault;
