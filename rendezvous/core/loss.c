@@ -144,12 +144,19 @@ static int64_t stall_limit_ms(const struct run *run)
         return run->timing.busy_ms;
     if (run->phase != DPT_RDZV_RUNNING && !soft)
         return INT64_MAX;
+    bool computes = false, busy = false;
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
         const struct place *place = &run->plan.places[i];
-        if (place->node != NULL && place->node->ranks[place->local_rank].spawn == place->spawn &&
-            place->node->ranks[place->local_rank].busy)
-            return run->timing.busy_ms;
+        if (place->node == NULL || place->node->ranks[place->local_rank].spawn != place->spawn)
+            continue;
+        const struct rank *rank = &place->node->ranks[place->local_rank];
+        computes = computes || rank->phase == DPT__RANK_PHASE__RANK_RUNNING;
+        busy = busy || rank->busy;
     }
+    if (busy)
+        return run->timing.busy_ms;
+    if (soft && !computes)
+        return run->timing.quiesce_ms; /* a joiner that does not answer */
     int64_t median_ms = run->step_ms_median;
     int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
     if (median_ms == 0)

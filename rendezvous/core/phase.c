@@ -285,12 +285,14 @@ static bool all_finished(const struct run *run)
     return any;
 }
 
+/* Those who were asked, or are dead by now; at a step boundary also those who have become ready
+ * since, for they answer at once and may be the heirs of one who leaves. */
 static bool all_reported(const struct run *run)
 {
     for (size_t i = 0; i < run->n_nodes; i++)
         for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
             const struct rank *rank = &run->nodes[i]->ranks[k];
-            if (rank->asked == run->generation && dpt_rdzv_rank_is_alive(rank) &&
+            if ((rank->asked == run->generation || run->soft) && dpt_rdzv_rank_is_alive(rank) &&
                 !dpt_rdzv_has_quiesced(run, rank))
                 return false;
         }

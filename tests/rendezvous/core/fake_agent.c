@@ -1,0 +1,219 @@
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS_MAX = 32 };
+
+void stage_open(struct stage *stage)
+{
+    memset(stage, 0, sizeof *stage);
+    struct dpt_rdzv_options options = {.epoch = 77, .seed = 5, .now_ms = 0};
+    struct dpt_err err;
+    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    stage->now_ms = 100000;
+    stage_tick(stage, 0);
+}
+
+void stage_close(struct stage *stage)
+{
+    for (size_t i = 0; i < stage->n_fakes; i++)
+        fake_fini(stage->fakes[i]);
+    dpt_rdzv_destroy(&stage->core);
+    assert_null(stage->core);
+}
+
+static void keep_plan(struct fake *fake, const Dpt__Plan *plan)
+{
+    size_t bytes = dpt__plan__get_packed_size(plan);
+    uint8_t *packed = malloc(bytes);
+    assert_non_null(packed);
+    (void)dpt__plan__pack(plan, packed);
+    if (fake->plan != NULL)
+        dpt__plan__free_unpacked(fake->plan, NULL);
+    fake->plan = dpt__plan__unpack(NULL, bytes, packed);
+    free(packed);
+}
+
+static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
+{
+    for (size_t i = 0; i < stage->n_fakes; i++) {
+        struct fake *fake = stage->fakes[i];
+        if (fake->conn != send->conn)
+            continue;
+        const Dpt__ServerState *message = send->message;
+        assert_string_equal(message->stamp->node, fake->id);
+        fake->told = true;
+        fake->phase = message->phase;
+        fake->soft = message->soft;
+        fake->has_spec = message->spec != NULL;
+        fake->generation = message->stamp->generation;
+        fake->counter_seen = message->counter_seen;
+        fake->grant_step = message->grant_step;
+        if (message->counter_seen > 0)
+            fake->epoch = message->stamp->epoch;
+        (void)snprintf(fake->text, sizeof fake->text, "%s", message->text);
+        if (message->plan != NULL)
+            keep_plan(fake, message->plan);
+    }
+}
+
+void stage_step(struct stage *stage, struct dpt_rdzv_event event)
+{
+    struct dpt_rdzv_output output;
+    struct dpt_err err;
+    event.now_ms = stage->now_ms;
+    for (size_t i = 0; i < stage->n_fakes; i++)
+        stage->fakes[i]->told = false;
+    assert_int_equal(dpt_rdzv_step(stage->core, &event, &output, &err), DPT_OK);
+    for (size_t i = 0; i < output.n_sends; i++)
+        deliver(stage, &output.sends[i]);
+    for (size_t i = 0; i < output.n_records; i++)
+        stage->records[output.records[i].kind]++;
+    stage->n_sends = output.n_sends;
+    stage->deadline_ms = output.deadline_ms;
+    assert_true(stage->deadline_ms > stage->now_ms);
+    stage->view = (struct dpt_rdzv_run_view){0};
+    if (dpt_rdzv_runs(stage->core) > 0)
+        dpt_rdzv_run_view(stage->core, 0, &stage->view);
+}
+
+void stage_tick(struct stage *stage, int64_t after_ms)
+{
+    stage->now_ms += after_ms;
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK});
+}
+
+void stage_pass(struct stage *stage, int64_t ms)
+{
+    stage_pass_speaking(stage, NULL, 0, ms);
+}
+
+void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t n, int64_t ms)
+{
+    int64_t until_ms = stage->now_ms + ms;
+    while (stage->now_ms < until_ms) {
+        int64_t left_ms = until_ms - stage->now_ms, next_ms = stage->deadline_ms - stage->now_ms;
+        stage_tick(stage, next_ms < left_ms ? next_ms : left_ms);
+        for (size_t i = 0; i < n; i++)
+            fake_say(fakes[i], stage);
+    }
+}
+
+void fake_init(struct fake *fake, struct stage *stage, const char *id)
+{
+    memset(fake, 0, sizeof *fake);
+    (void)snprintf(fake->id, sizeof fake->id, "%s", id);
+    fake->conn = 1000 + stage->n_fakes;
+    dpt__stamp__init(&fake->stamp);
+    fake->stamp.run = "demo";
+    fake->stamp.node = fake->id;
+    fake->stamp.incarnation = 1;
+    dpt__run_spec__init(&fake->spec);
+    fake->spec.min_nodes = 1;
+    fake->spec.max_nodes = 4;
+    fake->spec.timeout_ms = 5000;
+    fake->spec.max_restarts = 100;
+    fake->spec.max_world = 16;
+    fake->spec.config_digest = "digest";
+    fake->spec.config_yaml = "run: demo\n";
+    fake->spec.user = "alice";
+    dpt__agent_state__init(&fake->state);
+    fake->state.version = DPT_PROTO_VERSION;
+    fake->state.software = "dpt test";
+    fake->state.stamp = &fake->stamp;
+    fake->state.spec = &fake->spec;
+    fake->state.fingerprint = "cpu";
+    fake->state.host = fake->id; /* a host of its own */
+    fake->state.log_dir_id = "logs";
+    fake->state.checkpoint_dir_id = "checkpoints";
+    fake->state.data_digest = "data";
+    fake->state.ranks = fake->rank_list;
+    fake->state.n_ranks = 1;
+    for (uint32_t i = 0; i < FAKE_RANKS; i++) {
+        Dpt__RankState *rank = &fake->ranks[i];
+        dpt__rank_state__init(rank);
+        fake->rank_list[i] = rank;
+        rank->local_rank = i;
+        rank->spawn = 1;
+        rank->phase = DPT__RANK_PHASE__RANK_STANDBY;
+        rank->shm_addr = "shm";
+        rank->tcp_addr = "10.0.0.1:1";
+        rank->step_applied = rank->outcome_step = rank->checkpoint_step = rank->grant_step = -1;
+        rank->suspect = -1;
+    }
+    stage->fakes[stage->n_fakes++] = fake;
+}
+
+void fake_fini(struct fake *fake)
+{
+    if (fake->plan != NULL)
+        dpt__plan__free_unpacked(fake->plan, NULL);
+    fake->plan = NULL;
+}
+
+void fake_say(struct fake *fake, struct stage *stage)
+{
+    fake->state.counter = ++fake->counter;
+    fake->stamp.epoch = fake->epoch;
+    fake->stamp.generation = fake->epoch != 0 ? fake->generation : 0;
+    if (fake->plan != NULL && fake->plan->generation == fake->generation) {
+        fake->state.plan_digest = fake->plan->digest;
+        fake->state.plan_world = fake->plan->world_size;
+    }
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
+                                              .conn = fake->conn,
+                                              .message = &fake->state});
+}
+
+void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation)
+{
+    for (size_t i = 0; i < fake->state.n_ranks; i++) {
+        if (fake->ranks[i].phase == DPT__RANK_PHASE__RANK_DEAD)
+            continue;
+        fake->ranks[i].phase = phase;
+        fake->ranks[i].generation = generation;
+    }
+}
+
+const Dpt__PlanRank *fake_place(const struct fake *fake)
+{
+    for (size_t i = 0; fake->plan != NULL && i < fake->plan->n_ranks; i++)
+        if (fake->plan->ranks[i]->local_rank == 0)
+            return fake->plan->ranks[i];
+    return NULL;
+}
+
+static void obey(struct fake *fake)
+{
+    if (fake->phase == DPT__SERVER_PHASE__SERVER_PREPARE)
+        fake_phase(fake, DPT__RANK_PHASE__RANK_QUIESCED, fake->generation);
+    if (fake->phase == DPT__SERVER_PHASE__SERVER_PLAN) {
+        fake_phase(fake, DPT__RANK_PHASE__RANK_READY, fake->generation);
+        for (size_t i = 0; i < fake->state.n_ranks; i++) {
+            fake->ranks[i].step_applied = fake->plan->resume_step;
+            fake->ranks[i].outcome_step = -1;
+            fake->ranks[i].outcome.len = 0;
+        }
+    }
+    if (fake->phase == DPT__SERVER_PHASE__SERVER_RUNNING &&
+        fake->ranks[0].phase == DPT__RANK_PHASE__RANK_READY)
+        fake_phase(fake, DPT__RANK_PHASE__RANK_RUNNING, fake->generation);
+}
+
+void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n)
+{
+    for (int round = 0; round < ROUNDS_MAX; round++)
+        for (size_t i = 0; i < n; i++) {
+            obey(fakes[i]);
+            fake_say(fakes[i], stage);
+        }
+}

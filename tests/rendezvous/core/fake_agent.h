@@ -1,0 +1,60 @@
+/* Agents that say what a test wants, to drive the server's machine by hand; what each was told last
+ * is kept. */
+#ifndef DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
+#define DPT_TESTS_RENDEZVOUS_CORE_FAKE_AGENT_H
+
+#include "rendezvous/core/core.h"
+#include "rendezvous/core/timing.h"
+
+enum { FAKES_MAX = 16, FAKE_RANKS = 2 };
+
+struct fake {
+    char id[DPT_PROTO_NAME_BYTES];
+    uint64_t conn, counter, epoch;
+    Dpt__Stamp stamp;
+    Dpt__RunSpec spec;
+    Dpt__RankState ranks[FAKE_RANKS];
+    Dpt__RankState *rank_list[FAKE_RANKS];
+    Dpt__AgentState state;
+    char plan_digest[DPT_PROTO_DIGEST_BYTES];
+    /* told last; plan is kept when a message brought one */
+    bool told;
+    Dpt__ServerPhase phase;
+    bool soft, has_spec;
+    uint64_t generation, counter_seen;
+    int64_t grant_step;
+    char text[DPT_PROTO_TEXT_BYTES];
+    Dpt__Plan *plan; /* owned */
+};
+
+struct stage {
+    struct dpt_rdzv *core;
+    int64_t now_ms, deadline_ms;
+    struct fake *fakes[FAKES_MAX];
+    size_t n_fakes, n_sends;
+    struct dpt_rdzv_run_view view; /* of run 0 after the last step; zeroed when there is none */
+    unsigned records[DPT_RDZV_RECORD_COUNT];
+};
+
+/* A server that has been up for long, so that no last call waits for nodes of an earlier one. */
+void stage_open(struct stage *stage);
+void stage_close(struct stage *stage);
+void stage_step(struct stage *stage, struct dpt_rdzv_event event);
+void stage_tick(struct stage *stage, int64_t after_ms);
+/* Ticks as often as asked for, while nobody speaks. */
+void stage_pass(struct stage *stage, int64_t ms);
+/* Ticks as often as asked for, with every fake of the list speaking each heartbeat. */
+void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t n, int64_t ms);
+
+/* min 1, max 4 nodes, 5 s, one rank in STANDBY. */
+void fake_init(struct fake *fake, struct stage *stage, const char *id);
+void fake_fini(struct fake *fake);
+void fake_say(struct fake *fake, struct stage *stage);
+void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
+
+/* Speaks, and does what a rank would: quiesces, builds, runs; until nothing changes. */
+void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
+/* Its rank in its newest plan; -1: none. */
+const Dpt__PlanRank *fake_place(const struct fake *fake);
+
+#endif

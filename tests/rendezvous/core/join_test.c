@@ -1,0 +1,315 @@
+/* Who may join, who is told what, when the first generation is formed, and how a run ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PHASE(name) DPT__SERVER_PHASE__SERVER_##name
+
+static struct fake a, b, late, old;
+
+static int setup(void **state)
+{
+    static struct stage stage;
+    stage_open(&stage);
+    *state = &stage;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    stage_close(*state);
+    return 0;
+}
+
+static void refused(struct stage *stage, struct fake *fake, const char *why)
+{
+    fake_say(fake, stage);
+    assert_true(fake->told);
+    assert_int_equal(fake->phase, PHASE(REFUSED));
+    assert_int_equal(fake->counter_seen, 0);
+    if (strstr(fake->text, why) == NULL)
+        fail_msg("wanted '%s' in: %s", why, fake->text);
+}
+
+static void test_refusals(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    fake_say(&a, stage);
+    assert_int_equal(a.phase, PHASE(SETTLING));
+    b.state.version = DPT_PROTO_VERSION + 1;
+    refused(stage, &b, "protocol");
+    b.state.version = DPT_PROTO_VERSION;
+    b.spec.user = "bob";
+    refused(stage, &b, "belongs to user 'alice'");
+    b.spec.user = "alice";
+    b.spec.config_digest = "other";
+    refused(stage, &b, "config differs");
+    assert_true(b.has_spec); /* so that the agent can name the keys */
+    b.spec.config_digest = "digest";
+    b.state.fingerprint = "gpu";
+    refused(stage, &b, "other bits");
+    b.state.fingerprint = "cpu";
+    b.state.data_digest = "else";
+    refused(stage, &b, "training data");
+    assert_int_equal(stage->view.nodes, 1);
+    b.state.data_digest = "data";
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(SETTLING));
+    assert_int_equal(stage->view.nodes, 2);
+}
+
+/* Under `fast` agents give no fingerprint, and nothing is compared. */
+static void test_fingerprint_empty(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    b.state.fingerprint = "";
+    fake_say(&a, stage);
+    fake_say(&b, stage);
+    assert_int_equal(stage->view.nodes, 2);
+}
+
+static void test_config_question(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    a.state.spec = NULL;
+    a.state.n_ranks = 0;
+    fake_say(&a, stage);
+    assert_int_equal(a.phase, PHASE(WAITING));
+    assert_false(a.has_spec); /* none here: the demo config */
+    assert_int_equal(dpt_rdzv_runs(stage->core), 0);
+    fake_init(&b, stage, "b");
+    fake_say(&b, stage);
+    fake_say(&a, stage);
+    assert_true(a.has_spec);
+    assert_int_equal(stage->view.nodes, 1);
+}
+
+static void test_last_call(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    struct fake *all[] = {&a};
+    fake_phase(&a, DPT__RANK_PHASE__RANK_STARTING, 0);
+    fake_say(&a, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_WAITING); /* its rank cannot be asked yet */
+    fake_phase(&a, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&a, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_SETTLING);
+    stage_pass_speaking(stage, all, 1, 900);
+    assert_int_equal(stage->view.phase, DPT_RDZV_SETTLING);
+    stage_pass_speaking(stage, all, 1, 200);
+    assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(a.generation, 1);
+    assert_false(a.soft);
+}
+
+static void test_full_is_formed_at_once(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    a.spec.min_nodes = a.spec.max_nodes = b.spec.min_nodes = b.spec.max_nodes = 2;
+    fake_say(&a, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_WAITING);
+    fake_say(&b, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
+}
+
+/* A server that was just started does not know what an earlier one formed. */
+static void test_young_server_waits(void **state)
+{
+    struct stage *stage = *state;
+    dpt_rdzv_destroy(&stage->core);
+    struct dpt_rdzv_options options = {.epoch = 78, .seed = 5, .now_ms = stage->now_ms};
+    struct dpt_err err;
+    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    fake_init(&a, stage, "a");
+    struct fake *all[] = {&a};
+    fake_say(&a, stage);
+    stage_pass_speaking(stage, all, 1, 4400);
+    assert_int_equal(stage->view.phase, DPT_RDZV_SETTLING);
+    stage_pass_speaking(stage, all, 1, 200);
+    assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
+}
+
+static void test_stale_changes_nothing(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    struct fake *all[] = {&a};
+    fake_say(&a, stage);
+    stage_pass_speaking(stage, all, 1, 1100);
+    fakes_settle(stage, all, 1);
+    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
+    uint64_t counter = a.counter;
+    a.counter = 2; /* an old one comes again: it says the rank is dead */
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&a, stage);
+    assert_int_equal(stage->n_sends, 0);
+    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
+    a.counter = counter;
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_RUNNING;
+    fake_say(&a, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
+}
+
+static void test_incarnations(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    struct fake *all[] = {&a, &b};
+    fake_say(&a, stage);
+    fake_say(&b, stage);
+    stage_pass_speaking(stage, all, 2, 1100);
+    fakes_settle(stage, all, 2);
+    assert_int_equal(stage->view.world_size, 2);
+    old = b; /* what it was, speaking on the old connection */
+    old.plan = NULL;
+    old.state.stamp = &old.stamp;
+    /* The node comes back as a new incarnation: the old one's ranks are lost. */
+    b.stamp.incarnation = 2;
+    b.conn = 2000;
+    b.counter = b.epoch = b.generation = 0;
+    fake_phase(&b, DPT__RANK_PHASE__RANK_STARTING, 0);
+    fake_say(&b, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_PREPARING);
+    assert_string_equal(stage->view.cause_kind, "node_lost");
+    stage->fakes[stage->n_fakes++] = &old;
+    fake_say(&old, stage);
+    assert_int_equal(old.phase, PHASE(EXPELLED));
+    assert_int_equal(stage->view.nodes, 2);
+}
+
+/* An incarnation of which this very server has forgotten all but that it spoke to it. */
+static void test_unknown_of_this_epoch(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    a.epoch = 77;
+    a.generation = 4;
+    fake_say(&a, stage);
+    assert_int_equal(a.phase, PHASE(EXPELLED));
+    assert_int_equal(dpt_rdzv_runs(stage->core), 0);
+}
+
+static void test_done(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    struct fake *all[] = {&a, &b};
+    fake_say(&a, stage);
+    fake_say(&b, stage);
+    stage_pass_speaking(stage, all, 2, 1100);
+    fakes_settle(stage, all, 2);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, a.generation);
+    fake_say(&a, stage);
+    assert_int_equal(stage->view.phase, DPT_RDZV_DRAINING);
+    assert_int_equal(a.phase, PHASE(DRAINING)); /* nobody exits yet */
+    fake_phase(&b, DPT__RANK_PHASE__RANK_FINISHED, b.generation);
+    fake_say(&b, stage);
+    assert_int_equal(a.phase, PHASE(DONE));
+    assert_int_equal(b.phase, PHASE(DONE));
+    fake_init(&late, stage, "late");
+    fake_say(&late, stage);
+    assert_int_equal(late.phase, PHASE(DONE));
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass(stage, 1000);
+    assert_int_equal(dpt_rdzv_runs(stage->core), 0);
+    assert_int_equal(stage->records[DPT_RDZV_RECORD_END], 1);
+    assert_int_equal(stage->records[DPT_RDZV_RECORD_FORGET], 1);
+    fake_say(&b, stage); /* had been away: hears the end all the same */
+    assert_int_equal(b.phase, PHASE(DONE));
+    fake_say(&late, stage); /* a stranger: the name is free, a new run begins */
+    assert_int_equal(late.phase, PHASE(SETTLING));
+}
+
+static void test_two_runs(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "a"); /* the same node id in another run is another node */
+    b.stamp.run = "second";
+    b.spec.config_digest = "other";
+    b.spec.user = "bob";
+    struct fake *all[] = {&a, &b};
+    fake_say(&a, stage);
+    fake_say(&b, stage);
+    assert_int_equal(dpt_rdzv_runs(stage->core), 2);
+    stage_pass_speaking(stage, all, 2, 1100);
+    fakes_settle(stage, all, 2);
+    for (size_t i = 0; i < 2; i++) {
+        struct dpt_rdzv_run_view view;
+        dpt_rdzv_run_view(stage->core, i, &view);
+        assert_int_equal(view.phase, DPT_RDZV_RUNNING);
+        assert_int_equal(view.world_size, 1);
+    }
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: bad data";
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(FAILED));
+    fake_say(&a, stage);
+    assert_int_equal(a.phase, PHASE(RUNNING));
+}
+
+static void test_runs_are_bounded(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    for (int i = 0; i < DPT_RDZV_RUNS_MAX; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "run-%d", i);
+        a.stamp.run = name;
+        fake_say(&a, stage);
+    }
+    assert_int_equal(dpt_rdzv_runs(stage->core), DPT_RDZV_RUNS_MAX);
+    a.stamp.run = "one-more";
+    refused(stage, &a, "as many runs");
+}
+
+static void test_shutdown(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_say(&a, stage);
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_SHUTDOWN});
+    assert_int_equal(stage->n_sends, 0); /* training goes on without a server */
+    fake_say(&a, stage);
+    assert_int_equal(stage->n_sends, 0);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_refusals),
+        T(test_fingerprint_empty),
+        T(test_config_question),
+        T(test_last_call),
+        T(test_full_is_formed_at_once),
+        T(test_young_server_waits),
+        T(test_stale_changes_nothing),
+        T(test_incarnations),
+        T(test_unknown_of_this_epoch),
+        T(test_done),
+        T(test_two_runs),
+        T(test_runs_are_bounded),
+        T(test_shutdown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

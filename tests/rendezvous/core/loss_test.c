@@ -1,0 +1,386 @@
+/* Who is lost and when; stalls, grants, the restart budget, adoption by a restarted server. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <string.h>
+
+static struct stage stage;
+static struct fake a, b, c;
+static struct fake *const two[] = {&a, &b};
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+static void start(void)
+{
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    stage_pass_speaking(&stage, two, 2, 1100);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+static void step_to(int64_t step)
+{
+    a.ranks[0].step_applied = b.ranks[0].step_applied = step;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+}
+
+static void test_broken_connection(void **state)
+{
+    (void)state;
+    start();
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, two, 1, 200);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* the grace */
+    stage_pass_speaking(&stage, two, 1, 60);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_string_equal(stage.view.text, "node b lost: connection broken");
+    assert_int_equal(stage.view.restarts_left, 99);
+}
+
+static void test_reconnected_in_time(void **state)
+{
+    (void)state;
+    start();
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, two, 1, 200);
+    uint64_t old = b.conn;
+    b.conn = 3000;
+    fake_say(&b, &stage);
+    /* The old connection's end may be heard after the new one spoke. */
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = old});
+    stage_pass_speaking(&stage, two, 2, 1000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+}
+
+static void test_lease(void **state)
+{
+    (void)state;
+    start();
+    stage_pass_speaking(&stage, two, 1, 4400);
+    assert_int_equal(stage.view.nodes, 2);
+    stage_pass_speaking(&stage, two, 1, 200);
+    assert_int_equal(stage.view.nodes, 1); /* within the timeout */
+    assert_string_equal(stage.view.cause_kind, "node_lost");
+}
+
+/* The server itself stood still: the others' silence says nothing. */
+static void test_own_gap(void **state)
+{
+    (void)state;
+    start();
+    stage_tick(&stage, 20000);
+    assert_int_equal(stage.view.nodes, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    stage_pass_speaking(&stage, two, 1, 5000);
+    assert_int_equal(stage.view.nodes, 1);
+}
+
+static void test_rank_death(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.ranks[0].text = "out of memory";
+    b.state.crashes = 1;
+    b.state.first_error = "rank process 0: out of memory";
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_string_equal(stage.view.cause_kind, "rank_lost");
+    assert_int_equal(stage.view.restarts_left, 99);
+    fake_say(&b, &stage); /* said again: not counted again */
+    assert_int_equal(stage.view.restarts_left, 99);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 1);
+    assert_int_equal(a.plan->resume_step, 3);
+    b.ranks[0].spawn = 2;
+    b.ranks[0].step_applied = -1;
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.generation, 2);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_STANDBY;
+    fake_say(&b, &stage);
+    assert_true(a.soft); /* the successor is a joiner */
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(fake_place(&b)->rank, 1);
+}
+
+/* A loss while the plan is out begins a new generation at once; while reports come in, the same
+ * one goes on with who is left. */
+static void test_loss_while_forming(void **state)
+{
+    (void)state;
+    start();
+    fake_say(&c, &stage);
+    assert_true(a.soft);
+    fake_phase(&c, DPT__RANK_PHASE__RANK_QUIESCED, 2);
+    fake_say(&c, &stage);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.generation, 2);
+    assert_false(a.soft);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_QUIESCED, 2);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&c, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.generation, 3);
+    assert_false(a.soft);
+}
+
+static void test_stall(void **state)
+{
+    (void)state;
+    start();
+    stage_pass_speaking(&stage, two, 2, 30000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* the first step may take any time */
+    a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 700;
+    step_to(1);
+    stage_pass_speaking(&stage, two, 2, 6800);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    stage_pass_speaking(&stage, two, 2, 400);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_string_equal(stage.view.cause_kind, "stalled");
+    assert_int_equal(stage.view.nodes, 2); /* who hangs shows in who does not quiesce */
+    fake_phase(&a, DPT__RANK_PHASE__RANK_QUIESCED, 2);
+    stage_pass_speaking(&stage, two, 2, 5800);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+}
+
+static void test_busy_is_no_stall(void **state)
+{
+    (void)state;
+    start();
+    a.ranks[0].step_ms_median = 100;
+    step_to(1);
+    a.ranks[0].busy = true; /* saves */
+    stage_pass_speaking(&stage, two, 2, 60000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    stage_pass_speaking(&stage, two, 2, 241000);
+    assert_string_equal(stage.view.cause_kind, "stalled");
+}
+
+static void test_below_min(void **state)
+{
+    (void)state;
+    a.spec.min_nodes = b.spec.min_nodes = c.spec.min_nodes = 2;
+    start();
+    step_to(4);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, two, 1, 300);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_WAITING);
+    struct fake *both[] = {&a, &c};
+    stage_pass_speaking(&stage, both, 1, 20000);
+    fake_say(&c, &stage);
+    fakes_settle(&stage, both, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(a.plan->resume_step, 4); /* the survivor kept its state */
+    assert_int_equal(a.plan->steps_done_before, 4);
+}
+
+static void test_budget(void **state)
+{
+    (void)state;
+    a.spec.max_restarts = b.spec.max_restarts = 2;
+    start();
+    step_to(1);
+    b.state.first_error = "rank process 0: illegal instruction";
+    b.state.first_error_ms_ago = 300;
+    b.state.crashes = 2;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.restarts_left, 0);
+    fakes_settle(&stage, two, 2);
+    step_to(11); /* ten steps give one back */
+    assert_int_equal(stage.view.restarts_left, 1);
+    step_to(20);
+    assert_int_equal(stage.view.restarts_left, 1);
+    a.state.first_error = "rank process 0: later";
+    a.state.first_error_ms_ago = 0;
+    a.state.crashes = 1;
+    fake_say(&a, &stage);
+    assert_int_not_equal(stage.view.phase, DPT_RDZV_FAILED);
+    a.state.crashes = 2;
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_non_null(strstr(a.text, "node b: rank process 0: illegal instruction"));
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 4);
+}
+
+static void test_fatal(void **state)
+{
+    (void)state;
+    start();
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
+    fake_say(&b, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_string_equal(a.text, "node b: rank process 0: shard 'x.bin' is truncated");
+}
+
+static void test_grants(void **state)
+{
+    (void)state;
+    start();
+    a.ranks[0].grant_step = 10;
+    fake_say(&a, &stage);
+    assert_int_equal(a.grant_step, 10);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 1);
+    /* While a soft PREPARE waits for the boundary, the generation is still in force. */
+    fake_say(&c, &stage);
+    assert_true(a.soft);
+    a.ranks[0].grant_step = 20;
+    fake_say(&a, &stage);
+    assert_int_equal(a.grant_step, 20);
+    /* A hard one ends it. */
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&b, &stage);
+    a.ranks[0].grant_step = 30;
+    fake_say(&a, &stage);
+    assert_int_equal(a.grant_step, -1);
+    /* A stranger asks in vain. */
+    c.ranks[0].grant_step = 30;
+    fake_say(&c, &stage);
+    assert_int_equal(c.grant_step, -1);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 2);
+}
+
+static void restart_server(void)
+{
+    dpt_rdzv_destroy(&stage.core);
+    struct dpt_rdzv_options options = {.epoch = 99, .seed = 6, .now_ms = stage.now_ms};
+    struct dpt_err err;
+    assert_int_equal(dpt_rdzv_create(&options, &stage.core, &err), DPT_OK);
+    stage_tick(&stage, 0);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+}
+
+static void test_adoption(void **state)
+{
+    (void)state;
+    start();
+    step_to(5);
+    restart_server();
+    a.state.spec = NULL; /* it thinks the server knows */
+    fake_say(&a, &stage);
+    assert_int_equal(a.counter_seen, 0); /* tell everything */
+    a.state.spec = &a.spec;
+    a.generation = 1;
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_WAITING);
+    a.generation = 1;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+    assert_string_equal(stage.view.plan_digest, a.plan->digest);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RUNNING);
+    fake_say(&c, &stage); /* and it goes on as if nothing had been */
+    assert_true(a.soft);
+    assert_int_equal(a.generation, 2);
+}
+
+static void test_adoption_incomplete(void **state)
+{
+    (void)state;
+    start();
+    step_to(5);
+    restart_server();
+    fake_say(&a, &stage);
+    for (int i = 0; i < 43; i++) {
+        a.generation = 1;
+        stage_pass(&stage, 100);
+        fake_say(&a, &stage);
+        assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    }
+    stage_pass_speaking(&stage, two, 1, 400);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.generation, 2);
+    assert_string_equal(stage.view.cause_kind, "server_restart");
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(a.plan->resume_step, 5);
+}
+
+/* Two nodes that cannot reach one another do not keep all the others from training for ever. */
+static void test_pair(void **state)
+{
+    (void)state;
+    struct fake *const all[] = {&a, &b, &c};
+    fake_say(&c, &stage);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    stage_pass_speaking(&stage, all, 3, 1100);
+    for (int formation = 0; formation < 3 && stage.view.world_size != 2; formation++) {
+        fakes_settle(&stage, all, 3);
+        if (stage.view.world_size == 2)
+            break;
+        a.ranks[0].failed_generation = b.ranks[0].failed_generation = a.generation;
+        a.ranks[0].suspect = (int32_t)fake_place(&b)->rank;
+        b.ranks[0].suspect = (int32_t)fake_place(&a)->rank;
+        fake_say(&a, &stage);
+        fake_say(&b, &stage);
+        for (size_t i = 0; i < 3; i++)
+            fake_phase(all[i], DPT__RANK_PHASE__RANK_QUIESCED, all[i]->generation);
+        stage_pass_speaking(&stage, all, 3, 1000);
+    }
+    fakes_settle(&stage, all, 3);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE); /* the later of the two */
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_broken_connection),
+        T(test_reconnected_in_time),
+        T(test_lease),
+        T(test_own_gap),
+        T(test_rank_death),
+        T(test_loss_while_forming),
+        T(test_stall),
+        T(test_busy_is_no_stall),
+        T(test_below_min),
+        T(test_budget),
+        T(test_fatal),
+        T(test_grants),
+        T(test_adoption),
+        T(test_adoption_incomplete),
+        T(test_pair),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

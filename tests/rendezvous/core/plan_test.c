@@ -1,0 +1,319 @@
+/* The plan: ranks, hosts, writers, and from which state a generation goes on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <string.h>
+
+static struct stage stage;
+static struct fake a, b, c, d;
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    fake_init(&d, &stage, "d");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+static void start(struct fake *const *fakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        fake_say(fakes[i], &stage);
+    stage_pass_speaking(&stage, fakes, n, 1100);
+    fakes_settle(&stage, fakes, n);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+static void holds(struct fake *fake, int64_t step, int64_t outcome_step)
+{
+    static uint8_t bytes[8] = "outcome";
+    fake->ranks[0].step_applied = step;
+    fake->ranks[0].outcome_step = outcome_step;
+    fake->ranks[0].outcome =
+        outcome_step < 0 ? (ProtobufCBinaryData){0, NULL} : (ProtobufCBinaryData){8, bytes};
+}
+
+/* Everybody in the list quiesces as it is told and reports; no further. */
+static void report(struct fake *const *fakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(fakes[i]->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+        fake_phase(fakes[i], DPT__RANK_PHASE__RANK_QUIESCED, fakes[i]->generation);
+        fake_say(fakes[i], &stage);
+    }
+}
+
+static void break_data_plane(struct fake *fake)
+{
+    fake->ranks[0].failed_generation = fake->generation;
+    fake_say(fake, &stage);
+}
+
+static void test_fresh(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    b.state.host = "a"; /* one host */
+    start(all, 2);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->n_hosts, 1);
+    assert_int_equal(a.plan->n_nodes, 2);
+    assert_int_equal(a.plan->resume_step, 0);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+    assert_string_equal(a.plan->digest, b.plan->digest);
+    assert_string_equal(a.plan->cause_kind, "start");
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(a.plan->ranks[i]->heal_from, -1);
+        assert_int_equal(a.plan->ranks[i]->writes_log, i == 0); /* one a folder */
+        assert_int_equal(a.plan->ranks[i]->checkpoint_slot, i); /* all see one folder */
+        assert_string_equal(a.plan->ranks[i]->shm_addr, "shm");
+        assert_int_equal(a.plan->ranks[i]->local_rank, i == 0 ? 0 : -1);
+        assert_int_equal(b.plan->ranks[i]->local_rank, i == 0 ? -1 : 0);
+    }
+}
+
+static void test_folders_and_hosts(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    b.state.log_dir_id = "logs-b";
+    c.state.checkpoint_dir_id = "checkpoints-c";
+    start(all, 3);
+    assert_int_equal(a.plan->n_hosts, 3);
+    assert_true(a.plan->ranks[0]->writes_log);
+    assert_true(a.plan->ranks[1]->writes_log);
+    assert_false(a.plan->ranks[2]->writes_log);
+    assert_int_equal(a.plan->checkpoint_writers, 2);
+    assert_int_equal(a.plan->ranks[2]->checkpoint_slot, -1);
+    assert_string_equal(a.plan->ranks[1]->shm_addr, ""); /* not of its host */
+    assert_string_equal(a.plan->ranks[1]->tcp_addr, "10.0.0.1:1");
+}
+
+static void test_positions_host_by_host(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c, &d};
+    c.state.host = "a";
+    start(all, 4);
+    uint32_t want_position[] = {0, 2, 1, 3}, want_host[] = {0, 1, 0, 2};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(a.plan->ranks[i]->position, want_position[i]);
+        assert_int_equal(a.plan->ranks[i]->host, want_host[i]);
+    }
+}
+
+static void test_stable_ranks(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c}, *rest[] = {&a, &c}, *again[] = {&a, &c, &d};
+    start(all, 3);
+    assert_int_equal(fake_place(&c)->rank, 2);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, rest, 2, 300);
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_string_equal(a.plan->cause_kind, "node_lost");
+    assert_int_equal(fake_place(&a)->rank, 0);
+    assert_int_equal(fake_place(&c)->rank, 1); /* 2 is gone: it fills the hole */
+    fake_say(&d, &stage);
+    fakes_settle(&stage, again, 3);
+    assert_int_equal(stage.view.world_size, 3);
+    assert_int_equal(fake_place(&a)->rank, 0);
+    assert_int_equal(fake_place(&c)->rank, 1);
+    assert_int_equal(fake_place(&d)->rank, 2);
+    assert_int_not_equal(fake_place(&d)->heal_from, -1);
+    assert_int_equal(fake_place(&a)->heal_from, -1);
+    assert_memory_not_equal(a.plan->nonce.data, "\0\0\0\0\0\0\0", 8);
+}
+
+static void test_outcome_is_handed(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    start(all, 3);
+    holds(&a, 7, 8); /* saw the all-reduce of step 8 complete */
+    holds(&b, 7, 7);
+    holds(&c, 7, -1);
+    break_data_plane(&a);
+    report(all, 3);
+    assert_int_equal(a.plan->resume_step, 8);
+    assert_int_equal(a.plan->outcome.len, 8);
+    assert_memory_equal(a.plan->outcome.data, "outcome", 8);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(a.plan->ranks[i]->heal_from, -1); /* all have the gradients */
+    assert_string_equal(a.plan->cause_kind, "comm_error");
+}
+
+static void test_nobody_has_the_outcome(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    start(all, 2);
+    holds(&a, 7, 7);
+    holds(&b, 7, 7);
+    break_data_plane(&a);
+    report(all, 2);
+    assert_int_equal(a.plan->resume_step, 7); /* step 8 runs again */
+    assert_int_equal(a.plan->outcome.len, 0);
+}
+
+/* One who is further behind, or was not there, does not have the gradients. */
+static void test_behind_is_healed(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b}, *more[] = {&a, &b, &c};
+    start(all, 2);
+    holds(&a, 8, 8);
+    holds(&b, 6, -1);
+    fake_say(&c, &stage);
+    holds(&c, 7, 7); /* claims a state that it cannot have the gradients to */
+    break_data_plane(&a);
+    report(more, 3);
+    assert_int_equal(a.plan->resume_step, 8);
+    assert_int_equal(fake_place(&a)->heal_from, -1);
+    assert_int_equal(fake_place(&b)->heal_from, fake_place(&a)->rank);
+    assert_int_equal(fake_place(&c)->heal_from, fake_place(&a)->rank);
+}
+
+static void test_checkpoint(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    a.ranks[0].checkpoint_step = 50;
+    b.ranks[0].checkpoint_step = 40; /* does not see the newest */
+    start(all, 2);
+    assert_int_equal(a.plan->load_checkpoint, 50);
+    assert_int_equal(a.plan->resume_step, 50);
+    assert_int_equal(fake_place(&a)->heal_from, -1);
+    assert_int_equal(fake_place(&b)->heal_from, fake_place(&a)->rank);
+}
+
+static void test_memory_against_checkpoint(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    start(all, 2);
+    holds(&a, 60, -1);
+    holds(&b, 60, -1);
+    a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 60;
+    break_data_plane(&a);
+    report(all, 2);
+    assert_int_equal(a.plan->load_checkpoint, -1); /* as new as memory: memory wins */
+    assert_int_equal(a.plan->resume_step, 60);
+    fakes_settle(&stage, all, 2);
+    holds(&a, 61, -1);
+    holds(&b, 61, -1);
+    a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 80; /* all who wrote it are gone */
+    break_data_plane(&a);
+    report(all, 2);
+    assert_int_equal(a.plan->load_checkpoint, 80);
+    assert_int_equal(a.plan->resume_step, 80);
+}
+
+static void test_spares(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    a.spec.max_world = b.spec.max_world = c.spec.max_world = 2;
+    start(all, 3);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    struct fake *rest[] = {&b, &c};
+    holds(&b, 5, -1);
+    fake_say(&b, &stage);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    stage_pass_speaking(&stage, rest, 2, 300);
+    report(rest, 2);
+    assert_int_equal(b.plan->world_size, 2);
+    assert_int_equal(fake_place(&b)->rank, 1); /* keeps it */
+    assert_int_equal(fake_place(&c)->rank, 0);
+    assert_int_equal(fake_place(&c)->heal_from, 1);
+}
+
+static void test_max_nodes(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b, &c};
+    a.spec.max_nodes = b.spec.max_nodes = c.spec.max_nodes = 2;
+    start(all, 2);
+    fake_say(&c, &stage);
+    fakes_settle(&stage, all, 3);
+    assert_int_equal(stage.view.generation, 1); /* a surplus node disturbs nobody */
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+}
+
+/* Leaving nodes are let go, and what only they hold is handed over first. */
+static void test_leaving(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    start(all, 2);
+    holds(&a, 9, 10);
+    holds(&b, 9, 9);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    assert_true(a.soft);
+    report(all, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(b.plan->world_size, 1);
+    assert_int_equal(b.plan->resume_step, 10); /* its report counted */
+    assert_int_equal(b.plan->outcome.len, 8);
+    assert_string_equal(b.plan->cause_kind, "left");
+}
+
+static void test_leaving_holder(void **state)
+{
+    (void)state;
+    struct fake *first[] = {&a}, *both[] = {&a, &b};
+    start(first, 1);
+    holds(&a, 9, -1);
+    fake_phase(&b, DPT__RANK_PHASE__RANK_STARTING, 0);
+    fake_say(&b, &stage);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    fake_phase(&b, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&b, &stage);
+    fakes_settle(&stage, both, 2); /* b takes a's state, then a goes */
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(stage.view.world_size, 1);
+    assert_int_equal(b.plan->resume_step, 9);
+    assert_int_equal(stage.view.restarts_left, 100);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_fresh),
+        T(test_folders_and_hosts),
+        T(test_positions_host_by_host),
+        T(test_stable_ranks),
+        T(test_outcome_is_handed),
+        T(test_nobody_has_the_outcome),
+        T(test_behind_is_healed),
+        T(test_checkpoint),
+        T(test_memory_against_checkpoint),
+        T(test_spares),
+        T(test_max_nodes),
+        T(test_leaving),
+        T(test_leaving_holder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

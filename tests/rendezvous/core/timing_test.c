@@ -1,0 +1,54 @@
+/* Everything derives from one timeout, and the relations that safety rests on hold for each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "rendezvous/core/timing.h"
+#include "rendezvous/proto/message.h"
+
+#include <string.h>
+
+static void test_relations(void **state)
+{
+    (void)state;
+    for (int64_t timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN; timeout_ms <= DPT_PROTO_TIMEOUT_MS_MAX;
+         timeout_ms += 97) {
+        struct dpt_timing t = dpt_timing_from(timeout_ms);
+        assert_int_equal(t.timeout_ms, timeout_ms);
+        assert_true(t.heartbeat_ms * 10 <= t.timeout_ms);
+        assert_true(t.grace_ms <= 250);
+        assert_true(t.lease_ms < t.timeout_ms);
+        assert_true(t.write_ms + t.gap_ms < t.lease_ms);
+        assert_true(t.heartbeat_ms < t.write_ms);
+        assert_true(t.drain_ms + 2 * t.exit_ms <= 10000);
+    }
+}
+
+static void test_clamped(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_timing_from(0).timeout_ms, DPT_PROTO_TIMEOUT_MS_MIN);
+    assert_int_equal(dpt_timing_from(INT64_MAX).timeout_ms, DPT_PROTO_TIMEOUT_MS_MAX);
+}
+
+static void test_print(void **state)
+{
+    (void)state;
+    char text[DPT_PROTO_TEXT_BYTES];
+    struct dpt_timing t = dpt_timing_from(5000);
+    dpt_timing_print(&t, text, sizeof text);
+    assert_non_null(strstr(text, "timeout 5000 ms: heartbeat 100, grace 250, lease 4500"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_relations),
+        cmocka_unit_test(test_clamped),
+        cmocka_unit_test(test_print),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
