@@ -19,7 +19,7 @@
 
 static const char *play_rank; /* path of the helper */
 
-enum { QUEUE_MAX = 8, GENERATION = 1, EPOCH = 99 };
+enum { QUEUE_MAX = 8, GENERATION = 1, EPOCH = 99, LIMIT_S = 50 };
 
 /* ---- the scripted server ---- */
 
@@ -159,13 +159,15 @@ static void reply_phase(struct world *world, Dpt__ServerState *reply, Dpt__Serve
     answer(world, reply);
 }
 
-static void reply_plan(struct world *world, Dpt__ServerState *reply, Dpt__ServerPhase phase)
+static void reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__ServerState *reply,
+                       Dpt__ServerPhase phase)
 {
     static uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     Dpt__PlanRank rank = DPT__PLAN_RANK__INIT;
     Dpt__PlanRank *ranks[] = {&rank};
     Dpt__Plan plan = DPT__PLAN__INIT;
     rank.tcp_addr = (char *)(uintptr_t) "127.0.0.1:1";
+    rank.spawn = rank_of(said)->spawn;
     rank.heal_from = rank.checkpoint_slot = -1;
     plan.generation = GENERATION;
     plan.nonce.data = nonce;
@@ -192,11 +194,11 @@ static void script_run(struct world *world, const Dpt__AgentState *said, Dpt__Se
     else if (rank->phase == DPT__RANK_PHASE__RANK_STANDBY)
         reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_PREPARE, GENERATION, "");
     else if (rank->phase == DPT__RANK_PHASE__RANK_QUIESCED)
-        reply_plan(world, reply, DPT__SERVER_PHASE__SERVER_PLAN);
+        reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_PLAN);
     else if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
         reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_DONE, GENERATION, "");
     else
-        reply_plan(world, reply, DPT__SERVER_PHASE__SERVER_RUNNING);
+        reply_plan(world, said, reply, DPT__SERVER_PHASE__SERVER_RUNNING);
 }
 
 static void script_run_and_signal(struct world *world, const Dpt__AgentState *said,
@@ -316,7 +318,7 @@ static void make_node(struct world *world)
     node->n_ranks = node->threads = 1;
     dpt__run_spec__init(&node->spec);
     node->spec.min_nodes = node->spec.max_nodes = node->spec.max_world = 1;
-    node->spec.timeout_ms = 400;
+    node->spec.timeout_ms = 2000;
     node->spec.config_digest = node->spec.user = (char *)(uintptr_t) "test";
     node->spec.config_yaml = text;
     node->facts = (struct dpt_agent_facts){.spec = &node->spec,
@@ -346,7 +348,7 @@ static struct dpt_loop_end run(struct world *world, bool with_node, const char *
                                                        .node = "a",
                                                        .software = "dpt test",
                                                        .incarnation = 5,
-                                                       .timeout_ms = 400},
+                                                       .timeout_ms = world->timeout_ms},
                                              .node = with_node ? &world->node : NULL,
                                              .transport = {&ops, world},
                                              .hooks = {world, world_configure, world_address},
@@ -501,6 +503,7 @@ int main(int argc, char **argv)
     if (argc < 2)
         return 2;
     play_rank = argv[1];
+    (void)alarm(LIMIT_S); /* the loop takes SIGTERM for itself */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_run),
         cmocka_unit_test(test_first_message_is_sent_again),

@@ -14,12 +14,19 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { HEARTBEAT_MS = 20 };
+
 static uint8_t frame[DPT_RANK_FRAME_BYTES_MAX];
 static struct dpt_rank_start start;
 static const char *play;
 
+static Dpt__RankPhase said_phase; /* said again with every heartbeat */
+static uint64_t said_generation;
+
 static void say(Dpt__RankPhase phase, uint64_t generation)
 {
+    said_phase = phase;
+    said_generation = generation;
     Dpt__RankState state = DPT__RANK_STATE__INIT;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
     state.local_rank = (uint32_t)start.local_rank;
@@ -93,12 +100,16 @@ int main(int argc, char **argv)
         say(DPT__RANK_PHASE__RANK_STANDBY, 0);
     for (;;) {
         size_t bytes = 0;
-        enum dpt_status status = dpt_rank_link_recv(DPT_RANK_FD_LINK, -1, frame, &bytes, &err);
+        enum dpt_status status =
+            dpt_rank_link_recv(DPT_RANK_FD_LINK, HEARTBEAT_MS, frame, &bytes, &err);
         Dpt__AgentToRank *command = NULL;
         if (status == DPT_EPEER)
             return 0;
-        if (status != DPT_OK)
+        if (status != DPT_OK) {
+            if (strcmp(play, "deaf") != 0)
+                say(said_phase, said_generation);
             continue;
+        }
         if (dpt_message_decode_agent_to_rank(frame, bytes, &command, &err) != DPT_OK) {
             fprintf(stderr, "play rank: %s\n", err.text);
             return 3;

@@ -1,4 +1,4 @@
-"""Two hosts, played by two network namespaces with a wire between them. Needs root and ip(8); skipped where that is not to be had."""
+"""Two hosts, played by two network namespaces with a wire between them. Needs root and ip(8), else skipped."""
 
 import os
 import shutil
@@ -62,8 +62,8 @@ def start_server(cluster, host, slow, *args):
 
 
 def test_worker_beside_the_server_and_one_elsewhere(make_cluster, hosts, slow):
-    """The worker on the head node finds the server at 127.0.0.1 by default's way, and yet gives its peers an address that
-    they can reach; a lost wire's end is a lost node."""
+    """The worker on the head node reaches the server at 127.0.0.1, and yet gives its peers an address that they can
+    reach."""
     sets = {"train.steps": 60}
     calm = make_cluster("calm", sets=sets)
     assert calm.start_worker("calm", nnodes=1, endpoint=False).wait(60 * slow) == 0
@@ -78,7 +78,7 @@ def test_worker_beside_the_server_and_one_elsewhere(make_cluster, hosts, slow):
 
 
 def test_wire_is_cut(make_cluster, hosts, slow):
-    """No packet says so: the lease does. The node beside the server goes on; the other comes back when the wire does."""
+    """No packet says so: the lease does. The node beside the server goes on; the other comes back with the wire."""
     cluster = make_cluster(sets={"train.steps": 100000})
     port = start_server(cluster, hosts[0], slow, "--insecure")
     start_worker(cluster, hosts[0], "a", f"127.0.0.1:{port}")
