@@ -99,7 +99,8 @@ static void multiply(struct product *p, int64_t i, int64_t j, const float *a, co
                                   .ldc = out->ldc,
                                   .bias = out->bias ? out->bias + j * TILE_N : NULL,
                                   .gelu = out->gelu ? out->gelu + at : NULL,
-                                  .accumulate = out->accumulate};
+                                  .accumulate = out->accumulate,
+                                  .stream = out->stream};
     p->s->kernels->tile_store(&tile);
 }
 

@@ -17,6 +17,7 @@ struct dpt_gemm_store {
     const float *bias; /* (n) or NULL */
     float *gelu;       /* (m, n), row stride ldc, or NULL */
     bool accumulate;   /* c += product instead of c = product */
+    bool stream;       /* c is not read again soon: it may go past the caches */
 };
 
 struct dpt_gemm {

@@ -72,7 +72,8 @@ static void gradient_block(const struct job *j, int64_t at)
                                 .b_col = 1,
                                 .store = {.c = dpt_at_out(j->dw, at * a->c),
                                           .ldc = a->c,
-                                          .accumulate = j->add_dw || j->row > 0}};
+                                          .accumulate = j->add_dw || j->row > 0,
+                                          .stream = true}};
     if (a->dx || j->s->preparing)
         dpt_cpu_gemm(j->s, &dx);
     if (j->dw || j->s->preparing)

@@ -23,6 +23,7 @@ struct dpt_tile {
     const float *bias; /* (cols) or NULL */
     float *gelu;       /* row stride ldc, or NULL */
     bool accumulate;
+    bool stream; /* c is not read again soon */
 };
 
 struct dpt_norm_rows {

@@ -54,16 +54,17 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
                                     .store = {.c = a->dx, .ldc = a->in}};
         dpt_cpu_gemm(s, &dx);
     }
-    const struct dpt_gemm dw = {.m = a->in,
-                                .n = a->out,
-                                .k = a->n,
-                                .a = a->x,
-                                .a_row = 1,
-                                .a_col = a->in,
-                                .b = a->dy,
-                                .b_row = a->out,
-                                .b_col = 1,
-                                .store = {.c = a->dw, .ldc = a->out, .accumulate = a->accumulate}};
+    const struct dpt_gemm dw = {
+        .m = a->in,
+        .n = a->out,
+        .k = a->n,
+        .a = a->x,
+        .a_row = 1,
+        .a_col = a->in,
+        .b = a->dy,
+        .b_row = a->out,
+        .b_col = 1,
+        .store = {.c = a->dw, .ldc = a->out, .accumulate = a->accumulate, .stream = true}};
     dpt_cpu_gemm(s, &dw);
     struct bias_job job = {.kernels = s->kernels, .a = a};
     if (a->dbias && !s->preparing)

@@ -24,6 +24,15 @@ INLINE void v_store(float *p, v16 a)
     _mm256_storeu_ps(p, a.l);
     _mm256_storeu_ps(p + 8, a.h);
 }
+INLINE void v_stream(float *p, v16 a)
+{
+    _mm256_stream_ps(p, a.l);
+    _mm256_stream_ps(p + 8, a.h);
+}
+INLINE void v_stream_end(void)
+{
+    _mm_sfence();
+}
 INLINE __m256i lane_mask(int64_t n, int from)
 {
     const __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

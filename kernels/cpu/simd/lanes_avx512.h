@@ -21,6 +21,15 @@ INLINE void v_store(float *p, v16 a)
 {
     _mm512_storeu_ps(p, a.v);
 }
+/* Past the caches; p is aligned to 64. v_stream_end orders it before what follows. */
+INLINE void v_stream(float *p, v16 a)
+{
+    _mm512_stream_ps(p, a.v);
+}
+INLINE void v_stream_end(void)
+{
+    _mm_sfence();
+}
 INLINE __mmask16 first_lanes(int64_t n)
 {
     return (__mmask16)((1u << n) - 1u);

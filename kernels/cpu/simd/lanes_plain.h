@@ -28,6 +28,13 @@ INLINE void v_store(float *p, v16 a)
 {
     memcpy(p, a.f, sizeof a.f);
 }
+INLINE void v_stream(float *p, v16 a)
+{
+    v_store(p, a);
+}
+INLINE void v_stream_end(void)
+{
+}
 INLINE v16 v_load_part(const float *p, int64_t n, float fill)
 {
     v16 r;

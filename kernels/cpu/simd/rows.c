@@ -2,8 +2,23 @@
  * softmax of the head. */
 #include "kernels/cpu/simd/simd.h"
 
+/* Weight gradients are not read again before the caches have seen much else. */
+static void stream_tile(const struct dpt_tile *t)
+{
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t j = 0; j < t->cols; j += LANES)
+            v_stream(t->c + r * t->ldc + j, v_load(t->tile + r * t->cols + j));
+    v_stream_end();
+}
+
 void SIMD(tile_store)(const struct dpt_tile *t)
 {
+    bool plain = !t->bias && !t->accumulate && !t->gelu;
+    if (t->stream && plain && t->cols % LANES == 0 && t->ldc % LANES == 0 &&
+        (uintptr_t)t->c % (LANES * sizeof(float)) == 0) {
+        stream_tile(t);
+        return;
+    }
     for (int64_t r = 0; r < t->rows; r++) {
         const float *from = t->tile + r * t->cols;
         float *to = t->c + r * t->ldc;
