@@ -178,7 +178,10 @@ static void *run(void *arg)
     }
     bool stopped = atomic_load(&link->stop);
     atomic_store(&link->gone, true);
-    if (!stopped)
+    if (stopped)
+        (void)send_state(
+            link); /* the last words, e.g. a fatal error; an agent that is gone misses nothing */
+    else
         link->options.on_closed(link->options.ctx);
     (void)pthread_mutex_lock(&link->mutex);
     link->closed = true;

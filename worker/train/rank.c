@@ -316,10 +316,10 @@ static void destroy_parts(struct dpt_rank *r)
     if (r->link && r->comm_thread && r->saver && r->strategy && r->loader)
         rank_leave_generation(r);
     dpt_saver_destroy(&r->saver);
+    dpt_link_destroy(&r->link); /* its thread aborts the communicator: it ends first */
     dpt_comm_thread_destroy(&r->comm_thread);
     if (r->strategy)
         r->strategy->ops->destroy(&r->strategy);
-    dpt_link_destroy(&r->link);
     dpt_loader_destroy(&r->loader);
     dpt_data_close(&r->data);
     dpt_comm_listener_destroy(&r->listener);

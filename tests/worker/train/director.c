@@ -3,6 +3,7 @@
 #include "tests/worker/train/director.h"
 
 #include "base/clock.h"
+#include "checkpoint/checkpoint.h"
 #include "rendezvous/proto/message.h"
 #include "worker/train/rank.h"
 
@@ -383,6 +384,22 @@ void director_await_step(struct director *d, int64_t step)
         if (dpt_now_ms() > deadline)
             fail_at(d, "no progress");
         listen_once(d, 100);
+    }
+}
+
+void director_await_checkpoint(struct director *d, int64_t step)
+{
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    for (;;) {
+        int64_t newest = -1;
+        struct dpt_err err;
+        if (dpt_checkpoint_newest(d->config.checkpoint.dir, &newest, &err) != DPT_OK)
+            fail(err.text);
+        if (newest >= step)
+            return;
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "no checkpoint");
+        listen_once(d, 20);
     }
 }
 

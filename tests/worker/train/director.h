@@ -38,6 +38,9 @@ void director_plan(struct director *d);
 /* Waits until some rank has applied `step` steps, or all are finished. */
 void director_await_step(struct director *d, int64_t step);
 
+/* Waits until a checkpoint of at least `step` steps is whole. */
+void director_await_checkpoint(struct director *d, int64_t step);
+
 /* Waits until every living rank is finished (re-forming hard whenever a generation broke); returns
  * the common weights hash (static). */
 const char *director_finish(struct director *d);

@@ -173,7 +173,7 @@ static void all_die_and_a_checkpoint_remains(void **state)
     struct director *d = begin(&config, "broken", dir);
     int a = director_start(d, 0), b = director_start(d, 0);
     assert_true(director_form(d, false));
-    director_await_step(d, 6);
+    director_await_checkpoint(d, 4);
     director_kill(d, a);
     director_kill(d, b);
     for (int i = 0; i < 3; i++)
