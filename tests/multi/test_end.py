@@ -32,7 +32,8 @@ def test_worker_without_server(make_cluster, slow, number):
     worker = cluster.start_worker("a", endpoint="127.0.0.1:1")
     worker.wait_log(r"waiting for a server at 127\.0\.0\.1:1 \(from --rdzv-endpoint; --rdzv-endpoint HOST:PORT changes",
                     20 * slow)
-    end_in_time(worker, number, slow)
+    assert end_in_time(worker, number, slow) == 0
+    assert "left the run as asked" in worker.log()
     cluster.check_nothing_left()
 
 
@@ -93,10 +94,11 @@ def test_leave_while_the_peer_stands_still(make_cluster, slow):
 
 
 def test_worker_with_embedded_server(make_cluster, slow):
-    cluster = make_cluster(sets={"train.steps": 100000})
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 100000})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     cluster.wait_step(3, 30 * slow)
     assert end_in_time(worker, signal.SIGTERM, slow) == 0
+    assert list(worker.checkpoint_dir.glob("step-*")), worker.log_tail()
     cluster.check_nothing_left()
 
 

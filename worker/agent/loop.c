@@ -287,7 +287,8 @@ static void show(struct loop *loop)
     if (view.step >= 0)
         loop->end.step = view.step; /* the last there was, when its ranks are gone */
     loop->end.generation = view.generation;
-    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED;
+    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
+                         (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
     const struct dpt_node *node = loop->node;
     dpt_progress_update(&loop->progress, &view, node != NULL ? node->spec.min_nodes : 0,
                         node != NULL ? node->config.train.steps : 0, now_ms);

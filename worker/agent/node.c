@@ -28,19 +28,25 @@ int dpt_node_cores(void)
     return online > 0 ? (int)online : 1;
 }
 
-void dpt_node_config_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
+enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
+                                       char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err)
 {
     /* Where it differs from the defaults, in the words of the comparison: that leaves out each
      * node's own keys. */
     static const size_t text_bytes = DPT_CONFIG_TEXT_BYTES_MAX;
     struct dpt_config *defaults = malloc(sizeof *defaults);
     char *text = malloc(text_bytes);
-    DPT_ASSERT(defaults != NULL && text != NULL);
-    dpt_config_defaults(defaults);
-    (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, 0, text, text_bytes);
-    dpt_hash128_hex(dpt_hash128(text, strlen(text)), ret_hex);
+    enum dpt_status status = DPT_OK;
+    if (defaults == NULL || text == NULL) {
+        status = dpt_fail(err, DPT_ENOMEM, "digest of the config");
+    } else {
+        dpt_config_defaults(defaults);
+        (void)dpt_config_diff(config, defaults, DPT_CONFIG_RUN, NULL, 0, text, text_bytes);
+        dpt_hash128_hex(dpt_hash128(text, strlen(text)), ret_hex);
+    }
     free(defaults);
     free(text);
+    return status;
 }
 
 static const char demo_data[] = "data.train=" DPT_DEMO_TEXT_NAME;
@@ -113,7 +119,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
         return dpt_fail(err, DPT_ENOMEM, "text of the config");
     DPT_TRY(dpt_config_print(config, node->config_text, err));
     node->config_bytes = strlen(node->config_text);
-    dpt_node_config_digest(config, node->digest);
+    DPT_TRY(dpt_node_config_digest(config, node->digest, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node : 1;
     int cores = dpt_node_cores();
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads

@@ -46,7 +46,9 @@ DPT_MUST_USE enum dpt_status dpt_node_create(const struct dpt_worker_options *op
 void dpt_node_destroy(struct dpt_node **node);
 
 /* Hash of the run-wide keys: equal digests are configs that agree on them. */
-void dpt_node_config_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES]);
+DPT_MUST_USE enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
+                                                    char ret_hex[DPT_HASH_HEX_BYTES],
+                                                    struct dpt_err *err);
 
 /* Processors this process may use. */
 int dpt_node_cores(void);
