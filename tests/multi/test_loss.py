@@ -1,11 +1,12 @@
 """Losing and gaining nodes while training: the survivors keep their processes, the curve stays the same."""
 
 import os
+import re
 import signal
 
 import pytest
 
-from cluster import Worker, make_text, proc_alive, wait_until
+from cluster import Worker, proc_alive, proc_children, proc_fds, proc_threads, wait_until
 
 
 @pytest.fixture
@@ -109,17 +110,29 @@ def test_agent_killed_alone(make_cluster, slow):
 
 
 def test_one_rank_of_two_dies(make_cluster, slow):
-    """The other rank of the node goes on and keeps its process."""
-    cluster = make_cluster(sets={"train.steps": 200})
+    """The other rank of the node goes on and keeps its process; the agent keeps nothing of the dead one."""
+    cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a = cluster.start_worker("a", ranks=2, nnodes=1)
     cluster.wait_world(2, 30 * slow)
     first, second = a.rank_pids()
-    os.kill(second, signal.SIGKILL)
-    wait_until("a successor", lambda: len(a.rank_pids()) == 2 and second not in a.rank_pids(), 20 * slow)
-    assert first in a.rank_pids()
-    assert a.wait(60 * slow) == 0
-    assert cluster.summaries()[0]["world_size"] == 2
+
+    def kinds():
+        """What the agent's descriptors are, its ranks' log files (opened when something is logged) aside."""
+        return sorted(re.sub(r"\d", "", t) for t in proc_fds(a.pid).values() if not t.endswith(".log"))
+    before, threads = kinds(), proc_threads(a.pid)
+    for _ in range(3):
+        os.kill(second, signal.SIGKILL)
+        wait_until("a successor", lambda: len(a.rank_pids()) == 2 and second not in a.rank_pids(), 20 * slow)
+        cluster.wait_world(1, 20 * slow)
+        cluster.wait_world(2, 20 * slow)
+        assert first in a.rank_pids()
+        second = next(pid for pid in a.rank_pids() if pid != first)
+    wait_until("no more descriptors than before", lambda: kinds() == before, 5 * slow, lambda: str(proc_fds(a.pid)))
+    assert proc_threads(a.pid) == threads
+    assert not [pid for pid in proc_children(a.pid) if not proc_alive(pid)]  # no zombies
+    a.term()
+    assert a.wait(12 * slow) == 0
 
 
 def test_crash_loop_ends_the_run(make_cluster, slow):
@@ -142,3 +155,55 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
     cluster.server.term()
     assert cluster.server.wait(10 * slow) == 0
     cluster.check_nothing_left()
+
+
+def test_only_the_agent_is_stopped(make_cluster, slow):
+    """Its ranks run on, unattended: the node is lost all the same, and comes back as a new one when its agent continues."""
+    cluster = make_cluster(sets={"train.steps": 100000})
+    cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    old = b.rank_pids()
+    b.signal(signal.SIGSTOP)
+    cluster.wait_world(1, 15 * slow)
+    b.signal(signal.SIGCONT)
+    cluster.wait_world(2, 30 * slow)
+    assert b.rank_pids() != old and not any(proc_alive(pid) for pid in old)
+    for worker in (a, b):
+        worker.term()
+    assert cluster.wait_done(15 * slow) == {"a": 0, "b": 0}
+
+
+def test_only_a_rank_is_stopped(make_cluster, slow):
+    """Its agent finds it silent, kills it and starts another."""
+    cluster = make_cluster(sets={"train.steps": 100000})
+    cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    old = b.rank_pids()
+    os.kill(old[0], signal.SIGSTOP)
+    cluster.wait_world(1, 15 * slow)
+    cluster.wait_world(2, 30 * slow)
+    assert b.rank_pids() != old and not proc_alive(old[0])
+    assert "silent" in b.log()
+    for worker in (a, b):
+        worker.term()
+    assert cluster.wait_done(15 * slow) == {"a": 0, "b": 0}
+
+
+def test_server_and_a_worker_die_together(make_cluster, slow):
+    """The survivor waits for a server and is taken up by the next one, with its state."""
+    cluster = make_cluster(sets={"train.steps": 400})
+    cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    pids = a.rank_pids()
+    cluster.server.kill()
+    b.kill_machine()
+    cluster.restart_server()
+    cluster.wait_world(1, 20 * slow)
+    assert a.rank_pids() == pids
+    cluster.start_worker("b")
+    cluster.wait_world(2, 20 * slow)
+    assert a.wait(60 * slow) == 0
+    assert a.outputs.summary()["start_step"] == 0
