@@ -4,50 +4,77 @@
 
 #include "rendezvous/proto/check.h"
 
+#include <stdalign.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 /* protobuf-c turns two bytes into a struct of some hundred; a message of nothing but empty
  * submessages must not take a hundred times its size. */
-enum { MEMORY_FACTOR = 16, MEMORY_BASE_BYTES = 64 * 1024 };
-
 struct budget {
     size_t left_bytes;
     bool exceeded;
+    uint8_t *memory; /* where the next piece goes; NULL: the heap */
 };
 
 static void *budget_alloc(void *data, size_t bytes)
 {
     struct budget *budget = data;
+    if (budget->memory != NULL)
+        bytes = (bytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
     if (bytes > budget->left_bytes) {
         budget->exceeded = true;
         return NULL;
     }
     budget->left_bytes -= bytes;
-    return malloc(bytes);
+    if (budget->memory == NULL)
+        return malloc(bytes);
+    void *piece = budget->memory;
+    budget->memory += bytes;
+    return piece;
 }
 
 static void budget_free(void *data, void *pointer)
 {
-    (void)data;
-    free(pointer);
+    const struct budget *budget = data;
+    if (budget->memory == NULL)
+        free(pointer);
 }
 
-static enum dpt_status decode(const ProtobufCMessageDescriptor *type, const void *data,
-                              size_t bytes, ProtobufCMessage **ret, struct dpt_err *err)
+static enum dpt_status decode_within(const ProtobufCMessageDescriptor *type, struct budget *budget,
+                                     const void *data, size_t bytes, ProtobufCMessage **ret,
+                                     struct dpt_err *err)
 {
     if (bytes > DPT_MESSAGE_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes, at most %d", type->short_name, bytes,
                         DPT_MESSAGE_BYTES_MAX);
-    struct budget budget = {.left_bytes = MEMORY_BASE_BYTES + MEMORY_FACTOR * bytes};
-    ProtobufCAllocator allocator = {budget_alloc, budget_free, &budget};
+    ProtobufCAllocator allocator = {budget_alloc, budget_free, budget};
     ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, bytes, data);
-    if (message == NULL && budget.exceeded)
+    if (message == NULL && budget->exceeded)
         return dpt_fail(err, DPT_EOVERFLOW, "%s of %zu bytes takes too much memory",
                         type->short_name, bytes);
     if (message == NULL)
         return dpt_fail(err, DPT_EPROTO, "%s of %zu bytes is malformed", type->short_name, bytes);
     *ret = message;
+    return DPT_OK;
+}
+
+static enum dpt_status decode(const ProtobufCMessageDescriptor *type, const void *data,
+                              size_t bytes, ProtobufCMessage **ret, struct dpt_err *err)
+{
+    struct budget budget = {.left_bytes = DPT_MESSAGE_MEMORY_BYTES(bytes)};
+    return decode_within(type, &budget, data, bytes, ret, err);
+}
+
+enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
+                                                    const void *data, size_t bytes,
+                                                    Dpt__AgentToRank **ret, struct dpt_err *err)
+{
+    DPT_ASSERT((uintptr_t)memory % alignof(max_align_t) == 0);
+    struct budget budget = {.left_bytes = memory_bytes, .memory = memory};
+    ProtobufCMessage *message = NULL;
+    DPT_TRY(decode_within(&dpt__agent_to_rank__descriptor, &budget, data, bytes, &message, err));
+    DPT_TRY(dpt_check_agent_to_rank((const Dpt__AgentToRank *)message, err));
+    *ret = (Dpt__AgentToRank *)message;
     return DPT_OK;
 }
 

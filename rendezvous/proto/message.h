@@ -50,6 +50,15 @@ DPT_MUST_USE enum dpt_status dpt_message_decode_rank_to_agent(const void *data, 
                                                               Dpt__RankToAgent **ret,
                                                               struct dpt_err *err);
 
+/* The same for a rank's link, which must not allocate between steps: the message is built inside
+ * the caller's `memory` and lives as long as that is left alone; it is not freed. DPT_EOVERFLOW
+ * when it does not fit; DPT_MESSAGE_MEMORY_BYTES(n) always holds a message of n encoded bytes. */
+#define DPT_MESSAGE_MEMORY_BYTES(bytes) (64 * 1024 + 16 * (size_t)(bytes))
+DPT_MUST_USE enum dpt_status dpt_message_decode_agent_to_rank_in(void *memory, size_t memory_bytes,
+                                                                 const void *data, size_t bytes,
+                                                                 Dpt__AgentToRank **ret,
+                                                                 struct dpt_err *err);
+
 /* Frees a message made by …_decode and sets the pointer to NULL; accepts NULL. */
 void dpt_message_free_agent_state(Dpt__AgentState **message);
 void dpt_message_free_server_state(Dpt__ServerState **message);

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { SLOTS = 3 };
+
 struct dpt_link {
     struct dpt_link_options options;
     pthread_t thread;
@@ -26,10 +28,17 @@ struct dpt_link {
     /* Under the mutex. */
     struct dpt_rank_report report;
     uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX];
-    Dpt__AgentToRank *newest; /* not yet taken by the main thread; NULL: none since */
+    int newest; /* slot of a message not yet taken by the main thread; -1: none since */
     bool closed;
 
-    Dpt__AgentToRank *current; /* main thread's */
+    int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
+
+    /* Messages are built in place, so that listening never allocates. Three: the main thread's, the
+     * newest, and the one being read. */
+    struct {
+        void *memory; /* DPT_MESSAGE_MEMORY_BYTES(DPT_RANK_FRAME_BYTES_MAX) */
+        Dpt__AgentToRank *message;
+    } slots[SLOTS];
 
     atomic_bool stop, gone, leaving;
     _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen */
@@ -105,8 +114,9 @@ static uint64_t granted_generation(struct dpt_link *link, const Dpt__AgentToRank
     return generation;
 }
 
-static void take_frame(struct dpt_link *link, Dpt__AgentToRank *m)
+static void take_frame(struct dpt_link *link, int slot)
 {
+    const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->leaving, m->leaving != 0);
     /* A reader looks at the generation first: it never sees a grant of one generation as the next
@@ -122,10 +132,20 @@ static void take_frame(struct dpt_link *link, Dpt__AgentToRank *m)
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         link->options.on_prepare(link->options.ctx, m->generation);
     (void)pthread_mutex_lock(&link->mutex);
-    dpt_message_free_agent_to_rank(&link->newest);
-    link->newest = m;
+    link->newest = slot;
     (void)pthread_cond_broadcast(&link->cond);
     (void)pthread_mutex_unlock(&link->mutex);
+}
+
+/* A slot in which the main thread has no message and will find none. */
+static int free_slot(struct dpt_link *link)
+{
+    (void)pthread_mutex_lock(&link->mutex);
+    int slot = 0;
+    while (slot == link->current || slot == link->newest)
+        slot++;
+    (void)pthread_mutex_unlock(&link->mutex);
+    return slot;
 }
 
 /* Reads all frames that have come; false: the agent is gone. */
@@ -140,14 +160,16 @@ static bool receive(struct dpt_link *link)
             return true;
         if (status == DPT_EPEER)
             return false;
-        Dpt__AgentToRank *message = NULL;
+        int slot = free_slot(link);
         if (status == DPT_OK)
-            status = dpt_message_decode_agent_to_rank(link->frame_in, bytes, &message, &err);
+            status = dpt_message_decode_agent_to_rank_in(
+                link->slots[slot].memory, DPT_MESSAGE_MEMORY_BYTES(DPT_RANK_FRAME_BYTES_MAX),
+                link->frame_in, bytes, &link->slots[slot].message, &err);
         if (status != DPT_OK) {
             dpt_log(DPT_LOG_ERROR, "a message of the agent is dropped: %s", err.text);
             continue;
         }
-        take_frame(link, message);
+        take_frame(link, slot);
     }
 }
 
@@ -190,6 +212,15 @@ static void *run(void *arg)
     return NULL;
 }
 
+static void free_memory(struct dpt_link *link)
+{
+    for (int i = 0; i < SLOTS; i++)
+        free(link->slots[i].memory);
+    free(link->frame_in);
+    free(link->frame_out);
+    free(link);
+}
+
 enum dpt_status dpt_link_create(const struct dpt_link_options *options,
                                 const struct dpt_rank_report *first, struct dpt_link **ret,
                                 struct dpt_err *err)
@@ -201,11 +232,17 @@ enum dpt_status dpt_link_create(const struct dpt_link_options *options,
     link->report = *first;
     link->report.outcome_bytes = 0;
     atomic_store(&link->grant_step, -1);
+    link->newest = link->current = -1;
     link->frame_in = malloc(DPT_RANK_FRAME_BYTES_MAX);
+    bool slots_made = true;
+    for (int i = 0; i < SLOTS; i++) {
+        link->slots[i].memory = malloc(DPT_MESSAGE_MEMORY_BYTES(DPT_RANK_FRAME_BYTES_MAX));
+        slots_made = slots_made && link->slots[i].memory;
+    }
     link->frame_out = malloc(DPT_RANK_FRAME_BYTES_MAX);
     link->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum dpt_status status = DPT_OK;
-    if (!link->frame_in || !link->frame_out || link->wake_fd < 0)
+    if (!link->frame_in || !link->frame_out || !slots_made || link->wake_fd < 0)
         status = dpt_fail(err, DPT_ENOMEM, "link to the agent: out of memory or descriptors");
     (void)pthread_mutex_init(&link->mutex, NULL);
     pthread_condattr_t attr;
@@ -221,9 +258,7 @@ enum dpt_status dpt_link_create(const struct dpt_link_options *options,
     if (status != DPT_OK) {
         if (link->wake_fd >= 0)
             (void)close(link->wake_fd);
-        free(link->frame_in);
-        free(link->frame_out);
-        free(link);
+        free_memory(link);
         return status;
     }
     *ret = link;
@@ -242,11 +277,7 @@ void dpt_link_destroy(struct dpt_link **link_p)
     (void)close(link->options.fd);
     (void)pthread_mutex_destroy(&link->mutex);
     (void)pthread_cond_destroy(&link->cond);
-    dpt_message_free_agent_to_rank(&link->newest);
-    dpt_message_free_agent_to_rank(&link->current);
-    free(link->frame_in);
-    free(link->frame_out);
-    free(link);
+    free_memory(link);
     *link_p = NULL;
 }
 
@@ -265,7 +296,7 @@ void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *repor
 
 const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link)
 {
-    return link->current;
+    return link->current < 0 ? NULL : link->slots[link->current].message;
 }
 
 static struct timespec deadline_after(int wait_ms)
@@ -281,14 +312,12 @@ enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err
     enum dpt_status status = DPT_INPROGRESS;
     (void)pthread_mutex_lock(&link->mutex);
     for (;;) {
-        Dpt__AgentToRank *newest = link->newest;
-        if (newest) {
-            bool differs = !link->current || link->current->command != newest->command ||
-                           link->current->generation != newest->generation;
-            dpt_message_free_agent_to_rank(&link->current);
-            link->current = newest;
-            link->newest = NULL;
-            if (differs) {
+        if (link->newest >= 0) {
+            const Dpt__AgentToRank *old = dpt_link_command(link);
+            link->current = link->newest;
+            link->newest = -1;
+            const Dpt__AgentToRank *new = dpt_link_command(link);
+            if (!old || old->command != new->command || old->generation != new->generation) {
                 status = DPT_OK;
                 break;
             }

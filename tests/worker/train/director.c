@@ -193,7 +193,11 @@ int director_start(struct director *d, int host)
     m->alive = true;
     m->config = d->config;
     m->start = (struct dpt_rank_start){
-        .local_rank = handle, .ranks = 1, .spawn = 1, .threads = 1, .address = "127.0.0.1"};
+        .local_rank = handle,
+        .ranks = 1,
+        .spawn = 1,
+        .threads = d->config.cluster.threads > 0 ? d->config.cluster.threads : 1,
+        .address = "127.0.0.1"};
     m->options =
         (struct dpt_rank_options){.start = &m->start, .config = &m->config, .link_fd = fds[1]};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
