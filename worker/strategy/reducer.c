@@ -12,6 +12,10 @@ enum stage { STAGE_LOCAL, STAGE_CROSS, STAGE_GATHER, STAGE_COUNT };
 /* What other hosts send is staged; two buckets can be under way between hosts at once. */
 enum { STAGING_COUNT = 2 };
 
+/* All-gathers under way at once: a communicator bounds its operations, a model's buckets do not. */
+enum { GATHERS_MAX = 32 };
+_Static_assert(STAGE_COUNT *(GATHERS_MAX + 2) < DPT_COMM_OPS_MAX, "all stages of these buckets");
+
 /* One transfer of a stage as this rank sees it, the same for every bucket but for the range. */
 struct leg {
     enum dpt_comm_dir dir;
@@ -392,6 +396,22 @@ static enum dpt_status await_ready(struct dpt_reducer *r, struct dpt_comm *comm,
     return DPT_OK;
 }
 
+/* Waits until bucket `bucket` has gone round: everything received, everything sent taken. */
+static enum dpt_status end_gather(struct dpt_reducer *r, struct dpt_comm *comm, int bucket,
+                                  struct dpt_err *err)
+{
+    struct dpt_comm_op **op = &r->run[bucket].op[STAGE_GATHER];
+    if (!*op)
+        return DPT_OK;
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll(comm, *op, -1, err);
+    while (status == DPT_INPROGRESS);
+    if (status == DPT_OK)
+        dpt_comm_op_free(comm, op);
+    return status;
+}
+
 static enum dpt_status job_reduce(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_reducer *r = ctx;
@@ -415,6 +435,8 @@ static enum dpt_status job_reduce(struct dpt_comm_thread *thread, void *ctx, str
         if (b >= 0 && b < n) {
             if (cross)
                 DPT_TRY(finish_stage(r, comm, b, STAGE_CROSS, err));
+            if (b >= GATHERS_MAX)
+                DPT_TRY(end_gather(r, comm, b - GATHERS_MAX, err));
             DPT_TRY(post_stage(r, comm, b, STAGE_GATHER, err));
         }
     }

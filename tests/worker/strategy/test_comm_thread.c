@@ -1,0 +1,303 @@
+/* The thread that owns a communicator: aborts before, during and after creation; closing and
+ * destroying with a job under way. */
+#include "tests/worker/comm/comm_world.h"
+#include "worker/strategy/comm_thread.h"
+
+#include "base/clock.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { ROUNDS = 20, SOON_MS = 3000 };
+
+static void run_world(int size, bool one_host, rank_fn fn)
+{
+    struct world world = {.size = size, .address = "127.0.0.1"};
+    for (int i = 0; i < size; i++)
+        world.hosts[i] = one_host ? 0 : i;
+    world_run_threads(&world, fn);
+}
+
+/* Waits in the communicator until it is aborted or a peer dies. */
+static enum dpt_status job_wait_for_ever(struct dpt_comm_thread *thread, void *ctx,
+                                         struct dpt_err *err)
+{
+    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
+    atomic_int *started = ctx;
+    if (started)
+        atomic_store(started, 1);
+    for (;;) {
+        enum dpt_status status = dpt_comm_poll_woken(comm, -1, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+    }
+}
+
+static enum dpt_status job_gather(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct rank *self = ctx;
+    int all[RANKS_MAX], mine = 100 + self->rank;
+    DPT_TRY(dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), &mine, sizeof mine, all, err));
+    for (int i = 0; i < self->world->size; i++)
+        CHECK(all[i] == 100 + i);
+    return DPT_OK;
+}
+
+static enum dpt_status job_fail(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    (void)thread;
+    return dpt_fail(err, DPT_EIO, "job %d failed", *(int *)ctx);
+}
+
+static void open_generation(struct rank *self, struct dpt_comm_thread *t, uint64_t generation)
+{
+    struct dpt_comm_spec spec = world_spec(self, generation);
+    dpt_comm_thread_arm(t);
+    CHECK_OK(dpt_comm_thread_open(t, &spec, &self->err), &self->err);
+    CHECK(dpt_comm_thread_comm(t) != NULL);
+}
+
+static void make(struct rank *self, struct dpt_comm_thread **ret)
+{
+    CHECK_OK(dpt_comm_thread_create(self->listener, ret, &self->err), &self->err);
+}
+
+static void alone(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make(self, &t);
+    dpt_comm_thread_wake(t);
+    dpt_comm_thread_close(t); /* nothing is open */
+    struct dpt_comm_spec spec = world_spec(self, 1);
+    dpt_comm_thread_arm(t);
+    CHECK_OK(dpt_comm_thread_open(t, &spec, &self->err), &self->err);
+    CHECK(dpt_comm_thread_comm(t) == NULL);
+    int job = 3;
+    CHECK_STATUS(DPT_EIO, dpt_comm_thread_run(t, job_fail, &job, &self->err), &self->err);
+    CHECK(strcmp(self->err.text, "job 3 failed") == 0);
+    CHECK(dpt_comm_thread_failed(t));
+    CHECK(dpt_comm_thread_suspect(t) == -1);
+    dpt_comm_thread_post(t, job_fail, &job);
+    CHECK_STATUS(DPT_EIO, dpt_comm_thread_wait(t, NULL), &self->err);
+    dpt_comm_thread_close(t);
+    dpt_comm_thread_destroy(&t);
+    CHECK(t == NULL);
+    dpt_comm_thread_destroy(&t);
+}
+
+static void without_peers(void **state)
+{
+    (void)state;
+    run_world(1, true, alone);
+}
+
+static void one_generation_after_another(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make(self, &t);
+    for (uint64_t generation = 1; generation <= ROUNDS; generation++) {
+        open_generation(self, t, generation);
+        CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
+        CHECK(!dpt_comm_thread_failed(t));
+        dpt_comm_thread_close(t);
+        CHECK(dpt_comm_thread_comm(t) == NULL);
+    }
+    dpt_comm_thread_destroy(&t);
+}
+
+static void generations(void **state)
+{
+    (void)state;
+    run_world(3, true, one_generation_after_another);
+    run_world(3, false, one_generation_after_another);
+}
+
+/* An abort that came before open hits that generation; arm forgets only what came before it. */
+static void abort_first(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make(self, &t);
+    dpt_comm_thread_abort(t);
+    dpt_comm_thread_abort(t);
+    dpt_comm_thread_arm(t);
+    if (self->rank == 0)
+        dpt_comm_thread_abort(t);
+    struct dpt_comm_spec spec = world_spec(self, 1);
+    int64_t start = dpt_now_ms();
+    if (self->rank == 0) {
+        CHECK_STATUS(DPT_EABORTED, dpt_comm_thread_open(t, &spec, &self->err), &self->err);
+        CHECK(dpt_now_ms() - start < SOON_MS);
+        CHECK(dpt_comm_thread_comm(t) == NULL);
+    }
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_comm_thread_close(t);
+    open_generation(self, t, 2);
+    CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
+    dpt_comm_thread_close(t);
+    dpt_comm_thread_destroy(&t);
+}
+
+static void an_abort_before_open(void **state)
+{
+    (void)state;
+    run_world(2, true, abort_first);
+    run_world(2, false, abort_first);
+}
+
+struct aborter {
+    struct dpt_comm_thread *thread;
+    uint64_t after_us;
+};
+
+static void *abort_later(void *arg)
+{
+    struct aborter *a = arg;
+    let_pass_us(a->after_us);
+    dpt_comm_thread_abort(a->thread);
+    return NULL;
+}
+
+/* Nobody answers: only the abort ends the creation. */
+static void abort_creation(struct rank *self)
+{
+    if (self->rank == 0) {
+        struct dpt_comm_thread *t = NULL;
+        make(self, &t);
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            dpt_comm_thread_arm(t);
+            struct aborter a = {.thread = t, .after_us = round * 200};
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, abort_later, &a) == 0);
+            struct dpt_comm_spec spec = world_spec(self, round + 1);
+            int64_t start = dpt_now_ms();
+            CHECK_STATUS(DPT_EABORTED, dpt_comm_thread_open(t, &spec, &self->err), &self->err);
+            CHECK(dpt_now_ms() - start < SOON_MS);
+            CHECK(pthread_join(thread, NULL) == 0);
+            dpt_comm_thread_close(t);
+        }
+        dpt_comm_thread_destroy(&t);
+    }
+    pthread_barrier_wait(&self->world->barrier);
+}
+
+static void an_abort_during_open(void **state)
+{
+    (void)state;
+    run_world(2, true, abort_creation);
+    run_world(2, false, abort_creation);
+}
+
+/* The peer never comes: the missing rank is named. */
+static void wait_in_vain(struct rank *self)
+{
+    if (self->rank == 0) {
+        struct dpt_comm_thread *t = NULL;
+        make(self, &t);
+        struct dpt_comm_spec spec = world_spec(self, 1);
+        spec.timeout_ms = 100;
+        dpt_comm_thread_arm(t);
+        CHECK_STATUS(DPT_ETIMEOUT, dpt_comm_thread_open(t, &spec, &self->err), &self->err);
+        CHECK(dpt_comm_thread_suspect(t) == 1);
+        dpt_comm_thread_arm(t);
+        CHECK(dpt_comm_thread_suspect(t) == -1);
+        dpt_comm_thread_destroy(&t);
+    }
+    pthread_barrier_wait(&self->world->barrier);
+}
+
+static void a_peer_that_never_comes(void **state)
+{
+    (void)state;
+    run_world(2, true, wait_in_vain);
+    run_world(2, false, wait_in_vain);
+}
+
+/* Aborts at random moments of creation, of a job, of the goodbye: nothing hangs, and the next
+ * generation works. */
+static void abort_whenever(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make(self, &t);
+    uint64_t random = 77;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        dpt_comm_thread_arm(t);
+        struct aborter a = {.thread = t, .after_us = next_random(&random) % 3000};
+        bool aborts = (int)(round % (uint64_t)self->world->size) == self->rank;
+        pthread_t thread;
+        if (aborts)
+            CHECK(pthread_create(&thread, NULL, abort_later, &a) == 0);
+        struct dpt_comm_spec spec = world_spec(self, 2 * round + 1);
+        spec.timeout_ms = 200;
+        enum dpt_status status = dpt_comm_thread_open(t, &spec, &self->err);
+        while (status == DPT_OK)
+            status = dpt_comm_thread_run(t, job_gather, self, &self->err);
+        if (aborts) {
+            CHECK(pthread_join(thread, NULL) == 0);
+            CHECK(status == DPT_EABORTED || status == DPT_EPEER);
+        } else {
+            CHECK(status == DPT_EPEER || status == DPT_ETIMEOUT);
+        }
+        dpt_comm_thread_close(t);
+        pthread_barrier_wait(&self->world->barrier);
+        open_generation(self, t, 2 * round + 2);
+        CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
+        dpt_comm_thread_close(t);
+        pthread_barrier_wait(&self->world->barrier);
+    }
+    dpt_comm_thread_destroy(&t);
+}
+
+static void aborts_at_any_moment(void **state)
+{
+    (void)state;
+    run_world(3, true, abort_whenever);
+    run_world(3, false, abort_whenever);
+}
+
+/* close and destroy end a job that nobody waited for. */
+static void leave_a_job(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    make(self, &t);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        open_generation(self, t, round + 1);
+        pthread_barrier_wait(&self->world->barrier); /* both are there before one goes */
+        atomic_int started = 0;
+        dpt_comm_thread_post(t, job_wait_for_ever, &started);
+        if (round % 2 == 0)
+            while (!atomic_load(&started))
+                sched_yield();
+        dpt_comm_thread_wake(t);
+        dpt_comm_thread_close(t);
+        CHECK(dpt_comm_thread_comm(t) == NULL);
+    }
+    open_generation(self, t, ROUNDS + 1);
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_comm_thread_post(t, job_wait_for_ever, NULL);
+    dpt_comm_thread_destroy(&t);
+    CHECK(t == NULL);
+}
+
+static void a_job_left_running(void **state)
+{
+    (void)state;
+    run_world(2, true, leave_a_job);
+    run_world(2, false, leave_a_job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_peers),           cmocka_unit_test(generations),
+        cmocka_unit_test(an_abort_before_open),    cmocka_unit_test(an_abort_during_open),
+        cmocka_unit_test(a_peer_that_never_comes), cmocka_unit_test(aborts_at_any_moment),
+        cmocka_unit_test(a_job_left_running),
+    };
+    return cmocka_run_group_tests_name("comm_thread", tests, NULL, NULL);
+}

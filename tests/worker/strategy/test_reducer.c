@@ -1,0 +1,299 @@
+/* The canonical all-reduce over real communicators, ranks as threads on pretended hosts: every
+ * element on every rank is, bit for bit, what adding the lanes in tree order gives. */
+#include "tests/worker/comm/comm_world.h"
+#include "worker/strategy/reducer.h"
+
+#include "base/rng.h"
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { BUCKETS_MAX = 600, STEPS = 3 };
+
+/* What all ranks agree on. */
+struct setting {
+    int lanes, n_buckets, steps;
+    int64_t block, numel;
+    struct dpt_bucket buckets[BUCKETS_MAX];
+    uint64_t seed;
+    /* A rank that leaves in the middle of a step; -1: none. */
+    int leaver;
+    atomic_int failures;
+};
+
+static uint32_t draw(uint64_t seed, uint64_t what, uint64_t at, uint32_t below)
+{
+    uint32_t block[4];
+    dpt_philox(dpt_rng_key(seed, DPT_RNG_TEST, 7, what, 0), at, block);
+    return block[0] % below;
+}
+
+static float lane_value(const struct setting *s, int step, int lane, int64_t i)
+{
+    uint32_t block[4];
+    dpt_philox(dpt_rng_key(s->seed, DPT_RNG_TEST, 8, (uint64_t)step, (uint64_t)lane), (uint64_t)i,
+               block);
+    return (float)(int32_t)block[0] * 0x1p-31f * (float)(1 << (block[1] % 12));
+}
+
+static float node_value(const struct setting *s, int step, struct dpt_range node, int64_t i)
+{
+    if (node.end - node.first == 1)
+        return lane_value(s, step, node.first, i);
+    int split = dpt_tree_split(node);
+    float left = node_value(s, step, (struct dpt_range){node.first, split}, i);
+    float right = node_value(s, step, (struct dpt_range){split, node.end}, i);
+    return left + right;
+}
+
+struct part {
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    struct dpt_comm_thread *thread;
+    struct dpt_comm_mem *buffers[DPT_COVER_MAX];
+    int n_buffers;
+    struct dpt_reducer *reducer;
+    struct dpt_world world;
+    int rank_of_position[RANKS_MAX], host_of_position[RANKS_MAX];
+};
+
+static float *data_of(const struct part *p, int buffer)
+{
+    return dpt_comm_mem_data(p->buffers[buffer]);
+}
+
+/* Ranks are numbered against the order of positions, so that taking one for the other shows. */
+static void make_world(struct rank *self, const struct setting *s, struct part *p)
+{
+    int size = self->world->size, n = 0;
+    for (int host = 0; host < size; host++)
+        for (int rank = size - 1; rank >= 0; rank--)
+            if (self->world->hosts[rank] == host) {
+                p->rank_of_position[n] = rank;
+                p->host_of_position[n++] = host;
+            }
+    CHECK(n == size);
+    p->world = (struct dpt_world){.lanes = s->lanes,
+                                  .size = size,
+                                  .rank_of_position = p->rank_of_position,
+                                  .host_of_position = p->host_of_position};
+}
+
+static int position_of(const struct part *p, int rank)
+{
+    int position = 0;
+    while (p->rank_of_position[position] != rank)
+        position++;
+    return position;
+}
+
+static void make_part(struct rank *self, struct setting *s, struct part *p)
+{
+    *p = (struct part){.n_buffers = 0};
+    make_world(self, s, p);
+    CHECK_OK(dpt_device_cpu_create(&p->device, &self->err), &self->err);
+    CHECK_OK(dpt_stream_create(p->device, 1, &p->stream, &self->err), &self->err);
+    CHECK_OK(dpt_comm_thread_create(self->listener, &p->thread, &self->err), &self->err);
+    p->n_buffers = dpt_reducer_buffers(&p->world, position_of(p, self->rank));
+    CHECK(p->n_buffers >= 1 && p->n_buffers <= DPT_COVER_MAX);
+    for (int i = 0; i < p->n_buffers; i++)
+        CHECK_OK(dpt_comm_mem_create(self->listener, (size_t)s->numel * sizeof(float),
+                                     &p->buffers[i], &self->err),
+                 &self->err);
+    const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(p->device),
+                                          .stream = p->stream,
+                                          .thread = p->thread,
+                                          .listener = self->listener,
+                                          .buckets = s->buckets,
+                                          .n_buckets = s->n_buckets,
+                                          .block = s->block,
+                                          .buffers = p->buffers,
+                                          .n_buffers = p->n_buffers,
+                                          .world = &p->world,
+                                          .rank = self->rank,
+                                          .host = self->world->hosts[self->rank]};
+    CHECK_OK(dpt_reducer_create(&spec, &p->reducer, &self->err), &self->err);
+    struct dpt_comm_spec comm = world_spec(self, s->seed + 1);
+    dpt_comm_thread_arm(p->thread);
+    CHECK_OK(dpt_comm_thread_open(p->thread, &comm, &self->err), &self->err);
+}
+
+static void end_part(struct part *p)
+{
+    dpt_comm_thread_close(p->thread);
+    dpt_reducer_destroy(&p->reducer);
+    CHECK(p->reducer == NULL);
+    dpt_comm_thread_destroy(&p->thread);
+    for (int i = 0; i < p->n_buffers; i++)
+        dpt_comm_mem_destroy(&p->buffers[i]);
+    dpt_stream_destroy(&p->stream);
+    dpt_device_destroy(&p->device);
+}
+
+/* Own subtree sums into the buffers; what the others' parts go through is filled with rubbish. */
+static void fill(const struct setting *s, const struct part *p, int rank, int step)
+{
+    struct dpt_range own[DPT_COVER_MAX];
+    int n = dpt_tree_cover(s->lanes,
+                           dpt_position_lanes(s->lanes, p->world.size, position_of(p, rank)), own);
+    for (int b = 0; b < p->n_buffers; b++)
+        for (int64_t i = 0; i < s->numel; i++)
+            data_of(p, b)[i] = b < n ? node_value(s, step, own[b], i) : -1e30f;
+}
+
+static void check_sum(const struct setting *s, const struct part *p, int step)
+{
+    for (int64_t i = 0; i < s->numel; i++) {
+        float expected = node_value(s, step, (struct dpt_range){0, s->lanes}, i);
+        if (memcmp(&expected, &data_of(p, 0)[i], sizeof expected) != 0) {
+            (void)fprintf(stderr,
+                          "world %d, %d lanes, step %d: element %lld is %.9g instead of %.9g\n",
+                          p->world.size, s->lanes, step, (long long)i, (double)data_of(p, 0)[i],
+                          (double)expected);
+            abort();
+        }
+    }
+}
+
+/* In even steps bucket by bucket as backward does it, in odd ones in another order. */
+static void say_ready(const struct setting *s, const struct part *p, int rank, int step)
+{
+    for (int i = 0; i < s->n_buckets; i++)
+        dpt_reducer_ready(p->reducer, (step + rank) % 2 == 0 ? i : s->n_buckets - 1 - i);
+}
+
+static void reduce_some_steps(struct rank *self)
+{
+    struct setting *s = self->world->arg;
+    struct part p;
+    make_part(self, s, &p);
+    for (int step = 0; step < s->steps; step++) {
+        fill(s, &p, self->rank, step);
+        dpt_reducer_begin(p.reducer);
+        say_ready(s, &p, self->rank, step);
+        CHECK_OK(dpt_reducer_wait(p.reducer, &self->err), &self->err);
+        check_sum(s, &p, step);
+        pthread_barrier_wait(&self->world->barrier); /* the next step overwrites what is lent */
+    }
+    end_part(&p);
+}
+
+/* Buckets from the end of the vector, as the plan makes them. */
+static void cut_buckets(struct setting *s, int n, int numel_max)
+{
+    int64_t sizes[BUCKETS_MAX];
+    s->n_buckets = n;
+    s->numel = 0;
+    for (int b = 0; b < n; b++) {
+        sizes[b] = 1 + draw(s->seed, 1, (uint64_t)b, (uint32_t)numel_max);
+        s->numel += sizes[b];
+    }
+    int64_t end = s->numel;
+    for (int b = 0; b < n; b++) {
+        s->buckets[b] = (struct dpt_bucket){.first = end - sizes[b], .end = end};
+        end -= sizes[b];
+    }
+}
+
+static void run(struct setting *s, int size, int layout, rank_fn fn)
+{
+    struct world world = {.size = size, .address = "127.0.0.1", .seed = s->seed, .arg = s};
+    for (int i = 0; i < size; i++)
+        world.hosts[i] = layout == 0   ? 0     /* shared memory alone */
+                         : layout == 1 ? i     /* TCP alone */
+                         : layout == 2 ? i % 2 /* both */
+                                       : i / 3;
+    world_run_threads(&world, fn);
+}
+
+static void every_world_and_lane_count(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 5; size++)
+        for (int lanes = size; lanes <= 9; lanes++)
+            for (int layout = 0; layout < (size == 1 ? 1 : size < 4 ? 3 : 4); layout++) {
+                static struct setting s;
+                s = (struct setting){.lanes = lanes,
+                                     .block = 16,
+                                     .steps = 2,
+                                     .seed = (uint64_t)(size * 100 + lanes),
+                                     .leaver = -1};
+                cut_buckets(&s, 5, 120);
+                run(&s, size, layout, reduce_some_steps);
+            }
+}
+
+/* Pieces of many chunks, and a world whose runs of lanes are uneven. */
+static void large_buckets(void **state)
+{
+    (void)state;
+    for (int layout = 0; layout < 3; layout++) {
+        static struct setting s;
+        s = (struct setting){.lanes = 7, .block = 1024, .steps = 1, .seed = 3, .leaver = -1};
+        cut_buckets(&s, 2, 40000);
+        run(&s, 3, layout, reduce_some_steps);
+    }
+}
+
+/* More buckets than operations fit into a communicator; most ranks own nothing of most of them. */
+static void many_tiny_buckets(void **state)
+{
+    (void)state;
+    for (int layout = 0; layout < 3; layout++) {
+        static struct setting s;
+        s = (struct setting){.lanes = 5, .block = 16, .steps = STEPS, .seed = 9, .leaver = -1};
+        cut_buckets(&s, BUCKETS_MAX, 20);
+        run(&s, 4, layout, reduce_some_steps);
+    }
+}
+
+/* One rank goes in the middle of a step: the others' wait ends with it as the suspect, and nothing
+ * hangs. */
+static void lose_one(struct rank *self)
+{
+    struct setting *s = self->world->arg;
+    struct part p;
+    make_part(self, s, &p);
+    fill(s, &p, self->rank, 0);
+    dpt_reducer_begin(p.reducer);
+    dpt_reducer_ready(p.reducer, 0);
+    if (self->rank != s->leaver) {
+        for (int b = 1; b < s->n_buckets; b++)
+            dpt_reducer_ready(p.reducer, b);
+        CHECK_STATUS(DPT_EPEER, dpt_reducer_wait(p.reducer, &self->err), &self->err);
+        CHECK(dpt_comm_thread_failed(p.thread));
+        CHECK(dpt_comm_thread_suspect(p.thread) == s->leaver);
+        atomic_fetch_add(&s->failures, 1);
+    }
+    end_part(&p); /* the leaver's: with its job still waiting for bucket 1 */
+}
+
+static void a_rank_lost_in_the_step(void **state)
+{
+    (void)state;
+    for (int layout = 0; layout < 3; layout++)
+        for (int leaver = 0; leaver < 3; leaver++) {
+            static struct setting s;
+            s = (struct setting){.lanes = 6, .block = 16, .steps = 1, .seed = 4, .leaver = leaver};
+            cut_buckets(&s, 4, 3000);
+            run(&s, 3, layout, lose_one);
+            assert_int_equal(atomic_load(&s.failures), 2);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_world_and_lane_count),
+        cmocka_unit_test(large_buckets),
+        cmocka_unit_test(many_tiny_buckets),
+        cmocka_unit_test(a_rank_lost_in_the_step),
+    };
+    return cmocka_run_group_tests_name("reducer", tests, NULL, NULL);
+}

@@ -1,0 +1,246 @@
+/* The ordered sum against a recursion that adds one element at a time: random trees, parts and
+ * places of the results. */
+#include "worker/strategy/tree_sum.h"
+
+#include "base/rng.h"
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES_MAX = 64, NUMEL_MAX = 3 * DPT_TREE_SUM_CHUNK + 7, ROUNDS = 300 };
+
+static struct dpt_device *device;
+static struct dpt_stream *stream;
+static const struct dpt_ops *ops;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    if (dpt_device_cpu_create(&device, &err) != DPT_OK ||
+        dpt_stream_create(device, 1, &stream, &err) != DPT_OK)
+        return -1;
+    ops = dpt_device_ops(device);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&device);
+    return 0;
+}
+
+struct random {
+    struct dpt_rng_key key;
+    uint64_t at;
+};
+
+static uint32_t draw(struct random *r, uint32_t below)
+{
+    uint32_t block[4];
+    dpt_philox(r->key, r->at++, block);
+    return block[0] % below;
+}
+
+/* Values whose sum depends on the order: 24 bits of mantissa over twelve powers of two. */
+static float value(struct random *r)
+{
+    uint32_t block[4];
+    dpt_philox(r->key, r->at++, block);
+    float x = (float)(int32_t)block[0] * 0x1p-31f;
+    return x * (float)(1 << (block[1] % 12));
+}
+
+struct sum {
+    int lanes, n_parts, n_out;
+    struct dpt_partial parts[LANES_MAX];
+    float *memory[LANES_MAX]; /* of each part */
+    struct dpt_range outs[DPT_COVER_MAX];
+    float *out_data[DPT_COVER_MAX];
+    int64_t numel;
+};
+
+/* Cuts `node` into parts that are nodes of its tree. */
+static void cut(struct sum *s, struct random *r, struct dpt_range node, uint32_t whole_of)
+{
+    if (node.end - node.first < 2 || draw(r, whole_of) == 0) {
+        s->parts[s->n_parts++].node = node;
+        return;
+    }
+    int split = dpt_tree_split(node);
+    cut(s, r, (struct dpt_range){node.first, split}, whole_of);
+    cut(s, r, (struct dpt_range){split, node.end}, whole_of);
+}
+
+/* One element of `node`'s sum; `next` walks over the parts. */
+static float reference(const struct sum *s, struct dpt_range node, int *next, int64_t i)
+{
+    const struct dpt_partial *part = &s->parts[*next];
+    if (part->node.first == node.first && part->node.end == node.end) {
+        (*next)++;
+        return part->data[i];
+    }
+    int split = dpt_tree_split(node);
+    float left = reference(s, (struct dpt_range){node.first, split}, next, i);
+    float right = reference(s, (struct dpt_range){split, node.end}, next, i);
+    return left + right;
+}
+
+static void fill(struct sum *s, struct random *r)
+{
+    for (int p = 0; p < s->n_parts; p++) {
+        s->memory[p] = malloc((size_t)(s->numel + 1) * sizeof(float));
+        assert_non_null(s->memory[p]);
+        for (int64_t i = 0; i < s->numel; i++)
+            s->memory[p][i] = value(r);
+        s->parts[p].data = s->memory[p];
+    }
+}
+
+/* Gives each result a place: memory of its own, or that of any part, none twice. */
+static void place(struct sum *s, struct random *r, bool alias)
+{
+    int order[LANES_MAX];
+    for (int i = 0; i < s->n_parts; i++)
+        order[i] = i;
+    for (int i = s->n_parts - 1; i > 0; i--) {
+        int j = (int)draw(r, (uint32_t)i + 1), swap = order[i];
+        order[i] = order[j];
+        order[j] = swap;
+    }
+    for (int o = 0; o < s->n_out; o++) {
+        s->out_data[o] = alias ? s->memory[order[o]] : malloc((size_t)(s->numel + 1) * 4);
+        assert_non_null(s->out_data[o]);
+    }
+}
+
+static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
+{
+    fill(s, r);
+    place(s, r, alias);
+    float *expected[DPT_COVER_MAX];
+    int next = 0, first = 0;
+    for (int o = 0; o < s->n_out; o++) {
+        expected[o] = malloc((size_t)(s->numel + 1) * sizeof(float));
+        assert_non_null(expected[o]);
+        for (int64_t i = 0; i < s->numel; i++) {
+            next = first;
+            expected[o][i] = reference(s, s->outs[o], &next, i);
+        }
+        if (s->numel > 0)
+            first = next;
+    }
+    float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
+    assert_non_null(scratch);
+    memset(scratch, 0xff, dpt_tree_sum_scratch_numel() * sizeof(float));
+    dpt_tree_sum(ops, stream, s->parts, s->n_parts, s->outs, s->out_data, s->n_out, s->numel,
+                 scratch);
+    free(scratch);
+    for (int o = 0; o < s->n_out; o++)
+        if (memcmp(expected[o], s->out_data[o], (size_t)s->numel * sizeof(float)) != 0)
+            fail_msg("seed %llu: result %d of %d differs (%d lanes, %d parts, %lld elements)",
+                     (unsigned long long)seed, o, s->n_out, s->lanes, s->n_parts,
+                     (long long)s->numel);
+    for (int o = 0; o < s->n_out; o++) {
+        free(expected[o]);
+        if (!alias)
+            free(s->out_data[o]);
+    }
+    for (int p = 0; p < s->n_parts; p++)
+        free(s->memory[p]);
+}
+
+static void random_sums(bool alias, bool whole)
+{
+    static const int64_t numels[] = {
+        0, 1, 5, DPT_TREE_SUM_CHUNK - 1, DPT_TREE_SUM_CHUNK, DPT_TREE_SUM_CHUNK + 1, NUMEL_MAX};
+    for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+        struct random r = {.key = dpt_rng_key(seed, DPT_RNG_TEST, 2, alias, whole)};
+        struct sum s = {.lanes = 1 + (int)draw(&r, LANES_MAX)};
+        struct dpt_range run = {0, s.lanes};
+        if (!whole) {
+            run.first = (int)draw(&r, (uint32_t)s.lanes);
+            run.end = run.first + 1 + (int)draw(&r, (uint32_t)(s.lanes - run.first));
+        }
+        s.n_out = dpt_tree_cover(s.lanes, run, s.outs);
+        uint32_t whole_of = 1 + draw(&r, 5);
+        for (int o = 0; o < s.n_out; o++)
+            cut(&s, &r, s.outs[o], whole_of);
+        s.numel = numels[draw(&r, sizeof numels / sizeof numels[0])];
+        check(&s, &r, alias, seed);
+    }
+}
+
+static void the_whole_tree(void **state)
+{
+    (void)state;
+    random_sums(false, true);
+}
+
+static void several_results(void **state)
+{
+    (void)state;
+    random_sums(false, false);
+}
+
+static void results_where_parts_lie(void **state)
+{
+    (void)state;
+    random_sums(true, true);
+    random_sums(true, false);
+}
+
+/* The deepest tree there is, lane by lane. */
+static void every_lane_of_the_largest_tree(void **state)
+{
+    (void)state;
+    static struct dpt_partial parts[DPT_LANES_MAX];
+    static float lane[DPT_LANES_MAX];
+    for (int lanes = DPT_LANES_MAX - 1; lanes <= DPT_LANES_MAX; lanes++) {
+        struct random r = {.key = dpt_rng_key(5, DPT_RNG_TEST, 3, 0, 0)};
+        for (int i = 0; i < lanes; i++) {
+            lane[i] = value(&r);
+            parts[i] = (struct dpt_partial){{i, i + 1}, &lane[i]};
+        }
+        float level[DPT_LANES_MAX];
+        /* The tree by hand: full subtrees are pairwise sums, the rest joins them from the right. */
+        struct dpt_range whole = {0, lanes};
+        memcpy(level, lane, sizeof level);
+        float rest = 0;
+        bool has_rest = false;
+        for (int n = lanes; n > 0; n /= 2) {
+            if (n % 2 != 0) { /* the last subtree of this width has no partner */
+                rest = has_rest ? level[n - 1] + rest : level[n - 1];
+                has_rest = true;
+            }
+            for (int i = 0; i < n / 2; i++)
+                level[i] = level[2 * i] + level[2 * i + 1];
+        }
+        float got = 0, *out = &got;
+        float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
+        assert_non_null(scratch);
+        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, 1, scratch);
+        free(scratch);
+        assert_memory_equal(&got, &rest, sizeof got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_whole_tree),
+        cmocka_unit_test(several_results),
+        cmocka_unit_test(results_where_parts_lie),
+        cmocka_unit_test(every_lane_of_the_largest_tree),
+    };
+    return cmocka_run_group_tests_name("tree_sum", tests, setup, teardown);
+}
