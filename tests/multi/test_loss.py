@@ -158,7 +158,7 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
 
 
 def test_only_the_agent_is_stopped(make_cluster, slow):
-    """Its ranks run on, unattended: the node is lost all the same, and comes back as a new one when its agent continues."""
+    """Its ranks run on, unattended: the node is lost, and comes back as a new one when its agent continues."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
     a, b = cluster.start_worker("a"), cluster.start_worker("b")
