@@ -15,7 +15,7 @@ struct dpt_bench {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm;
+extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
  * 9). Prints usage and returns false for anything else. */
@@ -32,6 +32,11 @@ struct dpt_bench_time {
     double median_s, min_s, max_s;
 };
 struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx);
+
+/* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats), for benches that give shares of it.
+ */
+DPT_MUST_USE enum dpt_status dpt_bench_gemm_rate(int threads, double *ret_gflops,
+                                                 struct dpt_err *err);
 
 /* Writes `report` to args->json if that was given. Takes the reference. Returns an exit code. */
 int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report);

@@ -129,6 +129,30 @@ static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *str
     return DPT_OK;
 }
 
+enum dpt_status dpt_bench_gemm_rate(int threads, double *ret_gflops, struct dpt_err *err)
+{
+    struct shape shapes[SHAPES_MAX];
+    int n = list_shapes(shapes);
+    struct dpt_device *dev = NULL;
+    struct dpt_stream *stream = NULL;
+    double best = 0.0;
+    enum dpt_status status = dpt_device_cpu_create(&dev, err);
+    if (status == DPT_OK)
+        status = dpt_stream_create(dev, threads, &stream, err);
+    for (int i = 0; status == DPT_OK && i < n; i++) {
+        struct dpt_bench_time t;
+        status = measure(stream, dpt_device_ops(dev), &shapes[i], 3, &t, err);
+        double rate = 2e-9 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
+        if (status == DPT_OK && rate / t.median_s > best)
+            best = rate / t.median_s;
+    }
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&dev);
+    if (status == DPT_OK)
+        *ret_gflops = best;
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     struct dpt_bench_args args;

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct dpt_bench *const benches[] = {&dpt_bench_gemm, &dpt_bench_ops, &dpt_bench_comm};
+static const struct dpt_bench *const benches[] = {&dpt_bench_gemm, &dpt_bench_ops, &dpt_bench_comm,
+                                                  &dpt_bench_train};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 int main(int argc, char **argv)
@@ -15,7 +16,7 @@ int main(int argc, char **argv)
     bool list = argc == 2 && strcmp(argv[1], "--list") == 0;
     FILE *out = list ? stdout : stderr;
     if (!list)
-        fprintf(out, "usage: dpt-bench NAME [--threads N] [--repeats N] [--json FILE]\n");
+        fprintf(out, "usage: dpt-bench NAME [--json FILE] [flags of its own]\n");
     for (int i = 0; i < BENCHES; i++)
         fprintf(out, "%-8s %s\n", benches[i]->name, benches[i]->help);
     return list ? 0 : 2;

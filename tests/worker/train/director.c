@@ -76,6 +76,14 @@ struct director *director_create(const struct dpt_config *config, const char *di
     return d;
 }
 
+struct director *director_create_without_checkpoints(const struct dpt_config *config,
+                                                     const char *dir)
+{
+    struct director *d = director_create(config, dir);
+    d->config.checkpoint.dir[0] = '\0';
+    return d;
+}
+
 static void *run_rank(void *arg)
 {
     struct member *m = arg;
@@ -111,7 +119,9 @@ static void heartbeat(struct director *d)
         return;
     d->beat_ms = dpt_now_ms();
     for (int i = 0; i < d->n; i++)
-        if (d->member[i].alive && d->generation > 0)
+        /* A plan is not repeated: it is on its way, and a rank asks for nothing. */
+        if (d->member[i].alive && d->generation > 0 &&
+            d->member[i].last != DPT__RANK_COMMAND__COMMAND_PLAN)
             send_command(d, &d->member[i], d->member[i].last, NULL);
 }
 
@@ -384,7 +394,12 @@ static bool any_broken(const struct director *d)
 void director_await_step(struct director *d, int64_t step)
 {
     int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    int64_t best = d->best_step;
     while (d->best_step < step && !all_finished(d)) {
+        if (d->best_step > best) {
+            best = d->best_step;
+            deadline = dpt_now_ms() + DEADLINE_MS;
+        }
         if (dpt_now_ms() > deadline)
             fail_at(d, "no progress");
         listen_once(d, 100);
@@ -429,6 +444,11 @@ const char *director_finish(struct director *d)
     }
     tell_all(d, DPT__RANK_COMMAND__COMMAND_EXIT);
     return hash;
+}
+
+int64_t director_best_step(const struct director *d)
+{
+    return d->best_step;
 }
 
 int64_t director_step(const struct director *d, int handle)

@@ -17,6 +17,10 @@ struct director;
 /* `dir` gets log/ and checkpoints/ under it; config is copied. */
 struct director *director_create(const struct dpt_config *config, const char *dir);
 
+/* The same with checkpoint.dir empty. */
+struct director *director_create_without_checkpoints(const struct dpt_config *config,
+                                                     const char *dir);
+
 /* Ends every rank and joins. */
 void director_destroy(struct director **director);
 
@@ -45,6 +49,8 @@ void director_await_checkpoint(struct director *d, int64_t step);
  * the common weights hash (static). */
 const char *director_finish(struct director *d);
 
+/* The highest step applied that a rank has told. */
+int64_t director_best_step(const struct director *d);
 int64_t director_step(const struct director *d, int handle);
 /* Highest number of steps lost said by plans so far. */
 int64_t director_steps_lost(const struct director *d);
