@@ -109,14 +109,6 @@ static void on_closed(void *ctx)
     dpt_comm_thread_abort(r->comm_thread);
 }
 
-static enum dpt_status newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
-{
-    *ret_step = -1;
-    if (!r->config->checkpoint.dir[0] || !r->config->checkpoint.resume)
-        return DPT_OK;
-    return dpt_checkpoint_newest(r->config->checkpoint.dir, ret_step, err);
-}
-
 static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
@@ -221,7 +213,7 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     rank_leave_generation(r);
     struct dpt_err err;
     int64_t newest = -1;
-    if (newest_checkpoint(r, &newest, &err) != DPT_OK)
+    if (rank_newest_checkpoint(r, &newest, &err) != DPT_OK)
         dpt_log(DPT_LOG_ERROR,
                 "checkpoints cannot be looked up, going on as if there were none: %s", err.text);
     (void)pthread_mutex_lock(&r->report_mutex);
@@ -385,6 +377,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->config = options->config;
     r->slots = dpt_config_slots(options->config);
     r->step = -1;
+    r->verified_step = -1;
     (void)pthread_mutex_init(&r->report_mutex, NULL);
     enum dpt_status status = DPT_OK;
     bool at_work = false;

@@ -121,6 +121,11 @@ void rank_save_begin(struct dpt_rank *r);
 void rank_settle_saver(struct dpt_rank *r);
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
                                                   struct dpt_err *err);
+/* Step of the newest checkpoint that this rank could resume from, -1: none. A rank without state is
+ * asked because it may have to, so it reads the files whole and passes over damaged ones with a
+ * line each. */
+DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
+                                                    struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
 void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES]);
 

@@ -64,6 +64,37 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
     return status;
 }
 
+static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+{
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_verify(checkpoint, err);
+    dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    *ret_step = -1;
+    if (!dir[0] || !r->config->checkpoint.resume)
+        return DPT_OK;
+    int64_t step = -1;
+    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
+    while (step >= 0 && r->step < 0 && step != r->verified_step) {
+        struct dpt_err damage;
+        if (verify(r, step, &damage) == DPT_OK) {
+            r->verified_step = step;
+            break;
+        }
+        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
+                damage.text);
+        DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
+    }
+    *ret_step = step;
+    return DPT_OK;
+}
+
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
  * config. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
@@ -71,7 +102,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     if (!r->config->checkpoint.dir[0] || !r->config->checkpoint.resume)
         return DPT_OK;
     int64_t step = -1;
-    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &step, err));
+    DPT_TRY(rank_newest_checkpoint(r, &step, err));
     if (step < 0)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
