@@ -194,6 +194,8 @@ enum dpt_status dpt_client_send(struct dpt_client *client, const void *message, 
     if (bytes > DPT_MESSAGE_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "message of %zu bytes to the server (at most %d)",
                         bytes, DPT_MESSAGE_BYTES_MAX);
+    if (client->socket == NULL)
+        return DPT_INPROGRESS;
     if (zmq_send(client->socket, message, bytes, ZMQ_DONTWAIT) >= 0)
         return DPT_OK;
     if (zmq_errno() == EAGAIN || zmq_errno() == EINTR)
@@ -261,6 +263,8 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
         client->gave_up = false;
         return DPT_OK;
     }
+    if (client->socket == NULL)
+        return DPT_INPROGRESS;
     /* What is up goes down and the other way round, so this loop is short. */
     for (int number; (number = next_monitor_event(client)) != 0;) {
         bool up = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
@@ -279,7 +283,19 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
     memcpy(ret_fds, client->fds, sizeof client->fds);
 }
 
-enum dpt_status dpt_client_tick(struct dpt_client *client, int64_t now_ms, struct dpt_err *err)
+/* Without a socket (descriptors may run out for a while) there is no connection, and the next tick
+ * tries again: training does not end for that. */
+static void replace_socket(struct dpt_client *client)
+{
+    struct dpt_err err;
+    close_socket(client, 0);
+    if (open_socket(client, &err) == DPT_OK)
+        return;
+    close_socket(client, 0);
+    dpt_log(DPT_LOG_WARN, "no socket to the server, trying again: %s", err.text);
+}
+
+void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
     /* A process that was stopped heard nothing because it did not listen. */
     bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
@@ -287,12 +303,11 @@ enum dpt_status dpt_client_tick(struct dpt_client *client, int64_t now_ms, struc
         client->last_heard_ms = now_ms;
     client->heard = false;
     client->last_tick_ms = now_ms;
-    if (now_ms - client->last_heard_ms < client->silence_ms)
-        return DPT_OK;
+    if (client->socket != NULL && now_ms - client->last_heard_ms < client->silence_ms)
+        return;
     dpt_log(DPT_LOG_DEBUG, "nothing heard from %s for %d ms, connecting anew",
             client->address + strlen("tcp://"), client->silence_ms);
-    client->gave_up = client->up;
-    close_socket(client, 0);
+    client->gave_up = client->gave_up || client->up;
     client->last_heard_ms = now_ms;
-    return open_socket(client, err);
+    replace_socket(client);
 }

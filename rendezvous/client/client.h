@@ -73,7 +73,6 @@ void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]
 /* Tells the time (monotonic). After silence_ms without a message over a standing connection
  * replaces the socket: dpt_client_next then says DOWN. Call it at least every silence_ms / 4; a
  * caller that was itself stopped for longer begins to listen anew. */
-DPT_MUST_USE enum dpt_status dpt_client_tick(struct dpt_client *client, int64_t now_ms,
-                                             struct dpt_err *err);
+void dpt_client_tick(struct dpt_client *client, int64_t now_ms);
 
 #endif

@@ -142,10 +142,9 @@ static int world_fds(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX])
     return 1;
 }
 
-static enum dpt_status world_tick(void *self, int64_t now_ms, struct dpt_err *err)
+static void world_tick(void *self, int64_t now_ms)
 {
-    (void)self, (void)now_ms, (void)err;
-    return DPT_OK;
+    (void)self, (void)now_ms;
 }
 
 /* ---- scripts ---- */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -368,20 +369,20 @@ static void test_silent_connection_is_replaced(void **state)
     start_server(&server, 0);
     struct dpt_client *client = start_client(server.port);
     int64_t now_ms = 1000;
-    assert_int_equal(dpt_client_tick(client, now_ms, &err), DPT_OK);
+    dpt_client_tick(client, now_ms);
     (void)expect(client, DPT_CLIENT_UP);
     for (int i = 0; i < 3; i++) { /* an answer now and then keeps it */
         now_ms += SILENCE_MS / 4;
         (void)exchange(client, "a");
-        assert_int_equal(dpt_client_tick(client, now_ms, &err), DPT_OK);
+        dpt_client_tick(client, now_ms);
     }
     now_ms += 10 * SILENCE_MS; /* we were stopped: not the server's fault */
     struct dpt_client_event event;
-    assert_int_equal(dpt_client_tick(client, now_ms, &err), DPT_OK);
+    dpt_client_tick(client, now_ms);
     assert_int_equal(dpt_client_next(client, &event, &err), DPT_INPROGRESS);
     for (int i = 0; i < 4; i++) {
         now_ms += SILENCE_MS / 4;
-        assert_int_equal(dpt_client_tick(client, now_ms, &err), DPT_OK);
+        dpt_client_tick(client, now_ms);
     }
     assert_int_equal(dpt_client_next(client, &event, &err), DPT_OK);
     assert_int_equal(event.kind, DPT_CLIENT_DOWN);
@@ -420,6 +421,38 @@ static void test_other_version(void **state)
     assert_int_equal(answer->phase, DPT__SERVER_PHASE__SERVER_REFUSED);
     assert_non_null(strstr(answer->text, "dpt 9.9.9"));
     dpt_message_free_server_state(&answer);
+    dpt_client_destroy(&client);
+    stop_server(&server);
+}
+
+/* The socket cannot be replaced for want of descriptors: no connection, until there are some again.
+ */
+static void test_descriptors_run_out(void **state)
+{
+    (void)state;
+    struct test_server server;
+    start_server(&server, 0);
+    struct dpt_client *client = start_client(server.port);
+    struct dpt_client_event event;
+    struct dpt_err err;
+    struct rlimit limit, none;
+    int64_t now_ms = 1000;
+    dpt_client_tick(client, now_ms);
+    (void)expect(client, DPT_CLIENT_UP);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = limit;
+    none.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int i = 0; i < 5; i++)
+        dpt_client_tick(client, now_ms += SILENCE_MS / 4);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_OK);
+    assert_int_equal(event.kind, DPT_CLIENT_DOWN);
+    assert_int_equal(dpt_client_next(client, &event, &err), DPT_INPROGRESS);
+    assert_int_equal(dpt_client_send(client, "x", 1, &err), DPT_INPROGRESS);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    dpt_client_tick(client, now_ms);
+    (void)expect(client, DPT_CLIENT_UP);
+    (void)exchange(client, "a");
     dpt_client_destroy(&client);
     stop_server(&server);
 }
@@ -479,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_silent_connection_is_replaced),
         cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_descriptors_run_out),
         cmocka_unit_test(test_oversized_send),
         cmocka_unit_test(test_embedded_server),
         cmocka_unit_test(test_endpoints),

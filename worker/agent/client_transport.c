@@ -29,9 +29,9 @@ static int client_fds(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX])
     return DPT_CLIENT_FDS;
 }
 
-static enum dpt_status client_tick(void *self, int64_t now_ms, struct dpt_err *err)
+static void client_tick(void *self, int64_t now_ms)
 {
-    return dpt_client_tick(self, now_ms, err);
+    dpt_client_tick(self, now_ms);
 }
 
 struct dpt_transport dpt_client_transport(struct dpt_client *client)

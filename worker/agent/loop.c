@@ -207,7 +207,7 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
 static enum dpt_status take_transport(struct loop *loop, struct dpt_err *err)
 {
     const struct dpt_transport *transport = &loop->transport;
-    DPT_TRY(transport->ops->tick(transport->self, dpt_now_ms(), err));
+    transport->ops->tick(transport->self, dpt_now_ms());
     for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
         struct dpt_transport_event event;
         enum dpt_status status = transport->ops->next(transport->self, &event, err);

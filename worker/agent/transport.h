@@ -32,7 +32,7 @@ struct dpt_transport_ops {
     /* Descriptors that become readable when `next` may have something; returns how many. */
     int (*fds)(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX]);
     /* Tells the time, every few tens of milliseconds. */
-    enum dpt_status (*tick)(void *self, int64_t now_ms, struct dpt_err *err);
+    void (*tick)(void *self, int64_t now_ms);
 };
 
 /* Borrowed by the loop. */
