@@ -4,6 +4,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+static const char *nodes_are(uint32_t n)
+{
+    return n == 1 ? "node is" : "nodes are";
+}
+
 static void say_no_server(const struct dpt_progress *progress, const struct dpt_agent_view *view,
                           char *line)
 {
@@ -33,22 +38,22 @@ void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_age
     switch ((int)view->phase) {
     case DPT__SERVER_PHASE__SERVER_WAITING:
         if (view->n_nodes > 0 && view->n_nodes >= min_nodes)
-            (void)snprintf(ret_line, BYTES, "%" PRIu32 " nodes are here; their ranks are starting",
-                           view->n_nodes);
+            (void)snprintf(ret_line, BYTES, "%" PRIu32 " %s here; ranks are starting",
+                           view->n_nodes, nodes_are(view->n_nodes));
         else if (view->n_nodes > 0)
             (void)snprintf(ret_line, BYTES, "waiting for nodes: %" PRIu32 " of %" PRIu32 " at %s",
                            view->n_nodes, min_nodes, progress->endpoint);
         break;
     case DPT__SERVER_PHASE__SERVER_SETTLING:
-        (void)snprintf(ret_line, BYTES, "%" PRIu32 " nodes are here; last call for more",
-                       view->n_nodes);
+        (void)snprintf(ret_line, BYTES, "%" PRIu32 " %s here; last call for more", view->n_nodes,
+                       nodes_are(view->n_nodes));
         break;
     case DPT__SERVER_PHASE__SERVER_PREPARE:
         (void)snprintf(ret_line, BYTES, "forming generation %" PRIu64, view->generation);
         break;
     case DPT__SERVER_PHASE__SERVER_RUNNING:
-        (void)snprintf(ret_line, BYTES, "generation %" PRIu64 ": training on %" PRIu32 " ranks%s",
-                       view->generation, view->world_size,
+        (void)snprintf(ret_line, BYTES, "generation %" PRIu64 ": training on %" PRIu32 " rank%s%s",
+                       view->generation, view->world_size, view->world_size == 1 ? "" : "s",
                        view->leaving ? "; leaving at the next step boundary" : "");
         break;
     case DPT__SERVER_PHASE__SERVER_DRAINING:
@@ -76,8 +81,8 @@ static void say_step(struct dpt_progress *progress, const struct dpt_agent_view 
     fprintf(progress->out, "step %" PRId64, view->step);
     if (steps > 0)
         fprintf(progress->out, "/%" PRId64, steps);
-    fprintf(progress->out, "  loss %.4f  %.0f tokens/s  %" PRIu32 " ranks\n", (double)view->loss,
-            (double)view->tokens_per_s, view->world_size);
+    fprintf(progress->out, "  loss %.4f  %.0f tokens/s  %" PRIu32 " rank%s\n", (double)view->loss,
+            (double)view->tokens_per_s, view->world_size, view->world_size == 1 ? "" : "s");
     fflush(progress->out);
     progress->step_said = view->step;
     progress->step_said_ms = now_ms;
