@@ -76,6 +76,7 @@ struct dpt_rank {
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
     int64_t start_step;   /* where this run began */
     int64_t steps_lost;   /* in all re-formations so far */
+    int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
     uint64_t generations; /* that trained */
     struct generation gen;
     char
