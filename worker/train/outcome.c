@@ -62,8 +62,12 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
             return dpt_fail(err, DPT_EPROTO,
                             "rank %d commits step %lld while this rank commits step %lld", rank,
                             (long long)its_step, (long long)step);
-        flags |= dpt_reader_u32(&r);
-        leaving += dpt_reader_u32(&r);
+        uint32_t its_flags = dpt_reader_u32(&r), leaves = dpt_reader_u32(&r);
+        if ((its_flags & ~(uint32_t)(DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY)) || leaves > 1)
+            return dpt_fail(err, DPT_EPROTO, "rank %d commits with flags %#x, leaving %u", rank,
+                            its_flags, leaves);
+        flags |= its_flags;
+        leaving += leaves;
         uint32_t first = dpt_reader_u32(&r), n = dpt_reader_u32(&r);
         struct dpt_accum share;
         for (int i = 0; i < DPT_ACCUM_LIMBS; i++)

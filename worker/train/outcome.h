@@ -48,8 +48,9 @@ size_t dpt_contribution_bytes(int slots_max);
 void dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max, void *buf);
 
 /* Folds the contributions of `world` ranks, each dpt_contribution_bytes(slots_max) long in `all`.
- * Every slot of 0 … slots-1 must come exactly once and every step be `step`, else DPT_EPROTO: ranks
- * have gone apart, which is never to be trained over. */
+ * Every slot of 0 … slots-1 must come exactly once, every step be `step` and every flag a rank's to
+ * set, else DPT_EPROTO: ranks have gone apart, which is never to be trained over (ret->losses may
+ * then have been written). */
 DPT_MUST_USE enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max,
                                               int64_t step, int slots, struct dpt_outcome *ret,
                                               struct dpt_err *err);
