@@ -9,13 +9,14 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { RECORD_BYTES_MAX = 4096 };
+enum { RECORD_BYTES_MAX = 4096, TEXT_BYTES = 1024 };
 
 /* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
 static const char *number(double value, char buf[32])
@@ -30,6 +31,29 @@ static const char *number(double value, char buf[32])
     return buf;
 }
 
+/* True when the file ends within a line: a full disk or a power failure cut the last record. */
+static bool ends_within_line(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false; /* absent; if it is something worse, appending says so */
+    struct stat st;
+    char last = '\n';
+    bool within = fstat(fd, &st) == 0 && st.st_size > 0 &&
+                  pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n';
+    (void)close(fd);
+    return within;
+}
+
+/* Appends a record in one write. `text` is a newline, then the record with its own newline: the
+ * first one is used to end what the file ends with, if that is no whole line. */
+static enum dpt_status append_record(const char *path, const char *text, size_t bytes,
+                                     struct dpt_err *err)
+{
+    size_t skip = ends_within_line(path) ? 0 : 1;
+    return dpt_fs_append(path, text + skip, bytes - skip, err);
+}
+
 enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
                                    struct dpt_err *err)
 {
@@ -37,47 +61,59 @@ enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
     DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
     int n = snprintf(
         line, sizeof line,
-        "{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
+        "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
         "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"generation\": %llu, \"world_size\": %d, "
         "\"time\": %.3f}\n",
         (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
         (long long)m->tokens, m->tokens_per_s, m->step_ms, (unsigned long long)m->generation,
         m->world_size, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    return dpt_fs_append(path, line, (size_t)n, err);
+    return append_record(path, line, (size_t)n, err);
 }
 
-/* Takes the object; writes it with a newline by `write`. */
+/* Takes the object; appends it as a line, or makes it the whole file. */
 static enum dpt_status write_json(json_t *object, const char *dir, const char *name, bool append,
                                   struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32];
-    if (!object)
-        return dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name);
-    char *text = json_dumps(object, append ? JSON_COMPACT : JSON_INDENT(2));
+    char path[DPT_CONFIG_PATH_BYTES + 32], *text = NULL;
+    char *json = object ? json_dumps(object, append ? JSON_COMPACT : JSON_INDENT(2)) : NULL;
     json_decref(object);
-    if (!text)
+    int bytes = json ? asprintf(&text, "\n%s\n", json) : -1;
+    free(json);
+    if (bytes < 0)
         return dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name);
-    size_t bytes = strlen(text);
-    text[bytes] = '\n'; /* in place of the NUL: what follows is the length's to know */
     enum dpt_status status = dpt_fs_join(dir, name, path, sizeof path, err);
     if (status == DPT_OK)
-        status = append ? dpt_fs_append(path, text, bytes + 1, err)
-                        : dpt_fs_write_file_atomic(path, text, bytes + 1, err);
+        status = append ? append_record(path, text, (size_t)bytes, err)
+                        : dpt_fs_write_file_atomic(path, text + 1, (size_t)bytes - 1, err);
     free(text);
     return status;
+}
+
+/* A text of others as JSON, which is UTF-8 only: a path or a message need not be. */
+static json_t *text_json(const char *text)
+{
+    json_t *string = json_string(text);
+    if (string)
+        return string;
+    char plain[TEXT_BYTES];
+    size_t n = 0;
+    for (; text[n] && n + 1 < sizeof plain; n++)
+        plain[n] = (char)((unsigned char)text[n] < 0x80 ? text[n] : '?');
+    plain[n] = '\0';
+    return json_string(plain);
 }
 
 enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *e,
                                  struct dpt_err *err)
 {
-    json_t *object = json_pack("{s:s, s:I, s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:f}",
-                               "kind", e->kind, "generation", (json_int_t)e->generation, "cause",
-                               e->cause, "detect_ms", e->detect_ms, "abort_ms", e->abort_ms,
-                               "rendezvous_ms", e->rendezvous_ms, "rebuild_ms", e->rebuild_ms,
-                               "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
-                               (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step,
-                               "world_size", e->world_size, "time", dpt_wall_seconds());
+    json_t *object = json_pack(
+        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:f}", "kind", e->kind,
+        "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
+        e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms, "rebuild_ms",
+        e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
+        (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
+        e->world_size, "time", dpt_wall_seconds());
     return write_json(object, dir, "events.jsonl", true, err);
 }
 
@@ -96,18 +132,33 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
 }
 
 /* The step of one line, -1 if it is not a whole record. */
-static int64_t step_of(const char *line)
+static int64_t step_of(const char *line, size_t bytes)
 {
-    json_t *object = json_loads(line, 0, NULL);
+    json_t *object = json_loadb(line, bytes, 0, NULL);
     json_t *step = object ? json_object_get(object, "step") : NULL;
     int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
     json_decref(object);
     return value;
 }
 
+/* The step of the last whole record in the text, which may hold any bytes: a machine that lost
+ * power leaves zeros. */
+static int64_t last_step_in(const char *text, size_t bytes)
+{
+    int64_t last = -1;
+    const char *end = memrchr(text, '\n', bytes);
+    while (end && last < 0) {
+        const char *before = memrchr(text, '\n', (size_t)(end - text));
+        const char *line = before ? before + 1 : text;
+        last = step_of(line, (size_t)(end - line));
+        end = before;
+    }
+    return last;
+}
+
 enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX + 1];
+    char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX];
     DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
@@ -127,17 +178,6 @@ enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, struct 
     }
     (void)close(fd);
     DPT_TRY(status);
-    tail[bytes] = '\0';
-    int64_t last = -1;
-    while (bytes > 0 && last < 0) {
-        char *end = strrchr(tail, '\n');
-        if (!end)
-            break;
-        *end = '\0';
-        char *start = strrchr(tail, '\n');
-        last = step_of(start ? start + 1 : tail);
-        bytes = (size_t)(end - tail);
-    }
-    *ret_step = last;
+    *ret_step = last_step_in(tail, bytes);
     return DPT_OK;
 }

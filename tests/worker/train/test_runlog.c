@@ -1,0 +1,298 @@
+/* What a run leaves behind: whole lines, and the last step whatever state the file is in. */
+#include "worker/train/runlog.h"
+
+#include "base/fs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(dir, sizeof dir, "/tmp/dpt-test-runlog-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
+}
+
+static void path_of(const char *name, char ret[128])
+{
+    (void)snprintf(ret, 128, "%s/%s", dir, name);
+}
+
+static void write_text(const char *name, const char *text, size_t bytes)
+{
+    char path[128];
+    path_of(name, path);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+static int64_t last_step(void)
+{
+    int64_t step = -7;
+    struct dpt_err err = {.status = DPT_OK};
+    if (dpt_runlog_last_step(dir, &step, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return step;
+}
+
+static struct dpt_metrics metrics_at(int64_t step)
+{
+    return (struct dpt_metrics){.step = step,
+                                .loss = 1.0 / 3,
+                                .lr = 1e-3,
+                                .grad_norm = 2,
+                                .tokens = 64 * step,
+                                .tokens_per_s = 1e4,
+                                .step_ms = 2.5,
+                                .generation = 3,
+                                .world_size = 2};
+}
+
+static void append(int64_t step)
+{
+    struct dpt_metrics m = metrics_at(step);
+    struct dpt_err err;
+    if (dpt_runlog_metrics(dir, &m, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+}
+
+static void the_last_step(void **state)
+{
+    (void)state;
+    assert_int_equal(last_step(), -1); /* absent */
+    static const struct {
+        const char *text;
+        int64_t step;
+    } cases[] = {
+        {"", -1},
+        {"\n", -1},
+        {"\n\n\n", -1},
+        {"{\"step\": 3", -1},
+        {"{\"step\": 3}", -1}, /* no newline: perhaps half a line */
+        {"{\"step\": 3}\n", 3},
+        {"{\"step\": 3}\n{\"step\": 4, \"lo", 3},
+        {"{\"step\": 3}\n{\"step\": 4, \"loss\": 1}\n", 4},
+        {"{\"step\": 3}\nnot json\n", 3},
+        {"{\"step\": 3}\n{\"loss\": 3}\n", 3},
+        {"{\"step\": 3}\n{\"step\": \"4\"}\n", 3},
+        {"{\"step\": 3}\n{\"step\": 4, \"lo{\"step\": 5}\n", 3},
+        {"{\"step\": 3}\n\n", 3},
+        {"[1]\n", -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_text("metrics.jsonl", cases[i].text, strlen(cases[i].text));
+        if (last_step() != cases[i].step)
+            fail_msg("'%s' gives %lld", cases[i].text, (long long)last_step());
+    }
+}
+
+/* A machine that lost power leaves zeros where its last lines should be. */
+static void zeros_at_the_end(void **state)
+{
+    (void)state;
+    static const char zeros[] = "{\"step\": 3}\n{\"step\": 4}\n\0\0\0\0\0\0";
+    write_text("metrics.jsonl", zeros, sizeof zeros - 1);
+    assert_int_equal(last_step(), 4);
+    static const char between[] = "{\"step\": 3}\n\0\0\0\0\0\0\n{\"step\": 5}\n";
+    write_text("metrics.jsonl", between, sizeof between - 1);
+    assert_int_equal(last_step(), 5);
+}
+
+/* Only the end of a long file is read, wherever in a line that begins. */
+static void a_long_file(void **state)
+{
+    (void)state;
+    char path[128];
+    path_of("metrics.jsonl", path);
+    for (int pad = 0; pad < 200; pad += 7) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        for (int i = 0; i < pad; i++)
+            (void)fputc('x', f);
+        for (int i = 1; i <= 2000; i++)
+            (void)fprintf(f, "{\"step\": %d, \"loss\": %d.5}\n", i, i);
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(last_step(), 2000);
+    }
+    /* 8 GiB of nothing, then two records: quick all the same. */
+    assert_int_equal(truncate(path, (off_t)8 << 30), 0);
+    FILE *f = fopen(path, "a");
+    assert_non_null(f);
+    (void)fprintf(f, "\n{\"step\": 6}\n{\"step\": 7}\n");
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(last_step(), 7);
+}
+
+static void records_are_whole_lines(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    for (int i = 1; i <= 20; i++) {
+        append(i);
+        assert_int_equal(last_step(), i);
+    }
+    char path[128], line[1024];
+    path_of("metrics.jsonl", path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    for (int i = 1; i <= 20; i++) {
+        assert_non_null(fgets(line, sizeof line, f));
+        json_t *record = json_loads(line, 0, NULL);
+        assert_non_null(record);
+        assert_int_equal(json_integer_value(json_object_get(record, "step")), i);
+        assert_true(json_real_value(json_object_get(record, "loss")) == 1.0 / 3);
+        static const char *const keys[] = {"lr",      "grad_norm",  "tokens",     "tokens_per_s",
+                                           "step_ms", "generation", "world_size", "time"};
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            assert_true(json_is_number(json_object_get(record, keys[k])));
+        json_decref(record);
+    }
+    assert_null(fgets(line, sizeof line, f));
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Half a line, left by a full disk, costs that line alone. */
+static void a_record_after_half_a_line(void **state)
+{
+    (void)state;
+    static const char half[] = "{\"step\": 1}\n{\"step\": 2, \"lo";
+    write_text("metrics.jsonl", half, sizeof half - 1);
+    append(3);
+    assert_int_equal(last_step(), 3);
+}
+
+static void numbers_that_are_none(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    struct dpt_metrics m = metrics_at(9);
+    m.loss = (double)NAN;
+    m.grad_norm = (double)INFINITY;
+    m.lr = (double)-INFINITY;
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_metrics(dir, &m, &err), DPT_OK);
+    assert_int_equal(last_step(), 9); /* so the line is JSON */
+    const struct dpt_summary s = {.run = "r", .loss = (double)NAN, .weights_hash = "00"};
+    assert_int_equal(dpt_runlog_summary(dir, &s, &err), DPT_OK);
+    char path[128];
+    path_of("summary.json", path);
+    json_t *summary = json_load_file(path, 0, NULL);
+    assert_non_null(summary);
+    assert_true(json_is_null(json_object_get(summary, "loss")));
+    json_decref(summary);
+}
+
+/* A cause may quote a path or a peer's words: any bytes. */
+static void an_event_quotes_anything(void **state)
+{
+    (void)state;
+    static const char *const causes[] = {"plain", "a \"quoted\" one\nof two lines",
+                                         "\xff\xfe bytes", "cut \xc3"};
+    char path[128], line[1024];
+    path_of("events.jsonl", path);
+    for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
+        const struct dpt_event_record e = {.kind = "node_lost", .cause = causes[i]};
+        struct dpt_err err;
+        if (dpt_runlog_event(dir, &e, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+    }
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
+        assert_non_null(fgets(line, sizeof line, f));
+        json_t *record = json_loads(line, 0, NULL);
+        assert_non_null(record);
+        assert_non_null(json_object_get(record, "cause"));
+        json_decref(record);
+    }
+    assert_null(fgets(line, sizeof line, f));
+    assert_int_equal(fclose(f), 0);
+}
+
+static void folders_that_fail(void **state)
+{
+    (void)state;
+    struct dpt_metrics m = metrics_at(1);
+    struct dpt_err err;
+    assert_int_not_equal(dpt_runlog_metrics("/proc/nowhere", &m, &err), DPT_OK);
+    const struct dpt_summary s = {.run = "r", .weights_hash = "00"};
+    assert_int_not_equal(dpt_runlog_summary("/proc/nowhere", &s, &err), DPT_OK);
+    int64_t step = 5;
+    assert_int_equal(dpt_runlog_last_step("/proc/nowhere", &step, &err), DPT_OK);
+    assert_int_equal(step, -1);
+    char path[128];
+    path_of("file", path);
+    write_text("file", "x", 1);
+    assert_int_not_equal(dpt_runlog_metrics(path, &m, &err), DPT_OK);
+    step = 5;
+    assert_int_not_equal(dpt_runlog_last_step(path, &step, &err), DPT_OK);
+    assert_int_equal(step, 5);
+}
+
+/* A disk that takes half a record: the error is told, and what follows is readable. */
+static void a_disk_that_fills_up(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    append(1);
+    char path[128];
+    path_of("metrics.jsonl", path);
+    int64_t bytes = 0;
+    struct dpt_err err;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    bytes = ftell(f);
+    assert_int_equal(fclose(f), 0);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = old;
+    small.rlim_cur = (rlim_t)(bytes + 20);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct dpt_metrics m = metrics_at(2);
+    enum dpt_status status = dpt_runlog_metrics(dir, &m, &err);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(status, DPT_ENOSPC);
+    assert_int_equal(last_step(), 1);
+    append(3);
+    assert_int_equal(last_step(), 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_last_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(zeros_at_the_end, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_long_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(records_are_whole_lines, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_record_after_half_a_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(numbers_that_are_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(folders_that_fail, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_disk_that_fills_up, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("runlog", tests, NULL, NULL);
+}
