@@ -224,13 +224,9 @@ static void join(struct bench *b)
     from_ranks(b, RANK(STANDBY), 0);
 }
 
-/* Generation 1 with both ranks of this node as its world. */
-static void run(struct bench *b)
+/* Plan of generation 1 with the first processes of both ranks as its world. */
+static void plan_arrives(struct bench *b)
 {
-    join(b);
-    from_server(b, SERVER(PREPARE), 1);
-    assert_int_equal(b->command[0], COMMAND(PREPARE));
-    from_ranks(b, RANK(QUIESCED), 1);
     uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {1};
     Dpt__Plan plan = DPT__PLAN__INIT;
     Dpt__PlanRank ranks[RANKS], *list[RANKS];
@@ -251,6 +247,16 @@ static void run(struct bench *b)
     b->server.plan = &plan;
     from_server(b, SERVER(PLAN), 1);
     b->server.plan = NULL;
+}
+
+/* Generation 1 with both ranks of this node as its world. */
+static void run(struct bench *b)
+{
+    join(b);
+    from_server(b, SERVER(PREPARE), 1);
+    assert_int_equal(b->command[0], COMMAND(PREPARE));
+    from_ranks(b, RANK(QUIESCED), 1);
+    plan_arrives(b);
     assert_int_equal(b->command[1], COMMAND(PLAN));
     from_ranks(b, RANK(READY), 1);
     from_server(b, SERVER(RUNNING), 1);
@@ -405,6 +411,23 @@ static void test_stale_spawn(void **state)
     pass(b, 100);
     assert_int_equal(b->phase[0], RANK(STARTING));
     assert_int_equal(b->crashes, 1);
+}
+
+/* ... not even when it has quiesced for the same generation: the plan was made from the report of
+ * the one before it. */
+static void test_plan_names_a_process(void **state)
+{
+    struct bench *b = *state;
+    join(b);
+    from_server(b, SERVER(PREPARE), 1);
+    from_ranks(b, RANK(QUIESCED), 1);
+    rank_exits(b, 0, -9);
+    pass(b, 150);
+    from_rank(b, 0, RANK(STANDBY), 0);
+    from_rank(b, 0, RANK(QUIESCED), 1);
+    plan_arrives(b);
+    assert_int_equal(b->command[0], COMMAND(STANDBY));
+    assert_int_equal(b->command[1], COMMAND(PLAN));
 }
 
 /* A successor is not sent into the generation of its predecessor. */
@@ -715,6 +738,7 @@ int main(void)
         T(test_restarted_server),
         T(test_stale_spawn),
         T(test_successor_is_a_joiner),
+        T(test_plan_names_a_process),
         T(test_crashes_back_off),
         T(test_silent_rank),
         T(test_no_quiescence),

@@ -276,6 +276,39 @@ static void test_grants(void **state)
     assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 2);
 }
 
+/* One who has no place in the generation is granted nothing, and nobody else on its word. */
+static void test_no_grant_for_a_spare(void **state)
+{
+    (void)state;
+    a.spec.max_world = b.spec.max_world = c.spec.max_world = 2;
+    start();
+    fake_say(&c, &stage);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    c.ranks[0].grant_step = 40;
+    fake_say(&c, &stage);
+    a.ranks[0].grant_step = 50;
+    a.ranks[0].generation = 0; /* of another generation */
+    fake_say(&a, &stage);
+    assert_int_equal(a.grant_step, -1);
+    assert_int_equal(c.grant_step, -1);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_GRANT], 0);
+}
+
+/* Only ranks that step can be asked to stop at a step boundary: a joiner waits until all do. */
+static void test_soft_waits_for_go(void **state)
+{
+    (void)state;
+    start();
+    fake_phase(&b, DPT__RANK_PHASE__RANK_READY, 1); /* has not heard GO yet */
+    fake_say(&b, &stage);
+    fake_say(&c, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    fake_phase(&b, DPT__RANK_PHASE__RANK_RUNNING, 1);
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_true(a.soft);
+}
+
 static void restart_server(void)
 {
     dpt_rdzv_destroy(&stage.core);
@@ -378,6 +411,8 @@ int main(void)
         T(test_budget),
         T(test_fatal),
         T(test_grants),
+        T(test_no_grant_for_a_spare),
+        T(test_soft_waits_for_go),
         T(test_adoption),
         T(test_adoption_incomplete),
         T(test_pair),
