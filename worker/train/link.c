@@ -373,8 +373,10 @@ enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                               (long long)step, (unsigned long long)generation);
             break;
         }
-        /* Frames come with every heartbeat, so that a cancellation is seen within one. */
-        (void)pthread_cond_wait(&link->cond, &link->mutex);
+        /* A cancellation wakes nobody: it is seen within a heartbeat, also from an agent that is
+         * silent. */
+        struct timespec next = deadline_after((int)link->options.heartbeat_ms);
+        (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
     }
     (void)pthread_mutex_unlock(&link->mutex);
     return status;

@@ -81,8 +81,8 @@ bool dpt_link_may_write(const struct dpt_link *link);
 /* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step);
 
-/* Waits for that grant; DPT_EABORTED when cancelled(ctx), asked with every frame, holds first, or
- * the agent is gone. Any thread but the link's. */
+/* Waits for that grant; DPT_EABORTED when cancelled(ctx), asked with every heartbeat, holds first,
+ * or the agent is gone. Any thread but the link's. */
 DPT_MUST_USE enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
                                                   int64_t step, bool (*cancelled)(void *ctx),
                                                   void *ctx, struct dpt_err *err);
