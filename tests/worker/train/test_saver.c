@@ -1,0 +1,405 @@
+/* The checkpoint writer under a played agent: granted, refused, cancelled at each stage, fenced, on
+ * disks that fail. */
+#include "tests/checkpoint/fixture.h"
+#include "tests/worker/train/agent_end.h"
+#include "worker/train/saver.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "worker/agent/rank_protocol.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { GENERATION = 7, STEP = 5, HEARTBEAT_MS = 10, COLLECT_MS = 5000, SOON_MS = 4000 };
+
+/* What the agent says with every heartbeat. */
+struct agent {
+    int fd;
+    pthread_t thread;
+    atomic_bool stop, silent;
+    atomic_int command;
+    _Atomic uint64_t generation;
+    _Atomic int64_t grant;
+    _Atomic int64_t lease_ms; /* from now */
+};
+
+struct stage {
+    struct agent agent;
+    struct dpt_link *link;
+    struct dpt_saver *saver;
+    struct dpt_rank_report report;
+    struct model model;
+    /* Grants asked for: the last one, and how many times (withdrawn ones too). */
+    _Atomic int64_t wanted;
+    atomic_int asked, withdrawn;
+};
+
+static void *play_agent(void *arg)
+{
+    struct agent *a = arg;
+    while (!atomic_load(&a->stop)) {
+        if (!atomic_load(&a->silent))
+            (void)agent_end_send(a->fd, (Dpt__RankCommand)atomic_load(&a->command),
+                                 atomic_load(&a->generation), atomic_load(&a->grant),
+                                 dpt_now_ms() + atomic_load(&a->lease_ms), false);
+        Dpt__RankToAgent *said = agent_end_receive(a->fd, HEARTBEAT_MS);
+        dpt_message_free_rank_to_agent(&said);
+    }
+    return NULL;
+}
+
+static void ignore_prepare(void *ctx, uint64_t generation)
+{
+    (void)ctx;
+    (void)generation;
+}
+
+static void ignore_closed(void *ctx)
+{
+    (void)ctx;
+}
+
+static void want_grant(void *ctx, int64_t step)
+{
+    struct stage *s = ctx;
+    if (step >= 0) {
+        atomic_store(&s->wanted, step);
+        atomic_fetch_add(&s->asked, 1);
+    } else {
+        atomic_fetch_add(&s->withdrawn, 1);
+    }
+}
+
+static void begin(struct stage *s, int collect_ms)
+{
+    struct dpt_err err;
+    int fds[2];
+    *s = (struct stage){.wanted = -1,
+                        .report = {.spawn = 1,
+                                   .generation = GENERATION,
+                                   .step_applied = -1,
+                                   .outcome_step = -1,
+                                   .checkpoint_step = -1,
+                                   .suspect = -1,
+                                   .grant_step = -1}};
+    assert_int_equal(dpt_rank_link_pair(fds, &err), DPT_OK);
+    s->agent.fd = fds[0];
+    atomic_store(&s->agent.command, DPT__RANK_COMMAND__COMMAND_GO);
+    atomic_store(&s->agent.generation, GENERATION);
+    atomic_store(&s->agent.grant, -1);
+    atomic_store(&s->agent.lease_ms, AGENT_END_LEASE_MS);
+    const struct dpt_link_options link = {.fd = fds[1],
+                                          .heartbeat_ms = HEARTBEAT_MS,
+                                          .on_prepare = ignore_prepare,
+                                          .on_closed = ignore_closed,
+                                          .ctx = s};
+    if (dpt_link_create(&link, &s->report, &s->link, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(pthread_create(&s->agent.thread, NULL, play_agent, &s->agent), 0);
+    if (dpt_link_wait(s->link, -1, &err) != DPT_OK) /* there is a lease */
+        fail_msg("%s", err.text);
+    const struct dpt_saver_options saver = {
+        .link = s->link, .collect_timeout_ms = collect_ms, .want_grant = want_grant, .ctx = s};
+    if (dpt_saver_create(&saver, &s->saver, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    model_init(&s->model, STEP, 1);
+}
+
+static void end_agent(struct stage *s)
+{
+    atomic_store(&s->agent.stop, true);
+    assert_int_equal(pthread_join(s->agent.thread, NULL), 0);
+    assert_int_equal(close(s->agent.fd), 0);
+    s->agent.fd = -1;
+}
+
+static void end(struct stage *s)
+{
+    int64_t start = dpt_now_ms();
+    dpt_saver_destroy(&s->saver);
+    assert_null(s->saver);
+    assert_true(dpt_now_ms() - start < SOON_MS);
+    if (s->agent.fd >= 0)
+        end_agent(s);
+    dpt_link_destroy(&s->link);
+    model_fini(&s->model);
+}
+
+static void save_part(struct stage *s, const char *dir, int writer, int n_writers)
+{
+    const struct dpt_checkpoint_spec spec = model_spec(&s->model, dir, STEP, writer, n_writers);
+    dpt_saver_begin(s->saver, &spec);
+}
+
+static enum dpt_status end_of_save(struct stage *s, struct dpt_err *err)
+{
+    int64_t start = dpt_now_ms();
+    enum dpt_status status = dpt_saver_wait(s->saver, err);
+    assert_true(dpt_now_ms() - start < SOON_MS);
+    assert_false(dpt_saver_busy(s->saver));
+    return status;
+}
+
+static void await_question(struct stage *s)
+{
+    int64_t deadline = dpt_now_ms() + SOON_MS;
+    while (atomic_load(&s->asked) == 0) {
+        assert_true(dpt_now_ms() < deadline);
+        (void)poll(NULL, 0, 1); /* tidy: pause of a bounded poll */
+    }
+}
+
+static int64_t newest(const char *dir)
+{
+    int64_t step = -7;
+    struct dpt_err err;
+    assert_int_equal(dpt_checkpoint_newest(dir, &step, &err), DPT_OK);
+    return step;
+}
+
+static int entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return 0;
+    int n = -2;
+    while (readdir(d))
+        n++;
+    (void)closedir(d);
+    return n;
+}
+
+static void a_granted_checkpoint_is_whole(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    const char *dir = in_root("granted");
+    assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* there was none yet */
+    dpt_saver_wait_written(s.saver);
+    assert_int_equal(dpt_saver_committed(s.saver), -1);
+    save_part(&s, dir, 0, 1);
+    dpt_saver_wait_written(s.saver);
+    for (int i = 0; i < s.model.tensors[0].dim[0]; i++)
+        s.model.tensors[0].param[i] = -1; /* the weights are free again */
+    await_question(&s);
+    assert_int_equal(atomic_load(&s.wanted), STEP);
+    assert_true(dpt_saver_busy(s.saver));
+    assert_int_equal(newest(dir), -1);
+    atomic_store(&s.agent.grant, STEP);
+    assert_int_equal(end_of_save(&s, &err), DPT_OK);
+    assert_int_equal(dpt_saver_committed(s.saver), STEP);
+    assert_int_equal(atomic_load(&s.withdrawn), 1);
+    if (model_check(dir, STEP, 1, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(entries(dir), 1);
+    end(&s);
+}
+
+/* What ends an attempt that waits for its grant; each must leave nothing behind. */
+enum stop { BY_CANCEL, BY_PREPARE, BY_DESTROY, BY_AGENT, BY_SILENT_AGENT, STOP_COUNT };
+
+static void a_grant_that_does_not_come(void **state)
+{
+    (void)state;
+    for (enum stop how = 0; how < STOP_COUNT; how++) {
+        struct stage s;
+        struct dpt_err err;
+        begin(&s, COLLECT_MS);
+        char name[32];
+        (void)snprintf(name, sizeof name, "withheld-%d", (int)how);
+        const char *dir = in_root(name);
+        atomic_store(&s.agent.grant, STEP - 1); /* another's */
+        save_part(&s, dir, 0, 1);
+        await_question(&s);
+        if (how == BY_PREPARE) {
+            atomic_store(&s.agent.generation, GENERATION + 1);
+            atomic_store(&s.agent.command, DPT__RANK_COMMAND__COMMAND_PREPARE);
+        }
+        if (how == BY_SILENT_AGENT)
+            atomic_store(&s.agent.silent, true);
+        if (how == BY_CANCEL || how == BY_SILENT_AGENT)
+            dpt_saver_cancel(s.saver);
+        if (how == BY_AGENT)
+            end_agent(&s);
+        if (how == BY_DESTROY) {
+            dpt_saver_destroy(&s.saver);
+        } else {
+            assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
+            assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* told once */
+            assert_int_equal(dpt_saver_committed(s.saver), -1);
+        }
+        assert_int_equal(atomic_load(&s.withdrawn), 1);
+        assert_int_equal(entries(dir), 0);
+        end(&s);
+    }
+}
+
+static void a_part_that_does_not_come(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    const char *dir = in_root("cancelled-collect");
+    save_part(&s, dir, 0, 2);
+    dpt_saver_wait_written(s.saver);
+    dpt_saver_cancel(s.saver);
+    assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
+    assert_int_equal(atomic_load(&s.asked), 0);
+    assert_int_equal(entries(dir), 0);
+    end(&s);
+    begin(&s, 100);
+    dir = in_root("late-collect");
+    save_part(&s, dir, 0, 2);
+    assert_int_equal(end_of_save(&s, &err), DPT_ETIMEOUT);
+    assert_int_equal(entries(dir), 0);
+    /* The next attempt is not marked by the last one. */
+    atomic_store(&s.agent.grant, STEP);
+    save_part(&s, dir, 0, 1);
+    assert_int_equal(end_of_save(&s, &err), DPT_OK);
+    assert_int_equal(newest(dir), STEP);
+    end(&s);
+}
+
+static void two_writers(void **state)
+{
+    (void)state;
+    struct stage first, second;
+    struct dpt_err err;
+    begin(&first, COLLECT_MS);
+    begin(&second, COLLECT_MS);
+    const char *dir = in_root("two");
+    atomic_store(&first.agent.grant, STEP);
+    save_part(&first, dir, 0, 2);
+    save_part(&second, dir, 1, 2);
+    assert_int_equal(end_of_save(&second, &err), DPT_OK);
+    assert_int_equal(dpt_saver_committed(second.saver), -1);
+    assert_int_equal(atomic_load(&second.asked), 0);
+    assert_int_equal(end_of_save(&first, &err), DPT_OK);
+    if (model_check(dir, STEP, 1, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    end(&first);
+    end(&second);
+}
+
+/* A rank whose lease is over writes nothing, neither at the beginning nor, granted or not, at the
+ * end. */
+static void the_fence(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    const char *dir = in_root("fenced");
+    atomic_store(&s.agent.lease_ms, -1);
+    int64_t deadline = dpt_now_ms() + SOON_MS;
+    while (dpt_link_may_write(s.link))
+        assert_true(dpt_now_ms() < deadline);
+    atomic_store(&s.agent.grant, STEP);
+    save_part(&s, dir, 0, 1);
+    assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
+    assert_int_equal(entries(dir), 0);
+    end(&s);
+    begin(&s, COLLECT_MS);
+    save_part(&s, dir, 0, 1);
+    await_question(&s);
+    atomic_store(&s.agent.lease_ms, -1);
+    while (dpt_link_may_write(s.link))
+        assert_true(dpt_now_ms() < deadline);
+    atomic_store(&s.agent.grant, STEP);
+    assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
+    assert_int_equal(entries(dir), 0);
+    end(&s);
+}
+
+static void disks_that_fail(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    atomic_store(&s.agent.grant, STEP);
+    /* A file where the folder should be. */
+    const char *dir = in_root("file");
+    assert_int_equal(dpt_fs_write_file_atomic(dir, "x", 1, &err), DPT_OK);
+    save_part(&s, dir, 0, 1);
+    dpt_saver_wait_written(s.saver); /* also after a failure */
+    assert_int_not_equal(end_of_save(&s, &err), DPT_OK);
+    assert_non_null(strstr(err.text, "step 5"));
+    assert_non_null(strstr(err.text, dir));
+    /* A file system that takes nothing (for root, too). */
+    save_part(&s, "/proc/dpt", 0, 1);
+    assert_int_not_equal(end_of_save(&s, &err), DPT_OK);
+    save_part(&s, "/proc/dpt", 1, 2);
+    assert_int_not_equal(end_of_save(&s, &err), DPT_OK);
+    /* The folder goes while the grant is awaited. */
+    dir = in_root("gone");
+    atomic_store(&s.agent.grant, -1);
+    atomic_store(&s.asked, 0);
+    save_part(&s, dir, 0, 1);
+    await_question(&s);
+    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
+    atomic_store(&s.agent.grant, STEP);
+    assert_int_not_equal(end_of_save(&s, &err), DPT_OK);
+    assert_int_not_equal(err.status, DPT_EABORTED);
+    assert_int_equal(newest(dir), -1);
+    /* And then it works again. */
+    save_part(&s, dir, 0, 1);
+    assert_int_equal(end_of_save(&s, &err), DPT_OK);
+    assert_int_equal(newest(dir), STEP);
+    end(&s);
+}
+
+/* Cancelled at whatever moment: whole, or absent and nothing left. */
+static void cancelled_at_any_moment(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    atomic_store(&s.agent.grant, STEP);
+    for (int round = 0; round < 40; round++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "moment-%d", round);
+        const char *dir = in_root(name);
+        save_part(&s, dir, 0, 1);
+        for (int spin = 0; spin < round * 2000; spin++)
+            (void)dpt_saver_busy(s.saver);
+        dpt_saver_cancel(s.saver);
+        enum dpt_status status = end_of_save(&s, &err);
+        assert_true(status == DPT_OK || status == DPT_EABORTED);
+        assert_int_equal(newest(dir), status == DPT_OK ? STEP : -1);
+        assert_int_equal(entries(dir), status == DPT_OK ? 1 : 0);
+    }
+    end(&s);
+}
+
+int main(void)
+{
+    dpt_log_set_level(DPT_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_granted_checkpoint_is_whole),
+        cmocka_unit_test(a_grant_that_does_not_come),
+        cmocka_unit_test(a_part_that_does_not_come),
+        cmocka_unit_test(two_writers),
+        cmocka_unit_test(the_fence),
+        cmocka_unit_test(disks_that_fail),
+        cmocka_unit_test(cancelled_at_any_moment),
+    };
+    return cmocka_run_group_tests_name("saver", tests, make_fast_root, remove_root);
+}
