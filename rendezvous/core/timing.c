@@ -1,3 +1,4 @@
+/* One timeout in, every period and deadline out. */
 #include "rendezvous/core/timing.h"
 
 #include "rendezvous/proto/message.h"

@@ -1,3 +1,4 @@
+/* The checks of check.h: form by walking the descriptor, meaning message by message. */
 #include "rendezvous/proto/check.h"
 
 #include <stdbool.h>

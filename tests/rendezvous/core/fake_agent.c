@@ -1,3 +1,4 @@
+/* The agents of fake_agent.h: they speak, keep what they are told, and do as a rank would. */
 #include "tests/rendezvous/core/fake_agent.h"
 
 #include <setjmp.h>

@@ -1,0 +1,60 @@
+/* One agent's machine on the bench: events by hand, what it does gathered. */
+#ifndef DPT_TESTS_SIM_AGENT_BENCH_H
+#define DPT_TESTS_SIM_AGENT_BENCH_H
+
+#include "worker/agent/core.h"
+
+enum { RANKS = 2 };
+
+#define SERVER(name)  DPT__SERVER_PHASE__SERVER_##name
+#define RANK(name)    DPT__RANK_PHASE__RANK_##name
+#define COMMAND(name) DPT__RANK_COMMAND__COMMAND_##name
+
+struct bench {
+    struct dpt_agent *agent;
+    struct dpt_agent_output out;
+    int64_t now_ms;
+    uint64_t incarnation, server_counter, agent_counter;
+    Dpt__Stamp stamp;
+    Dpt__ServerState server;
+    Dpt__RankState rank;
+    /* gathered over the steps since the last clear */
+    uint32_t spawns[RANKS], kills[RANKS];
+    bool ended, asked_config, exit_has_spec, config_given;
+    int exit_code;
+    char exit_text[DPT_PROTO_TEXT_BYTES];
+    Dpt__RankCommand command[RANKS];
+    int64_t lease_ms[RANKS];
+    uint64_t generation[RANKS];
+    bool said;                   /* to the server, in the last step */
+    Dpt__RankPhase phase[RANKS]; /* as told to the server */
+    uint32_t crashes;
+    bool leaving, fatal, has_spec;
+    uint64_t said_epoch, said_generation;
+    char first_error[DPT_PROTO_TEXT_BYTES];
+};
+
+/* cmocka's setup and teardown: *state is the bench. Node a, incarnation 5, at 5 s. */
+int bench_open(void **state);
+int bench_close(void **state);
+
+Dpt__RunSpec bench_spec(void);
+void bench_configure(struct bench *b);
+
+void bench_step(struct bench *b, struct dpt_agent_event event);
+void bench_signal(struct bench *b);
+/* Time passes as in a loop that keeps its deadlines. */
+void bench_pass(struct bench *b, int64_t ms);
+void bench_server(struct bench *b, Dpt__ServerPhase phase, uint64_t generation);
+void bench_rank(struct bench *b, uint32_t local, Dpt__RankPhase phase, uint64_t generation);
+void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation);
+void bench_rank_exits(struct bench *b, uint32_t local, int code);
+
+/* Joined, both ranks in STANDBY. */
+void bench_join(struct bench *b);
+/* Plan of generation 1 with the first processes of both ranks as its world. */
+void bench_plan(struct bench *b);
+/* Joined and in generation 1, step 3. */
+void bench_run(struct bench *b);
+
+#endif

@@ -1,0 +1,224 @@
+/* The agent's machine by hand: leaving, ending, being expelled, and who may write. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+/* ---- leaving and ending ---- */
+
+static void test_leave_while_waiting(void **state)
+{
+    struct bench *b = *state;
+    bench_join(b);
+    bench_signal(b);
+    assert_true(b->said && b->leaving); /* goodbye, so that it is no crash */
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_rank_exits(b, 0, 0);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+static void test_leave_before_anything(void **state)
+{
+    struct bench *b = *state;
+    bench_signal(b);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+static void test_leave_and_released(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    assert_true(b->said && b->leaving && !b->ended);
+    assert_int_equal(b->command[0], COMMAND(GO));
+    b->server.soft = true;
+    bench_server(b, SERVER(PREPARE), 2);
+    b->server.soft = false;
+    assert_int_equal(b->command[0], COMMAND(PREPARE_SOFT));
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_pass(b, 1100); /* they do not exit: killed */
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_true(b->ended);
+}
+
+static void leave_without_drain(struct bench *b, int64_t limit_ms)
+{
+    int64_t from_ms = b->now_ms;
+    while (!b->ended && b->now_ms - from_ms < 20000) {
+        bench_pass(b, 100);
+        if (b->kills[0] == 0)
+            bench_ranks(b, RANK(RUNNING), 1);
+    }
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_true(b->now_ms - from_ms <= limit_ms);
+}
+
+/* Nobody answers and even the killed are not reaped: gone within ten seconds all the same. */
+static void test_leave_does_not_drain(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    leave_without_drain(b, 10000);
+}
+
+static void test_second_signal(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    bench_signal(b);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    leave_without_drain(b, 2000);
+}
+
+static void test_done(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_ranks(b, RANK(FINISHED), 1);
+    bench_server(b, SERVER(DRAINING), 1);
+    assert_false(b->ended);
+    bench_server(b, SERVER(DONE), 1);
+    assert_int_equal(b->command[1], COMMAND(EXIT));
+    assert_false(b->ended);
+    bench_rank_exits(b, 0, 0);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}); /* ignored from now on */
+    assert_int_equal(b->out.n_actions, 0);
+}
+
+/* All steps are done, but nobody acknowledges: not 0. */
+static void test_done_without_server(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    for (int i = 0; i < 620 && !b->ended; i++) {
+        if (b->kills[0] == 0)
+            bench_ranks(b, RANK(FINISHED), 1);
+        bench_pass(b, 100);
+    }
+    assert_true(b->kills[0] == 1);
+    bench_pass(b, 2000);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_SERVER);
+}
+
+/* ---- expelled, and who may write ---- */
+
+static void test_expelled(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.text = "this incarnation was lost";
+    bench_server(b, SERVER(EXPELLED), 2);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    assert_false(b->said); /* nothing more is said in its name */
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    assert_true(b->said && b->has_spec);
+    assert_int_equal(b->said_epoch, 0);
+    assert_int_equal(b->said_generation, 0);
+    assert_int_equal(b->crashes, 0);
+    b->stamp.incarnation = 6;
+    b->server_counter = 0;
+    bench_server(b, SERVER(SPARE), 2);
+    assert_int_equal(b->spawns[0], 2);
+    assert_int_equal(b->incarnation, 6);
+}
+
+static void test_expelled_again_and_again(void **state)
+{
+    struct bench *b = *state;
+    bench_join(b);
+    for (int i = 0; i < 20 && !b->ended; i++) {
+        bench_server(b, SERVER(EXPELLED), 0);
+        bench_rank_exits(b, 0, -9);
+        bench_rank_exits(b, 1, -9);
+        b->stamp.incarnation++;
+        bench_server(b, SERVER(WAITING), 0);
+    }
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+static void test_writing(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_pass(b, 200);
+    assert_true(b->lease_ms[0] > b->now_ms);
+    /* The server goes away: training goes on, and so does the log. */
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+    for (int i = 0; i < 300; i++) {
+        bench_pass(b, 100);
+        bench_ranks(b, RANK(RUNNING), 1);
+    }
+    assert_true(b->lease_ms[0] > b->now_ms);
+    assert_false(b->ended);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    bench_pass(b, 100);
+    /* This node is stopped for longer than a lease: what it had been given has run out, and it is
+       given nothing before the server has answered a message sent afterwards. */
+    int64_t given_ms = b->lease_ms[0];
+    uint64_t counter = b->agent_counter;
+    b->now_ms += 6000;
+    assert_true(given_ms < b->now_ms);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    assert_true(b->said); /* asks at once */
+    assert_true(b->lease_ms[0] < b->now_ms);
+    bench_ranks(b, RANK(RUNNING), 1);
+    b->agent_counter = counter;
+    bench_server(b, SERVER(RUNNING), 1); /* an answer to an earlier one does not count */
+    bench_pass(b, 300);
+    assert_true(b->lease_ms[0] < b->now_ms);
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_pass(b, 200);
+    assert_true(b->lease_ms[0] > b->now_ms);
+}
+
+static void test_memory_of_a_gap(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->now_ms += 20000; /* the ranks were not heard because nobody listened */
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    assert_false(b->ended);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
+    const struct CMUnitTest tests[] = {
+        T(test_leave_while_waiting),
+        T(test_leave_before_anything),
+        T(test_leave_and_released),
+        T(test_leave_does_not_drain),
+        T(test_second_signal),
+        T(test_done),
+        T(test_done_without_server),
+        T(test_expelled),
+        T(test_expelled_again_and_again),
+        T(test_writing),
+        T(test_memory_of_a_gap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
