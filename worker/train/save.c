@@ -83,12 +83,15 @@ enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, st
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     while (step >= 0 && r->step < 0 && step != r->verified_step) {
         struct dpt_err damage;
-        if (verify(r, step, &damage) == DPT_OK) {
+        if (step != r->damaged_step && verify(r, step, &damage) == DPT_OK) {
             r->verified_step = step;
             break;
         }
-        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
-                damage.text);
+        if (step != r->damaged_step) { /* told once */
+            dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
+                    damage.text);
+            r->damaged_step = step;
+        }
         DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
     }
     *ret_step = step;
