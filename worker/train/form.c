@@ -263,16 +263,59 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
     return DPT_OK;
 }
 
+/* What this rank holds is about to be overwritten: until the new state has come whole, it has none,
+ * also for a re-formation that comes in between. */
+static void forget_state(struct dpt_rank *r)
+{
+    r->step = -1;
+    r->has_outcome = false;
+}
+
+/* Everyone goes on with the history of the lowest rank that was not healed. */
+static enum dpt_status job_share_history(struct dpt_comm_thread *thread, void *ctx,
+                                         struct dpt_err *err)
+{
+    struct formation *f = ctx;
+    struct dpt_rank *r = f->rank;
+    int source = 0;
+    while (r->gen.heal_from[source] >= 0)
+        source++;
+    struct dpt_history *all = calloc((size_t)r->gen.world_size, sizeof *all);
+    if (!all)
+        return dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+    enum dpt_status status = dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), &r->history,
+                                                       sizeof r->history, all, err);
+    if (status == DPT_OK)
+        r->history = all[source];
+    r->history.json[sizeof r->history.json - 1] = '\0';
+    free(all);
+    return status;
+}
+
+static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, struct dpt_err *err)
+{
+    if (r->gen.world_size > 1)
+        DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_share_history, f, err));
+    const struct dpt_history_entry entry = {.generation = r->gen.number,
+                                            .step = r->step,
+                                            .world_size = r->gen.world_size,
+                                            .kind = r->gen.cause_kind,
+                                            .cause = r->gen.cause,
+                                            .steps_lost = r->gen.steps_lost};
+    return dpt_history_append(&r->history, &entry, err);
+}
+
 /* Where nobody has state: checkpoint or seed. */
 static enum dpt_status begin_state(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
     const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
-    if (plan->load_checkpoint >= 0)
-        return rank_load_checkpoint(r, plan->load_checkpoint, err);
-    if (plan->resume_step != 0)
+    if (plan->load_checkpoint < 0 && plan->resume_step != 0)
         return dpt_fail(err, DPT_EPROTO,
                         "the plan resumes at step %lld, which this rank (at %lld) cannot reach",
                         (long long)plan->resume_step, (long long)r->step);
+    forget_state(r);
+    if (plan->load_checkpoint >= 0)
+        return rank_load_checkpoint(r, plan->load_checkpoint, err);
     size_t bytes = (size_t)dpt_model_flat_numel(r->model) * sizeof(float);
     memset(dpt_comm_mem_data(state->m), 0, bytes);
     memset(dpt_comm_mem_data(state->v), 0, bytes);
@@ -356,12 +399,15 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
     adopt_history(r, f, plan);
     if (r->step != plan->resume_step && !heals)
         DPT_TRY(begin_state(r, plan, err));
+    if (heals)
+        forget_state(r);
     if (r->gen.world_size > 1)
         DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_heal, f, err));
     if (r->step != plan->resume_step) {
         r->step = plan->resume_step;
         r->has_outcome = false;
     }
+    DPT_TRY(extend_history(r, f, err));
     struct dpt_hash128 hash = dpt_weights_hash(r->tensors, r->n_tensors);
     f->mine.hash_hi = hash.hi;
     f->mine.hash_lo = hash.lo;

@@ -378,6 +378,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->slots = dpt_config_slots(options->config);
     r->step = -1;
     r->verified_step = r->damaged_step = -1;
+    dpt_history_init(&r->history);
     (void)pthread_mutex_init(&r->report_mutex, NULL);
     enum dpt_status status = DPT_OK;
     bool at_work = false;

@@ -6,6 +6,7 @@
 #include "worker/data/data.h"
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
+#include "worker/train/history.h"
 #include "worker/train/link.h"
 #include "worker/train/outcome.h"
 #include "worker/train/rank.h"
@@ -74,9 +75,11 @@ struct dpt_rank {
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
-    int64_t start_step;    /* where this run began */
-    int64_t steps_lost;    /* in all re-formations so far */
-    int64_t damaged_step;  /* newest checkpoint passed over; -1: none */
+    int64_t start_step; /* where this run began */
+    int64_t steps_lost; /* in all re-formations so far */
+    struct dpt_history history;
+    struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver */
+    int64_t damaged_step;             /* newest checkpoint passed over; -1: none */
     int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
     uint64_t generations;  /* that trained */
     struct generation gen;

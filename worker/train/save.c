@@ -25,6 +25,7 @@ void rank_save_begin(struct dpt_rank *r)
         return;
     rank_settle_saver(r);
     rank_compute_weights_hash(r, r->weights_hash);
+    r->saved_history = r->history;
     const struct dpt_checkpoint_spec spec = {
         .dir = r->config->checkpoint.dir,
         .writer = r->gen.checkpoint_slot,
@@ -39,7 +40,7 @@ void rank_save_begin(struct dpt_rank *r)
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
                   .weights_hash = r->weights_hash,
-                  .history_json = "[]"},
+                  .history_json = r->saved_history.json},
         .keep = r->config->checkpoint.keep,
     };
     dpt_saver_begin(r->saver, &spec);
@@ -51,6 +52,9 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
     enum dpt_status status = dpt_checkpoint_read(checkpoint, r->tensors, r->n_tensors, err);
+    if (status == DPT_OK)
+        status =
+            dpt_history_load(&r->history, dpt_checkpoint_get_state(checkpoint)->history_json, err);
     if (status == DPT_OK) {
         char hex[DPT_HASH_HEX_BYTES];
         rank_compute_weights_hash(r, hex);

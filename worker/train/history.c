@@ -1,0 +1,74 @@
+/* A bounded JSON array of generations. */
+#include "worker/train/history.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+void dpt_history_init(struct dpt_history *history)
+{
+    memcpy(history->json, "[]", sizeof "[]");
+}
+
+static enum dpt_status parse(const char *json, json_t **ret, struct dpt_err *err)
+{
+    json_error_t error;
+    json_t *array = json_loads(json, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_array(array)) {
+        json_decref(array);
+        return dpt_fail(err, DPT_ECORRUPT, "the run's history is no JSON array: %s",
+                        array ? "another type" : error.text);
+    }
+    *ret = array;
+    return DPT_OK;
+}
+
+/* Prints what fits, without the oldest entries if need be. */
+static enum dpt_status print(struct dpt_history *history, json_t *array, struct dpt_err *err)
+{
+    for (;;) {
+        char *text = json_dumps(array, JSON_COMPACT);
+        if (!text)
+            return dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+        size_t bytes = strlen(text) + 1;
+        if (bytes <= sizeof history->json)
+            memcpy(history->json, text, bytes);
+        free(text);
+        if (bytes <= sizeof history->json)
+            return DPT_OK;
+        /* An eighth at a time: a history at its limit must not be printed once for every entry that
+         * goes. */
+        for (size_t n = json_array_size(array) / 8 + 1; n > 0; n--)
+            if (json_array_remove(array, 0) != 0)
+                return dpt_fail(err, DPT_ECORRUPT,
+                                "the run's history holds something longer than %d bytes",
+                                DPT_HISTORY_BYTES);
+    }
+}
+
+enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, struct dpt_err *err)
+{
+    json_t *array = NULL;
+    DPT_TRY(parse(json, &array, err));
+    enum dpt_status status = print(history, array, err);
+    json_decref(array);
+    return status;
+}
+
+enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt_history_entry *e,
+                                   struct dpt_err *err)
+{
+    json_t *array = NULL;
+    DPT_TRY(parse(history->json, &array, err));
+    json_t *object =
+        json_pack("{s:I, s:I, s:i, s:s, s:s, s:I}", "generation", (json_int_t)e->generation, "step",
+                  (json_int_t)e->step, "world_size", e->world_size, "kind", e->kind, "cause",
+                  e->cause, "steps_lost", (json_int_t)e->steps_lost);
+    enum dpt_status status = DPT_OK;
+    if (!object || json_array_append_new(array, object) != 0)
+        status = dpt_fail(err, DPT_ENOMEM, "the run's history: out of memory");
+    if (status == DPT_OK)
+        status = print(history, array, err);
+    json_decref(array);
+    return status;
+}

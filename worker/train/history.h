@@ -1,0 +1,37 @@
+/* The run's history, as state.json keeps it: a JSON array with one object a generation, oldest
+ * first, carried from rank to rank and from checkpoint to checkpoint. Bounded: the oldest entries
+ * go when it grows too long. */
+#ifndef DPT_WORKER_TRAIN_HISTORY_H
+#define DPT_WORKER_TRAIN_HISTORY_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+enum { DPT_HISTORY_BYTES = 16 * 1024 }; /* of the text, NUL included */
+
+/* Text of the array; "[]" is the empty one. */
+struct dpt_history {
+    char json[DPT_HISTORY_BYTES];
+};
+
+struct dpt_history_entry {
+    uint64_t generation;
+    int64_t step; /* completed steps it went on from */
+    int world_size;
+    const char *kind, *cause; /* why it was formed */
+    int64_t steps_lost;
+};
+
+void dpt_history_init(struct dpt_history *history);
+
+/* Takes the text of another rank or of a checkpoint; DPT_ECORRUPT when it is no JSON array. Entries
+ * that do not fit are dropped, oldest first. */
+DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const char *json,
+                                              struct dpt_err *err);
+
+DPT_MUST_USE enum dpt_status dpt_history_append(struct dpt_history *history,
+                                                const struct dpt_history_entry *entry,
+                                                struct dpt_err *err);
+
+#endif
