@@ -20,7 +20,7 @@ static int run_rank(int argc, char **argv)
         status = dpt_rank_start_config(DPT_RANK_FD_CONFIG, &config, &err);
     if (status == DPT_OK)
         return dpt_rank_main(&start, &config);
-    fprintf(stderr, "dpt-worker: %s\n", err.text);
+    (void)fprintf(stderr, "dpt-worker: %s\n", err.text);
     return DPT_EXIT_CONFIG;
 }
 

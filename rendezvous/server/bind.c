@@ -59,7 +59,7 @@ enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *o
                                 char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES], int *ret_port,
                                 struct dpt_err *err)
 {
-    const char *address = NULL;
+    const char *address = "";
     DPT_TRY(check_address(options, &address, err));
     if (options->port < 0 || options->port > 65535)
         return dpt_fail(err, DPT_ECONFIG, "port %d is not 0 … 65535", options->port);

@@ -105,11 +105,11 @@ static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struc
             break;
         case OPTION_VERSION:
             ret->done = true;
-            puts("dpt-rdzv " DPT_VERSION);
+            (void)puts("dpt-rdzv " DPT_VERSION);
             return DPT_OK;
         case OPTION_HELP:
             ret->done = true;
-            fputs(help_text, stdout);
+            (void)fputs(help_text, stdout);
             return DPT_OK;
         default:
             return dpt_fail(err, DPT_ECONFIG, "unknown option or missing value: '%s' (see --help)",
@@ -146,10 +146,11 @@ static void raise_descriptor_limit(void)
 static enum dpt_status announce(const struct dpt_server *server, const struct arguments *arguments,
                                 struct dpt_err *err)
 {
-    printf("dpt-rdzv %s listening on %s%s\n", DPT_VERSION, dpt_server_endpoint(server),
-           arguments->server.insecure ? " without keys: whoever reaches it can join and stop runs"
-           : arguments->server.address == NULL ? " (this host only; --insecure lets others in)"
-                                               : "");
+    (void)printf(
+        "dpt-rdzv %s listening on %s%s\n", DPT_VERSION, dpt_server_endpoint(server),
+        arguments->server.insecure ? " without keys: whoever reaches it can join and stop runs"
+        : arguments->server.address == NULL ? " (this host only; --insecure lets others in)"
+                                            : "");
     if (fflush(stdout) != 0)
         return dpt_fail_errno(err, errno, "write to standard output");
     if (arguments->port_file == NULL)
@@ -185,7 +186,7 @@ int main(int argc, char **argv)
     enum dpt_status status = run(argc, argv, &err);
     if (status == DPT_OK)
         return EXIT_OK;
-    fprintf(stderr, "dpt-rdzv: %s\n", err.text);
+    (void)fprintf(stderr, "dpt-rdzv: %s\n", err.text);
     return status == DPT_ECONFIG || status == DPT_EEXIST || status == DPT_ENOENT ? EXIT_CONFIG
                                                                                  : EXIT_BROKEN;
 }

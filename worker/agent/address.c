@@ -21,12 +21,18 @@ enum { PROBE_MS = 200, HOST_BYTES = 256 };
 /* Anywhere beyond this host: TEST-NET-3 (RFC 5737) and the documentation prefix (RFC 3849). */
 static const char outside_v4[] = "203.0.113.1", outside_v6[] = "2001:db8::1";
 
-static bool is_loopback(const struct sockaddr *address)
+static bool is_loopback(const struct sockaddr_storage *address)
 {
-    if (address->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
-    return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
+    if (address->ss_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, address, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, address, sizeof v6);
+    const struct in6_addr *number = &v6.sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(number) ||
+           (IN6_IS_ADDR_V4MAPPED(number) && number->s6_addr[12] == 127);
 }
 
 static void print_address(const struct sockaddr *address, char ret[DPT_ADDRESS_BYTES])
@@ -152,9 +158,9 @@ static bool own_address(const char *port, struct sockaddr_storage *ret)
     } outside[] = {{(const struct sockaddr *)&v4, sizeof v4},
                    {(const struct sockaddr *)&v6, sizeof v6}};
     for (int i = 0; i < 2; i++) {
-        struct sockaddr_storage from;
-        if (route_from(outside[i].address, outside[i].bytes, &from) &&
-            !is_loopback((struct sockaddr *)&from) && answers(&from, port)) {
+        struct sockaddr_storage from = {0};
+        if (route_from(outside[i].address, outside[i].bytes, &from) && !is_loopback(&from) &&
+            answers(&from, port)) {
             *ret = from;
             return true;
         }
@@ -175,7 +181,7 @@ enum dpt_status dpt_address_find(const char *interface, const char *endpoint,
     if (failed != 0)
         return dpt_fail(err, DPT_ECONFIG, "rendezvous endpoint '%s': %s", endpoint,
                         gai_strerror(failed));
-    struct sockaddr_storage from;
+    struct sockaddr_storage from = {0};
     bool found = false;
     for (const struct addrinfo *entry = list; entry != NULL && !found; entry = entry->ai_next)
         found = route_from(entry->ai_addr, entry->ai_addrlen, &from);
@@ -184,8 +190,8 @@ enum dpt_status dpt_address_find(const char *interface, const char *endpoint,
         return dpt_fail(
             err, DPT_ECONFIG,
             "no route to the server at %s; cluster.interface names the interface to use", endpoint);
-    if (is_loopback((struct sockaddr *)&from)) {
-        struct sockaddr_storage own;
+    if (is_loopback(&from)) {
+        struct sockaddr_storage own = {0};
         if (own_address(port, &own))
             from = own;
     }

@@ -63,7 +63,7 @@ enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES
     if (file == NULL)
         return dpt_fail_errno(err, errno, "read /proc/sys/kernel/random/boot_id");
     bool read = fgets(boot_id, sizeof boot_id, file) != NULL;
-    fclose(file);
+    (void)fclose(file);
     boot_id[strcspn(boot_id, "\n")] = '\0';
     if (!read || boot_id[0] == '\0')
         return dpt_fail(err, DPT_EIO, "/proc/sys/kernel/random/boot_id is empty");

@@ -184,24 +184,25 @@ enum dpt_status dpt_worker_options_parse(int argc, char *const *argv,
 
 void dpt_worker_options_help(FILE *out)
 {
-    fputs("usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
-          "\n"
-          "One machine's part in a training run: joins the run at its server, starts one rank "
-          "process per device,\n"
-          "watches over them, and goes on when other machines die or arrive.\n"
-          "\n",
-          out);
+    (void)fputs(
+        "usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
+        "\n"
+        "One machine's part in a training run: joins the run at its server, starts one rank "
+        "process per device,\n"
+        "watches over them, and goes on when other machines die or arrive.\n"
+        "\n",
+        out);
     for (int i = 0; i < TABLE_COUNT; i++) {
         char left[64];
         (void)snprintf(left, sizeof left, "%s%s%s", table[i].name,
                        table[i].value != NULL ? " " : "",
                        table[i].value != NULL ? table[i].value : "");
-        fprintf(out, "  %-28s %s", left, table[i].help);
+        (void)fprintf(out, "  %-28s %s", left, table[i].help);
         if (table[i].key != NULL)
-            fprintf(out, " [%s]", table[i].key);
-        fputc('\n', out);
+            (void)fprintf(out, " [%s]", table[i].key);
+        (void)fputc('\n', out);
     }
-    fputs(
+    (void)fputs(
         "\n"
         "The server is found by --rdzv-endpoint, else $DPT_RDZV_ENDPOINT, else cluster.rdzv in the "
         "config, else\n" DPT_WORKER_ENDPOINT_DEFAULT

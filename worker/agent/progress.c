@@ -78,12 +78,13 @@ static void say_step(struct dpt_progress *progress, const struct dpt_agent_view 
     if (view->step <= progress->step_said ||
         now_ms - progress->step_said_ms < DPT_PROGRESS_STEP_EVERY_MS)
         return;
-    fprintf(progress->out, "step %" PRId64, view->step);
+    (void)fprintf(progress->out, "step %" PRId64, view->step);
     if (steps > 0)
-        fprintf(progress->out, "/%" PRId64, steps);
-    fprintf(progress->out, "  loss %.4f  %.0f tokens/s  %" PRIu32 " rank%s\n", (double)view->loss,
-            (double)view->tokens_per_s, view->world_size, view->world_size == 1 ? "" : "s");
-    fflush(progress->out);
+        (void)fprintf(progress->out, "/%" PRId64, steps);
+    (void)fprintf(progress->out, "  loss %.4f  %.0f tokens/s  %" PRIu32 " rank%s\n",
+                  (double)view->loss, (double)view->tokens_per_s, view->world_size,
+                  view->world_size == 1 ? "" : "s");
+    (void)fflush(progress->out);
     progress->step_said = view->step;
     progress->step_said_ms = now_ms;
 }
@@ -97,8 +98,8 @@ void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_v
     bool patient = now_ms - progress->first_ms < DPT_PROGRESS_PATIENCE_MS;
     dpt_progress_line(progress, view, min_nodes, patient, line);
     if (line[0] != '\0' && strcmp(line, progress->said) != 0) {
-        fprintf(progress->out, "%s\n", line);
-        fflush(progress->out);
+        (void)fprintf(progress->out, "%s\n", line);
+        (void)fflush(progress->out);
         memcpy(progress->said, line, sizeof line);
     }
     progress->was_up = progress->was_up || view->server_up;

@@ -17,37 +17,39 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...) DPT_PRINTF(3, 4);
-
-static void add_arg(struct dpt_rank_args *args, int *n, const char *fmt, ...)
+static void add_arg(struct dpt_rank_args *args, int *n, const char *key, const char *value)
 {
     DPT_ASSERT(*n < DPT_RANK_ARGS_MAX);
-    va_list ap;
-    va_start(ap, fmt);
-    int length = vsnprintf(args->text[*n], sizeof args->text[*n], fmt, ap);
-    va_end(ap);
+    int length = snprintf(args->text[*n], sizeof args->text[*n], "%s%s", key, value);
     DPT_ASSERT(length >= 0 && (size_t)length < sizeof args->text[*n]);
     args->argv[*n] = args->text[*n];
     args->argv[++*n] = NULL;
+}
+
+static void add_number(struct dpt_rank_args *args, int *n, const char *key, uint64_t value)
+{
+    char text[24];
+    (void)snprintf(text, sizeof text, "%" PRIu64, value);
+    add_arg(args, n, key, text);
 }
 
 void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *program,
                            struct dpt_rank_args *ret)
 {
     int n = 0;
-    add_arg(ret, &n, "%s", program);
-    add_arg(ret, &n, "--rank");
-    add_arg(ret, &n, "node=%s", start->node);
-    add_arg(ret, &n, "incarnation=%" PRIu64, start->incarnation);
-    add_arg(ret, &n, "local_rank=%d", start->local_rank);
-    add_arg(ret, &n, "ranks=%d", start->ranks);
-    add_arg(ret, &n, "spawn=%d", start->spawn);
-    add_arg(ret, &n, "threads=%d", start->threads);
-    add_arg(ret, &n, "agent=%d", (int)start->agent);
-    add_arg(ret, &n, "address=%s", start->address);
-    add_arg(ret, &n, "log_level=%d", start->log_level);
+    add_arg(ret, &n, "", program);
+    add_arg(ret, &n, "", "--rank");
+    add_arg(ret, &n, "node=", start->node);
+    add_number(ret, &n, "incarnation=", start->incarnation);
+    add_number(ret, &n, "local_rank=", (uint64_t)start->local_rank);
+    add_number(ret, &n, "ranks=", (uint64_t)start->ranks);
+    add_number(ret, &n, "spawn=", (uint64_t)start->spawn);
+    add_number(ret, &n, "threads=", (uint64_t)start->threads);
+    add_number(ret, &n, "agent=", (uint64_t)start->agent);
+    add_arg(ret, &n, "address=", start->address);
+    add_number(ret, &n, "log_level=", (uint64_t)start->log_level);
     for (int i = 0; i < start->n_allow; i++)
-        add_arg(ret, &n, "allow=%s", start->allow[i]);
+        add_arg(ret, &n, "allow=", start->allow[i]);
 }
 
 static bool parse_text(const char *value, char *ret, size_t bytes)
@@ -85,7 +87,7 @@ static bool parse_u64(const char *value, uint64_t *ret)
 static bool decode_arg(const char *key, size_t key_bytes, const char *value,
                        struct dpt_rank_start *start)
 {
-#define IS(name) (key_bytes == sizeof name - 1 && memcmp(key, name, key_bytes) == 0)
+#define IS(name) (key_bytes == sizeof(name) - 1 && memcmp(key, (name), key_bytes) == 0)
     if (IS("node"))
         return parse_text(value, start->node, sizeof start->node);
     if (IS("incarnation"))

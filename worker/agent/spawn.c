@@ -237,7 +237,7 @@ static size_t children_of_thread(const char *thread, pid_t *ret, size_t n_max)
     size_t n = 0;
     for (int pid; n < n_max && fscanf(file, "%d", &pid) == 1;)
         ret[n++] = pid;
-    fclose(file);
+    (void)fclose(file);
     return n;
 }
 

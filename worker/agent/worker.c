@@ -31,6 +31,7 @@ static enum dpt_status make_node(struct worker *worker, enum dpt_node_source sou
                                  struct dpt_err *err)
 {
     DPT_TRY(dpt_node_create(&worker->options, source, text, bytes, name, &worker->node, err));
+    DPT_ASSERT(worker->node != NULL);
     const char *interface = worker->node->config.cluster.interface;
     char address[DPT_ADDRESS_BYTES]; /* asked for again when a rank starts; now only whether there
                                         is one */
@@ -148,12 +149,12 @@ static void say_difference(const struct worker *worker, const char *run_config)
         goto out;
     if (dpt_config_load(run_config, strlen(run_config), "config of the run", NULL, 0, theirs,
                         &err) != DPT_OK) {
-        fprintf(stderr, "dpt-worker: the run's config cannot be read here: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-worker: the run's config cannot be read here: %s\n", err.text);
         goto out;
     }
     if (dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys) >
         0)
-        fprintf(
+        (void)fprintf(
             stderr,
             "dpt-worker: the config differs from that of run %s in: %s. Use the run's values, or "
             "another name (run: in the config, --rdzv-id)\n",
@@ -165,17 +166,17 @@ out:
 static int close_run(const struct worker *worker, struct dpt_loop_end *end)
 {
     if (end->exit_code == DPT_EXIT_DONE)
-        printf("%s: run %s, step %" PRId64 ", generation %" PRIu64 "\n",
-               end->released ? "left the run as asked" : "done", worker->config.run, end->step,
-               end->generation);
+        (void)printf("%s: run %s, step %" PRId64 ", generation %" PRIu64 "\n",
+                     end->released ? "left the run as asked" : "done", worker->config.run,
+                     end->step, end->generation);
     else if (end->exit_code == DPT_EXIT_SERVER)
-        fprintf(
+        (void)fprintf(
             stderr,
             "dpt-worker: %s; tried %s (from %s): start dpt-rdzv there, or name another place with "
             "--rdzv-endpoint HOST:PORT\n",
             end->text, worker->endpoint, worker->source);
     else
-        fprintf(stderr, "dpt-worker: %s\n", end->text);
+        (void)fprintf(stderr, "dpt-worker: %s\n", end->text);
     if (end->run_config != NULL && end->exit_code != DPT_EXIT_DONE)
         say_difference(worker, end->run_config);
     free(end->run_config);
@@ -217,7 +218,7 @@ static enum dpt_status run(struct worker *worker, int argc, char *const *argv, c
         return DPT_OK;
     }
     if (worker->options.version) {
-        puts("dpt-worker " DPT_VERSION);
+        (void)puts("dpt-worker " DPT_VERSION);
         return DPT_OK;
     }
     if (worker->options.node_id != NULL) {
@@ -258,14 +259,14 @@ int dpt_worker_run(int argc, char *const *argv, const char *program)
 {
     struct worker *worker = calloc(1, sizeof *worker);
     if (worker == NULL) {
-        fputs("dpt-worker: out of memory\n", stderr);
+        (void)fputs("dpt-worker: out of memory\n", stderr);
         return DPT_EXIT_FAILED;
     }
     struct dpt_err err;
     int exit_code = DPT_EXIT_DONE;
     enum dpt_status status = run(worker, argc, argv, program, &exit_code, &err);
     if (status != DPT_OK) {
-        fprintf(stderr, "dpt-worker: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-worker: %s\n", err.text);
         exit_code = exit_code_of(status);
     }
     dpt_client_destroy(&worker->client);
