@@ -137,6 +137,14 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     return DPT_OK;
 }
 
+/* What this rank holds is about to be overwritten: until the new state has come whole, it has none,
+ * also for a re-formation that comes in between. */
+static void forget_state(struct dpt_rank *r)
+{
+    r->step = -1;
+    r->has_outcome = false;
+}
+
 /* What ranks tell each other first: that they carry out the same plan, and what the run has been so
  * far. */
 struct hello {
@@ -263,14 +271,6 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
     return DPT_OK;
 }
 
-/* What this rank holds is about to be overwritten: until the new state has come whole, it has none,
- * also for a re-formation that comes in between. */
-static void forget_state(struct dpt_rank *r)
-{
-    r->step = -1;
-    r->has_outcome = false;
-}
-
 /* Everyone goes on with the history of the lowest rank that was not healed. */
 static enum dpt_status job_share_history(struct dpt_comm_thread *thread, void *ctx,
                                          struct dpt_err *err)
@@ -327,9 +327,17 @@ static enum dpt_status begin_state(struct dpt_rank *r, const Dpt__Plan *plan, st
 /* A survivor that lacks only the outcome applies it now. */
 static enum dpt_status take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
-    if (plan->outcome.len == 0 || r->step != plan->resume_step - 1 ||
-        !r->strategy->ops->holds_gradient(r->strategy, r->step))
+    const Dpt__PlanRank *own = own_entry(r, plan);
+    if (plan->outcome.len == 0 || r->step != plan->resume_step - 1 || !own || own->heal_from >= 0)
         return DPT_OK;
+    if (!r->strategy->ops->holds_gradient(r->strategy, r->step)) {
+        /* A spare of the last world stands at this step without having had a part in it. The next
+         * plan heals it as the rank without state that it now says it is. */
+        forget_state(r);
+        return dpt_fail(err, DPT_EPEER,
+                        "the outcome of a step is of no use to a rank without its gradient; it "
+                        "asks to be healed");
+    }
     DPT_TRY(dpt_outcome_unpack(plan->outcome.data, plan->outcome.len, r->slots, &r->outcome, err));
     if (r->outcome.step != r->step)
         return dpt_fail(err, DPT_EPROTO,
