@@ -161,19 +161,26 @@ static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_has
 }
 
 /* The last checkpoint is part of the run: without it the run has not succeeded. */
+static enum dpt_status save_last(struct dpt_rank *r, struct dpt_err *err)
+{
+    if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
+        return DPT_OK;
+    rank_settle_saver(r);
+    int64_t newest = -1;
+    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
+    if (newest == r->step)
+        return DPT_OK;
+    rank_save_begin(r);
+    return dpt_saver_wait(r->saver, err);
+}
+
 static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
     rank_compute_weights_hash(r, hash);
-    if (r->config->checkpoint.dir[0] && r->gen.checkpoint_slot >= 0) {
-        rank_settle_saver(r);
-        int64_t newest = -1;
-        DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
-        if (newest != r->step) {
-            rank_save_begin(r);
-            DPT_TRY(dpt_saver_wait(r->saver, err));
-        }
-    }
+    enum dpt_status status = save_last(r, err);
+    if (status != DPT_OK)
+        return dpt_wrap(err, status, "the last checkpoint");
     if (writes_log(r))
         DPT_TRY(write_summary(r, hash, err));
     (void)pthread_mutex_lock(&r->report_mutex);

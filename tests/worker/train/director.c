@@ -17,7 +17,7 @@
 enum { DEADLINE_MS = 20000, LEASE_MS = 100000, HEARTBEAT_MS = 50 };
 
 struct member {
-    bool alive;
+    bool alive, benched;
     int fd, host, rank;
     pthread_t thread;
     struct dpt_rank_start start;
@@ -172,7 +172,8 @@ static bool await_phase(struct director *d, Dpt__RankPhase phase)
     for (;;) {
         int missing = 0;
         for (int i = 0; i < d->n; i++) {
-            if (!d->member[i].alive)
+            if (!d->member[i].alive ||
+                (d->member[i].benched && phase != DPT__RANK_PHASE__RANK_QUIESCED))
                 continue;
             if (d->member[i].said && d->member[i].said->fatal)
                 fail(d->member[i].said->state->text);
@@ -188,7 +189,24 @@ static bool await_phase(struct director *d, Dpt__RankPhase phase)
     }
 }
 
+void director_bench(struct director *d, int handle, bool benched)
+{
+    d->member[handle].benched = benched;
+}
+
+/* In the generation that is being formed or runs. */
+static bool plays(const struct member *m)
+{
+    return m->alive && !m->benched;
+}
+
 int director_start(struct director *d, int host)
+{
+    return director_start_threads(d, host,
+                                  d->config.cluster.threads > 0 ? d->config.cluster.threads : 1);
+}
+
+int director_start_threads(struct director *d, int host, int threads)
 {
     if (d->n == DIRECTOR_RANKS_MAX)
         fail("too many ranks");
@@ -203,11 +221,7 @@ int director_start(struct director *d, int host)
     m->alive = true;
     m->config = d->config;
     m->start = (struct dpt_rank_start){
-        .local_rank = handle,
-        .ranks = 1,
-        .spawn = 1,
-        .threads = d->config.cluster.threads > 0 ? d->config.cluster.threads : 1,
-        .address = "127.0.0.1"};
+        .local_rank = handle, .ranks = 1, .spawn = 1, .threads = threads, .address = "127.0.0.1"};
     m->options =
         (struct dpt_rank_options){.start = &m->start, .config = &m->config, .link_fd = fds[1]};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
@@ -251,6 +265,12 @@ static void tell_all(struct director *d, Dpt__RankCommand command)
             send_command(d, &d->member[i], command, NULL);
 }
 
+void director_send_prepare(struct director *d)
+{
+    d->generation++;
+    tell_all(d, DPT__RANK_COMMAND__COMMAND_PREPARE);
+}
+
 void director_prepare(struct director *d, bool soft)
 {
     d->generation++;
@@ -272,7 +292,7 @@ static struct source find_source(const struct director *d)
     struct source s = {-1, -1};
     for (int i = 0; i < d->n; i++) {
         const struct member *m = &d->member[i];
-        if (m->alive && m->said->state->step_applied > s.step)
+        if (plays(m) && m->said->state->step_applied > s.step)
             s = (struct source){m->said->state->step_applied, i};
     }
     return s;
@@ -300,7 +320,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
         int before = world;
         for (int i = 0; i < d->n; i++) {
             struct member *m = &d->member[i];
-            if (!m->alive || m->host != host)
+            if (!plays(m) || m->host != host)
                 continue;
             m->rank = world;
             ranks[world] = (Dpt__PlanRank)DPT__PLAN_RANK__INIT;
@@ -322,7 +342,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
         bool handed = false;
         for (int i = 0; i < d->n; i++) {
             const struct member *m = &d->member[i];
-            if (!m->alive || m->said->state->step_applied == resume)
+            if (!plays(m) || m->said->state->step_applied == resume)
                 continue;
             if (m->said->state->step_applied == resume - 1 && holder->outcome_step == resume &&
                 holder->outcome.len > 0)
@@ -352,7 +372,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
         d->steps_lost = plan.steps_done_before - resume;
     for (int i = 0; i < d->n; i++) {
         struct member *m = &d->member[i];
-        if (!m->alive)
+        if (!plays(m))
             continue;
         for (int r = 0; r < world; r++)
             ranks[r].local_rank = r == m->rank ? m->start.local_rank : -1;
@@ -371,14 +391,16 @@ bool director_form(struct director *d, bool soft)
     send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
     if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
         return false;
-    tell_all(d, DPT__RANK_COMMAND__COMMAND_GO);
+    for (int i = 0; i < d->n; i++)
+        if (plays(&d->member[i]))
+            send_command(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
     return true;
 }
 
 static bool all_finished(const struct director *d)
 {
     for (int i = 0; i < d->n; i++)
-        if (d->member[i].alive && !in_phase(d, &d->member[i], DPT__RANK_PHASE__RANK_FINISHED))
+        if (plays(&d->member[i]) && !in_phase(d, &d->member[i], DPT__RANK_PHASE__RANK_FINISHED))
             return false;
     return true;
 }
@@ -422,11 +444,29 @@ void director_await_checkpoint(struct director *d, int64_t step)
     }
 }
 
+const char *director_await_fatal(struct director *d)
+{
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    for (;;) {
+        const char *text = NULL;
+        for (int i = 0; i < d->n; i++)
+            if (d->member[i].alive && director_fatal(d, i, &text))
+                return text;
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "nobody said that the run cannot go on");
+        listen_once(d, 100);
+    }
+}
+
 const char *director_finish(struct director *d)
 {
     static char hash[64];
     int64_t deadline = dpt_now_ms() + DEADLINE_MS;
     while (!all_finished(d)) {
+        const char *text = NULL;
+        for (int i = 0; i < d->n; i++)
+            if (d->member[i].alive && director_fatal(d, i, &text))
+                fail_at(d, text);
         if (dpt_now_ms() > deadline)
             fail_at(d, "the run did not finish");
         if (any_broken(d))
@@ -436,7 +476,7 @@ const char *director_finish(struct director *d)
     hash[0] = '\0';
     for (int i = 0; i < d->n; i++) {
         const struct member *m = &d->member[i];
-        if (!m->alive)
+        if (!plays(m))
             continue;
         if (hash[0] && strcmp(hash, m->said->state->weights_hash) != 0)
             fail("two ranks end with different weights");

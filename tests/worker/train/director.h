@@ -27,6 +27,12 @@ void director_destroy(struct director **director);
 /* Starts a rank thread and waits until it stands by; returns its handle. */
 int director_start(struct director *d, int host);
 
+/* The same with a number of compute threads that is this rank's own. */
+int director_start_threads(struct director *d, int host, int threads);
+
+/* A rank on the bench takes part in formations but gets no plan: a spare. */
+void director_bench(struct director *d, int handle, bool benched);
+
 /* The rank loses its agent: for its peers it is dead. Waits until its thread has ended. */
 void director_kill(struct director *d, int handle);
 
@@ -36,6 +42,8 @@ bool director_form(struct director *d, bool soft);
 
 /* Only the first half, PREPARE(hard) until all have reported: for what dies while forming. */
 void director_prepare(struct director *d, bool soft);
+/* Sends a hard PREPARE, does not wait for the reports. */
+void director_send_prepare(struct director *d);
 /* Sends the plan, does not wait. */
 void director_plan(struct director *d);
 
@@ -44,6 +52,10 @@ void director_await_step(struct director *d, int64_t step);
 
 /* Waits until a checkpoint of at least `step` steps is whole. */
 void director_await_checkpoint(struct director *d, int64_t step);
+
+/* Waits until a rank said that the run cannot go on; returns what it said, until that rank is
+ * killed. */
+const char *director_await_fatal(struct director *d);
 
 /* Waits until every living rank is finished (re-forming hard whenever a generation broke); returns
  * the common weights hash (static). */

@@ -1,0 +1,109 @@
+/* Config, folders and undisturbed runs for the stories of ranks. */
+#include "tests/worker/train/rig.h"
+
+#include "base/fs.h"
+#include "base/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char root[64];
+
+int rig_setup(void **state)
+{
+    (void)state;
+    (void)snprintf(root, sizeof root, "/tmp/dpt-test-rank-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/text", root);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    static const char *const words[] = {"the",     "rank",  "leaves", "and",
+                                        "another", "comes", "in",     "time"};
+    for (uint64_t i = 0; i < 2000; i++) {
+        uint32_t block[4];
+        dpt_philox(key, i, block);
+        (void)fprintf(f, "%s ", words[block[0] % 8]);
+    }
+    assert_int_equal(fclose(f), 0);
+    return 0;
+}
+
+int rig_teardown(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
+}
+
+struct dpt_config rig_make_config(int global_batch, int steps, const char *extra)
+{
+    static struct dpt_config config;
+    char yaml[2048];
+    (void)snprintf(
+        yaml, sizeof yaml,
+        "run: test\nseed: 7\n"
+        "cluster: {nnodes: \"1:8\", timeout_s: 5}\n"
+        "model: {name: gpt2, n_layer: 2, n_head: 2, n_embd: 32, context: 16, vocab: 256, dropout: "
+        "0.1}\n"
+        "data: {kind: text, train: \"%s/text\", tokenizer: bytes}\n"
+        "train: {steps: %d, global_batch: %d, micro_batch: 2, seq_len: 16, precision: fp32, "
+        "grad_clip: 1.0, log_every: 1}\n"
+        "optimizer: {name: adamw, lr: 1.0e-2, min_lr: 1.0e-3, schedule: cosine, warmup_steps: 2}\n"
+        "strategy: {name: ddp, bucket_mib: 0.02, overlap: true}\n"
+        "checkpoint: {dir: x, every_steps: 4, keep: 2}\n"
+        "log: {dir: x}\n%s",
+        root, steps, global_batch, extra);
+    struct dpt_err err;
+    if (dpt_config_load(yaml, strlen(yaml), "test", NULL, 0, &config, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return config;
+}
+
+struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128])
+{
+    (void)snprintf(dir, 128, "%s/%s", root, name);
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_mkdirs(dir, &err), DPT_OK);
+    char checkpoints[160];
+    (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
+    assert_int_equal(dpt_fs_mkdirs(checkpoints, &err), DPT_OK);
+    return director_create(config, dir);
+}
+
+json_t *rig_summary_of(const char *dir)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/summary.json", dir);
+    json_error_t error;
+    json_t *summary = json_load_file(path, 0, &error);
+    if (!summary)
+        fail_msg("%s: %s", path, error.text);
+    return summary;
+}
+
+void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
+                     char ret[64])
+{
+    char dir[128];
+    struct director *d = rig_begin(config, name, dir);
+    for (int i = 0; i < world; i++)
+        (void)director_start(d, two_hosts ? i % 2 : 0);
+    assert_true(director_form(d, false));
+    (void)snprintf(ret, 64, "%s", director_finish(d));
+    director_destroy(&d);
+    json_t *summary = rig_summary_of(dir);
+    assert_string_equal(json_string_value(json_object_get(summary, "weights_hash")), ret);
+    assert_int_equal(json_integer_value(json_object_get(summary, "start_step")), 0);
+    assert_int_equal(json_integer_value(json_object_get(summary, "steps")), config->train.steps);
+    assert_int_equal(json_integer_value(json_object_get(summary, "steps_lost")), 0);
+    json_decref(summary);
+}

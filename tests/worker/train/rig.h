@@ -1,0 +1,28 @@
+/* What the stories of ranks (test_rank*.c) share: a small model on a small text, folders for each
+ * run, and the undisturbed run that every story must equal. */
+#ifndef DPT_TESTS_WORKER_TRAIN_RIG_H
+#define DPT_TESTS_WORKER_TRAIN_RIG_H
+
+#include "tests/worker/train/director.h"
+
+#include <jansson.h>
+
+/* cmocka's group fixtures: a temporary folder with the text. */
+int rig_setup(void **state);
+int rig_teardown(void **state);
+
+/* `extra` is YAML of further sections. Micro-batch 2. */
+struct dpt_config rig_make_config(int global_batch, int steps, const char *extra);
+
+/* A director in the folder `name` (made when absent), whose path goes to `dir`. */
+struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128]);
+
+/* summary.json of a run; owned by the caller. */
+json_t *rig_summary_of(const char *dir);
+
+/* Runs undisturbed in a world of `world` ranks; the ranks of an odd handle live on another host
+ * when asked. Gives the weights hash. */
+void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
+                     char ret[64]);
+
+#endif

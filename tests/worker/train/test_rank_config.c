@@ -1,0 +1,115 @@
+/* What must not change the hash (threads, overlap, buckets, hosts), and what must (lanes, seed). */
+#include "tests/worker/train/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 4 };
+
+static void expect_hash(const char *expected, const struct dpt_config *config, const char *name,
+                        int world, bool two_hosts)
+{
+    char hash[64];
+    rig_undisturbed(config, name, world, two_hosts, hash);
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%s: %s instead of %s", name, hash, expected);
+}
+
+/* Several slots a lane: 8 slots on 3 lanes. */
+static void lanes_of_several_slots(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(16, STEPS, "");
+    char each[64], three[64];
+    rig_undisturbed(&config, "lane-each", 1, false, each);
+    config.train.lanes = 3;
+    rig_undisturbed(&config, "lanes-1", 1, false, three);
+    assert_string_not_equal(each, three);
+    expect_hash(three, &config, "lanes-2", 2, false);
+    expect_hash(three, &config, "lanes-2h", 2, true);
+    expect_hash(three, &config, "lanes-3", 3, false);
+    expect_hash(three, &config, "lanes-3h", 3, true);
+}
+
+static void overlap_changes_nothing(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    char hash[64];
+    rig_undisturbed(&config, "overlap", 1, false, hash);
+    config.strategy.overlap = false;
+    for (int world = 1; world <= 3; world++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "no-overlap-%d", world);
+        expect_hash(hash, &config, name, world, world == 3);
+    }
+}
+
+static void buckets_change_nothing(void **state)
+{
+    (void)state;
+    static const double mib[] = {0.0001, 0.003, 25};
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    char hash[64];
+    rig_undisturbed(&config, "buckets", 1, false, hash);
+    for (int i = 0; i < 3; i++) {
+        config.strategy.bucket_mib = mib[i];
+        config.strategy.first_bucket_mib = i == 1 ? 0.05 : mib[i];
+        for (int world = 2; world <= 3; world++) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "buckets-%d-%d", i, world);
+            expect_hash(hash, &config, name, world, world == 2);
+        }
+    }
+}
+
+static void threads_change_nothing(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    char hash[64], dir[128];
+    rig_undisturbed(&config, "one-thread", 1, false, hash);
+    struct director *d = rig_begin(&config, "threads", dir);
+    for (int rank = 0; rank < 3; rank++)
+        (void)director_start_threads(d, rank % 2, rank + 1);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), hash);
+    director_destroy(&d);
+}
+
+static void the_seed_changes_everything(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    char one[64], other[64];
+    rig_undisturbed(&config, "seed-1", 2, false, one);
+    config.seed++;
+    rig_undisturbed(&config, "seed-2", 2, false, other);
+    assert_string_not_equal(one, other);
+}
+
+/* Told not to resume, a run begins anew in a folder that holds checkpoints, and replaces them. */
+static void a_run_that_does_not_resume(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 8, "");
+    char hash[64];
+    rig_undisturbed(&config, "anew", 2, false, hash);
+    config.checkpoint.resume = false;
+    expect_hash(hash, &config, "anew", 1, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lanes_of_several_slots),      cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(buckets_change_nothing),      cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(the_seed_changes_everything), cmocka_unit_test(a_run_that_does_not_resume),
+    };
+    return cmocka_run_group_tests_name("rank_config", tests, rig_setup, rig_teardown);
+}

@@ -1,0 +1,318 @@
+/* Losses where they hurt: while a generation is being formed, two at once, of who heals and of who
+ * is healed, of checkpoints. Whatever happens, the hash is that of the undisturbed run. */
+#include "tests/worker/train/rig.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STEPS = 12 };
+
+static char calm[64]; /* the undisturbed run of standard() */
+
+static struct dpt_config standard(void)
+{
+    return rig_make_config(14, STEPS, "");
+}
+
+static int setup(void **state)
+{
+    if (rig_setup(state) != 0)
+        return -1;
+    struct dpt_config config = standard();
+    rig_undisturbed(&config, "calm", 1, false, calm);
+    return 0;
+}
+
+/* Faults come at different moments: this much time passes first. Nothing depends on how much. */
+static void let_pass_us(int us)
+{
+    const struct timespec time = {.tv_nsec = us * 1000L};
+    (void)nanosleep(&time, NULL); /* tidy: pause of a bounded poll (here: one turn) */
+}
+
+static struct director *begin_three(const char *name, bool two_hosts, char dir[128])
+{
+    struct dpt_config config = standard();
+    struct director *d = rig_begin(&config, name, dir);
+    for (int i = 0; i < 3; i++)
+        (void)director_start(d, two_hosts ? i % 2 : 0);
+    assert_true(director_form(d, false));
+    return d;
+}
+
+static void finish(struct director **d, const char *what)
+{
+    const char *hash = director_finish(*d);
+    if (strcmp(hash, calm) != 0)
+        fail_msg("%s: %s instead of %s", what, hash, calm);
+    director_destroy(d);
+}
+
+/* Between PREPARE and the report. */
+static void lost_before_the_report(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 3; victim++)
+        for (int two_hosts = 0; two_hosts < 2; two_hosts++) {
+            char name[32], dir[128];
+            (void)snprintf(name, sizeof name, "report-%d-%d", victim, two_hosts);
+            struct director *d = begin_three(name, two_hosts != 0, dir);
+            director_await_step(d, 3);
+            director_send_prepare(d);
+            director_kill(d, victim);
+            assert_true(director_form(d, false));
+            /* The victim alone may have seen the step that the PREPARE hit committed. */
+            assert_true(director_steps_lost(d) <= 1);
+            finish(&d, name);
+        }
+}
+
+/* Between PLAN and READY: creation waits for one who does not come. */
+static void lost_after_the_plan(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 3; victim++)
+        for (int two_hosts = 0; two_hosts < 2; two_hosts++) {
+            char name[32], dir[128];
+            (void)snprintf(name, sizeof name, "plan-%d-%d", victim, two_hosts);
+            struct director *d = begin_three(name, two_hosts != 0, dir);
+            director_await_step(d, 3);
+            director_prepare(d, false);
+            director_plan(d);
+            let_pass_us(victim * 300);
+            director_kill(d, victim);
+            assert_true(director_form(d, false));
+            director_await_step(d, 6);
+            /* And the one who comes instead, too. */
+            int joiner = director_start(d, 1);
+            director_prepare(d, true);
+            director_plan(d);
+            director_kill(d, joiner);
+            assert_true(director_form(d, false));
+            assert_int_equal(director_steps_lost(d), 0);
+            finish(&d, name);
+        }
+}
+
+static void two_lost_at_once(void **state)
+{
+    (void)state;
+    static const int pairs[][2] = {{0, 1}, {0, 2}, {1, 3}, {2, 3}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "pair-%d", (int)i);
+        struct director *d = begin_three(name, i % 2 == 0, dir);
+        (void)director_start(d, 1);
+        assert_true(director_form(d, true));
+        director_await_step(d, 4);
+        director_kill(d, pairs[i][0]);
+        if (i >= 2) /* the second one while the first loss is being mended */
+            director_prepare(d, false);
+        director_kill(d, pairs[i][1]);
+        assert_true(director_form(d, false));
+        assert_int_equal(director_steps_lost(d), 0);
+        finish(&d, name);
+    }
+}
+
+static void a_joiner_lost_while_healed(void **state)
+{
+    (void)state;
+    for (int us = 0; us <= 4000; us += 500) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "joiner-%d", us);
+        struct director *d = begin_three(name, us % 1000 == 0, dir);
+        director_await_step(d, 3);
+        int joiner = director_start(d, 0);
+        director_prepare(d, true);
+        director_plan(d);
+        let_pass_us(us);
+        director_kill(d, joiner);
+        (void)director_start(d, 1);
+        assert_true(director_form(d, false));
+        assert_int_equal(director_steps_lost(d), 0);
+        finish(&d, name);
+    }
+}
+
+/* A spare that held an old state is being healed when its healer dies, and nobody else is left:
+ * what it has half received must not be taken for the state it once had. */
+static void a_healer_lost_while_healing(void **state)
+{
+    (void)state;
+    struct dpt_config config =
+        rig_make_config(14, 8, ""); /* own one: healing takes long enough to be hit */
+    config.model.n_embd = 192;
+    config.checkpoint.every_steps = 1000;
+    char expected[64];
+    rig_undisturbed(&config, "healed-calm", 2, false, expected);
+    for (int us = 0; us <= 6000; us += 500) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "healer-%d", us);
+        struct director *d = rig_begin(&config, name, dir);
+        int healer = director_start(d, 0), spare = director_start(d, us % 1000 == 0 ? 0 : 1);
+        assert_true(director_form(d, false));
+        director_await_step(d, 2);
+        director_bench(d, spare, true);
+        assert_true(director_form(d, false));
+        director_await_step(d, 5);
+        director_bench(d, spare, false);
+        director_prepare(d, false);
+        director_plan(d);
+        let_pass_us(us);
+        director_kill(d, healer);
+        assert_true(director_form(d, false));
+        const char *hash = director_finish(d);
+        if (strcmp(hash, expected) != 0)
+            fail_msg("%s: %s instead of %s", name, hash, expected);
+        director_destroy(&d);
+    }
+}
+
+/* Every file of a checkpoint whose name holds `part` gets one byte changed. */
+static void damage(const char *dir, int64_t step, const char *part)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/checkpoints/step-%08lld", dir, (long long)step);
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    int damaged = 0;
+    for (struct dirent *e; (e = readdir(folder));) {
+        if (!strstr(e->d_name, part))
+            continue;
+        int fd = openat(dirfd(folder), e->d_name, O_RDWR);
+        assert_true(fd >= 0);
+        off_t at = lseek(fd, 0, SEEK_END) - 9;
+        char byte;
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        assert_int_equal(close(fd), 0);
+        damaged++;
+    }
+    assert_int_equal(closedir(folder), 0);
+    assert_true(damaged > 0);
+}
+
+static int64_t start_step_of(const char *dir)
+{
+    json_t *summary = rig_summary_of(dir);
+    int64_t step = json_integer_value(json_object_get(summary, "start_step"));
+    json_decref(summary);
+    return step;
+}
+
+/* All die; others, of another number, go on from the checkpoint. */
+static void resumed_by_another_world(void **state)
+{
+    (void)state;
+    static const int worlds[][2] = {{3, 1}, {1, 4}, {2, 3}};
+    struct dpt_config config = standard();
+    for (size_t i = 0; i < sizeof worlds / sizeof worlds[0]; i++) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "resumed-%d", (int)i);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < worlds[i][0]; rank++)
+            (void)director_start(d, rank % 2);
+        assert_true(director_form(d, false));
+        director_await_checkpoint(d, 4);
+        director_destroy(&d);
+        d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < worlds[i][1]; rank++)
+            (void)director_start(d, rank % 2);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+        assert_true(start_step_of(dir) >= 4);
+    }
+}
+
+/* The newest checkpoint is damaged: the one before it serves, and the damaged one is replaced. */
+static void a_damaged_checkpoint_is_passed_over(void **state)
+{
+    (void)state;
+    static const char *const parts[] = {"model-", "MANIFEST.json", "state.json"};
+    struct dpt_config config = standard();
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "damaged-%d", (int)i);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < 2; rank++)
+            (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+        damage(dir, STEPS, parts[i]);
+        d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < 3; rank++)
+            (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+        /* 8, or 4 where the save of 4 was still under way at step 8. */
+        int64_t start = start_step_of(dir);
+        assert_true(start == 8 || start == 4);
+    }
+}
+
+/* The folder makes place for a file; a save that is under way may put it back. */
+static void put_file_for_folder(const char *path)
+{
+    char aside[192];
+    struct dpt_err err;
+    enum dpt_status status = DPT_EIO;
+    for (int i = 0; status != DPT_OK && i < 100; i++) {
+        (void)snprintf(aside, sizeof aside, "%s-aside-%d", path, i);
+        (void)rename(path, aside);
+        status = dpt_fs_write_file_atomic(path, "x", 1, &err);
+    }
+    assert_int_equal(status, DPT_OK);
+}
+
+/* The disk takes no checkpoint: training goes on, and only the last one, without which the run has
+ * not succeeded, is missed. */
+static void a_disk_that_takes_no_checkpoint(void **state)
+{
+    (void)state;
+    struct dpt_config config = standard();
+    for (int world = 1; world <= 2; world++) {
+        char name[32], dir[128], checkpoints[160];
+        (void)snprintf(name, sizeof name, "full-%d", world);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < world; rank++)
+            (void)director_start(d, 0);
+        (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
+        assert_true(director_form(d, false));
+        director_await_checkpoint(d, 4);
+        put_file_for_folder(checkpoints);
+        director_await_step(d, STEPS);
+        const char *text = director_await_fatal(d);
+        if (!strstr(text, "the last checkpoint") || !strstr(text, checkpoints))
+            fail_msg("'%s' does not say what failed", text);
+        director_destroy(&d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lost_before_the_report),
+        cmocka_unit_test(lost_after_the_plan),
+        cmocka_unit_test(two_lost_at_once),
+        cmocka_unit_test(a_joiner_lost_while_healed),
+        cmocka_unit_test(a_healer_lost_while_healing),
+        cmocka_unit_test(resumed_by_another_world),
+        cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(a_disk_that_takes_no_checkpoint),
+    };
+    return cmocka_run_group_tests_name("rank_loss", tests, setup, rig_teardown);
+}
