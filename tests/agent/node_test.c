@@ -1,0 +1,172 @@
+/* From a config to a node: what is its own, what is the run's, what the demo brings along. */
+#include "base/fs.h"
+#include "worker/agent/node.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[64], text[2048];
+static struct dpt_worker_options options;
+static struct dpt_err err;
+
+static int set_up(void **state)
+{
+    (void)state;
+    static char data[20000];
+    char path[128];
+    (void)snprintf(dir, sizeof dir, "/tmp/dpt-node-XXXXXX");
+    if (mkdtemp(dir) == NULL)
+        return -1;
+    memset(data, 'x', sizeof data);
+    (void)snprintf(path, sizeof path, "%s/text.txt", dir);
+    (void)snprintf(text, sizeof text,
+                   "run: test\n"
+                   "cluster: {gpus_per_node: 3, threads: 2, timeout_s: 1.5, host_group: here}\n"
+                   "data: {kind: text, train: %s}\n"
+                   "checkpoint: {dir: %s/checkpoints}\n"
+                   "log: {dir: %s/log}\n",
+                   path, dir, dir);
+    options = (struct dpt_worker_options){0};
+    return dpt_fs_write_file_atomic(path, data, sizeof data, &err) == DPT_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
+}
+
+static void set(const char *override)
+{
+    (void)snprintf(options.overrides[options.n_overrides++], DPT_OPTION_TEXT_BYTES, "%s", override);
+}
+
+static struct dpt_node *make(enum dpt_node_source source, const char *yaml)
+{
+    struct dpt_node *node;
+    if (dpt_node_create(&options, source, yaml, strlen(yaml), "test", &node, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return node;
+}
+
+static void test_from_a_file(void **state)
+{
+    (void)state;
+    struct dpt_node *node = make(DPT_NODE_FROM_FILE, text);
+    assert_int_equal(node->n_ranks, 3);
+    assert_int_equal(node->threads, 2);
+    assert_int_equal(node->spec.timeout_ms, 1500);
+    assert_int_equal(node->spec.max_world, dpt_config_lanes(&node->config));
+    assert_string_equal(node->spec.config_yaml, node->config_text);
+    assert_int_equal(node->facts.n_ranks, 3);
+    assert_string_not_equal(node->log_dir_id, node->checkpoint_dir_id);
+    assert_int_equal(strlen(node->data_digest), DPT_HASH_HEX_BYTES - 1);
+    assert_true(node->fingerprint[0] != '\0' && node->user[0] != '\0');
+    dpt_node_destroy(&node);
+    assert_null(node);
+}
+
+/* The digest is of what must agree: not of each node's own keys. */
+static void test_digest(void **state)
+{
+    (void)state;
+    struct dpt_config a, b;
+    char of_a[DPT_HASH_HEX_BYTES], of_b[DPT_HASH_HEX_BYTES];
+    dpt_config_defaults(&a);
+    b = a;
+    b.cluster.threads = 7;
+    b.cluster.gpus_per_node = 2;
+    (void)snprintf(b.log.dir, sizeof b.log.dir, "elsewhere");
+    assert_int_equal(dpt_node_config_digest(&a, of_a, &err), DPT_OK);
+    assert_int_equal(dpt_node_config_digest(&b, of_b, &err), DPT_OK);
+    assert_string_equal(of_a, of_b);
+    b.train.steps++;
+    assert_int_equal(dpt_node_config_digest(&b, of_b, &err), DPT_OK);
+    assert_string_not_equal(of_a, of_b);
+}
+
+/* The run's config as another node gave it: paths are taken over, what that machine is like is not;
+ * the command line has the last word. */
+static void test_from_the_server(void **state)
+{
+    (void)state;
+    struct dpt_node *theirs = make(DPT_NODE_FROM_FILE, text);
+    struct dpt_node *ours = make(DPT_NODE_FROM_SERVER, theirs->config_text);
+    assert_string_equal(ours->digest, theirs->digest);
+    assert_string_equal(ours->config.data.train, theirs->config.data.train);
+    assert_string_equal(ours->log_dir_id, theirs->log_dir_id);
+    assert_int_equal(ours->n_ranks, 1);
+    assert_string_equal(ours->config.cluster.host_group, "");
+    assert_string_not_equal(ours->host, theirs->host);
+    dpt_node_destroy(&ours);
+    set("cluster.gpus_per_node=2");
+    set("train.steps=77");
+    ours = make(DPT_NODE_FROM_SERVER, theirs->config_text);
+    assert_int_equal(ours->n_ranks, 2);
+    assert_string_not_equal(ours->digest, theirs->digest); /* the server will refuse it */
+    dpt_node_destroy(&ours);
+    dpt_node_destroy(&theirs);
+}
+
+static void test_demo(void **state)
+{
+    (void)state;
+    char log_dir[128];
+    (void)snprintf(log_dir, sizeof log_dir, "log.dir=%s/demo", dir);
+    set(log_dir);
+    (void)snprintf(log_dir, sizeof log_dir, "checkpoint.dir=%s/demo/checkpoints", dir);
+    set(log_dir);
+    char *config = calloc(1, dpt_demo_config_bytes + 1);
+    assert_non_null(config);
+    memcpy(config, dpt_demo_config, dpt_demo_config_bytes);
+    struct dpt_node *node = make(DPT_NODE_FROM_DEMO, config);
+    char *placed;
+    size_t bytes;
+    assert_non_null(strstr(node->config.data.train, "/demo/" DPT_DEMO_TEXT_NAME));
+    assert_int_equal(dpt_fs_read_file(node->config.data.train, 1 << 24, &placed, &bytes, &err),
+                     DPT_OK);
+    assert_int_equal(bytes, dpt_demo_text_bytes);
+    assert_memory_equal(placed, dpt_demo_text, bytes);
+    free(placed);
+    free(config);
+    dpt_node_destroy(&node);
+}
+
+static void expect_error(const char *yaml, const char *said)
+{
+    struct dpt_node *node = NULL;
+    assert_int_not_equal(
+        dpt_node_create(&options, DPT_NODE_FROM_FILE, yaml, strlen(yaml), "test", &node, &err),
+        DPT_OK);
+    assert_null(node);
+    if (strstr(err.text, said) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, said);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    expect_error("run: [", "test:");
+    expect_error("data: {kind: text, train: /nonexistent/text}\n", "/nonexistent/text");
+    set("log.dir=/proc/nowhere");
+    expect_error(text, "/proc/nowhere");
+    options.n_overrides = 0;
+    set("train.stepz=1");
+    expect_error(text, "train.steps");
+}
+
+int main(void)
+{
+#define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_from_a_file), CASE(test_digest), CASE(test_from_the_server),
+        CASE(test_demo),        CASE(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
