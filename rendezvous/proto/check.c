@@ -46,7 +46,6 @@ static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_er
 static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const void *value,
                                    struct dpt_err *err)
 {
-    size_t limit = limit_of(field);
     switch (field->type) {
     case PROTOBUF_C_TYPE_ENUM: {
         int number = *(const int *)value;
@@ -56,6 +55,9 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
     }
     case PROTOBUF_C_TYPE_STRING: {
         const char *text = *(const char *const *)value;
+        if (text[0] == '\0')
+            return DPT_OK;
+        size_t limit = limit_of(field);
         if (strlen(text) >= limit)
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu characters, at most %zu", field->name,
                             strlen(text), limit - 1);
@@ -65,6 +67,7 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
     }
     case PROTOBUF_C_TYPE_BYTES: {
         const ProtobufCBinaryData *bytes = value;
+        size_t limit = bytes->len == 0 ? 0 : limit_of(field);
         if (bytes->len > limit)
             return dpt_fail(err, DPT_EPROTO, "field '%s': %zu bytes, at most %zu", field->name,
                             bytes->len, limit);
