@@ -19,6 +19,7 @@ enum { DEADLINE_MS = 20000, LEASE_MS = 100000, HEARTBEAT_MS = 50 };
 struct member {
     bool alive, benched;
     int fd, host, rank;
+    uint64_t ran; /* newest generation that it trained in */
     pthread_t thread;
     struct dpt_rank_start start;
     struct dpt_rank_options options;
@@ -32,7 +33,7 @@ struct director {
     struct dpt_config config;
     struct member member[DIRECTOR_RANKS_MAX];
     int n;
-    uint64_t generation;
+    uint64_t generation, ran;
     int64_t best_step;
     int64_t steps_lost;
     int outcomes_handed;
@@ -344,8 +345,9 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
             const struct member *m = &d->member[i];
             if (!plays(m) || m->said->state->step_applied == resume)
                 continue;
-            if (m->said->state->step_applied == resume - 1 && holder->outcome_step == resume &&
-                holder->outcome.len > 0)
+            /* Only who took part in the step has its gradient. */
+            if (m->ran == d->ran && m->said->state->step_applied == resume - 1 &&
+                holder->outcome_step == resume && holder->outcome.len > 0)
                 handed = true;
             else
                 ranks[m->rank].heal_from = d->member[source.holder].rank;
@@ -391,9 +393,12 @@ bool director_form(struct director *d, bool soft)
     send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
     if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
         return false;
+    d->ran = d->generation;
     for (int i = 0; i < d->n; i++)
-        if (plays(&d->member[i]))
+        if (plays(&d->member[i])) {
+            d->member[i].ran = d->ran;
             send_command(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
+        }
     return true;
 }
 

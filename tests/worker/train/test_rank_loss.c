@@ -158,7 +158,7 @@ static void a_healer_lost_while_healing(void **state)
     config.checkpoint.every_steps = 1000;
     char expected[64];
     rig_undisturbed(&config, "healed-calm", 2, false, expected);
-    for (int us = 0; us <= 6000; us += 500) {
+    for (int us = 0; us <= 3000; us += 500) {
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "healer-%d", us);
         struct director *d = rig_begin(&config, name, dir);
