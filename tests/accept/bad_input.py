@@ -16,7 +16,7 @@ PLACE = r"config\.yaml:\d+:\d+"
 
 def complaint(text):
     """The lines that complain: the program's last word, or what was logged as error or warning."""
-    lines = [t for t in text.splitlines() if re.search(r"^dpt-\w+: |^\S+Z [EW] ", t)]
+    lines = [t for t in text.splitlines() if re.search(r"^dpt-\w+: |^\S+Z [EW][ :]", t)]
     return lines or text.splitlines()[-1:]
 
 

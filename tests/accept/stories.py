@@ -9,7 +9,7 @@ from cluster import Cluster, ClusterError, proc_alive, proc_fds, proc_memfds, pr
 RUN_TIMEOUT_S = 120   # a run to its end; reaching this is a hang
 STEP_TIMEOUT_S = 20   # longest wait for a step or for a world size
 SETTLE_TIMEOUT_S = 5  # descriptors and threads of an old generation are gone by then
-STEPS = 240           # of a story; a few seconds
+STEPS = 1500          # of a story: enough for its kills and joins at hundreds of steps a second
 
 
 def settings(slots=8, steps=STEPS, **keys):

@@ -416,6 +416,7 @@ static void end_process(void)
 
 int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config)
 {
+    dpt_log_set_who("rank", start->node);
     const struct dpt_rank_options options = {.start = start,
                                              .config = config,
                                              .link_fd = DPT_RANK_FD_LINK,
