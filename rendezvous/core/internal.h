@@ -233,6 +233,9 @@ bool dpt_rdzv_is_benched(const struct dpt_rdzv *core, const struct node *node);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 
+/* SETTLING: when the first generation is formed even if the run is not full. */
+int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run);
+
 /* When something is due in this run by itself. */
 int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run);
 

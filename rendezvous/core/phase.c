@@ -244,7 +244,7 @@ static void waiting(struct dpt_rdzv *core, struct run *run)
 
 /* End of the last call. Nodes of an earlier server are given a full lease to come back, unless
  * the run is full anyway; nodes that are starting their ranks are given one timeout. */
-static int64_t last_call_ms(const struct dpt_rdzv *core, struct run *run)
+int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run)
 {
     int64_t until = run->phase_ms + run->timing.last_call_ms;
     for (size_t i = 0; i < run->n_nodes; i++)
@@ -262,7 +262,7 @@ static void settling(struct dpt_rdzv *core, struct run *run)
         enter(core, run, DPT_RDZV_WAITING);
         return;
     }
-    if (ready < run->spec.max_nodes && core->now_ms < last_call_ms(core, run))
+    if (ready < run->spec.max_nodes && core->now_ms < dpt_rdzv_last_call_until_ms(core, run))
         return;
     struct cause cause = dpt_rdzv_cause(CAUSE_START, 0, "start");
     dpt_rdzv_prepare(core, run, false, &cause);

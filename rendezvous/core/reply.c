@@ -202,7 +202,7 @@ static void answer_node(struct dpt_rdzv *core, const struct run *run, struct nod
                                ? run->spec.max_restarts - run->restarts_used
                                : 0;
     if (run->phase == DPT_RDZV_SETTLING) {
-        int64_t left_ms = run->phase_ms + run->timing.last_call_ms - core->now_ms;
+        int64_t left_ms = dpt_rdzv_last_call_until_ms(core, run) - core->now_ms;
         state->last_call_ms = left_ms > 0 ? (uint32_t)left_ms : 0;
     }
     if (placed)
