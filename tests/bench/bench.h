@@ -15,7 +15,8 @@ struct dpt_bench {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train;
+extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train,
+    dpt_bench_recover;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
  * 9). Prints usage and returns false for anything else. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const struct dpt_bench *const benches[] = {&dpt_bench_gemm, &dpt_bench_ops, &dpt_bench_comm,
-                                                  &dpt_bench_train};
+                                                  &dpt_bench_train, &dpt_bench_recover};
 enum { BENCHES = sizeof benches / sizeof *benches };
 
 int main(int argc, char **argv)

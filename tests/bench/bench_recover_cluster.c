@@ -1,0 +1,363 @@
+/* Starting, ending and reaping the programs of the recovery bench's cluster. */
+#include "tests/bench/bench_recover_cluster.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/rng.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TEXT_BYTES = 200 * 1000,
+    ARGS_MAX = 16,
+    KILL_MS = 5000, /* after SIGKILL */
+    TAIL_BYTES = 2500,
+    CHILDREN_BYTES = 256
+};
+
+void rec_pause(void)
+{
+    struct timespec poll = {.tv_nsec = 2 * 1000 * 1000};
+    (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
+}
+
+/* ---- files ---- */
+
+/* Words of two to seven letters: something a small model learns from. */
+static enum dpt_status write_text(const char *path, struct dpt_err *err)
+{
+    char *text = malloc(TEXT_BYTES);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "text: out of memory");
+    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    uint32_t block[4];
+    int left = 0;
+    for (int i = 0; i < TEXT_BYTES; i++) {
+        dpt_philox(key, (uint64_t)i, block);
+        text[i] = left > 0 ? (char)('a' + block[0] % (1 + block[1] % 20)) : ' ';
+        left = left > 0 ? left - 1 : 2 + (int)(block[2] % 6);
+    }
+    enum dpt_status status = dpt_fs_write_file_atomic(path, text, TEXT_BYTES, err);
+    free(text);
+    return status;
+}
+
+static enum dpt_status write_config(const struct rec_cluster *c, const struct rec_run *run,
+                                    struct dpt_err *err)
+{
+    char yaml[2048], path[REC_PATH_BYTES];
+    int bytes = snprintf(
+        yaml, sizeof yaml,
+        "run: recover\n"
+        "cluster: {nnodes: \"1:%d\", gpus_per_node: 1, device: cpu, threads: 1, timeout_s: %g, "
+        "max_restarts: 1000}\n"
+        "model: {name: gpt2, n_layer: 2, n_head: 4, n_embd: %d, context: 32, vocab: 256}\n"
+        "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
+        "train: {steps: 100000000, global_batch: 32, micro_batch: 2, seq_len: 32, precision: fp32, "
+        "log_every: 1}\n"
+        "optimizer: {name: adamw, lr: 1.0e-3}\n"
+        "strategy: {name: ddp, bucket_mib: 0.05, first_bucket_mib: 0.01}\n"
+        "checkpoint: {dir: \"%s/checkpoints\", every_steps: 0}\n"
+        "log: {dir: \"%s/log\"}\n",
+        run->nodes_max, run->timeout_s, run->n_embd, c->dir, c->dir, c->dir);
+    DPT_TRY(dpt_fs_join(c->dir, "config.yaml", path, sizeof path, err));
+    return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
+}
+
+static enum dpt_status find_programs(struct rec_cluster *c, struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES + 16];
+    ssize_t bytes = readlink("/proc/self/exe", c->bin, sizeof c->bin - 1);
+    if (bytes <= 0)
+        return dpt_fail_errno(err, errno, "find the folder of this program");
+    c->bin[bytes] = '\0';
+    *strrchr(c->bin, '/') = '\0';
+    static const char *const names[] = {"dpt-rdzv", "dpt-worker"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", c->bin, names[i]);
+        if (access(path, X_OK) != 0)
+            return dpt_fail(err, DPT_ENOENT, "'%s' is not there: build it too", path);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
+                                   struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    *ret = (struct rec_cluster){0};
+    DPT_TRY(find_programs(ret, err));
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return dpt_fail_errno(err, errno, "become the parent of orphans");
+    char dir[] = "/tmp/dpt-bench-recover-XXXXXX";
+    if (!mkdtemp(dir))
+        return dpt_fail_errno(err, errno, "temporary folder in /tmp");
+    memcpy(ret->dir, dir, sizeof dir);
+    DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
+    DPT_TRY(write_text(path, err));
+    return write_config(ret, run, err);
+}
+
+/* ---- processes ---- */
+
+/* After fork: async-signal-safe calls only. */
+static _Noreturn void run_child(char *const *argv, pid_t parent, int log)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (getppid() == parent && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2)
+        execv(argv[0], argv);
+    _exit(127);
+}
+
+static enum dpt_status start(const struct rec_cluster *c, const char *log_name, char *const *argv,
+                             pid_t *ret, struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, log_name, path, sizeof path, err));
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        run_child(argv, parent, log);
+    int saved = errno;
+    (void)close(log);
+    if (pid < 0)
+        return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
+    (void)setpgid(pid, pid); /* whoever comes first */
+    *ret = pid;
+    return DPT_OK;
+}
+
+enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err)
+{
+    char program[REC_PATH_BYTES + 16], port_file[REC_PATH_BYTES];
+    (void)snprintf(program, sizeof program, "%s/dpt-rdzv", c->bin);
+    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
+    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
+    return start(c, "rdzv.log", argv, &c->server, err);
+}
+
+bool rec_server_listens(struct rec_cluster *c)
+{
+    char path[REC_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/port", c->dir);
+    FILE *f = fopen(path, "r");
+    bool there = f && fscanf(f, "%d", &c->port) == 1;
+    if (f)
+        (void)fclose(f);
+    return there;
+}
+
+enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, struct dpt_err *err)
+{
+    struct rec_node *node = NULL;
+    for (int i = 0; i < REC_NODES_MAX && !node; i++)
+        if (c->nodes[i].pid == 0)
+            node = &c->nodes[i];
+    DPT_ASSERT(node);
+    struct rec_node made = {0};
+    (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
+    char program[REC_PATH_BYTES + 16], config[REC_PATH_BYTES], endpoint[32], log[32];
+    (void)snprintf(program, sizeof program, "%s/dpt-worker", c->bin);
+    (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
+    (void)snprintf(log, sizeof log, "%s.log", made.id);
+    char *const argv[] = {program, "--config",        config,   "--node-id",
+                          made.id, "--rdzv-endpoint", endpoint, (char *)NULL};
+    DPT_TRY(start(c, log, argv, &made.pid, err));
+    *node = made;
+    *ret = node;
+    return DPT_OK;
+}
+
+/* Is its first argument --rank? A child that has not reached exec yet is none. */
+static bool is_rank(pid_t pid)
+{
+    char path[64], line[128] = {0};
+    (void)snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, line, sizeof line - 1);
+    (void)close(fd);
+    size_t first = strlen(line) + 1;
+    return bytes > (ssize_t)first && strcmp(line + first, "--rank") == 0;
+}
+
+pid_t rec_node_rank(const struct rec_node *node)
+{
+    /* The agent's main thread starts the ranks. */
+    char path[64], line[CHILDREN_BYTES] = {0};
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)node->pid, (int)node->pid);
+    FILE *f = node->pid > 0 && !node->ended ? fopen(path, "re") : NULL;
+    if (!f)
+        return 0;
+    const char *children = fgets(line, sizeof line, f);
+    (void)fclose(f);
+    char *end;
+    for (long pid; children && (pid = strtol(children, &end, 10)) > 0; children = end)
+        if (is_rank((pid_t)pid))
+            return (pid_t)pid;
+    return 0;
+}
+
+static struct rec_node *node_of(struct rec_cluster *c, pid_t pid)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid == pid)
+            return &c->nodes[i];
+    return NULL;
+}
+
+enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        struct rec_node *node = node_of(c, pid);
+        if (pid == c->server) {
+            c->server = 0;
+            return dpt_fail(err, DPT_EPEER, "dpt-rdzv ended by itself, status 0x%x", status);
+        }
+        if (!node)
+            continue; /* an orphan: the rank of an agent that was killed */
+        node->ended = true;
+        node->status = status;
+        if (!node->stops)
+            return dpt_fail(err, DPT_EPEER, "worker %s ended by itself, %s %d", node->id,
+                            WIFEXITED(status) ? "exit code" : "signal",
+                            WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    }
+    return DPT_OK;
+}
+
+bool rec_node_gone(struct rec_node *node, int *ret_status)
+{
+    if (!node->ended)
+        return false;
+    *ret_status = node->status;
+    *node = (struct rec_node){0};
+    return true;
+}
+
+/* ---- the end ---- */
+
+/* Sends `number` to all that were started here and have not ended. */
+static void signal_all(const struct rec_cluster *c, int number, bool groups)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
+            (void)kill(groups ? -c->nodes[i].pid : c->nodes[i].pid, number);
+}
+
+static bool nodes_left(const struct rec_cluster *c)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
+            return true;
+    return false;
+}
+
+static enum dpt_status end_nodes(struct rec_cluster *c, struct dpt_err *err)
+{
+    int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        c->nodes[i].stops = true;
+    signal_all(c, SIGTERM, false);
+    while (nodes_left(c)) {
+        DPT_TRY(rec_cluster_reap(c, err));
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "workers did not end within %d ms of SIGTERM",
+                            REC_EXIT_MS);
+        rec_pause();
+    }
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && c->nodes[i].status != 0)
+            return dpt_fail(err, DPT_EPEER, "worker %s ended with status 0x%x after SIGTERM",
+                            c->nodes[i].id, c->nodes[i].status);
+    return DPT_OK;
+}
+
+static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
+{
+    int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
+    int status = 0;
+    (void)kill(c->server, SIGTERM);
+    while (waitpid(c->server, &status, WNOHANG) == 0) {
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv did not end within %d ms of SIGTERM",
+                            REC_EXIT_MS);
+        rec_pause();
+    }
+    c->server = 0;
+    return status == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_EPEER, "dpt-rdzv ended with status 0x%x after SIGTERM", status);
+}
+
+enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
+{
+    DPT_TRY(end_nodes(c, err));
+    DPT_TRY(end_server(c, err));
+    if (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD)
+        return dpt_fail(err, DPT_EPEER, "a process is left after every program has ended");
+    return DPT_OK;
+}
+
+void rec_cluster_destroy(struct rec_cluster *c, bool keep)
+{
+    struct dpt_err err;
+    int64_t deadline = dpt_now_ms() + KILL_MS;
+    if (c->server > 0)
+        (void)kill(c->server, SIGKILL);
+    signal_all(c, SIGKILL, true);
+    /* Ranks die with their agents; those that are orphans by then come to this process. */
+    for (pid_t pid = 0; pid >= 0 && dpt_now_ms() < deadline;)
+        if ((pid = waitpid(-1, NULL, WNOHANG)) == 0)
+            rec_pause();
+    if (c->dir[0] && keep)
+        (void)fprintf(stderr, "dpt-bench recover: kept '%s'\n", c->dir);
+    else if (c->dir[0] && dpt_fs_remove_tree(c->dir, &err) != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench recover: %s\n", err.text);
+    *c = (struct rec_cluster){0};
+}
+
+static void tell_end(const char *path)
+{
+    char text[TAIL_BYTES + 1];
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return;
+    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0)
+        rewind(f);
+    text[fread(text, 1, TAIL_BYTES, f)] = '\0';
+    (void)fclose(f);
+    (void)fprintf(stderr, "--- %s\n%s\n", path, text);
+}
+
+void rec_cluster_tell(const struct rec_cluster *c)
+{
+    char path[REC_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);
+    tell_end(path);
+    for (int i = 0; i < REC_NODES_MAX; i++) {
+        if (c->nodes[i].pid == 0)
+            continue;
+        (void)snprintf(path, sizeof path, "%s/%s.log", c->dir, c->nodes[i].id);
+        tell_end(path);
+    }
+}
