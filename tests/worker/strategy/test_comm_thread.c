@@ -239,7 +239,7 @@ static void abort_whenever(struct rank *self)
             status = dpt_comm_thread_run(t, job_gather, self, &self->err);
         if (aborts) {
             CHECK(pthread_join(thread, NULL) == 0);
-            CHECK(status == DPT_EABORTED || status == DPT_EPEER);
+            CHECK(status == DPT_EABORTED || status == DPT_EPEER || status == DPT_ETIMEOUT);
         } else {
             CHECK(status == DPT_EPEER || status == DPT_ETIMEOUT);
         }

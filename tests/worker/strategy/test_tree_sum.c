@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES_MAX = 64, NUMEL_MAX = 3 * DPT_TREE_SUM_CHUNK + 7, ROUNDS = 300 };
+enum { LANES_MAX = 64, NUMEL_MAX = 3 * DPT_TREE_SUM_CHUNK + 7, ROUNDS = 120 };
 
 static struct dpt_device *device;
 static struct dpt_stream *stream;
