@@ -1,10 +1,12 @@
 """Runs that lines of acceptance share: a run to its end, with or without mishaps, and what must hold afterwards."""
 
 import random
+import re
 import signal
 import time
+from pathlib import Path
 
-from cluster import Cluster, ClusterError, proc_alive, proc_fds, proc_memfds, proc_threads, send_signal, wait_until
+from cluster import Cluster, ClusterError, proc_alive, proc_fds, proc_threads, send_signal, wait_until
 
 RUN_TIMEOUT_S = 120   # a run to its end; reaching this is a hang
 STEP_TIMEOUT_S = 20   # longest wait for a step or for a world size
@@ -60,27 +62,49 @@ def undisturbed(root, world, one_node=False, sets=None, env=None):
 
 
 class Resources:
-    """Descriptors, memfds and threads of rank processes that live on, by world size: equal worlds, equal numbers."""
+    """Descriptors, memfds and threads of rank processes that live on: equal worlds and equal numbers of gradient buffers
+    (which depend on the rank's place in the world, as its log says), equal resources."""
 
-    def __init__(self):
-        self.first, self.compared = {}, 0
+    def __init__(self, folder):
+        self.folder, self.first, self.compared = folder, {}, 0
+
+    def _buffers(self, pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                args = dict(a.split("=", 1) for a in f.read().decode().split("\0") if "=" in a)
+        except OSError:
+            return None
+        logs = list(self.folder.glob(f"**/node-{args['node']}/rank-{args['local_rank']}.log"))
+        told = [m for log in logs for m in re.findall(r"of gradients in (\d+) buffers", log.read_text())]
+        return told[-1] if told else None
 
     @staticmethod
     def _count(pid):
-        return {"descriptors": len(proc_fds(pid)), "memfds": proc_memfds(pid), "threads": proc_threads(pid)}
+        """By kind. Files of a checkpoint that is being written are open for as long as that takes, on the rank that has
+        the part in hand; they are not counted, and none is left open when the run is over."""
+        count = {"threads": proc_threads(pid)}
+        for target in proc_fds(pid).values():
+            if "/checkpoints/" not in target and not target.endswith("/checkpoints"):
+                kind = target.split(":")[0] if not target.startswith("/") else "memfd" if target[:7] == "/memfd:" else target
+                count[kind] = count.get(kind, 0) + 1
+        return count
 
     def check(self, pids, world):
         """Call when steps of `world` ranks are being made. The first look is kept; later ones may not be above it for
         longer than old things take to go."""
         for pid in pids:
-            if (pid, world) not in self.first:
-                self.first[pid, world] = self._settled(pid)
+            place = (pid, world, self._buffers(pid))
+            if place not in self.first:
+                self.first[place] = self._settled(pid)
                 continue
-            bar = self.first[pid, world]
+            bar = self.first[place]
             wait_until(f"resources of pid {pid} at world {world} are as before, {bar} (now {self._count(pid)})",
-                       lambda p=pid, b=bar: not proc_alive(p) or all(self._count(p)[k] <= v for k, v in b.items()),
+                       lambda p=pid, b=bar: not proc_alive(p) or self._within(p, b),
                        SETTLE_TIMEOUT_S)
             self.compared += 1
+
+    def _within(self, pid, bar):
+        return all(n <= bar.get(kind, 0) for kind, n in self._count(pid).items())
 
     def _settled(self, pid):
         """The least of some looks: a file may be open for a moment."""
@@ -88,7 +112,7 @@ class Resources:
         for _ in range(5):
             looks.append(self._count(pid))
             pause(0.02)
-        return {k: min(look[k] for look in looks) for k in looks[0]}
+        return {kind: min(look.get(kind, 0) for look in looks) for kind in looks[0]}
 
 
 class Mishaps:
@@ -160,7 +184,7 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, m
     generation is still forming; returns its Story. Afterwards nothing may be left of it."""
     sets = dict(settings(), **(sets or {}))
     sets["cluster.nnodes"] = f"1:{nodes_max}"
-    look = Resources()
+    look = Resources(Path(root))
     with Cluster(root, sets=sets) as cluster:
         cluster.start_server()
         story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max, must=must)

@@ -293,10 +293,15 @@ static const struct dpt_strategy_state *ddp_state(const struct dpt_strategy *s)
     return &((const struct ddp *)s)->state;
 }
 
-static int64_t ddp_gradient_bytes(const struct dpt_strategy *s)
+static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
 {
     const struct ddp *d = (const struct ddp *)s;
-    return (int64_t)d->n_buffers * d->flat_numel * (int64_t)sizeof(float);
+    *ret = (struct dpt_strategy_cost){.gradient_bytes = (int64_t)d->n_buffers * d->flat_numel *
+                                                        (int64_t)sizeof(float),
+                                      .gradient_buffers = d->n_buffers};
+    for (int b = 0; b < d->n_buckets; b++)
+        ret->sent_bytes += dpt_reduce_bytes_sent(d->world, d->buckets[b].end - d->buckets[b].first,
+                                                 DPT_BLOCK, d->rank);
 }
 
 const struct dpt_strategy_ops dpt_strategy_ddp = {
@@ -313,5 +318,5 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .apply = ddp_apply,
     .holds_gradient = ddp_holds_gradient,
     .state = ddp_state,
-    .gradient_bytes = ddp_gradient_bytes,
+    .cost = ddp_cost,
 };

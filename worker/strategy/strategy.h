@@ -31,6 +31,11 @@ struct dpt_strategy_state {
     struct dpt_comm_mem *param, *m, *v; /* flat_numel f32 each */
 };
 
+struct dpt_strategy_cost {
+    int64_t gradient_bytes, sent_bytes;
+    int gradient_buffers;
+};
+
 struct dpt_strategy;
 
 struct dpt_strategy_ops {
@@ -65,8 +70,9 @@ struct dpt_strategy_ops {
     /* True while the whole reduced gradient of `step` is held. */
     bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
     const struct dpt_strategy_state *(*state)(const struct dpt_strategy *s);
-    /* Device memory of gradients, for the memory report. */
-    int64_t (*gradient_bytes)(const struct dpt_strategy *s);
+    /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
+     * in a step (both stages and the all-gather). Between begin_generation and end_generation. */
+    void (*cost)(const struct dpt_strategy *s, struct dpt_strategy_cost *ret);
 };
 
 /* Every strategy starts with this. */

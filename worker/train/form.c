@@ -422,6 +422,22 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
     return dpt_comm_thread_run(r->comm_thread, job_compare, f, err);
 }
 
+/* What this generation asks of the rank, in bytes. */
+static void tell_plan(const struct dpt_rank *r)
+{
+    struct dpt_strategy_cost cost;
+    r->strategy->ops->cost(r->strategy, &cost);
+    const double mib = 1024.0 * 1024.0;
+    double state = 3.0 * (double)dpt_model_flat_numel(r->model) * sizeof(float);
+    dpt_log(DPT_LOG_INFO,
+            "rank %d of %d goes on from step %lld: slots %d to %d of %d; holds %.1f MiB of weights "
+            "and moments and %.1f MiB "
+            "of gradients in %d buffers, sends %.1f MiB a step",
+            r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.first,
+            r->gen.slots.end - 1, r->slots, state / mib, (double)cost.gradient_bytes / mib,
+            cost.gradient_buffers, (double)cost.sent_bytes / mib);
+}
+
 enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
     DPT_ASSERT(r->gen.number == 0);
@@ -446,5 +462,6 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
         DPT_TRY(dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, err));
     dpt_loader_start(r->loader, r->step, r->gen.slots.first, r->gen.slots.end);
     r->gen.ready = true;
+    tell_plan(r);
     return DPT_OK;
 }
