@@ -1,4 +1,5 @@
 /* What must not change the hash (threads, overlap, buckets, hosts), and what must (lanes, seed). */
+#include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
 #include <setjmp.h>
@@ -18,6 +19,22 @@ static void expect_hash(const char *expected, const struct dpt_config *config, c
     rig_undisturbed(config, name, world, two_hosts, hash);
     if (strcmp(hash, expected) != 0)
         fail_msg("%s: %s instead of %s", name, hash, expected);
+}
+
+/* What all worlds agree on is what the textbook's loop gives. */
+static void as_the_plain_loop(void **state)
+{
+    (void)state;
+    for (int lanes = 3; lanes <= 7; lanes += 4) {
+        struct dpt_config config = rig_make_config(14, STEPS, "");
+        char hash[DPT_HASH_HEX_BYTES], name[32];
+        config.train.lanes = lanes;
+        plain_train(&config, hash);
+        for (int world = 1; world <= 3; world += 2) {
+            (void)snprintf(name, sizeof name, "plain-%d-%d", lanes, world);
+            expect_hash(hash, &config, name, world, true);
+        }
+    }
 }
 
 /* Several slots a lane: 8 slots on 3 lanes. */
@@ -107,9 +124,10 @@ static void a_run_that_does_not_resume(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lanes_of_several_slots),      cmocka_unit_test(overlap_changes_nothing),
-        cmocka_unit_test(buckets_change_nothing),      cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(the_seed_changes_everything), cmocka_unit_test(a_run_that_does_not_resume),
+        cmocka_unit_test(as_the_plain_loop),          cmocka_unit_test(lanes_of_several_slots),
+        cmocka_unit_test(overlap_changes_nothing),    cmocka_unit_test(buckets_change_nothing),
+        cmocka_unit_test(threads_change_nothing),     cmocka_unit_test(the_seed_changes_everything),
+        cmocka_unit_test(a_run_that_does_not_resume),
     };
     return cmocka_run_group_tests_name("rank_config", tests, rig_setup, rig_teardown);
 }

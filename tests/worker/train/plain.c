@@ -1,0 +1,193 @@
+/* The plain loop (plain.h): a gradient for each lane, added up by recursion over the lanes' tree.
+ */
+#include "tests/worker/train/plain.h"
+
+#include "base/accum.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "worker/data/data.h"
+#include "worker/model/model.h"
+#include "worker/optim/optim.h"
+#include "worker/plan/lanes.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES_MAX = 16, TENSORS_MAX = 64 };
+
+struct plain {
+    const struct dpt_config *config;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    const struct dpt_ops *ops;
+    struct dpt_model *model;
+    struct dpt_data *data;
+    struct dpt_loader *loader;
+    int64_t numel;
+    float *param, *m, *v, *lane[LANES_MAX];
+    float *token_losses;
+    double *block_sums;
+    void *saved, *scratch;
+};
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        struct dpt_err *const err_ = &(struct dpt_err){.status = DPT_OK};                          \
+        if ((call) != DPT_OK)                                                                      \
+            fail_msg("%s", err_->text);                                                            \
+    } while (0)
+
+static void *room(size_t bytes)
+{
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(memory);
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void begin(struct plain *p)
+{
+    const struct dpt_config *c = p->config;
+    OK(dpt_device_cpu_create(&p->device, err_));
+    OK(dpt_stream_create(p->device, 1, &p->stream, err_));
+    p->ops = dpt_device_ops(p->device);
+    OK(dpt_model_create(c, &p->model, err_));
+    OK(dpt_data_open(c, &p->data, err_));
+    OK(dpt_loader_create(c, p->data, &p->loader, err_));
+    int64_t b = c->train.micro_batch, t = c->train.seq_len;
+    p->numel = dpt_model_flat_numel(p->model);
+    size_t bytes = (size_t)p->numel * sizeof(float);
+    p->param = room(bytes);
+    p->m = room(bytes);
+    p->v = room(bytes);
+    assert_true(dpt_config_lanes(c) <= LANES_MAX);
+    for (int i = 0; i < dpt_config_lanes(c); i++)
+        p->lane[i] = room(bytes);
+    p->token_losses = room((size_t)(b * t) * sizeof(float));
+    p->block_sums = room((size_t)(p->numel / DPT_BLOCK + 1) * sizeof(double));
+    p->saved = room(dpt_model_saved_bytes(p->model, b, t));
+    p->scratch = room(dpt_model_scratch_bytes(p->model, b, t));
+    dpt_model_init_weights(p->model, p->ops, p->stream, c->seed, p->param);
+    OK(dpt_stream_sync(p->stream, err_));
+}
+
+static void end(struct plain *p)
+{
+    for (int i = 0; i < LANES_MAX; i++)
+        free(p->lane[i]);
+    free(p->param);
+    free(p->m);
+    free(p->v);
+    free(p->token_losses);
+    free(p->block_sums);
+    free(p->saved);
+    free(p->scratch);
+    dpt_loader_destroy(&p->loader);
+    dpt_data_close(&p->data);
+    dpt_model_destroy(&p->model);
+    dpt_stream_destroy(&p->stream);
+    dpt_device_destroy(&p->device);
+}
+
+static void ignore(void *ctx, int param)
+{
+    (void)ctx;
+    (void)param;
+}
+
+/* Forward and backward of one slot; its gradient is added to the lane's. */
+static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool accumulate)
+{
+    const struct dpt_config *c = p->config;
+    int n_units = dpt_model_n_units(p->model);
+    const float *weights[DPT_UNITS_MAX];
+    float *grads[DPT_UNITS_MAX];
+    for (int u = 0; u < n_units; u++) {
+        weights[u] = p->param + dpt_model_unit(p->model, u)->offset;
+        grads[u] = grad + dpt_model_unit(p->model, u)->offset;
+    }
+    int64_t b = c->train.micro_batch, t = c->train.seq_len;
+    struct dpt_slot slot = {
+        .mode = DPT_MODE_TRAIN,
+        .seed = c->seed,
+        .step = step,
+        .slot = index,
+        .b = b,
+        .t = t,
+        .weights = weights,
+        .grads = grads,
+        .accumulate = accumulate,
+        .dloss = (float)(1.0 / ((double)(b * t) * dpt_config_slots(c))),
+        .saved = p->saved,
+        .scratch = p->scratch,
+        .losses = p->token_losses,
+        .announce = ignore,
+    };
+    OK(dpt_loader_next(p->loader, step, index, &slot.tokens, &slot.targets, err_));
+    for (int u = 0; u < n_units; u++)
+        dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
+    for (int u = n_units - 1; u >= 0; u--)
+        dpt_model_backward(p->model, p->ops, p->stream, u, &slot);
+    OK(dpt_stream_sync(p->stream, err_));
+}
+
+static float tree(const struct plain *p, struct dpt_range node, int64_t i)
+{
+    if (node.end - node.first == 1)
+        return p->lane[node.first][i];
+    int half = 1;
+    while (2 * half < node.end - node.first)
+        half *= 2;
+    float left = tree(p, (struct dpt_range){node.first, node.first + half}, i);
+    float right = tree(p, (struct dpt_range){node.first + half, node.end}, i);
+    return left + right;
+}
+
+static void train_step(struct plain *p, int64_t step)
+{
+    int slots = dpt_config_slots(p->config), lanes = dpt_config_lanes(p->config);
+    for (int lane = 0; lane < lanes; lane++) {
+        struct dpt_range of_lane = dpt_lane_slots(slots, lanes, lane);
+        for (int s = of_lane.first; s < of_lane.end; s++)
+            run_slot(p, step, s, p->lane[lane], s != of_lane.first);
+    }
+    for (int64_t i = 0; i < p->numel; i++)
+        p->lane[0][i] = tree(p, (struct dpt_range){0, lanes}, i);
+    struct dpt_accum sum;
+    dpt_accum_init(&sum);
+    p->ops->sumsq_blocks(p->stream, p->numel, DPT_BLOCK, p->lane[0], p->block_sums);
+    for (int64_t i = 0; i < p->numel / DPT_BLOCK; i++)
+        dpt_accum_add(&sum, p->block_sums[i]);
+    float scale = dpt_clip_scale(sqrt(dpt_accum_value(&sum)), p->config->train.grad_clip);
+    dpt_optim_adamw(p->config, p->model, p->ops, p->stream, step, scale, 0, p->numel, p->param,
+                    p->lane[0], p->m, p->v);
+    OK(dpt_stream_sync(p->stream, err_));
+}
+
+void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    struct plain p = {.config = config};
+    begin(&p);
+    dpt_loader_start(p.loader, 0, 0, dpt_config_slots(config));
+    for (int64_t step = 0; step < config->train.steps; step++)
+        train_step(&p, step);
+    static struct dpt_checkpoint_tensor tensors[TENSORS_MAX];
+    int n = dpt_model_n_params(p.model);
+    assert_true(n <= TENSORS_MAX);
+    for (int i = 0; i < n; i++) {
+        const struct dpt_param *param = dpt_model_param(p.model, i);
+        tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name,
+                                                    .ndim = param->ndim,
+                                                    .dim = {param->dim[0], param->dim[1]},
+                                                    .param = p.param + param->offset};
+    }
+    dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);
+    end(&p);
+}

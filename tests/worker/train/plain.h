@@ -1,0 +1,12 @@
+/* Training as a textbook would write it: one thread, no lanes' stack, no reducer, no ranks. */
+#ifndef DPT_TESTS_WORKER_TRAIN_PLAIN_H
+#define DPT_TESTS_WORKER_TRAIN_PLAIN_H
+
+#include "base/config.h"
+#include "base/hash.h"
+
+/* Trains config->train.steps steps from the seed; gives the weights hash. Fails the test on any
+ * error. */
+void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES]);
+
+#endif
