@@ -19,7 +19,7 @@ static void one_hash_in_every_world(void **state)
     (void)state;
     for (int slots = 7; slots <= 8; slots++) {
         struct dpt_config config = rig_make_config(2 * slots, 6, "");
-        char first[64] = "", hash[64], name[32];
+        char first[64] = "", hash[64], name[48];
         for (int world = 1; world <= 4; world++)
             for (int two_hosts = 0; two_hosts <= (world > 1); two_hosts += RIG_EVERY) {
                 (void)snprintf(name, sizeof name, "w%d-%d-%d", slots, world, two_hosts);
@@ -46,18 +46,20 @@ static void a_flipped_bit_gives_another_hash(void **state)
 static void a_killed_rank_costs_no_step(void **state)
 {
     (void)state;
-    struct dpt_config config = rig_make_config(14, 12, "");
+    struct dpt_config config = rig_make_config(14, 24, "");
     char expected[64], dir[128];
     rig_undisturbed(&config, "calm", 1, false, expected);
     struct director *d = rig_begin(&config, "killed", dir);
     int a = director_start(d, 0), b = director_start(d, 0), c = director_start(d, 1);
     (void)a;
+    int joiner = director_start(d, 0); /* stands by, so that it is in before the run is over */
+    director_bench(d, joiner, true);
     assert_true(director_form(d, false));
     director_await_step(d, 3);
     director_kill(d, c);
     assert_true(director_form(d, false));
     director_await_step(d, 6);
-    (void)director_start(d, 0); /* a joiner, healed from a survivor */
+    director_bench(d, joiner, false); /* healed from a survivor */
     assert_true(director_form(d, true));
     director_await_step(d, 9);
     director_kill(d, b);

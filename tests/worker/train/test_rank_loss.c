@@ -17,7 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEPS = 12 };
+/* Handles of those who stand by. */
+enum { SUBSTITUTE = 3, OTHER = 4 };
+
+enum { STEPS = 24 };
 
 static char calm[64]; /* the undisturbed run of standard() */
 
@@ -48,6 +51,9 @@ static struct director *begin_three(const char *name, bool two_hosts, char dir[1
     struct director *d = rig_begin(&config, name, dir);
     for (int i = 0; i < 3; i++)
         (void)director_start(d, two_hosts ? i % 2 : 0);
+    /* Two who stand by, so that they can be in at once, before the run is over. */
+    for (int i = 0; i < 2; i++)
+        director_bench(d, director_start(d, i), true);
     assert_true(director_form(d, false));
     return d;
 }
@@ -98,10 +104,10 @@ static void lost_after_the_plan(void **state)
             assert_true(director_form(d, false));
             director_await_step(d, 6);
             /* And the one who comes instead, too. */
-            int joiner = director_start(d, 1);
-            director_prepare(d, true);
+            director_bench(d, SUBSTITUTE, false);
+            director_prepare(d, false);
             director_plan(d);
-            director_kill(d, joiner);
+            director_kill(d, SUBSTITUTE);
             assert_true(director_form(d, false));
             assert_int_equal(director_steps_lost(d), 0);
             finish(&d, name);
@@ -116,8 +122,8 @@ static void two_lost_at_once(void **state)
         char name[32], dir[128];
         (void)snprintf(name, sizeof name, "pair-%d", (int)i);
         struct director *d = begin_three(name, i % 2 == 0, dir);
-        (void)director_start(d, 1);
-        assert_true(director_form(d, true));
+        director_bench(d, SUBSTITUTE, false);
+        assert_true(director_form(d, false));
         director_await_step(d, 4);
         director_kill(d, pairs[i][0]);
         if (i >= 2) /* the second one while the first loss is being mended */
@@ -137,12 +143,12 @@ static void a_joiner_lost_while_healed(void **state)
         (void)snprintf(name, sizeof name, "joiner-%d", us);
         struct director *d = begin_three(name, us % 1000 == 0, dir);
         director_await_step(d, 3);
-        int joiner = director_start(d, 0);
-        director_prepare(d, true);
+        director_bench(d, SUBSTITUTE, false);
+        director_prepare(d, false);
         director_plan(d);
         let_pass_us(us);
-        director_kill(d, joiner);
-        (void)director_start(d, 1);
+        director_kill(d, SUBSTITUTE);
+        director_bench(d, OTHER, false);
         assert_true(director_form(d, false));
         assert_int_equal(director_steps_lost(d), 0);
         finish(&d, name);
@@ -260,9 +266,8 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
             (void)director_start(d, 0);
         assert_true(director_form(d, false));
         finish(&d, name);
-        /* 8, or 4 where the save of 4 was still under way at step 8. */
-        int64_t start = start_step_of(dir);
-        assert_true(start == 8 || start == 4);
+        /* Not every one was due: a save may still have been under way. */
+        assert_true(start_step_of(dir) >= 4 && start_step_of(dir) < STEPS);
     }
 }
 
