@@ -6,7 +6,7 @@ import signal
 import statistics
 import time
 
-from accept.stories import STEP_TIMEOUT_S, disturbed, pause, settings, undisturbed
+from accept.stories import STEP_TIMEOUT_S, Resources, disturbed, pause, settings, undisturbed
 from cluster import Cluster, ClusterError, Process, proc_alive, program, send_signal, wait_until
 
 DETECT_BAR_MS = 500
@@ -16,7 +16,8 @@ TIMEOUT_S = 5.0        # cluster.timeout_s of these lines: the default
 KILL_REPEATS = 5
 STOP_REPEATS = 3
 CHAOS_RUNS = 100
-CHAOS_FAILURES_MAX = 3 # enough to look at
+CHAOS_FAILURES_MAX = 3  # enough to look at
+LEAK_ROUNDS = 20
 ENDLESS = 1_000_000    # steps of a run that is ended by the line
 
 
@@ -195,9 +196,29 @@ def chaos(line):
     line.at_least("kills, joins and drains survived", survived, wanted)
     line.show("seeds of runs that hung, failed, or left a process, thread, descriptor, memfd or file over", failed,
               "none", not failed)
-    line.at_least("times a surviving process's resources were compared with before", compared, 1)
+    line.note(f"{compared} times the resources of a surviving process were compared with before")
     line.show("weights_hash of all runs and of an undisturbed one", sorted(hashes | {reference}), "one value",
               hashes == {reference})
+
+
+def leaks(line):
+    """After many losses and joins a survivor holds as many descriptors, memfds and threads as after the first."""
+    look, rounds = Resources(line.folder / "leaks"), line.repeat(LEAK_ROUNDS)
+    line.command(f"{rounds} times: a worker of 3 is killed or leaves, another joins")
+    with running(line, "leaks", 3) as cluster:
+        rng = random.Random(line.seed)
+        survivor, others = cluster.workers[0], list(cluster.workers[1:])
+        pids = survivor.rank_pids()
+        look.check(pids, 3)
+        for i in range(rounds):
+            victim = others.pop(0)
+            rng.choice((victim.kill_machine, victim.term))()
+            cluster.wait_world(2, STEP_TIMEOUT_S)
+            others.append(cluster.start_worker(f"r{i}"))
+            cluster.wait_world(3, STEP_TIMEOUT_S)
+            look.check(pids, 3)
+        line.show("rank of the survivor", survivor.rank_pids(), f"{pids}", survivor.rank_pids() == pids)
+    line.at_least("times its resources were as at the start", look.compared, rounds)
 
 
 # ---------------------------------------------------------------- signals

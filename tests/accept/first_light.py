@@ -1,7 +1,7 @@
 """Topic first-light: GPT-2 trains in fp32 across machines that die and return."""
 
 from accept.bad_input import bad_config, bad_data, bad_peers, full_disk
-from accept.failures import chaos, kill_rank, kill_worker, signals_end_all, stopped_worker
+from accept.failures import chaos, kill_rank, kill_worker, leaks, signals_end_all, stopped_worker
 from accept.speed import speed_124m, suite_in_time
 from accept.stories import disturbed, settings, undisturbed
 from cluster import ClusterError
@@ -50,5 +50,5 @@ def mutation(line):
                   f"not {healthy}", flipped != healthy)
 
 
-LINES = [one_hash, mutation, kill_rank, kill_worker, stopped_worker, chaos, signals_end_all, speed_124m, suite_in_time,
-         bad_config, bad_data, bad_peers, full_disk]
+LINES = [one_hash, mutation, kill_rank, kill_worker, stopped_worker, chaos, leaks, signals_end_all, speed_124m,
+         suite_in_time, bad_config, bad_data, bad_peers, full_disk]

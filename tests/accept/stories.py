@@ -62,8 +62,8 @@ def undisturbed(root, world, one_node=False, sets=None, env=None):
 
 
 class Resources:
-    """Descriptors, memfds and threads of rank processes that live on: equal worlds and equal numbers of gradient buffers
-    (which depend on the rank's place in the world, as its log says), equal resources."""
+    """Descriptors, memfds and threads of rank processes that live on: equal worlds and equal numbers of gradient
+    buffers (which depend on the rank's place in the world, as its log says), equal resources."""
 
     def __init__(self, folder):
         self.folder, self.first, self.compared = folder, {}, 0
@@ -85,7 +85,8 @@ class Resources:
         count = {"threads": proc_threads(pid)}
         for target in proc_fds(pid).values():
             if "/checkpoints/" not in target and not target.endswith("/checkpoints"):
-                kind = target.split(":")[0] if not target.startswith("/") else "memfd" if target[:7] == "/memfd:" else target
+                kind = "memfd" if target.startswith("/memfd:") else target
+                kind = kind if kind.startswith("/") else kind.split(":")[0]
                 count[kind] = count.get(kind, 0) + 1
         return count
 
