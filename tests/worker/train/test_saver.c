@@ -210,6 +210,12 @@ static void a_granted_checkpoint_is_whole(void **state)
     end(&s);
 }
 
+static void give_up_generation(struct stage *s)
+{
+    atomic_store(&s->agent.generation, GENERATION + 1);
+    atomic_store(&s->agent.command, DPT__RANK_COMMAND__COMMAND_PREPARE);
+}
+
 /* What ends an attempt that waits for its grant; each must leave nothing behind. */
 enum stop { BY_CANCEL, BY_PREPARE, BY_DESTROY, BY_AGENT, BY_SILENT_AGENT, STOP_COUNT };
 
@@ -226,10 +232,8 @@ static void a_grant_that_does_not_come(void **state)
         atomic_store(&s.agent.grant, STEP - 1); /* another's */
         save_part(&s, dir, 0, 1);
         await_question(&s);
-        if (how == BY_PREPARE) {
-            atomic_store(&s.agent.generation, GENERATION + 1);
-            atomic_store(&s.agent.command, DPT__RANK_COMMAND__COMMAND_PREPARE);
-        }
+        if (how == BY_PREPARE)
+            give_up_generation(&s);
         if (how == BY_SILENT_AGENT)
             atomic_store(&s.agent.silent, true);
         if (how == BY_CANCEL || how == BY_SILENT_AGENT)
@@ -312,6 +316,7 @@ static void the_fence(void **state)
         assert_true(dpt_now_ms() < deadline);
     atomic_store(&s.agent.grant, STEP);
     save_part(&s, dir, 0, 1);
+    give_up_generation(&s);
     assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
     assert_int_equal(entries(dir), 0);
     end(&s);
@@ -322,6 +327,9 @@ static void the_fence(void **state)
     while (dpt_link_may_write(s.link))
         assert_true(dpt_now_ms() < deadline);
     atomic_store(&s.agent.grant, STEP);
+    while (!dpt_link_granted(s.link, GENERATION, STEP))
+        assert_true(dpt_now_ms() < deadline);
+    give_up_generation(&s);
     assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
     assert_int_equal(entries(dir), 0);
     end(&s);
