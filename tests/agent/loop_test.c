@@ -50,6 +50,7 @@ struct world {
     struct dpt_node node;
     int configured;
     int timeout_ms;
+    bool needs_run;
 };
 
 static void push(struct world *world, const void *bytes, size_t n)
@@ -281,6 +282,27 @@ static void script_give_config(struct world *world, const Dpt__AgentState *said,
     reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
+/* No config at first, then as above. */
+static void script_give_config_late(struct world *world, const Dpt__AgentState *said,
+                                    Dpt__ServerState *reply)
+{
+    enum { LATE_TURNS = 3 };
+    if (world->turns++ >= LATE_TURNS) {
+        script_give_config(world, said, reply);
+        return;
+    }
+    reply->counter_seen = 0;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+}
+
+static void script_no_config(struct world *world, const Dpt__AgentState *said,
+                             Dpt__ServerState *reply)
+{
+    assert_null(said->spec);
+    reply->counter_seen = 0;
+    reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
+}
+
 /* ---- running the loop ---- */
 
 static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
@@ -349,6 +371,7 @@ static struct dpt_loop_end run(struct world *world, bool with_node, const char *
                                                        .incarnation = 5,
                                                        .timeout_ms = world->timeout_ms},
                                              .node = with_node ? &world->node : NULL,
+                                             .needs_run = world->needs_run,
                                              .transport = {&ops, world},
                                              .hooks = {world, world_configure, world_address},
                                              .program = program,
@@ -488,6 +511,28 @@ static void test_config_from_the_server(void **state)
     assert_int_equal(world.configured, 1);
 }
 
+/* The hook is not asked for a config of its own. */
+static void test_config_comes_late(void **state)
+{
+    (void)state;
+    set_up(&world, script_give_config_late, "");
+    world.needs_run = true;
+    assert_int_equal(run(&world, false, play_rank).exit_code, DPT_EXIT_DONE);
+    assert_int_equal(world.configured, 1);
+}
+
+static void test_config_never_comes(void **state)
+{
+    (void)state;
+    set_up(&world, script_no_config, "");
+    world.needs_run = true;
+    world.timeout_ms = 100;
+    struct dpt_loop_end end = run(&world, false, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_SERVER);
+    assert_true(end.no_run);
+    assert_int_equal(world.configured, 0);
+}
+
 static void test_program_is_missing(void **state)
 {
     (void)state;
@@ -516,6 +561,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rank_that_sends_garbage_is_ended),
         cmocka_unit_test(test_expelled_comes_back),
         cmocka_unit_test(test_config_from_the_server),
+        cmocka_unit_test(test_config_comes_late),
+        cmocka_unit_test(test_config_never_comes),
         cmocka_unit_test(test_program_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

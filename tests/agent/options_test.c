@@ -48,6 +48,11 @@ static void test_all_options(void **state)
     for (size_t i = 0; i < options.n_overrides; i++)
         assert_string_equal(found[i], overrides[i]);
     assert_false(options.help || options.version);
+    assert_true(options.names_run);
+    assert_int_equal(PARSE(&options, &err, "--set=run=mine"), DPT_OK);
+    assert_true(options.names_run);
+    assert_int_equal(PARSE(&options, &err, "--nnodes=1"), DPT_OK);
+    assert_false(options.names_run);
 }
 
 static void test_help_and_version(void **state)

@@ -76,6 +76,17 @@ def test_config_comes_from_the_server(make_cluster, slow):
     cluster.check_nothing_left()
 
 
+def test_named_run_waits_for_its_config(make_cluster, slow):
+    """A worker that knows only the run's name may come first: it waits for the one that brings the config."""
+    cluster = make_cluster(sets={"train.steps": 8})
+    cluster.start_server()
+    early = cluster.start_worker("early", config=False, args=["--rdzv-id", "tiny"])
+    early.wait_log(f"no config given and no run 'tiny' at {cluster.endpoint()} yet: waiting for a worker", 20 * slow)
+    a = cluster.start_worker("a", nnodes=2)
+    assert cluster.wait_done(60 * slow) == {"early": 0, "a": 0}
+    assert early.outputs.summary()["weights_hash"] == a.outputs.summary()["weights_hash"]
+
+
 def test_demo_without_any_config(tmp_path, slow):
     """dpt-worker --nnodes 1 in an empty folder trains the built-in demo on the built-in text."""
     env = {k: v for k, v in os.environ.items() if k != "DPT_RDZV_ENDPOINT"}
@@ -84,6 +95,7 @@ def test_demo_without_any_config(tmp_path, slow):
                                  cwd=tmp_path, env=env, timeout=120 * slow)
     assert code == 0, out + err
     assert "done: run demo, step 2" in out
+    assert "no config given: running the built-in demo" in out
     summary = json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())
     assert summary["steps"] == 2
     assert (tmp_path / "runs" / "demo" / "demo-text.txt").exists()
@@ -98,6 +110,7 @@ def test_demo_through_a_server(make_cluster, slow):
     b = cluster.start_worker("b", config=False, sets=common)
     assert cluster.wait_done(120 * slow) == {"a": 0, "b": 0}
     assert a.outputs.summary()["weights_hash"] == b.outputs.summary()["weights_hash"]
+    assert f"none at {cluster.endpoint()}: running the built-in demo" in a.log() + b.log()
 
 
 def test_several_runs_on_one_server(make_cluster, slow):

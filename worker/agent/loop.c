@@ -88,6 +88,7 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
 static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
 {
     end_with(loop, action->exit_code, action->text != NULL ? action->text : "");
+    loop->end.no_run = loop->progress.no_run && action->exit_code == DPT_EXIT_SERVER;
     if (action->spec != NULL && action->spec->config_yaml != NULL)
         loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: said without the keys */
 }
@@ -184,6 +185,15 @@ static enum dpt_status step(struct loop *loop, struct dpt_agent_event event, str
 
 /* ---- what happened ---- */
 
+/* An answer that has no config for an agent that must have the run's. The machine is not told of
+ * it: it goes on asking, until its join deadline. */
+static bool lacks_run(const struct loop *loop, const Dpt__ServerState *message)
+{
+    return loop->options->needs_run && loop->node == NULL && message->spec == NULL &&
+           message->version == DPT_PROTO_VERSION && message->counter_seen == 0 &&
+           message->phase == DPT__SERVER_PHASE__SERVER_WAITING;
+}
+
 static enum dpt_status take_server_message(struct loop *loop, const void *bytes, size_t n,
                                            struct dpt_err *err)
 {
@@ -196,10 +206,12 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
         dpt_log(DPT_LOG_WARN, "message from the server dropped: %s", why.text);
         return DPT_OK;
     }
-    status = step(
-        loop,
-        (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE, .server_message = message},
-        err);
+    loop->progress.no_run = lacks_run(loop, message);
+    if (!loop->progress.no_run)
+        status = step(loop,
+                      (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                               .server_message = message},
+                      err);
     dpt_message_free_server_state(&message);
     return status;
 }
@@ -220,6 +232,7 @@ static enum dpt_status take_transport(struct loop *loop, struct dpt_err *err)
             continue;
         }
         loop->up = event.kind == DPT_TRANSPORT_UP;
+        loop->progress.no_run = loop->progress.no_run && loop->up;
         DPT_TRY(step(loop,
                      (struct dpt_agent_event){.kind = loop->up ? DPT_AGENT_EVENT_SERVER_UP
                                                                : DPT_AGENT_EVENT_SERVER_DOWN},
@@ -373,6 +386,7 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->progress = (struct dpt_progress){.out = options->out,
                                            .endpoint = options->endpoint,
                                            .source = options->source,
+                                           .run = options->agent.run,
                                            .step_said = -1};
     enum dpt_status status = start(loop, err);
     while (status == DPT_OK && !loop->ended) {

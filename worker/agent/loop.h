@@ -36,6 +36,8 @@ struct dpt_loop_hooks {
 struct dpt_loop_options {
     struct dpt_agent_options agent; /* now_ms is set by the loop */
     const struct dpt_node *node;    /* NULL: the config is the server's to tell */
+    bool needs_run; /* with node NULL: without the run's config wait for it until the join deadline,
+                       instead of asking the hook for another */
     struct dpt_transport transport;
     struct dpt_loop_hooks hooks;
     const char *program; /* of the ranks; NULL: this one */
@@ -53,6 +55,7 @@ struct dpt_loop_end {
     int64_t step;     /* newest applied by a rank of this node; -1: none */
     uint64_t generation;
     bool released; /* left before the run's end, as it asked */
+    bool no_run;   /* a server answered, but nobody brought the run's config in time */
 };
 
 /* Runs the node until the machine says EXIT. When it returns no process that it or its ranks

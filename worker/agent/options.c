@@ -26,7 +26,7 @@ struct option_entry {
 
 static const struct option_entry table[] = {
     {"--config", "FILE", OPTION_CONFIG, NULL,
-     "the run's config (YAML); without it the run's is taken from the server, or the demo is run"},
+     "the run's config (YAML); without it the run's is taken from the server (see below)"},
     {"--set", "KEY=VALUE", OPTION_SET, NULL, "override a key of the config; may be repeated"},
     {"--nnodes", "N|MIN:MAX", OPTION_KEY, "cluster.nnodes", "how many workers make up the run"},
     {"--nproc-per-node", "N", OPTION_KEY, "cluster.gpus_per_node",
@@ -99,6 +99,7 @@ static enum dpt_status add_override(struct dpt_worker_options *options, const ch
                           key != NULL ? "=" : "", value);
     if (length < 0 || length >= DPT_OPTION_TEXT_BYTES)
         return dpt_fail(err, DPT_ECONFIG, "override '%.40s…' is too long", value);
+    options->names_run = options->names_run || strncmp(text, "run=", 4) == 0;
     options->n_overrides++;
     return DPT_OK;
 }
@@ -208,9 +209,16 @@ void dpt_worker_options_help(FILE *out)
         "config, else\n" DPT_WORKER_ENDPOINT_DEFAULT
         ". With --nnodes 1 and none of them named, the server is embedded in this process.\n"
         "\n"
+        "Without --config the worker takes the config of the run at the server. When nobody has "
+        "brought one yet, a worker\n"
+        "with --rdzv-id waits for it, until the join deadline (12 x cluster.timeout_s: 60 s); one "
+        "without runs the built-in\n"
+        "demo.\n"
+        "\n"
         "SIGTERM or SIGINT leaves the run at the next step boundary; a second one leaves at once.\n"
-        "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable, 4 run failed, 75 "
-        "expelled.\n"
+        "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or nobody brought the "
+        "run's config in time,\n"
+        "4 run failed, 75 expelled.\n"
         "\n"
         "Keys of the config, for the file and for --set:\n",
         out);

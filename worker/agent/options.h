@@ -23,6 +23,7 @@ struct dpt_worker_options {
     char overrides[DPT_CONFIG_OVERRIDES_MAX]
                   [DPT_OPTION_TEXT_BYTES]; /* key=value, in the order given */
     size_t n_overrides;
+    bool names_run; /* --rdzv-id, or --set run= */
     const char *allow[DPT_RANK_ALLOW_MAX];
     int n_allow;
     enum dpt_log_level log_level;

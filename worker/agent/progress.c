@@ -37,7 +37,12 @@ void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_age
     }
     switch ((int)view->phase) {
     case DPT__SERVER_PHASE__SERVER_WAITING:
-        if (view->n_nodes > 0 && view->n_nodes >= min_nodes)
+        if (progress->no_run)
+            (void)snprintf(ret_line, BYTES,
+                           "no config given and no run '%.63s' at %.64s yet: waiting for a worker "
+                           "that brings it (--config FILE)",
+                           progress->run, progress->endpoint);
+        else if (view->n_nodes > 0 && view->n_nodes >= min_nodes)
             (void)snprintf(ret_line, BYTES, "%" PRIu32 " %s here; ranks are starting",
                            view->n_nodes, nodes_are(view->n_nodes));
         else if (view->n_nodes > 0)

@@ -15,12 +15,14 @@ enum {
     DPT_PROGRESS_LINE_BYTES = 256
 };
 
-/* What was said last. Zero-initialise all but `out`, `endpoint` and `source` (borrowed). */
+/* What was said last. Zero-initialise all but `out`, `endpoint`, `source` and `run` (borrowed). */
 struct dpt_progress {
     FILE *out;
     const char *endpoint;               /* of the server */
     const char *source;                 /* who named it: "--rdzv-endpoint", …, "the default" */
+    const char *run;                    /* the run's name */
     char said[DPT_PROGRESS_LINE_BYTES]; /* last line of state */
+    bool no_run;                        /* its config is waited for */
     bool was_up;
     int64_t first_ms; /* of the first update */
     int64_t step_said_ms, step_said;

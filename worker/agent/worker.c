@@ -68,10 +68,23 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
                            worker->options.n_overrides, &worker->config, err);
 }
 
+static void say_demo(const struct worker *worker)
+{
+    if (worker->embed)
+        (void)puts("no config given: running the built-in demo (--config FILE for your own)");
+    else
+        (void)printf("no config given and none at %s: running the built-in demo (--config FILE for "
+                     "your own)\n",
+                     worker->endpoint);
+    (void)fflush(stdout);
+}
+
 static enum dpt_status configure_hook(void *ctx, const Dpt__RunSpec *spec,
                                       const struct dpt_node **ret, struct dpt_err *err)
 {
     struct worker *worker = ctx;
+    if (spec == NULL)
+        say_demo(worker);
     enum dpt_status status = spec == NULL
                                  ? make_demo_node(worker, err)
                                  : make_node(worker, DPT_NODE_FROM_SERVER, spec->config_yaml,
@@ -110,8 +123,10 @@ static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
 {
     DPT_TRY(dpt_worker_endpoint(&worker->options, getenv("DPT_RDZV_ENDPOINT"), &worker->config,
                                 &worker->endpoint, &worker->source, &worker->embed, err));
-    if (worker->embed && worker->node == NULL)
+    if (worker->embed && worker->node == NULL) {
+        say_demo(worker);
         DPT_TRY(make_demo_node(worker, err));
+    }
     DPT_TRY(block_signals(err));
     if (worker->embed) {
         DPT_TRY(dpt_server_thread_start(&worker->server, err));
@@ -169,6 +184,12 @@ static int close_run(const struct worker *worker, struct dpt_loop_end *end)
         (void)printf("%s: run %s, step %" PRId64 ", generation %" PRIu64 "\n",
                      end->released ? "left the run as asked" : "done", worker->config.run,
                      end->step, end->generation);
+    else if (end->no_run)
+        (void)fprintf(
+            stderr,
+            "dpt-worker: nobody brought the config of run %s to %s in time: start a worker of it "
+            "with --config FILE, or give --config here\n",
+            worker->config.run, worker->endpoint);
     else if (end->exit_code == DPT_EXIT_SERVER)
         (void)fprintf(
             stderr,
@@ -193,6 +214,7 @@ static enum dpt_status run_loop(struct worker *worker, const char *program, int 
                   .incarnation = dpt_node_incarnation(),
                   .timeout_ms = timeout_ms(worker)},
         .node = worker->node,
+        .needs_run = worker->options.names_run,
         .transport = dpt_client_transport(worker->client),
         .hooks = {worker, configure_hook, address_hook},
         .program = program,
