@@ -155,7 +155,13 @@ static void test_errors(void **state)
     expect_error("run: [", "test:");
     expect_error("data: {kind: text, train: /nonexistent/text}\n", "/nonexistent/text");
     set("log.dir=/proc/nowhere");
-    expect_error(text, "/proc/nowhere");
+    expect_error(text, "log.dir: create folder '/proc/nowhere'");
+    set("log.dir=/dev/null/x");
+    expect_error(text, "log.dir: create folder '/dev/null': Not a directory; give another with "
+                       "--set log.dir=PATH");
+    options.n_overrides = 0;
+    set("checkpoint.dir=/dev/null");
+    expect_error(text, "--set checkpoint.dir=PATH");
     options.n_overrides = 0;
     set("train.stepz=1");
     expect_error(text, "train.steps");

@@ -72,7 +72,10 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
     (["--nnodes", "4:2"], "cluster.nnodes"),
     (["--nproc-per-node", "0"], "cluster.gpus_per_node"),
     (["--set", "data.train=/nonexistent/text.txt"], "/nonexistent/text.txt"),
-    (["--set", "log.dir=/proc/nowhere"], "/proc/nowhere"),
+    (["--set", "log.dir=/proc/nowhere"], "--set log.dir=PATH"),
+    (["--set", "log.dir=/dev/null/x"], "log.dir: create folder '/dev/null': Not a directory; give another with"),
+    (["--set", "checkpoint.dir=/dev/null/x"], "checkpoint.dir: create folder '/dev/null': Not a directory"),
+    (["--set", "checkpoint.dir=/sys/x"], "--set checkpoint.dir=PATH"),
     (["--set", "cluster.interface=nowhere0"], "nowhere0"),
 ])
 def test_worker_options(tmp_path, args, said):

@@ -66,6 +66,26 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
     return dpt_config_load(text, bytes, name, overrides, n + options->n_overrides, ret, err);
 }
 
+static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],
+                                   struct dpt_err *err)
+{
+    DPT_TRY(dpt_fs_mkdirs(dir, err));
+    if (access(dir, R_OK | W_OK | X_OK) != 0)
+        return dpt_fail_errno(err, errno, "use folder '%s'", dir);
+    return dpt_dir_id(dir, ret_id, err);
+}
+
+/* A folder that cannot be used is a wrong value of its key, whatever the reason. */
+static enum dpt_status own_folder(const char *key, const char *dir, char ret_id[DPT_DIR_ID_BYTES],
+                                  struct dpt_err *err)
+{
+    struct dpt_err why;
+    enum dpt_status status = open_folder(dir, ret_id, &why);
+    return status == DPT_OK ? DPT_OK
+                            : dpt_fail(err, DPT_ECONFIG, "%s: %s; give another with --set %s=PATH",
+                                       key, why.text, key);
+}
+
 /* The demo trains on a text that the program carries, so every node of it writes its own copy. */
 static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err *err)
 {
@@ -73,7 +93,6 @@ static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err
     const char *name = slash != NULL ? slash + 1 : config->data.train;
     if (strcmp(name, DPT_DEMO_TEXT_NAME) != 0)
         return DPT_OK;
-    DPT_TRY(dpt_fs_mkdirs(config->log.dir, err));
     DPT_TRY(dpt_fs_join(config->log.dir, DPT_DEMO_TEXT_NAME, config->data.train,
                         sizeof config->data.train, err));
     return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
@@ -113,6 +132,9 @@ static void fill_spec(struct dpt_node *node)
 static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
 {
     struct dpt_config *config = &node->config;
+    DPT_TRY(own_folder("log.dir", config->log.dir, node->log_dir_id, err));
+    if (config->checkpoint.dir[0] != '\0')
+        DPT_TRY(own_folder("checkpoint.dir", config->checkpoint.dir, node->checkpoint_dir_id, err));
     DPT_TRY(place_demo_text(config, err));
     node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
     if (node->config_text == NULL)
@@ -129,9 +151,6 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
     DPT_TRY(find_fingerprint(node->fingerprint, err));
     DPT_TRY(dpt_data_digest(config, node->data_digest, err));
-    DPT_TRY(dpt_dir_id(config->log.dir, node->log_dir_id, err));
-    if (config->checkpoint.dir[0] != '\0')
-        DPT_TRY(dpt_dir_id(config->checkpoint.dir, node->checkpoint_dir_id, err));
     fill_spec(node);
     return DPT_OK;
 }
