@@ -91,8 +91,9 @@ static enum dpt_status check_names(const struct dpt_config_load *load, struct dp
                                  c->run[0]);
     if (c->run[good] != '\0')
         return dpt_config_refuse(load, "run", err,
-                                 "'%s' holds '%c'; letters, digits, '.', '_' and '-' are allowed",
-                                 c->run, c->run[good]);
+                                 "'%s': only letters of a-z and A-Z, digits, '.', '_' and '-' are "
+                                 "allowed",
+                                 c->run);
     if (c->cluster.rdzv[0] && dpt_parse_endpoint(c->cluster.rdzv, &why) != DPT_OK)
         return dpt_config_refuse(load, "cluster.rdzv", err, "%s", why.text);
     return DPT_OK;

@@ -19,7 +19,7 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET6, address, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-/* One of: an IP number, "*". The bytes are those of tcp://HOST:PORT. */
+/* One of: an IP number, "localhost", "*". The bytes are those of tcp://HOST:PORT. */
 static enum dpt_status check_address(const struct dpt_server_options *options, const char **ret,
                                      struct dpt_err *err)
 {
@@ -32,8 +32,8 @@ static enum dpt_status check_address(const struct dpt_server_options *options, c
     bool number =
         inet_pton(AF_INET, address, &ignored) == 1 || inet_pton(AF_INET6, address, &ignored) == 1;
     if (!number && strcmp(address, "*") != 0)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "--bind '%s' is not a numeric IP address (nor localhost nor *)", address);
+        return dpt_fail(err, DPT_ECONFIG, "--bind '%s' is not a numeric IP address, localhost or *",
+                        address);
     if (!options->insecure && !is_loopback(address))
         return dpt_fail(err, DPT_ECONFIG,
                         "--bind %s would let others reach a server without keys: add --insecure if "

@@ -26,8 +26,8 @@ enum {
 struct dpt_server;
 
 struct dpt_server_options {
-    const char *address; /* numeric IP or "localhost" to bind; NULL: loopback, or every address if
-                            `insecure` */
+    const char *address; /* numeric IP, "localhost" or "*" to bind; NULL: loopback, or every address
+                            if `insecure` */
     int port;            /* 0: the kernel chooses */
     bool insecure;       /* may be bound to an address that others reach: there are no keys yet */
     int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */

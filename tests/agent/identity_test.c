@@ -29,7 +29,7 @@ static void test_node_ids(void **state)
     assert_int_equal(dpt_node_id_check("gpu-07.rack_3", &err), DPT_OK);
     memset(longest, 'n', sizeof longest);
     longest[DPT_CONFIG_NAME_BYTES] = '\0';
-    const char *bad[] = {"", ".", "..", "a/b", "a b", "ü", longest};
+    const char *bad[] = {"", ".", "..", "-", "--x", "_", "-a", "a/b", "a b", "ü", longest};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(dpt_node_id_check(bad[i], &err), DPT_ECONFIG);
     longest[DPT_CONFIG_NAME_BYTES - 1] = '\0';

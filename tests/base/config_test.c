@@ -230,7 +230,11 @@ static void refused_from_the_file(void **state)
          "c.yaml:1:19: cluster.nnodes: expected an integer from 1 to 1024, got ''"},
         {"cluster: {rdzv: head}", "c.yaml:1:17: cluster.rdzv: expected HOST:PORT, got 'head'"},
         {"run: a b",
-         "c.yaml:1:6: run: 'a b' holds ' '; letters, digits, '.', '_' and '-' are allowed"},
+         "c.yaml:1:6: run: 'a b': only letters of a-z and A-Z, digits, '.', '_' and '-' are "
+         "allowed"},
+        {"run: caf\xc3\xa9", "c.yaml:1:6: run: 'caf\xc3\xa9': only letters of a-z and A-Z, digits, "
+                             "'.', '_' and '-' are "
+                             "allowed"},
         {"run: ..", "c.yaml:1:6: run: '..' may not begin with '.'"},
         {"run: ''", "c.yaml:1:6: run: may not be empty"},
         {"log: {dir: \"a\\nb\"}", "c.yaml:1:12: log.dir: holds a control character"},

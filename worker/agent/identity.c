@@ -40,12 +40,12 @@ enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err)
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t length = strlen(node_id);
-    if (length == 0 || length >= DPT_CONFIG_NAME_BYTES || node_id[0] == '.' ||
-        strspn(node_id, allowed) != length)
+    if (length == 0 || length >= DPT_CONFIG_NAME_BYTES || strspn(node_id, allowed) != length ||
+        strchr("._-", node_id[0]) != NULL)
         return dpt_fail(
             err, DPT_ECONFIG,
-            "--node-id '%s': use 1 … %d letters, digits, '.', '_' or '-', not beginning "
-            "with '.'",
+            "--node-id '%s': use 1 … %d letters of a-z and A-Z, digits, '.', '_' or '-', beginning "
+            "with a letter or digit",
             node_id, DPT_CONFIG_NAME_BYTES - 1);
     return DPT_OK;
 }

@@ -17,8 +17,8 @@ enum {
 /* A random node id: 12 hex digits. `ret` holds DPT_CONFIG_NAME_BYTES. */
 DPT_MUST_USE enum dpt_status dpt_node_id_random(char *ret, struct dpt_err *err);
 
-/* A given one: letters, digits, '.', '_', '-', not beginning with '.', at most 63 bytes (it names a
- * folder). */
+/* A given one: letters, digits, '.', '_', '-', beginning with a letter or digit, at most 63 bytes
+ * (it names a folder). */
 DPT_MUST_USE enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err);
 
 /* First incarnation of a process: wall-clock milliseconds, above what an earlier process of this
