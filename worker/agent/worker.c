@@ -68,6 +68,20 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
                            worker->options.n_overrides, &worker->config, err);
 }
 
+static void say_node(const struct dpt_node *node)
+{
+    char text[512];
+    struct dpt_timing timing = dpt_timing_from(node->spec.timeout_ms);
+    dpt_log(DPT_LOG_INFO,
+            "%d rank%s of %d thread%s, %s, world of at most %u; timeout %" PRId64
+            " ms: lease %" PRId64 ", join %" PRId64 ", drain %" PRId64,
+            node->n_ranks, node->n_ranks == 1 ? "" : "s", node->threads,
+            node->threads == 1 ? "" : "s", node->fingerprint, (unsigned)node->spec.max_world,
+            timing.timeout_ms, timing.lease_ms, timing.join_ms, timing.drain_ms);
+    dpt_timing_print(&timing, text, sizeof text);
+    dpt_log(DPT_LOG_INFO, "deadlines from %s", text);
+}
+
 static void say_demo(const struct worker *worker)
 {
     if (worker->embed)
@@ -89,9 +103,11 @@ static enum dpt_status configure_hook(void *ctx, const Dpt__RunSpec *spec,
                                  ? make_demo_node(worker, err)
                                  : make_node(worker, DPT_NODE_FROM_SERVER, spec->config_yaml,
                                              strlen(spec->config_yaml), "config of the run", err);
-    if (status == DPT_OK)
-        *ret = worker->node;
-    return status;
+    if (status != DPT_OK)
+        return status;
+    say_node(worker->node);
+    *ret = worker->node;
+    return DPT_OK;
 }
 
 static enum dpt_status address_hook(void *ctx, const struct dpt_node *node,
@@ -143,15 +159,10 @@ static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
 
 static void say_start(const struct worker *worker)
 {
-    char text[512];
-    struct dpt_timing timing = dpt_timing_from(timeout_ms(worker));
-    dpt_timing_print(&timing, text, sizeof text);
-    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s); %s", worker->config.run, worker->endpoint,
-            worker->source, text);
+    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s)%s", worker->config.run, worker->endpoint,
+            worker->source, worker->node == NULL ? "; its config is asked for there" : "");
     if (worker->node != NULL)
-        dpt_log(DPT_LOG_INFO, "%d rank(s) of %d thread(s), %s, world of at most %u",
-                worker->node->n_ranks, worker->node->threads, worker->node->fingerprint,
-                (unsigned)worker->node->spec.max_world);
+        say_node(worker->node);
 }
 
 /* Why the server refused us, key by key, if it is the config. */
