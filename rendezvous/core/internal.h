@@ -100,6 +100,7 @@ struct place {         /* one rank of a plan */
     uint32_t position, host;
     int32_t heal_from, checkpoint_slot;
     bool writes_log;
+    bool finished; /* has said FINISHED in this generation, whatever became of it since */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
 };
 
@@ -227,6 +228,8 @@ const char *dpt_rdzv_cause_name(enum cause_kind kind);
 bool dpt_rdzv_rank_is_alive(const struct rank *rank);
 /* Has a place in the newest plan. */
 bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+/* Has a place in the newest plan and has said FINISHED there: its loss costs nothing more. */
+bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
 bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);
 bool dpt_rdzv_is_benched(const struct dpt_rdzv *core, const struct node *node);
 

@@ -220,8 +220,7 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
                 (state->spawn > rank->spawn ||
                  (state->spawn == rank->spawn && state->phase == DPT__RANK_PHASE__RANK_DEAD));
-    bool lost =
-        died && dpt_rdzv_rank_is_member(run, rank) && rank->phase != DPT__RANK_PHASE__RANK_FINISHED;
+    bool lost = died && dpt_rdzv_rank_is_member(run, rank) && !dpt_rdzv_has_finished(run, rank);
     if (state->spawn != rank->spawn) {
         free(rank->outcome);
         *rank = (struct rank){.spawn = state->spawn};
@@ -240,6 +239,9 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     rank->step_ms_median = state->step_ms_median;
     rank->told_rank = state->plan_rank;
     take_outcome(core, rank, state);
+    if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && dpt_rdzv_rank_is_member(run, rank) &&
+        rank->generation == run->plan.generation)
+        run->plan.places[rank->plan_rank].finished = true;
     dpt_rdzv_note_step(core, run, rank);
     return lost;
 }

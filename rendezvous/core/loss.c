@@ -103,7 +103,7 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
     bool member = false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (dpt_rdzv_rank_is_member(run, &node->ranks[i]) &&
-            node->ranks[i].phase != DPT__RANK_PHASE__RANK_FINISHED)
+            !dpt_rdzv_has_finished(run, &node->ranks[i]))
             member = true;
     /* The generation may have ended before, by what its peers saw. */
     int64_t noticed_ms = run->phase == DPT_RDZV_PREPARING && !run->soft &&

@@ -45,6 +45,11 @@ bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank)
     return run->plan.generation != 0 && rank->plan_generation == run->plan.generation;
 }
 
+bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank)
+{
+    return dpt_rdzv_rank_is_member(run, rank) && run->plan.places[rank->plan_rank].finished;
+}
+
 bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank)
 {
     return rank->phase == DPT__RANK_PHASE__RANK_QUIESCED && rank->generation == run->generation;
@@ -270,19 +275,14 @@ static void settling(struct dpt_rdzv *core, struct run *run)
 
 /* ---- FORMING ---- */
 
-/* All steps are done and nobody is left who would have to finish. */
+/* Every member of the newest plan has said FINISHED there. Nobody can be left out, not even who is
+ * gone: only the first writer knows that the last checkpoint was committed. */
 static bool all_finished(const struct run *run)
 {
-    bool any = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
-            const struct rank *rank = &run->nodes[i]->ranks[k];
-            if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
-                any = true;
-            else if (dpt_rdzv_rank_is_alive(rank) && dpt_rdzv_rank_is_member(run, rank))
-                return false;
-        }
-    return any;
+    for (uint32_t i = 0; i < run->plan.world_size; i++)
+        if (!run->plan.places[i].finished)
+            return false;
+    return run->plan.world_size > 0;
 }
 
 /* Those who were asked, or are dead by now; at a step boundary also those who have become ready
@@ -367,7 +367,8 @@ static const struct node *joiner(const struct dpt_rdzv *core, struct run *run)
     uint32_t member_nodes = 0;
     for (size_t i = 0; i < run->n_nodes; i++)
         member_nodes += node_is_member(run, run->nodes[i]);
-    if (run->plan.world_size >= run->spec.max_world)
+    bool at_end = run->final_step >= 0 && run->plan.resume_step == run->final_step;
+    if (run->plan.world_size >= run->spec.max_world || at_end)
         return NULL;
     for (size_t i = 0; i < run->n_nodes; i++) {
         struct node *node = run->nodes[i];
@@ -409,13 +410,11 @@ static bool all_step(const struct run *run)
 
 static void running(struct dpt_rdzv *core, struct run *run)
 {
-    for (uint32_t i = 0; i < run->plan.world_size; i++) {
-        const struct rank *rank = rank_of(&run->plan.places[i]);
-        if (rank != NULL && rank->phase == DPT__RANK_PHASE__RANK_FINISHED) {
+    for (uint32_t i = 0; i < run->plan.world_size; i++)
+        if (run->plan.places[i].finished) {
             enter(core, run, DPT_RDZV_DRAINING);
             return;
         }
-    }
     release_leaving(core, run);
     const struct node *node = foreigner(run);
     if (node != NULL) {
@@ -442,13 +441,8 @@ static void running(struct dpt_rdzv *core, struct run *run)
 static void draining(struct dpt_rdzv *core, struct run *run)
 {
     release_leaving(core, run);
-    for (uint32_t i = 0; i < run->plan.world_size; i++) {
-        const struct rank *rank = rank_of(&run->plan.places[i]);
-        if (rank != NULL && rank->phase != DPT__RANK_PHASE__RANK_FINISHED &&
-            rank->phase != DPT__RANK_PHASE__RANK_DEAD)
-            return;
-    }
-    done(core, run);
+    if (all_finished(run))
+        done(core, run);
 }
 
 void dpt_rdzv_advance(struct dpt_rdzv *core, struct run *run)

@@ -501,7 +501,10 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t genera
     run->run_generation = generation;
     run->cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "adopted from an earlier server");
     put_in_force(core, run, &plan);
-    for (uint32_t i = 0; i < world_size; i++)
-        plan.places[i].node->ranks[plan.places[i].local_rank].run_generation = generation;
+    for (uint32_t i = 0; i < world_size; i++) {
+        struct rank *rank = &plan.places[i].node->ranks[plan.places[i].local_rank];
+        rank->run_generation = generation;
+        plan.places[i].finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
+    }
     return true;
 }

@@ -29,6 +29,7 @@ void profile_random(struct rng *rng, struct profile *ret)
         .faults_from_ms = 200,
         .faults_until_ms = 20000,
         .n_faults = (int)rng_range(rng, 0, 14),
+        .n_end_faults = rng_chance(rng, 500) ? 0 : (int)rng_range(rng, 1, 3),
         .spread_ms = rng_chance(rng, 600) ? 100 : 8000,
         .shared_folder = rng_chance(rng, 500),
         .bad_pair_a = -1,
@@ -54,7 +55,7 @@ void profile_big(struct rng *rng, struct profile *ret)
 void faults_plan(struct sim *sim)
 {
     const struct profile *profile = &sim->profile;
-    DPT_ASSERT(profile->n_faults <= FAULTS_MAX);
+    DPT_ASSERT(profile->n_faults + profile->n_end_faults <= FAULTS_MAX);
     for (int i = 0; i < profile->n_faults; i++) {
         struct fault *fault = &sim->faults[i];
         fault->at_ms = rng_range(&sim->rng, profile->faults_from_ms, profile->faults_until_ms);
@@ -66,6 +67,23 @@ void faults_plan(struct sim *sim)
         sim_push(sim, (struct event){
                           .at_ms = fault->at_ms, .kind = EV_FAULT, .machine = -1, .number = i});
     }
+}
+
+void fault_at_end(struct sim *sim, int machine, uint32_t local)
+{
+    static const int kinds[] = {FAULT_KILL_RANK, FAULT_KILL_AGENT, FAULT_STOP_RANK,
+                                FAULT_STOP_MACHINE};
+    if (sim->profile.n_end_faults == 0)
+        return;
+    int index = FAULTS_MAX - sim->profile.n_end_faults--;
+    struct fault *fault = &sim->faults[index];
+    fault->kind = kinds[rng_range(&sim->rng, 0, 3)];
+    fault->machine = machine;
+    fault->local = local;
+    fault->at_ms = sim_delay(sim, 1, 250);
+    fault->length_ms = rng_range(&sim->rng, 20, 12000);
+    sim_push(sim, (struct event){
+                      .at_ms = fault->at_ms, .kind = EV_FAULT, .machine = -1, .number = index});
 }
 
 static void later(struct sim *sim, int64_t after_ms, enum event_kind kind, int machine,

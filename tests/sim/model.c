@@ -192,6 +192,14 @@ static void take_plan(struct sim *sim, struct proc *proc, const Dpt__AgentToRank
     group_join(sim, proc, message->plan);
 }
 
+static void begin_finish(struct sim *sim, struct proc *proc)
+{
+    proc->stage = RS_FINISHING;
+    model_set_timer(sim, proc, 20, 200);
+    if (proc->checkpoint_slot == 0)
+        fault_at_end(sim, proc->machine, proc->local);
+}
+
 static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
 {
     if (proc->stage != RS_READY || proc->generation != generation)
@@ -202,8 +210,7 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
     proc->applied_ms = sim->now_ms;
     say(sim, proc, "runs from step", proc->step);
     if (proc->step >= sim->profile.steps) {
-        proc->stage = RS_FINISHING;
-        model_set_timer(sim, proc, 20, 200);
+        begin_finish(sim, proc);
     } else {
         proc->stage = RS_COMPUTING;
         proc->gradient_step = -1;
@@ -290,8 +297,7 @@ static void applied(struct sim *sim, struct proc *proc)
         proc->stage = RS_COMPUTING; /* the next step fails at once */
         model_broken(sim, proc, proc->generation, -1);
     } else if (proc->step >= sim->profile.steps) {
-        proc->stage = RS_FINISHING;
-        model_set_timer(sim, proc, 20, 200);
+        begin_finish(sim, proc);
     } else if (proc->group->agreed_reform) {
         if (proc->group->agreed_leaving && proc->group->writers > 0) {
             proc->stage = RS_SAVING;
@@ -307,6 +313,13 @@ static void applied(struct sim *sim, struct proc *proc)
         model_set_timer(sim, proc, sim->profile.compute_min_ms,
                         sim->profile.compute_max_ms * sim->machines[proc->machine].slow);
     }
+}
+
+static void finished(struct sim *sim, struct proc *proc)
+{
+    proc->stage = RS_FINISHED;
+    say(sim, proc, "finished, step", proc->step);
+    model_report(sim, proc);
 }
 
 void model_timer(struct sim *sim, struct proc *proc)
@@ -336,11 +349,13 @@ void model_timer(struct sim *sim, struct proc *proc)
         break;
     case RS_SAVING:
     case RS_FINISHING:
-        if (proc->group->saved) { /* the checkpoint is whole */
+        if (proc->stage == RS_FINISHING && proc->checkpoint_slot != 0) {
+            /* Only the first writer waits for the commit; for the others their own part is all. */
+            group_part_written(sim, proc);
+            finished(sim, proc);
+        } else if (proc->group->saved) { /* the checkpoint is whole */
             if (proc->stage == RS_FINISHING) {
-                proc->stage = RS_FINISHED;
-                say(sim, proc, "finished, step", proc->step);
-                model_report(sim, proc);
+                finished(sim, proc);
             } else if (proc->prepare_generation > proc->generation) {
                 quiesce(sim, proc);
             } else {

@@ -151,8 +151,12 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
         const Dpt__ServerState *message = output->sends[i].message;
         if (message->plan != NULL)
             check_plan_sent(sim, message);
-        if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)
+        if (message->phase == DPT__SERVER_PHASE__SERVER_DONE) {
+            if (sim->checkpoint != sim->profile.steps)
+                sim_fail(sim, "the run is DONE, but its newest checkpoint is of step %lld",
+                         (long long)sim->checkpoint);
             sim->done_seen = true;
+        }
         if (message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
             sim->expulsions++;
         struct machine *to = by_conn(sim, output->sends[i].conn);

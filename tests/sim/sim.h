@@ -181,6 +181,7 @@ struct profile {
     int64_t spread_ms; /* machines start within */
     int64_t late_ms;   /* the last machine starts then; 0: with the others */
     bool shared_folder;
+    int n_end_faults;           /* of the first writer, while it saves the last checkpoint */
     int bad_pair_a, bad_pair_b; /* machines that cannot reach one another; -1: none */
 };
 
@@ -279,6 +280,8 @@ void check_end(struct sim *sim);
 
 /* faults.c */
 void faults_plan(struct sim *sim);
+/* The last checkpoint's first writer begins: may strike it down before the commit. */
+void fault_at_end(struct sim *sim, int machine, uint32_t local);
 void fault_strike(struct sim *sim, const struct fault *fault);
 void profile_random(struct rng *rng, struct profile *ret);
 void profile_big(struct rng *rng, struct profile *ret);

@@ -45,6 +45,12 @@ static const struct scenario scenarios[] = {
      .min_nodes = 1,
      .n_faults = 1,
      .faults = {{.at_ms = 2000, .kind = FAULT_STOP_MACHINE, .machine = 1, .length_ms = 6000}}},
+    /* The first writer dies when the other has finished and the checkpoint is not committed. */
+    {.name = "finish-loss",
+     .machines = 2,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 11750, .kind = FAULT_KILL_RANK, .machine = 0}}},
     {.name = "server-restart",
      .machines = 2,
      .min_nodes = 2,
