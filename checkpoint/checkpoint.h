@@ -1,4 +1,4 @@
-/* Checkpoints: `DIR/step-00001000/`, whole or absent (DESIGN §9).
+/* Checkpoints: `DIR/step-00001000/`, whole or absent.
  *
  * Written by one or several processes ("writers", slots 0 … n-1) that share DIR; the tensors are
  * dealt over them by bytes:

@@ -1,5 +1,5 @@
 /* From parts to a checkpoint: slot 0 waits for all reports, adds the common files, and after the
- * caller's grant gives the whole its name. In this order (DESIGN §9): files durable, then the list
+ * caller's grant gives the whole its name. In this order: files durable, then the list
  * of them durable, then the name, then the name durable. */
 #include "checkpoint/attempt.h"
 #include "checkpoint/state.h"

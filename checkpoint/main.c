@@ -62,8 +62,9 @@ static int list(const char *path)
             (void)printf("%s  damaged: %s\n", name, err.text);
             continue;
         }
-        (void)printf("%s  whole  %d files, %.1f MiB, %d writers\n", name, manifest.n_files,
-                     mib(manifest_bytes(&manifest)), manifest.n_writers);
+        (void)printf("%s  whole  %d file%s, %.1f MiB, %d writer%s\n", name, manifest.n_files,
+                     manifest.n_files == 1 ? "" : "s", mib(manifest_bytes(&manifest)),
+                     manifest.n_writers, manifest.n_writers == 1 ? "" : "s");
         dpt_manifest_fini(&manifest);
         dpt_folder_close(&folder);
     }

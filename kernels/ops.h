@@ -1,7 +1,7 @@
 /* The mathematics that models and strategies are made of, as one const vtable per device
  * (dpt_device_ops).
  *
- * Rules every op keeps (DESIGN: the trajectory contract):
+ * Rules every op keeps, so that a run has one trajectory of bits:
  * - Bits depend on shapes and values alone: never on the thread count, on where a range starts, or
  * on what ran before. Work is cut by shape, partial sums are joined in chunk order.
  * - `accumulate` false: the output is overwritten (its old content is not read, NaN included).

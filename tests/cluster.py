@@ -142,7 +142,7 @@ def send_signal(pid, number):
         pass
 
 
-# ---------------------------------------------------------------- outputs, as DESIGN names them
+# ---------------------------------------------------------------- outputs (docs/architecture.md, "Files of a run")
 
 def read_jsonl(path):
     """Objects of a file of JSON lines. A last line without its newline is still being written and is passed over;

@@ -1,6 +1,6 @@
 /* Who owns which bytes: intervals, block grids, and the dealing of tensors over writers. The same
  * index math serves files and shards in memory: resharding is always "intersect what I need with
- * who has it" (DESIGN §8). Pure. */
+ * who has it". Pure. */
 #ifndef DPT_CHECKPOINT_LAYOUT_LAYOUT_H
 #define DPT_CHECKPOINT_LAYOUT_LAYOUT_H
 
