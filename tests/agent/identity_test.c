@@ -1,5 +1,6 @@
 /* Who a node is, which folders are one, and which address peers dial. */
 #include "base/fs.h"
+#include "tests/tmp.h"
 #include "worker/agent/address.h"
 #include "worker/agent/identity.h"
 
@@ -49,10 +50,21 @@ static void test_host_key(void **state)
     assert_int_equal(strlen(a), DPT_HOST_KEY_BYTES - 1);
 }
 
+static char made[64]; /* the running test's folder; "": none */
+
 static void make_dir(char dir[64])
 {
-    (void)snprintf(dir, 64, "/tmp/dpt-identity-XXXXXX");
-    assert_non_null(mkdtemp(dir));
+    assert_true(test_make_dir(made, sizeof made, "identity"));
+    memcpy(dir, made, sizeof made);
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    enum dpt_status status = made[0] == '\0' ? DPT_OK : dpt_fs_remove_tree(made, &err);
+    made[0] = '\0';
+    return status == DPT_OK ? 0 : -1;
 }
 
 static void test_dir_id(void **state)
@@ -73,7 +85,6 @@ static void test_dir_id(void **state)
     assert_int_equal(dpt_fs_list(deep, &names, &n, &err), DPT_OK);
     assert_int_equal(n, 1); /* no temporary file is left */
     dpt_fs_list_free(&names, n);
-    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
 }
 
 static void test_damaged_dir_id(void **state)
@@ -92,7 +103,6 @@ static void test_damaged_dir_id(void **state)
         assert_non_null(strstr(err.text, path));
     }
     assert_int_not_equal(dpt_dir_id(path, id, &err), DPT_OK); /* a file, not a folder */
-    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
 }
 
 enum { RACERS = 8 };
@@ -116,7 +126,6 @@ static void test_dir_id_race(void **state)
 {
     (void)state;
     char dir[64];
-    struct dpt_err err;
     make_dir(dir);
     pthread_barrier_t start;
     pthread_t threads[RACERS];
@@ -133,7 +142,6 @@ static void test_dir_id_race(void **state)
         assert_string_equal(racers[i].id, racers[0].id);
     }
     pthread_barrier_destroy(&start);
-    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
 }
 
 static void test_address_of_interface(void **state)
@@ -200,10 +208,14 @@ static void test_bad_endpoints(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_node_ids),         cmocka_unit_test(test_host_key),
-        cmocka_unit_test(test_dir_id),           cmocka_unit_test(test_damaged_dir_id),
-        cmocka_unit_test(test_dir_id_race),      cmocka_unit_test(test_address_of_interface),
-        cmocka_unit_test(test_address_of_route), cmocka_unit_test(test_bad_endpoints),
+        cmocka_unit_test(test_node_ids),
+        cmocka_unit_test(test_host_key),
+        cmocka_unit_test_teardown(test_dir_id, remove_dir),
+        cmocka_unit_test_teardown(test_damaged_dir_id, remove_dir),
+        cmocka_unit_test_teardown(test_dir_id_race, remove_dir),
+        cmocka_unit_test(test_address_of_interface),
+        cmocka_unit_test(test_address_of_route),
+        cmocka_unit_test(test_bad_endpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * process: one thread, no sockets, no waiting for time beyond the control plane's own deadlines. */
 #include "base/clock.h"
 #include "base/fs.h"
+#include "tests/tmp.h"
 #include "worker/agent/loop.h"
 
 #include <errno.h>
@@ -354,8 +355,7 @@ static void make_node(struct world *world)
 static void set_up(struct world *world, script_fn script, const char *play)
 {
     *world = (struct world){.script = script, .event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    (void)snprintf(world->dir, sizeof world->dir, "/tmp/dpt-loop-XXXXXX");
-    assert_non_null(mkdtemp(world->dir));
+    assert_true(test_make_dir(world->dir, sizeof world->dir, "loop"));
     make_node(world);
     assert_int_equal(setenv("DPT_PLAY_RANK", play, 1), 0);
 }
@@ -387,12 +387,19 @@ static struct dpt_loop_end run(struct world *world, bool with_node, const char *
     close(world->event_fd);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
     assert_int_equal(errno, ECHILD);
-    struct dpt_err ignored;
-    assert_int_equal(dpt_fs_remove_tree(world->dir, &ignored), DPT_OK);
     return end;
 }
 
 static struct world world;
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    enum dpt_status status = world.dir[0] == '\0' ? DPT_OK : dpt_fs_remove_tree(world.dir, &err);
+    world.dir[0] = '\0';
+    return status == DPT_OK ? 0 : -1;
+}
 
 static void test_whole_run(void **state)
 {
@@ -549,21 +556,21 @@ int main(int argc, char **argv)
     play_rank = argv[1];
     (void)alarm(LIMIT_S); /* the loop takes SIGTERM for itself */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_run),
-        cmocka_unit_test(test_first_message_is_sent_again),
-        cmocka_unit_test(test_sigterm_leaves),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_other_version),
-        cmocka_unit_test(test_failed),
-        cmocka_unit_test(test_server_sends_garbage),
-        cmocka_unit_test(test_nobody_answers),
-        cmocka_unit_test(test_crashed_rank_has_a_successor),
-        cmocka_unit_test(test_rank_that_sends_garbage_is_ended),
-        cmocka_unit_test(test_expelled_comes_back),
-        cmocka_unit_test(test_config_from_the_server),
-        cmocka_unit_test(test_config_comes_late),
-        cmocka_unit_test(test_config_never_comes),
-        cmocka_unit_test(test_program_is_missing),
+        cmocka_unit_test_teardown(test_whole_run, remove_dir),
+        cmocka_unit_test_teardown(test_first_message_is_sent_again, remove_dir),
+        cmocka_unit_test_teardown(test_sigterm_leaves, remove_dir),
+        cmocka_unit_test_teardown(test_refused, remove_dir),
+        cmocka_unit_test_teardown(test_other_version, remove_dir),
+        cmocka_unit_test_teardown(test_failed, remove_dir),
+        cmocka_unit_test_teardown(test_server_sends_garbage, remove_dir),
+        cmocka_unit_test_teardown(test_nobody_answers, remove_dir),
+        cmocka_unit_test_teardown(test_crashed_rank_has_a_successor, remove_dir),
+        cmocka_unit_test_teardown(test_rank_that_sends_garbage_is_ended, remove_dir),
+        cmocka_unit_test_teardown(test_expelled_comes_back, remove_dir),
+        cmocka_unit_test_teardown(test_config_from_the_server, remove_dir),
+        cmocka_unit_test_teardown(test_config_comes_late, remove_dir),
+        cmocka_unit_test_teardown(test_config_never_comes, remove_dir),
+        cmocka_unit_test_teardown(test_program_is_missing, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* From a config to a node: what is its own, what is the run's, what the demo brings along. */
 #include "base/fs.h"
+#include "tests/tmp.h"
 #include "worker/agent/node.h"
 
 #include <setjmp.h>
@@ -20,8 +21,7 @@ static int set_up(void **state)
     (void)state;
     static char data[20000];
     char path[128];
-    (void)snprintf(dir, sizeof dir, "/tmp/dpt-node-XXXXXX");
-    if (mkdtemp(dir) == NULL)
+    if (!test_make_dir(dir, sizeof dir, "node"))
         return -1;
     memset(data, 'x', sizeof data);
     (void)snprintf(path, sizeof path, "%s/text.txt", dir);

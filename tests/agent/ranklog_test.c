@@ -1,5 +1,6 @@
 /* Files of ranks' output: what goes where, and what a node that may not write does with it. */
 #include "base/fs.h"
+#include "tests/tmp.h"
 #include "worker/agent/ranklog.h"
 
 #include <fcntl.h>
@@ -20,11 +21,22 @@ struct fixture {
     struct dpt_rank_log log;
 };
 
+static char made[64]; /* the running test's folder; "": none */
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    enum dpt_status status = made[0] == '\0' ? DPT_OK : dpt_fs_remove_tree(made, &err);
+    made[0] = '\0';
+    return status == DPT_OK ? 0 : -1;
+}
+
 static void set_up(struct fixture *f)
 {
     struct dpt_err err;
-    (void)snprintf(f->dir, sizeof f->dir, "/tmp/dpt-ranklog-XXXXXX");
-    assert_non_null(mkdtemp(f->dir));
+    assert_true(test_make_dir(made, sizeof made, "ranklog"));
+    memcpy(f->dir, made, sizeof made);
     (void)snprintf(f->path, sizeof f->path, "%s/log/node-a/rank-2.log", f->dir);
     assert_int_equal(pipe2(f->out, O_CLOEXEC | O_NONBLOCK), 0);
     assert_int_equal(pipe2(f->echo, O_CLOEXEC | O_NONBLOCK), 0);
@@ -35,14 +47,12 @@ static void set_up(struct fixture *f)
 
 static void tear_down(struct fixture *f, bool may_write)
 {
-    struct dpt_err err;
     dpt_rank_log_fini(&f->log, may_write);
     for (int i = 0; i < 2; i++) {
         if (f->out[i] >= 0)
             close(f->out[i]);
         close(f->echo[i]);
     }
-    assert_int_equal(dpt_fs_remove_tree(f->dir, &err), DPT_OK);
 }
 
 static void print(const struct fixture *f, const char *text)
@@ -176,12 +186,12 @@ static void test_unwritable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_held_back_then_written),
-        cmocka_unit_test(test_discarded),
-        cmocka_unit_test(test_newest_is_kept),
-        cmocka_unit_test(test_long_line_is_cut),
-        cmocka_unit_test(test_unwritable),
+        cmocka_unit_test_teardown(test_lines, remove_dir),
+        cmocka_unit_test_teardown(test_held_back_then_written, remove_dir),
+        cmocka_unit_test_teardown(test_discarded, remove_dir),
+        cmocka_unit_test_teardown(test_newest_is_kept, remove_dir),
+        cmocka_unit_test_teardown(test_long_line_is_cut, remove_dir),
+        cmocka_unit_test_teardown(test_unwritable, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Files: whole transfers, atomic replacement, trees and listings, with what goes wrong. */
 #include "base/fs.h"
+#include "tests/tmp.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -21,8 +22,7 @@ static struct dpt_err err;
 static int make_root(void **state)
 {
     (void)state;
-    (void)snprintf(root, sizeof root, "/tmp/dpt-fs-test-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
+    return test_make_dir(root, sizeof root, "fs-test") ? 0 : -1;
 }
 
 static int remove_root(void **state)

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/rng.h"
+#include "tests/tmp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,10 +99,8 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
     DPT_TRY(find_programs(ret, err));
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return dpt_fail_errno(err, errno, "become the parent of orphans");
-    char dir[] = "/tmp/dpt-bench-recover-XXXXXX";
-    if (!mkdtemp(dir))
-        return dpt_fail_errno(err, errno, "temporary folder in /tmp");
-    memcpy(ret->dir, dir, sizeof dir);
+    if (!test_make_dir(ret->dir, sizeof ret->dir, "bench-recover"))
+        return dpt_fail(err, DPT_EIO, "no temporary folder");
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(write_text(path, err));
     return write_config(ret, run, err);

@@ -9,6 +9,7 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "tests/bench/alloc_count.h"
+#include "tests/tmp.h"
 #include "tests/worker/train/director.h"
 #include "worker/model/model.h"
 
@@ -205,13 +206,11 @@ static int run(int argc, char **argv)
     struct train_args args;
     struct dpt_err err;
     json_t *report = NULL;
-    char dir[] = "/tmp/dpt-bench-train-XXXXXX";
+    char dir[128];
     if (!parse(argc, argv, &args))
         return 2;
-    if (!mkdtemp(dir)) {
-        perror("dpt-bench train: temporary folder in /tmp");
+    if (!test_make_dir(dir, sizeof dir, "bench-train"))
         return 1;
-    }
     enum dpt_status status = run_in(&args, dir, &report, &err);
     if (status != DPT_OK)
         (void)fprintf(stderr, "dpt-bench train: %s\n", err.text);

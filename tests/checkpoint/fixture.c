@@ -2,6 +2,7 @@
 #include "tests/checkpoint/fixture.h"
 
 #include "base/fs.h"
+#include "tests/tmp.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,8 +150,7 @@ enum dpt_status model_check(const char *dir, int64_t step, int wide, struct dpt_
 int make_root(void **state)
 {
     (void)state;
-    (void)snprintf(root, sizeof root, "/tmp/dpt-checkpoint-test-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
+    return test_make_dir(root, sizeof root, "checkpoint-test") ? 0 : -1;
 }
 
 int make_fast_root(void **state)

@@ -2,6 +2,7 @@
 #include "worker/data/data.h"
 
 #include "base/fs.h"
+#include "tests/tmp.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +33,7 @@ static int setup(void **state)
     config.train.seq_len = SEQ;
     config.train.micro_batch = 2;
     config.train.global_batch = 8;
-    (void)snprintf(root, sizeof root, "/tmp/dpt-data-test-XXXXXX");
-    return mkdtemp(root) ? 0 : -1;
+    return test_make_dir(root, sizeof root, "data-test") ? 0 : -1;
 }
 
 static int teardown(void **state)

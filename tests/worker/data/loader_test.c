@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "tests/tmp.h"
 #include "worker/plan/sampler.h"
 
 #include <pthread.h>
@@ -40,8 +41,7 @@ static int setup(void **state)
     config.train.micro_batch = MICRO;
     config.train.global_batch = MICRO * SLOTS;
     config.data.kind = DPT_DATA_TEXT;
-    (void)snprintf(root, sizeof root, "/tmp/dpt-loader-test-XXXXXX");
-    if (!mkdtemp(root))
+    if (!test_make_dir(root, sizeof root, "loader-test"))
         return -1;
     (void)snprintf(path, sizeof path, "%s/t.txt", root);
     (void)snprintf(config.data.train, sizeof config.data.train, "%s", path);

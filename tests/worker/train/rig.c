@@ -3,6 +3,7 @@
 
 #include "base/fs.h"
 #include "base/rng.h"
+#include "tests/tmp.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +20,7 @@ static char root[64];
 int rig_setup(void **state)
 {
     (void)state;
-    (void)snprintf(root, sizeof root, "/tmp/dpt-test-rank-XXXXXX");
-    assert_non_null(mkdtemp(root));
+    assert_true(test_make_dir(root, sizeof root, "test-rank"));
     char path[128];
     (void)snprintf(path, sizeof path, "%s/text", root);
     FILE *f = fopen(path, "w");

@@ -2,6 +2,7 @@
 #include "worker/train/runlog.h"
 
 #include "base/fs.h"
+#include "tests/tmp.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,8 +23,7 @@ static char dir[64];
 static int setup(void **state)
 {
     (void)state;
-    (void)snprintf(dir, sizeof dir, "/tmp/dpt-test-runlog-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
+    return test_make_dir(dir, sizeof dir, "test-runlog") ? 0 : -1;
 }
 
 static int teardown(void **state)
