@@ -60,6 +60,7 @@ struct rank {
     int32_t suspect;
     bool busy;
     int64_t step_ms_median;
+    int64_t word_ms; /* when its agent last heard it */
 
     uint64_t asked;           /* newest PREPARE whose report is waited for */
     uint64_t plan_generation; /* newest plan it has a place in; 0: none */
@@ -73,11 +74,11 @@ struct node {
     char id[DPT_PROTO_NAME_BYTES];
     uint64_t id_hash;
     uint64_t incarnation;
-    uint64_t conn;                                /* 0: broken */
-    uint64_t counter_seen, counter;               /* last taken from it, last sent to it */
-    uint64_t joined;                              /* order of joining */
-    int64_t heard_ms, heard_before_ms, broken_ms; /* broken_ms < 0: not broken */
-    int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
+    uint64_t conn;                  /* 0: broken */
+    uint64_t counter_seen, counter; /* last taken from it, last sent to it */
+    uint64_t joined;                /* order of joining */
+    int64_t heard_ms, broken_ms;    /* broken_ms < 0: not broken */
+    int64_t ready_since_ms;         /* first rank free to join while others start; < 0: none */
     int64_t benched_until_ms;
     uint64_t generation; /* newest it knows */
     uint32_t crashes, plan_world;
@@ -245,6 +246,9 @@ int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run);
 /* ---- loss.c ---- */
 
 void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why);
+/* When the loss of one last heard at `word_ms` showed: now, or when the generation ended by what
+ * its peers saw. */
+int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms);
 /* A member process is gone or its data plane broke: ends or hardens the generation where needed. */
 void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause);
 void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what);

@@ -213,10 +213,12 @@ static void take_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__Ra
     rank->outcome_bytes = state->outcome.len;
 }
 
-/* Whether a process that had a place in the generation in force is gone. */
+/* Whether a process that had a place in the generation in force is gone, and its last word. */
 static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
-                      const Dpt__RankState *state)
+                      const Dpt__RankState *state, int64_t *ret_word_ms)
 {
+    int64_t word_ms = core->now_ms - state->silent_ms;
+    *ret_word_ms = state->spawn == rank->spawn ? word_ms : rank->word_ms;
     bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
                 (state->spawn > rank->spawn ||
                  (state->spawn == rank->spawn && state->phase == DPT__RANK_PHASE__RANK_DEAD));
@@ -238,6 +240,7 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     rank->busy = state->busy;
     rank->step_ms_median = state->step_ms_median;
     rank->told_rank = state->plan_rank;
+    rank->word_ms = word_ms;
     take_outcome(core, rank, state);
     if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && dpt_rdzv_rank_is_member(run, rank) &&
         rank->generation == run->plan.generation)
@@ -266,10 +269,11 @@ static void take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node
         if (state->spawn < rank->spawn)
             continue;
         uint32_t before = rank->spawn;
-        if (take_rank(core, run, rank, state) && !lost) {
+        int64_t word_ms;
+        if (take_rank(core, run, rank, state, &word_ms) && !lost) {
             lost = true;
             struct cause cause =
-                dpt_rdzv_cause(CAUSE_RANK_LOST, core->now_ms - node->heard_before_ms,
+                dpt_rdzv_cause(CAUSE_RANK_LOST, dpt_rdzv_noticed_ms(core, run, word_ms) - word_ms,
                                "node %s: rank process %zu (spawn %u) died%s%s", node->id, i, before,
                                state->text[0] != '\0' ? ": " : "", state->text);
             dpt_rdzv_member_lost(core, run, &cause);
@@ -299,6 +303,22 @@ static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *nod
         dpt_rdzv_count_crash(core, run, message->first_error);
 }
 
+/* The last sign of life of what broke a data plane: of the suspect, or, when nobody is suspected,
+ * of the member that has been silent longest. */
+static int64_t last_word_ms(const struct dpt_rdzv *core, const struct run *run, int32_t suspect)
+{
+    int64_t oldest_ms = core->now_ms;
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct place *place = &run->plan.places[i];
+        if (place->node == NULL || (suspect >= 0 && (uint32_t)suspect != i) ||
+            place->node->ranks[place->local_rank].spawn != place->spawn)
+            continue;
+        int64_t word_ms = place->node->ranks[place->local_rank].word_ms;
+        oldest_ms = word_ms < oldest_ms ? word_ms : oldest_ms;
+    }
+    return oldest_ms;
+}
+
 /* A data plane that broke in the generation in force ends it, whoever's fault it is. */
 static void take_failures(struct dpt_rdzv *core, struct run *run, struct node *node,
                           const Dpt__AgentState *message)
@@ -309,8 +329,8 @@ static void take_failures(struct dpt_rdzv *core, struct run *run, struct node *n
             !dpt_rdzv_rank_is_member(run, rank))
             continue;
         struct cause cause = dpt_rdzv_cause(
-            CAUSE_COMM_ERROR, core->now_ms - node->heard_before_ms, "node %s: rank %d: %s",
-            node->id, rank->plan_rank,
+            CAUSE_COMM_ERROR, core->now_ms - last_word_ms(core, run, rank->suspect),
+            "node %s: rank %d: %s", node->id, rank->plan_rank,
             i < message->n_ranks && message->ranks[i]->text[0] != '\0' ? message->ranks[i]->text
                                                                        : "data plane error");
         dpt_rdzv_member_lost(core, run, &cause);
@@ -474,7 +494,6 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     node->counter_seen = message->counter;
     node->conn = conn;
     node->broken_ms = -1;
-    node->heard_before_ms = node->heard_ms;
     node->heard_ms = core->now_ms;
     node->answer = true;
     take_state(core, run, node, message);

@@ -97,6 +97,13 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
         dpt_rdzv_count_crash(core, run, cause->text);
 }
 
+int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms)
+{
+    bool ended = run->phase == DPT_RDZV_PREPARING && !run->soft &&
+                 (run->cause.kind == CAUSE_COMM_ERROR || run->cause.kind == CAUSE_STALLED);
+    return ended && run->phase_ms > word_ms ? run->phase_ms : core->now_ms;
+}
+
 void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why)
 {
     bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
@@ -105,14 +112,9 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
         if (dpt_rdzv_rank_is_member(run, &node->ranks[i]) &&
             !dpt_rdzv_has_finished(run, &node->ranks[i]))
             member = true;
-    /* The generation may have ended before, by what its peers saw. */
-    int64_t noticed_ms = run->phase == DPT_RDZV_PREPARING && !run->soft &&
-                                 run->cause.kind == CAUSE_COMM_ERROR &&
-                                 run->phase_ms > node->heard_ms
-                             ? run->phase_ms
-                             : core->now_ms;
-    struct cause cause = dpt_rdzv_cause(CAUSE_NODE_LOST, noticed_ms - node->heard_ms,
-                                        "node %s lost: %s", node->id, why);
+    struct cause cause = dpt_rdzv_cause(
+        CAUSE_NODE_LOST, dpt_rdzv_noticed_ms(core, run, node->heard_ms) - node->heard_ms,
+        "node %s lost: %s", node->id, why);
     bool leaving = node->leaving;
     if (!ended)
         dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation, "%s", cause.text);

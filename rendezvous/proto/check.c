@@ -177,6 +177,8 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
         return out_of_range(err, "checkpoint_step", rank->checkpoint_step);
     if (rank->grant_step < -1)
         return out_of_range(err, "grant_step", rank->grant_step);
+    if (rank->silent_ms < 0)
+        return out_of_range(err, "silent_ms", rank->silent_ms);
     if (rank->step_ms_median < 0)
         return out_of_range(err, "step_ms_median", rank->step_ms_median);
     return DPT_OK;

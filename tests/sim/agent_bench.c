@@ -62,8 +62,10 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     b->said_epoch = said->stamp->epoch;
     b->said_generation = said->stamp->generation;
     (void)snprintf(b->first_error, sizeof b->first_error, "%s", said->first_error);
-    for (size_t i = 0; i < said->n_ranks; i++)
+    for (size_t i = 0; i < said->n_ranks; i++) {
         b->phase[i] = said->ranks[i]->phase;
+        b->silent_ms[i] = said->ranks[i]->silent_ms;
+    }
 }
 
 void bench_signal(struct bench *b)

@@ -28,6 +28,7 @@ struct bench {
     uint64_t generation[RANKS];
     bool said;                   /* to the server, in the last step */
     Dpt__RankPhase phase[RANKS]; /* as told to the server */
+    int64_t silent_ms[RANKS];
     uint32_t crashes;
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;

@@ -229,8 +229,14 @@ static void test_silent_rank(void **state)
     assert_int_equal(b->kills[1], 1);
     assert_int_equal(b->kills[0], 0);
     assert_int_equal(b->phase[1], RANK(DEAD));
+    assert_in_range(b->silent_ms[1], 4501, 4700); /* what it took to notice */
     bench_rank_exits(b, 1, -9);
     assert_int_equal(b->crashes, 1); /* not counted twice */
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    bench_pass(b, 30);
+    bench_rank_exits(b, 0, -9);
+    assert_int_equal(b->phase[0], RANK(DEAD));
+    assert_int_equal(b->silent_ms[0], 30);
 }
 
 static void test_no_quiescence(void **state)

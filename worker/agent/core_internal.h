@@ -29,7 +29,8 @@ struct agent_rank {
     uint8_t *outcome; /* owned */
     float tokens_per_s;
     int64_t step_ms_median;
-    int64_t heard_ms;
+    int64_t word_ms;                 /* when it was last heard */
+    int64_t heard_ms;                /* the same for judging it: own gaps are left out */
     int64_t respawn_at_ms, pause_ms; /* DOWN: when, and how long the last pause was */
     uint64_t asked_generation;       /* newest hard PREPARE told to this process ... */
     int64_t asked_ms;                /* ... and when */

@@ -80,7 +80,7 @@ static void spawn_rank(struct dpt_agent *agent, uint32_t local_rank)
     rank->spawn++;
     reset_state(rank, local_rank);
     rank->life = LIFE_UP;
-    rank->heard_ms = agent->now_ms;
+    rank->heard_ms = rank->word_ms = agent->now_ms;
     rank->tell = true;
     agent->tell_server = true;
     dpt_agent_act(agent, &(struct dpt_agent_action){.kind = DPT_AGENT_ACTION_SPAWN,
@@ -230,7 +230,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         message->state->phase == DPT__RANK_PHASE__RANK_DEAD)
         return;
     struct agent_rank *rank = &agent->ranks[local_rank];
-    rank->heard_ms = agent->now_ms;
+    rank->heard_ms = rank->word_ms = agent->now_ms;
     rank->tokens_per_s = message->tokens_per_s;
     rank->step_ms_median = message->step_ms_median;
     if (is_news(&rank->state, message->state)) {

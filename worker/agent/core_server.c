@@ -240,6 +240,7 @@ static Dpt__RankState *rank_state(struct dpt_agent *agent, uint32_t local_rank)
     rank->state.spawn = rank->spawn;
     rank->state.plan_rank = rank->plan_rank;
     rank->state.step_ms_median = rank->step_ms_median;
+    rank->state.silent_ms = agent->now_ms - rank->word_ms;
     if (rank->life != LIFE_UP)
         rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
     return &rank->state;

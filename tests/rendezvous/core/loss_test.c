@@ -202,6 +202,60 @@ static void test_rank_death(void **state)
     assert_int_equal(fake_place(&b)->rank, 1);
 }
 
+/* What is noticed is counted from the last word of the process, not from that of its agent. */
+static void test_detect_rank_lost(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    stage_pass_speaking(&stage, two, 2, 1000);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.ranks[0].silent_ms = 1800;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_string_equal(a.plan->cause_kind, "rank_lost");
+    assert_int_equal(a.plan->detect_ms, 1800);
+}
+
+/* The peers notice first; that its agent ends it later is not when it was noticed. */
+static void test_detect_comm_error(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    int32_t frozen = (int32_t)fake_place(&b)->rank;
+    b.ranks[0].silent_ms = 1800;
+    fake_say(&b, &stage);
+    a.ranks[0].failed_generation = 1;
+    a.ranks[0].suspect = frozen;
+    stage_tick(&stage, 30);
+    fake_say(&a, &stage);
+    assert_string_equal(stage.view.cause_kind, "comm_error");
+    stage_tick(&stage, 70);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.ranks[0].silent_ms = 1900;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_string_equal(a.plan->cause_kind, "rank_lost");
+    assert_int_equal(a.plan->detect_ms, 1830);
+}
+
+/* Nobody is suspected: it counts from the member that has been silent longest. */
+static void test_detect_unknown(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    b.ranks[0].silent_ms = 900;
+    fake_say(&b, &stage);
+    a.ranks[0].failed_generation = 1;
+    fake_say(&a, &stage);
+    b.ranks[0].silent_ms = 0;
+    fakes_settle(&stage, two, 2);
+    assert_string_equal(a.plan->cause_kind, "comm_error");
+    assert_int_equal(a.plan->detect_ms, 900);
+}
+
 /* A loss while the plan is out begins a new generation at once; while reports come in, the same
  * one goes on with who is left. */
 static void test_loss_while_forming(void **state)
@@ -478,6 +532,9 @@ int main(void)
         T(test_finish_lost_before_all),
         T(test_finished_then_gone),
         T(test_rank_death),
+        T(test_detect_rank_lost),
+        T(test_detect_comm_error),
+        T(test_detect_unknown),
         T(test_loss_while_forming),
         T(test_stall),
         T(test_busy_is_no_stall),
