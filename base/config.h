@@ -113,7 +113,6 @@ struct dpt_config {
         char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
         int64_t every_steps;             /* 0 = only at the end and when a run is stopped */
         int keep;
-        bool resume; /* default true: go on from the newest whole checkpoint in dir */
     } checkpoint;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES];

@@ -257,9 +257,6 @@ const struct dpt_key dpt_config_keys[] = {
     {"checkpoint.keep", DPT_KEY_INT, AT(checkpoint.keep),
      .min = 1, .max = 1000000, RUN, .def = "3",
      .help = "newest checkpoints to keep"},
-    {"checkpoint.resume", DPT_KEY_BOOL, AT(checkpoint.resume),
-     RUN, .def = "true",
-     .help = "go on from the newest whole checkpoint in dir"},
 
     {"log.dir", DPT_KEY_TEXT, AT(log.dir),
      NODE, .def = "runs/demo",

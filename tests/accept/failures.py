@@ -209,14 +209,14 @@ def leaks(line):
         rng = random.Random(line.seed)
         survivor, others = cluster.workers[0], list(cluster.workers[1:])
         pids = survivor.rank_pids()
-        look.check(pids, 3)
+        look.check(pids)
         for i in range(rounds):
             victim = others.pop(0)
             rng.choice((victim.kill_machine, victim.term))()
             cluster.wait_world(2, STEP_TIMEOUT_S)
             others.append(cluster.start_worker(f"r{i}"))
             cluster.wait_world(3, STEP_TIMEOUT_S)
-            look.check(pids, 3)
+            look.check(pids)
         line.show("rank of the survivor", survivor.rank_pids(), f"{pids}", survivor.rank_pids() == pids)
     line.at_least("times its resources were as at the start", look.compared, rounds)
 

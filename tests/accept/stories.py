@@ -68,14 +68,15 @@ class Resources:
     def __init__(self, folder):
         self.folder, self.first, self.compared = folder, {}, 0
 
-    def _buffers(self, pid):
+    def _place(self, pid):
+        """World size and number of gradient buffers, as the rank said when it was formed last."""
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as f:
                 args = dict(a.split("=", 1) for a in f.read().decode().split("\0") if "=" in a)
         except OSError:
             return None
         logs = list(self.folder.glob(f"**/node-{args['node']}/rank-{args['local_rank']}.log"))
-        told = [m for log in logs for m in re.findall(r"of gradients in (\d+) buffers", log.read_text())]
+        told = [m for log in logs for m in re.findall(r"rank \d+ of (\d+) goes on .* of gradients in (\d+) buffers", log.read_text())]
         return told[-1] if told else None
 
     @staticmethod
@@ -90,17 +91,21 @@ class Resources:
                 count[kind] = count.get(kind, 0) + 1
         return count
 
-    def check(self, pids, world):
-        """Call when steps of `world` ranks are being made. The first look is kept; later ones may not be above it for
-        longer than old things take to go."""
+    def check(self, pids):
+        """Call while steps are being made. The first look at a process in a place is kept; later ones may not be above it
+        for longer than old things take to go."""
         for pid in pids:
-            place = (pid, world, self._buffers(pid))
-            if place not in self.first:
-                self.first[place] = self._settled(pid)
+            place = self._place(pid)
+            if place is None:
                 continue
-            bar = self.first[place]
-            wait_until(f"resources of pid {pid} at world {world} are as before, {bar} (now {self._count(pid)})",
-                       lambda p=pid, b=bar: not proc_alive(p) or self._within(p, b),
+            if (pid, place) not in self.first:
+                look = self._settled(pid)
+                if self._place(pid) == place:
+                    self.first[pid, place] = look
+                continue
+            bar = self.first[pid, place]
+            wait_until(f"resources of pid {pid} in place {place} are as before, {bar} (now {self._count(pid)})",
+                       lambda p=pid, b=bar, at=place: not proc_alive(p) or self._place(p) != at or self._within(p, b),
                        SETTLE_TIMEOUT_S)
             self.compared += 1
 
@@ -209,8 +214,7 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, m
                            STEP_TIMEOUT_S, cluster.log_tails)
                 pause(story.random.uniform(0, 0.05))
                 if not story.ended():
-                    newest = cluster.metrics()[-1]["world_size"]
-                    look.check([p for w in story.holders() for p in w.rank_pids()], newest)
+                    look.check([p for w in story.holders() for p in w.rank_pids()])
             if story.ended():
                 raise ClusterError(f"the run was over after {story.told}: too few steps for this story")
             story.one()

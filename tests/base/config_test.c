@@ -73,7 +73,6 @@ static void the_example_loads(void **state)
     assert_string_equal(c.strategy.name, "ddp");
     assert_true(c.strategy.overlap && c.strategy.bucket_mib == 25);
     assert_string_equal(c.checkpoint.dir, "runs/demo/checkpoints");
-    assert_true(c.checkpoint.resume);
     assert_string_equal(c.log.dir, "runs/demo");
 }
 

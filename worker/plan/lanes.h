@@ -1,5 +1,5 @@
 /* Slots, lanes and the fixed tree in which a step's gradient is summed under `accumulate: local`
- * (DESIGN §7).
+ *.
  *
  * A step has G slots, dealt evenly and in order to L lanes. A lane's slots are added one after
  * another; lanes are added in one binary tree that depends on L alone: the node over lanes [a, b)

@@ -1,5 +1,5 @@
-/* Who sends which partial sums of one bucket to whom, and in which order they are added (DESIGN §5,
- * §7): canonical reduce-scatter by direct exchange followed by an all-gather, host by host.
+/* Who sends which partial sums of one bucket to whom, and in which order they are added: canonical
+ * reduce-scatter by direct exchange followed by an all-gather, host by host.
  *
  * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks,
  * nearly equal. A piece's owner ends up with its sum in tree order. A host first brings a piece's

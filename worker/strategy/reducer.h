@@ -1,5 +1,4 @@
-/* Canonical all-reduce of a step's gradient, bucket by bucket, beside the computation (DESIGN §5,
- * §7).
+/* Canonical all-reduce of a step's gradient, bucket by bucket, beside the computation.
  *
  * The main thread brings each rank's subtree sums into the lane buffers and says which buckets are
  * complete; a job on the communication thread moves them: stage 1 inside the host, stage 2 between

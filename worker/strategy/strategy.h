@@ -5,8 +5,7 @@
  *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
  * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy A step may be left
  * at any point when the generation ends; the next begin_step starts clean. A reduced gradient is
- * kept until the next begin_step, since its outcome may arrive only through re-formation (DESIGN
- * §8). */
+ * kept until the next begin_step, since its outcome may arrive only through re-formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 

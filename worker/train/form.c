@@ -1,5 +1,4 @@
-/* Formation, the rank's part: from a plan to a communicator with the state in place (DESIGN §4,
- * §8). */
+/* Formation, the rank's part: from a plan to a communicator with the state in place. */
 #include "base/clock.h"
 #include "base/cursor.h"
 #include "base/log.h"

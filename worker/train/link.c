@@ -355,6 +355,18 @@ bool dpt_link_may_write(const struct dpt_link *link)
     return !atomic_load(&link->gone) && dpt_now_ms() < atomic_load(&link->lease_until_ms);
 }
 
+bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
+{
+    (void)pthread_mutex_lock(&link->mutex);
+    bool may;
+    while (!(may = dpt_link_may_write(link)) && !link->closed && !cancelled(ctx)) {
+        struct timespec next = deadline_after((int)link->options.heartbeat_ms);
+        (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
+    }
+    (void)pthread_mutex_unlock(&link->mutex);
+    return may;
+}
+
 bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step)
 {
     return atomic_load(&link->grant_generation) == generation &&

@@ -78,6 +78,11 @@ bool dpt_link_leaving(const struct dpt_link *link);
  * Asked before every write to a file that outlives the process. Any thread. */
 bool dpt_link_may_write(const struct dpt_link *link);
 
+/* Waits until that write is allowed: an agent that is late gives the lease back with its next word,
+ * and what is to be written waits for it. False: cancelled(ctx), asked within every heartbeat, or
+ * the agent is gone. Any thread but the link's. */
+bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
+
 /* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step);
 

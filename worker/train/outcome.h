@@ -1,5 +1,5 @@
 /* The step's small all-reduce: what a rank contributes, and the outcome that everyone makes of all
- * contributions (DESIGN §7, §8).
+ * contributions.
  *
  * A contribution says: I hold everything needed to apply this step. When all have come together the
  * step is committed, and the outcome is the same bytes on every rank: it is what re-formation hands

@@ -364,6 +364,21 @@ static void report_fatal(struct dpt_rank *r, int exit_code, const char *text)
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
 
+/* A variable left over from a test must not spoil a run in silence. */
+static void read_flip(struct dpt_rank *r)
+{
+    const char *text = getenv("DPT_TEST_FLIP_GRADIENT_BIT");
+    long long step;
+    r->flip_rank = -1;
+    if (!text || sscanf(text, "%d:%lld", &r->flip_rank, &step) != 2)
+        return;
+    r->flip_step = step;
+    dpt_log(
+        DPT_LOG_WARN,
+        "DPT_TEST_FLIP_GRADIENT_BIT=%s is set: a gradient of this run will be damaged on purpose",
+        text);
+}
+
 int dpt_rank_run(const struct dpt_rank_options *options)
 {
     struct dpt_err err = {.status = DPT_OK};
@@ -379,6 +394,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->step = -1;
     r->verified_step = r->damaged_step = -1;
     dpt_history_init(&r->history);
+    read_flip(r);
     (void)pthread_mutex_init(&r->report_mutex, NULL);
     enum dpt_status status = DPT_OK;
     bool at_work = false;

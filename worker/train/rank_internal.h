@@ -79,7 +79,9 @@ struct dpt_rank {
     int64_t steps_lost; /* in all re-formations so far */
     struct dpt_history history;
     struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver */
-    int64_t damaged_step;             /* newest checkpoint passed over; -1: none */
+    int flip_rank;                    /* DPT_TEST_FLIP_GRADIENT_BIT; -1: not set */
+    int64_t flip_step;
+    int64_t damaged_step;  /* newest checkpoint passed over; -1: none */
     int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
     uint64_t generations;  /* that trained */
     struct generation gen;
@@ -132,6 +134,10 @@ DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t st
 DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
+/* Whether checkpoint.dir already holds this step with these very weights, from another generation
+ * or an earlier run. */
+DPT_MUST_USE enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
+                                           struct dpt_err *err);
 void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES]);
 
 /* rank.c: changes the report under its lock and sends it. */

@@ -1,4 +1,4 @@
-/* What a run leaves behind in log.dir (DESIGN §10): metrics.jsonl, events.jsonl, summary.json.
+/* What a run leaves behind in log.dir: metrics.jsonl, events.jsonl, summary.json.
  * Written by the one rank per distinct folder that the plan names; a record is one write(2), so a
  * killed writer leaves no half line that its successor would continue. */
 #ifndef DPT_WORKER_TRAIN_RUNLOG_H

@@ -81,7 +81,7 @@ enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, st
 {
     const char *dir = r->config->checkpoint.dir;
     *ret_step = -1;
-    if (!dir[0] || !r->config->checkpoint.resume)
+    if (!dir[0])
         return DPT_OK;
     int64_t step = -1;
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
@@ -102,11 +102,32 @@ enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, st
     return DPT_OK;
 }
 
+enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
+                              struct dpt_err *err)
+{
+    int64_t newest = -1;
+    *ret = false;
+    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
+    if (newest != r->step)
+        return DPT_OK;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_err damage;
+    if (dpt_checkpoint_open(r->config->checkpoint.dir, newest, &checkpoint, &damage) != DPT_OK) {
+        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is written again: %s", (long long)newest,
+                damage.text);
+        return DPT_OK;
+    }
+    const char *theirs = dpt_checkpoint_get_state(checkpoint)->weights_hash;
+    *ret = theirs && strcmp(theirs, weights_hash) == 0;
+    dpt_checkpoint_close(&checkpoint);
+    return DPT_OK;
+}
+
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
  * config. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
 {
-    if (!r->config->checkpoint.dir[0] || !r->config->checkpoint.resume)
+    if (!r->config->checkpoint.dir[0])
         return DPT_OK;
     int64_t step = -1;
     DPT_TRY(rank_newest_checkpoint(r, &step, err));

@@ -20,7 +20,8 @@ struct dpt_saver {
     bool begun, busy, written, stop;
     enum dpt_status status;
     struct dpt_err err;
-    int64_t committed;
+    uint64_t saved_generation; /* of the last attempt that ended well */
+    int64_t saved_step;
 };
 
 static bool cancelled(void *ctx)
@@ -41,7 +42,7 @@ static void set_written(struct dpt_saver *s)
  * lost its generation's grant. */
 static enum dpt_status fence(struct dpt_saver *s, struct dpt_err *err)
 {
-    if (dpt_link_may_write(s->options.link))
+    if (dpt_link_await_write(s->options.link, cancelled, s))
         return DPT_OK;
     return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
 }
@@ -96,8 +97,10 @@ static void *run(void *arg)
         s->status = status;
         s->err = err;
         s->busy = false;
-        if (status == DPT_OK && s->spec.writer == 0)
-            s->committed = s->spec.state.step;
+        if (status == DPT_OK) {
+            s->saved_generation = s->spec.generation;
+            s->saved_step = s->spec.state.step;
+        }
         (void)pthread_cond_broadcast(&s->cond);
     }
     (void)pthread_mutex_unlock(&s->mutex);
@@ -111,7 +114,7 @@ enum dpt_status dpt_saver_create(const struct dpt_saver_options *options, struct
     if (!s)
         return dpt_fail(err, DPT_ENOMEM, "checkpoint writer: out of memory");
     s->options = *options;
-    s->committed = -1;
+    s->saved_step = -1;
     (void)pthread_mutex_init(&s->mutex, NULL);
     (void)pthread_cond_init(&s->cond, NULL);
     int rc = pthread_create(&s->thread, NULL, run, s);
@@ -189,10 +192,10 @@ void dpt_saver_cancel(struct dpt_saver *s)
     atomic_store(&s->cancel, true);
 }
 
-int64_t dpt_saver_committed(struct dpt_saver *s)
+bool dpt_saver_has_saved(struct dpt_saver *s, uint64_t generation, int64_t step)
 {
     (void)pthread_mutex_lock(&s->mutex);
-    int64_t committed = s->committed;
+    bool saved = s->saved_generation == generation && s->saved_step == step;
     (void)pthread_mutex_unlock(&s->mutex);
-    return committed;
+    return saved;
 }

@@ -43,7 +43,8 @@ DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_
  */
 void dpt_saver_cancel(struct dpt_saver *saver);
 
-/* Step of the newest checkpoint this rank knows to be committed by itself (slot 0); -1: none. */
-int64_t dpt_saver_committed(struct dpt_saver *saver);
+/* True when this rank's attempt at `step` in `generation` has ended well: its part is written, and
+ * on slot 0 the checkpoint is committed. */
+bool dpt_saver_has_saved(struct dpt_saver *saver, uint64_t generation, int64_t step);
 
 #endif

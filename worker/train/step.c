@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For tests of the oracle: DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP flips one bit of the first gradient
- * that the rank announces in that step, which must give another weights hash. */
+/* For tests of the oracle: DPT_TEST_FLIP_GRADIENT_BIT=RANK:STEP (read once, at start, with a
+ * warning) flips one bit of the first gradient that the rank announces in that step, which must
+ * give another weights hash. */
 struct flip {
     const struct dpt_rank *rank;
     struct dpt_slot slot;
@@ -18,11 +19,7 @@ struct flip {
 
 static bool flip_wanted(const struct dpt_rank *r)
 {
-    const char *text = getenv("DPT_TEST_FLIP_GRADIENT_BIT");
-    int rank = -1;
-    long long step = -1;
-    return text && sscanf(text, "%d:%lld", &rank, &step) == 2 && rank == r->gen.rank &&
-           step == r->step;
+    return r->gen.rank == r->flip_rank && r->step == r->flip_step;
 }
 
 static void flip_and_announce(void *ctx, int param)

@@ -16,9 +16,17 @@ static void check_log(enum dpt_status status, const struct dpt_err *err)
         dpt_log(DPT_LOG_ERROR, "a record of the run's log is lost: %s", err->text);
 }
 
-static bool writes_log(const struct dpt_rank *r)
+static bool interrupted(void *ctx)
 {
-    return r->gen.writes_log && r->config->log.dir[0] && dpt_link_may_write(r->link);
+    const struct dpt_rank *r = ctx;
+    return dpt_link_interrupted(r->link, r->gen.number);
+}
+
+/* Whether this rank writes the log; it waits until it may. */
+static bool writes_log(struct dpt_rank *r)
+{
+    return r->gen.writes_log && r->config->log.dir[0] &&
+           dpt_link_await_write(r->link, interrupted, r);
 }
 
 enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
@@ -128,10 +136,10 @@ static void save_before_all_leave(struct dpt_rank *r)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
         return;
-    struct dpt_err err;
-    enum dpt_status status =
-        dpt_saver_wait(r->saver, &err); /* one that is under way, perhaps of this very step */
-    if (status != DPT_OK || dpt_saver_committed(r->saver) != r->step) {
+    struct dpt_err err = {.text = ""};
+    rank_settle_saver(r); /* one may be under way, perhaps of this very step */
+    enum dpt_status status = DPT_OK;
+    if (!dpt_saver_has_saved(r->saver, r->gen.number, r->step)) {
         rank_save_begin(r);
         status = dpt_saver_wait(r->saver, &err);
     }
@@ -161,14 +169,15 @@ static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_has
 }
 
 /* The last checkpoint is part of the run: without it the run has not succeeded. */
-static enum dpt_status save_last(struct dpt_rank *r, struct dpt_err *err)
+static enum dpt_status save_last(struct dpt_rank *r, const char *weights_hash, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
         return DPT_OK;
     rank_settle_saver(r);
-    int64_t newest = -1;
-    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
-    if (newest == r->step)
+    bool whole = dpt_saver_has_saved(r->saver, r->gen.number, r->step);
+    if (!whole)
+        DPT_TRY(rank_is_saved(r, weights_hash, &whole, err));
+    if (whole)
         return DPT_OK;
     rank_save_begin(r);
     return dpt_saver_wait(r->saver, err);
@@ -178,7 +187,7 @@ static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
     rank_compute_weights_hash(r, hash);
-    enum dpt_status status = save_last(r, err);
+    enum dpt_status status = save_last(r, hash, err);
     if (status != DPT_OK)
         return dpt_wrap(err, status, "the last checkpoint");
     if (writes_log(r))
@@ -224,7 +233,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         enum dpt_status status = one_step(r, err);
         if (status != DPT_OK)
             return broken_or_fatal(r, status, ret, err);
-        if (r->outcome.flags & DPT_COMMIT_ALL_LEAVE)
+        if ((r->outcome.flags & DPT_COMMIT_ALL_LEAVE) && r->step < r->config->train.steps)
             save_before_all_leave(r);
         if ((r->outcome.flags & DPT_COMMIT_REFORM) && r->step < r->config->train.steps) {
             *ret = TRAIN_REFORM;

@@ -110,24 +110,12 @@ static void the_seed_changes_everything(void **state)
     assert_string_not_equal(one, other);
 }
 
-/* Told not to resume, a run begins anew in a folder that holds checkpoints, and replaces them. */
-static void a_run_that_does_not_resume(void **state)
-{
-    (void)state;
-    struct dpt_config config = rig_make_config(14, 8, "");
-    char hash[64];
-    rig_undisturbed(&config, "anew", 2, false, hash);
-    config.checkpoint.resume = false;
-    expect_hash(hash, &config, "anew", 1, false);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_plain_loop),          cmocka_unit_test(lanes_of_several_slots),
-        cmocka_unit_test(overlap_changes_nothing),    cmocka_unit_test(buckets_change_nothing),
-        cmocka_unit_test(threads_change_nothing),     cmocka_unit_test(the_seed_changes_everything),
-        cmocka_unit_test(a_run_that_does_not_resume),
+        cmocka_unit_test(as_the_plain_loop),       cmocka_unit_test(lanes_of_several_slots),
+        cmocka_unit_test(overlap_changes_nothing), cmocka_unit_test(buckets_change_nothing),
+        cmocka_unit_test(threads_change_nothing),  cmocka_unit_test(the_seed_changes_everything),
     };
     return cmocka_run_group_tests_name("rank_config", tests, rig_setup, rig_teardown);
 }

@@ -191,7 +191,7 @@ static void a_granted_checkpoint_is_whole(void **state)
     const char *dir = in_root("granted");
     assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* there was none yet */
     dpt_saver_wait_written(s.saver);
-    assert_int_equal(dpt_saver_committed(s.saver), -1);
+    assert_false(dpt_saver_has_saved(s.saver, GENERATION, STEP));
     save_part(&s, dir, 0, 1);
     dpt_saver_wait_written(s.saver);
     for (int i = 0; i < s.model.tensors[0].dim[0]; i++)
@@ -202,7 +202,7 @@ static void a_granted_checkpoint_is_whole(void **state)
     assert_int_equal(newest(dir), -1);
     atomic_store(&s.agent.grant, STEP);
     assert_int_equal(end_of_save(&s, &err), DPT_OK);
-    assert_int_equal(dpt_saver_committed(s.saver), STEP);
+    assert_true(dpt_saver_has_saved(s.saver, GENERATION, STEP));
     assert_int_equal(atomic_load(&s.withdrawn), 1);
     if (model_check(dir, STEP, 1, &err) != DPT_OK)
         fail_msg("%s", err.text);
@@ -245,7 +245,7 @@ static void a_grant_that_does_not_come(void **state)
         } else {
             assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
             assert_int_equal(dpt_saver_wait(s.saver, &err), DPT_OK); /* told once */
-            assert_int_equal(dpt_saver_committed(s.saver), -1);
+            assert_false(dpt_saver_has_saved(s.saver, GENERATION, STEP));
         }
         assert_int_equal(atomic_load(&s.withdrawn), 1);
         assert_int_equal(entries(dir), 0);
@@ -292,7 +292,7 @@ static void two_writers(void **state)
     save_part(&first, dir, 0, 2);
     save_part(&second, dir, 1, 2);
     assert_int_equal(end_of_save(&second, &err), DPT_OK);
-    assert_int_equal(dpt_saver_committed(second.saver), -1);
+    assert_true(dpt_saver_has_saved(second.saver, GENERATION, STEP));
     assert_int_equal(atomic_load(&second.asked), 0);
     assert_int_equal(end_of_save(&first, &err), DPT_OK);
     if (model_check(dir, STEP, 1, &err) != DPT_OK)
