@@ -168,9 +168,11 @@ struct run {
     uint64_t run_generation; /* newest generation sent off */
     int64_t grant_step;      /* in plan.generation; -1: none */
 
-    int64_t step;           /* newest applied since the last plan was made; -1: none */
-    int64_t step_best;      /* newest ever */
-    int64_t step_ms;        /* when `step` last grew */
+    int64_t step;       /* newest applied since the last plan was made; -1: none */
+    int64_t steps_done; /* highest applied since a generation was last sent off; what a plan goes
+                           back behind it is lost */
+    int64_t step_best;  /* newest ever */
+    int64_t step_ms;    /* when `step` last grew */
     int64_t step_ms_median; /* as a rank told last; all step together. 0: none has stepped yet */
     int64_t final_step;     /* of a rank that has finished; -1: none yet */
     bool stepped;           /* since GO */

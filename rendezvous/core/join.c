@@ -223,6 +223,8 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
                 (state->spawn > rank->spawn ||
                  (state->spawn == rank->spawn && state->phase == DPT__RANK_PHASE__RANK_DEAD));
     bool lost = died && dpt_rdzv_rank_is_member(run, rank) && !dpt_rdzv_has_finished(run, rank);
+    if (lost && state->spawn == rank->spawn && state->step_applied > run->steps_done)
+        run->steps_done = state->step_applied; /* its last word */
     if (state->spawn != rank->spawn) {
         free(rank->outcome);
         *rank = (struct rank){.spawn = state->spawn};
@@ -372,6 +374,9 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
     /* Generations that an earlier server used are used up. */
     if (node->generation > run->generation_high)
         run->generation_high = node->generation;
+    /* A server that has sent nobody off yet: only they know what was done before. */
+    if (run->run_generation == 0 && message->step_high > run->steps_done)
+        run->steps_done = message->step_high;
     take_ranks(core, run, node, message);
     take_failures(core, run, node, message);
     take_errors(core, run, node, message);

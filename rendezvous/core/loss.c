@@ -40,6 +40,8 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
         refill(run, run->step_best < 0 ? 0 : rank->step_applied - run->step_best);
         run->step_best = rank->step_applied;
     }
+    if (rank->step_applied > run->steps_done)
+        run->steps_done = rank->step_applied;
     if (rank->step_applied <= run->step)
         return;
     if (run->plan.in_force && dpt_rdzv_rank_is_member(run, rank) && run->step >= 0) {

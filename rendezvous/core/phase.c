@@ -350,6 +350,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
         place->node->ranks[place->local_rank].run_generation = run->generation;
     }
     run->run_generation = run->generation;
+    run->steps_done = run->plan.resume_step; /* only now: one that never ran has told no loss */
     run->stepped = false;
     run->step_ms = core->now_ms;
     enter(core, run, DPT_RDZV_RUNNING);

@@ -415,7 +415,7 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
     plan->generation = run->generation;
     plan->in_force = true;
     plan->load_checkpoint = draft->load_checkpoint;
-    plan->steps_done_before = run->step > 0 ? run->step : 0;
+    plan->steps_done_before = run->steps_done;
     plan->resume_step = draft->resume_step > 0 ? draft->resume_step : 0;
     assign_ranks(draft, plan);
     assign_positions(plan);

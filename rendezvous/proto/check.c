@@ -192,6 +192,8 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     DPT_TRY(check_form(&message->base, err));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
+    if (message->step_high < 0)
+        return out_of_range(err, "step_high", message->step_high);
     if (message->n_ranks > DPT_PROTO_RANKS_MAX)
         return out_of_range(err, "ranks", (int64_t)message->n_ranks);
     for (size_t i = 0; i < message->n_ranks; i++) {

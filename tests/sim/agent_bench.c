@@ -58,6 +58,7 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     b->crashes = said->crashes;
     b->leaving = said->leaving;
     b->fatal = said->fatal;
+    b->step_high = said->step_high;
     b->has_spec = said->spec != NULL;
     b->said_epoch = said->stamp->epoch;
     b->said_generation = said->stamp->generation;
@@ -196,12 +197,12 @@ void bench_join(struct bench *b)
 }
 
 /* Plan of generation 1 with the first processes of both ranks as its world. */
-void bench_plan(struct bench *b)
+void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn)
 {
     uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {1};
     Dpt__Plan plan = DPT__PLAN__INIT;
     Dpt__PlanRank ranks[RANKS], *list[RANKS];
-    plan.generation = 1;
+    plan.generation = generation;
     plan.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     plan.world_size = RANKS;
     plan.n_nodes = plan.n_hosts = 1;
@@ -212,15 +213,20 @@ void bench_plan(struct bench *b)
         dpt__plan_rank__init(&ranks[i]);
         ranks[i].rank = i;
         ranks[i].local_rank = (int32_t)i;
-        ranks[i].spawn = 1;
+        ranks[i].spawn = spawn;
         list[i] = &ranks[i];
     }
     b->server.plan = &plan;
-    bench_server(b, SERVER(PLAN), 1);
+    bench_server(b, SERVER(PLAN), generation);
     b->server.plan = NULL;
 }
 
 /* Generation 1 with both ranks of this node as its world. */
+void bench_plan(struct bench *b)
+{
+    bench_plan_of(b, 1, 1);
+}
+
 void bench_run(struct bench *b)
 {
     bench_join(b);

@@ -28,7 +28,7 @@ struct bench {
     uint64_t generation[RANKS];
     bool said;                   /* to the server, in the last step */
     Dpt__RankPhase phase[RANKS]; /* as told to the server */
-    int64_t silent_ms[RANKS];
+    int64_t silent_ms[RANKS], step_high;
     uint32_t crashes;
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;
@@ -54,6 +54,7 @@ void bench_rank_exits(struct bench *b, uint32_t local, int code);
 /* Joined, both ranks in STANDBY. */
 void bench_join(struct bench *b);
 /* Plan of generation 1 with the first processes of both ranks as its world. */
+void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn);
 void bench_plan(struct bench *b);
 /* Joined and in generation 1, step 3. */
 void bench_run(struct bench *b);

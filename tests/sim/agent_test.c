@@ -239,6 +239,30 @@ static void test_silent_rank(void **state)
     assert_int_equal(b->silent_ms[0], 30);
 }
 
+/* How far the node was outlives its processes, until the next generation is sent off. */
+static void test_step_high(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.step_applied = 7;
+    bench_ranks(b, RANK(RUNNING), 1);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    b->rank.step_applied = -1;
+    bench_pass(b, 1000);
+    bench_ranks(b, RANK(STANDBY), 0);
+    assert_int_equal(b->step_high, 7);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_plan_of(b, 2, 2);
+    assert_int_equal(b->step_high, 7);
+    b->rank.step_applied = 0;
+    bench_ranks(b, RANK(READY), 2);
+    bench_server(b, SERVER(RUNNING), 2);
+    bench_pass(b, 200);
+    assert_int_equal(b->step_high, 0);
+}
+
 static void test_no_quiescence(void **state)
 {
     struct bench *b = *state;
@@ -298,6 +322,7 @@ int main(void)
         T(test_plan_names_a_process),
         T(test_crashes_back_off),
         T(test_silent_rank),
+        T(test_step_high),
         T(test_no_quiescence),
         T(test_fatal),
     };

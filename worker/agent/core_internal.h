@@ -95,6 +95,7 @@ struct dpt_agent {
     bool has_end_spec;
     uint32_t expulsions;
     uint32_t crashes;
+    int64_t step_high; /* applied here since the last GO; 0: none */
     bool fatal;
     int fatal_code;
     int64_t fatal_by_ms;

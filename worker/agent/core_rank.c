@@ -238,6 +238,8 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         rank->tell = true;
     }
     copy_state(agent, rank, message->state);
+    if (rank->state.step_applied > agent->step_high)
+        agent->step_high = rank->state.step_applied;
     if (agent->first_error[0] != '\0' && !agent->fatal &&
         rank->state.step_applied >= agent->error_step + FORGIVEN_STEPS) {
         agent->first_error[0] = '\0';

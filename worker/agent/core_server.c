@@ -84,6 +84,7 @@ static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
     if (message->stamp->generation != agent->generation || agent->order != ORDER_PLAN)
         return;
     agent->order = ORDER_GO;
+    agent->step_high = agent->plan->resume_step; /* what it lost is told in its plan */
     agent->expulsions = 0;
     dpt_agent_tell_ranks(agent);
 }
@@ -96,6 +97,7 @@ static void take_spare(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     agent->generation = generation;
     agent->order = ORDER_NONE;
+    agent->step_high = 0;
     agent->grant_step = -1;
     dpt_agent_drop_plan(agent);
     dpt_agent_tell_ranks(agent);
@@ -275,6 +277,7 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
     state->leaving = agent->leaving;
     state->crashes = agent->crashes;
     state->fatal = agent->fatal;
+    state->step_high = agent->step_high;
     if (agent->first_error[0] != '\0') {
         state->first_error = agent->first_error;
         state->first_error_ms_ago = agent->now_ms - agent->error_ms;

@@ -79,6 +79,7 @@ static void rejoin(struct dpt_agent *agent)
     agent->order = ORDER_NONE;
     agent->generation = 0;
     agent->grant_step = -1;
+    agent->step_high = 0;
     agent->crashes = 0;
     dpt_agent_drop_plan(agent);
     agent->stage = STAGE_JOINING;

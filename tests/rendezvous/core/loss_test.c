@@ -300,6 +300,68 @@ static void test_stall(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
 }
 
+static void crash(struct fake *fake)
+{
+    fake->ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(fake, &stage);
+}
+
+static void come_back(struct fake *fake, int64_t checkpoint_step)
+{
+    Dpt__RankState *rank = &fake->ranks[0];
+    rank->spawn++;
+    rank->phase = DPT__RANK_PHASE__RANK_STANDBY;
+    rank->generation = 0;
+    rank->step_applied = rank->outcome_step = -1;
+    rank->checkpoint_step = checkpoint_step;
+    fake_say(fake, &stage);
+}
+
+static void quiesce_until_planned(void)
+{
+    for (int i = 0; i < 2 && stage.view.phase != DPT_RDZV_PLANNED; i++) {
+        for (int k = 0; k < 2; k++)
+            if (two[k]->phase == DPT__SERVER_PHASE__SERVER_PREPARE)
+                fake_phase(two[k], DPT__RANK_PHASE__RANK_QUIESCED, two[k]->generation);
+        fake_say(&a, &stage);
+        fake_say(&b, &stage);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+}
+
+/* Steps that a generation lost are told in the plan of the one that runs in its place, also when
+ * others were formed between that never ran; then they are not told again. */
+static void test_lost_steps_are_carried(void **state)
+{
+    (void)state;
+    start();
+    step_to(8);
+    b.ranks[0].step_applied = 10; /* its agent's last word of it */
+    crash(&b);
+    crash(&a);
+    come_back(&a, 4);
+    come_back(&b, 4);
+    quiesce_until_planned();
+    assert_int_equal(a.plan->resume_step, 4);
+    assert_int_equal(a.plan->steps_done_before, 10);
+    uint64_t formed = a.plan->generation;
+    crash(&a);
+    come_back(&a, 4);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_true(a.plan->generation > formed);
+    assert_int_equal(a.plan->resume_step, 4);
+    assert_int_equal(a.plan->steps_done_before, 10);
+    step_to(6);
+    crash(&a);
+    crash(&b);
+    come_back(&a, 4);
+    come_back(&b, 4);
+    quiesce_until_planned();
+    assert_int_equal(a.plan->resume_step, 4);
+    assert_int_equal(a.plan->steps_done_before, 6);
+}
+
 static void test_busy_is_no_stall(void **state)
 {
     (void)state;
@@ -491,6 +553,36 @@ static void test_adoption_incomplete(void **state)
     assert_int_equal(a.plan->resume_step, 5);
 }
 
+/* All processes died while the server was down; their agents know how far they were. */
+static void test_lost_steps_over_a_restart(void **state)
+{
+    (void)state;
+    start();
+    step_to(9);
+    restart_server();
+    a.state.step_high = 9;
+    b.state.step_high = 8;
+    a.generation = b.generation = 1;
+    come_back(&a, 5);
+    a.generation = b.generation = 1;
+    come_back(&b, 5);
+    for (int i = 0; i < 50; i++) {
+        stage_pass_speaking(&stage, two, 2, 100);
+        a.generation = a.generation == 0 ? 1 : a.generation;
+        b.generation = b.generation == 0 ? 1 : b.generation;
+    }
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(a.plan->generation, 2);
+    assert_int_equal(a.plan->resume_step, 5);
+    assert_int_equal(a.plan->steps_done_before, 9);
+    crash(&b); /* its agent says 9 until it has heard GO, which is told already */
+    b.state.step_high = 9;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(a.plan->steps_done_before, 5);
+}
+
 /* Two nodes that cannot reach one another do not keep all the others from training for ever. */
 static void test_pair(void **state)
 {
@@ -537,6 +629,8 @@ int main(void)
         T(test_detect_unknown),
         T(test_loss_while_forming),
         T(test_stall),
+        T(test_lost_steps_are_carried),
+        T(test_lost_steps_over_a_restart),
         T(test_busy_is_no_stall),
         T(test_below_min),
         T(test_budget),

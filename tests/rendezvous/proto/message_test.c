@@ -301,6 +301,7 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
     SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = -2);
     SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = -2);
+    SPOIL(AGENT, "step_high", f.agent.step_high = -1);
     SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = -1);
     SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = -1);
     SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
