@@ -44,6 +44,8 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     assert_int_equal(dpt_agent_step(b->agent, &event, &b->out, &err), DPT_OK);
     assert_true(b->out.deadline_ms > b->now_ms);
     take_actions(b);
+    for (size_t i = 0; i < b->out.n_logs; i++)
+        b->unsaved += strncmp(b->out.logs[i].text, "NOT SAVED: the last 3 steps", 27) == 0;
     for (size_t i = 0; i < b->out.n_to_ranks; i++) {
         const struct dpt_agent_send *send = &b->out.to_ranks[i];
         b->command[send->local_rank] = send->message->command;

@@ -32,6 +32,7 @@ struct bench {
     uint32_t crashes;
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;
+    unsigned unsaved; /* warnings that steps go unsaved */
     char first_error[DPT_PROTO_TEXT_BYTES];
 };
 

@@ -55,6 +55,44 @@ static void test_leave_and_released(void **state)
     assert_true(b->ended);
 }
 
+/* Who goes while too few are here takes its steps along, and says so. */
+static void test_leave_unsaved(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_server(b, SERVER(WAITING), 2);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+}
+
+static void test_released_unsaved(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    b->server.last_holder = true;
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->unsaved, 1);
+}
+
+static void test_released_saved(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    b->rank.checkpoint_step = 3;
+    bench_ranks(b, RANK(QUIESCED), 2);
+    b->server.last_holder = true;
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->unsaved, 0);
+}
+
 static void leave_without_drain(struct bench *b, int64_t limit_ms)
 {
     int64_t from_ms = b->now_ms;
@@ -211,6 +249,9 @@ int main(void)
         T(test_leave_while_waiting),
         T(test_leave_before_anything),
         T(test_leave_and_released),
+        T(test_leave_unsaved),
+        T(test_released_unsaved),
+        T(test_released_saved),
         T(test_leave_does_not_drain),
         T(test_second_signal),
         T(test_done),

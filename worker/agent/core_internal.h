@@ -88,6 +88,7 @@ struct dpt_agent {
     /* the life */
     enum stage stage;
     bool leaving, kill_sent, goodbye;
+    bool last_holder; /* released, and no other node has the state of this one */
     int64_t drain_by_ms, kill_at_ms, give_up_ms;
     int end_code;
     char end_text[DPT_PROTO_TEXT_BYTES * 2];

@@ -119,6 +119,8 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
     case DPT__SERVER_PHASE__SERVER_RELEASED:
+        agent->last_holder =
+            message->phase == DPT__SERVER_PHASE__SERVER_RELEASED && message->last_holder;
         dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
         return true;
     case DPT__SERVER_PHASE__SERVER_FAILED:

@@ -6,6 +6,26 @@
 
 /* ---- ending ---- */
 
+/* Where no generation is in force nobody saves or takes over what the ranks here hold. */
+static void say_unsaved(struct dpt_agent *agent)
+{
+    bool waiting =
+        agent->stage == STAGE_JOINED && (agent->phase == DPT__SERVER_PHASE__SERVER_WAITING ||
+                                         agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING);
+    int64_t step = dpt_agent_step_of(agent), saved = 0;
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (agent->ranks[i].state.checkpoint_step > saved)
+            saved = agent->ranks[i].state.checkpoint_step;
+    if (step <= saved || !(waiting || agent->last_holder))
+        return;
+    dpt_agent_log(
+        agent, DPT_LOG_WARN,
+        "NOT SAVED: the last %lld steps (after step %lld, up to %lld) are in memory only "
+        "and go with this node%s; the run will compute them again",
+        (long long)(step - saved), (long long)saved, (long long)step,
+        agent->n_nodes > 1 && !agent->last_holder ? " unless another waiting node has them" : "");
+}
+
 void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__RunSpec *spec,
                    const char *fmt, ...)
 {
@@ -15,6 +35,7 @@ void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__
     va_start(ap, fmt);
     (void)vsnprintf(agent->end_text, sizeof agent->end_text, fmt, ap);
     va_end(ap);
+    say_unsaved(agent);
     agent->end_code = code;
     if (spec != NULL && dpt_agent_copy_spec(agent, spec, &agent->end_spec))
         agent->has_end_spec = true;

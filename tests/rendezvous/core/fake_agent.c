@@ -59,6 +59,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->generation = message->stamp->generation;
         fake->counter_seen = message->counter_seen;
         fake->grant_step = message->grant_step;
+        fake->last_holder = message->last_holder;
         if (message->counter_seen > 0)
             fake->epoch = message->stamp->epoch;
         (void)snprintf(fake->text, sizeof fake->text, "%s", message->text);

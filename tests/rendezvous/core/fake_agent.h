@@ -20,7 +20,7 @@ struct fake {
     /* told last; plan is kept when a message brought one */
     bool told;
     Dpt__ServerPhase phase;
-    bool soft, has_spec;
+    bool soft, has_spec, last_holder;
     uint64_t generation, counter_seen;
     int64_t grant_step;
     char text[DPT_PROTO_TEXT_BYTES];

@@ -278,6 +278,27 @@ static void test_leaving(void **state)
     assert_string_equal(b.plan->cause_kind, "left");
 }
 
+/* Nodes leave one after another: who goes last hears that the state goes with it. */
+static void test_leaving_one_by_one(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    a.spec.min_nodes = b.spec.min_nodes = 2;
+    start(all, 2);
+    holds(&a, 9, -1);
+    holds(&b, 9, -1);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    report(all, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_false(a.last_holder);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_WAITING);
+    b.state.leaving = true;
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_true(b.last_holder);
+}
+
 static void test_leaving_holder(void **state)
 {
     (void)state;
@@ -313,6 +334,7 @@ int main(void)
         T(test_spares),
         T(test_max_nodes),
         T(test_leaving),
+        T(test_leaving_one_by_one),
         T(test_leaving_holder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
