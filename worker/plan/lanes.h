@@ -1,5 +1,4 @@
-/* Slots, lanes and the fixed tree in which a step's gradient is summed under `accumulate: local`
- *.
+/* Slots, lanes and the fixed tree in which a step's gradient is summed under `accumulate: local`.
  *
  * A step has G slots, dealt evenly and in order to L lanes. A lane's slots are added one after
  * another; lanes are added in one binary tree that depends on L alone: the node over lanes [a, b)
