@@ -149,8 +149,8 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
         position++;
     int need = dpt_reducer_buffers(world, position);
     DPT_ASSERT(need <= BUFFERS_MAX);
-    while (d->n_buffers > need)
-        dpt_comm_mem_destroy(&d->buffer[--d->n_buffers]);
+    /* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller,
+     * should not wait for the kernel to clear memory that this rank has had before. */
     while (d->n_buffers < need) {
         DPT_TRY(dpt_comm_mem_create(d->env.listener, (size_t)d->flat_numel * sizeof(float),
                                     &d->buffer[d->n_buffers], err));
