@@ -157,7 +157,7 @@ static bool holds(const struct draft *draft, const struct rank *rank)
             keeps_gradients(draft->run, rank));
 }
 
-/* DESIGN §8: the highest step that anybody has applied or has the outcome of; the reports of those
+/* The highest step that anybody has applied or has the outcome of; the reports of those
  * who leave count. Memory wins against a checkpoint that is not newer. */
 static void choose_state(const struct run *run, struct draft *draft)
 {

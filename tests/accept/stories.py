@@ -76,7 +76,8 @@ class Resources:
         except OSError:
             return None
         logs = list(self.folder.glob(f"**/node-{args['node']}/rank-{args['local_rank']}.log"))
-        told = [m for log in logs for m in re.findall(r"rank \d+ of (\d+) goes on .* of gradients in (\d+) buffers", log.read_text())]
+        said = r"rank \d+ of (\d+) goes on .* of gradients in (\d+) buffers"
+        told = [m for log in logs for m in re.findall(said, log.read_text())]
         return told[-1] if told else None
 
     @staticmethod
@@ -92,8 +93,8 @@ class Resources:
         return count
 
     def check(self, pids):
-        """Call while steps are being made. The first look at a process in a place is kept; later ones may not be above it
-        for longer than old things take to go."""
+        """Call while steps are being made. The first look at a process in a place is kept; later ones may not be above
+        it for longer than old things take to go."""
         for pid in pids:
             place = self._place(pid)
             if place is None:

@@ -1,0 +1,183 @@
+/* A loss in the run's last moments, and how long before it was noticed the lost one had spoken. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <string.h>
+
+static struct stage stage;
+static struct fake a, b, c;
+static struct fake *const two[] = {&a, &b};
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+static void start(void)
+{
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    stage_pass_speaking(&stage, two, 2, 1100);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+static void step_to(int64_t step)
+{
+    a.ranks[0].step_applied = b.ranks[0].step_applied = step;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+}
+
+/* Writer 0 dies while it saves the last checkpoint. The others have said that their part is
+ * written, which does not say that the whole is committed: they go through the end again. */
+static void finish_with_loss(bool node_dies, bool others_finish_late)
+{
+    start();
+    step_to(3);
+    struct fake *writer = fake_place(&a)->rank == 0 ? &a : &b, *other = writer == &a ? &b : &a;
+    if (!others_finish_late) {
+        fake_phase(other, DPT__RANK_PHASE__RANK_FINISHED, 1);
+        fake_say(other, &stage);
+        assert_int_equal(stage.view.phase, DPT_RDZV_DRAINING);
+    }
+    if (node_dies) {
+        stage_pass_speaking(&stage, &other, 1, 4600);
+        assert_int_equal(stage.view.nodes, 1);
+    } else {
+        writer->ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+        writer->state.crashes = 1;
+        writer->state.first_error = "killed";
+        fake_say(writer, &stage);
+    }
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.generation, 2);
+    assert_int_equal(other->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    fakes_settle(&stage, &other, 1); /* answers from FINISHED, too */
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(other->plan->resume_step, 3);
+    fake_phase(other, DPT__RANK_PHASE__RANK_FINISHED, 1); /* an old word says nothing */
+    fake_say(other, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    fake_phase(other, DPT__RANK_PHASE__RANK_FINISHED, 2);
+    fake_say(other, &stage);
+    assert_int_equal(other->phase, DPT__SERVER_PHASE__SERVER_DONE);
+}
+
+static void test_finish_rank_lost(void **state)
+{
+    (void)state;
+    finish_with_loss(false, false);
+}
+
+static void test_finish_node_lost(void **state)
+{
+    (void)state;
+    finish_with_loss(true, false);
+}
+
+static void test_finish_lost_before_all(void **state)
+{
+    (void)state;
+    finish_with_loss(false, true);
+}
+
+/* Who has said FINISHED may go: its word counts on. */
+static void test_finished_then_gone(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, 1);
+    fake_say(&a, &stage);
+    struct fake *const alone[] = {&b};
+    stage_pass_speaking(&stage, alone, 1, 4600);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_DRAINING);
+    fake_phase(&b, DPT__RANK_PHASE__RANK_FINISHED, 1);
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_DONE);
+}
+
+/* What is noticed is counted from the last word of the process, not from that of its agent. */
+static void test_detect_rank_lost(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    stage_pass_speaking(&stage, two, 2, 1000);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.ranks[0].silent_ms = 1800;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_string_equal(a.plan->cause_kind, "rank_lost");
+    assert_int_equal(a.plan->detect_ms, 1800);
+}
+
+/* The peers notice first; that its agent ends it later is not when it was noticed. */
+static void test_detect_comm_error(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    int32_t frozen = (int32_t)fake_place(&b)->rank;
+    b.ranks[0].silent_ms = 1800;
+    fake_say(&b, &stage);
+    a.ranks[0].failed_generation = 1;
+    a.ranks[0].suspect = frozen;
+    stage_tick(&stage, 30);
+    fake_say(&a, &stage);
+    assert_string_equal(stage.view.cause_kind, "comm_error");
+    stage_tick(&stage, 70);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.ranks[0].silent_ms = 1900;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_string_equal(a.plan->cause_kind, "rank_lost");
+    assert_int_equal(a.plan->detect_ms, 1830);
+}
+
+/* Nobody is suspected: it counts from the member that has been silent longest. */
+static void test_detect_unknown(void **state)
+{
+    (void)state;
+    start();
+    step_to(3);
+    b.ranks[0].silent_ms = 900;
+    fake_say(&b, &stage);
+    a.ranks[0].failed_generation = 1;
+    fake_say(&a, &stage);
+    b.ranks[0].silent_ms = 0;
+    fakes_settle(&stage, two, 2);
+    assert_string_equal(a.plan->cause_kind, "comm_error");
+    assert_int_equal(a.plan->detect_ms, 900);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_finish_rank_lost),   T(test_finish_node_lost), T(test_finish_lost_before_all),
+        T(test_finished_then_gone), T(test_detect_rank_lost), T(test_detect_comm_error),
+        T(test_detect_unknown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
