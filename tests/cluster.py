@@ -111,10 +111,6 @@ def proc_fds(pid):
     return fds
 
 
-def proc_memfds(pid):
-    return sum(target.startswith("/memfd:") for target in proc_fds(pid).values())
-
-
 def proc_children(pid):
     children = []
     try:
