@@ -5,8 +5,12 @@
 
 #include <string.h>
 
+/* What a collective makes of a failure that comes while it waits. */
+enum on_failure { FAIL, SETTLE };
+
 /* Posts the communicator's own list of n transfers and waits for its end. */
-static enum dpt_status run(struct dpt_comm *comm, int n, struct dpt_err *err)
+static enum dpt_status run(struct dpt_comm *comm, int n, enum on_failure on_failure,
+                           struct dpt_err *err)
 {
     struct dpt_comm_op *op;
     DPT_TRY(dpt_comm_exchange(comm, comm->xfers, n, &op, err));
@@ -14,6 +18,8 @@ static enum dpt_status run(struct dpt_comm *comm, int n, struct dpt_err *err)
     do
         status = dpt_comm_poll(comm, op, -1, err); /* dpt_comm_wake ends a wait, not the work */
     while (status == DPT_INPROGRESS);
+    if (status != DPT_OK && on_failure == SETTLE && dpt_comm_settle(comm, op))
+        status = DPT_OK;
     dpt_comm_op_free(comm, &op);
     return status;
 }
@@ -40,7 +46,7 @@ enum dpt_status dpt_comm_all_gather_v(struct dpt_comm *comm, struct dpt_comm_mem
                                                       .offset = offsets[from],
                                                       .bytes = bytes[from]};
     }
-    return run(comm, n, err);
+    return run(comm, n, FAIL, err);
 }
 
 enum dpt_status dpt_comm_broadcast(struct dpt_comm *comm, struct dpt_comm_mem *mem, size_t offset,
@@ -58,7 +64,7 @@ enum dpt_status dpt_comm_broadcast(struct dpt_comm *comm, struct dpt_comm_mem *m
                                                       .offset = offset,
                                                       .bytes = bytes};
     }
-    return run(comm, n, err);
+    return run(comm, n, FAIL, err);
 }
 
 enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine, size_t bytes,
@@ -84,5 +90,5 @@ enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *min
             .dir = DPT_COMM_RECV, .peer = from, .bytes = bytes, .buf = all + (size_t)from * bytes};
     }
     memmove(all + (size_t)comm->rank * bytes, mine, bytes);
-    return run(comm, n, err);
+    return run(comm, n, SETTLE, err);
 }

@@ -117,7 +117,7 @@ enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
                               struct dpt_err *err)
 {
     for (size_t at = 0; at < bytes; at += COMM_COPY_CHUNK_BYTES) {
-        if (atomic_load_explicit(&link->comm->abort_asked, memory_order_relaxed))
+        if (dpt_comm_aborting(link->comm))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         const size_t n = bytes - at < COMM_COPY_CHUNK_BYTES ? bytes - at : COMM_COPY_CHUNK_BYTES;
         memcpy((uint8_t *)to + at, (const uint8_t *)from + at, n);
@@ -130,6 +130,7 @@ enum dpt_status dpt_link_copy(struct dpt_link *link, void *to, const void *from,
 enum dpt_status dpt_link_lost(struct dpt_link *link, int suspect, struct dpt_err *err,
                               const char *how)
 {
+    link->lost = true;
     if (suspect >= 0 && suspect < link->comm->world_size && suspect != link->comm->rank) {
         link->comm->suspect = suspect;
         return dpt_fail(err, DPT_EPEER, "rank %d gave up because of rank %d", link->rank, suspect);
@@ -151,6 +152,7 @@ int dpt_link_suspect(uint32_t code)
 enum dpt_status dpt_link_broken(struct dpt_link *link, enum dpt_status status, struct dpt_err *err,
                                 const char *how)
 {
+    link->lost = true;
     link->comm->suspect = link->rank;
     return dpt_fail(err, status, "transfer with rank %d: %s", link->rank, how);
 }
@@ -245,7 +247,7 @@ void dpt_comm_add_link(struct dpt_comm *comm, struct dpt_link *link)
 
 enum dpt_status dpt_link_watch(struct dpt_link *link, struct dpt_err *err)
 {
-    const bool ended = link->gone || link->doubtful;
+    const bool ended = link->gone || link->doubtful || link->lost;
     if (link->fd < 0 || (ended && !link->watched))
         return DPT_OK;
     struct epoll_event event = {.events = link->ops->interest(link), .data.ptr = link};

@@ -168,7 +168,10 @@ uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
  * all_gather_v: rank r contributes `bytes[r]` bytes at `offsets[r]` of every rank's `mem`; in
  * place. broadcast: `bytes` at `offset` of root's mem to the same place on all. small_all_gather:
  * every rank gives `bytes` (<= 64 KiB) and gets all of them in rank order in `ret_all` (world x
- * bytes); what the step's small all-reduce is made of, since its fold is the caller's. */
+ * bytes); what the step's small all-reduce is made of, since its fold is the caller's. It holds to
+ * a rule that the commit of a step needs: what one rank got whole, no survivor misses. When a peer
+ * is lost in it, or an abort comes, what the others have sent is still taken, and when that is all,
+ * the call succeeds and the next one fails. */
 DPT_MUST_USE enum dpt_status dpt_comm_all_gather_v(struct dpt_comm *comm, struct dpt_comm_mem *mem,
                                                    const size_t *offsets, const size_t *bytes,
                                                    struct dpt_err *err);

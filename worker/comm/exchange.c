@@ -269,6 +269,83 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
     return dpt_comm_keep_failure(comm, status, &failure, err);
 }
 
+/* Settling. */
+
+bool dpt_comm_aborting(const struct dpt_comm *comm)
+{
+    return atomic_load_explicit(&comm->abort_asked, memory_order_relaxed) && !comm->settling;
+}
+
+static bool still_talks(const struct dpt_link *link)
+{
+    return !link->lost && !link->gone && !link->doubtful;
+}
+
+/* Takes what has come on every link that still talks, sends what waits there. */
+static void look_at_all(struct dpt_comm *comm)
+{
+    for (int i = 0; i < comm->n_links; i++) {
+        struct dpt_link *link = comm->links[i];
+        struct dpt_err ignored; /* the first failure is the one that is reported */
+        if (still_talks(link) && link->ops->receive(link, &ignored) != DPT_OK)
+            link->lost = true;
+        if (still_talks(link) && link->ops->send(link, &ignored) != DPT_OK)
+            link->lost = true;
+        if (dpt_link_watch(link, &ignored) != DPT_OK)
+            link->lost = true;
+    }
+}
+
+/* True when something that `op` receives would have to come from a peer that talks no more. */
+static bool waits_for_lost(const struct dpt_comm *comm, const struct dpt_comm_op *op)
+{
+    for (int i = 0; i < comm->n_links; i++) {
+        if (still_talks(comm->links[i]))
+            continue;
+        for (const struct dpt_rec *rec = comm->links[i]->recvs.first; rec != NULL; rec = rec->next)
+            if (rec->op == op)
+                return true;
+    }
+    return false;
+}
+
+static bool settle(struct dpt_comm *comm, const struct dpt_comm_op *op)
+{
+    const int64_t end = dpt_now_ms() + COMM_DOUBT_MS;
+    for (bool last = false;;) {
+        last = last || atomic_load(&comm->abort_asked);
+        look_at_all(comm);
+        if (dpt_comm_op_received(op))
+            return true;
+        const int64_t now = dpt_now_ms();
+        if (last || now >= end || waits_for_lost(comm, op))
+            return false;
+        struct epoll_event events[EVENTS_MAX];
+        const int n = epoll_wait(comm->epoll_fd, events, EVENTS_MAX, (int)(end - now));
+        if (n < 0 && errno != EINTR)
+            return false;
+        for (int i = 0; i < n; i++)
+            if (events[i].data.ptr == NULL)
+                drain_wake(comm);
+    }
+}
+
+bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op)
+{
+    const bool aborted = comm->status == DPT_EABORTED && atomic_load(&comm->abort_asked);
+    struct dpt_err ignored;
+    if (comm->status != DPT_EPEER && !aborted)
+        return false;
+    if (comm->sim != NULL && dpt_sim_call(comm, &ignored) != DPT_OK)
+        return false;
+    const int suspect = comm->suspect;
+    comm->settling = true;
+    const bool received = settle(comm, op);
+    comm->settling = false;
+    comm->suspect = suspect;
+    return received;
+}
+
 enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
                               struct dpt_err *err)
 {

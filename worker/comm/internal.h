@@ -17,7 +17,8 @@ enum {
     COMM_INLINE_SLOTS_MIN = 256, /* small sends waiting for their socket; more with more peers */
     COMM_REGIONS = DPT_COMM_REGIONS_MAX + 1, /* the staging region is one */
     COMM_COPY_CHUNK_BYTES = 1 << 20,         /* between two looks at the abort flag */
-    COMM_STAGING_BYTES = DPT_COMM_SMALL_BYTES_MAX
+    COMM_STAGING_BYTES = DPT_COMM_SMALL_BYTES_MAX,
+    COMM_DOUBT_MS = 30 /* for what others sent before a peer died to arrive */
 };
 
 struct dpt_comm_mem {
@@ -108,6 +109,7 @@ struct dpt_link {
     bool bye;      /* the peer has said goodbye: its EOF is no death */
     bool gone;     /* EOF after goodbye seen */
     bool doubtful; /* reset: the peer died or gave up; others may know which */
+    bool lost;     /* it has failed: moved no more */
     bool dirty;    /* posted to since it was last moved */
     bool watched;  /* its socket stands in the epoll set, */
     uint32_t watched_events; /* for these */
@@ -131,8 +133,8 @@ struct dpt_comm {
     uint64_t bytes_sent;
     int ops_in_flight; /* not done */
     int64_t last_poll_ms;
+    bool settling;            /* in dpt_comm_settle: an abort does not stop a copy */
     int64_t polling_since_ms; /* begin of the owner's present run of polls without a long pause */
-    bool doubtful;            /* reset: the peer died or gave up; others may know which */
     bool dirty;               /* some link is */
 
     struct dpt_comm_op ops[DPT_COMM_OPS_MAX], *ops_free;
@@ -159,6 +161,13 @@ DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int
 /* The first failure stays; fills *err with it and returns it. */
 enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
                                       const struct dpt_err *failure, struct dpt_err *err);
+
+/* exchange.c, for coll.c: after a poll of `op` has failed because a peer was lost or an abort came,
+ * takes what the others had sent; true when everything that `op` receives is there. A peer that was
+ * lost is given COMM_DOUBT_MS of patience with the others, an abort only one look. */
+bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op);
+/* True when the work at hand should end because of an abort. */
+bool dpt_comm_aborting(const struct dpt_comm *comm);
 
 /* comm.c, for links. */
 void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec);

@@ -59,6 +59,8 @@ struct shm_link {
     bool peer_ready;
     bool blocked;               /* the socket took no more */
     bool broken;                /* a send failed: its EOF will say why */
+    bool gave_up;               /* the peer failed, because of */
+    int gave_up_suspect;        /* this rank; -1: unknown */
     unsigned credits;           /* offers the peer still has room for */
     unsigned owed;              /* credits to give back */
     struct rec_queue give_back; /* DONE to be said */
@@ -288,9 +290,9 @@ static enum dpt_status take_message(struct shm_link *shm, const uint8_t *packet,
     case MESSAGE_CREDIT:
         return DPT_OK;
     case MESSAGE_BYE:
-        if (message.region != 0)
-            return dpt_link_lost(&shm->link, dpt_link_suspect(message.record), err, "it gave up");
-        shm->link.bye = true;
+        shm->gave_up = message.region != 0;
+        shm->gave_up_suspect = dpt_link_suspect(message.record);
+        shm->link.bye = !shm->gave_up;
         return DPT_OK;
     case MESSAGE_REGION:
         break;
@@ -336,6 +338,8 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     if (rec->bytes != offer->bytes)
         return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
     const bool in_place = offer->type == MESSAGE_OFFER;
+    if (in_place && shm->gave_up)
+        return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
     if (in_place && link->bye)
         return dpt_link_lost(link, -1, err, "it left before its memory was read");
     const uint8_t *from =
@@ -373,7 +377,7 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
     struct shm_link *shm = shm_of(link);
     uint8_t packet[PACKET_BYTES];
     bool eof = false;
-    while (!eof && !link->gone) {
+    while (!eof && !link->gone && !shm->gave_up) {
         int fd;
         const ssize_t n = receive_packet(shm, packet, &fd);
         if (n < 0 && errno == EAGAIN)
@@ -386,6 +390,8 @@ static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
     }
     while (shm->ring_n > 0 && link->recvs.first != NULL)
         DPT_TRY(match_one(shm, err));
+    if (shm->gave_up)
+        return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
     if (eof && !link->bye)
         return dpt_link_lost(link, -1, err, "its process has closed the connection");
     if (eof)

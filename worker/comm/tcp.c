@@ -8,8 +8,8 @@
  *
  * A rank that gives up says so in a frame (BYE); in the midst of another frame it can only reset
  * the connection. A killed one closes its connections, or resets those with unread data. So an end
- * without BYE is a death, and a reset is one or the other: other links are given DOUBT_MS to tell
- * whose fault it was, before this peer is named.
+ * without BYE is a death, and a reset is one or the other: other links are given COMM_DOUBT_MS to
+ * tell whose fault it was, before this peer is named.
  *
  * A receive that has begun must go on moving (deadline_ms). A send has no deadline: its peer may
  * compute for as long as it likes before it posts the receive. That the peer's machine is gone is
@@ -30,7 +30,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20, DOUBT_MS = 30 };
+enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20 };
 
 enum frame_type {
     FRAME_DATA = 0x4450, /* number: counts the direction's frames; bytes: of the payload */
@@ -246,7 +246,7 @@ static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err
 static enum dpt_status read_all(struct tcp_link *tcp, bool *ret_eof, struct dpt_err *err)
 {
     for (int reads = 0; reads < READS_MAX; reads++) {
-        if (atomic_load_explicit(&tcp->link.comm->abort_asked, memory_order_relaxed))
+        if (dpt_comm_aborting(tcp->link.comm))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         bool waits;
         DPT_TRY(check_frame(tcp, &waits, err));
@@ -308,7 +308,7 @@ static int64_t tcp_deadline_ms(const struct dpt_link *link)
 {
     const struct tcp_link *tcp = (const struct tcp_link *)link;
     if (link->doubtful)
-        return tcp->doubt_ms + DOUBT_MS;
+        return tcp->doubt_ms + COMM_DOUBT_MS;
     if (!tcp->active)
         return INT64_MAX;
     const int64_t since =

@@ -30,6 +30,8 @@ struct dpt_link {
     uint8_t outcome[DPT_PROTO_OUTCOME_BYTES_MAX];
     int newest; /* slot of a message not yet taken by the main thread; -1: none since */
     bool closed;
+    uint64_t grant_generation;
+    int64_t grant_step; /* -1: none */
 
     int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
 
@@ -43,8 +45,6 @@ struct dpt_link {
     atomic_bool stop, gone, leaving;
     _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen */
     _Atomic int64_t lease_until_ms;
-    _Atomic int64_t grant_step;
-    _Atomic uint64_t grant_generation;
 };
 
 static void wake(struct dpt_link *link)
@@ -103,15 +103,13 @@ static bool send_state(struct dpt_link *link)
     return dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err) != DPT_EPEER;
 }
 
-/* A grant is for the generation in force: with a soft PREPARE that is the one which ends. */
-static uint64_t granted_generation(struct dpt_link *link, const Dpt__AgentToRank *m)
+/* A grant is for the generation in force: with a soft PREPARE that is the one which ends. With the
+ * mutex held. */
+static uint64_t granted_generation(const struct dpt_link *link, const Dpt__AgentToRank *m)
 {
     if (m->command != DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         return m->generation;
-    (void)pthread_mutex_lock(&link->mutex);
-    uint64_t generation = link->report.generation;
-    (void)pthread_mutex_unlock(&link->mutex);
-    return generation;
+    return link->report.generation;
 }
 
 static void take_frame(struct dpt_link *link, int slot)
@@ -119,11 +117,6 @@ static void take_frame(struct dpt_link *link, int slot)
     const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->leaving, m->leaving != 0);
-    /* A reader looks at the generation first: it never sees a grant of one generation as the next
-     * one's. */
-    atomic_store(&link->grant_step, -1);
-    atomic_store(&link->grant_generation, granted_generation(link, m));
-    atomic_store(&link->grant_step, m->grant_step);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         raise_to(&link->hard_generation, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
@@ -132,6 +125,8 @@ static void take_frame(struct dpt_link *link, int slot)
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         link->options.on_prepare(link->options.ctx, m->generation);
     (void)pthread_mutex_lock(&link->mutex);
+    link->grant_generation = granted_generation(link, m);
+    link->grant_step = m->grant_step;
     link->newest = slot;
     (void)pthread_cond_broadcast(&link->cond);
     (void)pthread_mutex_unlock(&link->mutex);
@@ -231,7 +226,7 @@ enum dpt_status dpt_link_create(const struct dpt_link_options *options,
     link->options = *options;
     link->report = *first;
     link->report.outcome_bytes = 0;
-    atomic_store(&link->grant_step, -1);
+    link->grant_step = -1;
     link->newest = link->current = -1;
     link->frame_in = malloc(DPT_RANK_FRAME_BYTES_MAX);
     bool slots_made = true;
@@ -367,10 +362,17 @@ bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), v
     return may;
 }
 
-bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step)
+static bool granted(const struct dpt_link *link, uint64_t generation, int64_t step)
 {
-    return atomic_load(&link->grant_generation) == generation &&
-           atomic_load(&link->grant_step) == step;
+    return link->grant_generation == generation && link->grant_step == step;
+}
+
+bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step)
+{
+    (void)pthread_mutex_lock(&link->mutex);
+    const bool is = granted(link, generation, step);
+    (void)pthread_mutex_unlock(&link->mutex);
+    return is;
 }
 
 enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation, int64_t step,
@@ -378,7 +380,7 @@ enum dpt_status dpt_link_await_grant(struct dpt_link *link, uint64_t generation,
 {
     enum dpt_status status = DPT_OK;
     (void)pthread_mutex_lock(&link->mutex);
-    while (!dpt_link_granted(link, generation, step)) {
+    while (!granted(link, generation, step)) {
         if (link->closed || cancelled(ctx)) {
             status = dpt_fail(err, DPT_EABORTED,
                               "no grant for the checkpoint of step %lld in generation %llu",

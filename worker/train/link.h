@@ -84,7 +84,7 @@ bool dpt_link_may_write(const struct dpt_link *link);
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
 
 /* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
-bool dpt_link_granted(const struct dpt_link *link, uint64_t generation, int64_t step);
+bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step);
 
 /* Waits for that grant; DPT_EABORTED when cancelled(ctx), asked with every heartbeat, holds first,
  * or the agent is gone. Any thread but the link's. */
