@@ -3,6 +3,7 @@
 
 #include "base/config_table.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -84,10 +85,15 @@ static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
     }
 }
 
-/* Takes `known` as the best guess when it is nearer than the best so far. */
-static void consider(const char *known, size_t distance, size_t *least,
+/* Takes `known` as the best guess for `path` when it is nearer than the best so far. Lengths alone
+ * make most of them too far. */
+static void consider(const char *path, const char *known, bool same, size_t *least,
                      char best[DPT_YAML_PATH_BYTES])
 {
+    size_t n = strlen(path), known_n = strlen(known);
+    if (!same && (n > known_n ? n - known_n : known_n - n) > *least)
+        return;
+    size_t distance = same ? 0 : edit_distance(path, known);
     if (distance < *least || (distance == *least && !best[0])) {
         *least = distance;
         (void)snprintf(best, DPT_YAML_PATH_BYTES, "%s", known);
@@ -103,9 +109,9 @@ static void suggest(const char *path, char ret_text[SUGGESTION_BYTES])
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const char *known = dpt_config_keys[i].path;
         bool same_leaf = strcmp(leaf_of(path), leaf_of(known)) == 0;
-        consider(known, same_leaf ? 0 : edit_distance(path, known), &least, best);
+        consider(path, known, same_leaf, &least, best);
         (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(known, "."), known);
-        consider(section, edit_distance(path, section), &least, best);
+        consider(path, section, false, &least, best);
     }
     if (best[0]) {
         (void)snprintf(ret_text, SUGGESTION_BYTES, "; did you mean '%s'?", best);
@@ -238,8 +244,11 @@ static enum dpt_status apply_override(struct dpt_config_load *load, int override
     return apply_yaml(load, equals + 1, strlen(equals + 1), source, path, override, err);
 }
 
-/* Sets every key to its default, as if written in a file, but with no origin. */
-static void set_defaults(struct dpt_config_load *load)
+/* Every key's default, parsed as if written in a file. The table never changes, so neither does
+ * this: made once, as most of the time of a load went into it. */
+static struct dpt_config parsed_defaults;
+
+static void parse_defaults(void)
 {
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const struct dpt_key *key = &dpt_config_keys[i];
@@ -248,11 +257,21 @@ static void set_defaults(struct dpt_config_load *load)
         enum dpt_status status =
             dpt_yaml_parse(key->def, strlen(key->def), "default", key->path, &yaml, &err);
         if (status == DPT_OK)
-            status = dpt_config_key_parse(key, &yaml->pair[0], &load->config, &err);
+            status = dpt_config_key_parse(key, &yaml->pair[0], &parsed_defaults, &err);
         DPT_ASSERT(status == DPT_OK); /* the table is part of the program */
         dpt_yaml_destroy(&yaml);
-        load->origin[i] = (struct dpt_config_origin){.override = -1};
     }
+}
+
+/* Sets every key to its default, with no origin. */
+static void set_defaults(struct dpt_config_load *load)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    int rc = pthread_once(&once, parse_defaults);
+    DPT_ASSERT(rc == 0);
+    load->config = parsed_defaults;
+    for (size_t i = 0; i < dpt_config_n_keys; i++)
+        load->origin[i] = (struct dpt_config_origin){.override = -1};
 }
 
 void dpt_config_defaults(struct dpt_config *ret)

@@ -1,13 +1,12 @@
 /* Runs a fuzz target over the files of the folder given: its committed corpus, as an ordinary test.
  */
 #include "base/fs.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { INPUT_BYTES_MAX = 1 << 20 };
-
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes);
 
 static enum dpt_status replay(const char *folder, const char *name, struct dpt_err *err)
 {
@@ -16,7 +15,7 @@ static enum dpt_status replay(const char *folder, const char *name, struct dpt_e
     size_t bytes;
     DPT_TRY(dpt_fs_join(folder, name, path, sizeof path, err));
     DPT_TRY(dpt_fs_read_file(path, INPUT_BYTES_MAX, &data, &bytes, err));
-    (void)LLVMFuzzerTestOneInput((const unsigned char *)data, bytes);
+    (void)LLVMFuzzerTestOneInput((const uint8_t *)data, bytes);
     free(data);
     return DPT_OK;
 }

@@ -1,26 +1,18 @@
 /* Fuzz target: any bytes as the header of a safetensors file, a manifest, state.json, the index or
  * a name, by the first byte. What is accepted must hold what the parser promises, and print and
- * parse again where there is a printer. With clang: -fsanitize=fuzzer,address,undefined instead of
- * tests/base/fuzz_replay.c. */
+ * parse again where there is a printer. */
 #include "base/hash.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SEAL_BYTES = 8, AFTER_SEAL_BYTES = 4 };
-
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes);
-
-static void must(int good)
-{
-    if (!good)
-        abort();
-}
 
 /* The first byte is the size of the data behind the header. */
 static void safetensors(const char *text, size_t bytes)
@@ -40,10 +32,10 @@ static void safetensors(const char *text, size_t bytes)
         int64_t numel = 1;
         for (int d = 0; d < entry->ndim; d++)
             numel *= entry->dim[d];
-        must(entry->name[0] != '\0' && entry->begin == at && entry->end == at + 4 * numel);
+        DPT_ASSERT(entry->name[0] != '\0' && entry->begin == at && entry->end == at + 4 * numel);
         at = entry->end;
     }
-    must(at == start + data_bytes);
+    DPT_ASSERT(at == start + data_bytes);
     dpt_safetensors_fini(&header);
 }
 
@@ -63,10 +55,10 @@ static void manifest(char *text, size_t bytes)
     if (dpt_manifest_parse(text, bytes, "fuzz", &parsed, &err) != DPT_OK)
         return;
     for (int i = 0; i < parsed.n_files; i++)
-        must(dpt_name_is_listable(parsed.files[i].name));
-    must(dpt_manifest_print(&parsed, &printed, &printed_bytes, &err) == DPT_OK);
-    must(dpt_manifest_parse(printed, printed_bytes, "printed", &again, &err) == DPT_OK);
-    must(again.step == parsed.step && again.n_files == parsed.n_files);
+        DPT_ASSERT(dpt_name_is_listable(parsed.files[i].name));
+    DPT_ASSERT(dpt_manifest_print(&parsed, &printed, &printed_bytes, &err) == DPT_OK);
+    DPT_ASSERT(dpt_manifest_parse(printed, printed_bytes, "printed", &again, &err) == DPT_OK);
+    DPT_ASSERT(again.step == parsed.step && again.n_files == parsed.n_files);
     free(printed);
     dpt_manifest_fini(&again);
     dpt_manifest_fini(&parsed);
@@ -79,10 +71,10 @@ static void state(const char *text, size_t bytes)
     char *printed;
     if (dpt_state_parse(text, bytes, "fuzz", &parsed, &err) != DPT_OK)
         return;
-    must(dpt_state_print(&parsed.state, &printed, &err) == DPT_OK);
-    must(dpt_state_parse(printed, strlen(printed), "printed", &again, &err) == DPT_OK);
-    must(again.state.seed == parsed.state.seed &&
-         strcmp(again.state.history_json, parsed.state.history_json) == 0);
+    DPT_ASSERT(dpt_state_print(&parsed.state, &printed, &err) == DPT_OK);
+    DPT_ASSERT(dpt_state_parse(printed, strlen(printed), "printed", &again, &err) == DPT_OK);
+    DPT_ASSERT(again.state.seed == parsed.state.seed &&
+               strcmp(again.state.history_json, parsed.state.history_json) == 0);
     free(printed);
     dpt_state_fini(&again);
     dpt_state_fini(&parsed);
@@ -93,7 +85,7 @@ static void index_and_names(const char *text, size_t bytes)
     struct dpt_index *index = NULL;
     struct dpt_err err;
     char *name = malloc(bytes + 1);
-    must(name != NULL);
+    DPT_ASSERT(name != NULL);
     memcpy(name, text, bytes);
     name[bytes] = '\0';
     int64_t step;
@@ -103,19 +95,19 @@ static void index_and_names(const char *text, size_t bytes)
     (void)dpt_name_parse_step(name, &step);
     (void)dpt_name_parse_temporary(name, &step, &generation);
     if (dpt_name_parse_tensors(name, &kind, &i, &n))
-        must(dpt_name_is_listable(name) && i < n);
+        DPT_ASSERT(dpt_name_is_listable(name) && i < n);
     if (dpt_index_parse(text, bytes, "fuzz", &index, &err) == DPT_OK)
-        must(dpt_index_check(index, "no such tensor", "no such file", &err) == DPT_ECORRUPT);
+        DPT_ASSERT(dpt_index_check(index, "no such tensor", "no such file", &err) == DPT_ECORRUPT);
     dpt_index_destroy(&index);
     free(name);
 }
 
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (bytes == 0)
         return 0;
     char *text = malloc(bytes); /* exact, so that a byte too far is seen */
-    must(text != NULL);
+    DPT_ASSERT(text != NULL);
     const size_t n = bytes - 1;
     memcpy(text, data + 1, n);
     switch (data[0]) {

@@ -1,22 +1,13 @@
 /* Fuzz target: any text as a config (what follows a byte 1 is one --set). It is refused as
- * DPT_ECONFIG, or it loads, prints and loads again to the same text. With clang:
- * -fsanitize=fuzzer,address,undefined instead of fuzz_replay.c. */
+ * DPT_ECONFIG, or it loads, prints and loads again to the same text. */
 #include "base/config.h"
+#include "tests/fuzz/fuzz.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { OVERRIDE_BYTES = 256 };
 
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes);
-
-static void must(int good)
-{
-    if (!good)
-        abort();
-}
-
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static char first[DPT_CONFIG_TEXT_BYTES_MAX], second[DPT_CONFIG_TEXT_BYTES_MAX];
     struct dpt_config config, back;
@@ -24,7 +15,7 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes)
     char buf[OVERRIDE_BYTES], keys[64];
     const char *override = buf;
     size_t text_bytes = bytes, n_overrides = 0;
-    const unsigned char *mark = bytes > 0 ? memchr(data, 1, bytes) : NULL;
+    const uint8_t *mark = bytes > 0 ? memchr(data, 1, bytes) : NULL;
     if (mark && bytes - (size_t)(mark - data) <= OVERRIDE_BYTES) {
         text_bytes = (size_t)(mark - data);
         size_t n = bytes - text_bytes - 1;
@@ -34,13 +25,13 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t bytes)
     }
     if (dpt_config_load((const char *)data, text_bytes, "fuzz", &override, n_overrides, &config,
                         &err) != DPT_OK) {
-        must(err.status == DPT_ECONFIG && err.text[0] != '\0');
+        DPT_ASSERT(err.status == DPT_ECONFIG && err.text[0] != '\0');
         return 0;
     }
-    must(dpt_config_print(&config, first, &err) == DPT_OK);
-    must(dpt_config_load(first, strlen(first), "printed", NULL, 0, &back, &err) == DPT_OK);
-    must(dpt_config_print(&back, second, &err) == DPT_OK);
-    must(strcmp(first, second) == 0);
-    must(dpt_config_diff(&config, &back, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) == 0);
+    DPT_ASSERT(dpt_config_print(&config, first, &err) == DPT_OK);
+    DPT_ASSERT(dpt_config_load(first, strlen(first), "printed", NULL, 0, &back, &err) == DPT_OK);
+    DPT_ASSERT(dpt_config_print(&back, second, &err) == DPT_OK);
+    DPT_ASSERT(strcmp(first, second) == 0);
+    DPT_ASSERT(dpt_config_diff(&config, &back, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) == 0);
     return 0;
 }
