@@ -1,0 +1,21 @@
+/* SHA-256 (FIPS 180-4): the checksum by which files that others publish are known, and that
+ * `sha256sum -c` checks. Everything else here is hashed by base/hash.h, which is faster. */
+#ifndef DPT_BASE_SHA256_H
+#define DPT_BASE_SHA256_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_sha256 {
+    uint32_t h[8];
+    uint64_t bytes;    /* added so far */
+    uint8_t block[64]; /* the last bytes % 64 of them */
+};
+
+/* init, then add any number of times, then once hex: 64 lower-case hex digits and a NUL. */
+enum { DPT_SHA256_HEX_BYTES = 65 };
+void dpt_sha256_init(struct dpt_sha256 *sha);
+void dpt_sha256_add(struct dpt_sha256 *sha, const void *data, size_t bytes);
+void dpt_sha256_hex(struct dpt_sha256 *sha, char ret_hex[DPT_SHA256_HEX_BYTES]);
+
+#endif

@@ -1,0 +1,484 @@
+/* GPT-2's tokens: the ids of a reference encoder on awkward strings and on a real text, decoding,
+ * cutting, and files that are no vocabulary. recorded/awkward.txt is made by record_bpe.py. */
+#include "worker/data/tokenizer.h"
+
+#include "base/fs.h"
+#include "base/rng.h"
+#include "base/sha256.h"
+#include "tests/data.h"
+#include "tests/tmp.h"
+#include "worker/data/split.h"
+#include "worker/data/utf8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TINY_BPE  DPT_RECORDED "/tiny.bpe"
+#define TINY_JSON DPT_RECORDED "/tiny.json"
+enum { TEXT_MAX = 8192, TOKENS_MAX = 8192 };
+
+static struct dpt_err err;
+
+static struct dpt_vocab *open_tiny(void)
+{
+    const struct dpt_vocab_options options = {.kind = DPT_TOKENIZER_GPT2,
+                                              .vocab_bpe = TINY_BPE,
+                                              .encoder_json = TINY_JSON,
+                                              .any_vocab = true};
+    struct dpt_vocab *vocab = NULL;
+    if (dpt_vocab_open(&options, &vocab, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return vocab;
+}
+
+/* OpenAI's, by its hash; skips the test where it is not there. */
+static struct dpt_vocab *open_real(void)
+{
+    char bpe[512], json[512];
+    if (!test_data_path(bpe, sizeof bpe, "vocab.bpe") ||
+        !test_data_path(json, sizeof json, "encoder.json"))
+        skip();
+    const struct dpt_vocab_options options = {
+        .kind = DPT_TOKENIZER_GPT2, .vocab_bpe = bpe, .encoder_json = json};
+    struct dpt_vocab *vocab = NULL;
+    if (dpt_vocab_open(&options, &vocab, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return vocab;
+}
+
+static struct dpt_encoder *make_encoder(const struct dpt_vocab *vocab)
+{
+    struct dpt_encoder *encoder = NULL;
+    if (dpt_encoder_create(vocab, &encoder, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return encoder;
+}
+
+static void encode(struct dpt_encoder *encoder, const void *text, size_t bytes,
+                   struct dpt_tokens *tokens)
+{
+    if (dpt_encoder_encode(encoder, text, bytes, tokens, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+}
+
+static size_t decode(const struct dpt_vocab *vocab, const struct dpt_tokens *tokens, uint8_t *ret,
+                     size_t room)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tokens->n; i++) {
+        size_t bytes;
+        const uint8_t *text = dpt_vocab_token(vocab, tokens->ids[i], &bytes);
+        assert_non_null(text);
+        assert_true(n + bytes <= room);
+        memcpy(ret + n, text, bytes);
+        n += bytes;
+    }
+    return n;
+}
+
+/* ---------------------------------------------------------------- the recorded ids */
+
+static size_t parse_hex(const char *hex, uint8_t *ret)
+{
+    size_t n = 0;
+    unsigned byte;
+    for (; sscanf(hex, "%2x", &byte) == 1; hex += 2) {
+        assert_true(n < TEXT_MAX);
+        ret[n++] = (uint8_t)byte;
+    }
+    return n;
+}
+
+static void check_line(const struct dpt_vocab *vocab, struct dpt_encoder *encoder, char *line)
+{
+    static uint8_t text[TEXT_MAX], repaired[3 * TEXT_MAX], decoded[3 * TEXT_MAX];
+    char *rest;
+    const char *hex = strtok_r(line + 2, " ", &rest), *id;
+    const size_t bytes = parse_hex(hex, text);
+    struct dpt_tokens tokens = {0};
+    int64_t replaced = 0;
+    size_t i = 0;
+    const int64_t before = dpt_encoder_replaced(encoder);
+    encode(encoder, text, bytes, &tokens);
+    for (; (id = strtok_r(NULL, " ", &rest)); i++)
+        if (i >= tokens.n || tokens.ids[i] != strtol(id, NULL, 10))
+            fail_msg("text %s: token %zu of %zu is not %s", hex, i, tokens.n, id);
+    if (i != tokens.n)
+        fail_msg("text %s: %zu tokens, not %zu", hex, tokens.n, i);
+    const size_t n = dpt_utf8_repair(text, bytes, repaired, &replaced);
+    assert_int_equal(dpt_encoder_replaced(encoder) - before, replaced);
+    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), n);
+    assert_memory_equal(decoded, repaired, n);
+    dpt_tokens_fini(&tokens);
+}
+
+/* Every line that begins with `name`, twice: the second time from the encoder's memory. */
+static void check_recorded(const struct dpt_vocab *vocab, char name)
+{
+    char *text, *rest;
+    size_t bytes;
+    int lines = 0;
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    for (int pass = 0; pass < 2; pass++) {
+        assert_int_equal(
+            dpt_fs_read_file(DPT_RECORDED "/awkward.txt", 1 << 24, &text, &bytes, &err), DPT_OK);
+        for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+            if (line[0] == name && line[1] == ' ') {
+                check_line(vocab, encoder, line);
+                lines++;
+            }
+        free(text);
+    }
+    assert_true(lines > 2 * 600);
+    dpt_encoder_destroy(&encoder);
+}
+
+static void awkward_strings_tiny(void **state)
+{
+    (void)state;
+    struct dpt_vocab *vocab = open_tiny();
+    assert_int_equal(dpt_vocab_size(vocab), 657);
+    assert_int_equal(dpt_vocab_end_of_text(vocab), 656);
+    check_recorded(vocab, 't');
+    dpt_vocab_close(&vocab);
+}
+
+static void awkward_strings_openai(void **state)
+{
+    (void)state;
+    struct dpt_vocab *vocab = open_real();
+    assert_int_equal(dpt_vocab_size(vocab), 50257);
+    assert_int_equal(dpt_vocab_end_of_text(vocab), 50256);
+    check_recorded(vocab, 'g');
+    dpt_vocab_close(&vocab);
+}
+
+/* What is recorded under `name` in a line of its own. */
+static void recorded_line(const char *name, char *ret, size_t room)
+{
+    char *text, *rest;
+    size_t bytes;
+    ret[0] = '\0';
+    assert_int_equal(dpt_fs_read_file(DPT_RECORDED "/awkward.txt", 1 << 24, &text, &bytes, &err),
+                     DPT_OK);
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ')
+            (void)snprintf(ret, room, "%s", line + strlen(name) + 1);
+    free(text);
+    assert_true(ret[0] != '\0');
+}
+
+static void shakespeare(void **state)
+{
+    (void)state;
+    char path[512], expected[128], found[128], hex[DPT_SHA256_HEX_BYTES], *text;
+    size_t bytes;
+    struct dpt_vocab *vocab = open_real();
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    struct dpt_tokens tokens = {0};
+    struct dpt_sha256 sha;
+    assert_true(test_data_path(path, sizeof path, "tinyshakespeare.txt"));
+    assert_int_equal(dpt_fs_read_file(path, 1 << 24, &text, &bytes, &err), DPT_OK);
+    encode(encoder, text, bytes, &tokens);
+    dpt_sha256_init(&sha);
+    dpt_sha256_add(&sha, tokens.ids, tokens.n * sizeof *tokens.ids);
+    dpt_sha256_hex(&sha, hex);
+    (void)snprintf(found, sizeof found, "%zu %s", tokens.n, hex);
+    recorded_line("shakespeare", expected, sizeof expected);
+    assert_string_equal(found, expected);
+    uint8_t *decoded = malloc(bytes);
+    assert_int_equal(decode(vocab, &tokens, decoded, bytes), bytes);
+    assert_memory_equal(decoded, text, bytes);
+    free(decoded);
+    free(text);
+    dpt_tokens_fini(&tokens);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+}
+
+/* ---------------------------------------------------------------- cutting */
+
+static size_t put_utf8(uint32_t c, uint8_t *ret)
+{
+    if (c < 0x80) {
+        ret[0] = (uint8_t)c;
+        return 1;
+    }
+    const size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    static const uint8_t first[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (size_t i = n; i-- > 1; c >>= 6)
+        ret[i] = (uint8_t)(0x80 | (c & 0x3f));
+    ret[0] = (uint8_t)(first[n] | c);
+    return n;
+}
+
+/* The class of a character by what it joins: letters, numbers, other signs; else white space. */
+static char class_by_splitting(uint32_t c)
+{
+    static const char before[] = "!a1", digit[] = "012";
+    for (int i = 0; i < 3; i++) {
+        uint8_t text[5] = {(uint8_t)before[i]};
+        const size_t bytes = 1 + put_utf8(c, text + 1);
+        if (dpt_split_next(text, bytes) == bytes)
+            return digit[i];
+    }
+    return '3';
+}
+
+static void every_character(void **state)
+{
+    (void)state;
+    struct dpt_sha256 sha;
+    char expected[128], hex[DPT_SHA256_HEX_BYTES];
+    dpt_sha256_init(&sha);
+    for (uint32_t c = 0; c < 0x110000; c++) {
+        if (c >= 0xd800 && c < 0xe000)
+            continue;
+        const char class = class_by_splitting(c);
+        dpt_sha256_add(&sha, &class, 1);
+    }
+    dpt_sha256_hex(&sha, hex);
+    recorded_line("classes", expected, sizeof expected);
+    assert_string_equal(hex, expected);
+}
+
+/* A text of drawn parts, some of them no UTF-8. */
+static size_t draw_text(uint64_t seed, uint8_t *ret)
+{
+    static const char *const parts[] = {" ",
+                                        "  ",
+                                        "\n",
+                                        "\n\n",
+                                        "\t",
+                                        "a",
+                                        "the",
+                                        "word",
+                                        "don't",
+                                        "'ll",
+                                        "12",
+                                        "3.5",
+                                        "!",
+                                        "...",
+                                        "\xff",
+                                        "\xc3",
+                                        "é",
+                                        "中文",
+                                        "😀",
+                                        "\u3000",
+                                        "\u00a0",
+                                        "\xe3\x80",
+                                        "\xe2\x80\x80\x80",
+                                        "\u2028"};
+    enum { PARTS = sizeof parts / sizeof *parts };
+    const struct dpt_rng_key key = dpt_rng_key(seed, DPT_RNG_TEST, 0, 0, 0);
+    size_t n = 0;
+    for (uint64_t i = 0; i < 40; i++) {
+        uint32_t block[4];
+        dpt_philox(key, i, block);
+        const char *part = parts[block[0] % PARTS];
+        memcpy(ret + n, part, strlen(part));
+        n += strlen(part);
+    }
+    return n;
+}
+
+/* A text cut where dpt_split_cut says gives the tokens of the whole. */
+static void cutting_changes_nothing(void **state)
+{
+    (void)state;
+    struct dpt_vocab *vocab = open_tiny();
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    struct dpt_tokens whole = {0}, parts = {0};
+    uint8_t text[1024];
+    int cuts = 0;
+    for (uint64_t seed = 0; seed < 2000; seed++) {
+        const size_t bytes = draw_text(seed, text);
+        whole.n = 0;
+        encode(encoder, text, bytes, &whole);
+        for (size_t at = bytes; (at = dpt_split_cut(text, at)) > 0; cuts++) {
+            parts.n = 0;
+            encode(encoder, text, at, &parts);
+            encode(encoder, text + at, bytes - at, &parts);
+            if (parts.n != whole.n || memcmp(parts.ids, whole.ids, whole.n * 2) != 0)
+                fail_msg("seed %llu: cut at byte %zu of %zu gives other tokens",
+                         (unsigned long long)seed, at, bytes);
+        }
+    }
+    assert_true(cuts > 2000);
+    dpt_tokens_fini(&whole);
+    dpt_tokens_fini(&parts);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+}
+
+static void places_to_cut(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t at;
+    } cases[] = {{"", 0},          {"word", 0},       {" word", 0},        {"a b", 1},
+                 {"a b ", 3},      {"a  b", 1},       {"a b\n\n", 3},      {"\u3000 a", 0},
+                 {"a\u3000 b", 0}, {"\xe3\x80 b", 2}, {"\xff b", 1},       {"é b", 2},
+                 {"中 b", 3},      {"😀 b", 4},        {"\u00a0\x80 b", 3}, {"a\u00a0b", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(dpt_split_cut((const uint8_t *)cases[i].text, strlen(cases[i].text)),
+                         cases[i].at);
+}
+
+/* ---------------------------------------------------------------- the interface */
+
+static void bytes_are_tokens(void **state)
+{
+    (void)state;
+    const struct dpt_vocab_options options = {.kind = DPT_TOKENIZER_BYTES};
+    struct dpt_vocab *vocab = NULL;
+    struct dpt_tokens tokens = {0};
+    uint8_t text[256], decoded[256];
+    size_t bytes;
+    assert_int_equal(dpt_vocab_open(&options, &vocab, &err), DPT_OK);
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    for (int i = 0; i < 256; i++)
+        text[i] = (uint8_t)(255 - i);
+    encode(encoder, text, sizeof text, &tokens);
+    assert_int_equal(tokens.n, 256);
+    for (int i = 0; i < 256; i++)
+        assert_int_equal(tokens.ids[i], 255 - i);
+    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), 256);
+    assert_memory_equal(decoded, text, sizeof text);
+    assert_int_equal(dpt_encoder_replaced(encoder), 0);
+    assert_int_equal(dpt_vocab_size(vocab), 256);
+    assert_int_equal(dpt_vocab_end_of_text(vocab), -1);
+    assert_null(dpt_vocab_token(vocab, 256, &bytes));
+    assert_null(dpt_vocab_token(vocab, -1, &bytes));
+    dpt_tokens_fini(&tokens);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+    assert_null(vocab);
+}
+
+/* What is appended leaves what is there; the special token is text's business only to decode. */
+static void appending_and_end_of_text(void **state)
+{
+    (void)state;
+    struct dpt_vocab *vocab = open_tiny();
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    struct dpt_tokens tokens = {0};
+    uint8_t decoded[64];
+    assert_int_equal(dpt_tokens_add(&tokens, 656, &err), DPT_OK);
+    encode(encoder, "the end", 7, &tokens);
+    encode(encoder, "", 0, &tokens);
+    assert_int_equal(dpt_tokens_add(&tokens, 656, &err), DPT_OK);
+    assert_int_equal(decode(vocab, &tokens, decoded, sizeof decoded), 33);
+    assert_memory_equal(decoded, "<|endoftext|>the end<|endoftext|>", 33);
+    tokens.n = 0;
+    encode(encoder, "<|endoftext|>", 13, &tokens);
+    for (size_t i = 0; i < tokens.n; i++)
+        assert_int_not_equal(tokens.ids[i], 656);
+    dpt_tokens_fini(&tokens);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+}
+
+/* ---------------------------------------------------------------- files that are none */
+
+static char root[128];
+
+static int setup(void **state)
+{
+    (void)state;
+    return test_make_dir(root, sizeof root, "bpe-test") ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(root, NULL) == DPT_OK ? 0 : -1;
+}
+
+static void expect_refusal(const char *bpe, const char *json, bool any_vocab,
+                           enum dpt_status status, const char *what)
+{
+    const struct dpt_vocab_options options = {
+        .kind = DPT_TOKENIZER_GPT2, .vocab_bpe = bpe, .encoder_json = json, .any_vocab = any_vocab};
+    struct dpt_vocab *vocab = NULL;
+    assert_int_equal(dpt_vocab_open(&options, &vocab, &err), status);
+    assert_null(vocab);
+    if (!strstr(err.text, what) || strchr(err.text, '\n'))
+        fail_msg("'%s' is not in: %s", what, err.text);
+}
+
+static void other_vocabularies(void **state)
+{
+    (void)state;
+    expect_refusal(TINY_BPE, TINY_JSON, false, DPT_ECONFIG, "/tiny.bpe' is not OpenAI's vocab.bpe");
+    expect_refusal("", TINY_JSON, true, DPT_ECONFIG, "needs the path of OpenAI's vocab.bpe");
+    expect_refusal(TINY_BPE, NULL, true, DPT_ECONFIG, "needs the path of OpenAI's encoder.json");
+    expect_refusal("/nowhere/vocab.bpe", TINY_JSON, false, DPT_ENOENT, "'/nowhere/vocab.bpe'");
+    expect_refusal(TINY_JSON, TINY_JSON, true, DPT_ECORRUPT, "does not begin with the line");
+    expect_refusal(TINY_BPE, TINY_BPE, true, DPT_ECORRUPT, "/tiny.bpe' is no JSON object");
+}
+
+/* tiny's file `from` with the first `old` replaced by `new`, against its whole partner. */
+static void expect_damage(const char *from, const char *old, const char *new, const char *what)
+{
+    const bool merges = strcmp(from, TINY_BPE) == 0;
+    char path[192], *text, *damaged;
+    size_t bytes;
+    (void)snprintf(path, sizeof path, "%s/damaged", root);
+    assert_int_equal(dpt_fs_read_file(from, 1 << 20, &text, &bytes, &err), DPT_OK);
+    char *at = strstr(text, old);
+    assert_non_null(at);
+    damaged = malloc(bytes + strlen(new) + 1);
+    const size_t head = (size_t)(at - text), tail = bytes - head - strlen(old);
+    memcpy(damaged, text, head);
+    memcpy(damaged + head, new, strlen(new));
+    memcpy(damaged + head + strlen(new), at + strlen(old), tail);
+    assert_int_equal(dpt_fs_write_file_atomic(path, damaged, head + strlen(new) + tail, &err),
+                     DPT_OK);
+    expect_refusal(merges ? path : TINY_BPE, merges ? TINY_JSON : path, true, DPT_ECORRUPT, what);
+    free(damaged);
+    free(text);
+}
+
+static void damaged_files(void **state)
+{
+    (void)state;
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": 657,", "the number of token '!' is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": -1,", "the number of token '!' is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": \"0\",", "the number of token '!' is none of");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!\": 1,", "of another token");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"\\\"\": 0,", "is no JSON object: duplicate");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"!!!!\": 0,", "has no token for the byte 33");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\" \": 0,", "token ' ' is not written in");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"中\": 0,", "is not written in");
+    expect_damage(TINY_JSON, "\"!\": 0,", "\"\": 0,", "is not written in");
+    expect_damage(TINY_JSON, "{", "[", "is no JSON object");
+    expect_damage(TINY_BPE, "#version", "#Version", "does not begin with the line");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġt\n", "line 2: it is not two tokens");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġ  t\n", "line 2: it is not two tokens");
+    expect_damage(TINY_BPE, "Ġ t\n", "\n", "line 2: it is not two tokens");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġ 中\n", "line 2: it is not two tokens");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġ qq\n", "line 2: encoder.json has no number for");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġt h\n", "line 2: encoder.json has no number for its result");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġt he\n", "line 2: no earlier line makes one of its tokens");
+    expect_damage(TINY_BPE, "Ġ t\n", "Ġ t\nĠ t\n", "line 3: an earlier line makes the same token");
+    expect_damage(TINY_BPE, "Ġmachin e\n", "", "neither a byte nor made by a merge");
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(awkward_strings_tiny), TEST(awkward_strings_openai),    TEST(shakespeare),
+        TEST(every_character),      TEST(cutting_changes_nothing),   TEST(places_to_cut),
+        TEST(bytes_are_tokens),     TEST(appending_and_end_of_text), TEST(other_vocabularies),
+        TEST(damaged_files)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

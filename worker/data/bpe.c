@@ -1,0 +1,183 @@
+/* Merging the pairs of one piece: by scanning when it is short, by a heap when it is long. */
+#include "worker/data/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT_BYTES_MAX = 48 };
+
+void dpt_tokens_fini(struct dpt_tokens *tokens)
+{
+    free(tokens->ids);
+    *tokens = (struct dpt_tokens){0};
+}
+
+static enum dpt_status grow(struct dpt_tokens *tokens, size_t more, struct dpt_err *err)
+{
+    if (tokens->room - tokens->n >= more)
+        return DPT_OK;
+    const size_t room = 2 * tokens->room + more + 64;
+    uint16_t *ids = realloc(tokens->ids, room * sizeof *ids);
+    if (!ids)
+        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", room);
+    tokens->ids = ids;
+    tokens->room = room;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint16_t id, struct dpt_err *err)
+{
+    DPT_TRY(grow(tokens, 1, err));
+    tokens->ids[tokens->n++] = id;
+    return DPT_OK;
+}
+
+/* ids and the merges of each with its right neighbour, moved together. */
+static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, size_t n,
+                          uint16_t *ids)
+{
+    const struct dpt_merge *merges[SHORT_BYTES_MAX];
+    for (size_t i = 0; i < n; i++)
+        ids[i] = vocab->of_byte[piece[i]];
+    for (size_t i = 0; i + 1 < n; i++)
+        merges[i] = dpt_vocab_merge(vocab, ids[i], ids[i + 1]);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (merges[i]->rank < merges[best]->rank)
+                best = i;
+        if (merges[best]->rank == DPT_RANK_NONE)
+            break;
+        ids[best] = merges[best]->id;
+        n--;
+        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
+        memmove(merges + best, merges + best + 1, (n - best - 1) * sizeof(struct dpt_merge *));
+        if (best > 0)
+            merges[best - 1] = dpt_vocab_merge(vocab, ids[best - 1], ids[best]);
+        if (best + 1 < n)
+            merges[best] = dpt_vocab_merge(vocab, ids[best], ids[best + 1]);
+    }
+    return n;
+}
+
+/* A long piece: a list of symbols in place of their first byte, and a heap of pairs, the lowest
+ * rank first, then the leftmost. A pair in the heap that is no more what it was is passed over. */
+struct symbol {
+    uint32_t before, after; /* positions; END: none */
+    uint16_t id;
+    uint16_t rank; /* of the pair with the symbol after it */
+};
+enum { END = UINT32_MAX };
+
+struct heap {
+    uint64_t *pairs; /* rank << 32 | position */
+    size_t n;
+};
+
+static void push(struct heap *heap, uint64_t pair)
+{
+    size_t at = heap->n++;
+    while (at > 0 && heap->pairs[(at - 1) / 2] > pair) {
+        heap->pairs[at] = heap->pairs[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    heap->pairs[at] = pair;
+}
+
+static uint64_t pop(struct heap *heap)
+{
+    const uint64_t top = heap->pairs[0], last = heap->pairs[--heap->n];
+    size_t at = 0;
+    for (size_t child = 1; child < heap->n; child = 2 * at + 1) {
+        if (child + 1 < heap->n && heap->pairs[child + 1] < heap->pairs[child])
+            child++;
+        if (heap->pairs[child] >= last)
+            break;
+        heap->pairs[at] = heap->pairs[child];
+        at = child;
+    }
+    heap->pairs[at] = last;
+    return top;
+}
+
+/* Looks at the pair of symbol `at` and its neighbour, and puts it on the heap if it can merge. */
+static void look(const struct dpt_vocab *vocab, struct symbol *symbols, uint32_t at,
+                 struct heap *heap)
+{
+    struct symbol *s = &symbols[at];
+    s->rank = s->after == (uint32_t)END ? DPT_RANK_NONE
+                                        : dpt_vocab_merge(vocab, s->id, symbols[s->after].id)->rank;
+    if (s->rank != DPT_RANK_NONE)
+        push(heap, (uint64_t)s->rank << 32 | at);
+}
+
+static void merge_long(const struct dpt_vocab *vocab, struct symbol *symbols, struct heap *heap)
+{
+    while (heap->n > 0) {
+        const uint64_t pair = pop(heap);
+        const uint32_t at = (uint32_t)pair;
+        struct symbol *s = &symbols[at];
+        if (s->rank != (uint16_t)(pair >> 32)) /* merged since, or with another neighbour */
+            continue;
+        struct symbol *gone = &symbols[s->after];
+        s->id = dpt_vocab_merge(vocab, s->id, gone->id)->id;
+        s->after = gone->after;
+        gone->rank = DPT_RANK_NONE;
+        if (s->after != (uint32_t)END)
+            symbols[s->after].before = at;
+        look(vocab, symbols, at, heap);
+        if (s->before != (uint32_t)END)
+            look(vocab, symbols, s->before, heap);
+    }
+}
+
+void dpt_bpe_space_fini(struct dpt_bpe_space *space)
+{
+    free(space->memory);
+    *space = (struct dpt_bpe_space){0};
+}
+
+static enum dpt_status reserve(struct dpt_bpe_space *space, size_t bytes, struct dpt_err *err)
+{
+    if (space->bytes >= bytes)
+        return DPT_OK;
+    void *memory = realloc(space->memory, bytes);
+    if (!memory)
+        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a piece that takes %zu bytes",
+                        bytes);
+    space->memory = memory;
+    space->bytes = bytes;
+    return DPT_OK;
+}
+
+static enum dpt_status encode_long(const struct dpt_vocab *vocab, struct dpt_bpe_space *space,
+                                   const uint8_t *piece, size_t n, struct dpt_tokens *tokens,
+                                   struct dpt_err *err)
+{
+    /* n - 1 pairs at the start, and two more for each of at most n - 1 merges. */
+    const size_t pairs_bytes = 3 * n * sizeof(uint64_t);
+    DPT_TRY(reserve(space, pairs_bytes + n * sizeof(struct symbol), err));
+    struct heap heap = {.pairs = space->memory};
+    struct symbol *symbols = (struct symbol *)(heap.pairs + 3 * n);
+    for (size_t i = 0; i < n; i++)
+        symbols[i] = (struct symbol){.before = i == 0 ? (uint32_t)END : (uint32_t)(i - 1),
+                                     .after = i + 1 == n ? (uint32_t)END : (uint32_t)(i + 1),
+                                     .id = vocab->of_byte[piece[i]]};
+    for (size_t i = 0; i < n; i++)
+        look(vocab, symbols, (uint32_t)i, &heap);
+    merge_long(vocab, symbols, &heap);
+    for (uint32_t at = 0; at != (uint32_t)END; at = symbols[at].after)
+        tokens->ids[tokens->n++] = symbols[at].id;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab, struct dpt_bpe_space *space,
+                              const uint8_t *piece, size_t bytes, struct dpt_tokens *tokens,
+                              struct dpt_err *err)
+{
+    DPT_TRY(grow(tokens, bytes, err));
+    if (bytes > SHORT_BYTES_MAX)
+        return encode_long(vocab, space, piece, bytes, tokens, err);
+    tokens->n += merge_short(vocab, piece, bytes, tokens->ids + tokens->n);
+    return DPT_OK;
+}

@@ -1,0 +1,23 @@
+/* Byte pair encoding of one piece of text (Sennrich et al. 2016; over bytes, Radford et al. 2019).
+ */
+#ifndef DPT_WORKER_DATA_BPE_H
+#define DPT_WORKER_DATA_BPE_H
+
+#include "worker/data/vocab.h"
+
+/* Work space that grows with the longest piece seen. Zero-initialise; not thread safe. */
+struct dpt_bpe_space {
+    void *memory;
+    size_t bytes;
+};
+void dpt_bpe_space_fini(struct dpt_bpe_space *space);
+
+/* Appends the tokens of a piece of 1 to DPT_ENCODE_BYTES_MAX * 3 bytes: starting from the bytes,
+ * the adjacent pair of the lowest rank, the leftmost such, is merged until none can be. Time
+ * n log n for long pieces. */
+DPT_MUST_USE enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab,
+                                           struct dpt_bpe_space *space, const uint8_t *piece,
+                                           size_t bytes, struct dpt_tokens *tokens,
+                                           struct dpt_err *err);
+
+#endif

@@ -1,0 +1,115 @@
+/* GPT-2's regular expression by hand: its alternatives in their order, each greedy. */
+#include "worker/data/split.h"
+
+#include <stdbool.h>
+
+#include "unicode_table.inc"
+
+enum class { OTHER, LETTER, NUMBER, SPACE };
+
+/* Classes of ASCII, as in the table: most text never gets to it. */
+#define O OTHER
+#define L LETTER
+#define N NUMBER
+#define S SPACE
+static const uint8_t ascii[128] = {
+    O, O, O, O, O, O, O, O, O, S, S, S, S, S, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O,
+    S, O, O, O, O, O, O, O, O, O, O, O, O, O, O, O, N, N, N, N, N, N, N, N, N, N, O, O, O, O, O, O,
+    O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O,
+    O, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, L, O, O, O, O, O};
+#undef O
+#undef L
+#undef N
+#undef S
+
+static enum class class_of(uint32_t c) {
+    if (c >= DPT_UNICODE_END) return OTHER;
+    const uint32_t word = dpt_unicode_block[dpt_unicode_page[c >> 8]][c >> 4 & 15];
+    return (enum class)(word >> 2 * (c & 15) & 3);
+}
+
+/* The character at `at`, which is of valid UTF-8. */
+static enum class class_at(const uint8_t *text, size_t at, size_t *ret_bytes) {
+    const uint8_t *p = text + at; if (p[0] < 0x80){ *ret_bytes = 1; return (enum class)ascii[p[0]];}
+if (p[0] < 0xe0)
+{
+    *ret_bytes = 2;
+    return class_of((p[0] & 0x1fu) << 6 | (p[1] & 0x3fu));
+}
+if (p[0] < 0xf0) {
+    *ret_bytes = 3;
+    return class_of((p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu));
+}
+*ret_bytes = 4;
+return class_of((p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu));
+}
+
+/* Where the characters of class `of` end that begin at `at`. */
+static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum class of)
+{
+    size_t n;
+    while (at < bytes && class_at(text, at, &n) == of)
+        at += n;
+    return at;
+}
+
+/* Bytes of the contraction at `text`, which begins with an apostrophe; 0: none. */
+static size_t contraction(const uint8_t *text, size_t bytes)
+{
+    const uint8_t a = bytes > 1 ? text[1] : 0, b = bytes > 2 ? text[2] : 0;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l'))
+        return 3;
+    return 0;
+}
+
+/* A run of white space: all of it at the end of the text, else all but its last character, which
+ * may belong to what follows; a single one by itself. */
+static size_t blanks(const uint8_t *text, size_t bytes)
+{
+    size_t at = 0, last = 0, n;
+    while (at < bytes && class_at(text, at, &n) == SPACE) {
+        last = at;
+        at += n;
+    }
+    return at == bytes || last == 0 ? at : last;
+}
+
+size_t dpt_split_next(const uint8_t *text, size_t bytes)
+{
+    size_t at = 0, n;
+    if (text[0] == '\'' && (n = contraction(text, bytes)) > 0)
+        return n;
+    if (text[0] == ' ' && bytes > 1)
+        at = 1;
+    const enum class first = class_at(text, at, &n);
+    if (first == SPACE)
+        return blanks(text, bytes);
+    return run_end(text, at + n, bytes, first);
+}
+
+/* Is the character that ends just before `at` no white space? Broken UTF-8 becomes U+FFFD, which
+ * is none. */
+static bool ends_with_black(const uint8_t *text, size_t at)
+{
+    size_t first = at - 1, n = 0;
+    while (first > 0 && at - first < 4 && (text[first] & 0xc0) == 0x80)
+        first--;
+    /* Only characters of one to three bytes are white space. */
+    const size_t length = at - first;
+    const uint8_t lead = text[first];
+    const size_t says = lead < 0x80                   ? 1
+                        : lead >= 0xc2 && lead < 0xe0 ? 2
+                        : lead >= 0xe0 && lead < 0xf0 ? 3
+                                                      : 0;
+    return says != length || class_at(text, first, &n) != SPACE;
+}
+
+size_t dpt_split_cut(const uint8_t *text, size_t bytes)
+{
+    for (size_t at = bytes; at-- > 1;)
+        if (text[at] < 0x80 && ascii[text[at]] == SPACE && ends_with_black(text, at))
+            return at;
+    return 0;
+}
