@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Writes recorded/awkward.txt: what a reference encoder makes of awkward strings and of tinyshakespeare.
 
-    python3 tests/worker/data/record_bpe.py DIR      DIR has OpenAI's vocab.bpe and encoder.json and tinyshakespeare.txt
+    python3 tests/worker/data/record_bpe.py DIR
 
-Run once, by hand, with regex and tiktoken from PyPI. The reference is written here from the description of GPT-2's
-encoder: the regular expression cuts the text, then the adjacent pair of lowest rank is merged, every occurrence at
-once, until none is left. Bytes are decoded as UTF-8 with errors="replace" first. With OpenAI's vocabulary every result is
-checked against tiktoken, OpenAI's own library, made from the same two files; nothing is downloaded.
+Run once, by hand, with regex and tiktoken from PyPI; DIR has OpenAI's vocab.bpe and encoder.json and
+tinyshakespeare.txt. The reference is written here from the description of GPT-2's encoder: the regular expression cuts
+the text, then the adjacent pair of lowest rank is merged, every occurrence at once, until none is left. Bytes are
+decoded as UTF-8 with errors="replace" first. With OpenAI's vocabulary every result is checked against tiktoken,
+OpenAI's own library, made from the same two files; nothing is downloaded.
 
 Lines of the file: "t HEX IDS" a string with the tiny vocabulary, "g HEX IDS" with OpenAI's; "shakespeare TOKENS
-SHA256" of tinyshakespeare.txt's ids as 16-bit little-endian numbers; "classes SHA256" of one digit a code point (surrogates left
-out): 0 other, 1 letter, 2 number, 3 white space, as the module regex has them.
+SHA256" of tinyshakespeare.txt's ids as 16-bit little-endian numbers; "classes SHA256" of one digit a code point
+(surrogates left out): 0 other, 1 letter, 2 number, 3 white space, as the module regex has them.
 """
 
 import hashlib
