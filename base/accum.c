@@ -4,7 +4,6 @@
 #include "base/err.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 enum {
@@ -19,6 +18,18 @@ enum {
 void dpt_accum_init(struct dpt_accum *accum)
 {
     memset(accum, 0, sizeof *accum);
+}
+
+bool dpt_accum_is_sound(const struct dpt_accum *accum)
+{
+    const uint32_t known = DPT_ACCUM_NAN | DPT_ACCUM_PLUS_INF | DPT_ACCUM_MINUS_INF;
+    const int64_t most = ((int64_t)accum->pending + 1) * (LIMB_MASK + 1);
+    if (accum->pending >= PENDING_MAX || (accum->flags & ~known) != 0)
+        return false;
+    for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
+        if (accum->limb[i] < -most || accum->limb[i] > most)
+            return false;
+    return true;
 }
 
 void dpt_accum_normalise(struct dpt_accum *accum)

@@ -10,6 +10,7 @@
 #ifndef DPT_BASE_ACCUM_H
 #define DPT_BASE_ACCUM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,10 @@ struct dpt_accum {
 _Static_assert(sizeof(struct dpt_accum) == DPT_ACCUM_LIMBS * 8 + 8, "sent as bytes: no padding");
 
 void dpt_accum_init(struct dpt_accum *accum);
+
+/* Can these numbers have come from additions? To be asked before anything else of an accumulator
+ * that another process sent. */
+bool dpt_accum_is_sound(const struct dpt_accum *accum);
 
 /* Adds a value exactly; NaN and infinities set a flag instead. At most 2^31 additions in all
  * (merged ones included). */

@@ -98,7 +98,7 @@ const struct dpt_key dpt_config_keys[] = {
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
      .help = "compute threads a rank; auto: the host's cores divided by the node's ranks"},
     {"cluster.timeout_s", DPT_KEY_DOUBLE, AT(cluster.timeout_s),
-     .min = 0.2, .max = 3600, RUN, .def = "5",
+     .min = 0.2, .max = 600, RUN, .def = "5",
      .help = "the one timeout: heartbeats, leases, joins and aborts derive from it"},
     {"cluster.max_restarts", DPT_KEY_INT, AT(cluster.max_restarts),
      .min = 0, .max = 1000000, RUN, .def = "100",

@@ -60,7 +60,7 @@ enum dpt_rdzv_record_kind {
     DPT_RDZV_RECORD_GENERATION, /* PREPARE(generation) begins: never used again */
     DPT_RDZV_RECORD_PLAN,       /* plan of `generation`: text is its digest */
     DPT_RDZV_RECORD_GRANT,      /* checkpoint of `step` may be committed by `generation` */
-    DPT_RDZV_RECORD_CRASH,      /* counted against the restart budget: text says what */
+    DPT_RDZV_RECORD_CRASH,      /* `crashes` counted against the restart budget: text says what */
     DPT_RDZV_RECORD_END,        /* DONE or FAILED (text: the first error) */
     DPT_RDZV_RECORD_FORGET,     /* the name is free again */
     DPT_RDZV_RECORD_COUNT
@@ -71,6 +71,7 @@ struct dpt_rdzv_record {
     const char *run;
     uint64_t generation;
     int64_t step;
+    uint32_t crashes;         /* 0 when about none */
     const char *text;         /* "" when none */
     const Dpt__RunSpec *spec; /* NULL when none */
 };

@@ -253,7 +253,8 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
 int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms);
 /* A member process is gone or its data plane broke: ends or hardens the generation where needed. */
 void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause);
-void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what);
+void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t crashes,
+                            const char *what);
 /* A rank has told its step: progress, or not. */
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank);
 int64_t dpt_rdzv_quiesce_ms(const struct run *run);

@@ -301,8 +301,11 @@ static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *nod
         dpt_rdzv_fail(core, run, text);
         return;
     }
-    for (; node->crashes < message->crashes; node->crashes++)
-        dpt_rdzv_count_crash(core, run, message->first_error);
+    if (message->crashes > node->crashes) {
+        uint32_t more = message->crashes - node->crashes;
+        node->crashes = message->crashes;
+        dpt_rdzv_count_crashes(core, run, more, message->first_error);
+    }
 }
 
 /* The last sign of life of what broke a data plane: of the suspect, or, when nobody is suspected,

@@ -55,17 +55,20 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
 
 /* ---- the restart budget ---- */
 
-void dpt_rdzv_count_crash(struct dpt_rdzv *core, struct run *run, const char *what)
+void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t crashes,
+                            const char *what)
 {
     if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
         return;
-    run->restarts_used++;
+    run->restarts_used =
+        crashes > UINT32_MAX - run->restarts_used ? UINT32_MAX : run->restarts_used + crashes;
     run->refill_steps = 0;
     run->changed = true;
     dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_CRASH,
                                                             .run = run->name,
                                                             .generation = run->generation,
                                                             .step = run->step,
+                                                            .crashes = crashes,
                                                             .text = what});
     if (run->restarts_used <= run->spec.max_restarts)
         return;
@@ -96,7 +99,7 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
         run->failed_formations < FAILED_SHIFT_MAX ? run->failed_formations : FAILED_SHIFT_MAX;
     run->plan_after_ms = core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
     if (run->failed_formations > FREE_FAILED_FORMATIONS)
-        dpt_rdzv_count_crash(core, run, cause->text);
+        dpt_rdzv_count_crashes(core, run, 1, cause->text);
 }
 
 int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms)
@@ -130,7 +133,7 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
     }
     dpt_rdzv_member_lost(core, run, &cause);
     if (!leaving)
-        dpt_rdzv_count_crash(core, run, cause.text);
+        dpt_rdzv_count_crashes(core, run, 1, cause.text);
 }
 
 /* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who

@@ -85,6 +85,11 @@ static enum dpt_status check_value(const ProtobufCFieldDescriptor *field, const 
 /* The schema does not nest into itself, so the depth is its own (three). */
 static enum dpt_status check_form(const ProtobufCMessage *message, struct dpt_err *err)
 {
+    /* Fields of later versions pass. There is no field 0: protobuf-c reads it and cannot read again
+     * what it then writes. */
+    for (unsigned i = 0; i < message->n_unknown_fields; i++)
+        if (message->unknown_fields[i].tag == 0)
+            return dpt_fail(err, DPT_EPROTO, "field 0 of %s", message->descriptor->short_name);
     for (unsigned i = 0; i < message->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &message->descriptor->fields[i];
         const char *at = (const char *)message + field->offset;
@@ -120,6 +125,17 @@ static enum dpt_status out_of_range(struct dpt_err *err, const char *field, int6
     return dpt_fail(err, DPT_EPROTO, "field '%s': %lld is out of range", field, (long long)value);
 }
 
+static enum dpt_status check_range(struct dpt_err *err, const char *field, int64_t value,
+                                   int64_t least, int64_t most)
+{
+    return value < least || value > most ? out_of_range(err, field, value) : DPT_OK;
+}
+
+static enum dpt_status check_generation(struct dpt_err *err, const char *field, uint64_t value)
+{
+    return value > DPT_PROTO_GENERATION_MAX ? out_of_range(err, field, (int64_t)value) : DPT_OK;
+}
+
 /* A run's name and a node's id become parts of paths and lines of logs. */
 static bool is_name(const char *text)
 {
@@ -143,7 +159,7 @@ static enum dpt_status check_stamp(const Dpt__Stamp *stamp, struct dpt_err *err)
                         stamp->node);
     if (stamp->incarnation == 0)
         return out_of_range(err, "incarnation", 0);
-    return DPT_OK;
+    return check_generation(err, "generation", stamp->generation);
 }
 
 static enum dpt_status check_spec(const Dpt__RunSpec *spec, struct dpt_err *err)
@@ -167,21 +183,17 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
         return out_of_range(err, "local_rank", rank->local_rank);
     if (rank->spawn < 1)
         return out_of_range(err, "spawn", rank->spawn);
-    if (rank->step_applied < -1)
-        return out_of_range(err, "step_applied", rank->step_applied);
+    DPT_TRY(check_generation(err, "generation", rank->generation));
+    DPT_TRY(check_generation(err, "failed_generation", rank->failed_generation));
+    DPT_TRY(check_range(err, "step_applied", rank->step_applied, -1, DPT_PROTO_STEP_MAX));
     if (rank->outcome_step < -1 ||
         (rank->outcome_step >= 0 && rank->outcome_step != rank->step_applied &&
          rank->outcome_step != rank->step_applied + 1))
         return out_of_range(err, "outcome_step", rank->outcome_step);
-    if (rank->checkpoint_step < -1)
-        return out_of_range(err, "checkpoint_step", rank->checkpoint_step);
-    if (rank->grant_step < -1)
-        return out_of_range(err, "grant_step", rank->grant_step);
-    if (rank->silent_ms < 0)
-        return out_of_range(err, "silent_ms", rank->silent_ms);
-    if (rank->step_ms_median < 0)
-        return out_of_range(err, "step_ms_median", rank->step_ms_median);
-    return DPT_OK;
+    DPT_TRY(check_range(err, "checkpoint_step", rank->checkpoint_step, -1, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
+    return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
 }
 
 enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt_err *err)
@@ -192,8 +204,7 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     DPT_TRY(check_form(&message->base, err));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
-    if (message->step_high < 0)
-        return out_of_range(err, "step_high", message->step_high);
+    DPT_TRY(check_range(err, "step_high", message->step_high, 0, DPT_PROTO_STEP_MAX));
     if (message->n_ranks > DPT_PROTO_RANKS_MAX)
         return out_of_range(err, "ranks", (int64_t)message->n_ranks);
     for (size_t i = 0; i < message->n_ranks; i++) {
@@ -228,6 +239,7 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
 {
     if (plan->generation == 0)
         return out_of_range(err, "generation", 0);
+    DPT_TRY(check_generation(err, "generation", plan->generation));
     if (plan->nonce.len != DPT_PROTO_NONCE_BYTES)
         return out_of_range(err, "nonce", (int64_t)plan->nonce.len);
     if (plan->world_size < 1 || plan->world_size > DPT_PROTO_WORLD_MAX)
@@ -238,10 +250,9 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
         return out_of_range(err, "n_nodes", plan->n_nodes);
     if (plan->checkpoint_writers > plan->world_size)
         return out_of_range(err, "checkpoint_writers", plan->checkpoint_writers);
-    if (plan->resume_step < 0)
-        return out_of_range(err, "resume_step", plan->resume_step);
-    if (plan->load_checkpoint < -1)
-        return out_of_range(err, "load_checkpoint", plan->load_checkpoint);
+    DPT_TRY(check_range(err, "resume_step", plan->resume_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "load_checkpoint", plan->load_checkpoint, -1, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "steps_done_before", plan->steps_done_before, 0, DPT_PROTO_STEP_MAX));
     if (plan->digest[0] == '\0')
         return dpt_fail(err, DPT_EPROTO, "field 'digest' is empty");
     int64_t last = -1;
@@ -267,9 +278,7 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
         DPT_TRY(check_spec(message->spec, err));
     if (message->plan != NULL)
         DPT_TRY(check_plan(message->plan, err));
-    if (message->grant_step < -1)
-        return out_of_range(err, "grant_step", message->grant_step);
-    return DPT_OK;
+    return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
 }
 
 enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct dpt_err *err)
@@ -284,9 +293,7 @@ enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct 
         return dpt_fail(err, DPT_EPROTO, "field 'generation': %llu, but the plan is of %llu",
                         (unsigned long long)message->generation,
                         (unsigned long long)message->plan->generation);
-    if (message->grant_step < -1)
-        return out_of_range(err, "grant_step", message->grant_step);
-    return DPT_OK;
+    return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
 }
 
 enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct dpt_err *err)
@@ -296,5 +303,6 @@ enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct 
         return dpt_fail(err, DPT_EPROTO, "field 'state' is missing");
     if (message->exit_code > 255)
         return out_of_range(err, "exit_code", message->exit_code);
+    DPT_TRY(check_range(err, "step_ms_median", message->step_ms_median, 0, DPT_PROTO_MS_MAX));
     return check_rank_state(message->state, err);
 }

@@ -35,6 +35,11 @@ enum {
     DPT_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 };
 
+/* Numbers that grow: far beyond what a run reaches, and far below where sums of them overflow. */
+#define DPT_PROTO_STEP_MAX       INT64_C(1000000000000000)
+#define DPT_PROTO_MS_MAX         INT64_C(1000000000000000)
+#define DPT_PROTO_GENERATION_MAX INT64_C(1000000000000000)
+
 /* Decode `bytes` bytes into a new message, owned by the caller (…_free). DPT_EPROTO says what is
  * wrong, with the field's name; DPT_EOVERFLOW: too long, or it would take too much memory. */
 DPT_MUST_USE enum dpt_status dpt_message_decode_agent_state(const void *data, size_t bytes,

@@ -72,6 +72,37 @@ static void test_from_a_file(void **state)
     assert_null(node);
 }
 
+/* The largest values that a config takes are within what the server takes. */
+static void test_extremes(void **state)
+{
+    (void)state;
+    set("cluster.timeout_s=600");
+    set("cluster.gpus_per_node=1");
+    set("cluster.nnodes=1:1024");
+    set("cluster.max_restarts=1000000");
+    set("train.global_batch=4096");
+    set("train.micro_batch=1");
+    set("train.lanes=4096");
+    struct dpt_node *node = make(DPT_NODE_FROM_FILE, text);
+    Dpt__Stamp stamp = DPT__STAMP__INIT;
+    stamp.run = "test";
+    stamp.node = "a";
+    stamp.incarnation = 1;
+    Dpt__AgentState message = DPT__AGENT_STATE__INIT, *back = NULL;
+    message.version = DPT_PROTO_VERSION;
+    message.stamp = &stamp;
+    message.spec = &node->spec;
+    static uint8_t packed[2 * DPT_PROTO_YAML_BYTES_MAX];
+    size_t bytes;
+    assert_int_equal(dpt_message_encode(&message.base, packed, sizeof packed, &bytes, &err),
+                     DPT_OK);
+    if (dpt_message_decode_agent_state(packed, bytes, &back, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(back->spec->max_world, DPT_PROTO_WORLD_MAX);
+    dpt_message_free_agent_state(&back);
+    dpt_node_destroy(&node);
+}
+
 /* The digest is of what must agree: not of each node's own keys. */
 static void test_digest(void **state)
 {
@@ -171,8 +202,8 @@ int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(test_from_a_file), CASE(test_digest), CASE(test_from_the_server),
-        CASE(test_demo),        CASE(test_errors),
+        CASE(test_from_a_file),     CASE(test_extremes), CASE(test_digest),
+        CASE(test_from_the_server), CASE(test_demo),     CASE(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

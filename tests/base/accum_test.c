@@ -190,6 +190,33 @@ static void special_values_stick(void **state)
     assert_true(isnan(dpt_accum_value(&plus)));
 }
 
+/* What another process sent as an accumulator may be anything. */
+static void soundness(void **state)
+{
+    (void)state;
+    struct dpt_accum accum;
+    dpt_accum_init(&accum);
+    assert_true(dpt_accum_is_sound(&accum));
+    for (int i = 0; i < 1000; i++)
+        dpt_accum_add(&accum, i % 2 ? 1e308 : -0x1p-1074);
+    assert_true(dpt_accum_is_sound(&accum));
+    dpt_accum_merge(&accum, &accum);
+    assert_true(dpt_accum_is_sound(&accum));
+    dpt_accum_normalise(&accum);
+    assert_true(dpt_accum_is_sound(&accum));
+    struct dpt_accum bad = accum;
+    bad.limb[3] = (INT64_C(1) << 32) + 1; /* too much for no term since the last carry */
+    assert_false(dpt_accum_is_sound(&bad));
+    bad.limb[3] = INT64_MIN;
+    assert_false(dpt_accum_is_sound(&bad));
+    bad = accum;
+    bad.pending = UINT32_MAX;
+    assert_false(dpt_accum_is_sound(&bad));
+    bad = accum;
+    bad.flags = 8;
+    assert_false(dpt_accum_is_sound(&bad));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(known_sums),
@@ -197,6 +224,7 @@ int main(void)
                                        cmocka_unit_test(order_and_grouping_do_not_matter),
                                        cmocka_unit_test(many_terms),
                                        cmocka_unit_test(floats),
-                                       cmocka_unit_test(special_values_stick)};
+                                       cmocka_unit_test(special_values_stick),
+                                       cmocka_unit_test(soundness)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

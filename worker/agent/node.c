@@ -116,7 +116,8 @@ static void fill_spec(struct dpt_node *node)
     node->spec.max_nodes = (uint32_t)config->cluster.nnodes_max;
     node->spec.timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
     node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
-    node->spec.max_world = (uint32_t)dpt_config_lanes(config);
+    const int lanes = dpt_config_lanes(config);
+    node->spec.max_world = lanes < DPT_PROTO_WORLD_MAX ? (uint32_t)lanes : DPT_PROTO_WORLD_MAX;
     node->spec.config_digest = node->digest;
     node->spec.config_yaml = node->config_text;
     node->spec.user = node->user;

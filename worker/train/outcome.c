@@ -74,6 +74,8 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
             share.limb[i] = (int64_t)dpt_reader_u64(&r);
         share.pending = dpt_reader_u32(&r);
         share.flags = dpt_reader_u32(&r);
+        if (!dpt_accum_is_sound(&share))
+            return dpt_fail(err, DPT_EPROTO, "rank %d commits a norm that no sum can be", rank);
         dpt_accum_merge(&norm, &share);
         if (n > (uint32_t)slots_max || first > (uint32_t)slots || n > (uint32_t)slots - first)
             return dpt_fail(err, DPT_EPROTO, "rank %d commits slots %u … %u of %d", rank, first,

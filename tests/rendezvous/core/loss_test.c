@@ -297,7 +297,22 @@ static void test_budget(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
     assert_non_null(strstr(a.text, "node b: rank process 0: illegal instruction"));
-    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 4);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 3); /* those told at once are one */
+}
+
+/* However many are told, they are counted at once, without end only by the budget's own size. */
+static void test_budget_by_one_message(void **state)
+{
+    (void)state;
+    a.spec.max_restarts = b.spec.max_restarts = UINT32_MAX;
+    start();
+    b.state.crashes = UINT32_MAX - 1;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.restarts_left, 1);
+    a.state.crashes = UINT32_MAX;
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.restarts_left, 0);
+    assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 2);
 }
 
 static void test_fatal(void **state)
@@ -503,6 +518,7 @@ int main(void)
         T(test_busy_is_no_stall),
         T(test_below_min),
         T(test_budget),
+        T(test_budget_by_one_message),
         T(test_fatal),
         T(test_grants),
         T(test_no_grant_for_a_spare),

@@ -211,6 +211,9 @@ static void test_bytes(void **state)
         }
     }
     assert_int_equal(decode(AGENT, "", 0, &err), DPT_EPROTO);
+    /* Field 0 does not exist; protobuf-c would write it so that nobody reads it again. */
+    const uint8_t field_zero[] = {0x85, 0x00, 0x00, 0x00, 0x00, 0x00};
+    assert_int_equal(decode(TO_RANK, field_zero, sizeof field_zero, &err), DPT_EPROTO);
     memset(buf, 0xff, 100);
     assert_int_equal(decode(AGENT, buf, 100, &err), DPT_EPROTO);
 }
@@ -263,6 +266,8 @@ static void test_stamp(void **state)
     SPOIL(AGENT, "node", f.stamp.node = "a b");
     SPOIL(AGENT, "node", f.stamp.node = "a\nb");
     SPOIL(AGENT, "incarnation", f.stamp.incarnation = 0);
+    SPOIL(AGENT, "generation", f.stamp.generation = UINT64_MAX);
+    SPOIL(SERVER, "generation", f.stamp.generation = DPT_PROTO_GENERATION_MAX + 1);
     SPOIL(SERVER, "epoch", f.stamp.epoch = 0);
 }
 
@@ -294,16 +299,25 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "phase", f.ranks[0].phase = (Dpt__RankPhase)99);
     SPOIL(AGENT, "local_rank", f.ranks[1].local_rank = DPT_PROTO_RANKS_MAX);
     SPOIL(AGENT, "spawn", f.ranks[0].spawn = 0);
+    SPOIL(AGENT, "generation", f.ranks[0].generation = UINT64_MAX);
+    SPOIL(AGENT, "failed_generation", f.ranks[0].failed_generation = UINT64_MAX);
     SPOIL(AGENT, "step_applied", f.ranks[0].step_applied = -2);
+    SPOIL(AGENT, "step_applied", f.ranks[0].step_applied = INT64_MAX);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = -2);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 12);
     SPOIL(AGENT, "outcome_step", f.ranks[0].outcome_step = 9);
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
     SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = -2);
+    SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = DPT_PROTO_STEP_MAX + 1);
     SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = -2);
+    SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = INT64_MAX);
     SPOIL(AGENT, "step_high", f.agent.step_high = -1);
+    SPOIL(AGENT, "step_high", f.agent.step_high = INT64_MAX);
     SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = -1);
+    SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = INT64_MAX);
     SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = -1);
+    SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = INT64_MAX);
+    SPOIL(FROM_RANK, "step_ms_median", f.from_rank.step_ms_median = INT64_MAX);
     SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
     SPOIL(FROM_RANK, "state", f.from_rank.state = NULL);
     SPOIL(FROM_RANK, "exit_code", f.from_rank.exit_code = 256);
@@ -324,7 +338,10 @@ static void test_plan_fields(void **state)
         SPOIL(kind, "n_nodes", f.plan.n_nodes = 3);
         SPOIL(kind, "checkpoint_writers", f.plan.checkpoint_writers = 3);
         SPOIL(kind, "resume_step", f.plan.resume_step = -1);
+        SPOIL(kind, "resume_step", f.plan.resume_step = INT64_MAX);
         SPOIL(kind, "load_checkpoint", f.plan.load_checkpoint = -2);
+        SPOIL(kind, "steps_done_before", f.plan.steps_done_before = -1);
+        SPOIL(kind, "steps_done_before", f.plan.steps_done_before = INT64_MAX);
         SPOIL(kind, "digest", f.plan.digest = "");
         SPOIL(kind, "rank", f.plan_ranks[1].rank = 2);
         SPOIL(kind, "out of order", f.plan_ranks[1].rank = 0);

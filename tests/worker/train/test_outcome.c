@@ -15,7 +15,7 @@
 enum { WORLD = 3, SLOTS = 7, SLOTS_MAX = 3, STEP = 12 };
 
 /* Where the fields of a packed contribution lie. */
-enum { AT_STEP = 0, AT_FLAGS = 8, AT_LEAVING = 12, AT_FIRST = 16, AT_COUNT = 20 };
+enum { AT_STEP = 0, AT_FLAGS = 8, AT_LEAVING = 12, AT_FIRST = 16, AT_COUNT = 20, AT_NORM = 24 };
 
 struct fold {
     struct dpt_contribution part[WORLD];
@@ -217,6 +217,9 @@ static void fields_out_of_range_are_refused(void **state)
         {AT_LEAVING, UINT32_MAX},
         {AT_STEP, STEP + 256},
         {AT_STEP + 4, 1},
+        {AT_NORM + 4, 0x80000000}, /* a limb that no sum of so few terms has */
+        {AT_NORM + 8 * DPT_ACCUM_LIMBS, UINT32_MAX},
+        {AT_NORM + 8 * DPT_ACCUM_LIMBS + 4, 8},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         for (int rank = 0; rank < WORLD; rank++) {
