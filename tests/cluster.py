@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import uuid
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -394,6 +395,14 @@ class Cluster:
         return self._starts
 
     # -- watching
+
+    def formed_at(self, after):
+        """When the server began to form the first generation beyond `after`: epoch seconds, of its log's line."""
+        for line in (self.root / "rdzv.log").read_text().splitlines():
+            found = re.match(r"(\S+)Z I dpt-rdzv: .* forming generation (\d+)", line)
+            if found and int(found[2]) > after:
+                return datetime.fromisoformat(found[1] + "+00:00").timestamp()
+        return None
 
     def log_tails(self):
         parts = [self.server.log_tail()] if self.server else []

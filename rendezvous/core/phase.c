@@ -172,8 +172,8 @@ static void done(struct dpt_rdzv *core, struct run *run)
 {
     end(core, run, DPT_RDZV_DONE, "");
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                   "run done after %lld steps in %llu generations", (long long)run->final_step,
-                   (unsigned long long)run->generation);
+                   "run done after %lld steps in %llu generation%s", (long long)run->final_step,
+                   (unsigned long long)run->generation, run->generation == 1 ? "" : "s");
 }
 
 /* Those who hold no place that is in force may go when they want to. */
@@ -323,9 +323,10 @@ static void preparing(struct dpt_rdzv *core, struct run *run)
                                                             .step = run->plan.resume_step,
                                                             .text = run->plan.digest});
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                   "plan of generation %llu: world %u on %u nodes, from step %lld (%s)",
+                   "plan of generation %llu: world %u on %u node%s, from step %lld (%s)",
                    (unsigned long long)run->generation, run->plan.world_size, run->plan.n_nodes,
-                   (long long)run->plan.resume_step, run->cause.text);
+                   run->plan.n_nodes == 1 ? "" : "s", (long long)run->plan.resume_step,
+                   run->cause.text);
 }
 
 static const struct rank *rank_of(const struct place *place)

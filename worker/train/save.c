@@ -16,7 +16,9 @@ void rank_settle_saver(struct dpt_rank *r)
     if (status == DPT_EABORTED)
         dpt_log(DPT_LOG_INFO, "checkpoint given up, since the world changes: %s", err.text);
     else if (status != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "the last checkpoint was not written: %s", err.text);
+        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on%s", err.text,
+                status == DPT_ENOSPC ? ", make room before the next one or lower checkpoint.keep"
+                                     : ", the next one is tried at its step");
 }
 
 void rank_save_begin(struct dpt_rank *r)
