@@ -81,6 +81,7 @@ struct dpt_config {
         enum dpt_tokenizer tokenizer;
         char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
         char encoder_json[DPT_CONFIG_PATH_BYTES];
+        bool any_vocab; /* files other than OpenAI's are meant */
     } data;
     struct {
         int64_t steps;

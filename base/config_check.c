@@ -185,11 +185,24 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
     return DPT_OK;
 }
 
+static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const bool gpt2 = c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_GPT2;
+    if (gpt2 && (!c->data.vocab_bpe[0] || !c->data.encoder_json[0]))
+        return dpt_config_refuse_both(
+            load, "data.tokenizer", c->data.vocab_bpe[0] ? "data.encoder_json" : "data.vocab_bpe",
+            err, "data.tokenizer: gpt2 needs %s; name OpenAI's file, or set data.tokenizer: bytes",
+            c->data.vocab_bpe[0] ? "data.encoder_json" : "data.vocab_bpe");
+    return DPT_OK;
+}
+
 enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_err *err)
 {
     DPT_TRY(check_supported(load, err));
     DPT_TRY(check_names(load, err));
     DPT_TRY(check_model(load, err));
+    DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_optimizer(load, err));
     return check_rest(load, err);

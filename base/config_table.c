@@ -17,7 +17,7 @@ static const struct dpt_choice presets[] = {{"", 0, false},           {"gpt2-124
 static const struct dpt_choice data_kinds[] = {
     {"text", DPT_DATA_TEXT, false}, {"tokens", DPT_DATA_TOKENS, false}, {0}};
 static const struct dpt_choice tokenizers[] = {
-    {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, true}, {0}};
+    {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, false}, {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
                                                {"bf16", DPT_PRECISION_BF16, true},
                                                {"fp16", DPT_PRECISION_FP16, true},
@@ -156,11 +156,14 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = tokenizers, TRAJECTORY, .def = "bytes",
      .help = "how text becomes tokens"},
     {"data.vocab_bpe", DPT_KEY_TEXT, AT(data.vocab_bpe),
-     .flags = NULLABLE | DPT_KEY_LATER, NODE, .def = "null",
-     .help = "merges of the gpt2 tokenizer"},
+     .flags = NULLABLE, NODE, .def = "null",
+     .help = "merges of the gpt2 tokenizer: OpenAI's file, known by its hash"},
     {"data.encoder_json", DPT_KEY_TEXT, AT(data.encoder_json),
-     .flags = NULLABLE | DPT_KEY_LATER, NODE, .def = "null",
-     .help = "vocabulary of the gpt2 tokenizer"},
+     .flags = NULLABLE, NODE, .def = "null",
+     .help = "vocabulary of the gpt2 tokenizer: OpenAI's file, known by its hash"},
+    {"data.any_vocab", DPT_KEY_BOOL, AT(data.any_vocab),
+     NODE, .def = "false",
+     .help = "take another vocabulary in the form of OpenAI's two files"},
 
     {"train.steps", DPT_KEY_INT64, AT(train.steps),
      .min = 1, .max = 1e12, TRAJECTORY, .def = "200",

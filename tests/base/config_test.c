@@ -262,7 +262,6 @@ static void refused_until_a_later_version(void **state)
                                        "train.precision=fp16",
                                        "cluster.device=cuda",
                                        "model.name=llama",
-                                       "data.tokenizer=gpt2",
                                        "train.reduction=fast",
                                        "train.accumulate=reduce",
                                        "strategy.redundancy=shadow",
@@ -270,8 +269,6 @@ static void refused_until_a_later_version(void **state)
                                        "optimizer.name=sgd",
                                        "optimizer.lr_scaling=linear",
                                        "train.eval_every=50",
-                                       "data.vocab_bpe=vocab.bpe",
-                                       "data.encoder_json=encoder.json",
                                        "train.activation_checkpointing=full",
                                        "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
@@ -313,6 +310,13 @@ static void refused_combinations(void **state)
                                          "strategy.bucket_mib (25); set it to at most that"},
         {"checkpoint.dir=null",
          "checkpoint.every_steps is 50 with no checkpoint.dir; name a folder, or write 0"},
+        {"data={kind: text, tokenizer: gpt2}", "data.tokenizer: gpt2 needs data.vocab_bpe; name "
+                                               "OpenAI's file, or set data.tokenizer: bytes"},
+        {"data={kind: text, tokenizer: gpt2, vocab_bpe: v.bpe}",
+         "data.tokenizer: gpt2 needs data.encoder_json; name OpenAI's file, or set data.tokenizer: "
+         "bytes"},
+        {"data={kind: text, tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json}", NULL},
+        {"data={kind: tokens, tokenizer: gpt2}", NULL},
         {"model={vocab: 100}", NULL}, /* tokens may be few */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -398,7 +402,8 @@ static void round_trips(void **state)
         "run: 'null'",
         "run: auto",
         "data: {train: '~'}",
-        "data: {kind: tokens, tokenizer: bytes}"};
+        "data: {kind: tokens, tokenizer: bytes}",
+        "data: {tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json, any_vocab: true}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct dpt_config c = load(texts[i], NULL);
         assert_round_trip(&c);

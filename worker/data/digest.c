@@ -23,23 +23,38 @@ static struct dpt_hash128 join(struct dpt_hash128 h, uint64_t a, uint64_t b)
     return dpt_hash128(joined, sizeof joined);
 }
 
+/* `n` bytes of the shard's tokens from byte `at` of them on. */
+static enum dpt_status read_block(const struct dpt_shard *shard, int fd, int64_t at, size_t n,
+                                  uint8_t *ret, struct dpt_err *err)
+{
+    if (!shard->encoded)
+        return dpt_fs_pread_all(fd, ret, n, shard->at + at, shard->path, err);
+    struct dpt_writer writer;
+    dpt_writer_init(&writer, ret, n);
+    for (size_t i = 0; i < n / 2; i++)
+        dpt_writer_u16(&writer, shard->encoded[(size_t)at / 2 + i]);
+    return DPT_OK;
+}
+
 static enum dpt_status add_shard(const struct dpt_shard *shard, uint8_t *block,
                                  struct dpt_hash128 *h, struct dpt_err *err)
 {
     const int64_t bytes = shard->tokens * shard->width;
-    int fd;
-    DPT_TRY(dpt_shard_open(shard, &fd, err));
+    int fd = -1;
+    if (!shard->encoded)
+        DPT_TRY(dpt_shard_open(shard, &fd, err));
     enum dpt_status status = DPT_OK;
     *h = join(*h, (uint64_t)shard->tokens, (uint64_t)shard->width);
     for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
-        status = dpt_fs_pread_all(fd, block, n, shard->at + at, shard->path, err);
+        status = read_block(shard, fd, at, n, block, err);
         if (status == DPT_OK) {
             const struct dpt_hash128 of_block = dpt_hash128(block, n);
             *h = join(*h, of_block.hi, of_block.lo);
         }
     }
-    (void)close(fd); /* opened for reading */
+    if (fd >= 0)
+        (void)close(fd); /* opened for reading */
     return status;
 }
 
@@ -52,8 +67,11 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DP
     uint8_t *block = malloc(BLOCK_BYTES);
     enum dpt_status status =
         block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "data.train: out of memory");
-    for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
+    for (int i = 0; status == DPT_OK && i < data->n_shards; i++) {
         status = add_shard(&data->shards[i], block, &h, err);
+        if (status != DPT_OK)
+            (void)dpt_wrap(err, status, "data.train");
+    }
     if (status == DPT_OK)
         dpt_hash128_hex(h, ret_hex);
     free(block);

@@ -21,6 +21,7 @@ struct dpt_shard {
     int64_t file_bytes;     /* what it was when opened: a file that changes under a run is an */
     uint64_t device, inode; /* error, not another trajectory */
     int64_t changed_s, changed_ns;
+    uint16_t *encoded; /* (tokens) of text that was encoded when it was opened; else NULL */
 };
 
 struct dpt_data {
@@ -30,9 +31,23 @@ struct dpt_data {
     int seq_len, vocab;
 };
 
-/* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that dpt_data_open saw.
- */
+/* Looks at the file `shard->path` and fills in the rest, but for the samples: a .bin shard, whose
+ * magic, version and length are checked, or a text whose bytes are the tokens. */
+DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_shard *shard, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_shard *shard, struct dpt_err *err);
+
+/* After dpt_shard_probe_text: encodes the text by the config's tokenizer gpt2 and keeps its tokens.
+ * Text of DPT_ENCODE_BYTES_MAX bytes at most; more is for `dpt-data encode`. */
+DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_shard *shard,
+                                                   const struct dpt_config *config,
+                                                   struct dpt_err *err);
+
+/* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that it was. */
 DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd,
                                             struct dpt_err *err);
+
+/* Reads `n` tokens from token `first` on, which the shard has. A token >= vocab is DPT_ECORRUPT. */
+DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_shard *shard, int64_t first, int64_t n,
+                                            int vocab, int32_t *ret, struct dpt_err *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/fs.h"
 #include "tests/tmp.h"
+#include "worker/data/tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -53,6 +54,15 @@ static void write_file(const char *name, const void *data, size_t bytes)
     char path[256];
     (void)snprintf(path, sizeof path, "%s/%s", root, name);
     assert_int_equal(dpt_fs_write_file_atomic(path, data, bytes, &err), DPT_OK);
+}
+
+static void use_tiny(void)
+{
+    config.data.tokenizer = DPT_TOKENIZER_GPT2;
+    (void)snprintf(config.data.vocab_bpe, sizeof config.data.vocab_bpe, DPT_RECORDED "/tiny.bpe");
+    (void)snprintf(config.data.encoder_json, sizeof config.data.encoder_json,
+                   DPT_RECORDED "/tiny.json");
+    config.data.any_vocab = true;
 }
 
 /* A shard whose token i is first + i; `bytes` < 0: as many as there should be. */
@@ -247,7 +257,74 @@ static void bad_combinations(void **state)
     expect_refusal(DPT_ECONFIG, "model.vocab is 255", "set model.vocab: 256");
     config.model.vocab = 256;
     config.data.tokenizer = DPT_TOKENIZER_GPT2;
-    expect_refusal(DPT_EUNSUPPORTED, "data.tokenizer", "set data.tokenizer: bytes");
+    expect_refusal(DPT_ECONFIG, "data.train: tokenizer gpt2", "needs the path of OpenAI's");
+    use_tiny();
+    expect_refusal(DPT_ECONFIG, "model.vocab is 256", "set model.vocab: 657");
+    config.model.vocab = 657;
+    config.data.any_vocab = false;
+    expect_refusal(DPT_ECONFIG, "/tiny.bpe'", "is not OpenAI's vocab.bpe");
+}
+
+/* Text by GPT-2's tokens: as its shard would be read, with the same digest. */
+static void text_is_encoded(void **state)
+{
+    (void)state;
+    const struct dpt_vocab_options options = {.kind = DPT_TOKENIZER_GPT2,
+                                              .vocab_bpe = DPT_RECORDED "/tiny.bpe",
+                                              .encoder_json = DPT_RECORDED "/tiny.json",
+                                              .any_vocab = true};
+    static const char text[] = "The machines come and go, and the training goes on and on.\n";
+    struct dpt_vocab *vocab = NULL;
+    struct dpt_encoder *encoder = NULL;
+    struct dpt_tokens tokens = {0};
+    char a[DPT_HASH_HEX_BYTES], b[DPT_HASH_HEX_BYTES], path[160];
+    int32_t got[SEQ], targets[SEQ];
+    static uint8_t shard[2048] = {0};
+    assert_int_equal(dpt_vocab_open(&options, &vocab, &err), DPT_OK);
+    assert_int_equal(dpt_encoder_create(vocab, &encoder, &err), DPT_OK);
+    assert_int_equal(dpt_encoder_encode(encoder, text, sizeof text - 1, &tokens, &err), DPT_OK);
+    write_file("t.txt", text, sizeof text - 1);
+    use(DPT_DATA_TEXT, "t.txt");
+    config.model.vocab = 657;
+    use_tiny();
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_tokens(data), tokens.n);
+    assert_int_equal(dpt_data_samples(data), (tokens.n - 1) / SEQ);
+    (void)snprintf(path, sizeof path, "%s/t.txt", root);
+    assert_int_equal(unlink(path), 0); /* what was read stays */
+    for (int s = 0; s < dpt_data_samples(data); s++) {
+        assert_int_equal(dpt_data_read(data, s, got, targets, &err), DPT_OK);
+        for (int i = 0; i < SEQ; i++) {
+            assert_int_equal(got[i], tokens.ids[s * SEQ + i]);
+            assert_int_equal(targets[i], tokens.ids[s * SEQ + i + 1]);
+        }
+    }
+    dpt_data_close(&data);
+    write_file("t.txt", text, sizeof text - 1);
+    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    const int32_t header[3] = {MAGIC16, 1, (int32_t)tokens.n};
+    memcpy(shard, header, sizeof header);
+    memcpy(shard + 1024, tokens.ids, tokens.n * 2);
+    write_file("t.bin", shard, 1024 + tokens.n * 2);
+    use(DPT_DATA_TOKENS, "t.bin");
+    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    assert_string_equal(a, b);
+    dpt_tokens_fini(&tokens);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+}
+
+/* More than is encoded at once: refused before it is read. */
+static void text_too_large_to_encode(void **state)
+{
+    (void)state;
+    char path[160];
+    write_file("t.txt", "", 0);
+    (void)snprintf(path, sizeof path, "%s/t.txt", root);
+    assert_int_equal(truncate(path, DPT_ENCODE_BYTES_MAX + 1LL), 0);
+    use(DPT_DATA_TEXT, "t.txt");
+    use_tiny();
+    expect_refusal(DPT_EOVERFLOW, "/t.txt'", "dpt-data encode");
 }
 
 static void token_beyond_the_vocabulary(void **state)
@@ -348,6 +425,8 @@ int main(void)
                                        TEST(bad_shards),
                                        TEST(bad_paths),
                                        TEST(bad_combinations),
+                                       TEST(text_is_encoded),
+                                       TEST(text_too_large_to_encode),
                                        TEST(token_beyond_the_vocabulary),
                                        TEST(files_that_change),
                                        TEST(digest),

@@ -1,0 +1,165 @@
+/* One file of tokens: the .bin shards of llm.c (256 numbers of 32 bits: magic, version, number of
+ * tokens, zeros; then the tokens), and text whose bytes are the tokens. */
+#include "worker/data/source.h"
+
+#include "base/cursor.h"
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK_TOKENS = 2048 };
+
+static int open_for_reading(const char *path)
+{
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+}
+
+/* Opens `shard->path` the first time and notes which file it is. */
+static enum dpt_status open_first(struct dpt_shard *shard, int *ret_fd, struct dpt_err *err)
+{
+    struct stat st;
+    int fd = open_for_reading(shard->path);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", shard->path);
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        (void)close(fd);
+        return dpt_fail(err, DPT_EIO, "'%s' is no regular file", shard->path);
+    }
+    shard->file_bytes = st.st_size;
+    shard->device = st.st_dev;
+    shard->inode = st.st_ino;
+    shard->changed_s = st.st_mtim.tv_sec;
+    shard->changed_ns = st.st_mtim.tv_nsec;
+    *ret_fd = fd;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd, struct dpt_err *err)
+{
+    struct stat st;
+    int fd = open_for_reading(shard->path);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", shard->path);
+    if (fstat(fd, &st) != 0 || st.st_size != shard->file_bytes || st.st_dev != shard->device ||
+        st.st_ino != shard->inode || st.st_mtim.tv_sec != shard->changed_s ||
+        st.st_mtim.tv_nsec != shard->changed_ns) {
+        (void)close(fd);
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' was changed while the run reads it; put the former file "
+                        "back and start again",
+                        shard->path);
+    }
+    *ret_fd = fd;
+    return DPT_OK;
+}
+
+static enum dpt_status parse_header(struct dpt_shard *shard, const uint8_t *header,
+                                    struct dpt_err *err)
+{
+    struct dpt_reader reader;
+    dpt_reader_init(&reader, header, DPT_SHARD_HEADER_BYTES);
+    const uint32_t magic = dpt_reader_u32(&reader), version = dpt_reader_u32(&reader),
+                   tokens = dpt_reader_u32(&reader);
+    uint32_t expected;
+    if (magic == DPT_SHARD_MAGIC_GPT2) {
+        shard->width = 2;
+        expected = DPT_SHARD_VERSION_GPT2;
+    } else if (magic == DPT_SHARD_MAGIC_LLAMA3) {
+        shard->width = 4;
+        expected = DPT_SHARD_VERSION_LLAMA3;
+    } else {
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is no token shard: its magic number is %u, not %d (GPT-2) "
+                        "or %d (Llama 3); set data.kind: text for plain text",
+                        shard->path, magic, DPT_SHARD_MAGIC_GPT2, DPT_SHARD_MAGIC_LLAMA3);
+    }
+    if (version != expected)
+        return dpt_fail(err, DPT_EVERSION, "token shard '%s' has version %u, version %u is read",
+                        shard->path, version, expected);
+    shard->at = DPT_SHARD_HEADER_BYTES;
+    shard->tokens = tokens;
+    const int64_t bytes = shard->at + shard->tokens * shard->width;
+    if (tokens > INT32_MAX || shard->file_bytes != bytes)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "token shard '%s' is %s: its header says %u tokens, which is "
+                        "%lld bytes, it has %lld; make or copy it again",
+                        shard->path, shard->file_bytes < bytes ? "truncated" : "damaged", tokens,
+                        (long long)bytes, (long long)shard->file_bytes);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_probe_tokens(struct dpt_shard *shard, struct dpt_err *err)
+{
+    uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
+    int fd = -1;
+    DPT_TRY(open_first(shard, &fd, err));
+    enum dpt_status status =
+        shard->file_bytes < DPT_SHARD_HEADER_BYTES
+            ? dpt_fail(err, DPT_ECORRUPT,
+                       "'%s' is no token shard: it has %lld bytes, its header alone "
+                       "takes %d",
+                       shard->path, (long long)shard->file_bytes, DPT_SHARD_HEADER_BYTES)
+            : dpt_fs_pread_all(fd, header, sizeof header, 0, shard->path, err);
+    (void)close(fd); /* opened for reading */
+    return status == DPT_OK ? parse_header(shard, header, err) : status;
+}
+
+enum dpt_status dpt_shard_probe_text(struct dpt_shard *shard, struct dpt_err *err)
+{
+    int fd = -1;
+    DPT_TRY(open_first(shard, &fd, err));
+    (void)close(fd); /* opened for reading */
+    shard->width = 1;
+    shard->tokens = shard->file_bytes;
+    return DPT_OK;
+}
+
+static enum dpt_status read_file(const struct dpt_shard *shard, int fd, int64_t first, int64_t n,
+                                 int32_t *ret, struct dpt_err *err)
+{
+    uint8_t chunk[CHUNK_TOKENS * 4];
+    for (int64_t done = 0; done < n;) {
+        const int64_t left = n - done;
+        const int64_t count = left < CHUNK_TOKENS ? left : CHUNK_TOKENS;
+        const size_t bytes = (size_t)(count * shard->width);
+        DPT_TRY(dpt_fs_pread_all(fd, chunk, bytes, shard->at + (first + done) * shard->width,
+                                 shard->path, err));
+        struct dpt_reader reader;
+        dpt_reader_init(&reader, chunk, bytes);
+        for (int64_t i = 0; i < count; i++) {
+            const uint32_t token = shard->width == 1   ? dpt_reader_u8(&reader)
+                                   : shard->width == 2 ? dpt_reader_u16(&reader)
+                                                       : dpt_reader_u32(&reader);
+            if (token > INT32_MAX)
+                return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %u",
+                                (long long)(first + done + i), shard->path, token);
+            ret[done + i] = (int32_t)token;
+        }
+        done += count;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_read(const struct dpt_shard *shard, int64_t first, int64_t n, int vocab,
+                               int32_t *ret, struct dpt_err *err)
+{
+    if (shard->encoded) {
+        for (int64_t i = 0; i < n; i++)
+            ret[i] = shard->encoded[first + i];
+    } else {
+        int fd = -1;
+        DPT_TRY(dpt_shard_open(shard, &fd, err));
+        enum dpt_status status = read_file(shard, fd, first, n, ret, err);
+        (void)close(fd); /* opened for reading */
+        if (status != DPT_OK)
+            return status;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (ret[i] >= vocab)
+            return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %d, model.vocab is %d",
+                            (long long)(first + i), shard->path, ret[i], vocab);
+    return DPT_OK;
+}

@@ -1,0 +1,67 @@
+/* Text that is encoded by GPT-2's tokenizer as it is opened: the short way to a run. */
+#include "worker/data/source.h"
+
+#include "base/fs.h"
+#include "worker/data/tokenizer.h"
+
+#include <stdlib.h>
+
+static enum dpt_status encode(const struct dpt_vocab *vocab, const char *text, size_t bytes,
+                              struct dpt_tokens *tokens, struct dpt_err *err)
+{
+    struct dpt_encoder *encoder = NULL;
+    DPT_TRY(dpt_encoder_create(vocab, &encoder, err));
+    enum dpt_status status = dpt_encoder_encode(encoder, text, bytes, tokens, err);
+    dpt_encoder_destroy(&encoder);
+    return status;
+}
+
+static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
+                                  struct dpt_err *err)
+{
+    const struct dpt_vocab_options options = {.kind = config->data.tokenizer,
+                                              .vocab_bpe = config->data.vocab_bpe,
+                                              .encoder_json = config->data.encoder_json,
+                                              .any_vocab = config->data.any_vocab};
+    struct dpt_vocab *vocab = NULL;
+    DPT_TRY(dpt_vocab_open(&options, &vocab, err));
+    const int size = dpt_vocab_size(vocab);
+    if (config->model.vocab < size) {
+        dpt_vocab_close(&vocab);
+        return dpt_fail(err, DPT_ECONFIG,
+                        "model.vocab is %d, the tokens of '%s' need %d at least; set model.vocab: "
+                        "%d",
+                        config->model.vocab, config->data.encoder_json, size, size);
+    }
+    *ret = vocab;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_encode_text(struct dpt_shard *shard, const struct dpt_config *config,
+                                      struct dpt_err *err)
+{
+    struct dpt_vocab *vocab = NULL;
+    struct dpt_tokens tokens = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    if (shard->file_bytes > DPT_ENCODE_BYTES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "'%s' has %lld bytes, at most %d are encoded as a run starts; make token "
+                        "shards of it with dpt-data encode and set data.kind: tokens",
+                        shard->path, (long long)shard->file_bytes, DPT_ENCODE_BYTES_MAX);
+    DPT_TRY(open_vocab(config, &vocab, err));
+    enum dpt_status status =
+        dpt_fs_read_file(shard->path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
+    if (status == DPT_OK)
+        status = encode(vocab, text, bytes, &tokens, err);
+    dpt_vocab_close(&vocab);
+    free(text);
+    if (status != DPT_OK) {
+        dpt_tokens_fini(&tokens);
+        return status;
+    }
+    shard->width = 2;
+    shard->tokens = (int64_t)tokens.n;
+    shard->encoded = tokens.ids; /* taken */
+    return DPT_OK;
+}
