@@ -87,10 +87,11 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_s
 /* Removes the attempt's temporary folder, best effort. */
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec);
 
-/* Removes temporary folders of attempts of other generations than `generation` (leftovers of killed
- * processes). An absent `dir` is fine. */
+/* Removes the temporary folders of every attempt but `attempt` of `generation`: leftovers of killed
+ * processes. A server that starts anew counts its generations anew, so the number alone does not
+ * tell what is left over. An absent `dir` is fine. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation,
-                                                  struct dpt_err *err);
+                                                  const char *attempt, struct dpt_err *err);
 
 /* Newest step in `dir` whose manifest is intact and whose files have the manifest's sizes (their
  * checksums are verified when read); -1 when there is none or `dir` is absent. Damaged ones are

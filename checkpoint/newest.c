@@ -213,8 +213,16 @@ static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, u
 struct temporary_filter {
     int64_t below_step;
     uint64_t generation;
-    bool others; /* every generation but this one; else all up to it */
+    const char
+        *attempt; /* all but this attempt of this generation; NULL: all generations up to it */
 };
+
+static bool is_of_attempt(const char *name, int64_t step, const struct temporary_filter *filter)
+{
+    char theirs[DPT_CHECKPOINT_NAME_BYTES];
+    return dpt_name_temporary(step, filter->generation, filter->attempt, theirs, NULL) == DPT_OK &&
+           strcmp(name, theirs) == 0;
+}
 
 static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
                                           const struct temporary_filter *filter,
@@ -229,7 +237,8 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
         uint64_t generation;
         if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step)
             continue;
-        if (filter->others ? generation != filter->generation : generation <= filter->generation)
+        if (filter->attempt ? !is_of_attempt(names[i], step, filter)
+                            : generation <= filter->generation)
             status = dpt_io_remove_tree(dir, names[i], err);
     }
     dpt_fs_list_free(&names, n);
@@ -259,7 +268,8 @@ enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest, in
     return remove_temporaries(dir, &filter, err);
 }
 
-enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, struct dpt_err *err)
+enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const char *attempt,
+                                     struct dpt_err *err)
 {
     struct dpt_folder folder;
     struct dpt_err why;
@@ -269,7 +279,7 @@ enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, struc
     if (status != DPT_OK)
         return dpt_fail(err, status, "%s", why.text);
     const struct temporary_filter filter = {
-        .below_step = INT64_MAX, .generation = generation, .others = true};
+        .below_step = INT64_MAX, .generation = generation, .attempt = attempt};
     status = remove_temporaries(&folder, &filter, err);
     dpt_folder_close(&folder);
     return status;

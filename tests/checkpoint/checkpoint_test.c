@@ -373,12 +373,37 @@ static void two_generations(void **state)
     OK(dpt_checkpoint_write_part(&new, &err));
     dpt_checkpoint_abandon(&old);
     OK(dpt_checkpoint_write_part(&old, &err));
-    OK(dpt_checkpoint_clean(root, 7, &err));
+    OK(dpt_checkpoint_clean(root, 7, "new", &err));
     assert_false(dpt_fs_exists(in_root(".tmp-step-00000020-g3-old")));
     OK(dpt_checkpoint_collect(&new, 1000, &err));
     OK(dpt_checkpoint_commit(&new, &err));
     OK(model_check(root, 20, 1, &err));
-    OK(dpt_checkpoint_clean(in_root("absent"), 7, &err));
+    OK(dpt_checkpoint_clean(in_root("absent"), 7, "new", &err));
+    model_fini(&model);
+}
+
+/* A server started anew counts from the first generation again: what an attempt of the same number
+ * left at the same step goes too, and the one of this generation stays. */
+static void same_generation(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, 20, 1);
+    struct dpt_checkpoint_spec killed = model_spec(&model, root, 20, 0, 1), now = killed;
+    killed.attempt = "killed";
+    now.attempt = "now";
+    OK(dpt_checkpoint_write_part(&killed, &err));
+    OK(dpt_checkpoint_write_part(&now, &err));
+    OK(dpt_checkpoint_clean(root, now.generation, "now", &err));
+    char **names;
+    size_t n;
+    OK(dpt_fs_list(root, &names, &n, &err));
+    assert_int_equal(n, 1);
+    assert_non_null(strstr(names[0], "-now"));
+    dpt_fs_list_free(&names, n);
+    OK(dpt_checkpoint_collect(&now, 1000, &err));
+    OK(dpt_checkpoint_commit(&now, &err));
+    OK(model_check(root, 20, 1, &err));
     model_fini(&model);
 }
 
@@ -491,6 +516,7 @@ int main(void)
                                        TEST(cancelled),
                                        TEST(a_writer_is_missing),
                                        TEST(two_generations),
+                                       TEST(same_generation),
                                        TEST(ranks_as_threads),
                                        cmocka_unit_test(weights_hash)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,7 +119,7 @@ static void die_at_every_step(int n_writers, int64_t before, int64_t step)
         seen_new |= newest == step;
         assert_true(!ended || newest == step);
         /* What the next run does: away with the leftovers, and go on. */
-        OK(dpt_checkpoint_clean(root, 99, &err));
+        OK(dpt_checkpoint_clean(root, 99, "next", &err));
         if (!ended && newest == step && before != step)
             OK(dpt_fs_remove_tree(in_root("step-00000020"), &err));
     }
@@ -163,7 +163,7 @@ static void death_while_renaming(void **state)
         OK(dpt_checkpoint_newest(root, &newest, &err));
         assert_true(newest == 10 || newest == 20);
         OK(model_check(root, newest, 1, &err));
-        OK(dpt_checkpoint_clean(root, 99, &err));
+        OK(dpt_checkpoint_clean(root, 99, "next", &err));
         if (ended)
             break;
     }
@@ -204,7 +204,7 @@ static void failing_calls(void **state)
         }
         char **names;
         size_t n;
-        OK(dpt_checkpoint_clean(root, 99, &err));
+        OK(dpt_checkpoint_clean(root, 99, "next", &err));
         OK(dpt_fs_list(root, &names, &n, &err));
         assert_int_equal(n, status == DPT_OK ? n : 1);
         dpt_fs_list_free(&names, n);
@@ -236,7 +236,7 @@ static void failing_replacements(void **state)
             OK(dpt_checkpoint_newest(root, &newest, NULL));
             assert_int_equal(newest, 20);
             OK(model_check(root, 20, 1, &err));
-            OK(dpt_checkpoint_clean(root, 99, NULL));
+            OK(dpt_checkpoint_clean(root, 99, "next", NULL));
             if (!reached)
                 break;
         }
@@ -457,7 +457,7 @@ static void a_writer_dies(void **state)
         OK(dpt_checkpoint_newest(root, &newest, &err));
         assert_int_equal(newest, round == 0 ? 10 : 20);
         OK(model_check(root, newest, 1, &err));
-        OK(dpt_checkpoint_clean(root, 99, &err));
+        OK(dpt_checkpoint_clean(root, 99, "next", &err));
     }
     model_fini(&model);
 }
