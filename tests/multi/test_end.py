@@ -8,6 +8,7 @@ import pytest
 from cluster import proc_alive, wait_until
 
 EXIT_S = 10
+ECHO_S = 0.1  # DPT_LOOP_ECHO_MS
 
 
 def end_in_time(process, number, slow):
@@ -65,6 +66,23 @@ def test_all_workers_leave(make_cluster, slow, number):
     cluster.check_nothing_left()
 
 
+def test_two_signals_at_once_are_one(make_cluster, slow):
+    """As timeout(1) sends them, to the process and to its group: the node drains and saves."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0})
+    cluster.start_server()
+    worker = cluster.start_worker("a")
+    cluster.wait_step(3, 30 * slow)
+    worker.signal(signal.SIGSTOP)
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGINT)
+    worker.signal(signal.SIGCONT)
+    assert worker.wait(EXIT_S * slow) == 0, worker.log_tail()
+    assert len(list(worker.checkpoint_dir.glob("step-*"))) == 1
+    cluster.server.term()
+    cluster.server.wait(EXIT_S * slow)
+    cluster.check_nothing_left()
+
+
 def test_second_signal_means_now(make_cluster, slow):
     """A node that cannot drain (its peer stands still) leaves at once at the second signal."""
     cluster = make_cluster(sets={"train.steps": 100000, "cluster.timeout_s": 20})
@@ -74,6 +92,8 @@ def test_second_signal_means_now(make_cluster, slow):
     stopped = b.freeze()
     a.term()
     wait_until("the first signal is taken", lambda: "leav" in a.log(), 5 * slow, a.log_tail)
+    taken = time.monotonic()
+    wait_until("a second one is no echo of it", lambda: time.monotonic() > taken + ECHO_S, 5)
     start = time.monotonic()
     a.term()
     a.wait(EXIT_S * slow)

@@ -23,7 +23,7 @@ struct loop {
     struct dpt_ranks ranks;
     int signal_fd;
     sigset_t signals;
-    int64_t deadline_ms;
+    int64_t deadline_ms, signalled_ms;
     uint64_t incarnation;
     uint8_t *message; /* the newest state for the server */
     size_t message_bytes, message_max;
@@ -247,6 +247,10 @@ static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
     for (int i = 0; i < DPT_LOOP_EVENTS_MAX && !loop->ended; i++) {
         if (read(loop->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
             return DPT_OK;
+        int64_t now_ms = dpt_now_ms();
+        if (now_ms - loop->signalled_ms < DPT_LOOP_ECHO_MS)
+            continue;
+        loop->signalled_ms = now_ms;
         DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SIGNAL}, err));
     }
     return DPT_OK;
@@ -361,6 +365,7 @@ static enum dpt_status start(struct loop *loop, struct dpt_err *err)
     struct dpt_agent_options agent = loop->options->agent;
     agent.now_ms = dpt_now_ms();
     loop->deadline_ms = agent.now_ms;
+    loop->signalled_ms = agent.now_ms - DPT_LOOP_ECHO_MS;
     loop->incarnation = agent.incarnation;
     DPT_TRY(dpt_agent_create(&agent, &loop->agent, err));
     if (loop->node == NULL)

@@ -16,6 +16,8 @@ enum {
     DPT_LOOP_EVENTS_MAX =
         256,                /* messages taken from one source before the others have their turn */
     DPT_LOOP_WAIT_MS = 100, /* longest sleep */
+    DPT_LOOP_ECHO_MS = 100, /* a signal this soon after one that was taken is the same wish:
+                               timeout(1) sends two */
     DPT_LOOP_RETRY_MS =
         10, /* a state that could not be sent over a standing connection is sent again after this */
     DPT_LOOP_KILL_WAIT_MS = 5000 /* at the end: killed ranks are waited for no longer */
