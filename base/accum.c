@@ -23,9 +23,9 @@ void dpt_accum_init(struct dpt_accum *accum)
 bool dpt_accum_is_sound(const struct dpt_accum *accum)
 {
     const uint32_t known = DPT_ACCUM_NAN | DPT_ACCUM_PLUS_INF | DPT_ACCUM_MINUS_INF;
-    const int64_t most = ((int64_t)accum->pending + 1) * (LIMB_MASK + 1);
     if (accum->pending >= PENDING_MAX || (accum->flags & ~known) != 0)
         return false;
+    const int64_t most = ((int64_t)accum->pending + 1) * (LIMB_MASK + 1);
     for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
         if (accum->limb[i] < -most || accum->limb[i] > most)
             return false;

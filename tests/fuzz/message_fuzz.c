@@ -21,8 +21,9 @@ static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
     return packed;
 }
 
-/* A pair of functions a kind: `data` decodes to a message; its encoding decodes to an equal one. */
-#define DEFINE_KIND(name, Type)                                                                    \
+/* For each kind: does `data` decode? Then its encoding decodes to an equal message, if it is of
+ * this version: of another one only what is shown is looked at. */
+#define DEFINE_KIND(name, Type, of_this_version)                                                   \
     static bool again_##name(const uint8_t *data, size_t bytes)                                    \
     {                                                                                              \
         Type *message = NULL, *copy = NULL;                                                        \
@@ -30,6 +31,10 @@ static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
         if (dpt_message_decode_##name(data, bytes, &message, &err) != DPT_OK) {                    \
             DPT_ASSERT(message == NULL && err.status != DPT_OK && err.text[0] != '\0');            \
             return false;                                                                          \
+        }                                                                                          \
+        if (!(of_this_version)) {                                                                  \
+            dpt_message_free_##name(&message);                                                     \
+            return true;                                                                           \
         }                                                                                          \
         size_t first_bytes, second_bytes;                                                          \
         uint8_t *first = encode(&message->base, &first_bytes);                                     \
@@ -44,10 +49,10 @@ static uint8_t *encode(const ProtobufCMessage *message, size_t *ret_bytes)
         return true;                                                                               \
     }
 
-DEFINE_KIND(agent_state, Dpt__AgentState)
-DEFINE_KIND(server_state, Dpt__ServerState)
-DEFINE_KIND(agent_to_rank, Dpt__AgentToRank)
-DEFINE_KIND(rank_to_agent, Dpt__RankToAgent)
+DEFINE_KIND(agent_state, Dpt__AgentState, message->version == DPT_PROTO_VERSION)
+DEFINE_KIND(server_state, Dpt__ServerState, message->version == DPT_PROTO_VERSION)
+DEFINE_KIND(agent_to_rank, Dpt__AgentToRank, true)
+DEFINE_KIND(rank_to_agent, Dpt__RankToAgent, true)
 
 /* In memory of exactly the size that is promised to do, at the very end of the buffer. */
 static void in_memory(const uint8_t *data, size_t bytes, bool taken)

@@ -98,6 +98,7 @@ void server_start(struct sim *sim)
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);
+    sim->watch = watch_create(false); /* what is sent is decoded where it arrives */
     sim->server_tick_ms = sim->now_ms + 1;
     sim->server_stopped = false;
     sim_push(sim, (struct event){.at_ms = sim->server_tick_ms,
@@ -109,6 +110,7 @@ void server_start(struct sim *sim)
 void server_crash(struct sim *sim)
 {
     dpt_rdzv_destroy(&sim->core);
+    watch_destroy(&sim->watch);
     sim->server_life++;
     for (size_t i = 0; i < sim->n_server_deferred; i++)
         free(sim->server_deferred[i].data);
@@ -182,6 +184,9 @@ static void step(struct sim *sim, struct dpt_rdzv_event event)
         sim_fail(sim, "server: %s", err.text);
         return;
     }
+    const char *broken = watch_step(sim->watch, sim->core, &event, &output);
+    if (broken != NULL)
+        sim_fail(sim, "server: %s", broken);
     carry_out(sim, &output);
     check_after_server(sim);
 }

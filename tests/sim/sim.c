@@ -88,6 +88,7 @@ void sim_destroy(struct sim **sim_at)
 {
     struct sim *sim = *sim_at;
     dpt_rdzv_destroy(&sim->core);
+    watch_destroy(&sim->watch);
     free_deferred(sim->server_deferred, sim->n_server_deferred);
     for (int i = 0; i < MACHINES_MAX; i++) {
         dpt_agent_destroy(&sim->machines[i].agent);

@@ -9,6 +9,7 @@
 #define DPT_TESTS_SIM_SIM_H
 
 #include "rendezvous/core/core.h"
+#include "tests/rendezvous/core/watch.h"
 #include "worker/agent/core.h"
 
 #include <stdio.h>
@@ -203,6 +204,7 @@ struct sim {
     FILE *trace;                 /* golden timelines; NULL: none */
     char told[MACHINES_MAX][64]; /* what the trace has shown each machine being told */
     struct dpt_rdzv *core;       /* NULL: down */
+    struct watch *watch;         /* looks at each of its steps */
     uint64_t server_life, epoch;
     uint64_t run_life; /* grows whenever a server meets the run as new */
     bool server_stopped;

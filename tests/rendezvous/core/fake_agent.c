@@ -17,11 +17,19 @@ enum { ROUNDS_MAX = 32 };
 void stage_open(struct stage *stage)
 {
     memset(stage, 0, sizeof *stage);
-    struct dpt_rdzv_options options = {.epoch = 77, .seed = 5, .now_ms = 0};
-    struct dpt_err err;
-    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    stage_restart(stage, 77);
     stage->now_ms = 100000;
     stage_tick(stage, 0);
+}
+
+void stage_restart(struct stage *stage, uint64_t epoch)
+{
+    dpt_rdzv_destroy(&stage->core);
+    watch_destroy(&stage->watch);
+    struct dpt_rdzv_options options = {.epoch = epoch, .seed = 5, .now_ms = stage->now_ms};
+    struct dpt_err err;
+    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    stage->watch = watch_create(true);
 }
 
 void stage_close(struct stage *stage)
@@ -30,6 +38,7 @@ void stage_close(struct stage *stage)
         fake_fini(stage->fakes[i]);
     dpt_rdzv_destroy(&stage->core);
     assert_null(stage->core);
+    watch_destroy(&stage->watch);
 }
 
 static void keep_plan(struct fake *fake, const Dpt__Plan *plan)
@@ -76,6 +85,9 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
     for (size_t i = 0; i < stage->n_fakes; i++)
         stage->fakes[i]->told = false;
     assert_int_equal(dpt_rdzv_step(stage->core, &event, &output, &err), DPT_OK);
+    const char *broken = watch_step(stage->watch, stage->core, &event, &output);
+    if (broken != NULL)
+        fail_msg("%s", broken);
     for (size_t i = 0; i < output.n_sends; i++)
         deliver(stage, &output.sends[i]);
     for (size_t i = 0; i < output.n_records; i++)
@@ -218,4 +230,13 @@ void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n)
             obey(fakes[i]);
             fake_say(fakes[i], stage);
         }
+}
+
+void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        fake_say(fakes[i], stage);
+    stage_pass_speaking(stage, fakes, n, 1100);
+    fakes_settle(stage, fakes, n);
+    assert_int_equal(stage->view.phase, DPT_RDZV_RUNNING);
 }

@@ -5,6 +5,7 @@
 
 #include "rendezvous/core/core.h"
 #include "rendezvous/core/timing.h"
+#include "tests/rendezvous/core/watch.h"
 
 enum { FAKES_MAX = 16, FAKE_RANKS = 2 };
 
@@ -29,6 +30,7 @@ struct fake {
 
 struct stage {
     struct dpt_rdzv *core;
+    struct watch *watch; /* looks at every step */
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;
@@ -39,6 +41,8 @@ struct stage {
 /* A server that has been up for long, so that no last call waits for nodes of an earlier one. */
 void stage_open(struct stage *stage);
 void stage_close(struct stage *stage);
+/* Another server takes over, of this epoch and just started; it knows of no run. */
+void stage_restart(struct stage *stage, uint64_t epoch);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
 /* Ticks as often as asked for, while nobody speaks. */
@@ -54,6 +58,8 @@ void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 
 /* Speaks, and does what a rank would: quiesces, builds, runs; until nothing changes. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
+/* They join, last call passes, and they settle: now the run is RUNNING. */
+void fakes_start(struct stage *stage, struct fake *const *fakes, size_t n);
 /* Its rank in its newest plan; -1: none. */
 const Dpt__PlanRank *fake_place(const struct fake *fake);
 

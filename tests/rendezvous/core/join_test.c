@@ -132,10 +132,7 @@ static void test_full_is_formed_at_once(void **state)
 static void test_young_server_waits(void **state)
 {
     struct stage *stage = *state;
-    dpt_rdzv_destroy(&stage->core);
-    struct dpt_rdzv_options options = {.epoch = 78, .seed = 5, .now_ms = stage->now_ms};
-    struct dpt_err err;
-    assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
+    stage_restart(stage, 78);
     fake_init(&a, stage, "a");
     struct fake *all[] = {&a};
     fake_say(&a, stage);

@@ -6,53 +6,16 @@
 
 #include <cmocka.h>
 
-#include "tests/rendezvous/core/fake_agent.h"
+#include "tests/rendezvous/core/trio.h"
 
 #include <string.h>
-
-static struct stage stage;
-static struct fake a, b, c;
-static struct fake *const two[] = {&a, &b};
-
-static int setup(void **state)
-{
-    (void)state;
-    stage_open(&stage);
-    fake_init(&a, &stage, "a");
-    fake_init(&b, &stage, "b");
-    fake_init(&c, &stage, "c");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static void start(void)
-{
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-    stage_pass_speaking(&stage, two, 2, 1100);
-    fakes_settle(&stage, two, 2);
-    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-}
-
-static void step_to(int64_t step)
-{
-    a.ranks[0].step_applied = b.ranks[0].step_applied = step;
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-}
 
 /* Writer 0 dies while it saves the last checkpoint. The others have said that their part is
  * written, which does not say that the whole is committed: they go through the end again. */
 static void finish_with_loss(bool node_dies, bool others_finish_late)
 {
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     struct fake *writer = fake_place(&a)->rank == 0 ? &a : &b, *other = writer == &a ? &b : &a;
     if (!others_finish_late) {
         fake_phase(other, DPT__RANK_PHASE__RANK_FINISHED, 1);
@@ -104,8 +67,8 @@ static void test_finish_lost_before_all(void **state)
 static void test_finished_then_gone(void **state)
 {
     (void)state;
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     fake_phase(&a, DPT__RANK_PHASE__RANK_FINISHED, 1);
     fake_say(&a, &stage);
     struct fake *const alone[] = {&b};
@@ -121,8 +84,8 @@ static void test_finished_then_gone(void **state)
 static void test_detect_rank_lost(void **state)
 {
     (void)state;
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     stage_pass_speaking(&stage, two, 2, 1000);
     b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
     b.ranks[0].silent_ms = 1800;
@@ -136,8 +99,8 @@ static void test_detect_rank_lost(void **state)
 static void test_detect_comm_error(void **state)
 {
     (void)state;
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     int32_t frozen = (int32_t)fake_place(&b)->rank;
     b.ranks[0].silent_ms = 1800;
     fake_say(&b, &stage);
@@ -159,8 +122,8 @@ static void test_detect_comm_error(void **state)
 static void test_detect_unknown(void **state)
 {
     (void)state;
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     b.ranks[0].silent_ms = 900;
     fake_say(&b, &stage);
     a.ranks[0].failed_generation = 1;
@@ -173,7 +136,7 @@ static void test_detect_unknown(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
         T(test_finish_rank_lost),   T(test_finish_node_lost), T(test_finish_lost_before_all),
         T(test_finished_then_gone), T(test_detect_rank_lost), T(test_detect_comm_error),

@@ -6,51 +6,14 @@
 
 #include <cmocka.h>
 
-#include "tests/rendezvous/core/fake_agent.h"
+#include "tests/rendezvous/core/trio.h"
 
 #include <string.h>
-
-static struct stage stage;
-static struct fake a, b, c;
-static struct fake *const two[] = {&a, &b};
-
-static int setup(void **state)
-{
-    (void)state;
-    stage_open(&stage);
-    fake_init(&a, &stage, "a");
-    fake_init(&b, &stage, "b");
-    fake_init(&c, &stage, "c");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    stage_close(&stage);
-    return 0;
-}
-
-static void start(void)
-{
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-    stage_pass_speaking(&stage, two, 2, 1100);
-    fakes_settle(&stage, two, 2);
-    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-}
-
-static void step_to(int64_t step)
-{
-    a.ranks[0].step_applied = b.ranks[0].step_applied = step;
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-}
 
 static void test_broken_connection(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, two, 1, 200);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* the grace */
@@ -64,7 +27,7 @@ static void test_broken_connection(void **state)
 static void test_reconnected_in_time(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, two, 1, 200);
     uint64_t old = b.conn;
@@ -80,7 +43,7 @@ static void test_reconnected_in_time(void **state)
 static void test_lease(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     stage_pass_speaking(&stage, two, 1, 4400);
     assert_int_equal(stage.view.nodes, 2);
     stage_pass_speaking(&stage, two, 1, 200);
@@ -92,7 +55,7 @@ static void test_lease(void **state)
 static void test_own_gap(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     stage_tick(&stage, 20000);
     assert_int_equal(stage.view.nodes, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
@@ -103,8 +66,8 @@ static void test_own_gap(void **state)
 static void test_rank_death(void **state)
 {
     (void)state;
-    start();
-    step_to(3);
+    trio_start();
+    trio_step_to(3);
     b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
     b.ranks[0].text = "out of memory";
     b.state.crashes = 1;
@@ -137,7 +100,7 @@ static void test_rank_death(void **state)
 static void test_loss_while_forming(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     fake_say(&c, &stage);
     assert_true(a.soft);
     fake_phase(&c, DPT__RANK_PHASE__RANK_QUIESCED, 2);
@@ -159,11 +122,11 @@ static void test_loss_while_forming(void **state)
 static void test_stall(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     stage_pass_speaking(&stage, two, 2, 30000);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING); /* the first step may take any time */
     a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 700;
-    step_to(1);
+    trio_step_to(1);
     stage_pass_speaking(&stage, two, 2, 6800);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     stage_pass_speaking(&stage, two, 2, 400);
@@ -210,8 +173,8 @@ static void quiesce_until_planned(void)
 static void test_lost_steps_are_carried(void **state)
 {
     (void)state;
-    start();
-    step_to(8);
+    trio_start();
+    trio_step_to(8);
     b.ranks[0].step_applied = 10; /* its agent's last word of it */
     crash(&b);
     crash(&a);
@@ -228,7 +191,7 @@ static void test_lost_steps_are_carried(void **state)
     assert_true(a.plan->generation > formed);
     assert_int_equal(a.plan->resume_step, 4);
     assert_int_equal(a.plan->steps_done_before, 10);
-    step_to(6);
+    trio_step_to(6);
     crash(&a);
     crash(&b);
     come_back(&a, 4);
@@ -241,9 +204,9 @@ static void test_lost_steps_are_carried(void **state)
 static void test_busy_is_no_stall(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     a.ranks[0].step_ms_median = 100;
-    step_to(1);
+    trio_step_to(1);
     a.ranks[0].busy = true; /* saves */
     stage_pass_speaking(&stage, two, 2, 60000);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
@@ -255,8 +218,8 @@ static void test_below_min(void **state)
 {
     (void)state;
     a.spec.min_nodes = b.spec.min_nodes = c.spec.min_nodes = 2;
-    start();
-    step_to(4);
+    trio_start();
+    trio_step_to(4);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, two, 1, 300);
     fakes_settle(&stage, two, 1);
@@ -275,17 +238,17 @@ static void test_budget(void **state)
 {
     (void)state;
     a.spec.max_restarts = b.spec.max_restarts = 2;
-    start();
-    step_to(1);
+    trio_start();
+    trio_step_to(1);
     b.state.first_error = "rank process 0: illegal instruction";
     b.state.first_error_ms_ago = 300;
     b.state.crashes = 2;
     fake_say(&b, &stage);
     assert_int_equal(stage.view.restarts_left, 0);
     fakes_settle(&stage, two, 2);
-    step_to(11); /* ten steps give one back */
+    trio_step_to(11); /* ten steps give one back */
     assert_int_equal(stage.view.restarts_left, 1);
-    step_to(20);
+    trio_step_to(20);
     assert_int_equal(stage.view.restarts_left, 1);
     a.state.first_error = "rank process 0: later";
     a.state.first_error_ms_ago = 0;
@@ -305,7 +268,7 @@ static void test_budget_by_one_message(void **state)
 {
     (void)state;
     a.spec.max_restarts = b.spec.max_restarts = UINT32_MAX;
-    start();
+    trio_start();
     b.state.crashes = UINT32_MAX - 1;
     fake_say(&b, &stage);
     assert_int_equal(stage.view.restarts_left, 1);
@@ -318,7 +281,7 @@ static void test_budget_by_one_message(void **state)
 static void test_fatal(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     b.state.fatal = true;
     b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
     fake_say(&b, &stage);
@@ -329,7 +292,7 @@ static void test_fatal(void **state)
 static void test_grants(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     a.ranks[0].grant_step = 10;
     fake_say(&a, &stage);
     assert_int_equal(a.grant_step, 10);
@@ -358,7 +321,7 @@ static void test_no_grant_for_a_spare(void **state)
 {
     (void)state;
     a.spec.max_world = b.spec.max_world = c.spec.max_world = 2;
-    start();
+    trio_start();
     fake_say(&c, &stage);
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     c.ranks[0].grant_step = 40;
@@ -375,7 +338,7 @@ static void test_no_grant_for_a_spare(void **state)
 static void test_soft_waits_for_go(void **state)
 {
     (void)state;
-    start();
+    trio_start();
     fake_phase(&b, DPT__RANK_PHASE__RANK_READY, 1); /* has not heard GO yet */
     fake_say(&b, &stage);
     fake_say(&c, &stage);
@@ -388,10 +351,7 @@ static void test_soft_waits_for_go(void **state)
 
 static void restart_server(void)
 {
-    dpt_rdzv_destroy(&stage.core);
-    struct dpt_rdzv_options options = {.epoch = 99, .seed = 6, .now_ms = stage.now_ms};
-    struct dpt_err err;
-    assert_int_equal(dpt_rdzv_create(&options, &stage.core, &err), DPT_OK);
+    stage_restart(&stage, 99);
     stage_tick(&stage, 0);
     a.conn += 100;
     b.conn += 100;
@@ -402,8 +362,8 @@ static void restart_server(void)
 static void test_adoption(void **state)
 {
     (void)state;
-    start();
-    step_to(5);
+    trio_start();
+    trio_step_to(5);
     restart_server();
     a.state.spec = NULL; /* it thinks the server knows */
     fake_say(&a, &stage);
@@ -426,8 +386,8 @@ static void test_adoption(void **state)
 static void test_adoption_incomplete(void **state)
 {
     (void)state;
-    start();
-    step_to(5);
+    trio_start();
+    trio_step_to(5);
     restart_server();
     fake_say(&a, &stage);
     for (int i = 0; i < 43; i++) {
@@ -448,8 +408,8 @@ static void test_adoption_incomplete(void **state)
 static void test_lost_steps_over_a_restart(void **state)
 {
     (void)state;
-    start();
-    step_to(9);
+    trio_start();
+    trio_step_to(9);
     restart_server();
     a.state.step_high = 9;
     b.state.step_high = 8;
@@ -504,7 +464,7 @@ static void test_pair(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
         T(test_broken_connection),
         T(test_reconnected_in_time),

@@ -31,15 +31,6 @@ static int teardown(void **state)
     return 0;
 }
 
-static void start(struct fake *const *fakes, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        fake_say(fakes[i], &stage);
-    stage_pass_speaking(&stage, fakes, n, 1100);
-    fakes_settle(&stage, fakes, n);
-    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-}
-
 static void holds(struct fake *fake, int64_t step, int64_t outcome_step)
 {
     static uint8_t bytes[8] = "outcome";
@@ -70,7 +61,7 @@ static void test_fresh(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     b.state.host = "a"; /* one host */
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     assert_int_equal(a.plan->world_size, 2);
     assert_int_equal(a.plan->n_hosts, 1);
     assert_int_equal(a.plan->n_nodes, 2);
@@ -94,7 +85,7 @@ static void test_folders_and_hosts(void **state)
     struct fake *all[] = {&a, &b, &c};
     b.state.log_dir_id = "logs-b";
     c.state.checkpoint_dir_id = "checkpoints-c";
-    start(all, 3);
+    fakes_start(&stage, all, 3);
     assert_int_equal(a.plan->n_hosts, 3);
     assert_true(a.plan->ranks[0]->writes_log);
     assert_true(a.plan->ranks[1]->writes_log);
@@ -110,7 +101,7 @@ static void test_positions_host_by_host(void **state)
     (void)state;
     struct fake *all[] = {&a, &b, &c, &d};
     c.state.host = "a";
-    start(all, 4);
+    fakes_start(&stage, all, 4);
     uint32_t want_position[] = {0, 2, 1, 3}, want_host[] = {0, 1, 0, 2};
     for (size_t i = 0; i < 4; i++) {
         assert_int_equal(a.plan->ranks[i]->position, want_position[i]);
@@ -122,7 +113,7 @@ static void test_stable_ranks(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b, &c}, *rest[] = {&a, &c}, *again[] = {&a, &c, &d};
-    start(all, 3);
+    fakes_start(&stage, all, 3);
     assert_int_equal(fake_place(&c)->rank, 2);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, rest, 2, 300);
@@ -146,7 +137,7 @@ static void test_outcome_is_handed(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b, &c};
-    start(all, 3);
+    fakes_start(&stage, all, 3);
     holds(&a, 7, 8); /* saw the all-reduce of step 8 complete */
     holds(&b, 7, 7);
     holds(&c, 7, -1);
@@ -164,7 +155,7 @@ static void test_nobody_has_the_outcome(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     holds(&a, 7, 7);
     holds(&b, 7, 7);
     break_data_plane(&a);
@@ -178,7 +169,7 @@ static void test_behind_is_healed(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b}, *more[] = {&a, &b, &c};
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     holds(&a, 8, 8);
     holds(&b, 6, -1);
     fake_say(&c, &stage);
@@ -197,7 +188,7 @@ static void test_checkpoint(void **state)
     struct fake *all[] = {&a, &b};
     a.ranks[0].checkpoint_step = 50;
     b.ranks[0].checkpoint_step = 40; /* does not see the newest */
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     assert_int_equal(a.plan->load_checkpoint, 50);
     assert_int_equal(a.plan->resume_step, 50);
     assert_int_equal(fake_place(&a)->heal_from, -1);
@@ -208,7 +199,7 @@ static void test_memory_against_checkpoint(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     holds(&a, 60, -1);
     holds(&b, 60, -1);
     a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 60;
@@ -231,7 +222,7 @@ static void test_spares(void **state)
     (void)state;
     struct fake *all[] = {&a, &b, &c};
     a.spec.max_world = b.spec.max_world = c.spec.max_world = 2;
-    start(all, 3);
+    fakes_start(&stage, all, 3);
     assert_int_equal(stage.view.world_size, 2);
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     struct fake *rest[] = {&b, &c};
@@ -251,7 +242,7 @@ static void test_max_nodes(void **state)
     (void)state;
     struct fake *all[] = {&a, &b, &c};
     a.spec.max_nodes = b.spec.max_nodes = c.spec.max_nodes = 2;
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     fake_say(&c, &stage);
     fakes_settle(&stage, all, 3);
     assert_int_equal(stage.view.generation, 1); /* a surplus node disturbs nobody */
@@ -263,7 +254,7 @@ static void test_leaving(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     holds(&a, 9, 10);
     holds(&b, 9, 9);
     a.state.leaving = true;
@@ -284,7 +275,7 @@ static void test_leaving_one_by_one(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     a.spec.min_nodes = b.spec.min_nodes = 2;
-    start(all, 2);
+    fakes_start(&stage, all, 2);
     holds(&a, 9, -1);
     holds(&b, 9, -1);
     a.state.leaving = true;
@@ -303,7 +294,7 @@ static void test_leaving_holder(void **state)
 {
     (void)state;
     struct fake *first[] = {&a}, *both[] = {&a, &b};
-    start(first, 1);
+    fakes_start(&stage, first, 1);
     holds(&a, 9, -1);
     fake_phase(&b, DPT__RANK_PHASE__RANK_STARTING, 0);
     fake_say(&b, &stage);

@@ -1,0 +1,20 @@
+/* One server and three agents on a stage, for tests about losses: a and b run, c stands by. */
+#ifndef DPT_TESTS_RENDEZVOUS_CORE_TRIO_H
+#define DPT_TESTS_RENDEZVOUS_CORE_TRIO_H
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+extern struct stage stage;
+extern struct fake a, b, c;
+extern struct fake *const two[2]; /* a and b */
+
+/* cmocka's setup and teardown: the server is up, nobody has spoken. */
+int trio_setup(void **state);
+int trio_teardown(void **state);
+
+/* a and b are in generation 1 and run. */
+void trio_start(void);
+/* a and b say that they have applied this step. */
+void trio_step_to(int64_t step);
+
+#endif

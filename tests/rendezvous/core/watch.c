@@ -1,0 +1,336 @@
+/* The watch of watch.h: events, records, nodes. */
+#include "tests/rendezvous/core/watch.h"
+
+#include "base/hash.h"
+#include "tests/rendezvous/core/watch_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct watch *watch_create(bool decodes)
+{
+    struct watch *watch = calloc(1, sizeof *watch);
+    DPT_ASSERT(watch != NULL);
+    watch->decodes = decodes;
+    return watch;
+}
+
+void watch_destroy(struct watch **watch)
+{
+    if (*watch == NULL)
+        return;
+    for (size_t i = 0; i < (*watch)->n_runs; i++) {
+        free((*watch)->runs[i].members);
+        free((*watch)->runs[i].seats);
+    }
+    free((*watch)->nodes);
+    free(*watch);
+    *watch = NULL;
+}
+
+bool watch_saw_stale(const struct watch *watch)
+{
+    return watch->stale;
+}
+
+void watch_broken(struct watch *watch, const char *fmt, ...)
+{
+    if (watch->broken[0] != '\0')
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(watch->broken, sizeof watch->broken, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- nodes ---- */
+
+static struct seen_node *find_node(struct watch *watch, const char *run, const char *id)
+{
+    uint64_t hash = dpt_hash128(run, strlen(run)).lo ^ (dpt_hash128(id, strlen(id)).lo << 1);
+    for (size_t i = 0; i < watch->n_nodes; i++)
+        if (watch->nodes[i].hash == hash)
+            return &watch->nodes[i];
+    if (watch->n_nodes == watch->nodes_max) {
+        watch->nodes_max = watch->nodes_max == 0 ? 8 : 2 * watch->nodes_max;
+        watch->nodes = realloc(watch->nodes, watch->nodes_max * sizeof watch->nodes[0]);
+        DPT_ASSERT(watch->nodes != NULL);
+    }
+    struct seen_node *node = &watch->nodes[watch->n_nodes++];
+    memset(node, 0, sizeof *node);
+    node->hash = hash;
+    (void)snprintf(node->run, sizeof node->run, "%s", run);
+    (void)snprintf(node->id, sizeof node->id, "%s", id);
+    return node;
+}
+
+static void forget_nodes(struct watch *watch, const char *run)
+{
+    for (size_t i = 0; i < watch->n_nodes; i++) {
+        struct seen_node *node = &watch->nodes[i];
+        if (strcmp(node->run, run) == 0)
+            node->told_incarnation = node->told_counter = node->counter_seen = 0;
+    }
+}
+
+/* ---- runs ---- */
+
+static struct seen_run *find_run(struct watch *watch, const char *name)
+{
+    for (size_t i = 0; i < watch->n_runs; i++)
+        if (strcmp(watch->runs[i].name, name) == 0)
+            return &watch->runs[i];
+    return NULL;
+}
+
+static void drop_run(struct watch *watch, struct seen_run *run)
+{
+    forget_nodes(watch, run->name);
+    free(run->members);
+    free(run->seats);
+    *run = watch->runs[--watch->n_runs];
+}
+
+static struct seen_run *add_run(struct watch *watch, const char *name)
+{
+    DPT_ASSERT(watch->n_runs < DPT_RDZV_RUNS_MAX);
+    struct seen_run *run = &watch->runs[watch->n_runs++];
+    *run = (struct seen_run){.grant_step = -1};
+    (void)snprintf(run->name, sizeof run->name, "%s", name);
+    return run;
+}
+
+/* ---- the message that came in ---- */
+
+/* Told again, or told by who was followed: by what the server itself has answered. */
+static bool is_stale(struct watch *watch, const Dpt__AgentState *message)
+{
+    const struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);
+    return message->version == DPT_PROTO_VERSION && node->counter_seen > 0 &&
+           (message->stamp->incarnation < node->told_incarnation ||
+            (message->stamp->incarnation == node->told_incarnation &&
+             message->counter <= node->counter_seen));
+}
+
+static void note_finished(struct watch *watch, const struct seen_node *node,
+                          const struct seen_proc *proc)
+{
+    struct seen_run *run = find_run(watch, node->run);
+    for (uint32_t i = 0; run != NULL && i < run->n_members; i++) {
+        struct member *member = &run->members[i];
+        if (&watch->nodes[member->node] == node && member->incarnation == node->incarnation &&
+            member->local == proc->local && member->spawn == proc->spawn &&
+            proc->finished == run->plan_generation)
+            member->finished = true;
+    }
+}
+
+static void note_message(struct watch *watch, const Dpt__AgentState *message)
+{
+    struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);
+    if (message->version != DPT_PROTO_VERSION || message->stamp->incarnation < node->incarnation)
+        return;
+    if (message->stamp->incarnation > node->incarnation) {
+        node->incarnation = message->stamp->incarnation;
+        node->n_procs = 0;
+    }
+    for (size_t i = 0; i < message->n_ranks; i++) {
+        const Dpt__RankState *state = message->ranks[i];
+        size_t at = 0;
+        size_t n = node->n_procs < PROCS_MAX ? node->n_procs : PROCS_MAX;
+        while (at < n && (node->procs[at].local != state->local_rank ||
+                          node->procs[at].spawn != state->spawn))
+            at++;
+        if (at == n && node->n_procs++ >= PROCS_MAX)
+            continue;
+        if (at == n)
+            node->procs[at] = (struct seen_proc){.local = state->local_rank, .spawn = state->spawn};
+        if (state->phase != DPT__RANK_PHASE__RANK_FINISHED)
+            continue;
+        node->procs[at].finished = state->generation;
+        note_finished(watch, node, &node->procs[at]);
+    }
+}
+
+/* ---- records ---- */
+
+static void check_end(struct watch *watch, const struct seen_run *run, const char *first_error)
+{
+    if (first_error[0] != '\0')
+        return; /* FAILED */
+    for (uint32_t i = 0; i < run->n_members; i++)
+        if (!run->members[i].finished)
+            watch_broken(watch, "run %s is done, but rank %u of generation %llu has not finished",
+                         run->name, i, (unsigned long long)run->plan_generation);
+    /* Without one, unless it adopted and ended it in one step. */
+    if (run->n_members == 0 && run->generation > 0)
+        watch_broken(watch, "run %s is done without a plan", run->name);
+}
+
+static void check_record(struct watch *watch, const struct dpt_rdzv_record *record)
+{
+    struct seen_run *run = find_run(watch, record->run);
+    unsigned long long generation = record->generation;
+    if ((run == NULL) != (record->kind == DPT_RDZV_RECORD_RUN)) {
+        watch_broken(watch, "record %d of run %s, which is %s", (int)record->kind, record->run,
+                     run == NULL ? "unknown" : "known");
+        return;
+    }
+    if (run != NULL && run->ended && record->kind != DPT_RDZV_RECORD_FORGET)
+        watch_broken(watch, "record %d of run %s after its end", (int)record->kind, record->run);
+    switch (record->kind) {
+    case DPT_RDZV_RECORD_RUN:
+        (void)add_run(watch, record->run);
+        break;
+    case DPT_RDZV_RECORD_GENERATION:
+        if (record->generation <= run->generation || record->generation <= run->plan_generation)
+            watch_broken(watch, "generation %llu is used again", generation);
+        run->generation = record->generation;
+        break;
+    case DPT_RDZV_RECORD_PLAN:
+        if (record->generation != run->generation || record->generation <= run->planned)
+            watch_broken(watch, "a plan of generation %llu while %llu is formed", generation,
+                         (unsigned long long)run->generation);
+        run->planned = record->generation;
+        run->grant_step = -1;
+        break;
+    case DPT_RDZV_RECORD_GRANT:
+        if (record->generation < run->planned || record->step <= run->grant_step)
+            watch_broken(watch, "step %lld is granted to generation %llu after step %lld",
+                         (long long)record->step, generation, (long long)run->grant_step);
+        run->grant_step = record->step;
+        break;
+    case DPT_RDZV_RECORD_END:
+        check_end(watch, run, record->text);
+        run->ended = true;
+        break;
+    case DPT_RDZV_RECORD_FORGET:
+        drop_run(watch, run);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- sends ---- */
+
+static void check_decodes(struct watch *watch, const Dpt__ServerState *message)
+{
+    struct dpt_err err;
+    size_t bytes = dpt_message_bytes(&message->base);
+    uint8_t *packed = malloc(bytes + 1);
+    Dpt__ServerState *back = NULL;
+    DPT_ASSERT(packed != NULL);
+    if (dpt_message_encode(&message->base, packed, bytes, &bytes, &err) != DPT_OK ||
+        dpt_message_decode_server_state(packed, bytes, &back, &err) != DPT_OK)
+        watch_broken(watch, "no agent would take this message: %s", err.text);
+    dpt_message_free_server_state(&back);
+    free(packed);
+}
+
+/* The words to one incarnation that is counted in. */
+static void check_told(struct watch *watch, const Dpt__ServerState *message)
+{
+    const Dpt__Stamp *stamp = message->stamp;
+    struct seen_node *node = find_node(watch, stamp->run, stamp->node);
+    if (stamp->incarnation < node->told_incarnation)
+        watch_broken(watch, "incarnation %llu of node %s is counted in after a newer one",
+                     (unsigned long long)stamp->incarnation, stamp->node);
+    if (stamp->incarnation == node->told_incarnation &&
+        (message->counter <= node->told_counter || stamp->generation < node->told_generation ||
+         message->counter_seen < node->counter_seen))
+        watch_broken(watch, "node %s is told counter %llu, generation %llu after %llu, %llu",
+                     stamp->node, (unsigned long long)message->counter,
+                     (unsigned long long)stamp->generation, (unsigned long long)node->told_counter,
+                     (unsigned long long)node->told_generation);
+    node->told_incarnation = stamp->incarnation;
+    node->told_counter = message->counter;
+    node->told_generation = stamp->generation;
+    node->counter_seen = message->counter_seen;
+}
+
+static void check_send(struct watch *watch, const struct dpt_rdzv *core,
+                       const Dpt__ServerState *message)
+{
+    if (watch->epoch == 0)
+        watch->epoch = message->stamp->epoch;
+    if (message->stamp->epoch != watch->epoch || message->version != DPT_PROTO_VERSION)
+        watch_broken(watch, "a message of epoch %llu, version %u",
+                     (unsigned long long)message->stamp->epoch, message->version);
+    if (watch->decodes)
+        check_decodes(watch, message);
+    if (message->counter_seen > 0)
+        check_told(watch, message);
+    struct seen_run *run = find_run(watch, message->stamp->run);
+    if (message->plan != NULL && run == NULL)
+        watch_broken(watch, "a plan for a run that is not known");
+    else if (message->plan != NULL)
+        watch_plan(watch, run, core, message);
+}
+
+/* ---- the step ---- */
+
+static bool same_view(const struct dpt_rdzv_run_view *a, const struct dpt_rdzv_run_view *b)
+{
+    return a->phase == b->phase && a->generation == b->generation && a->nodes == b->nodes &&
+           a->world_size == b->world_size && a->restarts_left == b->restarts_left &&
+           a->step == b->step && strcmp(a->plan_digest, b->plan_digest) == 0 &&
+           strcmp(a->text, b->text) == 0;
+}
+
+static void check_run(struct watch *watch, const struct dpt_rdzv *core,
+                      const struct dpt_rdzv_run_view *view)
+{
+    struct seen_run *run = find_run(watch, view->run);
+    if (run == NULL) {
+        watch_broken(watch, "run %s came without a record", view->run);
+        return;
+    }
+    bool ended = view->phase == DPT_RDZV_DONE || view->phase == DPT_RDZV_FAILED;
+    if (ended != run->ended || view->generation < run->view.generation)
+        watch_broken(watch, "run %s: %s in generation %llu after %s in generation %llu", view->run,
+                     dpt_rdzv_phase_name(view->phase), (unsigned long long)view->generation,
+                     dpt_rdzv_phase_name(run->view.phase),
+                     (unsigned long long)run->view.generation);
+    if (watch->stale && !same_view(view, &run->view))
+        watch_broken(watch, "run %s: a stale message made of %s in generation %llu %s in %llu",
+                     view->run, dpt_rdzv_phase_name(run->view.phase),
+                     (unsigned long long)run->view.generation, dpt_rdzv_phase_name(view->phase),
+                     (unsigned long long)view->generation);
+    run->view = *view;
+    if (view->plan_digest[0] != '\0' && strcmp(view->plan_digest, run->digest) != 0)
+        watch_members(watch, run, core, view);
+}
+
+const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
+                       const struct dpt_rdzv_event *event, const struct dpt_rdzv_output *out)
+{
+    watch->broken[0] = '\0';
+    bool quiet = watch->ticked && event->now_ms == watch->now_ms;
+    watch->stale =
+        event->kind == DPT_RDZV_EVENT_MESSAGE && quiet && is_stale(watch, event->message);
+    if (event->kind == DPT_RDZV_EVENT_MESSAGE)
+        note_message(watch, event->message);
+    if (watch->stale && out->n_records > 0)
+        watch_broken(watch, "a stale message is recorded");
+    if (out->deadline_ms <= event->now_ms)
+        watch_broken(watch, "the next deadline is %lld ms ago",
+                     (long long)(event->now_ms - out->deadline_ms));
+    for (size_t i = 0; i < out->n_records; i++)
+        check_record(watch, &out->records[i]);
+    size_t n_runs = dpt_rdzv_runs(core);
+    if (n_runs != watch->n_runs)
+        watch_broken(watch, "%zu runs, %zu by their records", n_runs, watch->n_runs);
+    for (size_t i = 0; i < n_runs; i++) {
+        struct dpt_rdzv_run_view view;
+        dpt_rdzv_run_view(core, i, &view);
+        check_run(watch, core, &view);
+    }
+    for (size_t i = 0; i < out->n_sends; i++)
+        check_send(watch, core, out->sends[i].message);
+    watch->ticked = event->kind == DPT_RDZV_EVENT_TICK;
+    watch->now_ms = event->now_ms;
+    return watch->broken[0] != '\0' ? watch->broken : NULL;
+}

@@ -1,0 +1,83 @@
+/* What the files of the watch share: what it remembers of nodes and runs.
+ *
+ *   watch.c       events, records, nodes      watch_plan.c  a plan: its form, its members */
+#ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_INTERNAL_H
+#define DPT_TESTS_RENDEZVOUS_CORE_WATCH_INTERNAL_H
+
+#include "tests/rendezvous/core/watch.h"
+
+enum { PROCS_MAX = 128, BROKEN_BYTES = 512 };
+
+/* A rank process that a message told of. */
+struct seen_proc {
+    uint32_t local, spawn;
+    uint64_t finished; /* newest generation it said FINISHED in; 0: none */
+};
+
+struct seen_node {
+    uint64_t hash; /* of run and id */
+    char run[DPT_PROTO_NAME_BYTES], id[DPT_PROTO_NAME_BYTES];
+    uint64_t incarnation; /* newest that spoke */
+    struct seen_proc procs[PROCS_MAX];
+    size_t n_procs; /* of that incarnation; beyond PROCS_MAX they are not kept */
+    uint64_t told_incarnation, told_counter, told_generation, counter_seen;
+};
+
+struct member {
+    size_t node; /* index */
+    uint64_t incarnation;
+    uint32_t local, spawn;
+    bool finished;
+};
+
+/* What all who get the plan must be told alike. */
+struct seat {
+    uint32_t position, host;
+    int32_t heal_from, checkpoint_slot;
+    bool writes_log;
+};
+
+struct seen_run {
+    char name[DPT_PROTO_NAME_BYTES];
+    struct dpt_rdzv_run_view view; /* after the last step */
+    uint64_t generation, planned;  /* newest of each record */
+    int64_t grant_step;            /* of `planned`; -1: none */
+    bool ended;
+    char digest[DPT_PROTO_DIGEST_BYTES]; /* of the newest plan in force */
+    uint64_t plan_generation;
+    struct member *members; /* (n_members) by rank; owned */
+    uint32_t n_members;
+    /* of the newest plan sent */
+    uint64_t sent_generation;
+    char sent_digest[DPT_PROTO_DIGEST_BYTES];
+    int64_t sent_numbers[8];
+    struct seat *seats; /* (n_seats) owned */
+    uint32_t n_seats;
+};
+
+struct watch {
+    bool decodes;
+    uint64_t epoch; /* 0: nothing was sent yet */
+    int64_t now_ms;
+    bool ticked; /* the last event was a TICK */
+    bool stale;  /* the last message had to change nothing */
+    struct seen_node *nodes;
+    size_t n_nodes, nodes_max;
+    struct seen_run runs[DPT_RDZV_RUNS_MAX];
+    size_t n_runs;
+    char broken[BROKEN_BYTES];
+};
+
+/* Notes the first thing that is broken in this step. */
+void watch_broken(struct watch *watch, const char *fmt, ...) DPT_PRINTF(2, 3);
+
+/* watch_plan.c */
+
+/* The plan in force changed: who is in it. */
+void watch_members(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
+                   const struct dpt_rdzv_run_view *view);
+/* A plan as one node is told it. */
+void watch_plan(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
+                const Dpt__ServerState *message);
+
+#endif

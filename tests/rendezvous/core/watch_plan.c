@@ -1,0 +1,184 @@
+/* The watch's part about plans: who is in one, and whether it is one. */
+#include "tests/rendezvous/core/watch_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Every process that was ever told of is asked for: those counted in are the members, one a rank.
+ */
+static uint32_t find_members(const struct watch *watch, struct seen_run *run,
+                             const struct dpt_rdzv *core, bool *ret_kept)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < watch->n_nodes; i++) {
+        const struct seen_node *node = &watch->nodes[i];
+        if (strcmp(node->run, run->name) != 0)
+            continue;
+        *ret_kept = *ret_kept && node->n_procs <= PROCS_MAX;
+        for (size_t k = 0; k < node->n_procs && k < PROCS_MAX; k++) {
+            const struct seen_proc *proc = &node->procs[k];
+            int rank;
+            if (!dpt_rdzv_counts_in(core, run->name, node->id, node->incarnation, proc->local,
+                                    proc->spawn, &rank))
+                continue;
+            if (rank < 0 || (uint32_t)rank >= run->n_members || run->members[rank].incarnation != 0)
+                return UINT32_MAX;
+            run->members[rank] =
+                (struct member){.node = i,
+                                .incarnation = node->incarnation,
+                                .local = proc->local,
+                                .spawn = proc->spawn,
+                                .finished = proc->finished == run->plan_generation};
+            found++;
+        }
+    }
+    return found;
+}
+
+void watch_members(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
+                   const struct dpt_rdzv_run_view *view)
+{
+    bool kept = true;
+    memcpy(run->digest, view->plan_digest, sizeof run->digest);
+    /* One that was adopted may be re-formed in the same step. */
+    uint64_t generation =
+        view->phase == DPT_RDZV_PREPARING ? view->generation - 1 : view->generation;
+    if (generation <= run->plan_generation)
+        watch_broken(watch, "run %s: generation %llu has a second plan", run->name,
+                     (unsigned long long)generation);
+    run->plan_generation = generation;
+    free(run->members);
+    run->n_members = view->world_size;
+    run->members = calloc(view->world_size + 1, sizeof run->members[0]);
+    DPT_ASSERT(run->members != NULL);
+    uint32_t found = find_members(watch, run, core, &kept);
+    if (found == UINT32_MAX)
+        watch_broken(watch, "run %s: two processes have one rank, or one none", run->name);
+    else if (found != view->world_size && kept)
+        watch_broken(watch, "run %s: %u of %u ranks of generation %llu are processes that spoke",
+                     run->name, found, view->world_size, (unsigned long long)view->generation);
+}
+
+/* ---- the plan as it is told ---- */
+
+static bool take(uint64_t *seen, uint32_t at)
+{
+    bool fresh = (seen[at / 64] >> (at % 64) & 1) == 0;
+    seen[at / 64] |= (uint64_t)1 << (at % 64);
+    return fresh;
+}
+
+static void check_seats(struct watch *watch, const Dpt__Plan *plan)
+{
+    uint64_t positions[DPT_PROTO_WORLD_MAX / 64] = {0}, slots[DPT_PROTO_WORLD_MAX / 64] = {0};
+    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, n_slots = 0, n_hosts = 0;
+    if (plan->n_ranks != plan->world_size || plan->world_size > DPT_PROTO_WORLD_MAX) {
+        watch_broken(watch, "a plan of %u ranks lists %zu", plan->world_size, plan->n_ranks);
+        return;
+    }
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        const Dpt__PlanRank *rank = plan->ranks[i];
+        if (rank->rank != i || rank->position >= plan->world_size || rank->host >= plan->n_hosts ||
+            !take(positions, rank->position)) {
+            watch_broken(watch, "ranks or positions of generation %llu are not dense",
+                         (unsigned long long)plan->generation);
+            return;
+        }
+        host_of[rank->position] = rank->host;
+        if (rank->checkpoint_slot >= 0) {
+            n_slots++;
+            if ((uint32_t)rank->checkpoint_slot >= plan->checkpoint_writers ||
+                !take(slots, (uint32_t)rank->checkpoint_slot))
+                watch_broken(watch, "rank %u has checkpoint slot %d of %u", i,
+                             rank->checkpoint_slot, plan->checkpoint_writers);
+        }
+        if (rank->heal_from >= 0 && ((uint32_t)rank->heal_from >= plan->world_size ||
+                                     plan->ranks[rank->heal_from]->heal_from >= 0))
+            watch_broken(watch, "rank %u heals from rank %d, which holds nothing", i,
+                         rank->heal_from);
+    }
+    for (uint32_t i = 0; i < plan->world_size; i++)
+        n_hosts += i == 0 || host_of[i] != host_of[i - 1];
+    if (n_slots != plan->checkpoint_writers || n_hosts != plan->n_hosts)
+        watch_broken(watch, "%u of %u checkpoint slots, %u runs of positions on %u hosts", n_slots,
+                     plan->checkpoint_writers, n_hosts, plan->n_hosts);
+}
+
+static struct seat seat_of(const Dpt__PlanRank *rank)
+{
+    return (struct seat){.position = rank->position,
+                         .host = rank->host,
+                         .heal_from = rank->heal_from,
+                         .checkpoint_slot = rank->checkpoint_slot,
+                         .writes_log = rank->writes_log};
+}
+
+static bool same_seat(const struct seat *a, const struct seat *b)
+{
+    return a->position == b->position && a->host == b->host && a->heal_from == b->heal_from &&
+           a->checkpoint_slot == b->checkpoint_slot && a->writes_log == b->writes_log;
+}
+
+/* Whoever gets the plan gets the same. */
+static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
+{
+    const int64_t numbers[8] = {plan->world_size,        plan->n_nodes,
+                                plan->n_hosts,           plan->resume_step,
+                                plan->load_checkpoint,   plan->checkpoint_writers,
+                                plan->steps_done_before, (int64_t)plan->outcome.len};
+    if (plan->generation != run->sent_generation) {
+        run->sent_generation = plan->generation;
+        (void)snprintf(run->sent_digest, sizeof run->sent_digest, "%s", plan->digest);
+        memcpy(run->sent_numbers, numbers, sizeof numbers);
+        free(run->seats);
+        run->n_seats = plan->world_size;
+        run->seats = calloc(plan->world_size + 1, sizeof run->seats[0]);
+        DPT_ASSERT(run->seats != NULL);
+        for (uint32_t i = 0; i < plan->world_size; i++)
+            run->seats[i] = seat_of(plan->ranks[i]);
+    }
+    bool alike = strcmp(plan->digest, run->sent_digest) == 0 &&
+                 memcmp(numbers, run->sent_numbers, sizeof numbers) == 0 &&
+                 run->n_seats == plan->world_size;
+    for (uint32_t i = 0; alike && i < plan->world_size; i++) {
+        struct seat seat = seat_of(plan->ranks[i]);
+        alike = same_seat(&seat, &run->seats[i]);
+    }
+    if (!alike)
+        watch_broken(watch, "two plans of generation %llu", (unsigned long long)plan->generation);
+}
+
+/* Its own ranks are those of its processes that are counted in. */
+static void check_own(struct watch *watch, const struct seen_run *run, const struct dpt_rdzv *core,
+                      const Dpt__ServerState *message)
+{
+    const Dpt__Stamp *stamp = message->stamp;
+    if (strcmp(run->view.plan_digest, message->plan->digest) != 0)
+        watch_broken(watch, "a plan that is not in force is sent to node %s", stamp->node);
+    for (uint32_t i = 0; i < message->plan->world_size; i++) {
+        const Dpt__PlanRank *own = message->plan->ranks[i];
+        int rank;
+        if (own->local_rank >= 0 &&
+            (!dpt_rdzv_counts_in(core, stamp->run, stamp->node, stamp->incarnation,
+                                 (uint32_t)own->local_rank, own->spawn, &rank) ||
+             rank != (int)i))
+            watch_broken(watch, "node %s is told that its process %d (spawn %u) is rank %u",
+                         stamp->node, own->local_rank, own->spawn, i);
+    }
+}
+
+void watch_plan(struct watch *watch, struct seen_run *run, const struct dpt_rdzv *core,
+                const Dpt__ServerState *message)
+{
+    const Dpt__Plan *plan = message->plan;
+    if (plan->generation != message->stamp->generation)
+        watch_broken(watch, "a plan of generation %llu in a message of %llu",
+                     (unsigned long long)plan->generation,
+                     (unsigned long long)message->stamp->generation);
+    check_seats(watch, plan);
+    if (watch->broken[0] != '\0')
+        return;
+    check_alike(watch, run, plan);
+    check_own(watch, run, core, message);
+}
