@@ -1,5 +1,6 @@
 """Ends: every program is gone soon after SIGTERM or SIGINT, whatever its state, and its exit code says why."""
 
+import shutil
 import signal
 import time
 
@@ -134,3 +135,15 @@ def test_stopped_server_is_worked_around(make_cluster, slow):
     assert cluster.wait_done(90 * slow) == {"a": 0, "b": 0}
     assert "expelled" not in a.log() + b.log()
     assert {s["generations"] for s in cluster.summaries()} == {1}
+
+
+def test_failed_checkpoint_is_told_at_once(make_cluster, slow):
+    """Not when the next one is due, which may be hours later."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 500})
+    cluster.start_server()
+    worker = cluster.start_worker("a")
+    cluster.wait_step(3, 30 * slow)
+    shutil.rmtree(worker.checkpoint_dir)
+    worker.checkpoint_dir.write_text("no folder")
+    told = worker.wait_log(r"step=(\d+): a checkpoint was not written: checkpoint of step (\d+) ", 60 * slow)
+    assert int(told[2]) == 500 and int(told[1]) < 900

@@ -114,6 +114,8 @@ static void save_if_due(struct dpt_rank *r)
 {
     if (!r->config->checkpoint.dir[0])
         return;
+    if (!dpt_saver_busy(r->saver))
+        rank_settle_saver(r); /* says now what failed, not when the next one is due */
     bool due = save_is_due(r);
     if (due && (r->outcome.flags & DPT_COMMIT_SAVER_BUSY)) {
         if (r->gen.checkpoint_slot == 0)
