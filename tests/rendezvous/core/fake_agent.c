@@ -57,10 +57,9 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
 {
     for (size_t i = 0; i < stage->n_fakes; i++) {
         struct fake *fake = stage->fakes[i];
-        if (fake->conn != send->conn)
-            continue;
         const Dpt__ServerState *message = send->message;
-        assert_string_equal(message->stamp->node, fake->id);
+        if (fake->conn != send->conn || strcmp(message->stamp->node, fake->id) != 0)
+            continue;
         fake->told = true;
         fake->phase = message->phase;
         fake->soft = message->soft;
@@ -124,9 +123,15 @@ void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t 
 
 void fake_init(struct fake *fake, struct stage *stage, const char *id)
 {
+    fake_reset(fake, id);
+    fake->conn = 1000 + stage->n_fakes;
+    stage->fakes[stage->n_fakes++] = fake;
+}
+
+void fake_reset(struct fake *fake, const char *id)
+{
     memset(fake, 0, sizeof *fake);
     (void)snprintf(fake->id, sizeof fake->id, "%s", id);
-    fake->conn = 1000 + stage->n_fakes;
     dpt__stamp__init(&fake->stamp);
     fake->stamp.run = "demo";
     fake->stamp.node = fake->id;
@@ -164,7 +169,6 @@ void fake_init(struct fake *fake, struct stage *stage, const char *id)
         rank->step_applied = rank->outcome_step = rank->checkpoint_step = rank->grant_step = -1;
         rank->suspect = -1;
     }
-    stage->fakes[stage->n_fakes++] = fake;
 }
 
 void fake_fini(struct fake *fake)
@@ -174,7 +178,7 @@ void fake_fini(struct fake *fake)
     fake->plan = NULL;
 }
 
-void fake_say(struct fake *fake, struct stage *stage)
+void fake_prepare(struct fake *fake)
 {
     fake->state.counter = ++fake->counter;
     fake->stamp.epoch = fake->epoch;
@@ -183,6 +187,11 @@ void fake_say(struct fake *fake, struct stage *stage)
         fake->state.plan_digest = fake->plan->digest;
         fake->state.plan_world = fake->plan->world_size;
     }
+}
+
+void fake_say(struct fake *fake, struct stage *stage)
+{
+    fake_prepare(fake);
     stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
                                               .conn = fake->conn,
                                               .message = &fake->state});
@@ -206,11 +215,11 @@ const Dpt__PlanRank *fake_place(const struct fake *fake)
     return NULL;
 }
 
-static void obey(struct fake *fake)
+void fake_obey(struct fake *fake)
 {
     if (fake->phase == DPT__SERVER_PHASE__SERVER_PREPARE)
         fake_phase(fake, DPT__RANK_PHASE__RANK_QUIESCED, fake->generation);
-    if (fake->phase == DPT__SERVER_PHASE__SERVER_PLAN) {
+    if (fake->phase == DPT__SERVER_PHASE__SERVER_PLAN && fake->plan != NULL) {
         fake_phase(fake, DPT__RANK_PHASE__RANK_READY, fake->generation);
         for (size_t i = 0; i < fake->state.n_ranks; i++) {
             fake->ranks[i].step_applied = fake->plan->resume_step;
@@ -227,7 +236,7 @@ void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n)
 {
     for (int round = 0; round < ROUNDS_MAX; round++)
         for (size_t i = 0; i < n; i++) {
-            obey(fakes[i]);
+            fake_obey(fakes[i]);
             fake_say(fakes[i], stage);
         }
 }

@@ -53,9 +53,15 @@ void stage_pass_speaking(struct stage *stage, struct fake *const *fakes, size_t 
 /* min 1, max 4 nodes, 5 s, one rank in STANDBY. */
 void fake_init(struct fake *fake, struct stage *stage, const char *id);
 void fake_fini(struct fake *fake);
+/* As after fake_init, on no stage: who is on one stays there. */
+void fake_reset(struct fake *fake, const char *id);
+/* Its next message is in `state`: counter, epoch and plan are filled in. */
+void fake_prepare(struct fake *fake);
 void fake_say(struct fake *fake, struct stage *stage);
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 
+/* Its ranks do what it was told last: quiesce, build, run. */
+void fake_obey(struct fake *fake);
 /* Speaks, and does what a rank would: quiesces, builds, runs; until nothing changes. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);
 /* They join, last call passes, and they settle: now the run is RUNNING. */

@@ -1,0 +1,360 @@
+/* Fuzz target: a sequence of events at the server's machine. The bytes choose who speaks and what:
+ * agents that do as they are told, with words that are spoilt field by field or byte by byte,
+ * repeated, of an earlier incarnation or of another run; connections that break, ranks and nodes
+ * that die, time that jumps, a server that is started again. The watch looks at every step. At the
+ * end faults cease: new processes join, and the run must come to run in bounded time. */
+#include "tests/fuzz/fuzz.h"
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NODES = 4,
+    KEPT = 8,         /* messages that may be said again */
+    EVENTS_MAX = 400, /* of one input */
+    MESSAGE_BYTES = 8192,
+    REST_MS = 400 * 1000, /* in which a run without faults runs, benches and pauses included */
+};
+
+struct kept {
+    uint8_t data[MESSAGE_BYTES];
+    size_t bytes;
+    uint64_t conn;
+};
+
+struct world {
+    struct stage stage;
+    struct fake nodes[NODES];
+    struct kept kept[KEPT];
+    uint32_t n_kept;
+    uint64_t next_conn, epoch;
+};
+
+static struct world world;
+
+/* ---- words ---- */
+
+/* As on the wire: what does not decode is not taken, by no server. */
+static void deliver(const uint8_t *data, size_t bytes, uint64_t conn)
+{
+    Dpt__AgentState *message = NULL;
+    struct dpt_err err;
+    if (dpt_message_decode_agent_state(data, bytes, &message, &err) == DPT_OK)
+        stage_step(&world.stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE,
+                                                         .conn = conn,
+                                                         .message = message});
+    dpt_message_free_agent_state(&message);
+}
+
+/* Says what the fake's state is now, with up to three bytes overwritten. */
+static void say(struct fake *fake, struct feed *feed, uint32_t n_spoilt)
+{
+    struct kept *kept = &world.kept[world.n_kept % KEPT];
+    struct dpt_err err;
+    fake_prepare(fake);
+    if (dpt_message_encode(&fake->state.base, kept->data, sizeof kept->data, &kept->bytes, &err) !=
+        DPT_OK)
+        return;
+    for (; n_spoilt > 0 && kept->bytes > 0; n_spoilt--) {
+        const uint32_t at = feed_u8(feed) | (uint32_t)feed_u8(feed) << 8;
+        kept->data[at % kept->bytes] = feed_u8(feed);
+    }
+    kept->conn = fake->conn;
+    world.n_kept++;
+    deliver(kept->data, kept->bytes, kept->conn);
+}
+
+/* An old word again, perhaps on another connection. A TICK goes before it, so that nothing but the
+ * word could change anything. */
+static void repeat(struct feed *feed)
+{
+    const struct kept *kept = &world.kept[feed_below(feed, KEPT)];
+    const uint64_t conn = feed_below(feed, 4) == 0 ? ++world.next_conn : kept->conn;
+    stage_tick(&world.stage, 0);
+    if (kept->bytes > 0)
+        deliver(kept->data, kept->bytes, conn);
+}
+
+/* ---- what a fake says, right and wrong ---- */
+
+static int64_t odd_number(struct feed *feed, int64_t near)
+{
+    static const int64_t edges[] = {-1, 0, 1, 1000, DPT_PROTO_STEP_MAX, DPT_PROTO_STEP_MAX - 1};
+    const uint32_t choice = feed_below(feed, 16);
+    return choice < 6 ? edges[choice] : near + (int64_t)choice - 11;
+}
+
+static void spoil_rank(struct fake *fake, struct feed *feed)
+{
+    static uint8_t outcome[16] = "outcome";
+    Dpt__RankState *rank = &fake->ranks[feed_below(feed, FAKE_RANKS)];
+    switch (feed_below(feed, 13)) {
+    case 0:
+        rank->phase = (Dpt__RankPhase)feed_below(feed, 7);
+        break;
+    case 1:
+        rank->generation = (uint64_t)odd_number(feed, (int64_t)fake->generation);
+        break;
+    case 2:
+        rank->step_applied = odd_number(feed, rank->step_applied);
+        break;
+    case 3: /* it saw the commit of the next step, or of this one */
+        rank->outcome_step = rank->step_applied + (int64_t)feed_below(feed, 2);
+        rank->outcome = (ProtobufCBinaryData){1 + feed_below(feed, 16), outcome};
+        break;
+    case 4:
+        rank->outcome_step = -1;
+        rank->outcome.len = 0;
+        break;
+    case 5:
+        rank->checkpoint_step = odd_number(feed, rank->step_applied);
+        break;
+    case 6:
+        rank->grant_step = odd_number(feed, rank->step_applied);
+        break;
+    case 7:
+        rank->failed_generation = fake->generation - feed_below(feed, 2);
+        rank->suspect = (int32_t)feed_below(feed, 6) - 1;
+        break;
+    case 8: /* dies, and a successor starts */
+        rank->phase =
+            feed_below(feed, 2) ? DPT__RANK_PHASE__RANK_DEAD : DPT__RANK_PHASE__RANK_STARTING;
+        rank->spawn += feed_below(feed, 3);
+        rank->step_applied = rank->outcome_step = -1;
+        break;
+    case 9:
+        rank->busy = !rank->busy;
+        rank->step_ms_median = odd_number(feed, 50);
+        break;
+    case 10:
+        rank->silent_ms = odd_number(feed, 100);
+        break;
+    case 11:
+        rank->plan_rank = (int32_t)feed_below(feed, 10) - 1;
+        break;
+    default:
+        rank->text = feed_below(feed, 2) ? "out of memory" : "";
+    }
+}
+
+static void spoil_node(struct fake *fake, struct feed *feed)
+{
+    static const char *const words[] = {"", "a", "cpu", "logs", "demo", "digest"};
+    switch (feed_below(feed, 16)) {
+    case 0:
+        fake->state.leaving = !fake->state.leaving;
+        break;
+    case 1:
+        fake->state.crashes = feed_below(feed, 8) == 0 ? UINT32_MAX : fake->state.crashes + 1;
+        fake->state.first_error = "rank process 0: killed";
+        fake->state.first_error_ms_ago = odd_number(feed, 500);
+        break;
+    case 2:
+        fake->state.fatal = feed_below(feed, 4) == 0;
+        break;
+    case 3:
+        fake->state.n_ranks = feed_below(feed, FAKE_RANKS + 1);
+        break;
+    case 4:
+        fake->state.spec = fake->state.spec == NULL ? &fake->spec : NULL;
+        break;
+    case 5:
+        fake->spec.max_restarts = feed_below(feed, 4);
+        break;
+    case 6:
+        fake->state.fingerprint = (char *)words[feed_below(feed, 6)];
+        break;
+    case 7:
+        fake->state.host = (char *)words[feed_below(feed, 3)];
+        break;
+    case 8:
+        fake->state.log_dir_id = (char *)words[feed_below(feed, 6)];
+        break;
+    case 9:
+        fake->state.checkpoint_dir_id = (char *)words[feed_below(feed, 6)];
+        break;
+    case 10:
+        fake->state.plan_digest = (char *)words[feed_below(feed, 6)];
+        fake->state.plan_world = feed_below(feed, 6);
+        break;
+    case 11:
+        fake->state.step_high = odd_number(feed, 10);
+        break;
+    case 12:
+        fake->generation += feed_below(feed, 3) - 1;
+        break;
+    case 13:
+        fake->epoch = feed_below(feed, 2) ? world.epoch : world.epoch - 1;
+        break;
+    case 14:
+        fake->stamp.run = feed_below(feed, 4) == 0 ? "other" : "demo";
+        break;
+    default:
+        fake->counter = feed_below(feed, 4) == 0 ? UINT64_MAX - 1 : fake->counter / 2;
+    }
+}
+
+/* ---- nodes ---- */
+
+/* The agent is started again, or was expelled: a new incarnation, new processes, no state. */
+static void start_again(struct fake *fake)
+{
+    const uint64_t incarnation = fake->stamp.incarnation + 1;
+    const uint64_t conn = ++world.next_conn;
+    char id[DPT_PROTO_NAME_BYTES];
+    (void)snprintf(id, sizeof id, "%s", fake->id);
+    fake_fini(fake);
+    fake_reset(fake, id);
+    fake->conn = conn;
+    fake->stamp.incarnation = incarnation;
+    fake->state.n_ranks = FAKE_RANKS;
+}
+
+/* Does what it was told last, as agents and ranks do. */
+static void obey(struct fake *fake, struct feed *feed)
+{
+    if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
+        start_again(fake);
+    fake_obey(fake);
+    if (fake->ranks[0].phase == DPT__RANK_PHASE__RANK_RUNNING && feed_below(feed, 2)) {
+        for (uint32_t i = 0; i < FAKE_RANKS; i++)
+            fake->ranks[i].step_applied++;
+        if (feed_below(feed, 16) == 0)
+            fake_phase(fake, DPT__RANK_PHASE__RANK_FINISHED, fake->generation);
+    }
+}
+
+static void restart_server(void)
+{
+    stage_restart(&world.stage, ++world.epoch);
+    stage_tick(&world.stage, 1);
+    for (int i = 0; i < NODES; i++) {
+        world.nodes[i].conn = ++world.next_conn;
+        world.nodes[i].state.spec = &world.nodes[i].spec;
+        if (fake_place(&world.nodes[i]) != NULL)
+            world.nodes[i].ranks[0].plan_rank = (int32_t)fake_place(&world.nodes[i])->rank;
+    }
+}
+
+/* ---- the sequence ---- */
+
+static void pass_time(struct feed *feed)
+{
+    static const int64_t jumps_ms[] = {0, 1, 10, 50, 100, 300, 1000, 4600, 5000, 20000, 70000};
+    const uint32_t choice = feed_below(feed, 16);
+    if (choice < sizeof jumps_ms / sizeof jumps_ms[0])
+        stage_tick(&world.stage, jumps_ms[choice]); /* a loop that stood still */
+    else
+        stage_pass(&world.stage, 100 * (int64_t)(choice - 10)); /* one that did not */
+}
+
+static void one_event(struct feed *feed)
+{
+    const uint8_t choice = feed_u8(feed);
+    struct fake *fake = &world.nodes[choice % NODES];
+    switch (choice / NODES % 16) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4: /* all is well */
+        obey(fake, feed);
+        say(fake, feed, 0);
+        break;
+    case 5: /* time passes with everybody well */
+        for (int i = 0; i < NODES; i++) {
+            obey(&world.nodes[i], feed);
+            say(&world.nodes[i], feed, 0);
+        }
+        stage_tick(&world.stage, 100);
+        break;
+    case 6:
+    case 7:
+        spoil_rank(fake, feed);
+        say(fake, feed, 0);
+        break;
+    case 8:
+        spoil_node(fake, feed);
+        say(fake, feed, 0);
+        break;
+    case 9:
+        obey(fake, feed);
+        say(fake, feed, 1 + feed_below(feed, 3));
+        break;
+    case 10:
+        repeat(feed);
+        break;
+    case 11:
+        stage_step(&world.stage,
+                   (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = fake->conn});
+        if (feed_below(feed, 2))
+            fake->conn = ++world.next_conn;
+        break;
+    case 12:
+        start_again(fake);
+        say(fake, feed, 0);
+        break;
+    case 13:
+        if (feed_below(feed, 4) == 0)
+            restart_server();
+        break;
+    default:
+        pass_time(feed);
+    }
+}
+
+/* Faults have ceased. Everybody is started again, as operators do, and the run gets going: a run
+ * that has failed or is done is forgotten first. */
+static void come_to_rest(void)
+{
+    struct feed nothing = {0};
+    for (int i = 0; i < NODES; i++)
+        start_again(&world.nodes[i]);
+    const int64_t until_ms = world.stage.now_ms + REST_MS;
+    bool runs = false;
+    while (!runs && world.stage.now_ms < until_ms) {
+        for (int i = 0; i < NODES; i++) {
+            struct fake *fake = &world.nodes[i];
+            if (fake->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
+                fake->phase == DPT__SERVER_PHASE__SERVER_FAILED ||
+                fake->phase == DPT__SERVER_PHASE__SERVER_DONE ||
+                fake->phase == DPT__SERVER_PHASE__SERVER_REFUSED)
+                start_again(fake);
+            fake_obey(fake);
+            say(fake, &nothing, 0);
+        }
+        stage_tick(&world.stage, 100);
+        for (size_t i = 0; i < dpt_rdzv_runs(world.stage.core); i++) {
+            struct dpt_rdzv_run_view view;
+            dpt_rdzv_run_view(world.stage.core, i, &view);
+            runs = runs || (strcmp(view.run, "demo") == 0 && view.phase == DPT_RDZV_RUNNING);
+        }
+    }
+    DPT_ASSERT(runs);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct feed feed = feed_from(data, bytes);
+    memset(&world, 0, sizeof world);
+    stage_open(&world.stage);
+    world.epoch = 77;
+    world.next_conn = 5000;
+    const uint8_t shape = feed_u8(&feed);
+    for (int i = 0; i < NODES; i++) {
+        const char id[] = {(char)('a' + i), '\0'};
+        fake_init(&world.nodes[i], &world.stage, id);
+        world.nodes[i].state.n_ranks = 1 + (shape & 1);
+        world.nodes[i].spec.min_nodes = 1 + (shape >> 1) % 3;
+        world.nodes[i].spec.max_world = (shape & 16) != 0 ? 2 : 16;
+        if ((shape & 32) != 0)
+            world.nodes[i].state.host = "one";
+    }
+    for (int n = 0; n < EVENTS_MAX && !feed_is_over(&feed); n++)
+        one_event(&feed);
+    come_to_rest();
+    stage_close(&world.stage);
+    return 0;
+}
