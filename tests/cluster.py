@@ -484,9 +484,13 @@ class Cluster:
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []
-        for directory in dict.fromkeys(w.checkpoint_dir for w in self.workers):
-            if directory.is_dir():
-                strays += [str(p) for p in directory.iterdir() if not p.name.startswith(("step-", "."))]
+        killed = {w.checkpoint_dir: w.returncode() == -signal.SIGKILL for w in self.workers}
+        for directory in filter(Path.is_dir, killed):
+            for path in directory.iterdir():
+                # On a machine that lost power an attempt lies until it comes back.
+                cut_short = killed[directory] and path.name.startswith(".tmp-step-")
+                if not (path.name.startswith("step-") or path.name == ".dpt-dir-id" or cut_short):
+                    strays.append(str(path))
         if strays:
             raise ClusterError(f"files left over: {strays}")
 

@@ -68,6 +68,7 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     for (size_t i = 0; i < said->n_ranks; i++) {
         b->phase[i] = said->ranks[i]->phase;
         b->silent_ms[i] = said->ranks[i]->silent_ms;
+        (void)snprintf(b->text[i], sizeof b->text[i], "%s", said->ranks[i]->text);
     }
 }
 

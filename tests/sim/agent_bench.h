@@ -29,6 +29,7 @@ struct bench {
     bool said;                   /* to the server, in the last step */
     Dpt__RankPhase phase[RANKS]; /* as told to the server */
     int64_t silent_ms[RANKS], step_high;
+    char text[RANKS][DPT_PROTO_TEXT_BYTES];
     uint32_t crashes;
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;

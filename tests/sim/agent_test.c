@@ -175,6 +175,19 @@ static void test_plan_names_a_process(void **state)
     assert_int_equal(b->command[1], COMMAND(PLAN));
 }
 
+/* What it had said of a peer is not why it died. */
+static void test_why_it_died(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.failed_generation = 1;
+    b->rank.text = (char[]){"rank 2 is lost"};
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    bench_rank_exits(b, 0, -9);
+    assert_string_equal(b->text[0], "was killed by signal 9");
+    assert_non_null(strstr(b->first_error, "was killed by signal 9"));
+}
+
 /* A successor is not sent into the generation of its predecessor. */
 static void test_successor_is_a_joiner(void **state)
 {
@@ -318,6 +331,7 @@ int main(void)
         T(test_stale_server),
         T(test_restarted_server),
         T(test_stale_spawn),
+        T(test_why_it_died),
         T(test_successor_is_a_joiner),
         T(test_plan_names_a_process),
         T(test_crashes_back_off),

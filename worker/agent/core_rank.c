@@ -125,13 +125,14 @@ static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char 
     dpt_agent_copy_text(agent->first_error, sizeof agent->first_error, line);
 }
 
-/* A process has ended by itself, or had to be ended. Its last words say more than its status. */
+/* A process has ended by itself, or had to be ended. Only a fatal error's words say more than its
+ * status: others are about a peer. */
 static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how)
 {
     struct agent_rank *rank = &agent->ranks[local_rank];
     const struct dpt_timing *timing = &agent->timing;
     bool finished = rank->state.phase == DPT__RANK_PHASE__RANK_FINISHED;
-    if (rank->text[0] == '\0')
+    if (rank->text[0] == '\0' || !agent->fatal)
         dpt_agent_copy_text(rank->text, sizeof rank->text, how);
     if (!finished) {
         agent->crashes++;
@@ -173,14 +174,12 @@ void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint
     struct agent_rank *rank = &agent->ranks[local_rank];
     bool counted = rank->life == LIFE_KILLED;
     rank->state.exit_code = exit_code;
-    if (rank->text[0] == '\0')
-        dpt_agent_copy_text(rank->text, sizeof rank->text, text);
     if (!counted && agent->stage < STAGE_RESETTING) {
         char how[DPT_PROTO_NAME_BYTES];
         (void)snprintf(how, sizeof how,
                        exit_code >= 0 ? "exited with status %d" : "was killed by signal %d",
                        exit_code >= 0 ? exit_code : -exit_code);
-        crashed(agent, local_rank, how);
+        crashed(agent, local_rank, text[0] != '\0' ? text : how);
     }
     rank->life = LIFE_DOWN;
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
