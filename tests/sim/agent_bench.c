@@ -42,6 +42,9 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     struct dpt_err err;
     event.now_ms = b->now_ms;
     assert_int_equal(dpt_agent_step(b->agent, &event, &b->out, &err), DPT_OK);
+    const char *broken = agent_watch_step(b->watch, b->agent, &event, &b->out);
+    if (broken != NULL)
+        fail_msg("%s", broken);
     assert_true(b->out.deadline_ms > b->now_ms);
     take_actions(b);
     for (size_t i = 0; i < b->out.n_logs; i++)
@@ -165,6 +168,7 @@ int bench_open(void **state)
                                         .now_ms = b->now_ms};
     struct dpt_err err;
     assert_int_equal(dpt_agent_create(&options, &b->agent, &err), DPT_OK);
+    b->watch = agent_watch_create(true);
     dpt__stamp__init(&b->stamp);
     b->stamp.epoch = 9;
     b->stamp.run = "demo";
@@ -185,6 +189,7 @@ int bench_close(void **state)
     struct bench *b = *state;
     dpt_agent_destroy(&b->agent);
     assert_null(b->agent);
+    agent_watch_destroy(&b->watch);
     return 0;
 }
 
@@ -214,7 +219,8 @@ void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn)
     plan.n_ranks = RANKS;
     for (uint32_t i = 0; i < RANKS; i++) {
         dpt__plan_rank__init(&ranks[i]);
-        ranks[i].rank = i;
+        ranks[i].rank = ranks[i].position = i;
+        ranks[i].heal_from = ranks[i].checkpoint_slot = -1;
         ranks[i].local_rank = (int32_t)i;
         ranks[i].spawn = spawn;
         list[i] = &ranks[i];

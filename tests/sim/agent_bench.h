@@ -2,6 +2,7 @@
 #ifndef DPT_TESTS_SIM_AGENT_BENCH_H
 #define DPT_TESTS_SIM_AGENT_BENCH_H
 
+#include "tests/sim/agent_watch.h"
 #include "worker/agent/core.h"
 
 enum { RANKS = 2 };
@@ -12,6 +13,7 @@ enum { RANKS = 2 };
 
 struct bench {
     struct dpt_agent *agent;
+    struct agent_watch *watch; /* looks at every step */
     struct dpt_agent_output out;
     int64_t now_ms;
     uint64_t incarnation, server_counter, agent_counter;

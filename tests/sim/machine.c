@@ -129,6 +129,7 @@ void machine_start(struct sim *sim, int machine)
         sim_fail(sim, "%s", err.text);
         return;
     }
+    m->watch = agent_watch_create(false); /* what it says is decoded where it arrives */
     sim_say(sim, "%s starts", m->id);
     m->tick_ms = sim->now_ms;
     if (!rng_chance(&sim->rng, sim->trace == NULL ? 200 : 0))
@@ -146,6 +147,7 @@ static void end(struct sim *sim, int machine)
     dpt_agent_view(m->agent, &view);
     m->incarnation = view.incarnation;
     dpt_agent_destroy(&m->agent);
+    agent_watch_destroy(&m->watch);
     for (int i = 0; i < LOCALS_MAX; i++)
         if (m->procs[i] != NULL)
             proc_kill(sim, m->procs[i], -9);
@@ -216,6 +218,9 @@ static void agent_step(struct sim *sim, int machine, struct dpt_agent_event even
         sim_fail(sim, "agent %s: %s", m->id, err.text);
         return;
     }
+    const char *broken = agent_watch_step(m->watch, m->agent, &event, &output);
+    if (broken != NULL)
+        sim_fail(sim, "agent %s: %s", m->id, broken);
     for (size_t i = 0; i < output.n_logs; i++)
         sim_say(sim, "%s: %s", m->id, output.logs[i].text);
     const struct dpt_agent_action *exit_action = NULL;

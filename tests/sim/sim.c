@@ -92,6 +92,7 @@ void sim_destroy(struct sim **sim_at)
     free_deferred(sim->server_deferred, sim->n_server_deferred);
     for (int i = 0; i < MACHINES_MAX; i++) {
         dpt_agent_destroy(&sim->machines[i].agent);
+        agent_watch_destroy(&sim->machines[i].watch);
         free_deferred(sim->machines[i].deferred, sim->machines[i].n_deferred);
     }
     for (size_t i = 0; i < sim->n_procs; i++) {

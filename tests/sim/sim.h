@@ -10,6 +10,7 @@
 
 #include "rendezvous/core/core.h"
 #include "tests/rendezvous/core/watch.h"
+#include "tests/sim/agent_watch.h"
 #include "worker/agent/core.h"
 
 #include <stdio.h>
@@ -150,8 +151,9 @@ struct group {
 
 struct machine {
     char id[DPT_PROTO_NAME_BYTES];
-    struct dpt_agent *agent; /* NULL: not running */
-    uint64_t life;           /* grows with each start and end of the agent */
+    struct dpt_agent *agent;   /* NULL: not running */
+    struct agent_watch *watch; /* looks at each of its steps */
+    uint64_t life;             /* grows with each start and end of the agent */
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
     bool stopped, partitioned, was_stopped;

@@ -120,7 +120,7 @@ static void note_finished(struct watch *watch, const struct seen_node *node,
     struct seen_run *run = find_run(watch, node->run);
     for (uint32_t i = 0; run != NULL && i < run->n_members; i++) {
         struct member *member = &run->members[i];
-        if (&watch->nodes[member->node] == node && member->incarnation == node->incarnation &&
+        if (&watch->nodes[member->node] == node && member->incarnation == proc->incarnation &&
             member->local == proc->local && member->spawn == proc->spawn &&
             proc->finished == run->plan_generation)
             member->finished = true;
@@ -130,23 +130,22 @@ static void note_finished(struct watch *watch, const struct seen_node *node,
 static void note_message(struct watch *watch, const Dpt__AgentState *message)
 {
     struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);
-    if (message->version != DPT_PROTO_VERSION || message->stamp->incarnation < node->incarnation)
+    const uint64_t incarnation = message->stamp->incarnation;
+    if (message->version != DPT_PROTO_VERSION)
         return;
-    if (message->stamp->incarnation > node->incarnation) {
-        node->incarnation = message->stamp->incarnation;
-        node->n_procs = 0;
-    }
     for (size_t i = 0; i < message->n_ranks; i++) {
         const Dpt__RankState *state = message->ranks[i];
         size_t at = 0;
         size_t n = node->n_procs < PROCS_MAX ? node->n_procs : PROCS_MAX;
-        while (at < n && (node->procs[at].local != state->local_rank ||
+        while (at < n && (node->procs[at].incarnation != incarnation ||
+                          node->procs[at].local != state->local_rank ||
                           node->procs[at].spawn != state->spawn))
             at++;
         if (at == n && node->n_procs++ >= PROCS_MAX)
             continue;
         if (at == n)
-            node->procs[at] = (struct seen_proc){.local = state->local_rank, .spawn = state->spawn};
+            node->procs[at] = (struct seen_proc){
+                .incarnation = incarnation, .local = state->local_rank, .spawn = state->spawn};
         if (state->phase != DPT__RANK_PHASE__RANK_FINISHED)
             continue;
         node->procs[at].finished = state->generation;

@@ -10,6 +10,7 @@ enum { PROCS_MAX = 128, BROKEN_BYTES = 512 };
 
 /* A rank process that a message told of. */
 struct seen_proc {
+    uint64_t incarnation;
     uint32_t local, spawn;
     uint64_t finished; /* newest generation it said FINISHED in; 0: none */
 };
@@ -17,9 +18,8 @@ struct seen_proc {
 struct seen_node {
     uint64_t hash; /* of run and id */
     char run[DPT_PROTO_NAME_BYTES], id[DPT_PROTO_NAME_BYTES];
-    uint64_t incarnation; /* newest that spoke */
     struct seen_proc procs[PROCS_MAX];
-    size_t n_procs; /* of that incarnation; beyond PROCS_MAX they are not kept */
+    size_t n_procs; /* beyond PROCS_MAX they are not kept */
     uint64_t told_incarnation, told_counter, told_generation, counter_seen;
 };
 

@@ -19,14 +19,14 @@ static uint32_t find_members(const struct watch *watch, struct seen_run *run,
         for (size_t k = 0; k < node->n_procs && k < PROCS_MAX; k++) {
             const struct seen_proc *proc = &node->procs[k];
             int rank;
-            if (!dpt_rdzv_counts_in(core, run->name, node->id, node->incarnation, proc->local,
+            if (!dpt_rdzv_counts_in(core, run->name, node->id, proc->incarnation, proc->local,
                                     proc->spawn, &rank))
                 continue;
             if (rank < 0 || (uint32_t)rank >= run->n_members || run->members[rank].incarnation != 0)
                 return UINT32_MAX;
             run->members[rank] =
                 (struct member){.node = i,
-                                .incarnation = node->incarnation,
+                                .incarnation = proc->incarnation,
                                 .local = proc->local,
                                 .spawn = proc->spawn,
                                 .finished = proc->finished == run->plan_generation};
