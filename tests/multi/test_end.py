@@ -147,3 +147,18 @@ def test_failed_checkpoint_is_told_at_once(make_cluster, slow):
     worker.checkpoint_dir.write_text("no folder")
     told = worker.wait_log(r"step=(\d+): a checkpoint was not written: checkpoint of step (\d+) ", 60 * slow)
     assert int(told[2]) == 500 and int(told[1]) < 900
+
+
+def test_end_waits_for_a_server(make_cluster, slow):
+    """Without one nobody may commit the last checkpoint: the worker says what it waits for, and ends with the next."""
+    cluster = make_cluster(sets={"train.steps": 600, "checkpoint.every_steps": 0, "cluster.timeout_s": 5})
+    cluster.start_server()
+    worker = cluster.start_worker("a")
+    cluster.wait_step(20, 30 * slow)
+    cluster.server.kill()
+    worker.wait_log(rf"need the server at {cluster.endpoint()}, which is gone: start dpt-rdzv there", 60 * slow)
+    assert cluster.step() == 600
+    assert not list(worker.checkpoint_dir.glob("step-*"))
+    cluster.restart_server()
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    assert [p.name for p in worker.checkpoint_dir.glob("step-*")] == ["step-00000600"]

@@ -12,7 +12,12 @@ static const char *nodes_are(uint32_t n)
 static void say_no_server(const struct dpt_progress *progress, const struct dpt_agent_view *view,
                           char *line)
 {
-    if (progress->was_up)
+    if (progress->was_up && progress->all_done)
+        (void)snprintf(line, DPT_PROGRESS_LINE_BYTES,
+                       "all steps are done, but the last checkpoint and the end need the server at "
+                       "%s, which is gone: start dpt-rdzv there",
+                       progress->endpoint);
+    else if (progress->was_up)
         (void)snprintf(line, DPT_PROGRESS_LINE_BYTES,
                        "the server at %s is gone; training goes on, looking for it",
                        progress->endpoint);
@@ -100,6 +105,7 @@ void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_v
     char line[DPT_PROGRESS_LINE_BYTES];
     if (progress->first_ms == 0)
         progress->first_ms = now_ms;
+    progress->all_done = steps > 0 && view->step >= steps;
     bool patient = now_ms - progress->first_ms < DPT_PROGRESS_PATIENCE_MS;
     dpt_progress_line(progress, view, min_nodes, patient, line);
     if (line[0] != '\0' && strcmp(line, progress->said) != 0) {

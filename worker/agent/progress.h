@@ -24,6 +24,7 @@ struct dpt_progress {
     char said[DPT_PROGRESS_LINE_BYTES]; /* last line of state */
     bool no_run;                        /* its config is waited for */
     bool was_up;
+    bool all_done;    /* the run's last step is applied here */
     int64_t first_ms; /* of the first update */
     int64_t step_said_ms, step_said;
 };
