@@ -168,7 +168,7 @@ int bench_open(void **state)
                                         .now_ms = b->now_ms};
     struct dpt_err err;
     assert_int_equal(dpt_agent_create(&options, &b->agent, &err), DPT_OK);
-    b->watch = agent_watch_create(true);
+    b->watch = agent_watch_create(options.run, options.node, true);
     dpt__stamp__init(&b->stamp);
     b->stamp.epoch = 9;
     b->stamp.run = "demo";

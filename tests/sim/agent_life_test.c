@@ -143,6 +143,19 @@ static void test_done(void **state)
     assert_int_equal(b->out.n_actions, 0);
 }
 
+/* A loop that stood still while its ranks were asked to exit: it ends, and speaks to nobody after.
+ */
+static void test_done_late(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(DONE), 1);
+    b->now_ms += 20000;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    assert_true(b->ended);
+    assert_int_equal(b->out.n_to_ranks, 0);
+}
+
 /* All steps are done, but nobody acknowledges: not 0. */
 static void test_done_without_server(void **state)
 {
@@ -255,6 +268,7 @@ int main(void)
         T(test_leave_does_not_drain),
         T(test_second_signal),
         T(test_done),
+        T(test_done_late),
         T(test_done_without_server),
         T(test_expelled),
         T(test_expelled_again_and_again),

@@ -16,6 +16,7 @@ struct watched_proc {
 };
 
 struct agent_watch {
+    const char *run, *node;
     bool decodes, stepped, ended, configured;
     int64_t now_ms, deadline_ms;
     struct dpt_agent_view view; /* after the last step */
@@ -29,10 +30,12 @@ struct agent_watch {
     char broken[BROKEN_BYTES];
 };
 
-struct agent_watch *agent_watch_create(bool decodes)
+struct agent_watch *agent_watch_create(const char *run, const char *node, bool decodes)
 {
     struct agent_watch *watch = calloc(1, sizeof *watch);
     DPT_ASSERT(watch != NULL);
+    watch->run = run;
+    watch->node = node;
     watch->decodes = decodes;
     return watch;
 }
@@ -56,11 +59,12 @@ static void broken(struct agent_watch *watch, const char *fmt, ...)
 
 /* ---- what came in ---- */
 
-/* Not for this incarnation, or older than what was taken. (Run and node are the agent's own: the
- * caller's transport hands over no others but to see them ignored.) */
+/* Not for this incarnation, or older than what was taken. */
 static bool is_stale(const struct agent_watch *watch, const Dpt__ServerState *message)
 {
-    if (message->stamp->incarnation != watch->view.incarnation)
+    if (strcmp(message->stamp->run, watch->run) != 0 ||
+        strcmp(message->stamp->node, watch->node) != 0 ||
+        message->stamp->incarnation != watch->view.incarnation)
         return true;
     if (message->version != DPT_PROTO_VERSION || message->counter_seen == 0 ||
         watch->view.epoch == 0)
@@ -336,6 +340,8 @@ const char *agent_watch_step(struct agent_watch *watch, const struct dpt_agent *
     watch->deadline_ms = out->deadline_ms;
     for (size_t i = 0; i < out->n_actions; i++)
         check_action(watch, &out->actions[i], i + 1 == out->n_actions, view.incarnation);
+    if (watch->ended && out->n_to_ranks > 0)
+        broken(watch, "rank process %u is spoken to after the end", out->to_ranks[0].local_rank);
     for (size_t i = 0; i < out->n_to_ranks; i++)
         check_to_rank(watch, &out->to_ranks[i]);
     if (out->to_server != NULL)

@@ -14,8 +14,9 @@
 
 struct agent_watch;
 
-/* For one agent's life. `decodes`: every message is encoded and decoded again. */
-struct agent_watch *agent_watch_create(bool decodes);
+/* For one agent's life, of this node in this run (borrowed). `decodes`: every message is encoded
+ * and decoded again. */
+struct agent_watch *agent_watch_create(const char *run, const char *node, bool decodes);
 void agent_watch_destroy(struct agent_watch **watch);
 
 /* After a step. NULL: all is well; else what is broken, valid until the next call. */

@@ -129,7 +129,8 @@ void machine_start(struct sim *sim, int machine)
         sim_fail(sim, "%s", err.text);
         return;
     }
-    m->watch = agent_watch_create(false); /* what it says is decoded where it arrives */
+    m->watch =
+        agent_watch_create("sim", m->id, false); /* what it says is decoded where it arrives */
     sim_say(sim, "%s starts", m->id);
     m->tick_ms = sim->now_ms;
     if (!rng_chance(&sim->rng, sim->trace == NULL ? 200 : 0))

@@ -179,7 +179,7 @@ static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
 {
     if (!agent->fenced && agent->stage == STAGE_JOINED)
         agent->write_until_ms = agent->now_ms + agent->timing.write_ms;
-    for (uint32_t i = 0; i < agent->n_ranks; i++)
+    for (uint32_t i = 0; i < agent->n_ranks && agent->stage != STAGE_ENDED; i++)
         if (agent->ranks[i].life == LIFE_UP && (beat || agent->ranks[i].tell))
             dpt_agent_tell_rank(agent, i);
     bool speaks = agent->stage == STAGE_ASKING || agent->stage == STAGE_JOINING ||
