@@ -338,6 +338,11 @@ int dpt_config_lanes(const struct dpt_config *config)
     return slots < AUTO_LANES_MAX ? slots : AUTO_LANES_MAX;
 }
 
+bool dpt_config_evaluates(const struct dpt_config *config)
+{
+    return config->train.eval_every > 0 || config->train.eval_only;
+}
+
 enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
 {
     static const char *const reducing[] = {"zero2", "zero3", "fsdp"};

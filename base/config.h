@@ -93,7 +93,10 @@ struct dpt_config {
         enum dpt_activation_checkpointing activation_checkpointing;
         double grad_clip; /* global L2 norm; 0 = off */
         int64_t log_every;
-        int64_t eval_every; /* 0 = never */
+        int64_t eval_every;  /* 0 = never */
+        int64_t eval_tokens; /* most tokens of data.val that an evaluation reads */
+        bool eval_only;      /* no training: evaluate one checkpoint, then end */
+        int64_t eval_step;   /* with eval_only: which checkpoint; DPT_AUTO: the newest */
     } train;
     struct {
         char name[32]; /* "adamw" */
@@ -156,6 +159,9 @@ void dpt_config_markdown(FILE *out);
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
 int dpt_config_lanes(const struct dpt_config *config);
+
+/* Whether the run reads data.val. */
+bool dpt_config_evaluates(const struct dpt_config *config);
 
 /* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
  * hybrid_shard. */

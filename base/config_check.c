@@ -161,6 +161,36 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
     return DPT_OK;
 }
 
+static enum dpt_status check_evaluation(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->train.eval_every > 0 && !c->data.val[0])
+        return dpt_config_refuse_both(load, "train.eval_every", "data.val", err,
+                                      "train.eval_every is %lld with no data.val; name the "
+                                      "validation data, or write 0",
+                                      (long long)c->train.eval_every);
+    if (c->train.eval_only && !c->data.val[0])
+        return dpt_config_refuse_both(load, "train.eval_only", "data.val", err,
+                                      "there is no data.val to evaluate on (--eval is "
+                                      "train.eval_only); name the validation data");
+    if (c->train.eval_only && !c->checkpoint.dir[0])
+        return dpt_config_refuse_both(load, "train.eval_only", "checkpoint.dir", err,
+                                      "there is no checkpoint.dir to evaluate from (--eval is "
+                                      "train.eval_only); name the folder of the checkpoints");
+    if (c->train.eval_step != DPT_AUTO && !c->train.eval_only)
+        return dpt_config_refuse_both(load, "train.eval_step", "train.eval_only", err,
+                                      "train.eval_step (--step) is %lld, but nothing is only "
+                                      "evaluated; give --eval too, or write auto",
+                                      (long long)c->train.eval_step);
+    if (dpt_config_evaluates(c) && c->train.eval_tokens < c->train.seq_len)
+        return dpt_config_refuse_both(
+            load, "train.eval_tokens", "train.seq_len", err,
+            "train.eval_tokens (%lld) is less than one sequence of train.seq_len (%d); set it to "
+            "at least that",
+            (long long)c->train.eval_tokens, c->train.seq_len);
+    return DPT_OK;
+}
+
 static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -205,5 +235,6 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_optimizer(load, err));
+    DPT_TRY(check_evaluation(load, err));
     return check_rest(load, err);
 }

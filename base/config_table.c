@@ -151,7 +151,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "training data: the file, or a glob of the shards; nodes compare its content hash"},
     {"data.val", DPT_KEY_TEXT, AT(data.val),
      .flags = NULLABLE, NODE, .def = "null",
-     .help = "validation data"},
+     .help = "validation data, of the same kind; nodes compare its content hash when they "
+             "evaluate"},
     {"data.tokenizer", DPT_KEY_CHOICE, AT(data.tokenizer),
      .choices = tokenizers, TRAJECTORY, .def = "bytes",
      .help = "how text becomes tokens"},
@@ -201,8 +202,19 @@ const struct dpt_key dpt_config_keys[] = {
      .min = 1, .max = 1e12, RUN, .def = "1",
      .help = "steps between lines of metrics.jsonl"},
     {"train.eval_every", DPT_KEY_INT64, AT(train.eval_every),
-     .flags = DPT_KEY_LATER, .min = 0, .max = 1e12, RUN, .def = "0",
-     .help = "steps between evaluations on data.val; 0: never"},
+     .min = 0, .max = 1e12, RUN, .def = "0",
+     .help = "steps between evaluations on data.val, and one after the last step; 0: never"},
+    {"train.eval_tokens", DPT_KEY_INT64, AT(train.eval_tokens),
+     .min = 1, .max = 1e12, RUN, .def = "1048576",
+     .help = "most tokens of an evaluation: it reads data.val in order, from the start, in whole "
+             "sequences of seq_len"},
+    {"train.eval_only", DPT_KEY_BOOL, AT(train.eval_only),
+     RUN, .def = "false",
+     .help = "train nothing: evaluate one checkpoint of checkpoint.dir on data.val and end "
+             "(dpt-worker --eval)"},
+    {"train.eval_step", DPT_KEY_INT64, AT(train.eval_step),
+     .flags = AUTO, .min = 1, .max = 1e12, RUN, .def = "auto",
+     .help = "with eval_only: the step of that checkpoint; auto: the newest (--step N)"},
 
     {"optimizer.name", DPT_KEY_CHOICE_TEXT, AT(optimizer.name),
      .choices = optimizers, TRAJECTORY, .def = "adamw",

@@ -164,17 +164,28 @@ class Outputs:
         self.dir = Path(log_dir)
 
     def metrics(self):
-        return read_jsonl(self.dir / "metrics.jsonl")
+        """Steps; evaluations, which are lines of the same file, are told by evaluations()."""
+        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "val_loss" not in line]
+
+    def evaluations(self):
+        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "val_loss" in line]
 
     def events(self):
         return read_jsonl(self.dir / "events.jsonl")
 
-    def summary(self):
-        """The summary, or None while there is none."""
+    def _read(self, name):
         try:
-            return json.loads((self.dir / "summary.json").read_text())
+            return json.loads((self.dir / name).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return None
+
+    def summary(self):
+        """The summary, or None while there is none."""
+        return self._read("summary.json")
+
+    def evaluation(self):
+        """What a run that only evaluated left, or None."""
+        return self._read("evaluation.json")
 
     def step(self):
         """Newest logged step, -1 when none."""

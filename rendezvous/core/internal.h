@@ -59,6 +59,7 @@ struct rank {
     uint64_t failed_generation;
     int32_t suspect;
     bool busy;
+    uint32_t work_done; /* while busy */
     int64_t step_ms_median;
     int64_t word_ms; /* when its agent last heard it */
 

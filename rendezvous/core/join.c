@@ -239,7 +239,11 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     rank->grant_step = state->grant_step;
     rank->failed_generation = state->failed_generation;
     rank->suspect = state->suspect;
+    if (state->busy && state->work_done != rank->work_done && run->plan.in_force &&
+        dpt_rdzv_rank_is_member(run, rank))
+        run->step_ms = core->now_ms; /* it gets on: no stall */
     rank->busy = state->busy;
+    rank->work_done = state->work_done;
     rank->step_ms_median = state->step_ms_median;
     rank->told_rank = state->plan_rank;
     rank->word_ms = word_ms;

@@ -304,5 +304,6 @@ enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct 
     if (message->exit_code > 255)
         return out_of_range(err, "exit_code", message->exit_code);
     DPT_TRY(check_range(err, "step_ms_median", message->step_ms_median, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "val_step", message->val_step, 0, DPT_PROTO_STEP_MAX));
     return check_rank_state(message->state, err);
 }

@@ -55,6 +55,22 @@ static void test_all_options(void **state)
     assert_false(options.names_run);
 }
 
+/* --eval and --step are keys of the config, so that the whole run agrees on them. */
+static void test_evaluation(void **state)
+{
+    (void)state;
+    assert_int_equal(PARSE(&options, &err, "--eval", "--step", "40"), DPT_OK);
+    const char *found[DPT_CONFIG_OVERRIDES_MAX];
+    dpt_worker_options_overrides(&options, found);
+    assert_int_equal(options.n_overrides, 2);
+    assert_string_equal(found[0], "train.eval_only=true");
+    assert_string_equal(found[1], "train.eval_step=40");
+    assert_int_equal(PARSE(&options, &err, "--eval=yes"), DPT_ECONFIG);
+    assert_string_equal(err.text, "--eval takes no value");
+    assert_int_equal(PARSE(&options, &err, "--eval", "--step"), DPT_ECONFIG);
+    assert_string_equal(err.text, "--step needs a value: --step N");
+}
+
 static void test_help_and_version(void **state)
 {
     (void)state;
@@ -164,9 +180,9 @@ static void test_search_for_the_server(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_options),           cmocka_unit_test(test_help_and_version),
-        cmocka_unit_test(test_bad_options),           cmocka_unit_test(test_too_many),
-        cmocka_unit_test(test_search_for_the_server),
+        cmocka_unit_test(test_all_options),      cmocka_unit_test(test_evaluation),
+        cmocka_unit_test(test_help_and_version), cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_too_many),         cmocka_unit_test(test_search_for_the_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

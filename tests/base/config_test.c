@@ -16,7 +16,7 @@
 
 static struct dpt_err err;
 
-/* The example of the design, in fp32 and without evaluation. */
+/* The example of the design, in fp32. */
 static const char example[] =
     "run: demo                  # rendezvous run id\n"
     "seed: 42\n"
@@ -26,7 +26,7 @@ static const char example[] =
     "data:      {kind: tokens, train: \"data/train_*.bin\", val: \"data/val_*.bin\"}\n"
     "train:     {steps: 200, global_batch: 32, micro_batch: 4, seq_len: 64, precision: fp32, "
     "reduction: canonical, accumulate: auto, lanes: auto,\n"
-    "            activation_checkpointing: none, grad_clip: 1.0, log_every: 1, eval_every: 0}\n"
+    "            activation_checkpointing: none, grad_clip: 1.0, log_every: 1, eval_every: 50}\n"
     "optimizer: {name: adamw, lr: 3.0e-4, min_lr: 3.0e-5, schedule: cosine, warmup_steps: 10, "
     "betas: "
     "[0.9, 0.95], eps: 1.0e-8, weight_decay: 0.1, lr_scaling: none}\n"
@@ -268,7 +268,6 @@ static void refused_until_a_later_version(void **state)
                                        "strategy.sharding=full_shard",
                                        "optimizer.name=sgd",
                                        "optimizer.lr_scaling=linear",
-                                       "train.eval_every=50",
                                        "train.activation_checkpointing=full",
                                        "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
@@ -308,6 +307,13 @@ static void refused_combinations(void **state)
          "nodes"},
         {"strategy.first_bucket_mib=26", "strategy.first_bucket_mib (26) is more than "
                                          "strategy.bucket_mib (25); set it to at most that"},
+        {"data.val=null",
+         "train.eval_every is 50 with no data.val; name the validation data, or write 0"},
+        {"train.eval_step=7", "train.eval_step (--step) is 7, but nothing is only evaluated; give "
+                              "--eval too, or write auto"},
+        {"train.eval_tokens=63", "train.eval_tokens (63) is less than one sequence of "
+                                 "train.seq_len (64); set it to at least that"},
+        {"train={eval_every: 0, eval_tokens: 63}", NULL}, /* nothing is evaluated */
         {"checkpoint.dir=null",
          "checkpoint.every_steps is 50 with no checkpoint.dir; name a folder, or write 0"},
         {"data={kind: text, tokenizer: gpt2}", "data.tokenizer: gpt2 needs data.vocab_bpe; name "
@@ -330,6 +336,21 @@ static void refused_combinations(void **state)
             assert_string_equal(err.text, line);
     }
     struct dpt_config c;
+    static const struct {
+        const char *text, *error;
+    } evaluations[] = {
+        {"train: {eval_only: true}",
+         "c.yaml:1:20: there is no data.val to evaluate on (--eval is train.eval_only); name the "
+         "validation data"},
+        {"train: {eval_only: true}\ndata: {val: x}",
+         "c.yaml:1:20: there is no checkpoint.dir to evaluate from (--eval is train.eval_only); "
+         "name the folder of the checkpoints"},
+    };
+    for (size_t i = 0; i < sizeof evaluations / sizeof *evaluations; i++) {
+        const char *of = evaluations[i].text;
+        assert_int_equal(dpt_config_load(of, strlen(of), "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
+        assert_string_equal(err.text, evaluations[i].error);
+    }
     const char *text = "model: {vocab: 255}";
     assert_int_equal(dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err), DPT_ECONFIG);
     assert_string_equal(err.text,

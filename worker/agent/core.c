@@ -277,5 +277,9 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         ret->tokens_per_s += agent->ranks[i].tokens_per_s;
         if (agent->ranks[i].state.step_applied == ret->step)
             ret->loss = agent->ranks[i].state.loss;
+        if (agent->ranks[i].val_step > ret->val_step) {
+            ret->val_step = agent->ranks[i].val_step;
+            ret->val_loss = agent->ranks[i].val_loss;
+        }
     }
 }

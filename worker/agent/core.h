@@ -136,6 +136,8 @@ struct dpt_agent_view {
     uint32_t world_size, n_nodes;
     int64_t step; /* newest applied by a rank of this node; -1: none */
     float loss, tokens_per_s;
+    int64_t val_step; /* of the newest evaluation; 0: none */
+    double val_loss;
     bool server_up, leaving, ended;
     int64_t write_until_ms; /* ranks may write files until then */
     struct dpt_timing timing;

@@ -28,6 +28,8 @@ struct agent_rank {
     char text[DPT_PROTO_TEXT_BYTES], weights_hash[DPT_PROTO_DIGEST_BYTES];
     uint8_t *outcome; /* owned */
     float tokens_per_s;
+    int64_t val_step; /* of the newest evaluation; 0: none */
+    double val_loss;
     int64_t step_ms_median;
     int64_t word_ms;                 /* when it was last heard */
     int64_t heard_ms;                /* the same for judging it: own gaps are left out */

@@ -22,6 +22,7 @@ static void reset_state(struct agent_rank *rank, uint32_t local_rank)
     rank->state.text = rank->text;
     rank->state.weights_hash = rank->weights_hash;
     rank->tokens_per_s = 0;
+    rank->val_step = 0;
     rank->step_ms_median = 0;
     rank->asked_generation = 0;
     rank->plan_rank = -1;
@@ -232,6 +233,8 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
     rank->heard_ms = rank->word_ms = agent->now_ms;
     rank->tokens_per_s = message->tokens_per_s;
     rank->step_ms_median = message->step_ms_median;
+    rank->val_step = message->val_step;
+    rank->val_loss = message->val_loss;
     if (is_news(&rank->state, message->state)) {
         agent->tell_server = true;
         rank->tell = true;

@@ -307,6 +307,7 @@ static void show(struct loop *loop)
     loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
                          (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
     const struct dpt_node *node = loop->node;
+    loop->progress.evaluates = node != NULL && node->config.train.eval_only;
     dpt_progress_update(&loop->progress, &view, node != NULL ? node->spec.min_nodes : 0,
                         node != NULL ? node->config.train.steps : 0, now_ms);
 }

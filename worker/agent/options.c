@@ -8,6 +8,7 @@ enum option {
     OPTION_CONFIG,
     OPTION_SET,
     OPTION_KEY, /* a key of the config under a name of its own */
+    OPTION_EVAL,
     OPTION_ENDPOINT,
     OPTION_NODE_ID,
     OPTION_ALLOW,
@@ -20,7 +21,7 @@ struct option_entry {
     const char *name;
     const char *value; /* what to call it in the help; NULL: takes none */
     enum option option;
-    const char *key; /* of OPTION_KEY */
+    const char *key; /* of OPTION_KEY and OPTION_EVAL */
     const char *help;
 };
 
@@ -39,6 +40,9 @@ static const struct option_entry table[] = {
      "where dpt-rdzv listens ([ADDRESS]:PORT for IPv6)"},
     {"--node-id", "NAME", OPTION_NODE_ID, NULL,
      "name of this node in logs and folders (default: random)"},
+    {"--eval", NULL, OPTION_EVAL, "train.eval_only",
+     "train nothing: evaluate the newest checkpoint on data.val, print the loss, end"},
+    {"--step", "N", OPTION_KEY, "train.eval_step", "with --eval: the checkpoint of this step"},
     {"--allow-change", "KEY", OPTION_ALLOW, NULL,
      "resume although this key differs from the checkpoint's; may be repeated"},
     {"--log-level", "LEVEL", OPTION_LOG_LEVEL, NULL, "debug, info (default), warn or error"},
@@ -130,6 +134,8 @@ static enum dpt_status take(const struct option_entry *entry, const char *value,
         return add_override(options, NULL, value, err);
     case OPTION_KEY:
         return add_override(options, entry->key, value, err);
+    case OPTION_EVAL:
+        return add_override(options, entry->key, "true", err);
     case OPTION_ENDPOINT:
         options->rdzv_endpoint = value;
         return DPT_OK;
@@ -187,6 +193,7 @@ void dpt_worker_options_help(FILE *out)
 {
     (void)fputs(
         "usage: dpt-worker [--config FILE] [--nnodes N|MIN:MAX] [options]\n"
+        "       dpt-worker [--config FILE] --eval [--step N] [options]\n"
         "\n"
         "One machine's part in a training run: joins the run at its server, starts one rank "
         "process per device,\n"

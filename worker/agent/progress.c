@@ -2,6 +2,7 @@
 #include "worker/agent/progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 static const char *nodes_are(uint32_t n)
@@ -62,12 +63,14 @@ void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_age
         (void)snprintf(ret_line, BYTES, "forming generation %" PRIu64, view->generation);
         break;
     case DPT__SERVER_PHASE__SERVER_RUNNING:
-        (void)snprintf(ret_line, BYTES, "generation %" PRIu64 ": training on %" PRIu32 " rank%s%s",
-                       view->generation, view->world_size, view->world_size == 1 ? "" : "s",
+        (void)snprintf(ret_line, BYTES, "generation %" PRIu64 ": %s on %" PRIu32 " rank%s%s",
+                       view->generation, progress->evaluates ? "evaluating" : "training",
+                       view->world_size, view->world_size == 1 ? "" : "s",
                        view->leaving ? "; leaving at the next step boundary" : "");
         break;
     case DPT__SERVER_PHASE__SERVER_DRAINING:
-        (void)snprintf(ret_line, BYTES, "all steps are done; finishing");
+        (void)snprintf(ret_line, BYTES, "%s; finishing",
+                       progress->evaluates ? "evaluated" : "all steps are done");
         break;
     case DPT__SERVER_PHASE__SERVER_SPARE:
         (void)snprintf(ret_line, BYTES,
@@ -99,6 +102,14 @@ static void say_step(struct dpt_progress *progress, const struct dpt_agent_view 
     progress->step_said_ms = now_ms;
 }
 
+static void say_evaluation(struct dpt_progress *progress, const struct dpt_agent_view *view)
+{
+    (void)fprintf(progress->out, "step %" PRId64 "  val_loss %.6f  perplexity %.4g\n",
+                  view->val_step, view->val_loss, exp(view->val_loss));
+    (void)fflush(progress->out);
+    progress->val_said = view->val_step;
+}
+
 void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_view *view,
                          uint32_t min_nodes, int64_t steps, int64_t now_ms)
 {
@@ -114,6 +125,8 @@ void dpt_progress_update(struct dpt_progress *progress, const struct dpt_agent_v
         memcpy(progress->said, line, sizeof line);
     }
     progress->was_up = progress->was_up || view->server_up;
-    if (view->step > 0)
+    if (view->val_step > progress->val_said)
+        say_evaluation(progress, view);
+    if (view->step > 0 && !progress->evaluates)
         say_step(progress, view, steps, now_ms);
 }

@@ -26,7 +26,8 @@ struct dpt_progress {
     bool was_up;
     bool all_done;    /* the run's last step is applied here */
     int64_t first_ms; /* of the first update */
-    int64_t step_said_ms, step_said;
+    int64_t step_said_ms, step_said, val_said;
+    bool evaluates; /* the run only evaluates */
 };
 
 /* Prints what has changed since the last call. steps: of the run, 0 while unknown. min_nodes:

@@ -23,6 +23,9 @@ struct dpt_loader;
  * error, never a signal. Thread-safe after opening. */
 DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
                                            struct dpt_err *err);
+/* The same of data.val. */
+DPT_MUST_USE enum dpt_status dpt_data_open_val(const struct dpt_config *config,
+                                               struct dpt_data **ret, struct dpt_err *err);
 void dpt_data_close(struct dpt_data **data);
 
 int64_t dpt_data_samples(const struct dpt_data *data);
@@ -33,8 +36,9 @@ DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t 
                                            int32_t *ret_tokens, int32_t *ret_targets,
                                            struct dpt_err *err);
 
-/* Content hash over all the tokens' bytes, in shard order: equal on two nodes if they train on the
- * same data. Cached by nobody: reads everything once at start. */
+/* Content hash over all the tokens' bytes, in shard order, of what the config uses: of data.train
+ * unless the run only evaluates, then of data.val if it evaluates. Equal on two nodes if they train
+ * on the same data. Cached by nobody: reads everything once at start. */
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err);
 

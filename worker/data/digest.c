@@ -58,23 +58,39 @@ static enum dpt_status add_shard(const struct dpt_shard *shard, uint8_t *block,
     return status;
 }
 
+/* Takes the data. */
+static enum dpt_status add_data(struct dpt_data *data, uint8_t *block, struct dpt_hash128 *h,
+                                struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
+        status = add_shard(&data->shards[i], block, h, err);
+    if (status != DPT_OK)
+        (void)dpt_wrap(err, status, "%s", data->key);
+    dpt_data_close(&data);
+    return status;
+}
+
 enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES],
                                 struct dpt_err *err)
 {
     struct dpt_data *data;
-    DPT_TRY(dpt_data_open(config, &data, err));
     struct dpt_hash128 h = {0, 0};
     uint8_t *block = malloc(BLOCK_BYTES);
     enum dpt_status status =
-        block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "data.train: out of memory");
-    for (int i = 0; status == DPT_OK && i < data->n_shards; i++) {
-        status = add_shard(&data->shards[i], block, &h, err);
-        if (status != DPT_OK)
-            (void)dpt_wrap(err, status, "data.train");
+        block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
+    if (status == DPT_OK && !config->train.eval_only) {
+        status = dpt_data_open(config, &data, err);
+        if (status == DPT_OK)
+            status = add_data(data, block, &h, err);
+    }
+    if (status == DPT_OK && dpt_config_evaluates(config)) {
+        status = dpt_data_open_val(config, &data, err);
+        if (status == DPT_OK)
+            status = add_data(data, block, &h, err);
     }
     if (status == DPT_OK)
         dpt_hash128_hex(h, ret_hex);
     free(block);
-    dpt_data_close(&data);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Token sources: which files data.train names, and where in them each sample lies. */
+/* Token sources: which files a key of the config names, and where in them each sample lies. */
 #include "worker/data/source.h"
 
 #include <glob.h>
@@ -14,15 +14,15 @@ static int by_name(const void *a, const void *b)
 
 static enum dpt_status no_memory(struct dpt_err *err)
 {
-    return dpt_fail(err, DPT_ENOMEM, "data.train: out of memory");
+    return dpt_fail(err, DPT_ENOMEM, "open the data: out of memory");
 }
 
 static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt_data *data,
                                   struct dpt_err *err)
 {
     if (n > DPT_SHARDS_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "data.train: %zu files match, %d at most are read", n,
-                        DPT_SHARDS_MAX);
+        return dpt_fail(err, DPT_EOVERFLOW, "%s: %zu files match, %d at most are read", data->key,
+                        n, DPT_SHARDS_MAX);
     data->shards = calloc(n, sizeof *data->shards);
     if (!data->shards)
         return no_memory(err);
@@ -46,13 +46,13 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
         status = list_paths((const char *const *)found.gl_pathv, found.gl_pathc, data, err);
         break;
     case GLOB_NOMATCH:
-        status = dpt_fail(err, DPT_ENOENT, "data.train: no file matches '%s'", pattern);
+        status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'", data->key, pattern);
         break;
     case GLOB_NOSPACE:
         status = no_memory(err);
         break;
     default:
-        status = dpt_fail(err, DPT_EIO, "data.train: a folder of '%s' cannot be read", pattern);
+        status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' cannot be read", data->key, pattern);
     }
     globfree(&found);
     return status;
@@ -67,7 +67,7 @@ static enum dpt_status open_shard(const struct dpt_config *config, struct dpt_sh
     if (status == DPT_OK && config->data.kind == DPT_DATA_TEXT &&
         config->data.tokenizer == DPT_TOKENIZER_GPT2)
         status = dpt_shard_encode_text(shard, config, err);
-    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "data.train");
+    return status;
 }
 
 /* Opens each shard and counts its samples. */
@@ -76,12 +76,13 @@ static enum dpt_status open_shards(const struct dpt_config *config, struct dpt_d
 {
     for (int i = 0; i < data->n_shards; i++) {
         struct dpt_shard *shard = &data->shards[i];
-        DPT_TRY(open_shard(config, shard, err));
+        enum dpt_status status = open_shard(config, shard, err);
+        if (status != DPT_OK)
+            return dpt_wrap(err, status, "%s", data->key);
         if (shard->width != data->shards[0].width)
             return dpt_fail(err, DPT_ECONFIG,
-                            "data.train: '%s' and '%s' are token shards of different kinds; name "
-                            "one kind",
-                            data->shards[0].path, shard->path);
+                            "%s: '%s' and '%s' are token shards of different kinds; name one kind",
+                            data->key, data->shards[0].path, shard->path);
         shard->first_sample = data->samples;
         shard->n_samples = shard->tokens > 0 ? (shard->tokens - 1) / data->seq_len : 0;
         data->samples += shard->n_samples;
@@ -90,10 +91,11 @@ static enum dpt_status open_shards(const struct dpt_config *config, struct dpt_d
     return DPT_OK;
 }
 
-static enum dpt_status check_config(const struct dpt_config *config, struct dpt_err *err)
+static enum dpt_status check_config(const struct dpt_config *config, const char *key,
+                                    const char *path, struct dpt_err *err)
 {
-    if (!config->data.train[0])
-        return dpt_fail(err, DPT_ECONFIG, "data.train is empty: name a text file or token shards");
+    if (!path[0])
+        return dpt_fail(err, DPT_ECONFIG, "%s is empty: name a text file or token shards", key);
     if (config->train.seq_len < 1)
         return dpt_fail(err, DPT_ECONFIG, "train.seq_len must be 1 at least");
     if (config->data.kind == DPT_DATA_TEXT && config->model.vocab < BYTE_VOCAB)
@@ -104,30 +106,43 @@ static enum dpt_status check_config(const struct dpt_config *config, struct dpt_
     return DPT_OK;
 }
 
-enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
-                              struct dpt_err *err)
+/* What `key` of the config names. */
+static enum dpt_status open_key(const struct dpt_config *config, const char *key, const char *path,
+                                struct dpt_data **ret, struct dpt_err *err)
 {
-    DPT_TRY(check_config(config, err));
+    DPT_TRY(check_config(config, key, path, err));
     struct dpt_data *data = calloc(1, sizeof *data);
     if (!data)
         return no_memory(err);
+    data->key = key;
     data->seq_len = config->train.seq_len;
     data->vocab = config->model.vocab;
-    const char *path = config->data.train;
     enum dpt_status status = config->data.kind == DPT_DATA_TEXT ? list_paths(&path, 1, data, err)
                                                                 : list_shards(path, data, err);
     if (status == DPT_OK)
         status = open_shards(config, data, err);
     if (status == DPT_OK && data->samples == 0)
         status = dpt_fail(err, DPT_ECONFIG,
-                          "data.train: '%s' has %lld tokens, one sample needs train.seq_len + 1 = "
+                          "%s: '%s' has %lld tokens, one sample needs train.seq_len + 1 = "
                           "%lld in one file; give more data or set a smaller train.seq_len",
-                          path, (long long)data->tokens, (long long)data->seq_len + 1);
+                          key, path, (long long)data->tokens, (long long)data->seq_len + 1);
     if (status != DPT_OK)
         dpt_data_close(&data);
     else
         *ret = data;
     return status;
+}
+
+enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
+                              struct dpt_err *err)
+{
+    return open_key(config, "data.train", config->data.train, ret, err);
+}
+
+enum dpt_status dpt_data_open_val(const struct dpt_config *config, struct dpt_data **ret,
+                                  struct dpt_err *err)
+{
+    return open_key(config, "data.val", config->data.val, ret, err);
 }
 
 void dpt_data_close(struct dpt_data **data)
@@ -181,7 +196,7 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int32_
     if (status == DPT_OK)
         status = dpt_shard_read(shard, first + n, 1, data->vocab, &last, err);
     if (status != DPT_OK)
-        return dpt_wrap(err, status, "data.train");
+        return dpt_wrap(err, status, "%s", data->key);
     memcpy(ret_targets, ret_tokens + 1, (size_t)(n - 1) * sizeof *ret_targets);
     ret_targets[n - 1] = last;
     return DPT_OK;

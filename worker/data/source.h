@@ -25,6 +25,7 @@ struct dpt_shard {
 };
 
 struct dpt_data {
+    const char *key; /* of the config, for errors: "data.train" or "data.val" */
     struct dpt_shard *shards;
     int n_shards;
     int64_t tokens, samples;

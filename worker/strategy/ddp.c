@@ -253,6 +253,11 @@ static enum dpt_status ddp_await_gradient(struct dpt_strategy *s, struct dpt_err
     return DPT_OK;
 }
 
+static void ddp_eval_slot(struct dpt_strategy *s, struct dpt_slot *slot)
+{
+    slot->weights = ddp_of(s)->weights;
+}
+
 /* Blocks are dealt evenly over the ranks; the grid restarts at each unit because units are padded
  * to whole blocks. */
 static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *ret,
@@ -313,6 +318,7 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .begin_step = ddp_begin_step,
     .begin_slot = ddp_begin_slot,
     .end_slot = ddp_end_slot,
+    .eval_slot = ddp_eval_slot,
     .await_gradient = ddp_await_gradient,
     .norm_share = ddp_norm_share,
     .apply = ddp_apply,

@@ -55,6 +55,8 @@ struct dpt_strategy_ops {
     /* Fills the slot's weights, grads, accumulate and announce. */
     void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
     void (*end_slot)(struct dpt_strategy *s, int slot_index);
+    /* Fills the slot's weights for an evaluation: forward only, between steps of a generation. */
+    void (*eval_slot)(struct dpt_strategy *s, struct dpt_slot *slot);
     /* Waits until this rank, and whoever covers for it, holds everything needed to apply the step.
      */
     DPT_MUST_USE enum dpt_status (*await_gradient)(struct dpt_strategy *s, struct dpt_err *err);

@@ -16,6 +16,7 @@ static void free_generation(struct generation *g)
     free(g->heal_from);
     free(g->actions);
     free(g->contributions);
+    free(g->eval_shares);
     *g = (struct generation){.number = 0};
 }
 
@@ -26,7 +27,8 @@ void rank_leave_generation(struct dpt_rank *r)
     dpt_comm_thread_close(r->comm_thread);
     if (r->gen.number > 0)
         r->strategy->ops->end_generation(r->strategy);
-    dpt_loader_start(r->loader, 0, 0, 0);
+    if (r->loader)
+        dpt_loader_start(r->loader, 0, 0, 0);
     free_generation(&r->gen);
 }
 
@@ -100,7 +102,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
                              .checkpoint_slot = own->checkpoint_slot,
                              .checkpoint_writers = (int)plan->checkpoint_writers,
                              .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};
-    if (!r->config->checkpoint.dir[0])
+    if (!r->config->checkpoint.dir[0] || r->config->train.eval_only)
         g->checkpoint_slot = -1;
     (void)snprintf(g->cause, sizeof g->cause, "%s", plan->cause);
     (void)snprintf(g->cause_kind, sizeof g->cause_kind, "%s", plan->cause_kind);
@@ -122,8 +124,9 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     g->n_actions = dpt_schedule_data_parallel(g->slots, dpt_model_n_units(r->model), NULL);
     g->actions = calloc((size_t)g->n_actions, sizeof *g->actions);
     g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
+    g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
     if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->heal_from || !g->actions ||
-        !g->contributions)
+        !g->contributions || !g->eval_shares)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
     (void)dpt_schedule_data_parallel(g->slots, dpt_model_n_units(r->model), g->actions);
@@ -151,19 +154,25 @@ struct hello {
     int64_t step; /* before healing; -1: no state */
     int64_t start_step, steps_lost;
     uint64_t generations;
+    int64_t val_step; /* the newest evaluation; -1: none */
+    double val_loss;
     uint64_t hash_hi, hash_lo; /* of the weights, in the second exchange */
 };
-enum { HELLO_BYTES = 7 * 8 };
+enum { HELLO_BYTES = 9 * 8 };
 
 static void hello_pack(const struct hello *h, uint8_t buf[HELLO_BYTES])
 {
     struct dpt_writer w;
+    uint64_t val_loss;
+    memcpy(&val_loss, &h->val_loss, sizeof val_loss);
     dpt_writer_init(&w, buf, HELLO_BYTES);
     dpt_writer_u64(&w, h->plan_hash);
     dpt_writer_u64(&w, (uint64_t)h->step);
     dpt_writer_u64(&w, (uint64_t)h->start_step);
     dpt_writer_u64(&w, (uint64_t)h->steps_lost);
     dpt_writer_u64(&w, h->generations);
+    dpt_writer_u64(&w, (uint64_t)h->val_step);
+    dpt_writer_u64(&w, val_loss);
     dpt_writer_u64(&w, h->hash_hi);
     dpt_writer_u64(&w, h->hash_lo);
     DPT_ASSERT(!w.failed);
@@ -179,6 +188,9 @@ static struct hello hello_unpack(const uint8_t buf[HELLO_BYTES])
     h.start_step = (int64_t)dpt_reader_u64(&r);
     h.steps_lost = (int64_t)dpt_reader_u64(&r);
     h.generations = dpt_reader_u64(&r);
+    h.val_step = (int64_t)dpt_reader_u64(&r);
+    uint64_t val_loss = dpt_reader_u64(&r);
+    memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
     h.hash_hi = dpt_reader_u64(&r);
     h.hash_lo = dpt_reader_u64(&r);
     return h;
@@ -315,6 +327,7 @@ static enum dpt_status begin_state(struct dpt_rank *r, const Dpt__Plan *plan, st
     forget_state(r);
     if (plan->load_checkpoint >= 0)
         return rank_load_checkpoint(r, plan->load_checkpoint, err);
+    DPT_TRY(rank_refuse_seed(r, err));
     size_t bytes = (size_t)dpt_model_flat_numel(r->model) * sizeof(float);
     memset(dpt_comm_mem_data(state->m), 0, bytes);
     memset(dpt_comm_mem_data(state->v), 0, bytes);
@@ -368,6 +381,19 @@ static void adopt_history(struct dpt_rank *r, const struct formation *f, const D
     r->generations++;
 }
 
+/* An evaluation of the state that the world goes on from counts for all if one rank has it: what
+ * one has, it has of all. Where nobody has it, it is made again. */
+static void adopt_validation(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
+{
+    const double own_ms = r->validation.step == plan->resume_step ? r->validation.ms : 0;
+    r->validation = (struct validation){.step = -1};
+    for (int i = 0; i < r->gen.world_size; i++) {
+        struct hello h = hello_unpack(f->all + (size_t)i * HELLO_BYTES);
+        if (h.step == plan->resume_step && h.val_step == plan->resume_step)
+            r->validation = (struct validation){h.val_step, h.val_loss, own_ms};
+    }
+}
+
 static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
     DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank, r->gen.host,
@@ -401,9 +427,12 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
                              .step = r->step,
                              .start_step = r->start_step,
                              .steps_lost = r->steps_lost,
-                             .generations = r->generations};
+                             .generations = r->generations,
+                             .val_step = r->validation.step,
+                             .val_loss = r->validation.loss};
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_greet, f, err));
     adopt_history(r, f, plan);
+    adopt_validation(r, f, plan);
     if (r->step != plan->resume_step && !heals)
         DPT_TRY(begin_state(r, plan, err));
     if (heals)
@@ -460,7 +489,8 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     if (r->gen.checkpoint_slot == 0)
         DPT_TRY(
             dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, err));
-    dpt_loader_start(r->loader, r->step, r->gen.slots.first, r->gen.slots.end);
+    if (r->loader)
+        dpt_loader_start(r->loader, r->step, r->gen.slots.first, r->gen.slots.end);
     r->gen.ready = true;
     tell_plan(r);
     return DPT_OK;

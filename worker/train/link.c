@@ -90,12 +90,15 @@ static bool send_state(struct dpt_link *link)
     state.loss = r->loss;
     state.weights_hash = r->weights_hash;
     state.busy = r->busy;
+    state.work_done = r->work_done;
     state.soft_stop_seen = atomic_load(&link->any_generation) > r->generation;
     message.state = &state;
     message.fatal = r->fatal;
     message.exit_code = r->exit_code;
     message.tokens_per_s = r->tokens_per_s;
     message.step_ms_median = r->step_ms_median;
+    message.val_step = r->val_step;
+    message.val_loss = r->val_loss;
     enum dpt_status status =
         dpt_message_encode(&message.base, link->frame_out, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
     (void)pthread_mutex_unlock(&link->mutex);

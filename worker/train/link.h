@@ -31,7 +31,10 @@ struct dpt_rank_report {
     int64_t step_ms_median;
     char weights_hash[40];
     char text[DPT_PROTO_TEXT_BYTES];
-    bool busy; /* in work between steps that has no deadline */
+    bool busy;          /* in work between steps that has no deadline */
+    uint32_t work_done; /* grows while busy goes on */
+    int64_t val_step;   /* completed steps of the newest evaluation; 0: none */
+    double val_loss;
     bool fatal;
     uint32_t exit_code;
 };

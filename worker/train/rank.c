@@ -14,6 +14,13 @@
 
 enum { EXIT_CODE_CONFIG = 2, EXIT_CODE_FAILED = 4 };
 
+/* With the report's lock held. */
+static void tell_validation(struct dpt_rank *r)
+{
+    r->report.val_step = r->validation.step > 0 ? r->validation.step : 0;
+    r->report.val_loss = r->validation.loss;
+}
+
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
 {
     (void)pthread_mutex_lock(&r->report_mutex);
@@ -21,6 +28,7 @@ void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
     report->phase = phase;
     report->busy = false;
     report->generation = generation;
+    tell_validation(r);
     report->step_applied = r->step;
     report->outcome_step = r->has_outcome ? r->outcome.step + 1 : -1;
     report->outcome = r->outcome_bytes;
@@ -70,7 +78,16 @@ void rank_publish_busy(struct dpt_rank *r, bool busy)
 {
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.busy = busy;
+    tell_validation(r);
     dpt_link_publish(r->link, &r->report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+void rank_publish_work(struct dpt_rank *r)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.work_done++;
+    dpt_link_publish(r->link, &r->report, false);
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
 
@@ -114,6 +131,7 @@ static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
     float *param = dpt_comm_mem_data(state->param), *m = dpt_comm_mem_data(state->m),
           *v = dpt_comm_mem_data(state->v);
+    const bool trains = !r->config->train.eval_only; /* else nobody asks for moments */
     r->n_tensors = dpt_model_n_params(r->model);
     r->tensors = calloc((size_t)r->n_tensors, sizeof *r->tensors);
     if (!r->tensors)
@@ -124,8 +142,8 @@ static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
                                                        .ndim = p->ndim,
                                                        .dim = {p->dim[0], p->dim[1]},
                                                        .param = param + p->offset,
-                                                       .m = m + p->offset,
-                                                       .v = v + p->offset};
+                                                       .m = trains ? m + p->offset : NULL,
+                                                       .v = trains ? v + p->offset : NULL};
     }
     return dpt_model_hf_config(r->model, &r->hf_config, err);
 }
@@ -154,8 +172,12 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_stream_create(r->device, start->threads, &r->stream, err));
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
     DPT_TRY(dpt_model_create(r->config, &r->model, err));
-    DPT_TRY(dpt_data_open(r->config, &r->data, err));
-    DPT_TRY(dpt_loader_create(r->config, r->data, &r->loader, err));
+    if (!r->config->train.eval_only) {
+        DPT_TRY(dpt_data_open(r->config, &r->data, err));
+        DPT_TRY(dpt_loader_create(r->config, r->data, &r->loader, err));
+    }
+    if (dpt_config_evaluates(r->config))
+        DPT_TRY(rank_open_validation(r, err));
     const struct dpt_strategy_env env = {.config = r->config,
                                          .model = r->model,
                                          .device = r->device,
@@ -305,7 +327,7 @@ static enum dpt_status follow(struct dpt_rank *r, struct dpt_err *err)
 
 static void destroy_parts(struct dpt_rank *r)
 {
-    if (r->link && r->comm_thread && r->saver && r->strategy && r->loader)
+    if (r->link && r->comm_thread && r->saver && r->strategy)
         rank_leave_generation(r);
     dpt_saver_destroy(&r->saver);
     dpt_link_destroy(&r->link); /* its thread aborts the communicator: it ends first */
@@ -314,6 +336,7 @@ static void destroy_parts(struct dpt_rank *r)
         r->strategy->ops->destroy(&r->strategy);
     dpt_loader_destroy(&r->loader);
     dpt_data_close(&r->data);
+    dpt_data_close(&r->val);
     dpt_comm_listener_destroy(&r->listener);
     dpt_model_destroy(&r->model);
     if (r->saved)
@@ -326,6 +349,8 @@ static void destroy_parts(struct dpt_rank *r)
     free(r->config_yaml);
     free(r->hf_config);
     free(r->tensors);
+    free(r->val_tokens);
+    free(r->val_targets);
     free(r->token_losses);
     free(r->slot_losses);
     free(r->outcome.losses);
@@ -393,6 +418,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->slots = dpt_config_slots(options->config);
     r->step = -1;
     r->verified_step = r->damaged_step = -1;
+    r->validation.step = -1;
     dpt_history_init(&r->history);
     read_flip(r);
     (void)pthread_mutex_init(&r->report_mutex, NULL);
@@ -416,7 +442,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     if (status == DPT_EPEER) { /* the agent is gone: nobody is left to tell */
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
-        exit_code = at_work ? EXIT_CODE_FAILED : exit_code_of(status);
+        exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
         report_fatal(r, exit_code, err.text);
     }
     destroy_parts(r);

@@ -6,6 +6,7 @@
 #include "worker/data/data.h"
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
+#include "worker/train/evaluation.h"
 #include "worker/train/history.h"
 #include "worker/train/link.h"
 #include "worker/train/outcome.h"
@@ -32,7 +33,8 @@ struct generation {
     int slots_max;          /* the most that any rank has */
     struct dpt_action *actions;
     int n_actions;
-    void *contributions; /* [world_size x dpt_contribution_bytes(slots_max)] */
+    void *contributions;  /* [world_size x dpt_contribution_bytes(slots_max)] */
+    uint8_t *eval_shares; /* [world_size x DPT_EVAL_SHARE_BYTES] */
     bool ready;
     /* Why there is this generation, for events.jsonl. */
     char cause[DPT_PROTO_TEXT_BYTES], cause_kind[DPT_PROTO_NAME_BYTES];
@@ -50,8 +52,9 @@ struct dpt_rank {
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
     struct dpt_model *model;
-    struct dpt_data *data;
-    struct dpt_loader *loader;
+    struct dpt_data *data;     /* NULL when the run only evaluates, */
+    struct dpt_loader *loader; /* likewise */
+    struct dpt_data *val;      /* NULL when the run does not evaluate */
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     struct dpt_strategy *strategy;
@@ -67,6 +70,15 @@ struct dpt_rank {
     float *token_losses;
     double *slot_losses; /* [G]; those of this rank's slots */
     void *contribution;  /* [dpt_contribution_bytes(G)] */
+
+    int64_t val_sequences;             /* of an evaluation */
+    int32_t *val_tokens, *val_targets; /* (micro_batch, seq_len) */
+    uint8_t val_share[DPT_EVAL_SHARE_BYTES];
+    struct validation {
+        int64_t step; /* completed steps when it was made; -1: none */
+        double loss;  /* mean over its tokens, nats */
+        double ms;    /* that it took; 0: made by others */
+    } validation;     /* the newest */
 
     pthread_mutex_t report_mutex;
     struct dpt_rank_report report; /* under report_mutex */
@@ -118,8 +130,18 @@ DPT_MUST_USE enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 /* step.c: one step up to its outcome (not applied). DPT_EABORTED: interrupted or a peer failed (the
  * comm thread knows). */
 DPT_MUST_USE enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err);
+/* What is being computed is in vain: the generation ends. */
+bool rank_in_vain(const struct dpt_rank *r);
 /* Makes everything one micro-batch needs ready, so that steps do not allocate. */
 DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
+
+/* evaluate.c. Evaluates the weights on data.val, with all ranks of the generation; fills
+ * r->validation. *ret_stopped: given up at a batch's end because the world shall change, with
+ * *ret_all_leave when every node drains; else it is whole. Errors as rank_compute_step's. */
+DPT_MUST_USE enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped,
+                                           bool *ret_all_leave, struct dpt_err *err);
+/* Opens data.val and makes the buffers. */
+DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err);
 
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */
@@ -134,6 +156,8 @@ DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t st
 DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
+/* DPT_ECONFIG for a run that only evaluates: it needs a checkpoint and begins from no seed. */
+DPT_MUST_USE enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err);
 /* Whether checkpoint.dir already holds this step with these very weights, from another generation
  * or an earlier run. */
 DPT_MUST_USE enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
@@ -144,6 +168,8 @@ void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYT
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
 void rank_publish_progress(struct dpt_rank *r);
 void rank_publish_busy(struct dpt_rank *r, bool busy);
+/* While busy: something of it is done, so it is no stall, however long the whole may take. */
+void rank_publish_work(struct dpt_rank *r);
 void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text);
 
 #endif

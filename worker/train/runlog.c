@@ -1,4 +1,4 @@
-/* metrics.jsonl, events.jsonl, summary.json. */
+/* metrics.jsonl, events.jsonl, summary.json, evaluation.json. */
 #include "worker/train/runlog.h"
 
 #include "base/clock.h"
@@ -71,6 +71,22 @@ enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
     return append_record(path, line, (size_t)n, err);
 }
 
+enum dpt_status dpt_runlog_eval(const char *dir, const struct dpt_eval_record *e,
+                                struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], ms[32];
+    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
+    int n = snprintf(line, sizeof line,
+                     "\n{\"step\": %lld, \"val_loss\": %s, \"val_tokens\": %lld, \"val_ms\": %s, "
+                     "\"generation\": %llu, \"world_size\": %d, \"time\": %.3f}\n",
+                     (long long)e->step, number(e->val_loss, loss), (long long)e->tokens,
+                     isfinite(e->ms) ? ms : "null", (unsigned long long)e->generation,
+                     e->world_size, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    return append_record(path, line, (size_t)n, err);
+}
+
 /* Takes the object; appends it as a line, or makes it the whole file. */
 static enum dpt_status write_json(json_t *object, const char *dir, const char *name, bool append,
                                   struct dpt_err *err)
@@ -121,48 +137,71 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
                                    struct dpt_err *err)
 {
     json_t *loss = isfinite(s->loss) ? json_real(s->loss) : json_null();
+    json_t *val_loss = isfinite(s->val_loss) ? json_real(s->val_loss) : json_null();
     json_t *object = json_pack(
-        "{s:s, s:I, s:I, s:o, s:I, s:f, s:s, s:I, s:I, s:i, s:I, s:f}", "run", s->run, "start_step",
-        (json_int_t)s->start_step, "steps", (json_int_t)s->steps, "loss", loss, "tokens",
-        (json_int_t)s->tokens, "tokens_per_s", s->tokens_per_s, "weights_hash", s->weights_hash,
-        "generations", (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost,
-        "world_size", s->world_size, "peak_bytes_per_rank", (json_int_t)s->peak_bytes_per_rank,
-        "time", dpt_wall_seconds());
+        "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:s, s:I, s:I, s:i, s:I, s:f}", "run", s->run,
+        "start_step", (json_int_t)s->start_step, "steps", (json_int_t)s->steps, "loss", loss,
+        "val_loss", val_loss, "tokens", (json_int_t)s->tokens, "tokens_per_s", s->tokens_per_s,
+        "weights_hash", s->weights_hash, "generations", (json_int_t)s->generations, "steps_lost",
+        (json_int_t)s->steps_lost, "world_size", s->world_size, "peak_bytes_per_rank",
+        (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
     return write_json(object, dir, "summary.json", false, err);
 }
 
+enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
+                                      const struct dpt_eval_record *e, const char *weights_hash,
+                                      struct dpt_err *err)
+{
+    json_t *loss = isfinite(e->val_loss) ? json_real(e->val_loss) : json_null();
+    double perplexity = exp(e->val_loss);
+    json_t *object =
+        json_pack("{s:s, s:I, s:o, s:o, s:I, s:o, s:s, s:I, s:i, s:f}", "run", run, "step",
+                  (json_int_t)e->step, "val_loss", loss, "perplexity",
+                  isfinite(perplexity) ? json_real(perplexity) : json_null(), "val_tokens",
+                  (json_int_t)e->tokens, "val_ms", isfinite(e->ms) ? json_real(e->ms) : json_null(),
+                  "weights_hash", weights_hash, "generation", (json_int_t)e->generation,
+                  "world_size", e->world_size, "time", dpt_wall_seconds());
+    return write_json(object, dir, "evaluation.json", false, err);
+}
+
 /* The step of one line, -1 if it is not a whole record. */
-static int64_t step_of(const char *line, size_t bytes)
+static int64_t step_of(const char *line, size_t bytes, bool *ret_evaluation)
 {
     json_t *object = json_loadb(line, bytes, 0, NULL);
     json_t *step = object ? json_object_get(object, "step") : NULL;
     int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
+    *ret_evaluation = value >= 0 && json_object_get(object, "val_loss") != NULL;
     json_decref(object);
     return value;
 }
 
 /* The step of the last whole record in the text, which may hold any bytes: a machine that lost
  * power leaves zeros. */
-static int64_t last_step_in(const char *text, size_t bytes)
+static int64_t last_step_in(const char *text, size_t bytes, bool *ret_evaluation)
 {
     int64_t last = -1;
+    *ret_evaluation = false;
     const char *end = memrchr(text, '\n', bytes);
     while (end && last < 0) {
         const char *before = memrchr(text, '\n', (size_t)(end - text));
         const char *line = before ? before + 1 : text;
-        last = step_of(line, (size_t)(end - line));
+        last = step_of(line, (size_t)(end - line), ret_evaluation);
         end = before;
     }
     return last;
 }
 
-enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, struct dpt_err *err)
+enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, bool *ret_evaluation,
+                                     struct dpt_err *err)
 {
+    bool evaluation = false;
     char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX];
     DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
         *ret_step = -1;
+        if (ret_evaluation)
+            *ret_evaluation = false;
         return DPT_OK;
     }
     if (fd < 0)
@@ -178,6 +217,8 @@ enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, struct 
     }
     (void)close(fd);
     DPT_TRY(status);
-    *ret_step = last_step_in(tail, bytes);
+    *ret_step = last_step_in(tail, bytes, &evaluation);
+    if (ret_evaluation)
+        *ret_evaluation = evaluation;
     return DPT_OK;
 }

@@ -6,12 +6,23 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct dpt_metrics {
     int64_t step; /* completed steps, 1 after the first */
     double loss, lr, grad_norm, tokens_per_s, step_ms;
     int64_t tokens; /* of the whole run up to this step */
+    uint64_t generation;
+    int world_size;
+};
+
+/* An evaluation: a line of metrics.jsonl, too, told from a step's by its val_loss. */
+struct dpt_eval_record {
+    int64_t step;    /* completed steps of the weights */
+    double val_loss; /* mean over the tokens, nats */
+    int64_t tokens;  /* of data.val */
+    double ms;       /* NaN: made by others, not known here (null in the file) */
     uint64_t generation;
     int world_size;
 };
@@ -29,7 +40,8 @@ struct dpt_event_record {
 struct dpt_summary {
     const char *run;
     int64_t start_step, steps, tokens;
-    double loss; /* NaN: no step was taken, so it is not known (null in the file) */
+    double loss;     /* NaN: no step was taken, so it is not known (null in the file) */
+    double val_loss; /* of these weights; NaN: not evaluated (null) */
     double tokens_per_s;
     const char *weights_hash;
     uint64_t generations;
@@ -40,13 +52,22 @@ struct dpt_summary {
 
 DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *metrics,
                                                 struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_runlog_eval(const char *dir, const struct dpt_eval_record *eval,
+                                             struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *event,
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
                                                 struct dpt_err *err);
 
-/* Step of the last whole record in metrics.jsonl; -1: none. Reads the end of the file only. */
+/* evaluation.json: what a run that only evaluates leaves. `run` and `weights_hash` of the weights
+ * that were evaluated. */
+DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
+                                                   const struct dpt_eval_record *eval,
+                                                   const char *weights_hash, struct dpt_err *err);
+
+/* Step of the last whole record in metrics.jsonl, -1: none; *ret_evaluation (may be NULL): it is an
+ * evaluation's. Reads the end of the file only. */
 DPT_MUST_USE enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step,
-                                                  struct dpt_err *err);
+                                                  bool *ret_evaluation, struct dpt_err *err);
 
 #endif

@@ -79,12 +79,10 @@ static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *
     return status;
 }
 
-enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+/* Step of the newest checkpoint, -1: none; a rank without state passes over damaged ones. */
+static enum dpt_status newest_whole(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
 {
     const char *dir = r->config->checkpoint.dir;
-    *ret_step = -1;
-    if (!dir[0])
-        return DPT_OK;
     int64_t step = -1;
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     while (step >= 0 && r->step < 0 && step != r->verified_step) {
@@ -102,6 +100,35 @@ enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, st
     }
     *ret_step = step;
     return DPT_OK;
+}
+
+/* What a run that only evaluates looks at: the newest, or the one that was asked for, if it is
+ * here. Once it is in memory there is no other: one that a training run writes meanwhile is not
+ * meant. */
+static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_step,
+                                              struct dpt_err *err)
+{
+    const int64_t wanted = r->config->train.eval_step;
+    if (r->step >= 0) {
+        *ret_step = r->step;
+        return DPT_OK;
+    }
+    if (wanted == DPT_AUTO)
+        return newest_whole(r, ret_step, err);
+    struct dpt_err why;
+    *ret_step = verify(r, wanted, &why) == DPT_OK ? wanted : -1;
+    if (*ret_step < 0)
+        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld: %s", (long long)wanted, why.text);
+    return DPT_OK;
+}
+
+enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+{
+    *ret_step = -1;
+    if (!r->config->checkpoint.dir[0])
+        return DPT_OK;
+    return r->config->train.eval_only ? checkpoint_to_evaluate(r, ret_step, err)
+                                      : newest_whole(r, ret_step, err);
 }
 
 enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
@@ -125,6 +152,38 @@ enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool
     return DPT_OK;
 }
 
+static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    if (r->config->train.eval_step == DPT_AUTO)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "there is no whole checkpoint in '%s' to evaluate; name the checkpoint.dir "
+                        "of a run that has written one",
+                        dir);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` says "
+                    "which there are",
+                    (long long)r->config->train.eval_step, dir, dir);
+}
+
+enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
+{
+    return r->config->train.eval_only ? nothing_to_evaluate(r, err) : DPT_OK;
+}
+
+/* Of a run that only evaluates, what the model is must be the checkpoint's, and nothing else. */
+static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
+{
+    saved->seed = config->seed;
+    saved->train = config->train;
+    saved->optimizer = config->optimizer;
+    saved->model.dropout = config->model.dropout;
+    memcpy(saved->model.init_from, config->model.init_from, sizeof saved->model.init_from);
+    if (saved->data.kind != config->data.kind)
+        saved->data.tokenizer = config->data.tokenizer;
+    saved->data.kind = config->data.kind;
+}
+
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
  * config. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
@@ -133,6 +192,8 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     int64_t step = -1;
     DPT_TRY(rank_newest_checkpoint(r, &step, err));
+    if (step < 0 && r->config->cluster.nnodes_max == 1)
+        return rank_refuse_seed(r, err); /* no other node has one */
     if (step < 0)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
@@ -143,6 +204,8 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &saved, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
+    if (r->config->train.eval_only)
+        pass_over_training(r->config, &saved);
     const struct dpt_rank_start *start = r->options->start;
     const char *allowed[DPT_RANK_ALLOW_MAX];
     for (int i = 0; i < start->n_allow; i++)

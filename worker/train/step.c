@@ -38,7 +38,7 @@ static void flip_and_announce(void *ctx, int param)
     f->announce(f->ctx, param);
 }
 
-static bool in_vain(const struct dpt_rank *r)
+bool rank_in_vain(const struct dpt_rank *r)
 {
     return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
 }
@@ -73,7 +73,7 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
     struct dpt_slot *slot = &flip->slot;
     for (int i = 0; i < r->gen.n_actions; i++) {
         const struct dpt_action *action = &r->gen.actions[i];
-        if (in_vain(r))
+        if (rank_in_vain(r))
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted", (long long)r->step);
         switch (action->kind) {
         case DPT_ACTION_BEGIN_SLOT:
@@ -169,6 +169,11 @@ enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
     dpt_stream_prepare_begin(r->stream);
     for (int u = 0; u < dpt_model_n_units(r->model); u++)
         dpt_model_forward(r->model, r->ops, r->stream, u, &slot);
+    if (r->val) { /* the head, which computes losses there only then */
+        slot.mode = DPT_MODE_EVAL;
+        dpt_model_forward(r->model, r->ops, r->stream, dpt_model_n_units(r->model) - 1, &slot);
+        slot.mode = DPT_MODE_TRAIN;
+    }
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot.accumulate = accumulate != 0;
         for (int u = dpt_model_n_units(r->model) - 1; u >= 0; u--)

@@ -1,4 +1,4 @@
-/* The step loop of one generation, and the end of the run. */
+/* The step loop of one generation, its evaluations, and the end of the run. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/optim/optim.h"
@@ -65,10 +65,48 @@ static void log_missed_step(struct dpt_rank *r)
         return;
     struct dpt_err err;
     int64_t last = -1;
-    enum dpt_status status = dpt_runlog_last_step(r->config->log.dir, &last, &err);
+    enum dpt_status status = dpt_runlog_last_step(r->config->log.dir, &last, NULL, &err);
     check_log(status, &err);
     if (status == DPT_OK && last < r->step)
         log_metrics(r, 0);
+}
+
+static struct dpt_eval_record evaluation_of(const struct dpt_rank *r)
+{
+    return (struct dpt_eval_record){.step = r->validation.step,
+                                    .val_loss = r->validation.loss,
+                                    .tokens = r->val_sequences * r->config->train.seq_len,
+                                    .ms = r->validation.ms > 0 ? r->validation.ms : (double)NAN,
+                                    .generation = r->gen.number,
+                                    .world_size = r->gen.world_size};
+}
+
+static void log_evaluation(struct dpt_rank *r)
+{
+    const struct dpt_eval_record e = evaluation_of(r);
+    if (r->gen.rank == 0)
+        dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
+                (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
+    struct dpt_err err;
+    if (!r->config->train.eval_only && writes_log(r))
+        check_log(dpt_runlog_eval(r->config->log.dir, &e, &err), &err);
+}
+
+/* The evaluation that a generation begins with was perhaps written already: by the last one's log
+ * writer, who died then, or before a run that goes on from a checkpoint was stopped. */
+static bool evaluation_is_logged(const struct dpt_rank *r)
+{
+    struct dpt_err err;
+    int64_t last = -1;
+    bool is_evaluation = false;
+    check_log(dpt_runlog_last_step(r->config->log.dir, &last, &is_evaluation, &err), &err);
+    return is_evaluation && last == r->step;
+}
+
+static bool evaluation_is_due(const struct dpt_rank *r)
+{
+    int64_t every = r->config->train.eval_every;
+    return every > 0 && r->step > 0 && (r->step % every == 0 || r->step == r->config->train.steps);
 }
 
 static void log_event(struct dpt_rank *r)
@@ -161,6 +199,7 @@ static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_has
         .steps = r->step,
         .tokens = r->step * tokens_per_step(r),
         .loss = r->has_outcome ? dpt_outcome_loss(&r->outcome) : (double)NAN,
+        .val_loss = r->validation.step == r->step ? r->validation.loss : (double)NAN,
         .tokens_per_s = r->train_seconds > 0 ? (double)r->tokens_trained / r->train_seconds : 0,
         .weights_hash = weights_hash,
         .generations = r->generations,
@@ -226,13 +265,81 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* Evaluates what this world has not evaluated yet. True: it was given up, since the world shall
+ * change; the next one does it. */
+static enum dpt_status evaluate(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
+{
+    bool all_leave = false;
+    *ret_stopped = false;
+    if (r->validation.step != r->step)
+        DPT_TRY(rank_evaluate(r, ret_stopped, &all_leave, err));
+    if (*ret_stopped && all_leave && !r->config->train.eval_only)
+        save_before_all_leave(r);
+    return DPT_OK;
+}
+
+/* At the beginning of a generation: what the last one has not evaluated, or not written. */
+static enum dpt_status catch_up(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
+{
+    log_missed_step(r);
+    *ret_stopped = false;
+    if (!evaluation_is_due(r))
+        return DPT_OK;
+    DPT_TRY(evaluate(r, ret_stopped, err));
+    if (!*ret_stopped && !(writes_log(r) && evaluation_is_logged(r)))
+        log_evaluation(r);
+    return DPT_OK;
+}
+
+static enum dpt_status evaluate_after_step(struct dpt_rank *r, bool *ret_stopped,
+                                           struct dpt_err *err)
+{
+    *ret_stopped = false;
+    if (!evaluation_is_due(r))
+        return DPT_OK;
+    DPT_TRY(evaluate(r, ret_stopped, err));
+    if (!*ret_stopped)
+        log_evaluation(r);
+    r->last_step_ns = dpt_now_ns(); /* the evaluation's time is not the next step's */
+    return DPT_OK;
+}
+
+/* A run that only evaluates, from GO to its end. */
+static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
+{
+    char hash[DPT_HASH_HEX_BYTES];
+    DPT_TRY(evaluate(r, ret_stopped, err));
+    if (*ret_stopped)
+        return DPT_OK;
+    log_evaluation(r);
+    rank_compute_weights_hash(r, hash);
+    const struct dpt_eval_record e = evaluation_of(r);
+    if (writes_log(r))
+        DPT_TRY(dpt_runlog_evaluation(r->config->log.dir, r->config->run, &e, hash, err));
+    (void)pthread_mutex_lock(&r->report_mutex);
+    memcpy(r->report.weights_hash, hash, sizeof hash);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    return DPT_OK;
+}
+
 enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_err *err)
 {
+    bool stopped = false;
+    enum dpt_status status;
+    if (r->config->train.eval_only) {
+        status = evaluate_only(r, &stopped, err);
+        if (status != DPT_OK)
+            return broken_or_fatal(r, status, ret, err);
+        *ret = stopped ? TRAIN_REFORM : TRAIN_FINISHED;
+        return DPT_OK;
+    }
     log_event(r);
-    log_missed_step(r);
+    status = catch_up(r, &stopped, err);
+    if (status != DPT_OK)
+        return broken_or_fatal(r, status, ret, err);
     r->last_step_ns = dpt_now_ns();
-    while (r->step < r->config->train.steps) {
-        enum dpt_status status = one_step(r, err);
+    while (!stopped && r->step < r->config->train.steps) {
+        status = one_step(r, err);
         if (status != DPT_OK)
             return broken_or_fatal(r, status, ret, err);
         if ((r->outcome.flags & DPT_COMMIT_ALL_LEAVE) && r->step < r->config->train.steps)
@@ -241,9 +348,16 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
             *ret = TRAIN_REFORM;
             return DPT_OK;
         }
+        status = evaluate_after_step(r, &stopped, err);
+        if (status != DPT_OK)
+            return broken_or_fatal(r, status, ret, err);
+    }
+    if (stopped) {
+        *ret = TRAIN_REFORM;
+        return DPT_OK;
     }
     rank_publish_busy(r, true);
-    enum dpt_status status = finish(r, err);
+    status = finish(r, err);
     if (status != DPT_OK)
         return broken_or_fatal(r, status, ret, err);
     *ret = TRAIN_FINISHED;

@@ -214,6 +214,26 @@ static void test_busy_is_no_stall(void **state)
     assert_string_equal(stage.view.cause_kind, "stalled");
 }
 
+/* An evaluation may take any time, as long as batch after batch is done. */
+static void test_work_is_no_stall(void **state)
+{
+    (void)state;
+    trio_start();
+    a.ranks[0].step_ms_median = 100;
+    trio_step_to(1);
+    a.ranks[0].busy = b.ranks[0].busy = true;
+    for (int i = 0; i < 10; i++) {
+        stage_pass_speaking(&stage, two, 2, 200000);
+        assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+        a.ranks[0].work_done++;
+        fake_say(&a, &stage);
+    }
+    stage_pass_speaking(&stage, two, 2, 299000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    stage_pass_speaking(&stage, two, 2, 2000); /* a hang meanwhile still shows */
+    assert_string_equal(stage.view.cause_kind, "stalled");
+}
+
 static void test_below_min(void **state)
 {
     (void)state;
@@ -476,6 +496,7 @@ int main(void)
         T(test_lost_steps_are_carried),
         T(test_lost_steps_over_a_restart),
         T(test_busy_is_no_stall),
+        T(test_work_is_no_stall),
         T(test_below_min),
         T(test_budget),
         T(test_budget_by_one_message),

@@ -85,6 +85,12 @@ struct director *director_create_without_checkpoints(const struct dpt_config *co
     return d;
 }
 
+void director_read_checkpoints(struct director *d, const char *dir)
+{
+    (void)snprintf(d->config.checkpoint.dir, sizeof d->config.checkpoint.dir, "%s/checkpoints",
+                   dir);
+}
+
 static void *run_rank(void *arg)
 {
     struct member *m = arg;

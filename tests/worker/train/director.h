@@ -21,6 +21,9 @@ struct director *director_create(const struct dpt_config *config, const char *di
 struct director *director_create_without_checkpoints(const struct dpt_config *config,
                                                      const char *dir);
 
+/* Ranks that are started from now on have the checkpoints of another director, in `dir`. */
+void director_read_checkpoints(struct director *d, const char *dir);
+
 /* Ends every rank and joins. */
 void director_destroy(struct director **director);
 

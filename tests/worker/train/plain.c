@@ -171,7 +171,42 @@ static void train_step(struct plain *p, int64_t step)
     OK(dpt_stream_sync(p->stream, err_));
 }
 
-void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
+static double validate(struct plain *p, int64_t sequences)
+{
+    const int64_t t = p->config->train.seq_len;
+    const float *weights[DPT_UNITS_MAX];
+    for (int u = 0; u < dpt_model_n_units(p->model); u++)
+        weights[u] = p->param + dpt_model_unit(p->model, u)->offset;
+    int32_t *tokens = room((size_t)t * sizeof *tokens),
+            *targets = room((size_t)t * sizeof *targets);
+    struct dpt_data *val = NULL;
+    OK(dpt_data_open_val(p->config, &val, err_));
+    struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
+                            .b = 1,
+                            .t = t,
+                            .tokens = tokens,
+                            .targets = targets,
+                            .weights = weights,
+                            .saved = p->saved,
+                            .scratch = p->scratch,
+                            .losses = p->token_losses};
+    double sum = 0;
+    for (int64_t s = 0; s < sequences; s++) {
+        OK(dpt_data_read(val, s, tokens, targets, err_));
+        for (int u = 0; u < dpt_model_n_units(p->model); u++)
+            dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
+        OK(dpt_stream_sync(p->stream, err_));
+        for (int64_t i = 0; i < t; i++)
+            sum += (double)p->token_losses[i];
+    }
+    dpt_data_close(&val);
+    free(tokens);
+    free(targets);
+    return sum / (double)(sequences * t);
+}
+
+void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,
+                              char ret_hex[DPT_HASH_HEX_BYTES], double *ret_loss)
 {
     struct plain p = {.config = config};
     begin(&p);
@@ -189,5 +224,12 @@ void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTE
                                                     .param = p.param + param->offset};
     }
     dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);
+    if (sequences > 0)
+        *ret_loss = validate(&p, sequences);
     end(&p);
+}
+
+void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    plain_train_and_validate(config, 0, ret_hex, NULL);
 }

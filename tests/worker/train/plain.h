@@ -9,4 +9,8 @@
  * error. */
 void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES]);
 
+/* The same, and then the mean loss over the first `sequences` of data.val, one after another. */
+void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,
+                              char ret_hex[DPT_HASH_HEX_BYTES], double *ret_loss);
+
 #endif

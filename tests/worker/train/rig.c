@@ -17,23 +17,29 @@
 
 static char root[64];
 
-int rig_setup(void **state)
+static void write_words(const char *name, uint64_t seed, uint64_t n)
 {
-    (void)state;
-    assert_true(test_make_dir(root, sizeof root, "test-rank"));
     char path[128];
-    (void)snprintf(path, sizeof path, "%s/text", root);
+    (void)snprintf(path, sizeof path, "%s/%s", root, name);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    struct dpt_rng_key key = dpt_rng_key(seed, DPT_RNG_TEST, 0, 0, 0);
     static const char *const words[] = {"the",     "rank",  "leaves", "and",
                                         "another", "comes", "in",     "time"};
-    for (uint64_t i = 0; i < 2000; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         uint32_t block[4];
         dpt_philox(key, i, block);
         (void)fprintf(f, "%s ", words[block[0] % 8]);
     }
     assert_int_equal(fclose(f), 0);
+}
+
+int rig_setup(void **state)
+{
+    (void)state;
+    assert_true(test_make_dir(root, sizeof root, "test-rank"));
+    write_words("text", 1, 2000);
+    write_words("val", 2, 200);
     return 0;
 }
 
@@ -68,6 +74,13 @@ struct dpt_config rig_make_config(int global_batch, int steps, const char *extra
     return config;
 }
 
+void rig_evaluate(struct dpt_config *config, int every, int sequences)
+{
+    (void)snprintf(config->data.val, sizeof config->data.val, "%s/val", root);
+    config->train.eval_every = every;
+    config->train.eval_tokens = (int64_t)sequences * config->train.seq_len;
+}
+
 struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128])
 {
     (void)snprintf(dir, 128, "%s/%s", root, name);
@@ -77,6 +90,13 @@ struct director *rig_begin(const struct dpt_config *config, const char *name, ch
     (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
     assert_int_equal(dpt_fs_mkdirs(checkpoints, &err), DPT_OK);
     return director_create(config, dir);
+}
+
+const char *rig_dir(const char *name)
+{
+    static char dir[128];
+    (void)snprintf(dir, sizeof dir, "%s/%s", root, name);
+    return dir;
 }
 
 json_t *rig_summary_of(const char *dir)

@@ -21,8 +21,15 @@ int rig_teardown(void **state);
 /* `extra` is YAML of further sections. Micro-batch 2. */
 struct dpt_config rig_make_config(int global_batch, int steps, const char *extra);
 
+/* Makes the run evaluate every so many steps on `sequences` sequences of another text (some 60 at
+ * most). */
+void rig_evaluate(struct dpt_config *config, int every, int sequences);
+
 /* A director in the folder `name` (made when absent), whose path goes to `dir`. */
 struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128]);
+
+/* Path of the folder `name`; static. */
+const char *rig_dir(const char *name);
 
 /* summary.json of a run; owned by the caller. */
 json_t *rig_summary_of(const char *dir);

@@ -52,7 +52,7 @@ static int64_t last_step(void)
 {
     int64_t step = -7;
     struct dpt_err err = {.status = DPT_OK};
-    if (dpt_runlog_last_step(dir, &step, &err) != DPT_OK)
+    if (dpt_runlog_last_step(dir, &step, NULL, &err) != DPT_OK)
         fail_msg("%s", err.text);
     return step;
 }
@@ -204,6 +204,77 @@ static void numbers_that_are_none(void **state)
     json_decref(summary);
 }
 
+static bool ends_with_evaluation(void)
+{
+    int64_t step;
+    bool evaluation = false;
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_last_step(dir, &step, &evaluation, &err), DPT_OK);
+    return evaluation;
+}
+
+/* An evaluation is a line of its own, told from a step's by what it holds. */
+static void evaluations(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    assert_false(ends_with_evaluation());
+    append(9);
+    assert_false(ends_with_evaluation());
+    struct dpt_eval_record e = {
+        .step = 9, .val_loss = 1.0 / 3, .tokens = 640, .ms = 1.5, .generation = 2, .world_size = 3};
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_eval(dir, &e, &err), DPT_OK);
+    assert_int_equal(last_step(), 9);
+    assert_true(ends_with_evaluation());
+    append(10);
+    assert_false(ends_with_evaluation());
+    e.step = 10;
+    e.val_loss = e.ms = (double)NAN; /* a diverged run; made by others */
+    assert_int_equal(dpt_runlog_eval(dir, &e, &err), DPT_OK);
+    assert_true(ends_with_evaluation());
+    assert_int_equal(last_step(), 10);
+    char path[128], line[1024];
+    path_of("metrics.jsonl", path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(fgets(line, sizeof line, f));
+    json_t *record = json_loads(line, 0, NULL);
+    assert_non_null(record);
+    assert_int_equal(json_integer_value(json_object_get(record, "step")), 9);
+    assert_true(json_real_value(json_object_get(record, "val_loss")) == 1.0 / 3);
+    static const char *const keys[] = {"val_tokens", "val_ms", "generation", "world_size", "time"};
+    for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+        assert_true(json_is_number(json_object_get(record, keys[k])));
+    assert_null(json_object_get(record, "loss")); /* which readers of steps look for */
+    json_decref(record);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void the_file_of_an_evaluation(void **state)
+{
+    (void)state;
+    struct dpt_eval_record e = {.step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    char path[128];
+    path_of("evaluation.json", path);
+    json_t *file = json_load_file(path, 0, NULL);
+    assert_non_null(file);
+    assert_int_equal(json_integer_value(json_object_get(file, "step")), 9);
+    assert_true(json_real_value(json_object_get(file, "perplexity")) == 1);
+    assert_string_equal(json_string_value(json_object_get(file, "weights_hash")), "00ff");
+    json_decref(file);
+    e.val_loss = 1e6; /* exp overflows: no number of JSON */
+    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    file = json_load_file(path, 0, NULL);
+    assert_non_null(file);
+    assert_true(json_is_null(json_object_get(file, "perplexity")));
+    assert_true(json_real_value(json_object_get(file, "val_loss")) == 1e6);
+    json_decref(file);
+}
+
 /* A cause may quote a path or a peer's words: any bytes. */
 static void an_event_quotes_anything(void **state)
 {
@@ -240,14 +311,14 @@ static void folders_that_fail(void **state)
     const struct dpt_summary s = {.run = "r", .weights_hash = "00"};
     assert_int_not_equal(dpt_runlog_summary("/proc/nowhere", &s, &err), DPT_OK);
     int64_t step = 5;
-    assert_int_equal(dpt_runlog_last_step("/proc/nowhere", &step, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_last_step("/proc/nowhere", &step, NULL, &err), DPT_OK);
     assert_int_equal(step, -1);
     char path[128];
     path_of("file", path);
     write_text("file", "x", 1);
     assert_int_not_equal(dpt_runlog_metrics(path, &m, &err), DPT_OK);
     step = 5;
-    assert_int_not_equal(dpt_runlog_last_step(path, &step, &err), DPT_OK);
+    assert_int_not_equal(dpt_runlog_last_step(path, &step, NULL, &err), DPT_OK);
     assert_int_equal(step, 5);
 }
 
@@ -290,6 +361,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(records_are_whole_lines, setup, teardown),
         cmocka_unit_test_setup_teardown(a_record_after_half_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_that_are_none, setup, teardown),
+        cmocka_unit_test_setup_teardown(evaluations, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_file_of_an_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_fail, setup, teardown),
         cmocka_unit_test_setup_teardown(a_disk_that_fills_up, setup, teardown),

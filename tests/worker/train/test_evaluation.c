@@ -1,0 +1,135 @@
+/* The fold of an evaluation's rounds: one sum in every world, bit for bit; ranks that have gone
+ * apart are refused; re-formation stops it. */
+#include "worker/train/evaluation.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+enum { WORLD_MAX = 7, STEP = 40, SEQUENCES = 53, MICRO_BATCH = 4 };
+
+static struct dpt_err err;
+
+/* A batch's loss, of sizes so different that the order of adding shows. */
+static double loss_of(struct dpt_sequences batch)
+{
+    double sum = 0;
+    for (int64_t i = batch.first; i < batch.end; i++)
+        sum += ldexp(1.0 + 1.0 / (double)(3 + i), (int)(i * 7 % 40) - 20);
+    return sum;
+}
+
+static struct dpt_eval_share share_of(const struct dpt_evaluation *e, int rank)
+{
+    const struct dpt_sequences batch = dpt_evaluation_batch(e, rank);
+    return (struct dpt_eval_share){
+        .step = STEP, .round = e->round, .first = batch.first, .sum = loss_of(batch)};
+}
+
+static void pack_all(const struct dpt_evaluation *e, uint8_t *all)
+{
+    for (int rank = 0; rank < e->world; rank++) {
+        const struct dpt_eval_share share = share_of(e, rank);
+        dpt_eval_share_pack(&share, all + (size_t)rank * DPT_EVAL_SHARE_BYTES);
+    }
+}
+
+static double whole_sum(int world)
+{
+    uint8_t all[WORLD_MAX * DPT_EVAL_SHARE_BYTES];
+    struct dpt_evaluation e;
+    dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, world);
+    while (e.round < e.rounds) {
+        pack_all(&e, all);
+        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+        assert_false(e.reform || e.all_leave);
+    }
+    return e.sum;
+}
+
+static void one_sum_in_every_world(void **state)
+{
+    (void)state;
+    const double sum = whole_sum(1);
+    for (int world = 2; world <= WORLD_MAX; world++) {
+        const double other = whole_sum(world);
+        assert_memory_equal(&other, &sum, sizeof sum);
+    }
+}
+
+/* The case above can fail: in another order the sum is another. */
+static void the_order_shows(void **state)
+{
+    (void)state;
+    double backwards = 0;
+    for (int64_t first = SEQUENCES / MICRO_BATCH * MICRO_BATCH; first >= 0; first -= MICRO_BATCH) {
+        const int64_t end = first + MICRO_BATCH < SEQUENCES ? first + MICRO_BATCH : SEQUENCES;
+        backwards += loss_of((struct dpt_sequences){first, end});
+    }
+    assert_true(backwards != whole_sum(1));
+}
+
+static void ranks_that_have_gone_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        struct dpt_eval_share change; /* added to rank 1's */
+        const char *said;
+    } cases[] = {
+        {{.step = 1}, "rank 1 is in round 0 of the evaluation at step 41"},
+        {{.round = 1}, "rank 1 is in round 1"},
+        {{.first = 1}, "rank 1 evaluated sequences from 5 on"},
+        {{.reform = 2}, "flags 2 and 0"},
+        {{.leaving = 2}, "flags 0 and 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint8_t all[3 * DPT_EVAL_SHARE_BYTES];
+        struct dpt_evaluation e;
+        dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, 3);
+        pack_all(&e, all);
+        struct dpt_eval_share share = share_of(&e, 1);
+        share.step += cases[i].change.step;
+        share.round += cases[i].change.round;
+        share.first += cases[i].change.first;
+        share.reform += cases[i].change.reform;
+        share.leaving += cases[i].change.leaving;
+        dpt_eval_share_pack(&share, all + DPT_EVAL_SHARE_BYTES);
+        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_EPROTO);
+        assert_non_null(strstr(err.text, cases[i].said));
+        assert_true(e.sum == 0 && e.round == 0);
+    }
+}
+
+static void who_wants_to_leave(void **state)
+{
+    (void)state;
+    uint8_t all[2 * DPT_EVAL_SHARE_BYTES];
+    for (int who = 0; who < 4; who++) { /* a bit for each rank */
+        struct dpt_evaluation e;
+        dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, 2);
+        for (int rank = 0; rank < 2; rank++) {
+            struct dpt_eval_share share = share_of(&e, rank);
+            share.reform = share.leaving = who >> rank & 1;
+            dpt_eval_share_pack(&share, all + (size_t)rank * DPT_EVAL_SHARE_BYTES);
+        }
+        assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+        assert_true(e.reform == (who != 0));
+        assert_true(e.all_leave == (who == 3));
+        assert_int_equal(e.round, 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_sum_in_every_world),
+        cmocka_unit_test(the_order_shows),
+        cmocka_unit_test(ranks_that_have_gone_apart),
+        cmocka_unit_test(who_wants_to_leave),
+    };
+    return cmocka_run_group_tests_name("evaluation", tests, NULL, NULL);
+}

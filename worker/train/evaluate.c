@@ -1,0 +1,123 @@
+/* Evaluation: the weights on data.val, computed by all ranks of the generation, a batch of each at
+ * a time. After each batch the ranks tell each other the sums and whether somebody wants to leave
+ * the generation, so that a long evaluation holds up neither a join nor a drain. Weights and
+ * gradients are not touched: the next step is what it would have been. */
+#include "base/clock.h"
+#include "worker/train/rank_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_config *c = r->config;
+    size_t tokens = (size_t)c->train.micro_batch * (size_t)c->train.seq_len;
+    DPT_TRY(dpt_data_open_val(c, &r->val, err));
+    r->val_sequences =
+        dpt_eval_sequences(dpt_data_samples(r->val), c->train.seq_len, c->train.eval_tokens);
+    r->val_tokens = calloc(tokens, sizeof *r->val_tokens);
+    r->val_targets = calloc(tokens, sizeof *r->val_targets);
+    if (!r->val_tokens || !r->val_targets)
+        return dpt_fail(err, DPT_ENOMEM, "evaluation: out of memory");
+    return DPT_OK;
+}
+
+/* Fills the micro-batch. A short batch is filled up with its first sequence, so that every batch
+ * has the one shape that is prepared; what is filled up does not count. */
+static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sequences batch,
+                                  struct dpt_err *err)
+{
+    const int64_t t = r->config->train.seq_len;
+    for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
+        int64_t sequence = batch.first + i < batch.end ? batch.first + i : batch.first;
+        DPT_TRY(
+            dpt_data_read(r->val, sequence, r->val_tokens + i * t, r->val_targets + i * t, err));
+    }
+    return DPT_OK;
+}
+
+/* Sum of the token losses: of each sequence, and then of the sequences, in their order. */
+static double sum_losses(const struct dpt_rank *r, int64_t sequences)
+{
+    const int64_t t = r->config->train.seq_len;
+    double sum = 0;
+    for (int64_t i = 0; i < sequences; i++) {
+        double of_sequence = 0;
+        for (int64_t j = 0; j < t; j++)
+            of_sequence += (double)r->token_losses[i * t + j];
+        sum += of_sequence;
+    }
+    return sum;
+}
+
+static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences batch,
+                                     double *ret_sum, struct dpt_err *err)
+{
+    DPT_TRY(read_batch(r, batch, err));
+    struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
+                            .b = r->config->train.micro_batch,
+                            .t = r->config->train.seq_len,
+                            .tokens = r->val_tokens,
+                            .targets = r->val_targets,
+                            .saved = r->saved,
+                            .scratch = r->scratch,
+                            .losses = r->token_losses};
+    r->strategy->ops->eval_slot(r->strategy, &slot);
+    for (int unit = 0; unit < dpt_model_n_units(r->model); unit++) {
+        if (rank_in_vain(r))
+            return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
+                            (long long)r->step);
+        dpt_model_forward(r->model, r->ops, r->stream, unit, &slot);
+    }
+    DPT_TRY(dpt_stream_sync(r->stream, err));
+    *ret_sum = sum_losses(r, batch.end - batch.first);
+    return DPT_OK;
+}
+
+static enum dpt_status job_exchange(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_rank *r = ctx;
+    if (r->gen.world_size == 1) {
+        memcpy(r->gen.eval_shares, r->val_share, DPT_EVAL_SHARE_BYTES);
+        return DPT_OK;
+    }
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), r->val_share,
+                                     DPT_EVAL_SHARE_BYTES, r->gen.eval_shares, err);
+}
+
+static enum dpt_status one_round(struct dpt_rank *r, struct dpt_evaluation *e, struct dpt_err *err)
+{
+    const struct dpt_sequences batch = dpt_evaluation_batch(e, r->gen.rank);
+    struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
+    if (batch.end > batch.first)
+        DPT_TRY(compute_batch(r, batch, &mine.sum, err));
+    mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
+    mine.leaving = dpt_link_leaving(r->link);
+    dpt_eval_share_pack(&mine, r->val_share);
+    DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_exchange, r, err));
+    return dpt_evaluation_fold(e, r->gen.eval_shares, err);
+}
+
+enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_all_leave,
+                              struct dpt_err *err)
+{
+    struct dpt_evaluation e;
+    const int64_t begin = dpt_now_ns();
+    enum dpt_status status = DPT_OK;
+    dpt_evaluation_begin(&e, r->step, r->val_sequences, r->config->train.micro_batch,
+                         r->gen.world_size);
+    rank_publish_busy(r, true);
+    while (status == DPT_OK && e.round < e.rounds && !e.reform) {
+        status = one_round(r, &e, err);
+        rank_publish_work(r);
+    }
+    *ret_stopped = e.round < e.rounds;
+    *ret_all_leave = e.all_leave;
+    if (status == DPT_OK && !*ret_stopped)
+        r->validation =
+            (struct validation){.step = e.step,
+                                .loss = e.sum / ((double)e.sequences * r->config->train.seq_len),
+                                .ms = (double)(dpt_now_ns() - begin) * 1e-6};
+    rank_publish_busy(r, false);
+    return status;
+}

@@ -1,0 +1,87 @@
+/* Packing and folding of an evaluation's rounds. */
+#include "worker/train/evaluation.h"
+
+#include "base/cursor.h"
+
+#include <string.h>
+
+void dpt_evaluation_begin(struct dpt_evaluation *e, int64_t step, int64_t sequences,
+                          int micro_batch, int world)
+{
+    *e = (struct dpt_evaluation){.step = step,
+                                 .sequences = sequences,
+                                 .micro_batch = micro_batch,
+                                 .world = world,
+                                 .rounds = dpt_eval_rounds(sequences, micro_batch, world)};
+}
+
+struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank)
+{
+    return dpt_eval_batch(e->sequences, e->micro_batch, e->world, e->round, rank);
+}
+
+void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES])
+{
+    struct dpt_writer w;
+    uint64_t sum;
+    memcpy(&sum, &share->sum, sizeof sum);
+    dpt_writer_init(&w, buf, DPT_EVAL_SHARE_BYTES);
+    dpt_writer_u64(&w, (uint64_t)share->step);
+    dpt_writer_u64(&w, (uint64_t)share->round);
+    dpt_writer_u32(&w, share->reform);
+    dpt_writer_u32(&w, share->leaving);
+    dpt_writer_u64(&w, (uint64_t)share->first);
+    dpt_writer_u64(&w, sum);
+    DPT_ASSERT(!w.failed && w.at == w.bytes);
+}
+
+/* What rank `rank` says. */
+static struct dpt_eval_share share_of(const uint8_t *all, int rank)
+{
+    struct dpt_eval_share share = {0};
+    struct dpt_reader r;
+    dpt_reader_init(&r, all + (size_t)rank * DPT_EVAL_SHARE_BYTES, DPT_EVAL_SHARE_BYTES);
+    share.step = (int64_t)dpt_reader_u64(&r);
+    share.round = (int64_t)dpt_reader_u64(&r);
+    share.reform = dpt_reader_u32(&r);
+    share.leaving = dpt_reader_u32(&r);
+    share.first = (int64_t)dpt_reader_u64(&r);
+    uint64_t sum = dpt_reader_u64(&r);
+    memcpy(&share.sum, &sum, sizeof sum);
+    return share;
+}
+
+static enum dpt_status check(const struct dpt_evaluation *e, const uint8_t *all,
+                             struct dpt_err *err)
+{
+    for (int rank = 0; rank < e->world; rank++) {
+        const struct dpt_eval_share s = share_of(all, rank);
+        if (s.step != e->step || s.round != e->round)
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d is in round %lld of the evaluation at step %lld, this rank in "
+                            "round %lld of the one at step %lld",
+                            rank, (long long)s.round, (long long)s.step, (long long)e->round,
+                            (long long)e->step);
+        if (s.reform > 1 || s.leaving > 1 || s.first != dpt_evaluation_batch(e, rank).first)
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d evaluated sequences from %lld on, with flags %u and %u", rank,
+                            (long long)s.first, s.reform, s.leaving);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all,
+                                    struct dpt_err *err)
+{
+    DPT_TRY(check(e, all, err));
+    int leaving = 0;
+    for (int rank = 0; rank < e->world; rank++) {
+        const struct dpt_eval_share s = share_of(all, rank);
+        e->reform = e->reform || s.reform;
+        leaving += s.leaving != 0;
+        e->sum += s.sum;
+    }
+    e->all_leave = leaving == e->world;
+    e->round++;
+    return DPT_OK;
+}

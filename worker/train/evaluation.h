@@ -1,0 +1,47 @@
+/* An evaluation's small exchange: what each rank says after a round of batches, and what everyone
+ * makes of it. The sums are added in the order of the batches, so that the loss has the same bits
+ * in every world. Pure. */
+#ifndef DPT_WORKER_TRAIN_EVALUATION_H
+#define DPT_WORKER_TRAIN_EVALUATION_H
+
+#include "base/err.h"
+#include "worker/plan/evaluation.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DPT_EVAL_SHARE_BYTES = 5 * 8 };
+
+/* What a rank says after its batch of a round. */
+struct dpt_eval_share {
+    int64_t step, round;
+    uint32_t reform;  /* 1: it was told that the world shall change */
+    uint32_t leaving; /* 1: its node drains */
+    int64_t first;    /* sequence of its batch */
+    double sum;       /* of the token losses of the batch, nats; 0 when it is empty */
+};
+
+/* An evaluation under way. */
+struct dpt_evaluation {
+    int64_t step, sequences;
+    int micro_batch, world;
+    int64_t rounds, round; /* of them done */
+    double sum;
+    bool reform;    /* a rank was told that the world shall change: stop here */
+    bool all_leave; /* in the last round every rank's node was draining */
+};
+
+void dpt_evaluation_begin(struct dpt_evaluation *e, int64_t step, int64_t sequences,
+                          int micro_batch, int world);
+
+/* The batch of rank `rank` in the present round. */
+struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);
+
+void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES]);
+
+/* Takes the shares of all ranks, in rank order, and ends the round. DPT_EPROTO: a rank is at
+ * another step or round, or has computed something else; nothing is added then. */
+DPT_MUST_USE enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all,
+                                                 struct dpt_err *err);
+
+#endif
