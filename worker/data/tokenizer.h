@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/err.h"
+#include "base/hash.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,6 +42,9 @@ int dpt_vocab_size(const struct dpt_vocab *vocab);
 
 /* The token <|endoftext|>, which text never encodes to; -1 when there is none (bytes). */
 int dpt_vocab_end_of_text(const struct dpt_vocab *vocab);
+
+/* A hash of all that decides about tokens: equal for equal vocabularies. */
+void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES]);
 
 /* The bytes that `token` stands for, owned by the vocabulary, not terminated; text decodes to
  * those of its tokens in a row (which need not be valid UTF-8 when cut anywhere). NULL when there

@@ -69,3 +69,17 @@ const uint8_t *dpt_vocab_token(const struct dpt_vocab *vocab, int token, size_t 
     *ret_bytes = vocab->texts[token].bytes;
     return vocab->bytes + vocab->texts[token].at;
 }
+
+void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    size_t bytes = 0;
+    for (int i = 0; i < vocab->n_tokens; i++)
+        bytes += vocab->texts[i].bytes;
+    const struct dpt_hash128 parts[] = {
+        dpt_hash128(vocab->bytes, bytes),
+        dpt_hash128(vocab->texts, (size_t)vocab->n_tokens * sizeof *vocab->texts),
+        dpt_hash128(vocab->merges, vocab->merges
+                                       ? ((size_t)vocab->merges_mask + 1) * sizeof *vocab->merges
+                                       : 0)};
+    dpt_hash128_hex(dpt_hash128(parts, sizeof parts), ret_hex);
+}

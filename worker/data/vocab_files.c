@@ -239,7 +239,7 @@ static enum dpt_status load_merges(struct names *names, const char *path, const 
         return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %u merges", slots);
     vocab->merges_mask = slots - 1;
     for (uint32_t i = 0; i < slots; i++)
-        vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE};
+        vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE}; /* no padding: hashed */
     for (size_t at = sizeof version - 1; at < bytes; rank++) {
         const char *end = memchr(text + at, '\n', bytes - at);
         const size_t n = end ? (size_t)(end - text) - at : bytes - at;

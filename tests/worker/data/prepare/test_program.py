@@ -1,0 +1,180 @@
+"""dpt-data from outside: what it says, its exit codes, killed at any moment, what verify finds."""
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAM = os.environ["DPT_DATA"]
+RECORDED = Path(__file__).resolve().parent.parent / "recorded"
+TINY = ["--vocab-bpe", RECORDED / "tiny.bpe", "--encoder-json", RECORDED / "tiny.json", "--any-vocab"]
+TIMEOUT_S = 60
+KILLS_MAX = 200
+
+
+def run(*args, code=0):
+    """Standard output and error of dpt-data ARGS, which must end with `code`."""
+    done = subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
+    return done.stdout, done.stderr
+
+
+def make_text(path, lines):
+    """Lines that differ."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"Line {i} of the text: {hashlib.sha256(str(i).encode()).hexdigest()}\n"
+                            for i in range(lines)))
+    return path
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def shard(tokens, magic=20240520, version=1, width="H"):
+    header = struct.pack("<256i", magic, version, len(tokens), *[0] * 253)
+    return header + struct.pack(f"<{len(tokens)}{width}", *tokens)
+
+
+def test_usage(tmp_path):
+    out, _ = run("--help")
+    assert "encode" in out and "inspect" in out and "verify" in out
+    assert "dpt-data" in run("--version")[0]
+    for command in ("encode", "inspect", "verify"):
+        out, _ = run(command, "--help")
+        assert out.startswith(f"usage: dpt-data {command}")
+        for option in (line.split()[0] for line in out.splitlines() if line.startswith("  --")):
+            assert "no such option" not in subprocess.run([PROGRAM, command, f"{option}=x"], capture_output=True,
+                                                          text=True, timeout=TIMEOUT_S).stderr
+    make_text(tmp_path / "a.txt", 1)
+    text, out = tmp_path / "a.txt", tmp_path / "out"
+    wrong = [
+        ([], "usage"), (["decode"], "usage"), (["encode"], "--out DIR is missing"),
+        (["encode", "--out", out], "no PATH is given"),
+        (["encode", "--out"], "--out needs a value"),
+        (["encode", "--out", out, "--sed", "1", text], "--sed: there is no such option"),
+        (["encode", "--out", out, "--seed", "x", text], "--seed: expected an integer from 0"),
+        (["encode", "--out", out, "--val-fraction=1.5", text], "--val-fraction: expected a number above 0 and below 1"),
+        (["encode", "--out", out, "--split=word", text], "--split: expected document or line"),
+        (["encode", "--out", out, "--tokenizer=bpe", text], "--tokenizer: expected bytes or gpt2"),
+        (["encode", "--out", out, "--shard-tokens=0", text], "--shard-tokens: expected an integer from 1"),
+        (["inspect"], "no FILE is given"), (["verify"], "no PATH is given"),
+        (["verify", "--vocab=0", text], "--vocab: expected an integer from 1"),
+    ]
+    for args, says in wrong:
+        _, error = run(*args, code=2)
+        assert says in error, (args, error)
+    assert not out.exists()
+
+
+def test_failures(tmp_path):
+    text, out = make_text(tmp_path / "a.txt", 10), tmp_path / "out"
+    failing = [
+        ([tmp_path / "none.txt"], "none.txt': No such file or directory"),
+        (["--tokenizer=gpt2", text], "needs the path of OpenAI's vocab.bpe"),
+        ([*TINY[:4], text], "tiny.bpe' is not OpenAI's vocab.bpe"),
+        (["--ext=md", tmp_path], "there is no text"),
+        (["--val-fraction=0.1", "--split=document", text], "nothing to split: 1 document; --split line"),
+    ]
+    for args, says in failing:
+        _, error = run("encode", "--out", out, *args, code=1)
+        assert error.startswith("dpt-data: ") and error.count("\n") == 1 and says in error, (args, error)
+    text.chmod(0)
+    if os.geteuid() != 0:
+        assert "Permission denied" in run("encode", "--out", out, text, code=1)[1]
+    text.chmod(0o644)
+    (tmp_path / "file").write_text("")
+    assert "file" in run("encode", "--out", tmp_path / "file" / "out", text, code=1)[1]
+
+
+def test_encode_verify_inspect(tmp_path):
+    make_text(tmp_path / "texts/a.txt", 100)
+    (tmp_path / "texts/b.md").write_text("The machines come and go.")
+    (tmp_path / "texts/c.jsonl").write_text(json.dumps({"body": "and the training goes on"}) + "\n")
+    (tmp_path / "texts/d.bin").write_text("not text")
+    out = tmp_path / "out"
+    said, error = run("encode", *TINY, "--out", out, "--text-key=body", "--shard-tokens=2000", tmp_path / "texts")
+    assert error == "" and "of 3 documents" in said and "1 files of folders were left out" in said
+    assert sorted(p.name for p in out.iterdir())[:2] == ["SHA256SUMS", "dpt-data.json"]
+    record = json.loads((out / "dpt-data.json").read_text())
+    assert sum(s["tokens"] for s in record["train"]["shards"]) == record["train"]["tokens"]
+    sums = dict(reversed(line.split("  ")) for line in (out / "SHA256SUMS").read_text().splitlines())
+    assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in out.glob("*.bin")}
+    said, _ = run("verify", out)
+    assert said.count("checksum right") == len(sums) and "0 bad" in said
+    said, _ = run("inspect", *TINY, "--first=3", out / "train_000000.bin")
+    assert 'as text        "<|endoftext|>' in said and "documents      " in said and "magic 20240520" in said
+    assert "give --tokenizer gpt2" in run("inspect", out / "train_000000.bin")[0]
+    assert "was done already" in run("encode", *TINY, "--out", out, "--text-key=body", "--shard-tokens=2000",
+                                     tmp_path / "texts")[0]
+    run("encode", "--out", tmp_path / "bytes", tmp_path / "texts/b.md")
+    assert 'as text        "The machines come and go."' in run("inspect", tmp_path / "bytes/train_000000.bin")[0]
+
+
+def test_verify_finds_damage(tmp_path):
+    good = shard([5, 6, 50256])
+    (tmp_path / "a.bin").write_bytes(good)
+    assert "no checksum to compare" in run("verify", tmp_path / "a.bin")[0]
+    cases = [
+        (good[:-1], "is truncated"), (good + b"x", "is damaged"), (good[:100], "no token shard"),
+        (b"", "no token shard"), (shard([1], magic=7), "its magic number is 7"), (shard([1], version=9), "version 9"),
+        (shard([5, 50257, 6]), "token 1 of"), (shard([128256], 20240801, 7, "I"), "token 0 of"),
+    ]
+    for data, says in cases:
+        (tmp_path / "a.bin").write_bytes(data)
+        for command in ("verify", "inspect"):
+            if command == "inspect" and says.startswith("token"):
+                continue
+            _, error = run(command, tmp_path / "a.bin", code=1)
+            assert says in error and "a.bin" in error and error.count("\n") == 1, (says, error)
+    (tmp_path / "a.bin").write_bytes(shard([50257]))
+    run("verify", "--vocab=50258", tmp_path / "a.bin")
+    # The list: another file, one that is absent, one that is not listed.
+    (tmp_path / "a.bin").write_bytes(good)
+    (tmp_path / "b.bin").write_bytes(good)
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  a.bin\n{'1' * 64} *c.bin\n# comment\n")
+    said, error = run("verify", tmp_path, code=1)
+    assert "a.bin' is not the file of its line in SHA256SUMS" in error and "c.bin' is named" in error
+    assert "b.bin  good, 3 tokens, no checksum" in said and "1 shard good, 3 tokens; 2 bad" in said
+    (tmp_path / "empty").mkdir()
+    assert "has no .bin files" in run("verify", tmp_path / "empty", code=1)[1]
+    assert "No such file" in run("verify", tmp_path / "none.bin", code=1)[1]
+
+
+def test_killed_at_any_moment(tmp_path):
+    """SIGKILL after a growing time, until a run gets to its end: the bytes of an undisturbed one."""
+    text = make_text(tmp_path / "a.txt", 20000)
+    args = ["encode", *TINY, "--val-fraction=0.1", "--shard-tokens=40000", "--block-kib=4", text]
+    run(*args, "--out", tmp_path / "whole")
+    command = [PROGRAM, *map(str, args), "--out", str(tmp_path / "killed")]
+    for kills in range(KILLS_MAX):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            code = process.wait(0.01 + 0.01 * kills)
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait(TIMEOUT_S)
+    else:
+        pytest.fail(f"not done after {KILLS_MAX} kills")
+    assert code == 0 and kills > 0
+    killed, whole = content(tmp_path / "killed"), content(tmp_path / "whole")
+    assert sorted(killed) == sorted(whole)
+    assert [name for name in whole if killed[name] != whole[name]] == []
+
+
+def test_one_at_a_time(tmp_path):
+    """Who comes second is refused, and may come again."""
+    text, out = make_text(tmp_path / "a.txt", 10), tmp_path / "out"
+    out.mkdir()
+    first = os.open(out, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    assert "another dpt-data writes to" in run("encode", "--out", out, text, code=1)[1]
+    os.close(first)
+    run("encode", "--out", out, text)

@@ -1,0 +1,330 @@
+/* dpt-data encode: its options, how it tells where it is, and what it says at the end. */
+#include "worker/data/prepare/commands.h"
+
+#include "base/clock.h"
+#include "base/parse.h"
+#include "worker/data/prepare/encode.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCK_KIB = 1024, BAR_COLUMNS = 30 };
+static const char endings[] = "txt,text,md,rst,jsonl,ndjson";
+
+static const char help[] =
+    "usage: dpt-data encode [OPTIONS] --out DIR PATH…\n"
+    "\n"
+    "Turns texts into token shards: DIR/train_NNNNNN.bin, DIR/val_NNNNNN.bin, for data.kind: "
+    "tokens.\n"
+    "A PATH is a text file, which is one document; a .jsonl file with a document a line; or a "
+    "folder\n"
+    "with any number of both. Started again after it was stopped at any moment, it goes on and\n"
+    "gives the same bytes.\n"
+    "\n"
+    "  --out DIR              where the shards go; created if need be\n"
+    "  --tokenizer NAME       bytes or gpt2 (default: bytes, or gpt2 when its files are given)\n"
+    "  --vocab-bpe FILE       of gpt2: OpenAI's vocab.bpe …\n"
+    "  --encoder-json FILE    … and encoder.json\n"
+    "  --any-vocab            take other files of that form\n"
+    "  --val PATH             text for validation only; may be given again\n"
+    "  --val-fraction F       this share (0.1) of the PATHs, by lot, is for validation\n"
+    "  --split UNIT           what the lot is about: document; line, for stretches of lines, each\n"
+    "                         about 1/200 of the text (default: document, or line of a sole text)\n"
+    "  --seed N               of the lot (default: 42)\n"
+    "  --shard-tokens N       tokens of a shard (default: 100000000)\n"
+    "  --text-key KEY         of .jsonl: the member that is the text (default: text)\n"
+    "  --ext LIST             endings of files taken from folders\n"
+    "                         (default: txt,text,md,rst,jsonl,ndjson)\n"
+    "  --threads N            that encode (default: the cores)\n"
+    "  --block-kib N          read at a time (default: 1024)\n"
+    "\n"
+    "Exit codes: 0 done, 1 failed, 2 usage.\n";
+
+struct command {
+    struct dpt_encode_options encode;
+    const char *endings;
+    const char *paths[DPT_DATA_PATHS_MAX];
+    bool val[DPT_DATA_PATHS_MAX]; /* which of them are --val */
+    int n_paths;
+    bool split_given;
+};
+
+static int cores(void)
+{
+    cpu_set_t set;
+    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < DPT_ENCODE_THREADS_MAX ? n : DPT_ENCODE_THREADS_MAX;
+}
+
+/* ---------------------------------------------------------------- options */
+
+static enum dpt_status add_path(struct command *command, const char *path, bool val,
+                                struct dpt_err *err)
+{
+    if (command->n_paths == DPT_DATA_PATHS_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d paths: name a folder",
+                        DPT_DATA_PATHS_MAX);
+    command->paths[command->n_paths] = path;
+    command->val[command->n_paths++] = val;
+    return DPT_OK;
+}
+
+static enum dpt_status set_out(struct command *command, const char *value, struct dpt_err *err)
+{
+    (void)err;
+    command->encode.out = value;
+    return DPT_OK;
+}
+
+static enum dpt_status set_val(struct command *command, const char *value, struct dpt_err *err)
+{
+    return add_path(command, value, true, err);
+}
+
+static enum dpt_status set_fraction(struct command *command, const char *value, struct dpt_err *err)
+{
+    double fraction;
+    DPT_TRY(dpt_parse_double(value, &fraction, err));
+    if (!(fraction > 0 && fraction < 1))
+        return dpt_fail(err, DPT_EINVAL, "expected a number above 0 and below 1, got '%s'", value);
+    command->encode.cut.val_fraction = fraction;
+    return DPT_OK;
+}
+
+static enum dpt_status set_split(struct command *command, const char *value, struct dpt_err *err)
+{
+    const bool line = strcmp(value, "line") == 0;
+    if (!line && strcmp(value, "document") != 0)
+        return dpt_fail(err, DPT_EINVAL, "expected document or line, got '%s'", value);
+    command->encode.cut.unit = line ? DPT_UNIT_LINES : DPT_UNIT_DOCUMENT;
+    command->split_given = true;
+    return DPT_OK;
+}
+
+static enum dpt_status set_seed(struct command *command, const char *value, struct dpt_err *err)
+{
+    int64_t n;
+    DPT_TRY(dpt_parse_i64(value, 0, INT64_MAX, &n, err));
+    command->encode.cut.seed = (uint64_t)n;
+    return DPT_OK;
+}
+
+static enum dpt_status set_shard_tokens(struct command *command, const char *value,
+                                        struct dpt_err *err)
+{
+    return dpt_parse_i64(value, 1, INT32_MAX, &command->encode.shard_tokens, err);
+}
+
+static enum dpt_status set_text_key(struct command *command, const char *value, struct dpt_err *err)
+{
+    (void)err;
+    command->encode.text_key = value;
+    return DPT_OK;
+}
+
+static enum dpt_status set_endings(struct command *command, const char *value, struct dpt_err *err)
+{
+    (void)err;
+    command->endings = value;
+    return DPT_OK;
+}
+
+static enum dpt_status set_threads(struct command *command, const char *value, struct dpt_err *err)
+{
+    int64_t n;
+    DPT_TRY(dpt_parse_i64(value, 1, DPT_ENCODE_THREADS_MAX, &n, err));
+    command->encode.threads = (int)n;
+    return DPT_OK;
+}
+
+static enum dpt_status set_block(struct command *command, const char *value, struct dpt_err *err)
+{
+    int64_t n;
+    DPT_TRY(dpt_parse_i64(value, DPT_BLOCK_BYTES_MIN / 1024, DPT_BLOCK_BYTES_MAX / 1024, &n, err));
+    command->encode.cut.block_bytes = (size_t)n * 1024;
+    return DPT_OK;
+}
+
+static const struct {
+    const char *name;
+    enum dpt_status (*set)(struct command *command, const char *value, struct dpt_err *err);
+} options[] = {
+    {"--out", set_out},           {"--val", set_val},     {"--val-fraction", set_fraction},
+    {"--split", set_split},       {"--seed", set_seed},   {"--shard-tokens", set_shard_tokens},
+    {"--text-key", set_text_key}, {"--ext", set_endings}, {"--threads", set_threads},
+    {"--block-kib", set_block}};
+
+static enum dpt_status parse_option(struct command *command, struct dpt_args *args,
+                                    const char *name, struct dpt_err *err)
+{
+    const char *value;
+    bool taken;
+    DPT_TRY(dpt_args_vocab(args, name, &command->encode.vocab, &taken, err));
+    if (taken)
+        return DPT_OK;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        if (strcmp(options[i].name, name) != 0)
+            continue;
+        DPT_TRY(dpt_args_value(args, &value, err));
+        const enum dpt_status status = options[i].set(command, value, err);
+        return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", name);
+    }
+    return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
+}
+
+static enum dpt_status parse(struct command *command, struct dpt_args *args, bool *ret_help,
+                             struct dpt_err *err)
+{
+    char name[DPT_ARG_NAME_BYTES];
+    const char *value;
+    for (;;) {
+        switch (dpt_args_next(args, name, &value)) {
+        case DPT_ARG_HELP:
+            *ret_help = true;
+            return DPT_OK;
+        case DPT_ARG_PATH:
+            DPT_TRY(add_path(command, value, false, err));
+            break;
+        case DPT_ARG_OPTION:
+            DPT_TRY(parse_option(command, args, name, err));
+            break;
+        case DPT_ARG_END:
+            if (!command->encode.out)
+                return dpt_fail(err, DPT_EINVAL, "--out DIR is missing");
+            return command->n_paths > 0 ? DPT_OK : dpt_fail(err, DPT_EINVAL, "no PATH is given");
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- telling */
+
+struct teller {
+    bool tty;
+    int64_t start_ns, told_ns;
+    int64_t first_bytes; /* of the inputs, that were done before; -1: not known yet */
+    bool any;            /* something was told */
+};
+
+static double mb(int64_t bytes)
+{
+    return (double)bytes * 1e-6;
+}
+
+static void draw_bar(int64_t done, int64_t all, double rate)
+{
+    char bar[BAR_COLUMNS + 1];
+    const int64_t filled = all > 0 ? done * BAR_COLUMNS / all : BAR_COLUMNS;
+    for (int i = 0; i < BAR_COLUMNS; i++)
+        bar[i] = i < filled ? '#' : '.';
+    bar[BAR_COLUMNS] = '\0';
+    (void)fprintf(stderr, "\r[%s] %3d%%  %.1f of %.1f MB  %.1f MB/s  %.0f s left \033[K", bar,
+                  (int)(all > 0 ? done * 100 / all : 100), mb(done), mb(all), rate,
+                  rate > 0 ? mb(all - done) / rate : 0);
+}
+
+/* A bar ten times a second on a terminal, else a line every ten seconds. */
+static void tell(void *ctx, int64_t done, int64_t all, int64_t tokens)
+{
+    struct teller *teller = ctx;
+    const int64_t now = dpt_now_ns(), second = 1000000000;
+    if (teller->first_bytes < 0)
+        teller->first_bytes = done;
+    if (now - teller->told_ns < (teller->tty ? second / 10 : 10 * second))
+        return;
+    const double rate = mb(done - teller->first_bytes) / ((double)(now - teller->start_ns) * 1e-9);
+    teller->told_ns = now;
+    teller->any = true;
+    if (teller->tty)
+        draw_bar(done, all, rate);
+    else
+        (void)fprintf(stderr, "dpt-data: %.1f of %.1f MB, %lld tokens, %.1f MB/s\n", mb(done),
+                      mb(all), (long long)tokens, rate);
+}
+
+static void report(const struct command *command, const struct dpt_inputs *inputs,
+                   const struct dpt_encode_result *result, double seconds)
+{
+    static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        (void)printf("%-5s  %lld tokens of %lld document%s in %d shard%s\n", names[s],
+                     (long long)result->split[s].tokens, (long long)result->split[s].documents,
+                     result->split[s].documents == 1 ? "" : "s", result->split[s].shards,
+                     result->split[s].shards == 1 ? "" : "s");
+    if (result->replaced > 0)
+        (void)printf("%lld sequences of bytes that are no UTF-8 became U+FFFD\n",
+                     (long long)result->replaced);
+    if (inputs->left_out > 0)
+        (void)printf("%lld files of folders were left out: their names do not end in %s\n",
+                     (long long)inputs->left_out, command->endings);
+    if (result->was_done) {
+        (void)printf("%s: was done already\n", command->encode.out);
+        return;
+    }
+    if (result->resumed_bytes > 0)
+        (void)printf("went on after %.1f MB that were done before\n", mb(result->resumed_bytes));
+    const double done = mb(inputs->bytes - result->resumed_bytes);
+    (void)printf("%s: %.1f MB in %.1f s, %.1f MB/s\n", command->encode.out, done, seconds,
+                 seconds > 0 ? done / seconds : 0);
+}
+
+/* ---------------------------------------------------------------- the command */
+
+static enum dpt_status list_inputs(struct command *command, struct dpt_inputs *inputs,
+                                   struct dpt_err *err)
+{
+    for (int i = 0; i < command->n_paths; i++)
+        DPT_TRY(dpt_inputs_add(inputs, command->paths[i], command->endings, command->val[i], err));
+    if (inputs->n == 0)
+        return dpt_fail(err, DPT_ENOENT, "there is no text: '%s' %s", command->paths[0],
+                        inputs->left_out > 0 ? "has no file of the endings of --ext" : "is empty");
+    if (!command->split_given && inputs->n == 1 && !inputs->files[0].jsonl)
+        command->encode.cut.unit = DPT_UNIT_LINES;
+    return DPT_OK;
+}
+
+static int encode(struct command *command)
+{
+    struct dpt_inputs inputs = {0};
+    struct dpt_encode_result result;
+    struct dpt_err err;
+    struct teller teller = {
+        .tty = isatty(STDERR_FILENO), .start_ns = dpt_now_ns(), .first_bytes = -1};
+    teller.told_ns = teller.start_ns;
+    command->encode.cut.anywhere = command->encode.vocab.kind == DPT_TOKENIZER_BYTES;
+    command->encode.progress = tell;
+    command->encode.progress_ctx = &teller;
+    enum dpt_status status = list_inputs(command, &inputs, &err);
+    if (status == DPT_OK)
+        status = dpt_encode(&command->encode, &inputs, &result, &err);
+    if (teller.tty && teller.any)
+        (void)fprintf(stderr, "\r\033[K");
+    if (status == DPT_OK)
+        report(command, &inputs, &result, (double)(dpt_now_ns() - teller.start_ns) * 1e-9);
+    else if (status == DPT_ENOSPC)
+        (void)dpt_wrap(&err, status, "the disk is full; free some and run this again to go on");
+    dpt_inputs_fini(&inputs);
+    return status == DPT_OK ? 0 : dpt_data_complain(&err);
+}
+
+int dpt_data_command_encode(int argc, char **argv)
+{
+    static struct command command;
+    struct dpt_args args = {.argc = argc, .argv = argv};
+    struct dpt_err err;
+    bool want_help = false;
+    command =
+        (struct command){.endings = endings,
+                         .encode = {.cut = {.block_bytes = (size_t)BLOCK_KIB * 1024, .seed = 42},
+                                    .text_key = "text",
+                                    .shard_tokens = 100000000,
+                                    .threads = cores()}};
+    if (parse(&command, &args, &want_help, &err) != DPT_OK)
+        return dpt_data_misused(&args, &err);
+    if (want_help) {
+        (void)fputs(help, stdout);
+        return 0;
+    }
+    return encode(&command);
+}

@@ -1,0 +1,262 @@
+/* dpt-data inspect: what a shard holds, in numbers and in words. */
+#include "worker/data/prepare/commands.h"
+
+#include "base/fs.h"
+#include "base/parse.h"
+#include "worker/data/prepare/scan.h"
+#include "worker/data/prepare/shards.h"
+#include "worker/data/utf8.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_DEFAULT = 32, FIRST_MAX = 65536, FREQUENT = 10, RECORD_BYTES_MAX = 64 << 20 };
+
+static const char help[] = "usage: dpt-data inspect [OPTIONS] FILE…\n"
+                           "\n"
+                           "Prints a shard's header, how often its tokens occur, and the first of "
+                           "them, as text where the\n"
+                           "tokenizer is known: from " DPT_RECORD_NAME " beside the shard, or\n"
+                           "\n"
+                           "  --tokenizer NAME       bytes or gpt2\n"
+                           "  --vocab-bpe FILE       of gpt2: OpenAI's vocab.bpe …\n"
+                           "  --encoder-json FILE    … and encoder.json\n"
+                           "  --any-vocab            take other files of that form\n"
+                           "  --first N              tokens to show (default: 32)\n"
+                           "\n"
+                           "Exit codes: 0 done, 1 damaged or absent, 2 usage.\n";
+
+struct inspect {
+    struct dpt_vocab_options options;
+    struct dpt_vocab *vocab; /* NULL: not known */
+    int64_t first;
+};
+
+/* ---------------------------------------------------------------- text */
+
+/* Bytes as they can be printed: valid UTF-8 as it is, control characters and what is no UTF-8 as
+ * \n, \xNN. */
+static void print_escaped(const uint8_t *text, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const size_t good = dpt_utf8_valid(text + at, bytes - at);
+        for (size_t i = 0; i < good; i++) {
+            const uint8_t c = text[at + i];
+            if (c == '\n')
+                (void)fputs("\\n", stdout);
+            else if (c == '"' || c == '\\')
+                (void)printf("\\%c", c);
+            else if (c < 0x20 || c == 0x7f)
+                (void)printf("\\x%02x", c);
+            else
+                (void)putchar(c);
+        }
+        at += good;
+        if (at < bytes)
+            (void)printf("\\x%02x", text[at++]);
+    }
+}
+
+static void print_token(const struct inspect *inspect, int token)
+{
+    size_t bytes;
+    const uint8_t *text = inspect->vocab ? dpt_vocab_token(inspect->vocab, token, &bytes) : NULL;
+    if (!text)
+        return;
+    (void)fputs(" \"", stdout);
+    print_escaped(text, bytes);
+    (void)putchar('"');
+}
+
+static enum dpt_status print_text(const struct inspect *inspect, const int32_t *tokens, int64_t n,
+                                  struct dpt_err *err)
+{
+    size_t room = 0, used = 0, bytes;
+    for (int64_t i = 0; i < n; i++)
+        if (dpt_vocab_token(inspect->vocab, tokens[i], &bytes))
+            room += bytes;
+    uint8_t *text = malloc(room + 1);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "inspect: out of memory");
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t *token = dpt_vocab_token(inspect->vocab, tokens[i], &bytes);
+        if (token) {
+            memcpy(text + used, token, bytes);
+            used += bytes;
+        }
+    }
+    (void)fputs("  as text        \"", stdout);
+    print_escaped(text, used);
+    (void)fputs("\"\n", stdout);
+    free(text);
+    return DPT_OK;
+}
+
+/* ---------------------------------------------------------------- the parts of the report */
+
+static void print_counts(const struct inspect *inspect, const struct dpt_scan *scan)
+{
+    int most[FREQUENT], n = 0;
+    int64_t distinct = 0;
+    for (int t = 0; t < DPT_SCAN_TOKENS; t++) {
+        distinct += scan->counts[t] > 0;
+        int at = n;
+        while (at > 0 && scan->counts[most[at - 1]] < scan->counts[t])
+            at--;
+        if (scan->counts[t] == 0 || at == FREQUENT)
+            continue;
+        n += n < FREQUENT;
+        memmove(most + at + 1, most + at, (size_t)(n - at - 1) * sizeof *most);
+        most[at] = t;
+    }
+    (void)printf("  distinct       %lld, the largest %u\n", (long long)distinct, scan->largest);
+    for (int i = 0; i < n; i++) {
+        (void)printf("  %-14s %6.2f%%  %6d", i == 0 ? "most frequent" : "",
+                     100.0 * (double)scan->counts[most[i]] / (double)scan->shard.tokens, most[i]);
+        print_token(inspect, most[i]);
+        (void)putchar('\n');
+    }
+    const int end = inspect->vocab ? dpt_vocab_end_of_text(inspect->vocab) : -1;
+    if (end >= 0 && scan->counts[end] > 0)
+        (void)printf("  documents      %lld begin here, %.1f tokens each\n",
+                     (long long)scan->counts[end],
+                     (double)scan->shard.tokens / (double)scan->counts[end]);
+}
+
+static enum dpt_status print_first(const struct inspect *inspect, const struct dpt_scan *scan,
+                                   struct dpt_err *err)
+{
+    const int64_t n = scan->shard.tokens < inspect->first ? scan->shard.tokens : inspect->first;
+    if (n == 0)
+        return DPT_OK;
+    int32_t *tokens = calloc((size_t)n, sizeof *tokens);
+    if (!tokens)
+        return dpt_fail(err, DPT_ENOMEM, "inspect: out of memory");
+    enum dpt_status status = dpt_shard_read(&scan->shard, 0, n, INT32_MAX, tokens, err);
+    if (status == DPT_OK) {
+        (void)printf("  first %-8lld", (long long)n);
+        for (int64_t i = 0; i < n; i++)
+            (void)printf(" %d", tokens[i]);
+        (void)putchar('\n');
+        if (inspect->vocab)
+            status = print_text(inspect, tokens, n, err);
+    }
+    free(tokens);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the tokenizer */
+
+/* What the record beside the shard says: "bytes", "gpt2", or nothing. */
+static void look_at_record(const char *path, char ret_name[8])
+{
+    char dir[PATH_MAX], record[PATH_MAX], *text;
+    const char *slash = strrchr(path, '/');
+    size_t bytes;
+    ret_name[0] = '\0';
+    const int n =
+        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (n < 0 || n >= PATH_MAX ||
+        dpt_fs_join(dir, DPT_RECORD_NAME, record, sizeof record, NULL) != DPT_OK ||
+        dpt_fs_read_file(record, RECORD_BYTES_MAX, &text, &bytes, NULL) != DPT_OK)
+        return;
+    json_t *json = json_loadb(text, bytes, 0, NULL);
+    const char *name =
+        json_string_value(json_object_get(json_object_get(json, "settings"), "tokenizer"));
+    (void)snprintf(ret_name, 8, "%s", name ? name : "");
+    json_decref(json);
+    free(text);
+}
+
+/* The vocabulary as the options say it, else bytes when the record says so. */
+static enum dpt_status find_vocab(struct inspect *inspect, bool given, const char *path,
+                                  char ret_name[8], struct dpt_err *err)
+{
+    struct dpt_vocab_options options = inspect->options;
+    look_at_record(path, ret_name);
+    dpt_vocab_close(&inspect->vocab);
+    if (!given && strcmp(ret_name, "bytes") != 0)
+        return DPT_OK;
+    return dpt_vocab_open(&options, &inspect->vocab, err);
+}
+
+static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *path,
+                                    struct dpt_err *err)
+{
+    struct dpt_scan scan;
+    char name[8];
+    DPT_TRY(find_vocab(inspect, given, path, name, err));
+    DPT_TRY(dpt_scan_shard(path, &scan, err));
+    const bool gpt2 = scan.shard.width == 2;
+    (void)printf("%s\n", path);
+    (void)printf("  header         magic %d, version %d: tokens of %d bits\n",
+                 gpt2 ? DPT_SHARD_MAGIC_GPT2 : DPT_SHARD_MAGIC_LLAMA3,
+                 gpt2 ? DPT_SHARD_VERSION_GPT2 : DPT_SHARD_VERSION_LLAMA3, 8 * scan.shard.width);
+    (void)printf("  tokens         %lld, %lld bytes with the header\n",
+                 (long long)scan.shard.tokens, (long long)scan.shard.file_bytes);
+    (void)printf("  sha256         %s\n", scan.sha256);
+    if (scan.shard.tokens > 0)
+        print_counts(inspect, &scan);
+    enum dpt_status status = print_first(inspect, &scan, err);
+    if (!inspect->vocab)
+        (void)printf("  as text        not shown: %s\n",
+                     strcmp(name, "gpt2") == 0
+                         ? "give --tokenizer gpt2 --vocab-bpe FILE --encoder-json FILE"
+                         : "its tokenizer is not known; --tokenizer names it");
+    dpt_scan_fini(&scan);
+    return status;
+}
+
+/* ---------------------------------------------------------------- the command */
+
+static enum dpt_status parse_option(struct inspect *inspect, struct dpt_args *args,
+                                    const char *name, bool *given, struct dpt_err *err)
+{
+    const char *value;
+    bool taken;
+    DPT_TRY(dpt_args_vocab(args, name, &inspect->options, &taken, err));
+    *given |= taken;
+    if (taken)
+        return DPT_OK;
+    if (strcmp(name, "--first") != 0)
+        return dpt_fail(err, DPT_EINVAL, "%s: there is no such option", name);
+    DPT_TRY(dpt_args_value(args, &value, err));
+    const enum dpt_status status = dpt_parse_i64(value, 0, FIRST_MAX, &inspect->first, err);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", name);
+}
+
+int dpt_data_command_inspect(int argc, char **argv)
+{
+    struct dpt_args args = {.argc = argc, .argv = argv};
+    struct inspect inspect = {.first = FIRST_DEFAULT};
+    struct dpt_err err;
+    char name[DPT_ARG_NAME_BYTES], **paths = calloc((size_t)argc, sizeof *paths);
+    const char *value;
+    bool given = false;
+    int n = 0, code = 0;
+    enum dpt_status status = paths ? DPT_OK : dpt_fail(&err, DPT_ENOMEM, "out of memory");
+    for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
+        if (arg == DPT_ARG_HELP) {
+            (void)fputs(help, stdout);
+            free(paths);
+            return 0;
+        }
+        if (arg == DPT_ARG_PATH)
+            paths[n++] = argv[args.at];
+        else
+            status = parse_option(&inspect, &args, name, &given, &err);
+    }
+    if (status == DPT_OK && n == 0)
+        status = dpt_fail(&err, DPT_EINVAL, "no FILE is given");
+    if (status != DPT_OK)
+        code = dpt_data_misused(&args, &err);
+    for (int i = 0; status == DPT_OK && i < n; i++)
+        if (inspect_file(&inspect, given, paths[i], &err) != DPT_OK)
+            code = dpt_data_complain(&err);
+    dpt_vocab_close(&inspect.vocab);
+    free(paths);
+    return code;
+}

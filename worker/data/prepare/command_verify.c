@@ -1,0 +1,241 @@
+/* dpt-data verify: are the shards whole, of tokens that there are, and the files they were? */
+#include "worker/data/prepare/commands.h"
+
+#include "base/fs.h"
+#include "base/parse.h"
+#include "worker/data/prepare/scan.h"
+#include "worker/data/prepare/shards.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { SUMS_BYTES_MAX = 16 << 20, VOCAB_GPT2 = 50257, VOCAB_LLAMA3 = 128256, VOCAB_MAX = 1 << 24 };
+
+static const char help[] =
+    "usage: dpt-data verify [--vocab N] PATH…\n"
+    "\n"
+    "Reads every byte of token shards, or of all .bin files of a folder, and checks magic, "
+    "version,\n"
+    "length, that each token is one of 0 … N - 1 (default: GPT-2's 50257, Llama 3's 128256), and\n"
+    "the checksum where a file " DPT_SUMS_NAME
+    " beside the shard has one. Of a folder every file that\n"
+    "is named there must be there.\n"
+    "\n"
+    "Exit codes: 0 all good, 1 damaged or absent, 2 usage.\n";
+
+struct verify {
+    int64_t vocab; /* 0: by the kind of shard */
+    int good, bad;
+    int64_t tokens;
+};
+
+/* ---------------------------------------------------------------- SHA256SUMS */
+
+/* Folder of `path`, with the name in *ret_name. */
+static enum dpt_status split_path(const char *path, char ret_dir[PATH_MAX], const char **ret_name,
+                                  struct dpt_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash - path) : 0;
+    if (n + 1 >= PATH_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "the path is too long");
+    memcpy(ret_dir, path, n);
+    ret_dir[n] = '\0';
+    if (n == 0)
+        (void)snprintf(ret_dir, PATH_MAX, "%s", slash ? "/" : ".");
+    *ret_name = slash ? slash + 1 : path;
+    return DPT_OK;
+}
+
+/* The text of DIR/SHA256SUMS, owned; NULL when there is none. */
+static enum dpt_status read_sums(const char *dir, char **ret, struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    size_t bytes;
+    *ret = NULL;
+    DPT_TRY(dpt_fs_join(dir, DPT_SUMS_NAME, path, sizeof path, err));
+    const enum dpt_status status = dpt_fs_read_file(path, SUMS_BYTES_MAX, ret, &bytes, err);
+    return status == DPT_ENOENT ? DPT_OK : status;
+}
+
+/* The next line "SUM  NAME" or "SUM *NAME" from *at on; false at the end. Lines of another form are
+ * passed over, as sha256sum does. */
+static bool next_sum(const char **at, char ret_sum[DPT_SHA256_HEX_BYTES], char ret_name[PATH_MAX])
+{
+    while (**at) {
+        const char *line = *at;
+        const size_t n = strcspn(line, "\n");
+        *at = line + n + (line[n] == '\n');
+        const size_t sum = strspn(line, "0123456789abcdef");
+        if (sum != DPT_SHA256_HEX_BYTES - 1 || n < sum + 3 || line[sum] != ' ' ||
+            (line[sum + 1] != ' ' && line[sum + 1] != '*') || n - sum - 2 >= PATH_MAX)
+            continue;
+        memcpy(ret_sum, line, sum);
+        ret_sum[sum] = '\0';
+        memcpy(ret_name, line + sum + 2, n - sum - 2);
+        ret_name[n - sum - 2] = '\0';
+        return true;
+    }
+    return false;
+}
+
+/* The checksum of `name`, if the list has one. */
+static bool find_sum(const char *sums, const char *name, char ret_sum[DPT_SHA256_HEX_BYTES])
+{
+    char found[PATH_MAX];
+    while (sums && next_sum(&sums, ret_sum, found))
+        if (strcmp(found, name) == 0)
+            return true;
+    return false;
+}
+
+/* ---------------------------------------------------------------- one shard */
+
+static enum dpt_status check(const struct verify *verify, const struct dpt_scan *scan,
+                             const char *sum, struct dpt_err *err)
+{
+    const int64_t vocab = verify->vocab            ? verify->vocab
+                          : scan->shard.width == 2 ? VOCAB_GPT2
+                                                   : VOCAB_LLAMA3;
+    if (scan->shard.tokens > 0 && scan->largest >= vocab)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "token %lld of '%s' is %u, at most %lld is expected; --vocab says how many "
+                        "there are",
+                        (long long)scan->largest_at, scan->shard.path, scan->largest,
+                        (long long)vocab - 1);
+    if (sum && strcmp(sum, scan->sha256) != 0)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is not the file of its line in " DPT_SUMS_NAME
+                        ": its SHA-256 is %.12s…, not %.12s…; make or fetch it again",
+                        scan->shard.path, scan->sha256, sum);
+    return DPT_OK;
+}
+
+static void verify_file(struct verify *verify, char *path)
+{
+    char dir[PATH_MAX], sum[DPT_SHA256_HEX_BYTES], *sums = NULL;
+    const char *name = path;
+    struct dpt_scan scan = {0};
+    struct dpt_err err;
+    bool listed = false;
+    enum dpt_status status = split_path(path, dir, &name, &err);
+    if (status == DPT_OK)
+        status = read_sums(dir, &sums, &err);
+    if (status == DPT_OK)
+        status = dpt_scan_shard(path, &scan, &err);
+    if (status == DPT_OK) {
+        listed = find_sum(sums, name, sum);
+        status = check(verify, &scan, listed ? sum : NULL, &err);
+    }
+    if (status == DPT_OK) {
+        (void)printf("%s  good, %lld tokens, %s\n", path, (long long)scan.shard.tokens,
+                     listed ? "checksum right" : "no checksum to compare");
+        verify->good++;
+        verify->tokens += scan.shard.tokens;
+    } else {
+        (void)dpt_data_complain(&err);
+        verify->bad++;
+    }
+    dpt_scan_fini(&scan);
+    free(sums);
+}
+
+/* ---------------------------------------------------------------- a folder */
+
+static bool ends_in_bin(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 4 && strcmp(name + n - 4, ".bin") == 0;
+}
+
+/* Every file of the list must be there; what is, is read with the others. */
+static enum dpt_status check_list(struct verify *verify, const char *dir, struct dpt_err *err)
+{
+    char sum[DPT_SHA256_HEX_BYTES], name[PATH_MAX], path[PATH_MAX], *sums;
+    DPT_TRY(read_sums(dir, &sums, err));
+    enum dpt_status status = DPT_OK;
+    for (const char *at = sums; status == DPT_OK && at && next_sum(&at, sum, name);) {
+        status = dpt_fs_join(dir, name, path, sizeof path, err);
+        if (status == DPT_OK && !dpt_fs_exists(path)) {
+            (void)fprintf(stderr, "dpt-data: '%s' is named in " DPT_SUMS_NAME " and is not there\n",
+                          path);
+            verify->bad++;
+        }
+    }
+    free(sums);
+    return status;
+}
+
+static enum dpt_status verify_folder(struct verify *verify, const char *dir, struct dpt_err *err)
+{
+    char **names, path[PATH_MAX];
+    size_t n;
+    const int before = verify->good + verify->bad;
+    DPT_TRY(check_list(verify, dir, err));
+    DPT_TRY(dpt_fs_list(dir, &names, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; status == DPT_OK && i < n; i++) {
+        if (!ends_in_bin(names[i]))
+            continue;
+        status = dpt_fs_join(dir, names[i], path, sizeof path, err);
+        if (status == DPT_OK)
+            verify_file(verify, path);
+    }
+    dpt_fs_list_free(&names, n);
+    if (status == DPT_OK && verify->good + verify->bad == before)
+        return dpt_fail(err, DPT_ENOENT, "'%s' has no .bin files", dir);
+    return status;
+}
+
+static void verify_path(struct verify *verify, char *path)
+{
+    struct stat st;
+    struct dpt_err err;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        verify_file(verify, path);
+    } else if (verify_folder(verify, path, &err) != DPT_OK) {
+        (void)dpt_data_complain(&err);
+        verify->bad++;
+    }
+}
+
+int dpt_data_command_verify(int argc, char **argv)
+{
+    struct dpt_args args = {.argc = argc, .argv = argv};
+    struct verify verify = {0};
+    struct dpt_err err;
+    char name[DPT_ARG_NAME_BYTES], **paths = calloc((size_t)argc, sizeof *paths);
+    const char *value;
+    int n = 0, code = -1;
+    enum dpt_status status = paths ? DPT_OK : dpt_fail(&err, DPT_ENOMEM, "out of memory");
+    for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
+        if (arg == DPT_ARG_HELP) {
+            (void)fputs(help, stdout);
+            free(paths);
+            return 0;
+        }
+        if (arg == DPT_ARG_PATH)
+            paths[n++] = argv[args.at];
+        else if (strcmp(name, "--vocab") != 0)
+            status = dpt_fail(&err, DPT_EINVAL, "%s: there is no such option", name);
+        else if ((status = dpt_args_value(&args, &value, &err)) == DPT_OK &&
+                 (status = dpt_parse_i64(value, 1, VOCAB_MAX, &verify.vocab, &err)) != DPT_OK)
+            (void)dpt_wrap(&err, status, "%s", name);
+    }
+    if (status == DPT_OK && n == 0)
+        status = dpt_fail(&err, DPT_EINVAL, "no PATH is given");
+    if (status != DPT_OK)
+        code = dpt_data_misused(&args, &err);
+    for (int i = 0; code < 0 && i < n; i++)
+        verify_path(&verify, paths[i]);
+    if (code < 0) {
+        (void)printf("%d shard%s good, %lld tokens; %d bad\n", verify.good,
+                     verify.good == 1 ? "" : "s", (long long)verify.tokens, verify.bad);
+        code = verify.bad > 0 ? DPT_DATA_EXIT_FAILED : 0;
+    }
+    free(paths);
+    return code;
+}

@@ -1,0 +1,91 @@
+/* Cutting the inputs into blocks that are encoded apart from each other.
+ *
+ * What is encoded depends on the inputs and the split alone: blocks are cut where the tokens are
+ * the same as without the cut, so their size changes nothing. */
+#ifndef DPT_WORKER_DATA_PREPARE_CUT_H
+#define DPT_WORKER_DATA_PREPARE_CUT_H
+
+#include "worker/data/prepare/inputs.h"
+
+enum {
+    DPT_BLOCK_BYTES_MIN = 1024,
+    DPT_BLOCK_BYTES_MAX = 256 << 20, /* also of a line of .jsonl, and of text without white space */
+    DPT_STRETCHES = 200,             /* of a text that is split at lines, about */
+    DPT_STRETCH_BYTES_MIN = 1 << 10,
+    DPT_STRETCH_BYTES_MAX = 16 << 20
+};
+
+/* What goes to the validation data as a whole. */
+enum dpt_split_unit {
+    DPT_UNIT_DOCUMENT, /* a text file, or a line of .jsonl */
+    DPT_UNIT_LINES     /* a stretch of lines, about 1/200 of all the text */
+};
+
+struct dpt_cut_options {
+    enum dpt_split_unit unit;
+    double val_fraction; /* of the units; 0: none but the inputs named as validation text */
+    uint64_t seed;
+    size_t block_bytes; /* read at a time */
+    bool anywhere;      /* tokens are bytes: a text may be cut anywhere */
+};
+
+/* Where the next block begins; all zeros at first. A value that may be stored. */
+struct dpt_cut_position {
+    int64_t file, offset;
+    int64_t unit; /* documents or stretches before this file; in .jsonl: before this line */
+    int64_t line; /* of .jsonl, from 0 */
+};
+
+/* Part of a text file in one split: whole neighbouring stretches, or the file. */
+struct dpt_cut_run {
+    int64_t begin, end;
+    enum dpt_split split;
+};
+
+struct dpt_cutter {
+    struct dpt_cut_options options;
+    const struct dpt_inputs *inputs; /* borrowed */
+    struct dpt_cut_position at;
+    int64_t units, val_units; /* that are split by lot, and how many of them go to validation */
+    int64_t stretch_bytes;
+    int fd;         /* of the file at.file; -1: none is open */
+    int64_t opened; /* that file; -1: none */
+    struct dpt_cut_run *runs;
+    int n_runs;
+};
+
+/* A block: consecutive text of one file. `text` grows as needed and is freed by the owner. */
+struct dpt_block {
+    uint8_t *text;
+    size_t bytes, room;
+    const struct dpt_input *input;
+    bool begins;          /* text: a document (or a run of lines) begins here */
+    enum dpt_split split; /* text */
+    int64_t unit, line;   /* jsonl: of its first line */
+    struct dpt_cut_position after;
+};
+
+/* Borrows the inputs. Counts the lines of .jsonl when they are to be split. DPT_EINVAL when the
+ * inputs cannot be split as asked. */
+DPT_MUST_USE enum dpt_status dpt_cutter_init(struct dpt_cutter *cutter,
+                                             const struct dpt_cut_options *options,
+                                             const struct dpt_inputs *inputs, struct dpt_err *err);
+void dpt_cutter_fini(struct dpt_cutter *cutter);
+
+/* Goes on from `at`, which `after` of a block was once. */
+void dpt_cutter_seek(struct dpt_cutter *cutter, struct dpt_cut_position at);
+
+bool dpt_cutter_at_end(const struct dpt_cutter *cutter);
+
+/* Reads the next block; not at the end. Blocks on the disk. */
+DPT_MUST_USE enum dpt_status dpt_cutter_next(struct dpt_cutter *cutter, struct dpt_block *block,
+                                             struct dpt_err *err);
+
+/* The split of document `unit` of an input: by lot. */
+enum dpt_split dpt_cutter_split(const struct dpt_cutter *cutter, const struct dpt_input *input,
+                                int64_t unit);
+
+/* Is this line of .jsonl (without its end) empty but for blanks? It then counts as none. */
+bool dpt_line_is_blank(const uint8_t *line, size_t bytes);
+
+#endif

@@ -1,0 +1,161 @@
+/* Reading, handing to the threads, writing: the caller's thread of dpt-data encode. */
+#include "worker/data/prepare/encode.h"
+
+#include "base/parse.h"
+#include "worker/data/prepare/pool.h"
+#include "worker/data/prepare/shards.h"
+
+#include <jansson.h>
+
+/* Blocks written between two saves of the state: what dying costs at most, beside those read. */
+enum { BLOCKS_PER_SAVE = 32 };
+
+struct encode {
+    const struct dpt_encode_options *options;
+    const struct dpt_inputs *inputs;
+    struct dpt_vocab *vocab;
+    struct dpt_cutter cutter;
+    struct dpt_shards shards;
+    struct dpt_pool *pool;
+    json_t *settings;
+    struct dpt_shards_progress progress;
+    int64_t file_bytes; /* of the files before progress.at.file */
+    int64_t first_file; /* that file */
+    int unsaved;        /* blocks */
+};
+
+/* All that the bytes of the shards depend on. */
+static json_t *make_settings(const struct dpt_encode_options *options,
+                             const struct dpt_vocab *vocab, const struct dpt_inputs *inputs)
+{
+    char hash[DPT_HASH_HEX_BYTES], vocab_hash[DPT_HASH_HEX_BYTES];
+    dpt_vocab_digest(vocab, vocab_hash);
+    dpt_inputs_hash(inputs, false, hash);
+    const bool lots = options->cut.val_fraction > 0;
+    char fraction[DPT_DOUBLE_TEXT_BYTES];
+    dpt_format_double(options->cut.val_fraction, fraction);
+    return json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
+                     options->vocab.kind == DPT_TOKENIZER_GPT2 ? "gpt2" : "bytes", "vocab",
+                     vocab_hash, "inputs", hash, "files", inputs->n, "bytes",
+                     (json_int_t)inputs->bytes, "text_key", options->text_key, "val_fraction",
+                     fraction, "split",
+                     !lots                                    ? "as named"
+                     : options->cut.unit == DPT_UNIT_DOCUMENT ? "document"
+                                                              : "line",
+                     "seed", lots ? (json_int_t)options->cut.seed : 0, "shard_tokens",
+                     (json_int_t)options->shard_tokens);
+}
+
+static int64_t bytes_done(struct encode *e)
+{
+    for (; e->first_file < e->progress.at.file; e->first_file++)
+        e->file_bytes += e->inputs->files[e->first_file].bytes;
+    return e->file_bytes + e->progress.at.offset;
+}
+
+static void tell(struct encode *e)
+{
+    int64_t tokens = 0;
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        tokens += e->shards.list[s].tokens;
+    if (e->options->progress)
+        e->options->progress(e->options->progress_ctx, bytes_done(e), e->inputs->bytes, tokens);
+}
+
+/* Writes the oldest block. */
+static enum dpt_status write_oldest(struct encode *e, const struct dpt_job *job,
+                                    struct dpt_err *err)
+{
+    if (job->status != DPT_OK) {
+        *err = job->err;
+        return job->status;
+    }
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        DPT_TRY(dpt_shards_append(&e->shards, (enum dpt_split)s, job->tokens[s].ids,
+                                  job->tokens[s].n, err));
+        e->shards.list[s].documents += job->documents[s];
+    }
+    e->progress.at = job->block.after;
+    e->progress.replaced += job->replaced;
+    if (++e->unsaved >= BLOCKS_PER_SAVE || dpt_shards_want_save(&e->shards)) {
+        DPT_TRY(dpt_shards_save(&e->shards, e->settings, &e->progress, err));
+        e->unsaved = 0;
+    }
+    tell(e);
+    return DPT_OK;
+}
+
+static enum dpt_status run(struct encode *e, struct dpt_err *err)
+{
+    tell(e);
+    for (;;) {
+        struct dpt_job *job = dpt_cutter_at_end(&e->cutter) ? NULL : dpt_pool_empty(e->pool);
+        if (job) {
+            DPT_TRY(dpt_cutter_next(&e->cutter, &job->block, err));
+            dpt_pool_submit(e->pool);
+            continue;
+        }
+        job = dpt_pool_oldest(e->pool);
+        if (!job)
+            return dpt_shards_finish(&e->shards, e->settings, &e->progress, err);
+        DPT_TRY(write_oldest(e, job, err));
+        dpt_pool_release(e->pool);
+    }
+}
+
+static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resumed,
+                             struct dpt_err *err)
+{
+    const struct dpt_encode_options *o = e->options;
+    bool found;
+    DPT_TRY(dpt_vocab_open(&o->vocab, &e->vocab, err));
+    e->settings = make_settings(o, e->vocab, e->inputs);
+    if (!e->settings)
+        return dpt_fail(err, DPT_ENOMEM, "encode: out of memory");
+    DPT_TRY(dpt_shards_open(&e->shards, o->out, o->shard_tokens, err));
+    dpt_inputs_hash(e->inputs, true, e->progress.inputs);
+    DPT_TRY(dpt_shards_resume(&e->shards, e->settings, &e->progress, &found, ret_done, err));
+    if (*ret_done)
+        return DPT_OK;
+    DPT_TRY(dpt_cutter_init(&e->cutter, &o->cut, e->inputs, err));
+    if (e->progress.at.file > e->inputs->n)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_STATE_NAME "' names a file beyond the last",
+                        o->out);
+    dpt_cutter_seek(&e->cutter, e->progress.at);
+    *ret_resumed = bytes_done(e);
+    const struct dpt_pool_options pool = {
+        .vocab = e->vocab, .cutter = &e->cutter, .text_key = o->text_key, .threads = o->threads};
+    return dpt_pool_create(&pool, &e->pool, err);
+}
+
+enum dpt_status dpt_encode(const struct dpt_encode_options *options,
+                           const struct dpt_inputs *inputs, struct dpt_encode_result *ret,
+                           struct dpt_err *err)
+{
+    struct encode e = {.options = options,
+                       .inputs = inputs,
+                       .cutter = {.fd = -1, .opened = -1},
+                       .shards = {.dir_fd = -1}};
+    bool done = false;
+    int64_t resumed = 0;
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        e.shards.list[s].fd = -1;
+    enum dpt_status status = start(&e, &done, &resumed, err);
+    if (status == DPT_OK && !done)
+        status = run(&e, err);
+    if (status == DPT_OK) {
+        *ret = (struct dpt_encode_result){
+            .replaced = e.progress.replaced, .resumed_bytes = resumed, .was_done = done};
+        for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+            ret->split[s].shards = e.shards.list[s].full;
+            ret->split[s].tokens = e.shards.list[s].tokens;
+            ret->split[s].documents = e.shards.list[s].documents;
+        }
+    }
+    dpt_pool_destroy(&e.pool);
+    dpt_cutter_fini(&e.cutter);
+    dpt_shards_close(&e.shards);
+    dpt_vocab_close(&e.vocab);
+    json_decref(e.settings);
+    return status;
+}

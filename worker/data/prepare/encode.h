@@ -1,0 +1,43 @@
+/* dpt-data encode: text files to shards, on all cores.
+ *
+ * One thread (the caller's) reads blocks in order and writes their tokens in order; the others
+ * encode. The bytes written depend on the inputs and the settings alone, not on the number of
+ * threads, on the size of blocks or on how often the process died and was started again. */
+#ifndef DPT_WORKER_DATA_PREPARE_ENCODE_H
+#define DPT_WORKER_DATA_PREPARE_ENCODE_H
+
+#include "worker/data/prepare/cut.h"
+#include "worker/data/tokenizer.h"
+
+enum { DPT_ENCODE_THREADS_MAX = 128, DPT_TEXT_KEY_BYTES = 64 };
+
+struct dpt_encode_options {
+    struct dpt_vocab_options vocab;
+    struct dpt_cut_options cut;
+    const char *out;      /* folder */
+    const char *text_key; /* of .jsonl: the member that holds the text */
+    int64_t shard_tokens;
+    int threads; /* that encode */
+    /* Called by the caller's thread at the start and after every block; may be NULL. */
+    void (*progress)(void *ctx, int64_t bytes_done, int64_t bytes_all, int64_t tokens);
+    void *progress_ctx;
+};
+
+struct dpt_encode_result {
+    struct {
+        int shards;
+        int64_t tokens, documents;
+    } split[DPT_SPLIT_COUNT];
+    int64_t replaced;      /* sequences of invalid UTF-8 that became U+FFFD */
+    int64_t resumed_bytes; /* of the inputs, that an earlier process had done */
+    bool was_done;         /* the folder was finished already: nothing was done */
+};
+
+/* Encodes the inputs into options->out, going on where an earlier process with the same settings
+ * and inputs stopped. On an error what was done so far stays and the next call goes on from it;
+ * DPT_ECORRUPT names the file and line of .jsonl that has no text. */
+DPT_MUST_USE enum dpt_status dpt_encode(const struct dpt_encode_options *options,
+                                        const struct dpt_inputs *inputs,
+                                        struct dpt_encode_result *ret, struct dpt_err *err);
+
+#endif

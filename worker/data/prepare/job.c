@@ -1,0 +1,81 @@
+/* What a thread does with a block. */
+#include "worker/data/prepare/job.h"
+
+#include <jansson.h>
+#include <string.h>
+
+void dpt_job_encoder_fini(struct dpt_job_encoder *encoder)
+{
+    dpt_encoder_destroy(&encoder->encoder);
+}
+
+static enum dpt_status add_text(struct dpt_job_encoder *encoder, struct dpt_job *job,
+                                enum dpt_split split, bool begins, const void *text, size_t bytes,
+                                struct dpt_err *err)
+{
+    const int end_of_text = dpt_vocab_end_of_text(encoder->vocab);
+    if (bytes == 0)
+        return DPT_OK;
+    if (begins && end_of_text >= 0)
+        DPT_TRY(dpt_tokens_add(&job->tokens[split], (uint16_t)end_of_text, err));
+    job->documents[split] += begins;
+    return dpt_encoder_encode(encoder->encoder, text, bytes, &job->tokens[split], err);
+}
+
+static enum dpt_status add_line(struct dpt_job_encoder *encoder, struct dpt_job *job, int64_t unit,
+                                const uint8_t *line, size_t bytes, struct dpt_err *err)
+{
+    json_error_t at;
+    json_t *json = json_loadb((const char *)line, bytes, JSON_ALLOW_NUL, &at);
+    const json_t *text = json_object_get(json, encoder->text_key);
+    enum dpt_status status;
+    if (!json)
+        status = dpt_fail(err, DPT_ECORRUPT, "no JSON: %s", at.text);
+    else if (!json_is_string(text))
+        status = dpt_fail(err, DPT_ECORRUPT, "%s; --text-key names the member that is the text",
+                          !json_is_object(json) ? "no JSON object"
+                          : text                ? "its text is no string"
+                                                : "no member of that name");
+    else
+        status = add_text(encoder, job, dpt_cutter_split(encoder->cutter, job->block.input, unit),
+                          true, json_string_value(text), json_string_length(text), err);
+    json_decref(json);
+    return status;
+}
+
+static enum dpt_status add_lines(struct dpt_job_encoder *encoder, struct dpt_job *job,
+                                 struct dpt_err *err)
+{
+    const struct dpt_block *block = &job->block;
+    int64_t unit = block->unit, number = block->line;
+    for (size_t at = 0; at < block->bytes; number++) {
+        const uint8_t *line = block->text + at, *end = memchr(line, '\n', block->bytes - at);
+        const size_t n = end ? (size_t)(end - line) : block->bytes - at;
+        at += n + 1;
+        if (dpt_line_is_blank(line, n))
+            continue;
+        const enum dpt_status status = add_line(encoder, job, unit++, line, n, err);
+        if (status != DPT_OK)
+            return dpt_wrap(err, status, "'%s', line %lld", block->input->path,
+                            (long long)number + 1);
+    }
+    return DPT_OK;
+}
+
+void dpt_job_encode(struct dpt_job_encoder *encoder, struct dpt_job *job)
+{
+    const struct dpt_block *block = &job->block;
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        job->tokens[s].n = 0;
+        job->documents[s] = 0;
+    }
+    job->status = DPT_OK;
+    if (!encoder->encoder)
+        job->status = dpt_encoder_create(encoder->vocab, &encoder->encoder, &job->err);
+    const int64_t before = encoder->encoder ? dpt_encoder_replaced(encoder->encoder) : 0;
+    if (job->status == DPT_OK)
+        job->status = block->input->jsonl ? add_lines(encoder, job, &job->err)
+                                          : add_text(encoder, job, block->split, block->begins,
+                                                     block->text, block->bytes, &job->err);
+    job->replaced = encoder->encoder ? dpt_encoder_replaced(encoder->encoder) - before : 0;
+}

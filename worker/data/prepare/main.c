@@ -1,0 +1,47 @@
+/* dpt-data: makes token shards of text, looks at them, checks them. */
+#include "worker/data/prepare/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: dpt-data encode [OPTIONS] --out DIR PATH…   texts (files, or folders of them) to "
+    "shards\n"
+    "       dpt-data inspect [OPTIONS] FILE…            what a shard holds\n"
+    "       dpt-data verify [OPTIONS] PATH…             checks shards, or a folder of them\n"
+    "       dpt-data COMMAND --help | --help | --version\n"
+    "Exit codes: 0 done, 1 failed or damaged, 2 usage.\n";
+
+static int run(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*command)(int argc, char **argv);
+    } commands[] = {{"encode", dpt_data_command_encode},
+                    {"inspect", dpt_data_command_inspect},
+                    {"verify", dpt_data_command_verify}};
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        (void)fputs(usage, stdout);
+        return 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        (void)printf("dpt-data " DPT_VERSION "\n");
+        return 0;
+    }
+    for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].command(argc - 1, argv + 1);
+    (void)fputs(usage, stderr);
+    return DPT_DATA_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    const int code = run(argc, argv);
+    /* What could not be written to a full disk or a closed pipe was not shown. */
+    if (fflush(stdout) != 0) {
+        (void)fprintf(stderr, "dpt-data: write to the standard output failed\n");
+        return DPT_DATA_EXIT_FAILED;
+    }
+    return code;
+}

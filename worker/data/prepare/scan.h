@@ -1,0 +1,23 @@
+/* One pass over a shard: what its tokens are, and its checksum. */
+#ifndef DPT_WORKER_DATA_PREPARE_SCAN_H
+#define DPT_WORKER_DATA_PREPARE_SCAN_H
+
+#include "base/sha256.h"
+#include "worker/data/source.h"
+
+/* Numbers of tokens that are counted one by one. */
+enum { DPT_SCAN_TOKENS = 1 << 18 };
+
+struct dpt_scan {
+    struct dpt_shard shard; /* but for its path, which is the caller's */
+    int64_t *counts;        /* (DPT_SCAN_TOKENS), of tokens below that */
+    uint32_t largest;
+    int64_t largest_at; /* its first place */
+    char sha256[DPT_SHA256_HEX_BYTES];
+};
+
+/* Reads the whole file. DPT_ECORRUPT and DPT_EVERSION as the loader would say. */
+DPT_MUST_USE enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err *err);
+void dpt_scan_fini(struct dpt_scan *scan);
+
+#endif

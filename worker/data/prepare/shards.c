@@ -1,0 +1,348 @@
+/* Shards: growing, full, named. */
+#include "worker/data/prepare/shards.h"
+
+#include "base/cursor.h"
+#include "base/fs.h"
+#include "worker/data/prepare/disk.h"
+#include "worker/data/prepare/state.h"
+#include "worker/data/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TOKEN_BYTES = 2, CHUNK_TOKENS = 32 << 10, READ_BYTES = 1 << 20 };
+
+static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
+
+void dpt_shards_name(enum dpt_split split, int index, char ret_name[DPT_SHARD_NAME_BYTES])
+{
+    (void)snprintf(ret_name, DPT_SHARD_NAME_BYTES, "%s_%06d.bin", names[split], index);
+}
+
+/* DIR/NAME.bin, or its .part. */
+static enum dpt_status path_of(const struct dpt_shards *shards, enum dpt_split split, int index,
+                               bool part, char ret[PATH_MAX], struct dpt_err *err)
+{
+    char name[DPT_SHARD_NAME_BYTES], whole[DPT_SHARD_NAME_BYTES + 8];
+    dpt_shards_name(split, index, name);
+    (void)snprintf(whole, sizeof whole, "%s%s", name, part ? ".part" : "");
+    return dpt_fs_join(shards->dir, whole, ret, PATH_MAX, err);
+}
+
+enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int64_t shard_tokens,
+                                struct dpt_err *err)
+{
+    *shards = (struct dpt_shards){.dir_fd = -1, .shard_tokens = shard_tokens};
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        shards->list[s].fd = -1;
+    const int n = snprintf(shards->dir, sizeof shards->dir, "%s", dir);
+    if (n <= 0 || (size_t)n >= sizeof shards->dir - 64)
+        return dpt_fail(err, DPT_EINVAL, "--out: the path is empty or too long");
+    DPT_TRY(dpt_disk_mkdirs(dir, err));
+    shards->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (shards->dir_fd < 0)
+        return dpt_fail_errno(err, errno, "open folder '%s'", dir);
+    if (flock(shards->dir_fd, LOCK_EX | LOCK_NB) != 0) {
+        const int saved_errno = errno;
+        dpt_shards_close(shards);
+        return saved_errno == EWOULDBLOCK
+                   ? dpt_fail(err, DPT_EREFUSED, "another dpt-data writes to '%s'; wait for it",
+                              dir)
+                   : dpt_fail_errno(err, saved_errno, "lock folder '%s'", dir);
+    }
+    return DPT_OK;
+}
+
+void dpt_shards_close(struct dpt_shards *shards)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        struct dpt_shard_list *list = &shards->list[s];
+        if (list->fd >= 0)
+            (void)close(list->fd); /* what was saved is durable, the rest is made again */
+        list->fd = -1;
+        free(list->sha256);
+        free(list->shard_tokens);
+        list->sha256 = NULL;
+        list->shard_tokens = NULL;
+    }
+    if (shards->dir_fd >= 0)
+        (void)close(shards->dir_fd); /* opened for reading */
+    shards->dir_fd = -1;
+}
+
+/* ---------------------------------------------------------------- growing */
+
+enum dpt_status dpt_shards_reserve(struct dpt_shard_list *list, int n, struct dpt_err *err)
+{
+    if (n > DPT_PREPARED_SHARDS_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d shards: set a larger --shard-tokens",
+                        DPT_PREPARED_SHARDS_MAX);
+    if (list->room >= n)
+        return DPT_OK;
+    const int room = 2 * n + 8;
+    void *sums = realloc(list->sha256, (size_t)room * sizeof *list->sha256);
+    if (sums)
+        list->sha256 = sums;
+    int64_t *tokens = realloc(list->shard_tokens, (size_t)room * sizeof *tokens);
+    if (tokens)
+        list->shard_tokens = tokens;
+    if (!sums || !tokens)
+        return dpt_fail(err, DPT_ENOMEM, "list of shards: out of memory");
+    list->room = room;
+    return DPT_OK;
+}
+
+static enum dpt_status write_tokens(int fd, const char *path, const uint16_t *ids, size_t n,
+                                    int64_t at, struct dpt_err *err)
+{
+    uint8_t bytes[CHUNK_TOKENS * TOKEN_BYTES];
+    for (size_t done = 0; done < n;) {
+        const size_t count = n - done < CHUNK_TOKENS ? n - done : CHUNK_TOKENS;
+        struct dpt_writer writer;
+        dpt_writer_init(&writer, bytes, sizeof bytes);
+        for (size_t i = 0; i < count; i++)
+            dpt_writer_u16(&writer, ids[done + i]);
+        DPT_TRY(dpt_disk_write(fd, bytes, writer.at,
+                               DPT_SHARD_HEADER_BYTES + (at + (int64_t)done) * TOKEN_BYTES, path,
+                               err));
+        done += count;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status sum_of(int fd, const char *path, int64_t bytes,
+                              char ret_hex[DPT_SHA256_HEX_BYTES], struct dpt_err *err)
+{
+    struct dpt_sha256 sha;
+    uint8_t *block = malloc(READ_BYTES);
+    enum dpt_status status = block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "checksum: out of memory");
+    dpt_sha256_init(&sha);
+    for (int64_t at = 0; status == DPT_OK && at < bytes; at += READ_BYTES) {
+        const size_t n = bytes - at < READ_BYTES ? (size_t)(bytes - at) : READ_BYTES;
+        status = dpt_fs_pread_all(fd, block, n, at, path, err);
+        if (status == DPT_OK)
+            dpt_sha256_add(&sha, block, n);
+    }
+    free(block);
+    if (status == DPT_OK)
+        dpt_sha256_hex(&sha, ret_hex);
+    return status;
+}
+
+/* The growing shard is full: its header, its checksum, on the disk. It keeps its name for now. */
+static enum dpt_status fill(struct dpt_shards *shards, enum dpt_split split, struct dpt_err *err)
+{
+    struct dpt_shard_list *list = &shards->list[split];
+    uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
+    char path[PATH_MAX];
+    struct dpt_writer writer;
+    DPT_TRY(path_of(shards, split, list->full, true, path, err));
+    DPT_TRY(dpt_shards_reserve(list, list->full + 1, err));
+    dpt_writer_init(&writer, header, sizeof header);
+    dpt_writer_u32(&writer, DPT_SHARD_MAGIC_GPT2);
+    dpt_writer_u32(&writer, DPT_SHARD_VERSION_GPT2);
+    dpt_writer_u32(&writer, (uint32_t)list->current);
+    DPT_TRY(dpt_disk_write(list->fd, header, sizeof header, 0, path, err));
+    DPT_TRY(dpt_disk_sync(list->fd, path, err));
+    DPT_TRY(sum_of(list->fd, path, DPT_SHARD_HEADER_BYTES + list->current * TOKEN_BYTES,
+                   list->sha256[list->full], err));
+    const int fd = list->fd;
+    list->fd = -1;
+    if (close(fd) != 0)
+        return dpt_fail_errno(err, errno, "close '%s'", path);
+    list->shard_tokens[list->full++] = list->current;
+    list->current = 0;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split split,
+                                  const uint16_t *ids, size_t n, struct dpt_err *err)
+{
+    struct dpt_shard_list *list = &shards->list[split];
+    for (size_t done = 0; done < n;) {
+        char path[PATH_MAX];
+        const int64_t left = (int64_t)(n - done), room = shards->shard_tokens - list->current;
+        const size_t count = (size_t)(left < room ? left : room);
+        DPT_TRY(path_of(shards, split, list->full, true, path, err));
+        if (list->fd < 0)
+            DPT_TRY(dpt_disk_create(path, &list->fd, err));
+        DPT_TRY(write_tokens(list->fd, path, ids + done, count, list->current, err));
+        list->current += (int64_t)count;
+        list->tokens += (int64_t)count;
+        done += count;
+        if (list->current == shards->shard_tokens)
+            DPT_TRY(fill(shards, split, err));
+    }
+    return DPT_OK;
+}
+
+/* ---------------------------------------------------------------- saving */
+
+bool dpt_shards_want_save(const struct dpt_shards *shards)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        if (shards->list[s].renamed < shards->list[s].full)
+            return true;
+    return false;
+}
+
+static enum dpt_status rename_full(struct dpt_shards *shards, enum dpt_split split,
+                                   struct dpt_err *err)
+{
+    struct dpt_shard_list *list = &shards->list[split];
+    for (; list->renamed < list->full; list->renamed++) {
+        char part[PATH_MAX], whole[PATH_MAX];
+        DPT_TRY(path_of(shards, split, list->renamed, true, part, err));
+        DPT_TRY(path_of(shards, split, list->renamed, false, whole, err));
+        DPT_TRY(dpt_disk_rename(part, whole, err));
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shards_save(struct dpt_shards *shards, const void *settings,
+                                const struct dpt_shards_progress *progress, struct dpt_err *err)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        if (shards->list[s].fd >= 0)
+            DPT_TRY(dpt_disk_sync(shards->list[s].fd, shards->dir, err));
+    DPT_TRY(dpt_disk_sync(shards->dir_fd, shards->dir, err)); /* the parts' names */
+    DPT_TRY(dpt_state_write(shards, settings, progress, err));
+    if (!dpt_shards_want_save(shards))
+        return DPT_OK;
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        DPT_TRY(rename_full(shards, (enum dpt_split)s, err));
+    return dpt_disk_sync(shards->dir_fd, shards->dir, err);
+}
+
+enum dpt_status dpt_shards_finish(struct dpt_shards *shards, const void *settings,
+                                  const struct dpt_shards_progress *progress, struct dpt_err *err)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        if (shards->list[s].current > 0)
+            DPT_TRY(fill(shards, (enum dpt_split)s, err));
+    DPT_TRY(dpt_shards_save(shards, settings, progress, err));
+    DPT_TRY(dpt_state_write_sums(shards, err));
+    DPT_TRY(dpt_state_write_record(shards, settings, progress, err));
+    return dpt_state_remove(shards, err);
+}
+
+/* ---------------------------------------------------------------- resuming */
+
+/* A full shard has its final name, or is renamed to it now. */
+static enum dpt_status find_full(const struct dpt_shards *shards, enum dpt_split split, int index,
+                                 struct dpt_err *err)
+{
+    struct stat st;
+    char part[PATH_MAX], whole[PATH_MAX];
+    const int64_t bytes =
+        DPT_SHARD_HEADER_BYTES + shards->list[split].shard_tokens[index] * TOKEN_BYTES;
+    DPT_TRY(path_of(shards, split, index, true, part, err));
+    DPT_TRY(path_of(shards, split, index, false, whole, err));
+    if (stat(whole, &st) != 0 && errno == ENOENT && stat(part, &st) == 0)
+        DPT_TRY(dpt_disk_rename(part, whole, err));
+    if (stat(whole, &st) != 0 || st.st_size != bytes)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is not the file of %lld bytes that was written; remove '%s' and "
+                        "start again",
+                        whole, (long long)bytes, shards->dir);
+    return DPT_OK;
+}
+
+/* The part that grows, cut back to what the state says; what lies behind it is removed. */
+static enum dpt_status find_part(struct dpt_shards *shards, enum dpt_split split,
+                                 struct dpt_err *err)
+{
+    struct dpt_shard_list *list = &shards->list[split];
+    const int64_t bytes = DPT_SHARD_HEADER_BYTES + list->current * TOKEN_BYTES;
+    char path[PATH_MAX];
+    struct stat st;
+    for (int i = list->full + (list->current > 0); i <= DPT_PREPARED_SHARDS_MAX; i++) {
+        DPT_TRY(path_of(shards, split, i, true, path, err));
+        if (lstat(path, &st) != 0)
+            break;
+        DPT_TRY(dpt_disk_remove(path, err));
+    }
+    if (list->current == 0)
+        return DPT_OK;
+    DPT_TRY(path_of(shards, split, list->full, true, path, err));
+    list->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (list->fd < 0 || fstat(list->fd, &st) != 0 || st.st_size < bytes)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s' is not the file that was written; remove '%s' and start again", path,
+                        shards->dir);
+    return dpt_disk_truncate(list->fd, bytes, path, err);
+}
+
+/* Shards in a folder without state or record are somebody else's; parts are left of an encode
+ * that died before its first save. */
+static enum dpt_status refuse_others(struct dpt_shards *shards, struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        DPT_TRY(path_of(shards, (enum dpt_split)s, 0, false, path, err));
+        if (dpt_fs_exists(path))
+            return dpt_fail(err, DPT_EREFUSED,
+                            "'%s' is there and no " DPT_RECORD_NAME " beside it says what it was "
+                            "made from; name an empty folder",
+                            path);
+        DPT_TRY(find_part(shards, (enum dpt_split)s, err));
+    }
+    return DPT_OK;
+}
+
+/* What dpt_fs_write_file_atomic leaves of a process that died in it. */
+static bool is_temporary(const char *name)
+{
+    static const char *const files[] = {DPT_STATE_NAME, DPT_RECORD_NAME, DPT_SUMS_NAME};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const size_t n = strlen(files[i]);
+        if (strncmp(name, files[i], n) == 0 && strncmp(name + n, ".tmp-", 5) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum dpt_status remove_temporaries(const struct dpt_shards *shards, struct dpt_err *err)
+{
+    char **found, path[PATH_MAX];
+    size_t n;
+    DPT_TRY(dpt_fs_list(shards->dir, &found, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; status == DPT_OK && i < n; i++) {
+        if (!is_temporary(found[i]))
+            continue;
+        status = dpt_fs_join(shards->dir, found[i], path, sizeof path, err);
+        if (status == DPT_OK)
+            status = dpt_disk_remove(path, err);
+    }
+    dpt_fs_list_free(&found, n);
+    return status;
+}
+
+enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const void *settings,
+                                  struct dpt_shards_progress *progress, bool *ret_found,
+                                  bool *ret_done, struct dpt_err *err)
+{
+    *ret_found = *ret_done = false;
+    DPT_TRY(remove_temporaries(shards, err));
+    DPT_TRY(dpt_state_check_record(shards, settings, ret_done, err));
+    if (*ret_done)
+        return dpt_state_remove(shards, err);
+    DPT_TRY(dpt_state_read(shards, settings, progress, ret_found, err));
+    if (!*ret_found)
+        return refuse_others(shards, err);
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        struct dpt_shard_list *list = &shards->list[s];
+        for (int i = 0; i < list->full; i++)
+            DPT_TRY(find_full(shards, (enum dpt_split)s, i, err));
+        list->renamed = list->full;
+        DPT_TRY(find_part(shards, (enum dpt_split)s, err));
+    }
+    return dpt_disk_sync(shards->dir_fd, shards->dir, err);
+}

@@ -1,0 +1,287 @@
+/* State and record as JSON. */
+#include "worker/data/prepare/state.h"
+
+#include "base/fs.h"
+#include "worker/data/prepare/disk.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
+
+static enum dpt_status no_memory(struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ENOMEM, "state: out of memory");
+}
+
+/* ---------------------------------------------------------------- writing */
+
+static json_t *shards_json(const struct dpt_shard_list *list, enum dpt_split split)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < list->full; i++) {
+        char name[DPT_SHARD_NAME_BYTES];
+        dpt_shards_name(split, i, name);
+        if (json_array_append_new(array, json_pack("{s:s, s:I, s:s}", "file", name, "tokens",
+                                                   (json_int_t)list->shard_tokens[i], "sha256",
+                                                   list->sha256[i])) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+static json_t *list_json(const struct dpt_shard_list *list, enum dpt_split split, bool state)
+{
+    json_t *json = json_pack("{s:I, s:I, s:o}", "tokens", (json_int_t)list->tokens, "documents",
+                             (json_int_t)list->documents, "shards", shards_json(list, split));
+    if (state && json)
+        (void)json_object_set_new(json, "current", json_integer(list->current));
+    return json;
+}
+
+static json_t *whole_json(const struct dpt_shards *shards, const void *settings,
+                          const struct dpt_shards_progress *progress, bool state)
+{
+    json_t *json = json_pack("{s:i, s:O, s:I}", "dpt-data", DPT_STATE_VERSION, "settings",
+                             (json_t *)settings, "replaced", (json_int_t)progress->replaced);
+    for (int s = 0; json && s < DPT_SPLIT_COUNT; s++)
+        if (json_object_set_new(json, names[s],
+                                list_json(&shards->list[s], (enum dpt_split)s, state)) != 0) {
+            json_decref(json);
+            return NULL;
+        }
+    if (json && state)
+        (void)json_object_set_new(json, "inputs", json_string(progress->inputs));
+    if (json && state)
+        (void)json_object_set_new(
+            json, "at",
+            json_pack("{s:I, s:I, s:I, s:I}", "file", (json_int_t)progress->at.file, "offset",
+                      (json_int_t)progress->at.offset, "unit", (json_int_t)progress->at.unit,
+                      "line", (json_int_t)progress->at.line));
+    return json;
+}
+
+static enum dpt_status path_of(const struct dpt_shards *shards, const char *name,
+                               char ret[PATH_MAX], struct dpt_err *err)
+{
+    return dpt_fs_join(shards->dir, name, ret, PATH_MAX, err);
+}
+
+/* Takes `json`, which may be NULL for want of memory. */
+static enum dpt_status write_json(const struct dpt_shards *shards, const char *name, json_t *json,
+                                  struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    char *text = json ? json_dumps(json, JSON_INDENT(1)) : NULL;
+    json_decref(json);
+    if (!text)
+        return no_memory(err);
+    enum dpt_status status = path_of(shards, name, path, err);
+    if (status == DPT_OK)
+        status = dpt_disk_write_file(path, text, strlen(text), err);
+    free(text);
+    return status;
+}
+
+enum dpt_status dpt_state_write(const struct dpt_shards *shards, const void *settings,
+                                const struct dpt_shards_progress *progress, struct dpt_err *err)
+{
+    return write_json(shards, DPT_STATE_NAME, whole_json(shards, settings, progress, true), err);
+}
+
+enum dpt_status dpt_state_write_record(const struct dpt_shards *shards, const void *settings,
+                                       const struct dpt_shards_progress *progress,
+                                       struct dpt_err *err)
+{
+    return write_json(shards, DPT_RECORD_NAME, whole_json(shards, settings, progress, false), err);
+}
+
+enum dpt_status dpt_state_write_sums(const struct dpt_shards *shards, struct dpt_err *err)
+{
+    enum { LINE_BYTES = DPT_SHA256_HEX_BYTES + 2 + DPT_SHARD_NAME_BYTES };
+    char path[PATH_MAX];
+    int n = 0;
+    size_t at = 0;
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        n += shards->list[s].full;
+    char *text = malloc((size_t)n * LINE_BYTES + 1);
+    if (!text)
+        return no_memory(err);
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        for (int i = 0; i < shards->list[s].full; i++) {
+            char name[DPT_SHARD_NAME_BYTES];
+            dpt_shards_name((enum dpt_split)s, i, name);
+            at += (size_t)snprintf(text + at, LINE_BYTES, "%s  %s\n", shards->list[s].sha256[i],
+                                   name);
+        }
+    enum dpt_status status = path_of(shards, DPT_SUMS_NAME, path, err);
+    if (status == DPT_OK)
+        status = dpt_disk_write_file(path, text, at, err);
+    free(text);
+    return status;
+}
+
+enum dpt_status dpt_state_remove(const struct dpt_shards *shards, struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(path_of(shards, DPT_STATE_NAME, path, err));
+    return dpt_disk_remove(path, err);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+static enum dpt_status damaged(const char *path, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "'%s' cannot be understood; remove its folder and start again", path);
+}
+
+/* NULL in *ret when there is no such file. */
+static enum dpt_status read_json(const char *path, json_t **ret, struct dpt_err *err)
+{
+    char *text;
+    size_t bytes;
+    *ret = NULL;
+    enum dpt_status status = dpt_fs_read_file(path, DPT_STATE_BYTES_MAX, &text, &bytes, err);
+    if (status == DPT_ENOENT)
+        return DPT_OK;
+    if (status != DPT_OK)
+        return status;
+    *ret = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    free(text);
+    if (!json_is_integer(json_object_get(*ret, "dpt-data")) ||
+        json_integer_value(json_object_get(*ret, "dpt-data")) != DPT_STATE_VERSION) {
+        json_decref(*ret);
+        *ret = NULL;
+        return damaged(path, err);
+    }
+    return DPT_OK;
+}
+
+static bool get_number(const json_t *json, const char *key, int64_t *ret)
+{
+    const json_t *value = json_object_get(json, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return false;
+    *ret = json_integer_value(value);
+    return true;
+}
+
+/* The first setting in which a and b differ, as "KEY (was A, is B)". */
+static enum dpt_status compare_settings(const json_t *was, const json_t *is, const char *path,
+                                        struct dpt_err *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)is, key, value)
+    {
+        const json_t *old = json_object_get(was, key);
+        if (json_equal(old, value))
+            continue;
+        char *a = old ? json_dumps(old, JSON_ENCODE_ANY) : NULL;
+        char *b = json_dumps(value, JSON_ENCODE_ANY);
+        const enum dpt_status status = dpt_fail(
+            err, DPT_EREFUSED,
+            "'%s' is of other settings: %s was %.80s, now it is %.80s; name another --out, "
+            "or remove that folder",
+            path, key, a ? a : "unset", b ? b : "?");
+        free(a);
+        free(b);
+        return status;
+    }
+    return DPT_OK;
+}
+
+static bool get_shards(struct dpt_shard_list *list, const json_t *array, struct dpt_err *err)
+{
+    size_t i;
+    json_t *shard;
+    if (!json_is_array(array) || json_array_size(array) > DPT_PREPARED_SHARDS_MAX ||
+        dpt_shards_reserve(list, (int)json_array_size(array), err) != DPT_OK)
+        return false;
+    json_array_foreach(array, i, shard)
+    {
+        const char *sum = json_string_value(json_object_get(shard, "sha256"));
+        if (!sum || strlen(sum) != DPT_SHA256_HEX_BYTES - 1 ||
+            !get_number(shard, "tokens", &list->shard_tokens[i]))
+            return false;
+        memcpy(list->sha256[i], sum, DPT_SHA256_HEX_BYTES);
+    }
+    list->full = (int)json_array_size(array);
+    return true;
+}
+
+static bool get_list(struct dpt_shard_list *list, const json_t *json, bool state,
+                     struct dpt_err *err)
+{
+    return get_number(json, "tokens", &list->tokens) &&
+           get_number(json, "documents", &list->documents) &&
+           (!state || get_number(json, "current", &list->current)) &&
+           get_shards(list, json_object_get(json, "shards"), err);
+}
+
+static bool get_all(struct dpt_shards *shards, const json_t *json, bool state, struct dpt_err *err)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
+        if (!get_list(&shards->list[s], json_object_get(json, names[s]), state, err) ||
+            shards->list[s].current >= shards->shard_tokens)
+            return false;
+    return true;
+}
+
+enum dpt_status dpt_state_read(struct dpt_shards *shards, const void *settings,
+                               struct dpt_shards_progress *progress, bool *ret_found,
+                               struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    json_t *json;
+    struct dpt_shards_progress found = {0};
+    DPT_TRY(path_of(shards, DPT_STATE_NAME, path, err));
+    DPT_TRY(read_json(path, &json, err));
+    if (!json)
+        return DPT_OK;
+    const json_t *at = json_object_get(json, "at");
+    enum dpt_status status =
+        compare_settings(json_object_get(json, "settings"), settings, path, err);
+    const char *inputs = json_string_value(json_object_get(json, "inputs"));
+    if (status == DPT_OK && (!inputs || strcmp(inputs, progress->inputs) != 0))
+        status = dpt_fail(err, DPT_EREFUSED,
+                          "an input was changed since '%s' was written; name another --out, or "
+                          "remove that folder",
+                          path);
+    if (status == DPT_OK &&
+        !(get_all(shards, json, true, err) && get_number(json, "replaced", &found.replaced) &&
+          get_number(at, "file", &found.at.file) && get_number(at, "offset", &found.at.offset) &&
+          get_number(at, "unit", &found.at.unit) && get_number(at, "line", &found.at.line)))
+        status = damaged(path, err);
+    json_decref(json);
+    if (status != DPT_OK)
+        return status;
+    progress->at = found.at;
+    progress->replaced = found.replaced;
+    *ret_found = true;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_state_check_record(struct dpt_shards *shards, const void *settings,
+                                       bool *ret_done, struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    json_t *json;
+    DPT_TRY(path_of(shards, DPT_RECORD_NAME, path, err));
+    DPT_TRY(read_json(path, &json, err));
+    if (!json)
+        return DPT_OK;
+    enum dpt_status status =
+        compare_settings(json_object_get(json, "settings"), settings, path, err);
+    if (status == DPT_OK && !get_all(shards, json, false, err))
+        status = damaged(path, err);
+    json_decref(json);
+    *ret_done = status == DPT_OK;
+    return status;
+}
