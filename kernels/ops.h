@@ -8,6 +8,9 @@
  * True: it is added to, as old + contribution, where the contribution has the bits it would have
  * been stored with.
  * - Outputs never overlap inputs unless the op says so.
+ * - With a 16-bit `dtype` values are widened when read and rounded once when stored (half.h); sums,
+ * statistics and losses are f32 (DPT_BF16 products: bf16 operands, f32 sums; DPT_F16 products: f32
+ * operands). The gradients of weights are f32.
  * Shapes: B batch, T sequence length, C channels, H heads, V vocabulary, N = B*T rows. Pointers are
  * f32 unless a `dtype` says otherwise. */
 #ifndef DPT_KERNELS_OPS_H
@@ -36,7 +39,7 @@ struct dpt_linear_forward {
     const void *w;    /* (in, out), orientation of Hugging Face's Conv1D */
     const void *bias; /* (out) or NULL */
     void *y;          /* (n, out) */
-    void *gelu;       /* (n, out) or NULL; also gelu(y), tanh form */
+    void *gelu;       /* (n, out) or NULL; also gelu(y as stored), tanh form */
 };
 
 struct dpt_linear_backward {
@@ -55,23 +58,23 @@ struct dpt_layernorm_forward {
     int64_t n, c;
     float eps;
     enum dpt_dtype dtype;
-    const void *x;      /* (n, c) */
-    const float *gamma; /* (c) */
-    const float *beta;  /* (c) */
-    void *y;            /* (n, c) */
-    float *mean, *rstd; /* (n), (n) */
+    const void *x;            /* (n, c) */
+    const void *gamma, *beta; /* (c), (c) */
+    void *y;                  /* (n, c) */
+    float *mean, *rstd;       /* (n), (n) f32 */
 };
 
 struct dpt_layernorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
-    const void *x; /* (n, c) */
-    const float *gamma, *mean, *rstd;
-    const void *dy;        /* (n, c) */
-    void *dx;              /* (n, c) */
-    bool add_dx;           /* dx is added to (the residual path), else overwritten */
-    float *dgamma, *dbeta; /* (c), (c) */
-    bool accumulate;       /* dgamma, dbeta */
+    const void *x;            /* (n, c) */
+    const void *gamma;        /* (c) */
+    const float *mean, *rstd; /* (n), (n) f32 */
+    const void *dy;           /* (n, c) */
+    void *dx;                 /* (n, c) */
+    bool add_dx;              /* dx is added to (the residual path), else overwritten */
+    float *dgamma, *dbeta;    /* (c), (c) f32 */
+    bool accumulate;          /* dgamma, dbeta */
 };
 
 struct dpt_gelu {
@@ -167,6 +170,8 @@ struct dpt_adamw {
     float bias1, bias2, grad_scale;
     float *param, *m, *v; /* (n) each */
     const float *grad;    /* (n) */
+    void *copy;           /* (n) or NULL; also the new param, rounded to copy_dtype */
+    enum dpt_dtype copy_dtype;
 };
 
 struct dpt_ops {
@@ -188,6 +193,9 @@ struct dpt_ops {
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
     void (*copy)(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
+    /* dst[i] = src[i] rounded to `dtype`. */
+    void (*cast)(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
+                 void *dst);
     /* Sum of squares of each block of `block` elements (the last may be short), in double, each in
      * a fixed order that starts anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass
      * through. */

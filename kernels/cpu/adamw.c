@@ -20,12 +20,15 @@ static void item_run(void *ctx, int64_t item, int thread)
     part.v += at;
     part.grad += at;
     j->kernels->adamw(&part);
+    if (part.copy) /* the parameters are still in the cache */
+        j->kernels->of[part.copy_dtype]->narrow(part.n, part.param,
+                                                dpt_at_out(part.copy, part.copy_dtype, at));
 }
 
 void dpt_cpu_adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, DPT_F32, "adamw") && !s->preparing)
+    if (dpt_cpu_begin(s, a->copy_dtype, "adamw") && !s->preparing)
         dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), item_run, &job);
 }

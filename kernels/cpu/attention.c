@@ -3,12 +3,14 @@
 #include "kernels/cpu/stream.h"
 
 struct job {
-    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_elem_kernels *kernels;
+    enum dpt_dtype dtype;
     int64_t t, heads, c;
     const struct dpt_dropout *dropout;
-    const float *qkv, *y, *dy;
+    const void *qkv, *y, *dy;
     const float *lse;
-    float *ret_y, *ret_lse, *dqkv;
+    void *ret_y, *dqkv;
+    float *ret_lse;
     struct dpt_workspace w;
 };
 
@@ -21,23 +23,23 @@ static void head_item(void *ctx, int64_t item, int thread)
                               .hd = hd,
                               .ld = 3 * j->c,
                               .ldy = j->c,
-                              .q = j->qkv + at3,
-                              .k = j->qkv + at3 + j->c,
-                              .v = j->qkv + at3 + 2 * j->c,
+                              .q = dpt_at(j->qkv, j->dtype, at3),
+                              .k = dpt_at(j->qkv, j->dtype, at3 + j->c),
+                              .v = dpt_at(j->qkv, j->dtype, at3 + 2 * j->c),
                               .dropout = j->dropout,
                               .drop_first =
                                   j->dropout->first + (uint64_t)item * (uint64_t)(j->t * j->t),
                               .work = dpt_workspace_of(&j->w, thread)};
     if (j->dqkv) {
-        a.y_in = j->y + at1;
+        a.y_in = dpt_at(j->y, j->dtype, at1);
         a.lse_in = j->lse + item * j->t;
-        a.dy = j->dy + at1;
-        a.dq = j->dqkv + at3;
-        a.dk = a.dq + j->c;
-        a.dv = a.dk + j->c;
+        a.dy = dpt_at(j->dy, j->dtype, at1);
+        a.dq = dpt_at_out(j->dqkv, j->dtype, at3);
+        a.dk = dpt_at_out(j->dqkv, j->dtype, at3 + j->c);
+        a.dv = dpt_at_out(j->dqkv, j->dtype, at3 + 2 * j->c);
         j->kernels->attention_grad(&a);
     } else {
-        a.y = j->ret_y + at1;
+        a.y = dpt_at_out(j->ret_y, j->dtype, at1);
         a.lse = j->ret_lse + item * j->t;
         j->kernels->attention(&a);
     }
@@ -46,8 +48,8 @@ static void head_item(void *ctx, int64_t item, int thread)
 static void run(struct dpt_cpu_stream *s, struct job *job, int64_t b, bool backward)
 {
     DPT_ASSERT(job->heads > 0 && job->c % job->heads == 0);
-    job->kernels = s->kernels;
-    size_t work = s->kernels->attention_work(job->t, job->c / job->heads, backward);
+    job->kernels = s->kernels->of[job->dtype];
+    size_t work = job->kernels->attention_work(job->t, job->c / job->heads, backward);
     if (dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, work * sizeof(float), &job->w))
         dpt_pool_run(s->pool, b * job->heads, head_item, job);
 }
@@ -55,7 +57,8 @@ static void run(struct dpt_cpu_stream *s, struct job *job, int64_t b, bool backw
 void dpt_cpu_attention_forward(struct dpt_stream *stream, const struct dpt_attention_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct job job = {.t = a->t,
+    struct job job = {.dtype = a->dtype,
+                      .t = a->t,
                       .heads = a->heads,
                       .c = a->c,
                       .dropout = &a->dropout,
@@ -69,7 +72,8 @@ void dpt_cpu_attention_forward(struct dpt_stream *stream, const struct dpt_atten
 void dpt_cpu_attention_backward(struct dpt_stream *stream, const struct dpt_attention_backward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct job job = {.t = a->t,
+    struct job job = {.dtype = a->dtype,
+                      .t = a->t,
                       .heads = a->heads,
                       .c = a->c,
                       .dropout = &a->dropout,

@@ -30,6 +30,7 @@ static const struct dpt_ops cpu_ops = {
     .adamw = dpt_cpu_adamw,
     .add = dpt_cpu_add,
     .copy = dpt_cpu_copy,
+    .cast = dpt_cpu_cast,
     .sumsq_blocks = dpt_cpu_sumsq_blocks,
     .fill_normal = dpt_cpu_fill_normal,
     .fill = dpt_cpu_fill,
@@ -194,8 +195,9 @@ bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *o
 {
     if (s->error.status != DPT_OK)
         return false;
-    if (dtype != DPT_F32) {
-        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: the CPU device computes in f32 only", op);
+    if ((unsigned)dtype >= DPT_DTYPE_COUNT) {
+        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: the CPU device has no dtype %d", op,
+                       (int)dtype);
         return false;
     }
     return true;

@@ -20,10 +20,11 @@ static int64_t chunk_size(int64_t n, int64_t at)
 /* --- gelu --- */
 
 struct gelu_job {
-    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_elem_kernels *kernels;
+    enum dpt_dtype dtype;
     int64_t n;
-    const float *x, *dy;
-    float *out;
+    const void *x, *dy;
+    void *out;
 };
 
 static void gelu_item(void *ctx, int64_t item, int thread)
@@ -31,116 +32,157 @@ static void gelu_item(void *ctx, int64_t item, int thread)
     const struct gelu_job *j = ctx;
     int64_t at = item * CHUNK, n = chunk_size(j->n, at);
     (void)thread;
+    const void *x = dpt_at(j->x, j->dtype, at);
+    void *out = dpt_at_out(j->out, j->dtype, at);
     if (j->dy)
-        j->kernels->gelu_grad(n, j->x + at, j->dy + at, j->out + at);
+        j->kernels->gelu_grad(n, x, dpt_at(j->dy, j->dtype, at), out);
     else
-        j->kernels->gelu(n, j->x + at, j->out + at);
+        j->kernels->gelu(n, x, out);
+}
+
+static void run_gelu(struct dpt_cpu_stream *s, const struct dpt_gelu *a, const char *name,
+                     const void *dy)
+{
+    if (!dpt_cpu_begin(s, a->dtype, name) || s->preparing)
+        return;
+    struct gelu_job job = {.kernels = s->kernels->of[a->dtype],
+                           .dtype = a->dtype,
+                           .n = a->n,
+                           .x = a->x,
+                           .dy = dy,
+                           .out = a->out};
+    dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
 }
 
 void dpt_cpu_gelu_forward(struct dpt_stream *stream, const struct dpt_gelu *a)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct gelu_job job = {.kernels = s->kernels, .n = a->n, .x = a->x, .out = a->out};
-    if (dpt_cpu_begin(s, a->dtype, "gelu") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
+    run_gelu(dpt_cpu_stream(stream), a, "gelu", NULL);
 }
 
 void dpt_cpu_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct gelu_job job = {.kernels = s->kernels, .n = a->n, .x = a->x, .dy = a->dy, .out = a->out};
-    if (dpt_cpu_begin(s, a->dtype, "gelu backward") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(a->n), gelu_item, &job);
+    run_gelu(dpt_cpu_stream(stream), a, "gelu backward", a->dy);
 }
 
-/* --- residual, dropout, add, copy, fill --- */
+/* --- residual, dropout, add --- */
 
 struct add_job {
-    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_elem_kernels *kernels;
+    enum dpt_dtype dtype;
     int64_t n;
     const struct dpt_dropout *dropout; /* NULL: none */
-    const float *a, *b;                /* a NULL: only b */
-    float *y;
-    float value; /* fill */
+    const void *a, *b;                 /* a NULL: only b */
+    void *y;
 };
 
 static void add_item(void *ctx, int64_t item, int thread)
 {
     const struct add_job *j = ctx;
     int64_t at = item * CHUNK, n = chunk_size(j->n, at);
+    const void *a = dpt_at(j->a, j->dtype, at), *b = dpt_at(j->b, j->dtype, at);
+    void *y = dpt_at_out(j->y, j->dtype, at);
     (void)thread;
     if (j->dropout)
-        j->kernels->drop_add(n, j->dropout, j->dropout->first + (uint64_t)at,
-                             j->a ? j->a + at : NULL, j->b + at, j->y + at);
+        j->kernels->drop_add(n, j->dropout, j->dropout->first + (uint64_t)at, a, b, y);
     else
-        j->kernels->add(n, j->a + at, j->b + at, j->y + at);
+        j->kernels->add(n, a, b, y);
 }
 
-static void copy_item(void *ctx, int64_t item, int thread)
+/* Runs *job, but for its kernels, as the op `name`. */
+static void run_add(struct dpt_cpu_stream *s, struct add_job *job, const char *name)
 {
-    const struct add_job *j = ctx;
-    int64_t bytes_at = item * CHUNK * (int64_t)sizeof(float);
-    int64_t bytes = dpt_min64(CHUNK * (int64_t)sizeof(float), j->n - bytes_at);
-    (void)thread;
-    memmove((char *)j->y + bytes_at, (const char *)j->b + bytes_at, (size_t)bytes);
-}
-
-static void fill_item(void *ctx, int64_t item, int thread)
-{
-    const struct add_job *j = ctx;
-    int64_t at = item * CHUNK;
-    (void)thread;
-    j->kernels->fill(chunk_size(j->n, at), j->value, j->y + at);
+    if (!dpt_cpu_begin(s, job->dtype, name) || s->preparing)
+        return;
+    job->kernels = s->kernels->of[job->dtype];
+    dpt_pool_run(s->pool, chunk_count(job->n), add_item, job);
 }
 
 void dpt_cpu_residual(struct dpt_stream *stream, const struct dpt_residual *a)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct add_job job = {.kernels = s->kernels,
+    struct add_job job = {.dtype = a->dtype,
                           .n = a->n,
                           .dropout = a->dropout.p > 0.0f ? &a->dropout : NULL,
                           .a = a->a,
                           .b = a->b,
                           .y = a->y};
-    if (dpt_cpu_begin(s, a->dtype, "residual") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(a->n), add_item, &job);
+    run_add(dpt_cpu_stream(stream), &job, "residual");
 }
 
 void dpt_cpu_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    if (!dpt_cpu_begin(s, a->dtype, "dropout backward") || s->preparing)
-        return;
-    if (a->dropout.p > 0.0f) {
-        struct add_job job = {
-            .kernels = s->kernels, .n = a->n, .dropout = &a->dropout, .b = a->dy, .y = a->dx};
-        dpt_pool_run(s->pool, chunk_count(a->n), add_item, &job);
-    } else if (a->dx != a->dy) {
-        dpt_cpu_copy(stream, (size_t)a->n * sizeof(float), a->dy, a->dx);
-    }
+    struct add_job job = {
+        .dtype = a->dtype, .n = a->n, .dropout = &a->dropout, .b = a->dy, .y = a->dx};
+    if (a->dropout.p > 0.0f)
+        run_add(dpt_cpu_stream(stream), &job, "dropout backward");
+    else if (a->dx != a->dy && dpt_cpu_begin(dpt_cpu_stream(stream), a->dtype, "dropout backward"))
+        dpt_cpu_copy(stream, (size_t)a->n * dpt_dtype_bytes(a->dtype), a->dy, a->dx);
 }
 
 void dpt_cpu_add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
 {
-    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct add_job job = {.kernels = s->kernels, .n = n, .a = a, .b = b, .y = dst};
-    if (dpt_cpu_begin(s, DPT_F32, "add") && !s->preparing)
-        dpt_pool_run(s->pool, chunk_count(n), add_item, &job);
+    struct add_job job = {.dtype = DPT_F32, .n = n, .a = a, .b = b, .y = dst};
+    run_add(dpt_cpu_stream(stream), &job, "add");
+}
+
+/* --- copy, cast, fill --- */
+
+struct copy_job {
+    const struct dpt_cpu_kernels *kernels;
+    int64_t n; /* elements, or bytes of a copy */
+    const void *src;
+    enum dpt_dtype dtype;
+    void *dst;
+    float value; /* fill */
+};
+
+static void copy_item(void *ctx, int64_t item, int thread)
+{
+    const struct copy_job *j = ctx;
+    int64_t bytes_at = item * CHUNK * (int64_t)sizeof(float);
+    int64_t bytes = dpt_min64(CHUNK * (int64_t)sizeof(float), j->n - bytes_at);
+    (void)thread;
+    memmove((char *)j->dst + bytes_at, (const char *)j->src + bytes_at, (size_t)bytes);
+}
+
+static void cast_item(void *ctx, int64_t item, int thread)
+{
+    const struct copy_job *j = ctx;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    j->kernels->of[j->dtype]->narrow(chunk_size(j->n, at), dpt_at(j->src, DPT_F32, at),
+                                     dpt_at_out(j->dst, j->dtype, at));
+}
+
+static void fill_item(void *ctx, int64_t item, int thread)
+{
+    const struct copy_job *j = ctx;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    j->kernels->fill(chunk_size(j->n, at), j->value, (float *)j->dst + at);
 }
 
 void dpt_cpu_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct add_job job = {.n = (int64_t)bytes, .b = src, .y = dst}; /* n in bytes */
+    struct copy_job job = {.n = (int64_t)bytes, .src = src, .dst = dst};
     int64_t items = dpt_ceil_div((int64_t)bytes, CHUNK * (int64_t)sizeof(float));
     if (dpt_cpu_begin(s, DPT_F32, "copy") && !s->preparing)
         dpt_pool_run(s->pool, items, copy_item, &job);
 }
 
+void dpt_cpu_cast(struct dpt_stream *stream, int64_t n, const float *src, enum dpt_dtype dtype,
+                  void *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct copy_job job = {.kernels = s->kernels, .n = n, .src = src, .dtype = dtype, .dst = dst};
+    if (dpt_cpu_begin(s, dtype, "cast") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), cast_item, &job);
+}
+
 void dpt_cpu_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct add_job job = {.kernels = s->kernels, .n = n, .y = dst, .value = value};
+    struct copy_job job = {.kernels = s->kernels, .n = n, .dst = dst, .value = value};
     if (dpt_cpu_begin(s, DPT_F32, "fill") && !s->preparing)
         dpt_pool_run(s->pool, chunk_count(n), fill_item, &job);
 }

@@ -22,14 +22,15 @@ static void forward_item(void *ctx, int64_t item, int thread)
 {
     const struct forward_job *j = ctx;
     const struct dpt_embedding_forward *a = j->a;
-    const float *wte = a->wte, *wpe = a->wpe;
+    const struct dpt_elem_kernels *k = j->kernels->of[a->dtype];
     int64_t end = dpt_min64((item + 1) * ROWS, a->b * a->t), c = a->c;
     (void)thread;
     for (int64_t i = item * ROWS; i < end; i++) {
-        float *y = (float *)a->y + i * c;
-        j->kernels->add(c, wte + a->tokens[i] * c, wpe + i % a->t * c, y);
+        void *y = dpt_at_out(a->y, a->dtype, i * c);
+        k->add(c, dpt_at(a->wte, a->dtype, a->tokens[i] * c),
+               dpt_at(a->wpe, a->dtype, i % a->t * c), y);
         if (a->dropout.p > 0.0f)
-            j->kernels->drop_add(c, &a->dropout, a->dropout.first + (uint64_t)(i * c), NULL, y, y);
+            k->drop_add(c, &a->dropout, a->dropout.first + (uint64_t)(i * c), NULL, y, y);
     }
 }
 
@@ -63,16 +64,20 @@ static void link_positions(const struct backward_job *j)
     }
 }
 
-/* ret (n) = dy's channels [at, at + n) of position i, dropout applied. */
+/* ret (n) = dy's channels [at, at + n) of position i, dropout applied, in f32. */
 static const float *gradient_at(const struct backward_job *j, int64_t i, int64_t at, int64_t n,
                                 float *buffer)
 {
     const struct dpt_embedding_backward *a = j->a;
-    const float *dy = (const float *)a->dy + i * a->c + at;
+    const float *dy = dpt_at(a->dy, a->dtype, i * a->c + at);
+    if (a->dtype != DPT_F32) {
+        j->kernels->of[a->dtype]->widen(n, dy, buffer);
+        dy = buffer;
+    }
     if (a->dropout.p <= 0.0f)
         return dy;
-    j->kernels->drop_add(n, &a->dropout, a->dropout.first + (uint64_t)(i * a->c + at), NULL, dy,
-                         buffer);
+    j->kernels->of[DPT_F32]->drop_add(n, &a->dropout, a->dropout.first + (uint64_t)(i * a->c + at),
+                                      NULL, dy, buffer);
     return buffer;
 }
 
@@ -85,9 +90,9 @@ static void sum_positions(const struct backward_job *j, int64_t i0, int64_t stri
     memcpy(sum, gradient_at(j, i0, at, n, dropped), (size_t)n * sizeof *sum);
     for (int64_t i = stride ? i0 + stride : j->next[i0]; i >= 0 && i < j->n;
          i = stride ? i + stride : j->next[i])
-        j->kernels->add(n, sum, gradient_at(j, i, at, n, dropped), sum);
+        j->kernels->of[DPT_F32]->add(n, sum, gradient_at(j, i, at, n, dropped), sum);
     if (accumulate)
-        j->kernels->add(n, to, sum, to);
+        j->kernels->of[DPT_F32]->add(n, to, sum, to);
     else
         memcpy(to, sum, (size_t)n * sizeof *sum);
 }

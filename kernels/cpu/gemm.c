@@ -13,20 +13,21 @@
 enum { TILE_M = DPT_TILE_M, TILE_N = 192, PACK_AHEAD_TILES = 32 };
 
 /* One product under way. A thread's part of the workspace holds c's tile, then the operand it packs
- * itself, then the library's scratch memory. */
+ * itself, then a tile of b being widened, then the library's scratch memory. */
 struct product {
     struct dpt_cpu_stream *s;
     const struct dpt_gemm *g;
     int64_t m_tiles, n_tiles;
+    enum dpt_dtype in; /* what the library multiplies: g->dtype, or f32 to which it is widened */
     bool a_dense;      /* used in place */
     bool a_own, b_own; /* packed by each item; never both */
     size_t b_stride;   /* bytes from one packed tile of b to the next */
     /* [0] whole tiles, [1] the last one along m or n */
     struct dpt_primitive *matmul[2][2], *reorder[2];
-    float *a_packed;      /* (m, k) dense, when packed ahead */
+    char *a_packed;       /* (m, k) dense, when packed ahead */
     const char *b_packed; /* all tiles, when packed ahead */
     char *b_to;           /* where to */
-    size_t own_at, scratch_at;
+    size_t own_at, wide_at, scratch_at;
     struct dpt_workspace w;
     _Atomic int failed; /* first status of the library that is not 0 */
 };
@@ -53,30 +54,78 @@ static char *thread_part(const struct product *p, int thread, size_t at)
     return (char *)dpt_workspace_of(&p->w, thread) + at;
 }
 
+static size_t in_bytes(const struct product *p, int64_t elements)
+{
+    return (size_t)elements * dpt_dtype_bytes(p->in);
+}
+
+static bool widens(const struct product *p)
+{
+    return p->in != p->g->dtype;
+}
+
+/* Strides of b as the library reads it: tiles that were widened are dense. */
+static void b_strides(const struct product *p, int64_t cols, int64_t *ret_row, int64_t *ret_col)
+{
+    const struct dpt_gemm *g = p->g;
+    *ret_row = widens(p) && g->b_row != 1 ? cols : g->b_row;
+    *ret_col = widens(p) && g->b_row == 1 ? g->k : g->b_col;
+}
+
+/* Tile j of b, widened. Lines of memory stay lines. */
+static const float *widen_b(const struct product *p, int64_t j, int thread)
+{
+    const struct dpt_gemm *g = p->g;
+    const struct dpt_elem_kernels *kernels = p->s->kernels->of[g->dtype];
+    float *wide = (float *)(void *)thread_part(p, thread, p->wide_at);
+    int64_t cols = tile_cols(p, j);
+    bool by_column = g->b_row == 1;
+    int64_t lines = by_column ? cols : g->k, length = by_column ? g->k : cols;
+    int64_t stride = by_column ? g->b_col : g->b_row;
+    for (int64_t i = 0; i < lines; i++)
+        kernels->widen(length, dpt_at(g->b, g->dtype, j * TILE_N * g->b_col + i * stride),
+                       wide + i * length);
+    return wide;
+}
+
 static void pack_b(struct product *p, int64_t j, char *to, int thread)
 {
     const struct dpt_gemm *g = p->g;
-    note(p, dpt_onednn_run_reorder(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread,
-                                   g->b + j * TILE_N * g->b_col, to,
+    const void *from =
+        widens(p) ? widen_b(p, j, thread) : dpt_at(g->b, g->dtype, j * TILE_N * g->b_col);
+    note(p, dpt_onednn_run_reorder(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread, from, to,
                                    thread_part(p, thread, p->scratch_at)));
 }
 
 /* to (rows of tile i, k) dense */
-static void pack_a(const struct product *p, int64_t i, float *to)
+static void pack_a(const struct product *p, int64_t i, char *to)
 {
     const struct dpt_gemm *g = p->g;
-    const float *from = g->a + i * TILE_M * g->a_row;
+    const struct dpt_cpu_kernels *kernels = p->s->kernels;
+    const void *from = dpt_at(g->a, g->dtype, i * TILE_M * g->a_row);
     int64_t rows = tile_rows(p, i);
-    if (g->a_row == 1)
-        p->s->kernels->transpose(g->k, rows, from, g->a_col, to, g->k);
-    else
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(to + r * g->k, from + r * g->a_row, (size_t)g->k * sizeof *to);
+    bool transposed = g->a_row == 1 && g->a_col != 1;
+    if (transposed && p->in == DPT_F32) {
+        kernels->of[g->dtype]->transpose(g->k, rows, from, g->a_col, (float *)(void *)to, g->k);
+        return;
+    }
+    if (transposed) {
+        kernels->transpose16(g->k, rows, from, g->a_col, (uint16_t *)(void *)to, g->k);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const void *row = dpt_at(from, g->dtype, r * g->a_row);
+        char *dense = to + in_bytes(p, r * g->k);
+        if (widens(p))
+            kernels->of[g->dtype]->widen(g->k, row, (float *)(void *)dense);
+        else
+            memcpy(dense, row, in_bytes(p, g->k));
+    }
 }
 
-static const float *a_ready(const struct product *p, int64_t i)
+static const char *a_ready(const struct product *p, int64_t i)
 {
-    return (p->a_dense ? p->g->a : p->a_packed) + i * TILE_M * p->g->k;
+    return (p->a_dense ? (const char *)p->g->a : p->a_packed) + in_bytes(p, i * TILE_M * p->g->k);
 }
 
 static const char *b_ready(const struct product *p, int64_t j)
@@ -84,7 +133,7 @@ static const char *b_ready(const struct product *p, int64_t j)
     return p->b_packed + (size_t)j * p->b_stride;
 }
 
-static void multiply(struct product *p, int64_t i, int64_t j, const float *a, const char *b,
+static void multiply(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
                      int thread)
 {
     const struct dpt_gemm_store *out = &p->g->store;
@@ -95,13 +144,13 @@ static void multiply(struct product *p, int64_t i, int64_t j, const float *a, co
     const struct dpt_tile tile = {.tile = c,
                                   .rows = tile_rows(p, i),
                                   .cols = tile_cols(p, j),
-                                  .c = out->c + at,
+                                  .c = dpt_at_out(out->c, out->dtype, at),
                                   .ldc = out->ldc,
-                                  .bias = out->bias ? out->bias + j * TILE_N : NULL,
-                                  .gelu = out->gelu ? out->gelu + at : NULL,
+                                  .bias = dpt_at(out->bias, out->dtype, j * TILE_N),
+                                  .gelu = dpt_at_out(out->gelu, out->dtype, at),
                                   .accumulate = out->accumulate,
                                   .stream = out->stream};
-    p->s->kernels->tile_store(&tile);
+    p->s->kernels->of[out->dtype]->tile_store(&tile);
 }
 
 /* Items: the tiles of b that are packed ahead, then those of a. */
@@ -112,7 +161,7 @@ static void pack_item(void *ctx, int64_t item, int thread)
     if (item < b_items)
         pack_b(p, item, p->b_to + (size_t)item * p->b_stride, thread);
     else
-        pack_a(p, item - b_items, p->a_packed + (item - b_items) * TILE_M * p->g->k);
+        pack_a(p, item - b_items, p->a_packed + in_bytes(p, (item - b_items) * TILE_M * p->g->k));
 }
 
 static void multiply_item(void *ctx, int64_t item, int thread)
@@ -124,10 +173,9 @@ static void multiply_item(void *ctx, int64_t item, int thread)
         for (int64_t i = 0; i < p->m_tiles; i++)
             multiply(p, i, item, a_ready(p, i), own, thread);
     } else if (p->a_own) {
-        float *a = (float *)(void *)own;
-        pack_a(p, item, a);
+        pack_a(p, item, own);
         for (int64_t j = 0; j < p->n_tiles; j++)
-            multiply(p, item, j, a, b_ready(p, j), thread);
+            multiply(p, item, j, own, b_ready(p, j), thread);
     } else {
         int64_t i = item % p->m_tiles, j = item / p->m_tiles;
         multiply(p, i, j, a_ready(p, i), b_ready(p, j), thread);
@@ -142,7 +190,9 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
                           .g = g,
                           .m_tiles = dpt_ceil_div(g->m, TILE_M),
                           .n_tiles = dpt_ceil_div(g->n, TILE_N),
-                          .a_dense = g->a_row == g->k && g->a_col == 1};
+                          .in = dpt_onednn_operands(s->gemm, g->dtype)};
+    DPT_ASSERT((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
+    p->a_dense = g->a_row == g->k && g->a_col == 1 && !widens(p);
     p->b_own = !g->b_packed && p->n_tiles >= PACK_AHEAD_TILES;
     p->a_own = !p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES;
     const int64_t rows[2] = {tile_rows(p, 0), tile_rows(p, p->m_tiles - 1)};
@@ -150,10 +200,12 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
     dpt_gemm_thread_begin();
     bool good = true;
     for (int j = 0; j < 2 && good; j++) {
-        p->reorder[j] = dpt_onednn_reorder(s->gemm, cols[j], g->k, g->b_row, g->b_col, &err);
+        int64_t b_row, b_col;
+        b_strides(p, cols[j], &b_row, &b_col);
+        p->reorder[j] = dpt_onednn_reorder(s->gemm, p->in, cols[j], g->k, b_row, b_col, &err);
         good = p->reorder[j] != NULL;
         for (int i = 0; i < 2 && good; i++) {
-            p->matmul[i][j] = dpt_onednn_matmul(s->gemm, rows[i], cols[j], g->k, &err);
+            p->matmul[i][j] = dpt_onednn_matmul(s->gemm, p->in, rows[i], cols[j], g->k, &err);
             good = p->matmul[i][j] != NULL;
         }
     }
@@ -184,18 +236,20 @@ static bool product_workspace(struct product *p)
     const struct dpt_gemm *g = p->g;
     bool b_ahead = !p->b_own && !g->b_packed, a_ahead = !p->a_own && !p->a_dense;
     size_t b_all = b_ahead ? (size_t)p->n_tiles * p->b_stride : 0;
-    size_t a_all = a_ahead ? (size_t)(g->m * g->k) * sizeof(float) : 0;
+    size_t a_all = a_ahead ? in_bytes(p, g->m * g->k) : 0;
     size_t own = p->b_own ? p->b_stride : 0;
     if (p->a_own)
-        own = (size_t)(TILE_M * g->k) * sizeof(float);
+        own = in_bytes(p, TILE_M * g->k);
+    size_t wide = widens(p) ? (size_t)(TILE_N * g->k) * sizeof(float) : 0;
     p->own_at = TILE_M * TILE_N * sizeof(float);
-    p->scratch_at = p->own_at + dpt_round64(own);
+    p->wide_at = p->own_at + dpt_round64(own);
+    p->scratch_at = p->wide_at + dpt_round64(wide);
     if (!dpt_cpu_workspace(p->s, DPT_WORKSPACE_GEMM, b_all + a_all,
                            p->scratch_at + scratch_bytes(p), &p->w))
         return false;
     p->b_to = b_ahead ? p->w.shared : NULL;
     p->b_packed = b_ahead ? p->w.shared : g->b_packed;
-    p->a_packed = a_ahead ? (float *)(void *)(p->w.shared + b_all) : NULL;
+    p->a_packed = a_ahead ? p->w.shared + b_all : NULL;
     return true;
 }
 

@@ -1,4 +1,6 @@
-/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), fp32, from oneDNN (onednn.h).
+/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), from oneDNN (onednn.h), summed
+ * in f32. Operands of 16 bits are multiplied as they are where the machine can do so, else widened
+ * when they are packed.
  *
  * A product is cut by shape into tiles of the result, each one single-threaded primitive over the
  * whole of k, so its bits depend neither on the number of threads nor on how the library would
@@ -12,20 +14,22 @@
 
 /* How a finished tile reaches the result; see dpt_cpu_kernels.tile_store. */
 struct dpt_gemm_store {
-    float *c; /* (m, n), row stride ldc */
+    enum dpt_dtype dtype; /* of c, bias, gelu */
+    void *c;              /* (m, n), row stride ldc */
     int64_t ldc;
-    const float *bias; /* (n) or NULL */
-    float *gelu;       /* (m, n), row stride ldc, or NULL */
-    bool accumulate;   /* c += product instead of c = product */
-    bool stream;       /* c is not read again soon: it may go past the caches */
+    const void *bias; /* (n) or NULL */
+    void *gelu;       /* (m, n), row stride ldc, or NULL */
+    bool accumulate;  /* c += product instead of c = product */
+    bool stream;      /* c is not read again soon: it may go past the caches */
 };
 
 struct dpt_gemm {
     int64_t m, n, k;
-    const float *a;
-    int64_t a_row, a_col; /* element (i,j) of a is a[i*a_row + j*a_col] */
-    const float *b;
-    int64_t b_row, b_col;
+    enum dpt_dtype dtype; /* of a and b */
+    const void *a;
+    int64_t a_row, a_col; /* element (i,j) of a is a[i*a_row + j*a_col]; one of the two is 1 */
+    const void *b;
+    int64_t b_row, b_col; /* likewise */
     const void *b_packed; /* or NULL; b as dpt_cpu_gemm_pack made it: then b itself is not read */
     struct dpt_gemm_store store;
 };

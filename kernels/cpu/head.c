@@ -3,7 +3,10 @@
  * Rows go in chunks of CHUNK, so that the logits exist once and only for one chunk. A chunk's
  * logits are kept in blocks of BLOCK columns of the vocabulary, each block dense: dx is then a sum
  * over blocks of products with a short k, and every operand of the three products is small enough
- * to pack. */
+ * to pack.
+ *
+ * With elements of 16 bits, logits are f32 all the same; their gradient is rounded for the
+ * products, into blocks of its own, and dx is summed in f32 before it is rounded. */
 #include "kernels/cpu/gemm.h"
 
 enum { CHUNK = 256, BLOCK = 3072 };
@@ -13,6 +16,8 @@ struct job {
     const struct dpt_head_loss *a;
     int64_t row, rows; /* the chunk */
     float *logits;     /* blocks of (rows, width of the block) */
+    void *dlogits;     /* blocks of the same shape; f32: the logits themselves */
+    float *dx;         /* (rows, c) of the chunk; f32: rows of a->dx */
     float *dw;         /* (v, c): where the chunks' contributions gather */
     bool add_dw;       /* the first chunk adds to it, too */
     bool grad;
@@ -28,6 +33,11 @@ static float *block_logits(const struct job *j, int64_t at)
     return j->logits + at * j->rows;
 }
 
+static void *block_dlogits(const struct job *j, int64_t at)
+{
+    return dpt_at_out(j->dlogits, j->a->dtype, at * j->rows);
+}
+
 static void logits_block(const struct job *j, int64_t at)
 {
     const struct dpt_head_loss *a = j->a;
@@ -35,10 +45,11 @@ static void logits_block(const struct job *j, int64_t at)
     const struct dpt_gemm g = {.m = j->rows,
                                .n = width,
                                .k = a->c,
-                               .a = dpt_at(a->x, j->row * a->c),
+                               .dtype = a->dtype,
+                               .a = dpt_at(a->x, a->dtype, j->row * a->c),
                                .a_row = a->c,
                                .a_col = 1,
-                               .b = dpt_at(a->w, at * a->c),
+                               .b = dpt_at(a->w, a->dtype, at * a->c),
                                .b_row = 1,
                                .b_col = a->c,
                                .store = {.c = block_logits(j, at), .ldc = width}};
@@ -49,28 +60,29 @@ static void gradient_block(const struct job *j, int64_t at)
 {
     const struct dpt_head_loss *a = j->a;
     int64_t width = block_width(j, at);
-    const float *dlogits = block_logits(j, at);
-    const struct dpt_gemm dx = {
-        .m = j->rows,
-        .n = a->c,
-        .k = width,
-        .a = dlogits,
-        .a_row = width,
-        .a_col = 1,
-        .b = dpt_at(a->w, at * a->c),
-        .b_row = a->c,
-        .b_col = 1,
-        .store = {.c = dpt_at_out(a->dx, j->row * a->c), .ldc = a->c, .accumulate = at > 0}};
+    const void *dlogits = block_dlogits(j, at);
+    const struct dpt_gemm dx = {.m = j->rows,
+                                .n = a->c,
+                                .k = width,
+                                .dtype = a->dtype,
+                                .a = dlogits,
+                                .a_row = width,
+                                .a_col = 1,
+                                .b = dpt_at(a->w, a->dtype, at * a->c),
+                                .b_row = a->c,
+                                .b_col = 1,
+                                .store = {.c = j->dx, .ldc = a->c, .accumulate = at > 0}};
     const struct dpt_gemm dw = {.m = width,
                                 .n = a->c,
                                 .k = j->rows,
+                                .dtype = a->dtype,
                                 .a = dlogits,
                                 .a_row = 1,
                                 .a_col = width,
-                                .b = dpt_at(a->x, j->row * a->c),
+                                .b = dpt_at(a->x, a->dtype, j->row * a->c),
                                 .b_row = a->c,
                                 .b_col = 1,
-                                .store = {.c = dpt_at_out(j->dw, at * a->c),
+                                .store = {.c = dpt_at_out(j->dw, DPT_F32, at * a->c),
                                           .ldc = a->c,
                                           .accumulate = j->add_dw || j->row > 0,
                                           .stream = true}};
@@ -80,7 +92,23 @@ static void gradient_block(const struct job *j, int64_t at)
         dpt_cpu_gemm(j->s, &dw);
 }
 
-/* One row: its loss, and its logits turned into their gradient. */
+/* The gradient of n logits from `row`; `target`, if among them, is their index. */
+static void grad_part(const struct job *j, int64_t n, const float *row, float lse, int64_t target,
+                      void *ret)
+{
+    const enum dpt_dtype dtype = j->a->dtype;
+    const struct dpt_cpu_kernels *k = j->s->kernels;
+    const bool has_target = target >= 0 && target < n;
+    float at_target = 0.0f;
+    if (has_target)
+        k->of[DPT_F32]->softmax_grad(1, row + target, lse, j->a->dloss, &at_target);
+    k->of[dtype]->softmax_grad(n, row, lse, j->a->dloss, ret);
+    at_target -= j->a->dloss;
+    if (has_target)
+        k->of[dtype]->narrow(1, &at_target, dpt_at_out(ret, dtype, target));
+}
+
+/* One row: its loss, and the gradient of its logits. */
 static void row_item(void *ctx, int64_t r, int thread)
 {
     const struct job *j = ctx;
@@ -102,11 +130,18 @@ static void row_item(void *ctx, int64_t r, int thread)
         return;
     for (int64_t at = 0; at < a->v; at += BLOCK) {
         int64_t width = block_width(j, at);
-        float *row = block_logits(j, at) + r * width;
-        k->softmax_grad(width, row, lse, a->dloss);
-        if (target >= at && target < at + width)
-            row[target - at] -= a->dloss;
+        grad_part(j, width, block_logits(j, at) + r * width, lse, target - at,
+                  dpt_at_out(block_dlogits(j, at), a->dtype, r * width));
     }
+}
+
+static void dx_item(void *ctx, int64_t r, int thread)
+{
+    const struct job *j = ctx;
+    const struct dpt_head_loss *a = j->a;
+    (void)thread;
+    j->s->kernels->of[a->dtype]->narrow(a->c, j->dx + r * a->c,
+                                        dpt_at_out(a->dx, a->dtype, (j->row + r) * a->c));
 }
 
 static void chunk(struct job *j)
@@ -117,29 +152,51 @@ static void chunk(struct job *j)
         dpt_pool_run(j->s->pool, j->rows, row_item, j);
     for (int64_t at = 0; j->grad && at < j->a->v; at += BLOCK)
         gradient_block(j, at);
+    if (j->a->dx && j->a->dtype != DPT_F32 && !j->s->preparing && j->s->error.status == DPT_OK)
+        dpt_pool_run(j->s->pool, j->rows, dx_item, j);
+}
+
+/* Gives the job its memory: logits of a chunk; with 16-bit elements also their gradient and dx of a
+ * chunk; and a dw of its own, if it is `apart`. False when it is short. */
+static bool lay_out(struct job *j, bool apart)
+{
+    const struct dpt_head_loss *a = j->a;
+    const bool half = a->dtype != DPT_F32;
+    const int64_t rows = dpt_min64(CHUNK, a->n);
+    const size_t logits = dpt_round64((size_t)(rows * a->v) * sizeof(float));
+    const size_t dlogits =
+        half ? dpt_round64((size_t)(rows * a->v) * dpt_dtype_bytes(a->dtype)) : 0;
+    const size_t dx = half ? dpt_round64((size_t)(rows * a->c) * sizeof(float)) : 0;
+    const size_t dw = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
+    struct dpt_workspace w;
+    if (!dpt_cpu_workspace(j->s, DPT_WORKSPACE_OP, logits + dlogits + dx + dw, 0, &w) &&
+        !j->s->preparing)
+        return false;
+    j->logits = (float *)(void *)w.shared;
+    j->dlogits = half ? w.shared + logits : w.shared;
+    j->dx = half ? (float *)(void *)(w.shared + logits + dlogits) : NULL;
+    if (apart)
+        j->dw = (float *)(void *)(w.shared + logits + dlogits + dx);
+    return true;
 }
 
 void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct job job = {.s = s, .a = a, .dw = a->dw, .grad = s->preparing || a->dx || a->dw};
-    struct dpt_workspace w;
     if (!dpt_cpu_begin(s, a->dtype, "head"))
         return;
     /* With one chunk its contribution is added to dw at once. With more, their sum must exist
      * before it meets the old dw, or the bits would not be those of adding a stored contribution:
      * it gathers in a workspace of dw's size. */
     bool apart = a->accumulate && a->n > CHUNK && (a->dw || s->preparing);
-    size_t logits = dpt_round64((size_t)(dpt_min64(CHUNK, a->n) * a->v) * sizeof(float));
-    size_t apart_bytes = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
-    if (!dpt_cpu_workspace(s, DPT_WORKSPACE_OP, logits + apart_bytes, 0, &w) && !s->preparing)
+    if (!lay_out(&job, apart))
         return;
-    job.logits = (float *)(void *)w.shared;
-    if (apart)
-        job.dw = (float *)(void *)(w.shared + logits);
     job.add_dw = a->accumulate && !apart;
     for (job.row = 0; job.row < a->n; job.row += CHUNK) {
         job.rows = dpt_min64(CHUNK, a->n - job.row);
+        if (a->dtype == DPT_F32)
+            job.dx = dpt_at_out(a->dx, DPT_F32, job.row * a->c);
         chunk(&job);
     }
     if (apart)

@@ -12,7 +12,8 @@ static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
     ret[n++] = &dpt_cpu_kernels_plain;
 #ifdef DPT_HAVE_X86_KERNELS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c")) {
         ret[n++] = &dpt_cpu_kernels_avx2;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))

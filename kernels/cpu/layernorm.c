@@ -18,13 +18,13 @@ static void forward_item(void *ctx, int64_t item, int thread)
     const struct dpt_norm_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
                                        .c = a->c,
                                        .eps = a->eps,
-                                       .x = (const float *)a->x + at * a->c,
+                                       .x = dpt_at(a->x, a->dtype, at * a->c),
                                        .gamma = a->gamma,
                                        .beta = a->beta,
-                                       .y = (float *)a->y + at * a->c,
+                                       .y = dpt_at_out(a->y, a->dtype, at * a->c),
                                        .mean = a->mean + at,
                                        .rstd = a->rstd + at};
-    j->kernels->norm(&rows);
+    j->kernels->of[a->dtype]->norm(&rows);
 }
 
 void dpt_cpu_layernorm_forward(struct dpt_stream *stream, const struct dpt_layernorm_forward *a)
@@ -50,16 +50,16 @@ static void backward_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const struct dpt_norm_grad_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
                                             .c = a->c,
-                                            .x = (const float *)a->x + at * a->c,
+                                            .x = dpt_at(a->x, a->dtype, at * a->c),
                                             .gamma = a->gamma,
                                             .mean = a->mean + at,
                                             .rstd = a->rstd + at,
-                                            .dy = (const float *)a->dy + at * a->c,
-                                            .dx = (float *)a->dx + at * a->c,
+                                            .dy = dpt_at(a->dy, a->dtype, at * a->c),
+                                            .dx = dpt_at_out(a->dx, a->dtype, at * a->c),
                                             .add_dx = a->add_dx,
                                             .dgamma = j->sums + item * 2 * a->c,
                                             .dbeta = j->sums + (item * 2 + 1) * a->c};
-    j->kernels->norm_grad(&rows);
+    j->kernels->of[a->dtype]->norm_grad(&rows);
 }
 
 /* Items: column ranges of dgamma, then of dbeta. */
@@ -69,8 +69,9 @@ static void join_item(void *ctx, int64_t item, int thread)
     int64_t c = j->a->c, ranges = dpt_ceil_div(c, COLUMNS);
     int64_t which = item / ranges, at = item % ranges * COLUMNS;
     (void)thread;
-    j->kernels->column_sums(j->chunks, dpt_min64(COLUMNS, c - at), j->sums + which * c + at, 2 * c,
-                            j->a->accumulate, (which ? j->a->dbeta : j->a->dgamma) + at);
+    j->kernels->of[DPT_F32]->column_sums(j->chunks, dpt_min64(COLUMNS, c - at),
+                                         j->sums + which * c + at, 2 * c, j->a->accumulate,
+                                         (which ? j->a->dbeta : j->a->dgamma) + at);
 }
 
 void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_layernorm_backward *a)

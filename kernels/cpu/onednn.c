@@ -36,6 +36,7 @@ enum { ARGS_MAX = 4 };
 
 /* A primitive with its arguments. Matmul: a, b, c, scratchpad; reorder: from, to, scratchpad. */
 struct dpt_primitive {
+    enum dpt_dtype operands;
     int64_t m, n, k;      /* of the tile; a reorder has m = 0 */
     int64_t b_row, b_col; /* source strides of a reorder */
     dnnl_primitive_desc_t desc;
@@ -51,6 +52,7 @@ struct dpt_gemm_engine {
     dnnl_engine_t engine;
     dnnl_stream_t *streams; /* one a thread */
     int threads;
+    bool bf16; /* the machine multiplies it */
     int count;
     struct dpt_primitive primitives[PRIMITIVES_MAX];
 };
@@ -73,23 +75,29 @@ void dpt_gemm_thread_begin(void)
 
 /* --- memory descriptors, the part that differs between 2.x and 3.x --- */
 
-static dnnl_status_t md_strides(owned_md *ret, int64_t rows, int64_t cols, int64_t row, int64_t col)
+static dnnl_data_type_t type_of(enum dpt_dtype dtype)
+{
+    return dtype == DPT_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static dnnl_status_t md_strides(owned_md *ret, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                                int64_t row, int64_t col)
 {
     const dnnl_dims_t dims = {rows, cols}, strides = {row, col};
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_memory_desc_create_with_strides(ret, 2, dims, dnnl_f32, strides);
+    return dnnl_memory_desc_create_with_strides(ret, 2, dims, type_of(dtype), strides);
 #else
-    return dnnl_memory_desc_init_by_strides(ret, 2, dims, dnnl_f32, strides);
+    return dnnl_memory_desc_init_by_strides(ret, 2, dims, type_of(dtype), strides);
 #endif
 }
 
-static dnnl_status_t md_any(owned_md *ret, int64_t rows, int64_t cols)
+static dnnl_status_t md_any(owned_md *ret, enum dpt_dtype dtype, int64_t rows, int64_t cols)
 {
     const dnnl_dims_t dims = {rows, cols};
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_memory_desc_create_with_tag(ret, 2, dims, dnnl_f32, dnnl_format_tag_any);
+    return dnnl_memory_desc_create_with_tag(ret, 2, dims, type_of(dtype), dnnl_format_tag_any);
 #else
-    return dnnl_memory_desc_init_by_tag(ret, 2, dims, dnnl_f32, dnnl_format_tag_any);
+    return dnnl_memory_desc_init_by_tag(ret, 2, dims, type_of(dtype), dnnl_format_tag_any);
 #endif
 }
 
@@ -126,18 +134,18 @@ static dnnl_status_t attr_create(dnnl_primitive_attr_t *ret)
 }
 
 /* b NULL: the library chooses its form. */
-static dnnl_status_t matmul_desc(dnnl_engine_t engine, int64_t m, int64_t n, int64_t k,
-                                 borrowed_md b, dnnl_primitive_desc_t *ret)
+static dnnl_status_t matmul_desc(dnnl_engine_t engine, enum dpt_dtype operands, int64_t m,
+                                 int64_t n, int64_t k, borrowed_md b, dnnl_primitive_desc_t *ret)
 {
     owned_md a_md = {0}, b_md = {0}, c_md = {0};
     dnnl_primitive_attr_t attr = NULL;
     dnnl_status_t st = attr_create(&attr);
     if (st == dnnl_success)
-        st = md_strides(&a_md, m, k, k, 1);
+        st = md_strides(&a_md, operands, m, k, k, 1);
     if (st == dnnl_success)
-        st = md_any(&b_md, k, n);
+        st = md_any(&b_md, operands, k, n);
     if (st == dnnl_success)
-        st = md_strides(&c_md, m, n, n, 1);
+        st = md_strides(&c_md, DPT_F32, m, n, n, 1);
     if (st == dnnl_success) {
         borrowed_md weights = b ? b : md_borrow(&b_md);
 #if DNNL_VERSION_MAJOR >= 3
@@ -158,14 +166,14 @@ static dnnl_status_t matmul_desc(dnnl_engine_t engine, int64_t m, int64_t n, int
     return st;
 }
 
-static dnnl_status_t reorder_desc(dnnl_engine_t engine, int64_t k, int64_t n, int64_t b_row,
-                                  int64_t b_col, borrowed_md to, dnnl_primitive_desc_t *ret)
+static dnnl_status_t reorder_desc(dnnl_engine_t engine, const struct dpt_primitive *p,
+                                  borrowed_md to, dnnl_primitive_desc_t *ret)
 {
     owned_md from = {0};
     dnnl_primitive_attr_t attr = NULL;
     dnnl_status_t st = attr_create(&attr);
     if (st == dnnl_success)
-        st = md_strides(&from, k, n, b_row, b_col);
+        st = md_strides(&from, p->operands, p->k, p->n, p->b_row, p->b_col);
     if (st == dnnl_success)
         st = dnnl_reorder_primitive_desc_create(ret, md_borrow(&from), engine, to, engine, attr);
     md_release(&from);
@@ -217,8 +225,8 @@ static struct dpt_primitive *find(struct dpt_gemm_engine *e, const struct dpt_pr
 {
     for (int i = 0; i < e->count; i++) {
         struct dpt_primitive *p = &e->primitives[i];
-        if (p->m == key->m && p->n == key->n && p->k == key->k && p->b_row == key->b_row &&
-            p->b_col == key->b_col)
+        if (p->operands == key->operands && p->m == key->m && p->n == key->n && p->k == key->k &&
+            p->b_row == key->b_row && p->b_col == key->b_col)
             return p;
     }
     return NULL;
@@ -229,7 +237,7 @@ static struct dpt_primitive *find(struct dpt_gemm_engine *e, const struct dpt_pr
 static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primitive *p)
 {
     dnnl_primitive_desc_t form = NULL;
-    dnnl_status_t st = matmul_desc(e->engine, DPT_TILE_M, p->n, p->k, NULL, &form);
+    dnnl_status_t st = matmul_desc(e->engine, p->operands, DPT_TILE_M, p->n, p->k, NULL, &form);
     if (st != dnnl_success)
         return st;
     borrowed_md b = dnnl_primitive_desc_query_md(form, dnnl_query_weights_md, 0);
@@ -239,14 +247,14 @@ static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primit
                                             dnnl_query_dst_md, dnnl_query_scratchpad_md};
         static const int ids[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
                                   DNNL_ARG_SCRATCHPAD};
-        st = matmul_desc(e->engine, p->m, p->n, p->k, b, &p->desc);
+        st = matmul_desc(e->engine, p->operands, p->m, p->n, p->k, b, &p->desc);
         if (st == dnnl_success)
             st = primitive_finish(e, p, 4, what, ids);
     } else {
         static const dnnl_query_t what[] = {dnnl_query_src_md, dnnl_query_dst_md,
                                             dnnl_query_scratchpad_md};
         static const int ids[] = {DNNL_ARG_FROM, DNNL_ARG_TO, DNNL_ARG_SCRATCHPAD};
-        st = reorder_desc(e->engine, p->k, p->n, p->b_row, p->b_col, b, &p->desc);
+        st = reorder_desc(e->engine, p, b, &p->desc);
         if (st == dnnl_success)
             st = primitive_finish(e, p, 3, what, ids);
     }
@@ -275,17 +283,24 @@ static struct dpt_primitive *get(struct dpt_gemm_engine *e, const struct dpt_pri
     return p;
 }
 
-struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, int64_t m, int64_t n, int64_t k,
-                                        struct dpt_err *err)
+enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dtype dtype)
 {
-    const struct dpt_primitive key = {.m = m, .n = n, .k = k};
+    return dtype == DPT_BF16 && e->bf16 ? DPT_BF16 : DPT_F32;
+}
+
+struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, enum dpt_dtype operands,
+                                        int64_t m, int64_t n, int64_t k, struct dpt_err *err)
+{
+    const struct dpt_primitive key = {.operands = operands, .m = m, .n = n, .k = k};
     return get(e, &key, err);
 }
 
-struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, int64_t n, int64_t k,
-                                         int64_t b_row, int64_t b_col, struct dpt_err *err)
+struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, enum dpt_dtype operands,
+                                         int64_t n, int64_t k, int64_t b_row, int64_t b_col,
+                                         struct dpt_err *err)
 {
-    const struct dpt_primitive key = {.n = n, .k = k, .b_row = b_row, .b_col = b_col};
+    const struct dpt_primitive key = {
+        .operands = operands, .n = n, .k = k, .b_row = b_row, .b_col = b_col};
     return get(e, &key, err);
 }
 
@@ -312,14 +327,14 @@ static dnnl_status_t execute(struct dpt_gemm_engine *e, const struct dpt_primiti
 }
 
 int dpt_onednn_run_matmul(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                          const float *a, const void *b, float *c, void *scratch)
+                          const void *a, const void *b, float *c, void *scratch)
 {
     const void *pointers[] = {a, b, c, scratch};
     return (int)execute(e, p, thread, pointers);
 }
 
 int dpt_onednn_run_reorder(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                           const float *from, void *to, void *scratch)
+                           const void *from, void *to, void *scratch)
 {
     const void *pointers[] = {from, to, scratch};
     return (int)execute(e, p, thread, pointers);
@@ -344,6 +359,10 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
     if (!e)
         return dpt_fail(err, DPT_ENOMEM, "oneDNN engine");
     e->threads = threads;
+    /* Elsewhere the library multiplies bf16 slowly, through buffers that it allocates, or not at
+     * all. */
+    e->bf16 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
+              dnnl_cpu_isa_avx512_core_bf16;
     e->streams = calloc((size_t)threads, sizeof *e->streams);
     dnnl_status_t st =
         e->streams ? dnnl_engine_create(&e->engine, dnnl_cpu, 0) : dnnl_out_of_memory;

@@ -5,6 +5,7 @@
 #define DPT_KERNELS_CPU_ONEDNN_H
 
 #include "base/err.h"
+#include "kernels/tensor.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,14 +30,19 @@ void dpt_gemm_thread_begin(void);
  * with the instruction set it uses: "onednn-2.6.3 isa-e7". */
 void dpt_onednn_open(char *ret_text, size_t bytes);
 
-/* c (m,n) = a (m,k) b (k,n): a and c dense, b in blocked form. Owned by the engine; NULL with *err
- * filled on failure. */
-struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, int64_t m, int64_t n, int64_t k,
-                                        struct dpt_err *err);
+/* What the operands of a product of tensors of `dtype` must be: bf16 where the machine multiplies
+ * it (AVX512_BF16 or AMX), else f32. */
+enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dtype dtype);
+
+/* c (m,n) f32 = a (m,k) b (k,n), operands as dpt_onednn_operands said: a and c dense, b in blocked
+ * form. Owned by the engine; NULL with *err filled on failure. */
+struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, enum dpt_dtype operands,
+                                        int64_t m, int64_t n, int64_t k, struct dpt_err *err);
 
 /* Blocked form of b (k,n) from memory in which element (i,j) is b[i*b_row + j*b_col]. */
-struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, int64_t n, int64_t k,
-                                         int64_t b_row, int64_t b_col, struct dpt_err *err);
+struct dpt_primitive *dpt_onednn_reorder(struct dpt_gemm_engine *e, enum dpt_dtype operands,
+                                         int64_t n, int64_t k, int64_t b_row, int64_t b_col,
+                                         struct dpt_err *err);
 
 /* Bytes of b's blocked form, and of scratch memory for a run; runs want both aligned to 64. */
 size_t dpt_onednn_b_bytes(const struct dpt_primitive *p);
@@ -45,9 +51,9 @@ size_t dpt_onednn_scratch_bytes(const struct dpt_primitive *p);
 /* Runs a matmul (from: a, to: c) or a reorder (from: b plain, to: b blocked; b not used) as thread
  * `thread` of the stream. Returns the library's status, 0 when well. */
 int dpt_onednn_run_matmul(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                          const float *a, const void *b, float *c, void *scratch);
+                          const void *a, const void *b, float *c, void *scratch);
 int dpt_onednn_run_reorder(struct dpt_gemm_engine *e, const struct dpt_primitive *p, int thread,
-                           const float *from, void *to, void *scratch);
+                           const void *from, void *to, void *scratch);
 
 /* A failed run's status as an error. */
 enum dpt_status dpt_onednn_error(int status, const char *what, struct dpt_err *err);

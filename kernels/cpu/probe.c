@@ -2,8 +2,8 @@
  *
  * oneDNN sums a long k in blocks and chooses their size by the machine's caches as well as by its
  * version and instruction set. Two nodes compute the same bits only if it chooses alike; rather
- * than guess at its reasons, products of several k are run when the device is opened, and the bits
- * of their results are hashed. */
+ * than guess at its reasons, products of several k, f32 and bf16, are run when the device is
+ * opened, and the bits of their results are hashed. */
 #include "base/hash.h"
 #include "kernels/cpu/gemm.h"
 
@@ -25,23 +25,16 @@ static void fill(float *x, int64_t n, uint32_t which)
     }
 }
 
-enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct dpt_err *err)
+/* The bits of products of these operands. */
+static uint64_t products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const void *a,
+                         const void *b, float *c)
 {
-    const int64_t a_floats = ROWS * DEPTH_MAX, b_floats = DEPTH_MAX * COLUMNS;
-    float *a = calloc((size_t)(a_floats + b_floats + ROWS * COLUMNS), sizeof *a);
-    struct dpt_stream *stream = NULL;
     uint64_t hash = 0;
-    enum dpt_status status = DPT_OK;
-    if (!a)
-        return dpt_fail(err, DPT_ENOMEM, "probe of the CPU device");
-    float *b = a + a_floats, *c = b + b_floats;
-    fill(a, a_floats, 1);
-    fill(b, b_floats, 2);
-    status = dpt_stream_create(dev, 1, &stream, err);
-    for (size_t i = 0; status == DPT_OK && i < sizeof depths / sizeof *depths; i++) {
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
         const struct dpt_gemm g = {.m = ROWS,
                                    .n = COLUMNS,
                                    .k = depths[i],
+                                   .dtype = dtype,
                                    .a = a,
                                    .a_row = depths[i],
                                    .a_col = 1,
@@ -49,12 +42,39 @@ enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct
                                    .b_row = COLUMNS,
                                    .b_col = 1,
                                    .store = {.c = c, .ldc = COLUMNS}};
-        dpt_cpu_gemm(dpt_cpu_stream(stream), &g);
+        dpt_cpu_gemm(s, &g);
         hash = hash * 31 + dpt_hash128(c, ROWS * COLUMNS * sizeof *c).lo;
+    }
+    return hash;
+}
+
+enum dpt_status dpt_cpu_probe(struct dpt_device *dev, uint32_t *ret_hash, struct dpt_err *err)
+{
+    const int64_t a_floats = ROWS * DEPTH_MAX, b_floats = DEPTH_MAX * COLUMNS;
+    float *a = calloc((size_t)(a_floats + b_floats + ROWS * COLUMNS), sizeof *a);
+    uint16_t *half = calloc((size_t)(a_floats + b_floats), sizeof *half);
+    struct dpt_stream *stream = NULL;
+    uint64_t hash = 0;
+    enum dpt_status status = DPT_OK;
+    if (!a || !half) {
+        free(a);
+        free(half);
+        return dpt_fail(err, DPT_ENOMEM, "probe of the CPU device");
+    }
+    float *b = a + a_floats, *c = b + b_floats;
+    fill(a, a_floats, 1);
+    fill(b, b_floats, 2);
+    status = dpt_stream_create(dev, 1, &stream, err);
+    if (status == DPT_OK) {
+        struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+        hash = products(s, DPT_F32, a, b, c);
+        dpt_cpu_cast(stream, a_floats + b_floats, a, DPT_BF16, half);
+        hash = hash * 31 + products(s, DPT_BF16, half, half + a_floats, c);
         status = dpt_stream_sync(stream, err);
     }
     dpt_stream_destroy(&stream);
     free(a);
+    free(half);
     if (status == DPT_OK)
         *ret_hash = (uint32_t)(hash ^ hash >> 32);
     return status;

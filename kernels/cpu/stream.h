@@ -68,22 +68,23 @@ static inline int64_t dpt_min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* p + i, for pointers that are NULL while a stream prepares. */
-static inline const float *dpt_at(const void *p, int64_t i)
+/* Element i of p, for pointers that are NULL while a stream prepares. */
+static inline const void *dpt_at(const void *p, enum dpt_dtype dtype, int64_t i)
 {
-    return p ? (const float *)p + i : NULL;
+    return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
 }
 
-static inline float *dpt_at_out(void *p, int64_t i)
+static inline void *dpt_at_out(void *p, enum dpt_dtype dtype, int64_t i)
 {
-    return p ? (float *)p + i : NULL;
+    return p ? (char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
 }
 
 /* Makes `status` with this text the stream's error if it has none. From the thread that uses the
  * stream. */
 void dpt_cpu_fail(struct dpt_cpu_stream *s, enum dpt_status status, const char *what);
 
-/* True when the op may go on: f32, and no error yet. Otherwise the error is (or stays) set. */
+/* True when the op may go on: a dtype there is, and no error yet. Otherwise the error is (or stays)
+ * set. */
 bool dpt_cpu_begin(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const char *op);
 
 /* Gives the op its workspace, growing the stream's if this op needs more than any before. While
@@ -109,6 +110,8 @@ void dpt_cpu_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
 void dpt_cpu_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
 void dpt_cpu_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
 void dpt_cpu_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
+void dpt_cpu_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
+                  void *dst);
 void dpt_cpu_sumsq_blocks(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
                           double *ret);
 void dpt_cpu_fill_normal(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,

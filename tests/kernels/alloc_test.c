@@ -103,7 +103,8 @@ static float *part(float *p, int64_t *used, int64_t floats)
     return at;
 }
 
-static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *p, int64_t *used)
+static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
+                      float *p, int64_t *used)
 {
     const struct dpt_dropout drop = {.p = 0.1f, .key = {{1, 2}}};
     float *x = part(p, used, N * C), *gamma = part(p, used, C), *beta = part(p, used, C);
@@ -114,32 +115,31 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *p,
     float *g = part(p, used, N * 4 * C), *dy = part(p, used, N * 4 * C);
     float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
     ops->layernorm_forward(
-        s, &(struct dpt_layernorm_forward){N, C, 1e-5f, DPT_F32, x, gamma, beta, y, mean, rstd});
-    ops->linear_forward(s,
-                        &(struct dpt_linear_forward){N, C, 3 * C, DPT_F32, y, w, bias, qkv, NULL});
-    ops->attention_forward(
-        s, &(struct dpt_attention_forward){B, T, H, C, DPT_F32, drop, qkv, att, lse});
-    ops->residual(s, &(struct dpt_residual){N * C, DPT_F32, drop, x, att, x});
-    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, DPT_F32, x, w, bias, h, g});
-    ops->linear_forward(s, &(struct dpt_linear_forward){N, 4 * C, C, DPT_F32, g, w, bias, y, NULL});
+        s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, beta, y, mean, rstd});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL});
+    ops->attention_forward(s,
+                           &(struct dpt_attention_forward){B, T, H, C, dtype, drop, qkv, att, lse});
+    ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL});
     for (int i = 0; i < 2; i++) {
         ops->linear_backward(
-            s, &(struct dpt_linear_backward){N, 4 * C, C, DPT_F32, g, w, y, dy, dw, db, i > 0});
-        ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, DPT_F32, h, dy, dy});
+            s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw, db, i > 0});
+        ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, dtype, h, dy, dy});
         ops->linear_backward(
-            s, &(struct dpt_linear_backward){N, C, 4 * C, DPT_F32, x, w, dy, y, dw, db, i > 0});
+            s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw, db, i > 0});
     }
-    ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, DPT_F32, drop, y, y});
+    ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
-        s, &(struct dpt_attention_backward){B, T, H, C, DPT_F32, drop, qkv, att, lse, y, dy});
+        s, &(struct dpt_attention_backward){B, T, H, C, dtype, drop, qkv, att, lse, y, dy});
     ops->linear_backward(
-        s, &(struct dpt_linear_backward){N, C, 3 * C, DPT_F32, x, w, dy, y, dw, db, false});
-    ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, DPT_F32, x, gamma, mean, rstd,
+        s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db, false});
+    ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,
                                                                 y, att, false, dw, db, true});
 }
 
-static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *p,
-                        const int32_t *tokens, double *sums)
+static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
+                        float *p, const int32_t *tokens, double *sums)
 {
     int64_t used = 0;
     const struct dpt_dropout drop = {.p = 0.1f, .key = {{3, 4}}};
@@ -147,31 +147,38 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, float *
     float *wpe = part(p, &used, CONTEXT * C), *dx = part(p, &used, N * C);
     float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
     ops->embedding_forward(
-        s, &(struct dpt_embedding_forward){B, T, C, V, DPT_F32, drop, tokens, wte, wpe, x});
+        s, &(struct dpt_embedding_forward){B, T, C, V, dtype, drop, tokens, wte, wpe, x});
     for (int i = 0; i < LAYERS; i++)
-        block_ops(ops, s, p ? p + used : NULL, &(int64_t){0});
+        block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
-        ops->head_loss(s, &(struct dpt_head_loss){N, C, V, DPT_F32, x, wte, tokens, loss, 0.01f, dx,
+        ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
                                                   dwte, i > 0});
     ops->embedding_backward(s,
-                            &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, DPT_F32, drop,
+                            &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, dtype, drop,
                                                              tokens, dx, dwte, dwpe, true, false});
     ops->sumsq_blocks(s, V * C, 1024, dwte, sums);
     ops->fill_normal(s, N * C, drop.key, 0, 0.0f, 1.0f, x);
     ops->add(s, V * C, wte, dwte, wte);
     ops->copy(s, V * C * sizeof(float), wte, dwte);
+    ops->cast(s, V * C, wte, dtype, dwte);
     ops->fill(s, V * C, 0.0f, wte);
-    const struct dpt_adamw adamw = {
-        .n = N * C, .bias1 = 1.0f, .bias2 = 1.0f, .param = x, .m = x, .v = x, .grad = dx};
+    const struct dpt_adamw adamw = {.n = N * C,
+                                    .bias1 = 1.0f,
+                                    .bias2 = 1.0f,
+                                    .param = x,
+                                    .m = x,
+                                    .v = x,
+                                    .grad = dx,
+                                    .copy = dwpe,
+                                    .copy_dtype = dtype};
     ops->adamw(s, &adamw);
     return used;
 }
 
 enum { FLOATS = 1 << 21 }; /* more than slot_ops and one block take */
 
-static void test_no_allocation_after_preparing(void **state)
+static void no_allocation_after_preparing(enum dpt_dtype dtype)
 {
-    (void)state;
     struct test_stream t = test_stream_open(3);
     struct dpt_err err;
     int32_t tokens[N];
@@ -182,27 +189,35 @@ static void test_no_allocation_after_preparing(void **state)
     assert_int_equal(dpt_device_alloc(t.device, FLOATS * sizeof(float), &memory, &err), DPT_OK);
 
     dpt_stream_prepare_begin(t.stream);
-    (void)slot_ops(t.ops, t.stream, NULL, NULL, NULL);
+    (void)slot_ops(t.ops, t.stream, dtype, NULL, NULL, NULL);
     assert_int_equal(dpt_stream_prepare_end(t.stream, &err), DPT_OK);
 
     atomic_store(&counting, 1);
     for (int i = 0; i < 3; i++)
-        assert_true(slot_ops(t.ops, t.stream, memory, tokens, sums) < FLOATS / 2);
+        assert_true(slot_ops(t.ops, t.stream, dtype, memory, tokens, sums) < FLOATS / 2);
     atomic_store(&counting, 0);
     if (atomic_load(&allocations) != 0)
-        fail_msg("%d allocations in the step, the last of %zu bytes", atomic_load(&allocations),
-                 atomic_load(&last_bytes));
+        fail_msg("%s: %d allocations in the step, the last of %zu bytes", dtype_name(dtype),
+                 atomic_load(&allocations), atomic_load(&last_bytes));
     test_stream_check(&t);
 
     /* The counter counts: a shape that was never prepared does allocate. */
     atomic_store(&counting, 1);
     float *x = memory;
     t.ops->linear_forward(
-        t.stream, &(struct dpt_linear_forward){3, 5, 7, DPT_F32, x, x + 64, NULL, x + 128, NULL});
+        t.stream, &(struct dpt_linear_forward){3, 5, 7, dtype, x, x + 64, NULL, x + 128, NULL});
     atomic_store(&counting, 0);
     assert_true(atomic_load(&allocations) > 0 || !COUNTED);
+    atomic_store(&allocations, 0);
     dpt_device_free(t.device, memory, FLOATS * sizeof(float));
     test_stream_close(&t);
+}
+
+static void test_no_allocation_after_preparing(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
+        no_allocation_after_preparing(dtype);
 }
 
 int main(void)

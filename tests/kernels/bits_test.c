@@ -26,8 +26,50 @@ static void expect_same(const struct op_case *c, const struct case_buffers *b, f
     for (int k = 0; k < b->layout.outputs; k++)
         for (int64_t e = 0; e < b->layout.out[k]; e++)
             if (memcmp(&want[k][e], &b->out[k][e], sizeof(float)) != 0)
-                fail_msg("%s, %s: output %d [%d] is %.9g, was %.9g", c->name, what, k, (int)e,
-                         (double)b->out[k][e], (double)want[k][e]);
+                fail_msg("%s %s, %s: output %d [%d] is %.9g, was %.9g", dtype_name(b->dtype),
+                         c->name, what, k, (int)e, (double)b->out[k][e], (double)want[k][e]);
+}
+
+enum { WIDTHS = 5, STREAMS_MAX = WIDTHS + 8 };
+
+struct bench {
+    struct test_stream streams[STREAMS_MAX];
+    char names[STREAMS_MAX][32];
+    int n;
+};
+
+static void open_streams(struct bench *b)
+{
+    static const int widths[WIDTHS] = {1, 2, 3, 4, 8};
+    b->n = 0;
+    for (int i = 0; i < WIDTHS; i++, b->n++) {
+        b->streams[b->n] = test_stream_open(widths[i]);
+        snprintf(b->names[b->n], sizeof b->names[b->n], "%d threads", widths[i]);
+    }
+    for (int i = 0; dpt_cpu_kernels_at(i); i++, b->n++) {
+        setenv("DPT_ISA", dpt_cpu_kernels_at(i)->name, 1);
+        b->streams[b->n] = test_stream_open(2);
+        snprintf(b->names[b->n], sizeof b->names[b->n], "%s", dpt_cpu_kernels_at(i)->name);
+        assert_non_null(strstr(dpt_device_fingerprint(b->streams[b->n].device), b->names[b->n]));
+    }
+    unsetenv("DPT_ISA");
+}
+
+static void check_streams(struct bench *bench, const struct op_case *c, enum dpt_dtype dtype)
+{
+    struct case_buffers b;
+    float *want[CASE_BUFFERS_MAX];
+    case_buffers_init(c, dtype, &b);
+    case_run(c, &bench->streams[0], &b, false);
+    for (int k = 0; k < b.layout.outputs; k++)
+        want[k] = copy_of(b.out[k], b.layout.out[k]);
+    for (int s = 0; s < bench->n; s++) {
+        case_run(c, &bench->streams[s], &b, false);
+        expect_same(c, &b, want, bench->names[s]);
+    }
+    for (int k = 0; k < b.layout.outputs; k++)
+        free(want[k]);
+    case_buffers_fini(&b);
 }
 
 /* Runs every case with streams of several widths and instruction sets and compares with the first.
@@ -35,40 +77,35 @@ static void expect_same(const struct op_case *c, const struct case_buffers *b, f
 static void test_threads_and_instruction_sets(void **state)
 {
     (void)state;
-    static const int widths[] = {1, 2, 3, 4, 8};
-    enum { WIDTHS = sizeof widths / sizeof *widths };
-    struct test_stream streams[WIDTHS + 8];
-    char names[WIDTHS + 8][32];
-    int n = 0;
-    for (int i = 0; i < WIDTHS; i++, n++) {
-        streams[n] = test_stream_open(widths[i]);
-        snprintf(names[n], sizeof names[n], "%d threads", widths[i]);
+    static struct bench bench;
+    open_streams(&bench);
+    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
+        for (int i = 0; i < op_case_count; i++)
+            if (case_has(&op_cases[i], dtype))
+                check_streams(&bench, &op_cases[i], dtype);
+    for (int s = 0; s < bench.n; s++)
+        test_stream_close(&bench.streams[s]);
+}
+
+static void check_accumulation(struct test_stream *t, const struct op_case *c, enum dpt_dtype dtype)
+{
+    struct case_buffers b;
+    float *want[CASE_BUFFERS_MAX];
+    case_buffers_init(c, dtype, &b);
+    case_run(c, t, &b, false);
+    for (int k = 0; k < b.layout.outputs; k++) {
+        want[k] = copy_of(b.out[k], b.layout.out[k]);
+        if (!b.layout.accumulates[k])
+            continue;
+        fill_random(b.out[k], b.layout.out[k], 99);
+        for (int64_t e = 0; e < b.layout.out[k]; e++)
+            want[k][e] = b.out[k][e] + want[k][e];
     }
-    for (int i = 0; dpt_cpu_kernels_at(i); i++, n++) {
-        setenv("DPT_ISA", dpt_cpu_kernels_at(i)->name, 1);
-        streams[n] = test_stream_open(2);
-        snprintf(names[n], sizeof names[n], "%s", dpt_cpu_kernels_at(i)->name);
-        assert_non_null(strstr(dpt_device_fingerprint(streams[n].device), names[n]));
-    }
-    unsetenv("DPT_ISA");
-    for (int i = 0; i < op_case_count; i++) {
-        const struct op_case *c = &op_cases[i];
-        struct case_buffers b;
-        float *want[CASE_BUFFERS_MAX];
-        case_buffers_init(c, &b);
-        case_run(c, &streams[0], &b, false);
-        for (int k = 0; k < b.layout.outputs; k++)
-            want[k] = copy_of(b.out[k], b.layout.out[k]);
-        for (int s = 0; s < n; s++) {
-            case_run(c, &streams[s], &b, false);
-            expect_same(c, &b, want, names[s]);
-        }
-        for (int k = 0; k < b.layout.outputs; k++)
-            free(want[k]);
-        case_buffers_fini(&b);
-    }
-    for (int s = 0; s < n; s++)
-        test_stream_close(&streams[s]);
+    case_run(c, t, &b, true);
+    expect_same(c, &b, want, "accumulated");
+    for (int k = 0; k < b.layout.outputs; k++)
+        free(want[k]);
+    case_buffers_fini(&b);
 }
 
 /* old + contribution, with the contribution's stored bits. */
@@ -76,26 +113,10 @@ static void test_accumulation(void **state)
 {
     (void)state;
     struct test_stream t = test_stream_open(2);
-    for (int i = 0; i < op_case_count; i++) {
-        const struct op_case *c = &op_cases[i];
-        struct case_buffers b;
-        float *want[CASE_BUFFERS_MAX];
-        case_buffers_init(c, &b);
-        case_run(c, &t, &b, false);
-        for (int k = 0; k < b.layout.outputs; k++) {
-            want[k] = copy_of(b.out[k], b.layout.out[k]);
-            if (!b.layout.accumulates[k])
-                continue;
-            fill_random(b.out[k], b.layout.out[k], 99);
-            for (int64_t e = 0; e < b.layout.out[k]; e++)
-                want[k][e] = b.out[k][e] + want[k][e];
-        }
-        case_run(c, &t, &b, true);
-        expect_same(c, &b, want, "accumulated");
-        for (int k = 0; k < b.layout.outputs; k++)
-            free(want[k]);
-        case_buffers_fini(&b);
-    }
+    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
+        for (int i = 0; i < op_case_count; i++)
+            if (case_has(&op_cases[i], dtype))
+                check_accumulation(&t, &op_cases[i], dtype);
     test_stream_close(&t);
 }
 

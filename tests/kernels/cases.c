@@ -20,6 +20,7 @@ static void linear_layout(const struct op_case *c, struct case_layout *r)
                               .outputs = 5,
                               .out = {n * out, n * out, n * in, in * out, out},
                               .accumulates = {false, false, false, true, true},
+                              .f32 = {false, false, false, true, true},
                               .y = 0,
                               .dy = 3,
                               .pairs = 3,
@@ -27,13 +28,15 @@ static void linear_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {2, 3, 4}};
 }
 
-static void linear_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                       float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void linear_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                       struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                       void *const *out)
 {
     (void)ints;
     const struct dpt_linear_forward f = {.n = c->shape[0],
                                          .in = c->shape[1],
                                          .out = c->shape[2],
+                                         .dtype = dtype,
                                          .x = in[0],
                                          .w = in[1],
                                          .bias = in[2],
@@ -42,6 +45,7 @@ static void linear_run(const struct op_case *c, const struct dpt_ops *ops, struc
     const struct dpt_linear_backward b = {.n = c->shape[0],
                                           .in = c->shape[1],
                                           .out = c->shape[2],
+                                          .dtype = dtype,
                                           .x = in[0],
                                           .w = in[1],
                                           .dy = in[3],
@@ -74,6 +78,7 @@ static void layernorm_layout(const struct op_case *c, struct case_layout *r)
                               .outputs = 6,
                               .out = {n * w, n, n, n * w, w, w},
                               .accumulates = {false, false, false, false, true, true},
+                              .f32 = {false, true, true, false, true, true},
                               .y = 0,
                               .dy = 3,
                               .pairs = 3,
@@ -81,14 +86,16 @@ static void layernorm_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {3, 4, 5}};
 }
 
-static void layernorm_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void layernorm_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                          struct dpt_stream *s, void *const *in, const int32_t *ints,
+                          bool accumulate, void *const *out)
 {
     int64_t n = c->shape[0], w = c->shape[1];
     (void)ints;
     const struct dpt_layernorm_forward f = {.n = n,
                                             .c = w,
                                             .eps = 1e-5f,
+                                            .dtype = dtype,
                                             .x = in[0],
                                             .gamma = in[1],
                                             .beta = in[2],
@@ -97,6 +104,7 @@ static void layernorm_run(const struct op_case *c, const struct dpt_ops *ops, st
                                             .rstd = out[2]};
     const struct dpt_layernorm_backward b = {.n = n,
                                              .c = w,
+                                             .dtype = dtype,
                                              .x = in[0],
                                              .gamma = in[1],
                                              .mean = out[1],
@@ -109,7 +117,7 @@ static void layernorm_run(const struct op_case *c, const struct dpt_ops *ops, st
                                              .accumulate = accumulate};
     ops->layernorm_forward(s, &f);
     if (b.add_dx)
-        ops->copy(s, (size_t)(n * w) * sizeof(float), in[3], out[3]);
+        ops->copy(s, (size_t)(n * w) * dpt_dtype_bytes(dtype), in[3], out[3]);
     ops->layernorm_backward(s, &b);
 }
 
@@ -140,13 +148,15 @@ static void gelu_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {1}};
 }
 
-static void gelu_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                     float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void gelu_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                     struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                     void *const *out)
 {
     (void)ints;
     (void)accumulate;
-    const struct dpt_gelu f = {.n = c->shape[0], .x = in[0], .out = out[0]};
-    const struct dpt_gelu b = {.n = c->shape[0], .x = in[0], .dy = in[1], .out = out[1]};
+    const struct dpt_gelu f = {.n = c->shape[0], .dtype = dtype, .x = in[0], .out = out[0]};
+    const struct dpt_gelu b = {
+        .n = c->shape[0], .dtype = dtype, .x = in[0], .dy = in[1], .out = out[1]};
     ops->gelu_forward(s, &f);
     ops->gelu_backward(s, &b);
 }
@@ -170,6 +180,7 @@ static void attention_layout(const struct op_case *c, struct case_layout *r)
                               .in = {b * t * 3 * w, b * t * w},
                               .outputs = 3,
                               .out = {b * t * w, b * h * t, b * t * 3 * w},
+                              .f32 = {false, true, false},
                               .y = 0,
                               .dy = 1,
                               .pairs = 1,
@@ -177,8 +188,9 @@ static void attention_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {2}};
 }
 
-static void attention_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                          struct dpt_stream *s, void *const *in, const int32_t *ints,
+                          bool accumulate, void *const *out)
 {
     (void)ints;
     (void)accumulate;
@@ -186,6 +198,7 @@ static void attention_run(const struct op_case *c, const struct dpt_ops *ops, st
                                             .t = c->shape[1],
                                             .heads = c->shape[2],
                                             .c = c->shape[3],
+                                            .dtype = dtype,
                                             .dropout = dropout_of(c),
                                             .qkv = in[0],
                                             .y = out[0],
@@ -194,6 +207,7 @@ static void attention_run(const struct op_case *c, const struct dpt_ops *ops, st
                                              .t = c->shape[1],
                                              .heads = c->shape[2],
                                              .c = c->shape[3],
+                                             .dtype = dtype,
                                              .dropout = dropout_of(c),
                                              .qkv = in[0],
                                              .y = out[0],
@@ -230,15 +244,20 @@ static void residual_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {1}};
 }
 
-static void residual_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                         float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void residual_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                         struct dpt_stream *s, void *const *in, const int32_t *ints,
+                         bool accumulate, void *const *out)
 {
     (void)ints;
     (void)accumulate;
-    const struct dpt_residual f = {
-        .n = c->shape[0], .dropout = dropout_of(c), .a = in[0], .b = in[1], .y = out[0]};
+    const struct dpt_residual f = {.n = c->shape[0],
+                                   .dtype = dtype,
+                                   .dropout = dropout_of(c),
+                                   .a = in[0],
+                                   .b = in[1],
+                                   .y = out[0]};
     const struct dpt_dropout_backward b = {
-        .n = c->shape[0], .dropout = dropout_of(c), .dy = in[2], .dx = out[1]};
+        .n = c->shape[0], .dtype = dtype, .dropout = dropout_of(c), .dy = in[2], .dx = out[1]};
     ops->residual(s, &f);
     ops->dropout_backward(s, &b);
 }
@@ -264,6 +283,7 @@ static void embedding_layout(const struct op_case *c, struct case_layout *r)
                               .outputs = 3,
                               .out = {n * w, v * w, ctx * w},
                               .accumulates = {false, true, true},
+                              .f32 = {false, true, true},
                               .ints = n,
                               .ints_below = v,
                               .y = 0,
@@ -273,13 +293,15 @@ static void embedding_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {1, 2}};
 }
 
-static void embedding_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                          float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void embedding_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                          struct dpt_stream *s, void *const *in, const int32_t *ints,
+                          bool accumulate, void *const *out)
 {
     const struct dpt_embedding_forward f = {.b = c->shape[0],
                                             .t = c->shape[1],
                                             .c = c->shape[2],
                                             .v = c->shape[3],
+                                            .dtype = dtype,
                                             .dropout = dropout_of(c),
                                             .tokens = ints,
                                             .wte = in[0],
@@ -290,6 +312,7 @@ static void embedding_run(const struct op_case *c, const struct dpt_ops *ops, st
                                              .c = c->shape[2],
                                              .v = c->shape[3],
                                              .context = c->shape[4],
+                                             .dtype = dtype,
                                              .dropout = dropout_of(c),
                                              .tokens = ints,
                                              .dy = in[2],
@@ -320,6 +343,8 @@ static void head_layout(const struct op_case *c, struct case_layout *r)
                               .outputs = 3,
                               .out = {n, n * w, v * w},
                               .accumulates = {false, false, true},
+                              .f32 = {true, false, true},
+                              .rounded = {false, false, true},
                               .ints = n,
                               .ints_below = v,
                               .y = 0,
@@ -329,12 +354,14 @@ static void head_layout(const struct op_case *c, struct case_layout *r)
                               .grad = {1, 2}};
 }
 
-static void head_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                     float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void head_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                     struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                     void *const *out)
 {
     const struct dpt_head_loss a = {.n = c->shape[0],
                                     .c = c->shape[1],
                                     .v = c->shape[2],
+                                    .dtype = dtype,
                                     .x = in[0],
                                     .w = in[1],
                                     .targets = ints,
@@ -359,8 +386,13 @@ static void head_ref(const struct op_case *c, double *const *in, const int32_t *
 static void adamw_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0];
-    *r = (struct case_layout){
-        .inputs = 4, .in = {n, n, n, n}, .outputs = 3, .out = {n, n, n}, .y = 0, .dy = -1};
+    *r = (struct case_layout){.f32_only = true,
+                              .inputs = 4,
+                              .in = {n, n, n, n},
+                              .outputs = 3,
+                              .out = {n, n, n},
+                              .y = 0,
+                              .dy = -1};
 }
 
 static struct dpt_adamw adamw_of(const struct op_case *c)
@@ -376,15 +408,20 @@ static struct dpt_adamw adamw_of(const struct op_case *c)
                               .grad_scale = 0.5f};
 }
 
-static void adamw_run(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                      float *const *in, const int32_t *ints, bool accumulate, float *const *out)
+static void adamw_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                      struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                      void *const *out)
 {
     struct dpt_adamw a = adamw_of(c);
+    (void)dtype;
     (void)ints;
     (void)accumulate;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
+        const float *from = in[i];
+        float *to = out[i];
         for (int64_t e = 0; e < a.n; e++)
-            out[i][e] = i == 2 ? in[i][e] * in[i][e] : in[i][e];
+            to[e] = i == 2 ? from[e] * from[e] : from[e];
+    }
     a.param = out[0];
     a.m = out[1];
     a.v = out[2];

@@ -9,11 +9,15 @@
 
 enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
 
-/* Sizes in elements; `ints` are tokens or targets in [0, ints_below). */
+/* Sizes in elements; `ints` are tokens or targets in [0, ints_below). Inputs are of the case's
+ * dtype. */
 struct case_layout {
     int inputs, outputs;
     int64_t in[CASE_BUFFERS_MAX], out[CASE_BUFFERS_MAX];
     bool accumulates[CASE_BUFFERS_MAX]; /* outputs */
+    bool f32[CASE_BUFFERS_MAX];         /* outputs that are f32 whatever the dtype */
+    bool rounded[CASE_BUFFERS_MAX];     /* of those: sums of what was rounded to the dtype */
+    bool f32_only;                      /* the op has no dtype */
     int64_t ints, ints_below;
     /* For finite differences: L = sum of outputs[y] times inputs[dy] (dy < 0: times a constant,
      * ref_dloss), and the gradient of inputs[of[i]] is outputs[grad[i]]. */
@@ -26,8 +30,9 @@ struct op_case {
     float p; /* dropout */
     bool fd; /* small enough for finite differences */
     void (*layout)(const struct op_case *c, struct case_layout *ret);
-    void (*run)(const struct op_case *c, const struct dpt_ops *ops, struct dpt_stream *s,
-                float *const *in, const int32_t *ints, bool accumulate, float *const *out);
+    void (*run)(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                void *const *out);
     void (*ref)(const struct op_case *c, double *const *in, const int32_t *ints,
                 double *const *out);
 };

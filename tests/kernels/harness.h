@@ -5,15 +5,25 @@
 #include "tests/kernels/cases.h"
 
 struct case_buffers {
+    enum dpt_dtype dtype;
     struct case_layout layout;
+    /* Widened: values of the dtype. */
     float *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
     int32_t *ints;
 };
 
-/* Makes buffers with standard normal inputs drawn for this case and outputs of NaN. Aborts without
- * memory. */
-void case_buffers_init(const struct op_case *c, struct case_buffers *ret);
+/* Makes buffers with standard normal inputs drawn for this case, rounded to the dtype, and outputs
+ * of NaN. Aborts without memory. */
+void case_buffers_init(const struct op_case *c, enum dpt_dtype dtype, struct case_buffers *ret);
 void case_buffers_fini(struct case_buffers *b);
+
+/* Whether the case's op exists in this dtype; its name for messages. */
+bool case_has(const struct op_case *c, enum dpt_dtype dtype);
+const char *dtype_name(enum dpt_dtype dtype);
+
+/* What stands in memory for x, and what it is worth (kernels/half.h). */
+uint16_t half_of(enum dpt_dtype dtype, float x);
+float float_of(enum dpt_dtype dtype, uint16_t half);
 
 /* n floats of NaN. */
 void poison(float *p, int64_t n);

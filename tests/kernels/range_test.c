@@ -88,6 +88,38 @@ static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *co
                                                  .grad = b[3]});
 }
 
+/* The ops that have a dtype, over the same buffers seen as so many halves: `b` moved by `first`
+ * floats is moved back to where half number `first` is. */
+static void run_in(struct test_stream *t, enum dpt_dtype dtype, int64_t first, int64_t n,
+                   float *const b[BUFFERS])
+{
+    uint16_t *h[BUFFERS];
+    for (int i = 0; i < BUFFERS; i++)
+        h[i] = (uint16_t *)(void *)(b[i] - first) + first;
+    t->ops->cast(t->stream, n, b[3], dtype, h[0]);
+    t->ops->gelu_forward(t->stream,
+                         &(struct dpt_gelu){.n = n, .dtype = dtype, .x = h[1], .out = h[0]});
+    t->ops->gelu_backward(
+        t->stream, &(struct dpt_gelu){.n = n, .dtype = dtype, .x = h[1], .dy = h[2], .out = h[2]});
+    t->ops->residual(
+        t->stream,
+        &(struct dpt_residual){
+            .n = n, .dtype = dtype, .dropout = mask(first), .a = h[0], .b = h[1], .y = h[0]});
+    t->ops->dropout_backward(
+        t->stream, &(struct dpt_dropout_backward){
+                       .n = n, .dtype = dtype, .dropout = mask(first), .dy = h[2], .dx = h[2]});
+}
+
+static void run_bf16(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    run_in(t, DPT_BF16, first, n, b);
+}
+
+static void run_f16(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    run_in(t, DPT_F16, first, n, b);
+}
+
 static void buffers_init(float *ret[BUFFERS])
 {
     for (int i = 0; i < BUFFERS; i++) {
@@ -104,10 +136,11 @@ static void test_split_ranges(void **state)
     static const struct {
         const char *name;
         range_fn *run;
-    } ranges[] = {{"add", run_add},    {"fill", run_fill},
-                  {"copy", run_copy},  {"fill_normal", run_normal},
-                  {"gelu", run_gelu},  {"residual", run_residual},
-                  {"adamw", run_adamw}};
+    } ranges[] = {{"add", run_add},     {"fill", run_fill},
+                  {"copy", run_copy},   {"fill_normal", run_normal},
+                  {"gelu", run_gelu},   {"residual", run_residual},
+                  {"adamw", run_adamw}, {"bf16", run_bf16},
+                  {"f16", run_f16}};
     struct test_stream t = test_stream_open(3);
     for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
         float *whole[BUFFERS], *parts[BUFFERS];
@@ -148,6 +181,43 @@ static void test_plain_results(void **state)
     assert_memory_equal(sum, b[3], N * sizeof(float) - 1);
     test_stream_check(&t);
     free(sum);
+    for (int i = 0; i < BUFFERS; i++)
+        free(b[i]);
+    test_stream_close(&t);
+}
+
+/* cast, and AdamW's copy: each element rounded as half.h says. */
+static void test_rounding_ops(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    float *b[BUFFERS];
+    buffers_init(b);
+    uint16_t *half = malloc(N * sizeof *half);
+    for (int dtype = DPT_BF16; dtype <= DPT_F16; dtype++) {
+        t.ops->cast(t.stream, N, b[0], dtype, half);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(half[i], half_of(dtype, b[0][i]));
+        t.ops->adamw(t.stream, &(struct dpt_adamw){.n = N,
+                                                   .lr = 1e-3f,
+                                                   .bias1 = 1.0f,
+                                                   .bias2 = 1.0f,
+                                                   .eps = 1e-8f,
+                                                   .grad_scale = 1.0f,
+                                                   .param = b[0],
+                                                   .m = b[1],
+                                                   .v = b[2],
+                                                   .grad = b[3],
+                                                   .copy = half,
+                                                   .copy_dtype = dtype});
+        for (int i = 0; i < N; i++)
+            assert_int_equal(half[i], half_of(dtype, b[0][i]));
+    }
+    float same[3] = {0};
+    t.ops->cast(t.stream, 3, b[0], DPT_F32, same);
+    assert_memory_equal(same, b[0], sizeof same);
+    test_stream_check(&t);
+    free(half);
     for (int i = 0; i < BUFFERS; i++)
         free(b[i]);
     test_stream_close(&t);
@@ -242,7 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split_ranges),  cmocka_unit_test(test_plain_results),
         cmocka_unit_test(test_normal_values), cmocka_unit_test(test_sums_of_squares),
-        cmocka_unit_test(test_dropout_mask),
+        cmocka_unit_test(test_dropout_mask),  cmocka_unit_test(test_rounding_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

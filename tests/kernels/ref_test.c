@@ -24,7 +24,7 @@ static void check_case(const struct op_case *c)
 {
     struct case_buffers b;
     double *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX], *grad[CASE_BUFFERS_MAX];
-    case_buffers_init(c, &b);
+    case_buffers_init(c, DPT_F32, &b);
     const struct case_layout *l = &b.layout;
     for (int k = 0; k < l->inputs; k++) {
         in[k] = malloc((size_t)l->in[k] * sizeof(double));

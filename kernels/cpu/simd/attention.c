@@ -2,10 +2,10 @@
  * "FlashAttention", algorithms 1 and 4): T x T is never stored, backward makes the probabilities
  * anew from the kept log-sum-exp.
  *
- * Rows of q, k and v lie 3C floats apart in memory, a stride that throws them on few cache sets; so
- * a head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with zeros), q
- * scaled by 1/sqrt(hd). */
-#include "kernels/cpu/simd/simd.h"
+ * Rows of q, k and v lie 3C elements apart in memory, a stride that throws them on few cache sets;
+ * so a head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with
+ * zeros), q scaled by 1/sqrt(hd). */
+#include "kernels/cpu/simd/elem.h"
 
 enum { TILE = 64 };
 
@@ -50,14 +50,14 @@ static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct 
     return used;
 }
 
-size_t SIMD(attention_work)(int64_t t, int64_t hd, bool backward)
+size_t ELEM(attention_work)(int64_t t, int64_t hd, bool backward)
 {
     struct work w;
     return lay_out(t, hd, backward, NULL, &w);
 }
 
 /* to (tp, hp) = scale * from (t, hd), zero outside. */
-static void copy_rows(const struct dpt_head_rows *a, const float *from, int64_t ld, float scale,
+static void copy_rows(const struct dpt_head_rows *a, const elem *from, int64_t ld, float scale,
                       float *to)
 {
     int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
@@ -65,20 +65,20 @@ static void copy_rows(const struct dpt_head_rows *a, const float *from, int64_t 
     for (int64_t r = 0; r < a->t; r++)
         for (int64_t j = 0; j < hp; j += LANES) {
             int64_t n = a->hd - j < LANES ? a->hd - j : LANES;
-            v_store(to + r * hp + j, v_mul(factor, v_get(from + r * ld + j, n, 0.0f)));
+            v_store(to + r * hp + j, v_mul(factor, e_get(from + r * ld + j, n, 0.0f)));
         }
     SIMD(fill)((tp - a->t) * hp, 0.0f, to + a->t * hp);
 }
 
 static void store_rows(const struct dpt_head_rows *a, int64_t rows, const float *from, float scale,
-                       float *to)
+                       elem *to)
 {
     int64_t hp = round_up(a->hd, LANES);
     v16 factor = v_set(scale);
     for (int64_t r = 0; r < rows; r++)
         FOR_LANES(j, n, a->hd)
         {
-            v_put(to + r * a->ld + j, n, v_mul(factor, v_load(from + r * hp + j)));
+            e_put(to + r * a->ld + j, n, v_mul(factor, v_load(from + r * hp + j)));
         }
 }
 
@@ -171,13 +171,13 @@ static void attend_tile(const struct dpt_head_rows *a, struct work *w, int64_t i
         v16 scale = v_set(1.0f / sum[r]);
         FOR_LANES(j, n, a->hd)
         {
-            v_put(a->y + (i0 + r) * a->ldy + j, n, v_mul(scale, v_load(w->o + r * hp + j)));
+            e_put((elem *)a->y + (i0 + r) * a->ldy + j, n, v_mul(scale, v_load(w->o + r * hp + j)));
         }
         a->lse[i0 + r] = max[r] + (float)dpt_cpu_log((double)sum[r]);
     }
 }
 
-void SIMD(attention)(const struct dpt_head_rows *a)
+void ELEM(attention)(const struct dpt_head_rows *a)
 {
     struct work w;
     lay_out(a->t, a->hd, false, a->work, &w);
@@ -185,7 +185,7 @@ void SIMD(attention)(const struct dpt_head_rows *a)
     copy_rows(a, a->q, a->ld, 1.0f / sqrtf((float)a->hd), w.q);
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
-    SIMD(transpose)(tp, hp, w.k, hp, w.kt, tp);
+    SIMD(transpose_f32)(tp, hp, w.k, hp, w.kt, tp);
     for (int64_t i0 = 0; i0 < a->t; i0 += TILE)
         attend_tile(a, &w, i0);
 }
@@ -194,11 +194,11 @@ void SIMD(attention)(const struct dpt_head_rows *a)
 static void row_dots(const struct dpt_head_rows *a, struct work *w)
 {
     for (int64_t t = 0; t < a->t; t++) {
+        const elem *dy = (const elem *)a->dy + t * a->ldy, *y = (const elem *)a->y_in + t * a->ldy;
         v16 sum = v_set(0.0f);
         FOR_LANES(j, n, a->hd)
         {
-            sum = v_fma(v_get(a->dy + t * a->ldy + j, n, 0.0f),
-                        v_get(a->y_in + t * a->ldy + j, n, 0.0f), sum);
+            sum = v_fma(e_get(dy + j, n, 0.0f), e_get(y + j, n, 0.0f), sum);
         }
         w->row[t] = v_sum(sum);
     }
@@ -272,7 +272,7 @@ static void grad_tile(const struct dpt_head_rows *a, struct work *w, int64_t i0,
     SIMD(product)(&dq, true);
 }
 
-void SIMD(attention_grad)(const struct dpt_head_rows *a)
+void ELEM(attention_grad)(const struct dpt_head_rows *a)
 {
     struct work w;
     lay_out(a->t, a->hd, true, a->work, &w);
@@ -282,8 +282,8 @@ void SIMD(attention_grad)(const struct dpt_head_rows *a)
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
     copy_rows(a, a->dy, a->ldy, 1.0f, w.dy);
-    SIMD(transpose)(tp, hp, w.k, hp, w.kt, tp);
-    SIMD(transpose)(tp, hp, w.v, hp, w.vt, tp);
+    SIMD(transpose_f32)(tp, hp, w.k, hp, w.kt, tp);
+    SIMD(transpose_f32)(tp, hp, w.v, hp, w.vt, tp);
     SIMD(fill)(tp * hp, 0.0f, w.dq);
     SIMD(fill)(TILE, 0.0f, w.drop);
     row_dots(a, &w);
@@ -293,8 +293,8 @@ void SIMD(attention_grad)(const struct dpt_head_rows *a)
         SIMD(fill)(TILE * hp, 0.0f, w.dv);
         for (int64_t i0 = j0; i0 < a->t; i0 += TILE)
             grad_tile(a, &w, i0, j0);
-        store_rows(a, keys, w.dk, 1.0f, a->dk + j0 * a->ld);
-        store_rows(a, keys, w.dv, 1.0f, a->dv + j0 * a->ld);
+        store_rows(a, keys, w.dk, 1.0f, (elem *)a->dk + j0 * a->ld);
+        store_rows(a, keys, w.dv, 1.0f, (elem *)a->dv + j0 * a->ld);
     }
     store_rows(a, a->t, w.dq, scale, a->dq);
 }

@@ -71,6 +71,21 @@ INLINE double d_sum(d16 a)
     return d[0];
 }
 
+/* bf16 (kernels/half.h): the one place where the own kernels round to it. */
+INLINE h16 bf16_of_v(v16 a)
+{
+    w16 u = w_of_v(a);
+    w16 even = w_and(w_right(u, 16), w_set(1));
+    w16 rounded = w_add(w_add(u, w_set(0x7fff)), even);
+    v16 quiet = v_of_w(w_or(u, w_set(0x400000)));
+    return h_of_w(w_right(w_of_v(v_select(v_is_nan(a), quiet, v_of_w(rounded))), 16));
+}
+
+INLINE v16 v_of_bf16(h16 a)
+{
+    return v_of_w(w_left(w_of_h(a), 16));
+}
+
 /* e^x within 1.5 ulp; 0 below -87.33 (no subnormal results), 2.4e38 above 88.37; NaN stays NaN.
  * Range reduction and polynomial as in Cephes' expf (Moshier). */
 INLINE v16 v_exp(v16 x)

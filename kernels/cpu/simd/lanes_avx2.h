@@ -163,6 +163,78 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     return (v16){keep8(a.l, b.l, value.l), keep8(a.h, b.h, value.h)};
 }
+INLINE w16 w_and(w16 a, w16 b)
+{
+    return (w16){_mm256_and_si256(a.l, b.l), _mm256_and_si256(a.h, b.h)};
+}
+INLINE w16 w_or(w16 a, w16 b)
+{
+    return (w16){_mm256_or_si256(a.l, b.l), _mm256_or_si256(a.h, b.h)};
+}
+#define w_left(a, n)  ((w16){_mm256_slli_epi32((a).l, n), _mm256_slli_epi32((a).h, n)})
+#define w_right(a, n) ((w16){_mm256_srli_epi32((a).l, n), _mm256_srli_epi32((a).h, n)})
+INLINE w16 w_of_v(v16 a)
+{
+    return (w16){_mm256_castps_si256(a.l), _mm256_castps_si256(a.h)};
+}
+INLINE v16 v_of_w(w16 a)
+{
+    return (v16){_mm256_castsi256_ps(a.l), _mm256_castsi256_ps(a.h)};
+}
+INLINE m16 v_is_nan(v16 a)
+{
+    return (m16){_mm256_cmp_ps(a.l, a.l, _CMP_UNORD_Q), _mm256_cmp_ps(a.h, a.h, _CMP_UNORD_Q)};
+}
+INLINE m16 m_first(int64_t n)
+{
+    return (m16){_mm256_castsi256_ps(lane_mask(n, 0)), _mm256_castsi256_ps(lane_mask(n, 8))};
+}
+
+typedef struct {
+    __m256i v;
+} h16;
+INLINE h16 h_load(const uint16_t *p)
+{
+    return (h16){_mm256_loadu_si256((const __m256i *)(const void *)p)};
+}
+INLINE h16 h_load_part(const uint16_t *p, int64_t n)
+{
+    uint16_t u[LANES] = {0};
+    memcpy(u, p, (size_t)n * sizeof *u);
+    return h_load(u);
+}
+INLINE void h_store(uint16_t *p, h16 a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, a.v);
+}
+INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
+{
+    uint16_t u[LANES];
+    h_store(u, a);
+    memcpy(p, u, (size_t)n * sizeof *u);
+}
+INLINE w16 w_of_h(h16 a)
+{
+    return (w16){_mm256_cvtepu16_epi32(_mm256_castsi256_si128(a.v)),
+                 _mm256_cvtepu16_epi32(_mm256_extracti128_si256(a.v, 1))};
+}
+INLINE h16 h_of_w(w16 a)
+{
+    const __m256i low = _mm256_set1_epi32(0xffff);
+    __m256i packed = _mm256_packus_epi32(_mm256_and_si256(a.l, low), _mm256_and_si256(a.h, low));
+    return (h16){_mm256_permute4x64_epi64(packed, 0xd8)};
+}
+INLINE v16 v_of_f16(h16 a)
+{
+    return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(a.v)),
+                 _mm256_cvtph_ps(_mm256_extracti128_si256(a.v, 1))};
+}
+INLINE h16 f16_of_v(v16 a)
+{
+    __m128i l = _mm256_cvtps_ph(a.l, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m128i h = _mm256_cvtps_ph(a.h, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (h16){_mm256_set_m128i(h, l)};
+}
 #define v_store_quarter(p, a, q)                                                                   \
     _mm_storeu_ps(p, _mm256_extractf128_ps((q) < 2 ? (a).l : (a).h, (q)&1))
 INLINE void transpose4x8(__m256 *r0, __m256 *r1, __m256 *r2, __m256 *r3)

@@ -144,6 +144,71 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     return (v16){_mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(a.v, b.v), value.v)};
 }
+INLINE w16 w_and(w16 a, w16 b)
+{
+    return (w16){_mm512_and_si512(a.v, b.v)};
+}
+INLINE w16 w_or(w16 a, w16 b)
+{
+    return (w16){_mm512_or_si512(a.v, b.v)};
+}
+#define w_left(a, n)  ((w16){_mm512_slli_epi32((a).v, n)})
+#define w_right(a, n) ((w16){_mm512_srli_epi32((a).v, n)})
+INLINE w16 w_of_v(v16 a)
+{
+    return (w16){_mm512_castps_si512(a.v)};
+}
+INLINE v16 v_of_w(w16 a)
+{
+    return (v16){_mm512_castsi512_ps(a.v)};
+}
+INLINE m16 v_is_nan(v16 a)
+{
+    return _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+}
+/* Set in the first n lanes. */
+INLINE m16 m_first(int64_t n)
+{
+    return first_lanes(n);
+}
+
+/* Sixteen lanes of uint16_t. */
+typedef struct {
+    __m256i v;
+} h16;
+INLINE h16 h_load(const uint16_t *p)
+{
+    return (h16){_mm256_loadu_si256((const __m256i *)(const void *)p)};
+}
+INLINE h16 h_load_part(const uint16_t *p, int64_t n)
+{
+    return (h16){_mm256_maskz_loadu_epi16(first_lanes(n), p)};
+}
+INLINE void h_store(uint16_t *p, h16 a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, a.v);
+}
+INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
+{
+    _mm256_mask_storeu_epi16(p, first_lanes(n), a.v);
+}
+INLINE w16 w_of_h(h16 a)
+{
+    return (w16){_mm512_cvtepu16_epi32(a.v)};
+}
+/* The low halves. */
+INLINE h16 h_of_w(w16 a)
+{
+    return (h16){_mm512_cvtepi32_epi16(a.v)};
+}
+INLINE v16 v_of_f16(h16 a)
+{
+    return (v16){_mm512_cvtph_ps(a.v)};
+}
+INLINE h16 f16_of_v(v16 a)
+{
+    return (h16){_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
 /* Lanes 4q … 4q+3, q a constant. */
 #define v_store_quarter(p, a, q) _mm_storeu_ps(p, _mm512_extractf32x4_ps((a).v, q))
 /* Transposes the 4 x 4 blocks that lanes 4q … 4q+3 of four vectors make. */

@@ -3,6 +3,8 @@
 #ifndef DPT_KERNELS_CPU_SIMD_LANES_PLAIN_H
 #define DPT_KERNELS_CPU_SIMD_LANES_PLAIN_H
 
+#include "kernels/half.h"
+
 typedef struct {
     float f[LANES];
 } v16;
@@ -163,6 +165,96 @@ INLINE v16 w_keep(w16 a, w16 b, v16 value)
 {
     EACH_LANE value.f[i] = a.u[i] >= b.u[i] ? value.f[i] : 0.0f;
     return value;
+}
+INLINE w16 w_and(w16 a, w16 b)
+{
+    EACH_LANE a.u[i] &= b.u[i];
+    return a;
+}
+INLINE w16 w_or(w16 a, w16 b)
+{
+    EACH_LANE a.u[i] |= b.u[i];
+    return a;
+}
+INLINE w16 w_left(w16 a, int n)
+{
+    EACH_LANE a.u[i] <<= n;
+    return a;
+}
+INLINE w16 w_right(w16 a, int n)
+{
+    EACH_LANE a.u[i] >>= n;
+    return a;
+}
+INLINE w16 w_of_v(v16 a)
+{
+    w16 r;
+    memcpy(r.u, a.f, sizeof r.u);
+    return r;
+}
+INLINE v16 v_of_w(w16 a)
+{
+    v16 r;
+    memcpy(r.f, a.u, sizeof r.f);
+    return r;
+}
+INLINE m16 v_is_nan(v16 a)
+{
+    m16 r;
+    EACH_LANE r.u[i] = a.f[i] != a.f[i];
+    return r;
+}
+INLINE m16 m_first(int64_t n)
+{
+    m16 r;
+    EACH_LANE r.u[i] = i < n;
+    return r;
+}
+
+typedef struct {
+    uint16_t u[LANES];
+} h16;
+INLINE h16 h_load_part(const uint16_t *p, int64_t n)
+{
+    h16 r = {{0}};
+    memcpy(r.u, p, (size_t)n * sizeof *p);
+    return r;
+}
+INLINE h16 h_load(const uint16_t *p)
+{
+    return h_load_part(p, LANES);
+}
+INLINE void h_store_part(uint16_t *p, int64_t n, h16 a)
+{
+    memcpy(p, a.u, (size_t)n * sizeof *p);
+}
+INLINE void h_store(uint16_t *p, h16 a)
+{
+    h_store_part(p, LANES, a);
+}
+INLINE w16 w_of_h(h16 a)
+{
+    w16 r;
+    EACH_LANE r.u[i] = a.u[i];
+    return r;
+}
+INLINE h16 h_of_w(w16 a)
+{
+    h16 r;
+    EACH_LANE r.u[i] = (uint16_t)a.u[i];
+    return r;
+}
+INLINE v16 v_of_f16(h16 a)
+{
+    v16 r;
+    EACH_LANE r.f[i] = dpt_f32_of_f16(a.u[i]);
+    return r;
+}
+INLINE h16 f16_of_v(v16 a)
+{
+    h16 r;
+    EACH_LANE r.u[i] = dpt_f16_of_f32(a.f[i]);
+    return r;
 }
 #define v_store_quarter(p, a, q) memcpy(p, (a).f + 4 * (q), 4 * sizeof(float))
 INLINE void v_transpose4(v16 r[4])

@@ -1,53 +1,55 @@
 /* Layer norm over rows, and its gradient (Ba et al. 2016). */
-#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/elem.h"
 
-void SIMD(norm)(const struct dpt_norm_rows *a)
+void ELEM(norm)(const struct dpt_norm_rows *a)
 {
     const int64_t c = a->c;
+    const elem *gamma = a->gamma, *beta = a->beta;
     const float inv_c = 1.0f / (float)c;
     for (int64_t r = 0; r < a->rows; r++) {
-        const float *x = a->x + r * c;
-        float *y = a->y + r * c;
+        const elem *x = (const elem *)a->x + r * c;
+        elem *y = (elem *)a->y + r * c;
         v16 sum = v_set(0.0f), squares = v_set(0.0f);
         FOR_LANES(j, n, c)
         {
-            sum = v_add(sum, v_get(x + j, n, 0.0f));
+            sum = v_add(sum, e_get(x + j, n, 0.0f));
         }
         const float mean = v_sum(sum) * inv_c;
         const v16 mean16 = v_set(mean);
         FOR_LANES(j, n, c)
         {
-            v16 d = v_sub(v_get(x + j, n, mean), mean16);
+            v16 d = v_sub(e_get(x + j, n, mean), mean16);
             squares = v_fma(d, d, squares);
         }
         const float rstd = 1.0f / sqrtf(v_sum(squares) * inv_c + a->eps);
         const v16 rstd16 = v_set(rstd);
         FOR_LANES(j, n, c)
         {
-            v16 hat = v_mul(v_sub(v_get(x + j, n, 0.0f), mean16), rstd16);
-            v_put(y + j, n, v_fma(hat, v_get(a->gamma + j, n, 0.0f), v_get(a->beta + j, n, 0.0f)));
+            v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean16), rstd16);
+            e_put(y + j, n, v_fma(hat, e_get(gamma + j, n, 0.0f), e_get(beta + j, n, 0.0f)));
         }
         a->mean[r] = mean;
         a->rstd[r] = rstd;
     }
 }
 
-void SIMD(norm_grad)(const struct dpt_norm_grad_rows *a)
+void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a)
 {
     const int64_t c = a->c;
+    const elem *gamma = a->gamma;
     const float inv_c = 1.0f / (float)c;
     SIMD(fill)(c, 0.0f, a->dgamma);
     SIMD(fill)(c, 0.0f, a->dbeta);
     for (int64_t r = 0; r < a->rows; r++) {
-        const float *x = a->x + r * c, *dy = a->dy + r * c;
-        float *dx = a->dx + r * c;
+        const elem *x = (const elem *)a->x + r * c, *dy = (const elem *)a->dy + r * c;
+        elem *dx = (elem *)a->dx + r * c;
         const v16 mean = v_set(a->mean[r]), rstd = v_set(a->rstd[r]);
         v16 sum = v_set(0.0f), dot = v_set(0.0f);
         FOR_LANES(j, n, c)
         {
-            v16 hat = v_mul(v_sub(v_get(x + j, n, 0.0f), mean), rstd);
-            v16 g = v_get(dy + j, n, 0.0f);
-            v16 weighted = v_mul(g, v_get(a->gamma + j, n, 0.0f));
+            v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
+            v16 g = e_get(dy + j, n, 0.0f);
+            v16 weighted = v_mul(g, e_get(gamma + j, n, 0.0f));
             sum = v_add(sum, weighted);
             dot = v_fma(weighted, hat, dot);
             v_put(a->dgamma + j, n, v_fma(g, hat, v_get(a->dgamma + j, n, 0.0f)));
@@ -56,12 +58,12 @@ void SIMD(norm_grad)(const struct dpt_norm_grad_rows *a)
         const v16 mean_sum = v_set(v_sum(sum) * inv_c), mean_dot = v_set(v_sum(dot) * inv_c);
         FOR_LANES(j, n, c)
         {
-            v16 hat = v_mul(v_sub(v_get(x + j, n, 0.0f), mean), rstd);
-            v16 weighted = v_mul(v_get(dy + j, n, 0.0f), v_get(a->gamma + j, n, 0.0f));
+            v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
+            v16 weighted = v_mul(e_get(dy + j, n, 0.0f), e_get(gamma + j, n, 0.0f));
             v16 d = v_mul(rstd, v_sub(v_sub(weighted, mean_sum), v_mul(hat, mean_dot)));
             if (a->add_dx)
-                d = v_add(v_get(dx + j, n, 0.0f), d);
-            v_put(dx + j, n, d);
+                d = v_add(e_get(dx + j, n, 0.0f), d);
+            e_put(dx + j, n, d);
         }
     }
 }

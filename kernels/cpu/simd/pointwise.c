@@ -1,39 +1,5 @@
-/* Kernels over elements: GELU, dropped sums, AdamW. */
+/* Kernels over elements of f32: filling, AdamW, sums of squares, the head's softmax. */
 #include "kernels/cpu/simd/simd.h"
-
-void SIMD(gelu)(int64_t n, const float *x, float *y)
-{
-    FOR_LANES(j, count, n)
-    {
-        v_put(y + j, count, v_gelu(v_get(x + j, count, 0.0f)));
-    }
-}
-
-/* d/dx x s(2u) = s + x s (1-s) 2u', s the logistic function, 2u' = 2 sqrt(2/pi) (1 + 3*0.044715
- * x^2). */
-void SIMD(gelu_grad)(int64_t n, const float *x, const float *dy, float *dx)
-{
-    const v16 one = v_set(1.0f), a = v_set(1.5957691216057308f),
-              b = v_set(1.5957691216057308f * 0.044715f),
-              b3 = v_set(1.5957691216057308f * 3.0f * 0.044715f);
-    FOR_LANES(j, count, n)
-    {
-        v16 v = v_get(x + j, count, 0.0f), square = v_mul(v, v);
-        v16 e = v_exp(v_mul(v_sub(v_set(0.0f), v), v_fma(b, square, a)));
-        v16 s = v_div(one, v_add(one, e));
-        /* 1-s = e s: no cancellation. Where e is huge, s is tiny, and e*s is 1 as it should be. */
-        v16 slope = v_fma(v_mul(v_mul(v, s), v_mul(e, s)), v_fma(b3, square, a), s);
-        v_put(dx + j, count, v_mul(v_get(dy + j, count, 0.0f), slope));
-    }
-}
-
-void SIMD(add)(int64_t n, const float *a, const float *b, float *dst)
-{
-    FOR_LANES(j, count, n)
-    {
-        v_put(dst + j, count, v_add(v_get(a + j, count, 0.0f), v_get(b + j, count, 0.0f)));
-    }
-}
 
 void SIMD(fill)(int64_t n, float value, float *dst)
 {
@@ -41,24 +7,6 @@ void SIMD(fill)(int64_t n, float value, float *dst)
     FOR_LANES(j, count, n)
     {
         v_put(dst + j, count, v);
-    }
-}
-
-void SIMD(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const float *a,
-                    const float *b, float *y)
-{
-    enum { PART = 256 };
-    float factors[PART];
-    for (int64_t at = 0; at < n; at += PART) {
-        int64_t part = n - at < PART ? n - at : PART;
-        SIMD(drop_factors)(part, d, first + (uint64_t)at, factors);
-        FOR_LANES(j, count, part)
-        {
-            v16 x = v_mul(v_get(b + at + j, count, 0.0f), v_get(factors + j, count, 0.0f));
-            if (a)
-                x = v_add(v_get(a + at + j, count, 0.0f), x);
-            v_put(y + at + j, count, x);
-        }
     }
 }
 
@@ -99,4 +47,23 @@ double SIMD(sumsq)(int64_t n, const float *x)
     if (j + LANES < n)
         odd = d_add_square(odd, v_get(x + j + LANES, n - j - LANES, 0.0f));
     return d_sum(even) + d_sum(odd);
+}
+
+void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum)
+{
+    v16 most = v_set(*max);
+    FOR_LANES(j, count, n)
+    {
+        most = v_max(most, v_get(x + j, count, *max));
+    }
+    float new_max = v_greatest(most);
+    v16 shift = v_set(new_max), total = v_set(0.0f);
+    FOR_LANES(j, count, n)
+    {
+        total = v_add(total, v_exp(v_sub(v_get(x + j, count, -INFINITY), shift)));
+    }
+    float factor[LANES];
+    v_store(factor, v_exp(v_set(*max - new_max)));
+    *sum = fmaf(*sum, factor[0], v_sum(total));
+    *max = new_max;
 }

@@ -1,4 +1,5 @@
-/* The kernels of one instruction set, gathered by table.c. Meanings: kernels/cpu/kernels.h. */
+/* The kernels of one instruction set that do not depend on the type of elements (elem.h has those
+ * that do), gathered by table.c. Meanings: kernels/cpu/kernels.h. */
 #ifndef DPT_KERNELS_CPU_SIMD_SIMD_H
 #define DPT_KERNELS_CPU_SIMD_SIMD_H
 
@@ -7,26 +8,14 @@
 
 #define SIMD(name) DPT_ISA_NAME(dpt_simd_##name)
 
-void SIMD(tile_store)(const struct dpt_tile *t);
-void SIMD(transpose)(int64_t rows, int64_t cols, const float *src, int64_t ld, float *dst,
-                     int64_t ld_dst);
-void SIMD(column_sums)(int64_t rows, int64_t cols, const float *x, int64_t ld, bool accumulate,
-                       float *ret);
-void SIMD(norm)(const struct dpt_norm_rows *a);
-void SIMD(norm_grad)(const struct dpt_norm_grad_rows *a);
-void SIMD(gelu)(int64_t n, const float *x, float *y);
-void SIMD(gelu_grad)(int64_t n, const float *x, const float *dy, float *dx);
-void SIMD(add)(int64_t n, const float *a, const float *b, float *dst);
+void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t ld, uint16_t *dst,
+                       int64_t ld_dst);
 void SIMD(fill)(int64_t n, float value, float *dst);
-void SIMD(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const float *a,
-                    const float *b, float *y);
 void SIMD(adamw)(const struct dpt_adamw *a);
 double SIMD(sumsq)(int64_t n, const float *x);
-size_t SIMD(attention_work)(int64_t t, int64_t hd, bool backward);
-void SIMD(attention)(const struct dpt_head_rows *a);
-void SIMD(attention_grad)(const struct dpt_head_rows *a);
+void SIMD(transpose_f32)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
+                         int64_t ld_dst);
 void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum);
-void SIMD(softmax_grad)(int64_t n, float *x, float lse, float scale);
 
 /* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
  * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in

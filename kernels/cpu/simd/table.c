@@ -9,23 +9,14 @@
 #define ISA_TEXT "plain"
 #endif
 
+extern const struct dpt_elem_kernels SIMD(elem_f32), SIMD(elem_bf16), SIMD(elem_f16);
+
 const struct dpt_cpu_kernels DPT_ISA_NAME(dpt_cpu_kernels) = {
     .name = ISA_TEXT,
-    .tile_store = SIMD(tile_store),
-    .transpose = SIMD(transpose),
-    .column_sums = SIMD(column_sums),
-    .norm = SIMD(norm),
-    .norm_grad = SIMD(norm_grad),
-    .gelu = SIMD(gelu),
-    .gelu_grad = SIMD(gelu_grad),
-    .add = SIMD(add),
+    .of = {[DPT_F32] = &SIMD(elem_f32), [DPT_BF16] = &SIMD(elem_bf16), [DPT_F16] = &SIMD(elem_f16)},
+    .transpose16 = SIMD(transpose16),
     .fill = SIMD(fill),
-    .drop_add = SIMD(drop_add),
     .adamw = SIMD(adamw),
     .sumsq = SIMD(sumsq),
-    .attention_work = SIMD(attention_work),
-    .attention = SIMD(attention),
-    .attention_grad = SIMD(attention_grad),
     .softmax_part = SIMD(softmax_part),
-    .softmax_grad = SIMD(softmax_grad),
 };

@@ -1,0 +1,22 @@
+/* The table of one instruction set and element type. */
+#include "kernels/cpu/simd/elem.h"
+
+extern const struct dpt_elem_kernels ELEM(elem);
+
+const struct dpt_elem_kernels ELEM(elem) = {
+    .tile_store = ELEM(tile_store),
+    .transpose = ELEM(transpose),
+    .column_sums = ELEM(column_sums),
+    .widen = ELEM(widen),
+    .narrow = ELEM(narrow),
+    .norm = ELEM(norm),
+    .norm_grad = ELEM(norm_grad),
+    .gelu = ELEM(gelu),
+    .gelu_grad = ELEM(gelu_grad),
+    .add = ELEM(add),
+    .drop_add = ELEM(drop_add),
+    .attention_work = ELEM(attention_work),
+    .attention = ELEM(attention),
+    .attention_grad = ELEM(attention_grad),
+    .softmax_grad = ELEM(softmax_grad),
+};
