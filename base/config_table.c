@@ -19,7 +19,7 @@ static const struct dpt_choice data_kinds[] = {
 static const struct dpt_choice tokenizers[] = {
     {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, false}, {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
-                                               {"bf16", DPT_PRECISION_BF16, true},
+                                               {"bf16", DPT_PRECISION_BF16, false},
                                                {"fp16", DPT_PRECISION_FP16, true},
                                                {0}};
 static const struct dpt_choice reductions[] = {
@@ -181,7 +181,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "tokens of a sample; at most model.context"},
     {"train.precision", DPT_KEY_CHOICE, AT(train.precision),
      .choices = precisions, TRAJECTORY, .def = "fp32",
-     .help = "arithmetic of forward and backward; master weights are fp32"},
+     .help = "arithmetic of forward and backward; weights in memory and in checkpoints, sums and "
+             "gradients are fp32"},
     {"train.reduction", DPT_KEY_CHOICE, AT(train.reduction),
      .choices = reductions, TRAJECTORY, .def = "canonical",
      .help = "canonical: gradients are summed in one fixed order; fast: in the backend's"},

@@ -163,7 +163,7 @@ static void overrides_win_in_order(void **state)
     assert_int_equal(c.cluster.nnodes_max, 2);
     assert_string_equal(c.cluster.rdzv, "[::1]:29500");
     /* What --set takes back is not held against the file. */
-    c = load("train: {precision: bf16, global_batch: 6, micro_batch: 4}",
+    c = load("train: {precision: fp16, global_batch: 6, micro_batch: 4}",
              "train={precision: fp32, micro_batch: 3}");
     assert_int_equal(dpt_config_slots(&c), 2);
 }
@@ -258,7 +258,6 @@ static void refused_until_a_later_version(void **state)
     static const char *const sets[] = {"strategy.name=fsdp",
                                        "strategy.name=zero1",
                                        "strategy.name=simple",
-                                       "train.precision=bf16",
                                        "train.precision=fp16",
                                        "cluster.device=cuda",
                                        "model.name=llama",

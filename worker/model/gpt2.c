@@ -104,6 +104,7 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     m->base.kind = &dpt_gpt2_kind;
     m->base.vocab = config->model.vocab;
     m->base.context = config->model.context;
+    m->base.dtype = dpt_dtype_of(config->train.precision);
     m->layers = config->model.n_layer;
     m->heads = config->model.n_head;
     m->c = config->model.n_embd;
@@ -129,10 +130,10 @@ struct carver {
 /* Stands for every tensor where there is no memory (preparing mode); never read nor written. */
 static float nowhere[16];
 
-static float *carve(struct carver *carver, int64_t floats)
+static void *carve(struct carver *carver, enum dpt_dtype dtype, int64_t n)
 {
-    float *piece = carver->base == NULL ? nowhere : (float *)(void *)(carver->base + carver->at);
-    const size_t bytes = (size_t)floats * sizeof(float);
+    void *piece = carver->base == NULL ? (void *)nowhere : carver->base + carver->at;
+    const size_t bytes = (size_t)n * dpt_dtype_bytes(dtype);
     carver->at += (bytes + 63) / 64 * 64;
     return piece;
 }
@@ -143,8 +144,8 @@ struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_
     const int64_t n = slot->b * slot->t;
     struct carver carver = {slot->saved, 0};
     struct dpt_gpt2_saved saved;
-    saved.dstream = carve(&carver, n * m->c);
-    saved.x0 = carve(&carver, n * m->c);
+    saved.dstream = carve(&carver, m->base.dtype, n * m->c);
+    saved.x0 = carve(&carver, m->base.dtype, n * m->c);
     if (ret_bytes != NULL)
         *ret_bytes = carver.at;
     return saved;
@@ -155,20 +156,21 @@ static struct dpt_gpt2_block_saved carve_block(const struct dpt_gpt2 *m,
                                                const struct dpt_slot *slot, struct carver *carver)
 {
     const int64_t n = slot->b * slot->t, c = m->c;
+    const enum dpt_dtype dtype = m->base.dtype;
     struct dpt_gpt2_block_saved saved = {0};
-    saved.out = carve(carver, n * c);
-    saved.ln1 = carve(carver, n * c);
-    saved.mean1 = carve(carver, n);
-    saved.rstd1 = carve(carver, n);
-    saved.qkv = carve(carver, n * 3 * c);
-    saved.lse = carve(carver, n * m->heads);
-    saved.att = carve(carver, n * c);
-    saved.mid = carve(carver, n * c);
-    saved.ln2 = carve(carver, n * c);
-    saved.mean2 = carve(carver, n);
-    saved.rstd2 = carve(carver, n);
-    saved.fc = carve(carver, n * 4 * c);
-    saved.gelu = carve(carver, n * 4 * c);
+    saved.out = carve(carver, dtype, n * c);
+    saved.ln1 = carve(carver, dtype, n * c);
+    saved.mean1 = carve(carver, DPT_F32, n);
+    saved.rstd1 = carve(carver, DPT_F32, n);
+    saved.qkv = carve(carver, dtype, n * 3 * c);
+    saved.lse = carve(carver, DPT_F32, n * m->heads);
+    saved.att = carve(carver, dtype, n * c);
+    saved.mid = carve(carver, dtype, n * c);
+    saved.ln2 = carve(carver, dtype, n * c);
+    saved.mean2 = carve(carver, DPT_F32, n);
+    saved.rstd2 = carve(carver, DPT_F32, n);
+    saved.fc = carve(carver, dtype, n * 4 * c);
+    saved.gelu = carve(carver, dtype, n * 4 * c);
     return saved;
 }
 
@@ -195,11 +197,11 @@ struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct 
     const int64_t n = slot->b * slot->t;
     struct carver carver = {slot->scratch, 0};
     struct dpt_gpt2_scratch scratch;
-    scratch.wide = carve(&carver, n * 4 * m->c);
-    scratch.a = carve(&carver, n * m->c);
-    scratch.b = carve(&carver, n * m->c);
-    scratch.mean = carve(&carver, n);
-    scratch.rstd = carve(&carver, n);
+    scratch.wide = carve(&carver, m->base.dtype, n * 4 * m->c);
+    scratch.a = carve(&carver, m->base.dtype, n * m->c);
+    scratch.b = carve(&carver, m->base.dtype, n * m->c);
+    scratch.mean = carve(&carver, DPT_F32, n);
+    scratch.rstd = carve(&carver, DPT_F32, n);
     if (ret_bytes != NULL)
         *ret_bytes = carver.at;
     return scratch;
@@ -230,11 +232,12 @@ static int64_t place_in_unit(const struct dpt_gpt2 *m, const struct dpt_param *p
     return param->offset - m->base.units[param->unit].offset;
 }
 
-const float *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
+const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
 {
     const struct dpt_param *p = &m->base.params[param];
-    const float *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
-    return unit == NULL ? nowhere : unit + place_in_unit(m, p);
+    const char *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
+    const size_t at = (size_t)place_in_unit(m, p) * dpt_dtype_bytes(m->base.dtype);
+    return unit == NULL ? (const void *)nowhere : unit + at;
 }
 
 float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)

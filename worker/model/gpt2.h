@@ -51,30 +51,31 @@ struct dpt_gpt2 {
     double dropout;
 };
 
-/* A slot's saved activations. The residual stream is kept at each block's two norms; its gradient
+/* A slot's saved activations, in the compute dtype but for the norms' and softmax's statistics. The
+ * residual stream is kept at each block's two norms; its gradient
  * flows through `dstream`. */
 struct dpt_gpt2_saved {
-    float *dstream; /* (N, C) */
-    float *x0;      /* (N, C) the embedding's output */
+    void *dstream; /* (N, C) */
+    void *x0;      /* (N, C) the embedding's output */
 };
 
 struct dpt_gpt2_block_saved {
-    const float *x;   /* (N, C) the block's input: the output of the unit before */
-    float *out;       /* (N, C) */
-    float *ln1, *ln2; /* (N, C) */
+    const void *x;   /* (N, C) the block's input: the output of the unit before */
+    void *out;       /* (N, C) */
+    void *ln1, *ln2; /* (N, C) */
     float *mean1, *rstd1, *mean2, *rstd2; /* (N) */
-    float *qkv;                           /* (N, 3, C) */
+    void *qkv;                            /* (N, 3, C) */
     float *lse;                           /* (B, H, T) */
-    float *att;                           /* (N, C) */
-    float *mid;                           /* (N, C) the residual stream after attention */
-    float *fc;                            /* (N, 4*C) before the activation */
-    float *gelu;                          /* (N, 4*C) */
+    void *att;                            /* (N, C) */
+    void *mid;                            /* (N, C) the residual stream after attention */
+    void *fc;                             /* (N, 4*C) before the activation */
+    void *gelu;                           /* (N, 4*C) */
 };
 
 /* Scratch of one call. */
 struct dpt_gpt2_scratch {
-    float *wide;        /* (N, 4*C) */
-    float *a, *b;       /* (N, C) */
+    void *wide;         /* (N, 4*C) */
+    void *a, *b;        /* (N, C) */
     float *mean, *rstd; /* (N), the head's */
 };
 
@@ -90,7 +91,7 @@ struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct 
                                          size_t *ret_bytes);
 
 /* The parameter with table index `param`: its weights, its gradient. Preparing mode as above. */
-const float *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
+const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
 float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
 
 /* Table index of a block's tensor, and of the head's ln_f.weight (ln_f.bias follows). */

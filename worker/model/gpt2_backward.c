@@ -18,13 +18,13 @@ static void announce_pair(const struct dpt_slot *slot, int weight)
 
 static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
-                      const float *x, const float *mean, const float *rstd, const float *dy,
-                      float *dx, bool add_dx)
+                      const void *x, const float *mean, const float *rstd, const void *dy, void *dx,
+                      bool add_dx)
 {
     ops->layernorm_backward(stream, &(struct dpt_layernorm_backward){
                                         .n = slot->b * slot->t,
                                         .c = m->c,
-                                        .dtype = DPT_F32,
+                                        .dtype = m->base.dtype,
                                         .x = x,
                                         .gamma = dpt_gpt2_weight(m, slot, weight),
                                         .mean = mean,
@@ -40,15 +40,14 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
 }
 
 static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                   const struct dpt_slot *slot, int weight, const float *x, const float *dy,
-                   float *dx)
+                   const struct dpt_slot *slot, int weight, const void *x, const void *dy, void *dx)
 {
     const struct dpt_param *param = &m->base.params[weight];
     ops->linear_backward(stream, &(struct dpt_linear_backward){
                                      .n = slot->b * slot->t,
                                      .in = param->dim[0],
                                      .out = param->dim[1],
-                                     .dtype = DPT_F32,
+                                     .dtype = m->base.dtype,
                                      .x = x,
                                      .w = dpt_gpt2_weight(m, slot, weight),
                                      .dy = dy,
@@ -62,16 +61,16 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
 
 /* The gradient of a residual branch's end: dy through the branch's dropout, into `to`; dy itself
  * where there is none. */
-static const float *branch(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
-                           struct dpt_stream *stream, const struct dpt_slot *slot, int site,
-                           const float *dy, float *to)
+static const void *branch(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, const struct dpt_slot *slot, int site,
+                          const void *dy, void *to)
 {
     const struct dpt_dropout dropout = dpt_gpt2_dropout(m, slot, site);
     if (!(dropout.p > 0.0f))
         return dy;
     ops->dropout_backward(stream, &(struct dpt_dropout_backward){
                                       .n = slot->b * slot->t * m->c,
-                                      .dtype = DPT_F32,
+                                      .dtype = m->base.dtype,
                                       .dropout = dropout,
                                       .dy = dy,
                                       .dx = to,
@@ -91,7 +90,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                        .n = n,
                                        .c = m->c,
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
-                                       .dtype = DPT_F32,
+                                       .dtype = m->base.dtype,
                                        .x = last.out,
                                        .gamma = dpt_gpt2_weight(m, slot, ln_f),
                                        .beta = dpt_gpt2_weight(m, slot, ln_f + 1),
@@ -103,7 +102,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .n = n,
                                .c = m->c,
                                .v = m->base.vocab,
-                               .dtype = DPT_F32,
+                               .dtype = m->base.dtype,
                                .x = scratch.a,
                                .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
                                .targets = slot->targets,
@@ -118,18 +117,18 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
 }
 
 static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                int layer, const struct dpt_slot *slot, float *dstream)
+                int layer, const struct dpt_slot *slot, void *dstream)
 {
     const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
     const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
-    const float *dy =
+    const void *dy =
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_MLP_RESIDUAL),
                dstream, scratch.a);
     linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, dy, scratch.wide);
     ops->gelu_backward(stream, &(struct dpt_gelu){
                                    .n = slot->b * slot->t * 4 * m->c,
-                                   .dtype = DPT_F32,
+                                   .dtype = m->base.dtype,
                                    .x = saved.fc,
                                    .dy = scratch.wide,
                                    .out = scratch.wide,
@@ -141,12 +140,12 @@ static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_
 
 static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, int layer, const struct dpt_slot *slot,
-                      float *dstream)
+                      void *dstream)
 {
     const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
     const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
-    const float *dy =
+    const void *dy =
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
                dstream, scratch.a);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b);
@@ -156,7 +155,7 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                 .t = slot->t,
                                 .heads = m->heads,
                                 .c = m->c,
-                                .dtype = DPT_F32,
+                                .dtype = m->base.dtype,
                                 .dropout = dpt_gpt2_dropout(
                                     m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
                                 .qkv = saved.qkv,
@@ -181,7 +180,7 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                 .c = m->c,
                                 .v = m->base.vocab,
                                 .context = m->base.context,
-                                .dtype = DPT_F32,
+                                .dtype = m->base.dtype,
                                 .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
                                 .tokens = slot->tokens,
                                 .dy = saved.dstream,
@@ -200,7 +199,7 @@ void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
     if (unit == m->layers + 1) {
         head(m, ops, stream, slot);
     } else if (unit >= 1) {
-        float *dstream = dpt_gpt2_saved(m, slot, NULL).dstream;
+        void *dstream = dpt_gpt2_saved(m, slot, NULL).dstream;
         mlp(m, ops, stream, unit - 1, slot, dstream);
         attention(m, ops, stream, unit - 1, slot, dstream);
     } else {

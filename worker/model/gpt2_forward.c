@@ -12,7 +12,7 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                .t = slot->t,
                                .c = m->c,
                                .v = m->base.vocab,
-                               .dtype = DPT_F32,
+                               .dtype = m->base.dtype,
                                .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
                                .tokens = slot->tokens,
                                .wte = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
@@ -24,13 +24,13 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
 /* A norm whose weight is parameter `weight` and whose bias follows it. */
 static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
-                      const float *x, float *y, float *mean, float *rstd)
+                      const void *x, void *y, float *mean, float *rstd)
 {
     ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
                                        .n = slot->b * slot->t,
                                        .c = m->c,
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
-                                       .dtype = DPT_F32,
+                                       .dtype = m->base.dtype,
                                        .x = x,
                                        .gamma = dpt_gpt2_weight(m, slot, weight),
                                        .beta = dpt_gpt2_weight(m, slot, weight + 1),
@@ -42,14 +42,14 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
 
 /* y (N, out) = x (N, in) w + bias, w being parameter `weight` and the bias following it. */
 static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                   const struct dpt_slot *slot, int weight, const float *x, float *y, float *gelu)
+                   const struct dpt_slot *slot, int weight, const void *x, void *y, void *gelu)
 {
     const struct dpt_param *param = &m->base.params[weight];
     ops->linear_forward(stream, &(struct dpt_linear_forward){
                                     .n = slot->b * slot->t,
                                     .in = param->dim[0],
                                     .out = param->dim[1],
-                                    .dtype = DPT_F32,
+                                    .dtype = m->base.dtype,
                                     .x = x,
                                     .w = dpt_gpt2_weight(m, slot, weight),
                                     .bias = dpt_gpt2_weight(m, slot, weight + 1),
@@ -59,12 +59,11 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
 }
 
 static void residual(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                     const struct dpt_slot *slot, int site, const float *a, const float *b,
-                     float *y)
+                     const struct dpt_slot *slot, int site, const void *a, const void *b, void *y)
 {
     ops->residual(stream, &(struct dpt_residual){
                               .n = slot->b * slot->t * m->c,
-                              .dtype = DPT_F32,
+                              .dtype = m->base.dtype,
                               .dropout = dpt_gpt2_dropout(m, slot, site),
                               .a = a,
                               .b = b,
@@ -88,7 +87,7 @@ static void block(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dp
                                .t = slot->t,
                                .heads = m->heads,
                                .c = m->c,
-                               .dtype = DPT_F32,
+                               .dtype = m->base.dtype,
                                .dropout = dpt_gpt2_dropout(
                                    m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
                                .qkv = saved.qkv,
@@ -122,7 +121,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .n = slot->b * slot->t,
                                .c = m->c,
                                .v = m->base.vocab,
-                               .dtype = DPT_F32,
+                               .dtype = m->base.dtype,
                                .x = scratch.a,
                                .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
                                .targets = slot->targets,

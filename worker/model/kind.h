@@ -27,11 +27,15 @@ struct dpt_model {
     const struct dpt_model_kind *kind;
     int vocab;
     int64_t context;
+    enum dpt_dtype dtype;     /* of weights and activations in forward and backward */
     struct dpt_param *params; /* [params_max] owned */
     struct dpt_unit *units;   /* [units_max] owned */
     int n_params, n_units, params_max, units_max;
     int64_t flat_numel, param_count;
 };
+
+/* The compute dtype that the config asks for. */
+enum dpt_dtype dpt_dtype_of(enum dpt_precision precision);
 
 /* Room for the table. On failure nothing is held. */
 DPT_MUST_USE enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,

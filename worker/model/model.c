@@ -69,6 +69,11 @@ int dpt_model_vocab(const struct dpt_model *model)
     return model->vocab;
 }
 
+enum dpt_dtype dpt_model_dtype(const struct dpt_model *model)
+{
+    return model->dtype;
+}
+
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     DPT_ASSERT(b > 0 && t > 0 && t <= model->context);

@@ -3,8 +3,12 @@
  *
  * All parameters form one flat vector of f32 in the order of the table. A unit (embedding, block 0
  * … n-1, head) is a contiguous range of it, starting at a multiple of DPT_BLOCK and zero-padded to
- * one; tensors inside a unit follow each other without gaps. Gradients have the same layout. A tied
- * tensor lives in its home unit; others borrow it. */
+ * one; tensors inside a unit follow each other without gaps. Gradients (f32) have the same layout.
+ * A tied tensor lives in its home unit; others borrow it.
+ *
+ * Forward and backward read the weights, and keep their activations, in the model's compute dtype
+ * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
+ * ones (dpt_ops.cast). */
 #ifndef DPT_WORKER_MODEL_MODEL_H
 #define DPT_WORKER_MODEL_MODEL_H
 
@@ -50,16 +54,17 @@ struct dpt_slot {
     uint64_t seed; /* of the run, for dropout keys (DPT_RNG_DROPOUT; step, slot, site) */
     int64_t step;
     int slot;
-    int64_t b, t;                /* t at most the model's context */
-    const int32_t *tokens;       /* (B, T), each in [0, V) */
-    const int32_t *targets;      /* (B, T) */
-    const float *const *weights; /* [n_units] start of each unit's flat range */
-    float *const *grads;         /* [n_units] likewise; TRAIN only */
-    bool accumulate; /* gradients are added to, else overwritten (padding is never written) */
-    float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
-    void *saved;     /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
-    void *scratch;   /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
-    float *losses;   /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
+    int64_t b, t;           /* t at most the model's context */
+    const int32_t *tokens;  /* (B, T), each in [0, V) */
+    const int32_t *targets; /* (B, T) */
+    const void *const
+        *weights;        /* [n_units] start of each unit's flat range, in the compute dtype */
+    float *const *grads; /* [n_units] likewise, f32; TRAIN only */
+    bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
+    float dloss;         /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
+    void *saved;         /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
+    void *scratch;       /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
+    float *losses;       /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
 
     /* TRAIN, by dpt_model_backward: called once for each parameter (its table index), as soon as
        this slot's gradient of it is complete, from the last parameter of the table to the first. */
@@ -84,6 +89,9 @@ int64_t dpt_model_flat_numel(const struct dpt_model *model);
 int64_t dpt_model_param_count(const struct dpt_model *model);
 
 int dpt_model_vocab(const struct dpt_model *model);
+
+/* The compute dtype. */
+enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
 
 /* Memory of one slot of B x T tokens (T at most the context): activations, and room for a single
  * call. */

@@ -5,6 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum dpt_dtype dpt_dtype_of(enum dpt_precision precision)
+{
+    static const enum dpt_dtype dtypes[] = {[DPT_PRECISION_FP32] = DPT_F32,
+                                            [DPT_PRECISION_BF16] = DPT_BF16,
+                                            [DPT_PRECISION_FP16] = DPT_F16};
+    return dtypes[precision];
+}
+
 enum dpt_status dpt_table_init(struct dpt_model *model, int units_max, int params_max,
                                struct dpt_err *err)
 {

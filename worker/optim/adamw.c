@@ -15,8 +15,8 @@ static double power(double base, int64_t n)
 
 void dpt_optim_adamw(const struct dpt_config *config, const struct dpt_model *model,
                      const struct dpt_ops *ops, struct dpt_stream *stream, int64_t step,
-                     float grad_scale, int64_t first, int64_t end, float *param, const float *grad,
-                     float *m, float *v)
+                     float grad_scale, int64_t first, int64_t end,
+                     const struct dpt_optim_vectors *flat)
 {
     DPT_ASSERT(step >= 0 && first >= 0 && first <= end && end <= dpt_model_flat_numel(model));
     struct dpt_adamw args = {
@@ -27,6 +27,7 @@ void dpt_optim_adamw(const struct dpt_config *config, const struct dpt_model *mo
         .bias1 = (float)(1.0 - power(config->optimizer.beta1, step + 1)),
         .bias2 = (float)(1.0 - power(config->optimizer.beta2, step + 1)),
         .grad_scale = grad_scale,
+        .copy_dtype = dpt_model_dtype(model),
     };
     const int n_params = dpt_model_n_params(model);
     for (int i = 0; i < n_params; i++) {
@@ -37,10 +38,12 @@ void dpt_optim_adamw(const struct dpt_config *config, const struct dpt_model *mo
             continue;
         args.n = to - from;
         args.weight_decay = p->decay ? (float)config->optimizer.weight_decay : 0.0f;
-        args.param = param + from;
-        args.grad = grad + from;
-        args.m = m + from;
-        args.v = v + from;
+        args.param = flat->param + from;
+        args.grad = flat->grad + from;
+        args.m = flat->m + from;
+        args.v = flat->v + from;
+        if (flat->copy)
+            args.copy = (char *)flat->copy + (size_t)from * dpt_dtype_bytes(args.copy_dtype);
         ops->adamw(stream, &args);
     }
 }

@@ -14,13 +14,20 @@
  * polynomial): the same bits on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
+/* The flat vectors that a step reads and writes, from their starts. */
+struct dpt_optim_vectors {
+    float *param, *m, *v;
+    const float *grad;
+    void *copy; /* param rounded to the model's compute dtype, or NULL */
+};
+
 /* AdamW on elements [first, end) of the flat vectors (any range; tensors decide on weight decay),
  * step 0-based, gradient scaled by grad_scale (clipping) on the fly. The bits of an element do not
- * depend on the range. `param`, `grad`, `m`, `v` are the flat vectors' starts. */
+ * depend on the range. */
 void dpt_optim_adamw(const struct dpt_config *config, const struct dpt_model *model,
                      const struct dpt_ops *ops, struct dpt_stream *stream, int64_t step,
-                     float grad_scale, int64_t first, int64_t end, float *param, const float *grad,
-                     float *m, float *v);
+                     float grad_scale, int64_t first, int64_t end,
+                     const struct dpt_optim_vectors *flat);
 
 /* Factor for clipping by global norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm /
  * (norm + 1e-6), as PyTorch's clip_grad_norm_. An infinite norm gives 0, NaN gives NaN: the caller

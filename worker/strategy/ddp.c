@@ -3,7 +3,10 @@
  * Gradients accumulate in lane buffers (a stack, as worker/plan/lanes.h describes). When the last
  * slot of a lane announces the last tensor of a bucket, that bucket's range is joined up the stack;
  * after the last lane it goes to the reducer, while backward goes on with the tensors before it (Li
- * et al., "PyTorch Distributed", VLDB'20). */
+ * et al., "PyTorch Distributed", VLDB'20).
+ *
+ * With a compute dtype of 16 bits the slots read a copy of the parameters, which each step's update
+ * writes along with them. Gradients are f32 in memory and on the wire, whatever the precision. */
 #include "worker/optim/optim.h"
 #include "worker/strategy/reducer.h"
 #include "worker/strategy/strategy.h"
@@ -19,8 +22,11 @@ struct ddp {
     const struct dpt_ops *ops;
     int64_t flat_numel;
     struct dpt_strategy_state state;
-    const float **weights; /* [n_units] */
-    float **grads;         /* [n_units], of the lane being filled */
+    const void **weights; /* [n_units] */
+    void *copy; /* the parameters in the compute dtype; NULL: f32, they are used themselves */
+    size_t copy_bytes;
+    bool copy_is_old; /* the parameters were written by others since it was made */
+    float **grads;    /* [n_units], of the lane being filled */
 
     int n_buckets;
     struct dpt_bucket *buckets;
@@ -66,6 +72,7 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     dpt_comm_mem_destroy(&d->state.param);
     dpt_comm_mem_destroy(&d->state.m);
     dpt_comm_mem_destroy(&d->state.v);
+    dpt_device_free(d->env.device, d->copy, d->copy_bytes);
     free(d->weights);
     free(d->grads);
     free(d->buckets);
@@ -101,6 +108,16 @@ static enum dpt_status make_buckets(struct ddp *d, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status make_copy(struct ddp *d, struct dpt_err *err)
+{
+    enum dpt_dtype dtype = dpt_model_dtype(d->env.model);
+    d->copy_is_old = true;
+    if (dtype == DPT_F32)
+        return DPT_OK;
+    d->copy_bytes = (size_t)d->flat_numel * dpt_dtype_bytes(dtype);
+    return dpt_device_alloc(d->env.device, d->copy_bytes, &d->copy, err);
+}
+
 static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
                                   struct dpt_err *err)
 {
@@ -128,14 +145,17 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     if (status == DPT_OK)
         status = dpt_comm_mem_create(env->listener, bytes, &d->state.v, err);
     if (status == DPT_OK)
+        status = make_copy(d, err);
+    if (status == DPT_OK)
         status = make_buckets(d, err);
     if (status != DPT_OK) {
         ddp_destroy(&self);
         return status;
     }
+    const char *weights = d->copy ? d->copy : dpt_comm_mem_data(d->state.param);
     for (int u = 0; u < n_units; u++)
-        d->weights[u] = (const float *)dpt_comm_mem_data(d->state.param) +
-                        dpt_model_unit(env->model, u)->offset;
+        d->weights[u] = weights + (size_t)dpt_model_unit(env->model, u)->offset *
+                                      dpt_dtype_bytes(dpt_model_dtype(env->model));
     *ret = self;
     return DPT_OK;
 }
@@ -214,6 +234,15 @@ static void announce(void *ctx, int param)
         bucket_complete(d, bucket);
 }
 
+static void use_weights(struct ddp *d, struct dpt_slot *slot)
+{
+    if (d->copy && d->copy_is_old)
+        d->ops->cast(d->env.stream, d->flat_numel, dpt_comm_mem_data(d->state.param),
+                     dpt_model_dtype(d->env.model), d->copy);
+    d->copy_is_old = false;
+    slot->weights = d->weights;
+}
+
 static void ddp_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
 {
     struct ddp *d = ddp_of(s);
@@ -224,7 +253,7 @@ static void ddp_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_sl
         d->grads[u] = buffer_data(d, d->depth) + dpt_model_unit(d->env.model, u)->offset;
     memset(d->announced, 0, (size_t)d->n_buckets * sizeof *d->announced);
     d->lane_ends = slot_index == of_lane.end - 1;
-    slot->weights = d->weights;
+    use_weights(d, slot);
     slot->grads = d->grads;
     slot->accumulate = slot_index != of_lane.first;
     slot->announce = announce;
@@ -255,7 +284,7 @@ static enum dpt_status ddp_await_gradient(struct dpt_strategy *s, struct dpt_err
 
 static void ddp_eval_slot(struct dpt_strategy *s, struct dpt_slot *slot)
 {
-    slot->weights = ddp_of(s)->weights;
+    use_weights(ddp_of(s), slot);
 }
 
 /* Blocks are dealt evenly over the ranks; the grid restarts at each unit because units are padded
@@ -281,9 +310,13 @@ static enum dpt_status ddp_apply(struct dpt_strategy *s, int64_t step, float sca
 {
     struct ddp *d = ddp_of(s);
     DPT_ASSERT(d->reduced_step == step);
+    const struct dpt_optim_vectors flat = {.param = dpt_comm_mem_data(d->state.param),
+                                           .m = dpt_comm_mem_data(d->state.m),
+                                           .v = dpt_comm_mem_data(d->state.v),
+                                           .grad = buffer_data(d, 0),
+                                           .copy = d->copy};
     dpt_optim_adamw(d->env.config, d->env.model, d->ops, d->env.stream, step, scale, 0,
-                    d->flat_numel, dpt_comm_mem_data(d->state.param), buffer_data(d, 0),
-                    dpt_comm_mem_data(d->state.m), dpt_comm_mem_data(d->state.v));
+                    d->flat_numel, &flat);
     return dpt_stream_sync(d->env.stream, err);
 }
 
@@ -296,6 +329,11 @@ static bool ddp_holds_gradient(const struct dpt_strategy *s, int64_t step)
 static const struct dpt_strategy_state *ddp_state(const struct dpt_strategy *s)
 {
     return &((const struct ddp *)s)->state;
+}
+
+static void ddp_state_changed(struct dpt_strategy *s)
+{
+    ddp_of(s)->copy_is_old = true;
 }
 
 static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
@@ -324,5 +362,6 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .apply = ddp_apply,
     .holds_gradient = ddp_holds_gradient,
     .state = ddp_state,
+    .state_changed = ddp_state_changed,
     .cost = ddp_cost,
 };

@@ -3,9 +3,11 @@
  *
  * The trainer drives one through this vtable, always on its main thread, in this order:
  *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
- * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy A step may be left
- * at any point when the generation ends; the next begin_step starts clean. A reduced gradient is
- * kept until the next begin_step, since its outcome may arrive only through re-formation. */
+ * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy
+ * Between steps the state may be written from outside (initial weights, a checkpoint, a peer's
+ * state); state_changed says so. A step may be left at any point when the generation ends; the next
+ * begin_step starts clean. A reduced gradient is kept until the next begin_step, since its outcome
+ * may arrive only through re-formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 
@@ -71,6 +73,9 @@ struct dpt_strategy_ops {
     /* True while the whole reduced gradient of `step` is held. */
     bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
     const struct dpt_strategy_state *(*state)(const struct dpt_strategy *s);
+    /* The parameters were written by others: what is made from them is made anew before the next
+     * slot. */
+    void (*state_changed)(struct dpt_strategy *s);
     /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
      * in a step (both stages and the all-gather). Between begin_generation and end_generation. */
     void (*cost)(const struct dpt_strategy *s, struct dpt_strategy_cost *ret);

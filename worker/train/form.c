@@ -443,6 +443,7 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
         r->step = plan->resume_step;
         r->has_outcome = false;
     }
+    r->strategy->ops->state_changed(r->strategy);
     DPT_TRY(extend_history(r, f, err));
     struct dpt_hash128 hash = dpt_weights_hash(r->tensors, r->n_tensors);
     f->mine.hash_hi = hash.hi;

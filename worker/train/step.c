@@ -156,7 +156,7 @@ enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_slot slot;
     fill_slot(r, 0, &slot);
-    const float **weights = calloc((size_t)dpt_model_n_units(r->model), sizeof *weights);
+    const void **weights = calloc((size_t)dpt_model_n_units(r->model), sizeof *weights);
     float **grads = calloc((size_t)dpt_model_n_units(r->model), sizeof *grads);
     if (!weights || !grads) {
         free(weights);

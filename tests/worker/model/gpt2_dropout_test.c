@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static const struct rig_size SIZE = {2, 3, 48, 24, 67, 4, 24, 2, 0.3};
+static const struct rig_size SIZE = {2, 3, 48, 24, 67, 4, 24, 2, 0.3, DPT_PRECISION_FP32};
 
 /* (loss(w + e d) - loss(w - e d)) / 2e with d the unit vector along the tensor's gradient is that
  * gradient's length. In float the losses are good to 1e-6; a mask that differed anywhere would show
@@ -60,7 +60,7 @@ static void one_mask(void **state)
 static void no_dropout(void **state)
 {
     (void)state;
-    check_gradients(&(struct rig_size){3, 3, 33, 21, 45, 3, 19, 2, 0.0});
+    check_gradients(&(struct rig_size){3, 3, 33, 21, 45, 3, 19, 2, 0.0, DPT_PRECISION_FP32});
 }
 
 static void keys(void **state)

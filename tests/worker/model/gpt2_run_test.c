@@ -15,7 +15,11 @@
 static struct dpt_err err;
 
 /* Odd in every size: tails everywhere. */
-static const struct rig_size ODD = {2, 3, 51, 37, 131, 3, 29, 2, 0.0};
+static const struct rig_size ODD = {2, 3, 51, 37, 131, 3, 29, 2, 0.0, DPT_PRECISION_FP32};
+
+enum { PRECISIONS = 3 };
+static const enum dpt_precision precisions[PRECISIONS] = {DPT_PRECISION_FP32, DPT_PRECISION_BF16,
+                                                          DPT_PRECISION_FP16};
 
 static void copy_grad(const struct rig *rig, float **ret)
 {
@@ -24,13 +28,14 @@ static void copy_grad(const struct rig *rig, float **ret)
 }
 
 /* Loss and gradient have the same bits at 1, 2, 3, 4 and 8 threads. */
-static void same_bits(const struct rig_size *size)
+static void same_bits_in(enum dpt_precision precision, const struct rig_size *size)
 {
     static const int threads[] = {1, 2, 3, 4, 8};
     float *grad = NULL, *losses = NULL;
     for (size_t i = 0; i < sizeof threads / sizeof threads[0]; i++) {
         struct rig_size here = *size;
         here.threads = threads[i];
+        here.precision = precision;
         struct rig rig;
         rig_open(&rig, &here);
         rig_run(&rig);
@@ -54,6 +59,12 @@ static void same_bits(const struct rig_size *size)
     free(losses);
 }
 
+static void same_bits(const struct rig_size *size)
+{
+    for (int i = 0; i < PRECISIONS; i++)
+        same_bits_in(precisions[i], size);
+}
+
 static void threads_odd(void **state)
 {
     (void)state;
@@ -63,7 +74,7 @@ static void threads_odd(void **state)
 static void threads_round(void **state)
 {
     (void)state;
-    same_bits(&(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0, 0.1});
+    same_bits(&(struct rig_size){2, 4, 128, 64, 384, 4, 64, 0, 0.1, DPT_PRECISION_FP32});
 }
 
 /* Every tensor's gradient is overwritten (the rig starts it as NaN) and finite; padding is not
@@ -245,13 +256,18 @@ static void extremes(void **state)
 {
     (void)state;
     static const struct rig_size sizes[] = {
-        {1, 1, 8, 4, 5, 1, 1, 2, 0.0},       {1, 1, 1, 1, 2, 1, 1, 1, 0.0},
-        {2, 3, 51, 37, 131, 1, 1, 3, 0.0},   {2, 3, 51, 37, 131, 2, 37, 2, 0.0},
-        {1, 2, 32, 257, 19, 1, 257, 2, 0.0},
+        {1, 1, 8, 4, 5, 1, 1, 2, 0.0, DPT_PRECISION_FP32},
+        {1, 1, 1, 1, 2, 1, 1, 1, 0.0, DPT_PRECISION_FP32},
+        {2, 3, 51, 37, 131, 1, 1, 3, 0.0, DPT_PRECISION_FP32},
+        {2, 3, 51, 37, 131, 2, 37, 2, 0.0, DPT_PRECISION_FP32},
+        {1, 2, 32, 257, 19, 1, 257, 2, 0.0, DPT_PRECISION_FP32},
     };
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    const size_t count = sizeof sizes / sizeof sizes[0];
+    for (size_t i = 0; i < PRECISIONS * count; i++) {
         struct rig rig;
-        rig_open(&rig, &sizes[i]);
+        struct rig_size here = sizes[i % count];
+        here.precision = precisions[i / count];
+        rig_open(&rig, &here);
         assert_true(isfinite(rig_run(&rig)));
         for (int p = 0; p < dpt_model_n_params(rig.model); p++) {
             const struct dpt_param *param = dpt_model_param(rig.model, p);
@@ -306,11 +322,12 @@ static void slots_interleave(void **state)
 
 /* Preparing mode: all units of both modes with no memory at all; then the same bits as without it.
  */
-static void prepares(void **state)
+static void prepares_in(enum dpt_precision precision)
 {
-    (void)state;
     struct rig rig;
-    rig_open(&rig, &ODD);
+    struct rig_size size = ODD;
+    size.precision = precision;
+    rig_open(&rig, &size);
     float *grad;
     rig_run(&rig);
     copy_grad(&rig, &grad);
@@ -347,12 +364,19 @@ static void prepares(void **state)
     rig_close(&rig);
 }
 
+static void prepares(void **state)
+{
+    (void)state;
+    for (int i = 0; i < PRECISIONS; i++)
+        prepares_in(precisions[i]);
+}
+
 /* Initial weights: a function of seed and table; normal where said, ones, zeros, zero padding. */
 static void initial_weights(void **state)
 {
     (void)state;
     struct rig rig;
-    rig_open(&rig, &(struct rig_size){4, 3, 51, 37, 131, 1, 2, 3, 0.0});
+    rig_open(&rig, &(struct rig_size){4, 3, 51, 37, 131, 1, 2, 3, 0.0, DPT_PRECISION_FP32});
     memset(rig.flat, 0xff, (size_t)rig.numel * sizeof(float));
     dpt_model_init_weights(rig.model, rig.ops, rig.stream, 42, rig.flat);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);

@@ -150,6 +150,13 @@ static void memory(void **state)
     assert_int_equal(dpt_model_saved_bytes(model, 1, 1) % 64, 0);
     assert_int_equal(dpt_model_scratch_bytes(model, 1, 1) % 64, 0);
     dpt_model_destroy(&model);
+    struct dpt_config config = sized(12, 12, 768, 1024, 50257);
+    config.train.precision = DPT_PRECISION_BF16; /* statistics stay f32 */
+    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
+    assert_int_equal(dpt_model_dtype(model), DPT_BF16);
+    assert_int_equal(dpt_model_saved_bytes(model, 4, 64),
+                     n * (12 * (2 * 16 * c + 4 * (12 + 4)) + 2 * 2 * c));
+    dpt_model_destroy(&model);
 }
 
 static void check_integer(const json_t *json, const char *key, json_int_t value)

@@ -77,6 +77,7 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     rig->config.model.context = size->context;
     rig->config.model.vocab = size->vocab;
     rig->config.model.dropout = size->dropout;
+    rig->config.train.precision = size->precision;
     assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
     assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
     assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);
@@ -89,8 +90,12 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     rig->targets = rig_memory((size_t)rig->n * sizeof *rig->targets);
     for (int64_t i = 0; i < rig->numel; i++)
         rig->grad[i] = NAN;
+    const size_t elem = dpt_dtype_bytes(dpt_model_dtype(rig->model));
+    if (dpt_model_dtype(rig->model) != DPT_F32)
+        rig->copy = rig_memory((size_t)rig->numel * elem);
+    const char *weights = rig->copy ? rig->copy : (void *)rig->flat;
     for (int u = 0; u < dpt_model_n_units(rig->model); u++) {
-        rig->weights[u] = rig->flat + dpt_model_unit(rig->model, u)->offset;
+        rig->weights[u] = weights + (size_t)dpt_model_unit(rig->model, u)->offset * elem;
         rig->grads[u] = rig->grad + dpt_model_unit(rig->model, u)->offset;
     }
     fill_weights(rig);
@@ -123,6 +128,7 @@ void rig_close(struct rig *rig)
     free(rig->tokens);
     free(rig->targets);
     free(rig->flat);
+    free(rig->copy);
     free(rig->grad);
     dpt_model_destroy(&rig->model);
     dpt_stream_destroy(&rig->stream);
@@ -140,6 +146,8 @@ double rig_mean_loss(const struct rig *rig)
 double rig_run(struct rig *rig)
 {
     const int units = dpt_model_n_units(rig->model);
+    if (rig->copy)
+        rig->ops->cast(rig->stream, rig->numel, rig->flat, dpt_model_dtype(rig->model), rig->copy);
     for (int u = 0; u < units; u++)
         dpt_model_forward(rig->model, rig->ops, rig->stream, u, &rig->slot);
     if (rig->slot.mode == DPT_MODE_TRAIN)

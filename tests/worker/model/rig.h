@@ -10,6 +10,7 @@ struct rig_size {
     int b, t;
     int threads;
     double dropout;
+    enum dpt_precision precision;
 };
 
 /* Owns everything. saved and scratch end in guard words, which rig_close checks. */
@@ -21,7 +22,8 @@ struct rig {
     struct dpt_stream *stream;
     int64_t n, numel; /* B*T; of the flat vectors */
     float *flat, *grad;
-    const float *weights[DPT_UNITS_MAX];
+    void *copy; /* flat in the compute dtype; NULL: f32 */
+    const void *weights[DPT_UNITS_MAX];
     float *grads[DPT_UNITS_MAX];
     int32_t *tokens, *targets;
     struct dpt_slot slot; /* ready to run: TRAIN, seed 5, step 0, slot 0, dloss 1/N, no announce */
@@ -36,7 +38,8 @@ void rig_close(struct rig *rig);
 /* Uninitialised memory, 64-byte aligned, never NULL; free(). */
 void *rig_memory(size_t bytes);
 
-/* All units forward, and backward in TRAIN mode, then sync. Returns the mean loss. */
+/* All units forward, and backward in TRAIN mode, with the weights that are in flat now, then sync.
+ * Returns the mean loss. */
 double rig_run(struct rig *rig);
 
 /* Mean loss at the present weights in the slot's mode. */

@@ -1,5 +1,6 @@
 /* AdamW over ranges: against the textbook in double, decay by tensor, padding untouched, the same
- * bits however the range is cut. */
+ * bits however the range is cut; the copy in 16 bits. */
+#include "kernels/half.h"
 #include "worker/optim/optim.h"
 
 #include <math.h>
@@ -22,6 +23,7 @@ struct rig {
     struct dpt_stream *stream;
     int64_t numel;
     float *param, *grad, *m, *v;
+    uint16_t *copy; /* NULL: none is made */
 };
 
 static float *floats(int64_t n)
@@ -31,9 +33,10 @@ static float *floats(int64_t n)
     return p;
 }
 
-static void rig_open(struct rig *rig)
+static void rig_open_precision(struct rig *rig, enum dpt_precision precision)
 {
     memset(rig, 0, sizeof *rig);
+    rig->config.train.precision = precision;
     (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "gpt2");
     rig->config.model.n_layer = 2;
     rig->config.model.n_head = 3;
@@ -65,6 +68,11 @@ static void rig_open(struct rig *rig)
         rig->v[i] = rig->v[i] * rig->v[i];
 }
 
+static void rig_open(struct rig *rig)
+{
+    rig_open_precision(rig, DPT_PRECISION_FP32);
+}
+
 static void rig_close(struct rig *rig)
 {
     free(rig->param);
@@ -78,8 +86,10 @@ static void rig_close(struct rig *rig)
 
 static void update(struct rig *rig, int64_t step, int64_t first, int64_t end)
 {
+    const struct dpt_optim_vectors flat = {
+        .param = rig->param, .m = rig->m, .v = rig->v, .grad = rig->grad, .copy = rig->copy};
     dpt_optim_adamw(&rig->config, rig->model, dpt_device_ops(rig->dev), rig->stream, step, 0.5f,
-                    first, end, rig->param, rig->grad, rig->m, rig->v);
+                    first, end, &flat);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 
@@ -155,11 +165,36 @@ static void any_range(void **state)
     rig_close(&parts);
 }
 
+/* bf16: the update also writes the new parameters rounded, and changes nothing else. */
+static void copy_in_bf16(void **state)
+{
+    (void)state;
+    struct rig plain, copied;
+    rig_open(&plain);
+    rig_open_precision(&copied, DPT_PRECISION_BF16);
+    copied.copy = calloc((size_t)copied.numel, sizeof *copied.copy);
+    assert_non_null(copied.copy);
+    const int64_t cut = 12345;
+    update(&plain, 4, 0, plain.numel);
+    update(&copied, 4, 0, cut);
+    for (int64_t i = cut; i < copied.numel; i++)
+        assert_int_equal(copied.copy[i], 0);
+    update(&copied, 4, cut, copied.numel);
+    assert_memory_equal(plain.param, copied.param, (size_t)plain.numel * sizeof(float));
+    for (int64_t i = 0; i < copied.numel; i++)
+        assert_int_equal(copied.copy[i],
+                         holder(copied.model, i) ? dpt_bf16_of_f32(copied.param[i]) : 0);
+    free(copied.copy);
+    rig_close(&plain);
+    rig_close(&copied);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(textbook),
         cmocka_unit_test(any_range),
+        cmocka_unit_test(copy_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,7 @@ struct plain {
     struct dpt_loader *loader;
     int64_t numel;
     float *param, *m, *v, *lane[LANES_MAX];
+    char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
     float *token_losses;
     double *block_sums;
     void *saved, *scratch;
@@ -65,6 +66,7 @@ static void begin(struct plain *p)
     p->numel = dpt_model_flat_numel(p->model);
     size_t bytes = (size_t)p->numel * sizeof(float);
     p->param = room(bytes);
+    p->copy = room(bytes);
     p->m = room(bytes);
     p->v = room(bytes);
     assert_true(dpt_config_lanes(c) <= LANES_MAX);
@@ -83,6 +85,7 @@ static void end(struct plain *p)
     for (int i = 0; i < LANES_MAX; i++)
         free(p->lane[i]);
     free(p->param);
+    free(p->copy);
     free(p->m);
     free(p->v);
     free(p->token_losses);
@@ -102,17 +105,25 @@ static void ignore(void *ctx, int param)
     (void)param;
 }
 
+/* The parameters in the compute dtype, unit by unit. */
+static void round_weights(struct plain *p, const void *ret[DPT_UNITS_MAX])
+{
+    const enum dpt_dtype dtype = dpt_model_dtype(p->model);
+    p->ops->cast(p->stream, p->numel, p->param, dtype, p->copy);
+    for (int u = 0; u < dpt_model_n_units(p->model); u++)
+        ret[u] = p->copy + (size_t)dpt_model_unit(p->model, u)->offset * dpt_dtype_bytes(dtype);
+}
+
 /* Forward and backward of one slot; its gradient is added to the lane's. */
 static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool accumulate)
 {
     const struct dpt_config *c = p->config;
     int n_units = dpt_model_n_units(p->model);
-    const float *weights[DPT_UNITS_MAX];
+    const void *weights[DPT_UNITS_MAX];
     float *grads[DPT_UNITS_MAX];
-    for (int u = 0; u < n_units; u++) {
-        weights[u] = p->param + dpt_model_unit(p->model, u)->offset;
+    round_weights(p, weights);
+    for (int u = 0; u < n_units; u++)
         grads[u] = grad + dpt_model_unit(p->model, u)->offset;
-    }
     int64_t b = c->train.micro_batch, t = c->train.seq_len;
     struct dpt_slot slot = {
         .mode = DPT_MODE_TRAIN,
@@ -166,17 +177,17 @@ static void train_step(struct plain *p, int64_t step)
     for (int64_t i = 0; i < p->numel / DPT_BLOCK; i++)
         dpt_accum_add(&sum, p->block_sums[i]);
     float scale = dpt_clip_scale(sqrt(dpt_accum_value(&sum)), p->config->train.grad_clip);
-    dpt_optim_adamw(p->config, p->model, p->ops, p->stream, step, scale, 0, p->numel, p->param,
-                    p->lane[0], p->m, p->v);
+    const struct dpt_optim_vectors flat = {
+        .param = p->param, .m = p->m, .v = p->v, .grad = p->lane[0]};
+    dpt_optim_adamw(p->config, p->model, p->ops, p->stream, step, scale, 0, p->numel, &flat);
     OK(dpt_stream_sync(p->stream, err_));
 }
 
 static double validate(struct plain *p, int64_t sequences)
 {
     const int64_t t = p->config->train.seq_len;
-    const float *weights[DPT_UNITS_MAX];
-    for (int u = 0; u < dpt_model_n_units(p->model); u++)
-        weights[u] = p->param + dpt_model_unit(p->model, u)->offset;
+    const void *weights[DPT_UNITS_MAX];
+    round_weights(p, weights);
     int32_t *tokens = room((size_t)t * sizeof *tokens),
             *targets = room((size_t)t * sizeof *targets);
     struct dpt_data *val = NULL;
