@@ -184,7 +184,8 @@ static bool refusal(const struct run *run, const Dpt__AgentState *message, char 
     } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
                strcmp(run->data_digest, message->data_digest) != 0) {
         (void)snprintf(ret_text, text_bytes,
-                       "the training data here (%s) is not that of run '%s' (%s)",
+                       "the data here (%s) are not those of run '%s' (%s): data.train, and "
+                       "data.val when it evaluates",
                        message->data_digest, run->name, run->data_digest);
     } else if (run->n_nodes >= DPT_PROTO_NODES_MAX) {
         (void)snprintf(ret_text, text_bytes, "run '%s' has %d nodes, which is the most", run->name,

@@ -1,5 +1,6 @@
 """Topic daily-bread: what first light built becomes something one would use every day and trust."""
 
 from accept.fuzz import fuzzed
+from accept.validation import one_val_loss
 
-LINES = [fuzzed]
+LINES = [one_val_loss, fuzzed]
