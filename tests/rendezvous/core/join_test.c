@@ -60,7 +60,7 @@ static void test_refusals(void **state)
     refused(stage, &b, "other bits");
     b.state.fingerprint = "cpu";
     b.state.data_digest = "else";
-    refused(stage, &b, "training data");
+    refused(stage, &b, "the data here");
     assert_int_equal(stage->view.nodes, 1);
     b.state.data_digest = "data";
     fake_say(&b, stage);
