@@ -184,7 +184,8 @@ void fake_prepare(struct fake *fake)
     fake->stamp.epoch = fake->epoch;
     fake->stamp.generation = fake->epoch != 0 ? fake->generation : 0;
     if (fake->plan != NULL && fake->plan->generation == fake->generation) {
-        fake->state.plan_digest = fake->plan->digest;
+        (void)snprintf(fake->plan_digest, sizeof fake->plan_digest, "%s", fake->plan->digest);
+        fake->state.plan_digest = fake->plan_digest; /* outlives the plan */
         fake->state.plan_world = fake->plan->world_size;
     }
 }
