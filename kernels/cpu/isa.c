@@ -4,7 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef DPT_HAVE_X86_KERNELS
+#include <cpuid.h>
+#endif
+
 enum { TABLES_MAX = 3 };
+
+#ifdef DPT_HAVE_X86_KERNELS
+/* The __builtin_cpu_supports of clang 14 does not know its name. Where AVX2 is, the system saves the
+ * registers that it needs. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
 {
@@ -12,8 +26,7 @@ static int tables(const struct dpt_cpu_kernels *ret[TABLES_MAX])
     ret[n++] = &dpt_cpu_kernels_plain;
 #ifdef DPT_HAVE_X86_KERNELS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         ret[n++] = &dpt_cpu_kernels_avx2;
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
