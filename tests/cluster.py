@@ -498,8 +498,8 @@ class Cluster:
         killed = {w.checkpoint_dir: w.returncode() == -signal.SIGKILL for w in self.workers}
         for directory in filter(Path.is_dir, killed):
             for path in directory.iterdir():
-                # On a machine that lost power an attempt lies until it comes back.
-                cut_short = killed[directory] and path.name.startswith(".tmp-step-")
+                # On a machine that lost power what was begun lies until it comes back.
+                cut_short = killed[directory] and path.name.startswith((".tmp-step-", ".dpt-dir-id."))
                 if not (path.name.startswith("step-") or path.name == ".dpt-dir-id" or cut_short):
                     strays.append(str(path))
         if strays:

@@ -18,7 +18,7 @@ enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct d
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
     core->epoch = options->epoch;
     core->seed = options->seed;
-    core->start_ms = core->now_ms = options->now_ms;
+    core->start_ms = core->now_ms = core->heard_ms = options->now_ms;
     core->deadline_ms = options->now_ms + IDLE_TICK_MS;
     *ret = core;
     return DPT_OK;
@@ -57,6 +57,8 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
     DPT_ASSERT(now_ms >= core->now_ms);
     int64_t expected_ms = core->deadline_ms > core->now_ms ? core->deadline_ms : core->now_ms;
     int64_t gap_ms = now_ms - expected_ms;
+    if (gap_ms > 0)
+        core->heard_ms += gap_ms;
     for (size_t i = 0; i < core->n_runs; i++) {
         if (gap_ms <= core->runs[i]->timing.gap_ms)
             continue;

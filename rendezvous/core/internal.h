@@ -79,6 +79,7 @@ struct node {
     uint64_t counter_seen, counter; /* last taken from it, last sent to it */
     uint64_t joined;                /* order of joining */
     int64_t heard_ms, broken_ms;    /* broken_ms < 0: not broken */
+    int64_t extended_ms;            /* by how much its lease runs longer, since it was heard */
     int64_t ready_since_ms;         /* first rank free to join while others start; < 0: none */
     int64_t benched_until_ms;
     uint64_t generation; /* newest it knows */
@@ -199,6 +200,7 @@ struct ended_run { /* for stragglers of a run that is forgotten */
 struct dpt_rdzv {
     uint64_t epoch, seed;
     int64_t start_ms, now_ms, deadline_ms;
+    int64_t heard_ms; /* anybody at all */
     bool stopped;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
@@ -261,6 +263,14 @@ void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct ran
 int64_t dpt_rdzv_quiesce_ms(const struct run *run);
 /* Leases, graces, quiesce deadlines and stalls, at TICK. */
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
+/* Somebody speaks: what was not heard while nobody was, is forgiven. Before the message is taken.
+ */
+void dpt_rdzv_hear(struct dpt_rdzv *core);
+/* Beyond the former, or from the latter on, a node is lost. */
+int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
+                              const struct node *node);
+int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run,
+                              const struct node *node);
 /* Pairs of nodes that failed two formations running: benches one of them. At plan time. */
 void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run);
 

@@ -474,6 +474,7 @@ static struct node *meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_
 void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
+    dpt_rdzv_hear(core);
     if (message->version != DPT_PROTO_VERSION) {
         char text[DPT_PROTO_TEXT_BYTES];
         (void)snprintf(text, sizeof text,
@@ -508,6 +509,7 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     node->conn = conn;
     node->broken_ms = -1;
     node->heard_ms = core->now_ms;
+    node->extended_ms = 0;
     node->answer = true;
     take_state(core, run, node, message);
     dpt_rdzv_advance(core, run);

@@ -187,8 +187,8 @@ static void check_stall(struct dpt_rdzv *core, struct run *run)
 /* Agents kill a rank that does not quiesce; a node that does not even manage that is lost. */
 static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const struct node *node)
 {
-    int64_t allowed_ms =
-        dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
+    int64_t allowed_ms = dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms +
+                         2 * run->timing.heartbeat_ms + node->extended_ms;
     if (run->phase != DPT_RDZV_PREPARING || run->soft || core->now_ms - run->phase_ms <= allowed_ms)
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
@@ -198,16 +198,75 @@ static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const
     return false;
 }
 
+/* ---- leases ---- */
+
+/* So long nobody is silent but the server is deaf: its network is down, or the thread that reads
+ * from it starves while the loop goes on. Long enough for the slowest run that there is. */
+static int64_t deaf_after_ms(const struct dpt_rdzv *core)
+{
+    int64_t most_ms = 0;
+    for (size_t i = 0; i < core->n_runs; i++)
+        if (core->runs[i]->n_nodes > 0 && core->runs[i]->timing.gap_ms > most_ms)
+            most_ms = core->runs[i]->timing.gap_ms;
+    return most_ms;
+}
+
+static bool is_deaf(const struct dpt_rdzv *core)
+{
+    return core->now_ms - core->heard_ms > deaf_after_ms(core);
+}
+
+/* What was not heard while the server was deaf says nothing, but once only: a lease is extended by
+ * its own length at most. */
+static void forgive(const struct dpt_rdzv *core, const struct run *run, struct node *node,
+                    int64_t deaf_ms)
+{
+    int64_t room_ms = run->timing.lease_ms - node->extended_ms;
+    int64_t more_ms = deaf_ms < room_ms ? deaf_ms : room_ms;
+    if (more_ms <= 0)
+        return;
+    node->extended_ms += more_ms;
+    if (node->broken_ms >= 0)
+        node->broken_ms = core->now_ms;
+}
+
+void dpt_rdzv_hear(struct dpt_rdzv *core)
+{
+    int64_t deaf_ms = core->now_ms - core->heard_ms;
+    if (is_deaf(core))
+        for (size_t i = 0; i < core->n_runs; i++)
+            for (size_t k = 0; k < core->runs[i]->n_nodes; k++)
+                forgive(core, core->runs[i], core->runs[i]->nodes[k], deaf_ms);
+    core->heard_ms = core->now_ms;
+}
+
+int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
+                              const struct node *node)
+{
+    int64_t more_ms = is_deaf(core) ? run->timing.lease_ms : node->extended_ms;
+    return node->heard_ms + run->timing.lease_ms + more_ms;
+}
+
+int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run,
+                              const struct node *node)
+{
+    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+    if (node->broken_ms < 0 || (core->heard_ms <= node->broken_ms && !ended))
+        return INT64_MAX; /* or nobody was heard since: all connections may have broken */
+    return node->broken_ms + run->timing.grace_ms;
+}
+
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run)
 {
-    check_stall(core, run);
+    if (!is_deaf(core))
+        check_stall(core, run);
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
         int64_t silent_ms = core->now_ms - node->heard_ms;
         char why[DPT_PROTO_NAME_BYTES];
-        if (node->broken_ms >= 0 && core->now_ms - node->broken_ms >= run->timing.grace_ms)
+        if (core->now_ms >= dpt_rdzv_grace_end_ms(core, run, node))
             (void)snprintf(why, sizeof why, "connection broken");
-        else if (silent_ms > run->timing.lease_ms)
+        else if (core->now_ms > dpt_rdzv_lease_end_ms(core, run, node))
             (void)snprintf(why, sizeof why, "silent for %lld.%lld s", (long long)(silent_ms / 1000),
                            (long long)(silent_ms % 1000 / 100));
         else if (is_overdue(core, run, node))

@@ -490,9 +490,8 @@ int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run)
     int64_t due_ms = core->now_ms + run->timing.heartbeat_ms;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
-        sooner(&due_ms, node->heard_ms + run->timing.lease_ms + 1);
-        if (node->broken_ms >= 0)
-            sooner(&due_ms, node->broken_ms + run->timing.grace_ms);
+        sooner(&due_ms, dpt_rdzv_lease_end_ms(core, run, node) + 1);
+        sooner(&due_ms, dpt_rdzv_grace_end_ms(core, run, node));
     }
     if (run->phase == DPT_RDZV_PREPARING && run->plan_after_ms > core->now_ms)
         sooner(&due_ms, run->plan_after_ms);

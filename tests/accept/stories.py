@@ -126,12 +126,14 @@ class Mishaps:
     """A run with seeded kills, joins and drains. At least one node that holds the state is left alone at any time."""
 
     KINDS = ("kill machine", "kill rank", "drain", "join")
+    MORE_KINDS = ("stop", "server")  # a machine stands still for a while; the server is killed and started again
 
-    def __init__(self, cluster, seed, nodes_min, nodes_max, must=()):
-        """`must`: kinds that come first, each as soon as it is possible; the others are drawn."""
-        self.cluster, self.random, self.must = cluster, random.Random(seed), list(must)
+    def __init__(self, cluster, seed, nodes_min, nodes_max, must=(), kinds=KINDS):
+        """`must`: kinds that come first, each as soon as it is possible; the others are drawn from `kinds`."""
+        self.cluster, self.random, self.must, self.kinds = cluster, random.Random(seed), list(must), kinds
         self.nodes_min, self.nodes_max = nodes_min, nodes_max
         self.members, self.started, self.killed, self.told = [], 0, set(), []
+        self.emptied = {}  # worker: steps it had logged when its state was lost
 
     def join(self):
         self.started += 1
@@ -144,16 +146,17 @@ class Mishaps:
         return not any(worker.alive() for worker in self.members)
 
     def holders(self):
-        """Members that have made steps, so hold the state."""
-        return [w for w in self.members if w.alive() and w.outputs.step() >= 0]
+        """Members that have made steps since their rank was started, so hold the state."""
+        return [w for w in self.members if w.alive() and len(w.outputs.metrics()) > self.emptied.get(w, 0)]
 
     def one(self):
         """One mishap of a kind that is possible now; "" when none is."""
         holders = self.holders()
         safe = len([w for w in holders if w.rank_pids()]) >= 2
         alive = [w for w in self.members if w.alive()]
-        possible = [k for k in self.KINDS if (k == "join" and len(alive) < self.nodes_max)
-                    or (k != "join" and safe and (k == "kill rank" or len(alive) > self.nodes_min))]
+        possible = [k for k in self.kinds if (k == "join" and len(alive) < self.nodes_max) or k == "server"
+                    or (k not in ("join", "server") and safe
+                        and (k in ("kill rank", "stop") or len(alive) > self.nodes_min))]
         if not possible:
             return ""
         wanted = [k for k in self.must if k in possible]
@@ -163,6 +166,12 @@ class Mishaps:
         if kind == "join":
             self.join()
             return kind
+        if kind == "server":
+            self.cluster.server.kill()
+            pause(self.random.uniform(0, 1))
+            self.cluster.restart_server()
+            self.told.append(kind)
+            return kind
         victim = self.random.choice(holders)
         if kind == "kill machine":
             victim.kill_machine()
@@ -171,7 +180,14 @@ class Mishaps:
         elif kind == "kill rank":
             for pid in victim.rank_pids()[:1]:
                 send_signal(pid, signal.SIGKILL)
-        if kind != "kill rank":
+        elif kind == "stop":
+            stopped = victim.freeze()
+            self.emptied[victim] = len(victim.outputs.metrics())
+            pause(self.random.uniform(0, 4))
+            victim.thaw(stopped)
+        if kind == "kill rank":
+            self.emptied[victim] = len(victim.outputs.metrics())
+        elif kind != "stop":
             self.members.remove(victim)
             self.killed.add(victim) if kind == "kill machine" else None
         self.told.append(f"{kind} {victim.node}")
@@ -186,15 +202,20 @@ class Story:
         self.weights_hash, self.told, self.generations, self.compared = weights_hash, told, generations, compared
 
 
-def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, must=()):
-    """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, some of them (`early`) while a
-    generation is still forming; returns its Story. Afterwards nothing may be left of it."""
+def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, must=(), kinds=Mishaps.KINDS,
+              server=None, calm_s=0.05):
+    """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, at most `calm_s` after some
+    steps, some of them (`early`) while a generation is still forming; returns its Story. Afterwards nothing may be left
+    of it. `server`: a Cluster whose server it uses, else it has one of its own."""
     sets = dict(settings(), **(sets or {}))
     sets["cluster.nnodes"] = f"1:{nodes_max}"
     look = Resources(Path(root))
     with Cluster(root, sets=sets) as cluster:
-        cluster.start_server()
-        story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max, must=must)
+        if server:
+            cluster.port = server.port
+        else:
+            cluster.start_server()
+        story = Mishaps(cluster, seed, nodes_min=1, nodes_max=nodes_max, must=must, kinds=kinds)
         for _ in range(world):
             story.join()
         if early:
@@ -213,7 +234,7 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, m
                 target = cluster.step() + story.random.randint(2, 12)
                 wait_until(f"step {target} after {story.told}", lambda t=target: cluster.step() >= t or story.ended(),
                            STEP_TIMEOUT_S, cluster.log_tails)
-                pause(story.random.uniform(0, 0.05))
+                pause(story.random.uniform(0, calm_s))
                 if not story.ended():
                     look.check([p for w in story.holders() for p in w.rank_pids()])
             if story.ended():
@@ -225,8 +246,9 @@ def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, m
         bad = {node: w.returncode() for node, w in codes.items() if w.returncode() != 0}
         if bad:
             raise ClusterError(f"exit codes {bad} after {story.told}\n" + cluster.log_tails())
-        cluster.server.term()
-        cluster.server.wait(10)
+        if cluster.server:
+            cluster.server.term()
+            cluster.server.wait(10)
         cluster.check_nothing_left()
         weights_hash = check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
         return Story(weights_hash, story.told[world:], cluster.metrics()[-1]["generation"], look.compared)

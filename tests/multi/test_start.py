@@ -20,6 +20,8 @@ def hashes(cluster):
 def test_two_workers(make_cluster, slow):
     cluster = make_cluster(sets={"train.steps": 12})
     server = cluster.start_server()
+    for node in ("a", "b"):  # of a run that was cut short; only one of the two folders is written to
+        (cluster.dirs(node)[1] / ".tmp-step-00000005-g3-0af1").mkdir(parents=True)
     a = cluster.start_worker("a", nnodes=2)
     a.wait_log(r"waiting for nodes: 1 of 2 at 127\.0\.0\.1", 20 * slow)
     b = cluster.start_worker("b", nnodes=2)

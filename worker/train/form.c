@@ -487,9 +487,7 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     if (status != DPT_OK)
         return status;
     r->restored_ms = dpt_now_ms();
-    if (r->gen.checkpoint_slot == 0)
-        DPT_TRY(
-            dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, err));
+    rank_clear_leftovers(r);
     if (r->loader)
         dpt_loader_start(r->loader, r->step, r->gen.slots.first, r->gen.slots.end);
     r->gen.ready = true;

@@ -146,6 +146,9 @@ DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */
 void rank_save_begin(struct dpt_rank *r);
+/* Removes what saves that were cut short left in the checkpoint folder. One rank does it in each
+ * folder: the first writer, or the first of a node whose folder nobody writes to now. */
+void rank_clear_leftovers(struct dpt_rank *r);
 /* Waits until the saver is idle and logs how an attempt ended that failed. */
 void rank_settle_saver(struct dpt_rank *r);
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,

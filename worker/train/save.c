@@ -21,6 +21,17 @@ void rank_settle_saver(struct dpt_rank *r)
                                      : ", the next one is tried at its step");
 }
 
+void rank_clear_leftovers(struct dpt_rank *r)
+{
+    int slot = r->gen.checkpoint_slot;
+    if (!r->config->checkpoint.dir[0] || slot > 0 || (slot < 0 && r->report.local_rank != 0))
+        return;
+    struct dpt_err err;
+    if (dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, &err) !=
+        DPT_OK)
+        dpt_log(DPT_LOG_WARN, "what is left of an unfinished checkpoint stays: %s", err.text);
+}
+
 void rank_save_begin(struct dpt_rank *r)
 {
     if (r->gen.checkpoint_slot < 0)
