@@ -2,6 +2,13 @@
 
 from accept.fuzz import fuzzed
 from accept.soak import soak
+from accept.tokens import bpe_ids, bpe_speed
 from accept.validation import one_val_loss
 
-LINES = [one_val_loss, fuzzed, soak]
+LINES = [
+    bpe_ids,
+    bpe_speed,
+    one_val_loss,
+    fuzzed,
+    soak,
+]

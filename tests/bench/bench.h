@@ -16,7 +16,7 @@ struct dpt_bench {
 };
 
 extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train,
-    dpt_bench_recover;
+    dpt_bench_recover, dpt_bench_tokenize;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
  * 9). Prints usage and returns false for anything else. */

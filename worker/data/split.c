@@ -47,10 +47,14 @@ return class_of((p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 
 /* Where the characters of class `of` end that begin at `at`. */
 static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum class of)
 {
-    size_t n;
-    while (at < bytes && class_at(text, at, &n) == of)
+    for (;;) {
+        size_t n;
+        while (at < bytes && text[at] < 0x80 && ascii[text[at]] == of)
+            at++;
+        if (at >= bytes || text[at] < 0x80 || class_at(text, at, &n) != of)
+            return at;
         at += n;
-    return at;
+    }
 }
 
 /* Bytes of the contraction at `text`, which begins with an apostrophe; 0: none. */
