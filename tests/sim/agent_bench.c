@@ -134,6 +134,7 @@ void bench_rank(struct bench *b, uint32_t local, Dpt__RankPhase phase, uint64_t 
     b->rank.generation = generation;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
     message.state = &b->rank;
+    message.tokens_per_s = b->tokens_per_s;
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
                                            .local_rank = local,
                                            .spawn = b->spawns[local],

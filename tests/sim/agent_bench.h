@@ -20,6 +20,7 @@ struct bench {
     Dpt__Stamp stamp;
     Dpt__ServerState server;
     Dpt__RankState rank;
+    float tokens_per_s; /* as the ranks say */
     /* gathered over the steps since the last clear */
     uint32_t spawns[RANKS], kills[RANKS];
     bool ended, asked_config, exit_has_spec, config_given;

@@ -318,11 +318,37 @@ static void test_fatal(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
 }
 
+/* Each rank tells the world's rate and loss; one that was healed and has made no step knows none.
+ */
+static void test_view_is_the_worlds(void **state)
+{
+    struct bench *b = *state;
+    struct dpt_agent_view view;
+    bench_run(b);
+    b->rank.step_applied = 4;
+    b->rank.loss = 2.5f;
+    b->tokens_per_s = 100;
+    bench_rank(b, 0, RANK(RUNNING), 1);
+    b->rank.loss = 0;
+    b->tokens_per_s = 0;
+    bench_rank(b, 1, RANK(RUNNING), 1);
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.step, 4);
+    assert_float_equal(view.tokens_per_s, 100, 0);
+    assert_float_equal(view.loss, 2.5f, 0);
+    b->rank.loss = 2.5f;
+    b->tokens_per_s = 100;
+    bench_rank(b, 1, RANK(RUNNING), 1);
+    dpt_agent_view(b->agent, &view);
+    assert_float_equal(view.tokens_per_s, 100, 0);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
     const struct CMUnitTest tests[] = {
         T(test_no_server),
+        T(test_view_is_the_worlds),
         T(test_config_from_server),
         T(test_config_of_the_demo),
         T(test_refused),

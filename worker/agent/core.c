@@ -274,12 +274,14 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
     if (agent->plan != NULL)
         dpt_agent_copy_text(ret->plan_digest, sizeof ret->plan_digest, agent->plan->digest);
     for (uint32_t i = 0; i < agent->n_ranks; i++) {
-        ret->tokens_per_s += agent->ranks[i].tokens_per_s;
-        if (agent->ranks[i].state.step_applied == ret->step)
-            ret->loss = agent->ranks[i].state.loss;
-        if (agent->ranks[i].val_step > ret->val_step) {
-            ret->val_step = agent->ranks[i].val_step;
-            ret->val_loss = agent->ranks[i].val_loss;
+        const struct agent_rank *rank = &agent->ranks[i];
+        if (rank->tokens_per_s > ret->tokens_per_s) /* each rank tells the world's */
+            ret->tokens_per_s = rank->tokens_per_s;
+        if (rank->state.step_applied == ret->step && rank->tokens_per_s > 0)
+            ret->loss = rank->state.loss;
+        if (rank->val_step > ret->val_step) {
+            ret->val_step = rank->val_step;
+            ret->val_loss = rank->val_loss;
         }
     }
 }

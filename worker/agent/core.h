@@ -134,9 +134,9 @@ struct dpt_agent_view {
     Dpt__ServerPhase phase; /* last heard of this incarnation */
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world_size, n_nodes;
-    int64_t step; /* newest applied by a rank of this node; -1: none */
-    float loss, tokens_per_s;
-    int64_t val_step; /* of the newest evaluation; 0: none */
+    int64_t step;             /* newest applied by a rank of this node; -1: none */
+    float loss, tokens_per_s; /* the world's; 0 until a rank of this node has made a step */
+    int64_t val_step;         /* of the newest evaluation; 0: none */
     double val_loss;
     bool server_up, leaving, ended;
     int64_t write_until_ms; /* ranks may write files until then */

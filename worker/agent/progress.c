@@ -88,7 +88,7 @@ void dpt_progress_line(const struct dpt_progress *progress, const struct dpt_age
 static void say_step(struct dpt_progress *progress, const struct dpt_agent_view *view,
                      int64_t steps, int64_t now_ms)
 {
-    if (view->step <= progress->step_said ||
+    if (view->step <= progress->step_said || view->tokens_per_s <= 0 ||
         now_ms - progress->step_said_ms < DPT_PROGRESS_STEP_EVERY_MS)
         return;
     (void)fprintf(progress->out, "step %" PRId64, view->step);
