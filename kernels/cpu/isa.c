@@ -11,8 +11,8 @@
 enum { TABLES_MAX = 3 };
 
 #ifdef DPT_HAVE_X86_KERNELS
-/* The __builtin_cpu_supports of clang 14 does not know its name. Where AVX2 is, the system saves the
- * registers that it needs. */
+/* The __builtin_cpu_supports of clang 14 does not know its name. Where AVX2 is, the system saves
+ * the registers that it needs. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;

@@ -1,0 +1,200 @@
+"""deploy/fetch against folders that play the publisher: arguments, checksums, cache, going on. Nothing is fetched from
+anywhere else."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FETCH = Path(__file__).resolve().parents[2] / "deploy" / "fetch"
+VAL, FIRST, SECOND = "fineweb_val_000000.bin", "fineweb_train_000001.bin", "fineweb_train_000002.bin"
+TIMEOUT_S = 60
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+class World:
+    """A publisher's folder, a folder to fetch to and a cache."""
+
+    def __init__(self, root):
+        self.source, self.dir, self.cache = root / "source", root / "dir", root / "cache"
+        self.files = {name: name.encode() * 5000 for name in (VAL, FIRST, SECOND)}
+        self.source.mkdir()
+        self.publish()
+
+    def publish(self):
+        for name, data in self.files.items():
+            (self.source / name).write_bytes(data)
+        (self.source / "SHA256SUMS").write_text("".join(f"{digest(d)}  {n}\n" for n, d in self.files.items()))
+
+    def run(self, *args, code=0, source=None, dir=None):
+        argv = [FETCH, "fineweb-10b", "--source", f"file://{source or self.source}", "--dir", dir or self.dir,
+                "--cache", self.cache, *args]
+        done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def check(self, *names, dir=None):
+        """The folder has these files, right, and their checksums, and nothing else."""
+        dir = dir or self.dir
+        assert sorted(p.name for p in dir.iterdir()) == sorted([*names, "SHA256SUMS"])
+        for name in names:
+            assert (dir / name).read_bytes() == self.files[name]
+        lines = (dir / "SHA256SUMS").read_text().splitlines()
+        assert sorted(lines) == sorted(f"{digest(self.files[n])}  {n}" for n in names)
+        assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=dir).returncode == 0
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("args, says", [
+    ([], "name a SET"), (["nothing"], "there is no set 'nothing'"),
+    (["fineweb-10b", "gpt2-vocab"], "one SET at a time"), (["fineweb-10b", "--shards"], "--shards needs a value"),
+    (["fineweb-10b", "--shards", "0"], "expected a number from 1"),
+    (["fineweb-10b", "--shards", "104"], "--shards: fineweb-10b has 103"),
+    (["fineweb-10b", "--shards", "1e3"], "expected a number from 1"),
+    (["fineweb-10b", "--shards", "99999999999999999999"], "expected a number from 1"),
+    (["fineweb-10b", "--source", "ftp://x"], "expected https://"), (["fineweb-10b", "--fast"], "unknown option '--fast'"),
+])
+def test_arguments(tmp_path, args, says):
+    done = subprocess.run([FETCH, *args], capture_output=True, text=True, timeout=TIMEOUT_S, cwd=tmp_path,
+                          env=dict(os.environ, XDG_CACHE_HOME=str(tmp_path / "c")))
+    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help():
+    done = subprocess.run([FETCH, "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0 and "--shards N" in done.stdout
+
+
+def test_fetch_and_again(world):
+    said = world.run()
+    assert said.count("fetching") == 2 and 'train: "' in said
+    world.check(VAL, FIRST)
+    before = (world.dir / FIRST).stat().st_mtime_ns
+    said = world.run("--shards", "2")
+    assert said.count("is here") == 2 and said.count("fetching") == 1
+    world.check(VAL, FIRST, SECOND)
+    assert (world.dir / FIRST).stat().st_mtime_ns == before
+    # With all files here the publisher is not asked.
+    world.source.rename(world.source.with_name("gone"))
+    assert world.run("--shards", "2").count("is here") == 3
+
+
+def test_cache(world, tmp_path):
+    world.run()
+    said = world.run(dir=tmp_path / "other")
+    assert said.count("from the cache") == 2
+    world.check(VAL, FIRST, dir=tmp_path / "other")
+    # Damaged in the cache: fetched anew.
+    (world.cache / FIRST).unlink()
+    (world.cache / FIRST).write_bytes(b"damaged")
+    assert world.run(dir=tmp_path / "third").count("from the cache") == 1
+    world.check(VAL, FIRST, dir=tmp_path / "third")
+
+
+def test_goes_on(world):
+    data = world.files[FIRST]
+    world.cache.mkdir()
+    (world.cache / f"{FIRST}.part").write_bytes(data[:1234])
+    (world.cache / f"{VAL}.part").write_bytes(world.files[VAL])  # complete, and died before its rename
+    world.run()
+    world.check(VAL, FIRST)
+    # Parts of something else, shorter and longer than the file, are given up.
+    for wrong in (b"x" * 100, b"x" * (len(data) + 100)):
+        for folder in (world.dir, world.cache):
+            (folder / FIRST).unlink()
+        (world.dir / "SHA256SUMS").unlink()
+        (world.cache / f"{FIRST}.part").write_bytes(wrong)
+        world.run()
+        world.check(VAL, FIRST)
+        assert not (world.cache / f"{FIRST}.part").exists()
+
+
+def test_wrong_checksum(world):
+    (world.source / FIRST).write_bytes(b"not what was published")
+    said = world.run(code=1)
+    assert "does not have the checksum" in said and "nothing of it was kept" in said
+    assert not (world.dir / FIRST).exists() and not list(world.cache.glob(f"{FIRST}*"))
+    world.publish()
+    world.run()
+    world.check(VAL, FIRST)
+
+
+def test_what_is_kept_counts(world):
+    """The publisher gives another file under the old name: the first checksum stays."""
+    world.run()
+    (world.dir / FIRST).unlink()
+    (world.cache / FIRST).unlink()
+    old = dict(world.files)
+    world.files[FIRST] = b"another edition"
+    world.publish()
+    assert "does not have the checksum" in world.run(code=1)
+    world.files = old
+    world.publish()
+    world.run()
+    world.check(VAL, FIRST)
+
+
+def test_check(world):
+    world.run()
+    assert world.run("--check").count("checksum right") == 2
+    (world.dir / FIRST).unlink()
+    (world.dir / FIRST).write_bytes(b"damaged")
+    assert "is here and damaged" in world.run("--check")
+    world.check(VAL, FIRST)
+
+
+def test_pointers_of_git_lfs(world, tmp_path):
+    """The layout of Hugging Face: resolve/ has the files, raw/ their pointers."""
+    files, pointers = tmp_path / "hub" / "resolve" / "main", tmp_path / "hub" / "raw" / "main"
+    files.mkdir(parents=True)
+    pointers.mkdir(parents=True)
+    for name, data in world.files.items():
+        (files / name).write_bytes(data)
+        (pointers / name).write_text("version https://git-lfs.github.com/spec/v1\n"
+                                     f"oid sha256:{digest(data)}\nsize {len(data)}\n")
+    world.run(source=files)
+    world.check(VAL, FIRST)
+    (pointers / SECOND).write_text("not a pointer")
+    assert "gives no checksum of" in world.run("--shards", "2", source=files, code=1)
+    (pointers / SECOND).unlink()
+    assert "could not be had" in world.run("--shards", "2", source=files, code=1)
+    world.check(VAL, FIRST)
+
+
+def test_nothing_there(world):
+    (world.source / "SHA256SUMS").unlink()
+    assert "SHA256SUMS could not be had" in world.run(code=1)
+    world.publish()
+    (world.source / FIRST).unlink()
+    assert "failed (curl's code" in world.run(code=1)
+    (world.source / "SHA256SUMS").write_text("")
+    assert "gives no checksum of" in world.run("--shards", "2", code=1)
+
+
+def test_vocabulary_is_pinned(tmp_path):
+    (tmp_path / "source").mkdir()
+    for name in ("vocab.bpe", "encoder.json"):
+        (tmp_path / "source" / name).write_text("another vocabulary")
+    done = subprocess.run([FETCH, "gpt2-vocab", "--source", f"file://{tmp_path}/source", "--dir", tmp_path / "dir",
+                           "--cache", tmp_path / "cache"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1 and "does not have the checksum" in done.stderr
+    assert list((tmp_path / "dir").iterdir()) == []
+
+
+def test_one_at_a_time(world):
+    world.cache.mkdir()
+    with open(world.cache / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another fetch uses" in world.run(code=1)
+    world.run()
