@@ -79,7 +79,8 @@ struct node {
     uint64_t counter_seen, counter; /* last taken from it, last sent to it */
     uint64_t joined;                /* order of joining */
     int64_t heard_ms, broken_ms;    /* broken_ms < 0: not broken */
-    int64_t extended_ms;            /* by how much its lease runs longer, since it was heard */
+    /* Since it was heard: its lease runs at least so long; how much of that was forgiven. */
+    int64_t extended_until_ms, forgiven_ms;
     int64_t ready_since_ms;         /* first rank free to join while others start; < 0: none */
     int64_t benched_until_ms;
     uint64_t generation; /* newest it knows */

@@ -509,7 +509,7 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     node->conn = conn;
     node->broken_ms = -1;
     node->heard_ms = core->now_ms;
-    node->extended_ms = 0;
+    node->extended_until_ms = node->forgiven_ms = 0;
     node->answer = true;
     take_state(core, run, node, message);
     dpt_rdzv_advance(core, run);

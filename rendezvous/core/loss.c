@@ -188,7 +188,7 @@ static void check_stall(struct dpt_rdzv *core, struct run *run)
 static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const struct node *node)
 {
     int64_t allowed_ms = dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms +
-                         2 * run->timing.heartbeat_ms + node->extended_ms;
+                         2 * run->timing.heartbeat_ms + node->forgiven_ms;
     if (run->phase != DPT_RDZV_PREPARING || run->soft || core->now_ms - run->phase_ms <= allowed_ms)
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
@@ -216,16 +216,17 @@ static bool is_deaf(const struct dpt_rdzv *core)
     return core->now_ms - core->heard_ms > deaf_after_ms(core);
 }
 
-/* What was not heard while the server was deaf says nothing, but once only: a lease is extended by
- * its own length at most. */
+/* What was not heard while the server was deaf says nothing: all have as long again, and a lease at
+ * most, to be heard. Not for ever: in all that is a lease, until they are heard. */
 static void forgive(const struct dpt_rdzv *core, const struct run *run, struct node *node,
                     int64_t deaf_ms)
 {
-    int64_t room_ms = run->timing.lease_ms - node->extended_ms;
+    int64_t room_ms = run->timing.lease_ms - node->forgiven_ms;
     int64_t more_ms = deaf_ms < room_ms ? deaf_ms : room_ms;
     if (more_ms <= 0)
         return;
-    node->extended_ms += more_ms;
+    node->forgiven_ms += more_ms;
+    node->extended_until_ms = core->now_ms + more_ms;
     if (node->broken_ms >= 0)
         node->broken_ms = core->now_ms;
 }
@@ -243,8 +244,10 @@ void dpt_rdzv_hear(struct dpt_rdzv *core)
 int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
                               const struct node *node)
 {
-    int64_t more_ms = is_deaf(core) ? run->timing.lease_ms : node->extended_ms;
-    return node->heard_ms + run->timing.lease_ms + more_ms;
+    if (is_deaf(core))
+        return INT64_MAX - 1; /* nobody is there who could go on without it */
+    int64_t end_ms = node->heard_ms + run->timing.lease_ms;
+    return end_ms > node->extended_until_ms ? end_ms : node->extended_until_ms;
 }
 
 int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run,

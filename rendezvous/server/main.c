@@ -158,7 +158,10 @@ static enum dpt_status announce(const struct dpt_server *server, const struct ar
         return DPT_OK;
     char text[16];
     int bytes = snprintf(text, sizeof text, "%d\n", dpt_server_port(server));
-    return dpt_fs_write_file_atomic(arguments->port_file, text, (size_t)bytes, err);
+    struct dpt_err why;
+    if (dpt_fs_write_file_atomic(arguments->port_file, text, (size_t)bytes, &why) != DPT_OK)
+        return dpt_fail(err, DPT_ECONFIG, "--port-file: %s", why.text);
+    return DPT_OK;
 }
 
 static enum dpt_status run(int argc, char **argv, struct dpt_err *err)

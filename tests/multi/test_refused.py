@@ -30,6 +30,7 @@ def one_line(text):
     (["--prot", "1"], "'--prot'"),
     (["29500"], "unexpected argument '29500'"),
     (["--port", "0", "--port-file", "/nonexistent/folder/port"], "/nonexistent/folder"),
+    (["--port", "0", "--port-file", "/proc"], "--port-file: "),
     (["--log-level", "loud"], "debug, info, warn, error"),
 ])
 def test_server_options(args, said):
@@ -74,6 +75,8 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
     (["--nnodes", "4:2"], "cluster.nnodes"),
     (["--nproc-per-node", "0"], "cluster.gpus_per_node"),
     (["--set", "data.train=/nonexistent/text.txt"], "/nonexistent/text.txt"),
+    (["--set", "data.train=/proc"], "'/proc'"),
+    (["--config", "/proc"], "'/proc'"),
     (["--set", "log.dir=/proc/nowhere"], "--set log.dir=PATH"),
     (["--set", "log.dir=/dev/null/x"], "log.dir: create folder '/dev/null': Not a directory; give another with"),
     (["--set", "checkpoint.dir=/dev/null/x"], "checkpoint.dir: create folder '/dev/null': Not a directory"),

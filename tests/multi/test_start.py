@@ -180,3 +180,20 @@ def test_changed_keys_at_resume(make_cluster, slow):
     assert allowed.wait(60 * slow) == 0, allowed.log()
     assert cluster.summaries()[0]["start_step"] == 10
     cluster.check_nothing_left()
+
+
+def test_finished_run_is_started_again(make_cluster, slow):
+    """Nothing is left to do: the results stay as they are."""
+    cluster = make_cluster(sets={"train.steps": 10})
+    assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    first = cluster.summaries()
+    assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    assert cluster.summaries() == first
+
+
+def test_divergence_is_said(make_cluster, slow):
+    cluster = make_cluster(sets={"train.steps": 40, "optimizer.lr": 1000, "optimizer.min_lr": 1000, "train.grad_clip": 0,
+                                 "optimizer.warmup_steps": 0})
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    assert worker.wait(60 * slow) == 0
+    assert worker.log().count("the run has diverged") == 1, worker.log()

@@ -21,6 +21,7 @@ struct worker {
     struct dpt_config config; /* --config's, else the demo's: names the server and the run */
     struct dpt_node *node;    /* NULL until the config is known */
     const char *endpoint, *source;
+    bool at_work; /* in its loop: what fails now is not what the user gave */
     bool embed;
     struct dpt_server_thread *server;
     struct dpt_client *client;
@@ -237,6 +238,7 @@ static enum dpt_status run_loop(struct worker *worker, const char *program, int 
         .source = worker->source,
     };
     struct dpt_loop_end end;
+    worker->at_work = true;
     DPT_TRY(dpt_loop_run(&options, &end, err));
     *ret_exit = close_run(worker, &end);
     return DPT_OK;
@@ -276,6 +278,7 @@ static int exit_code_of(enum dpt_status status)
     case DPT_EINVAL:
     case DPT_ENOENT:
     case DPT_EEXIST:
+    case DPT_EIO:
     case DPT_ECORRUPT:
     case DPT_EVERSION:
     case DPT_EUNSUPPORTED:
@@ -300,7 +303,7 @@ int dpt_worker_run(int argc, char *const *argv, const char *program)
     enum dpt_status status = run(worker, argc, argv, program, &exit_code, &err);
     if (status != DPT_OK) {
         (void)fprintf(stderr, "dpt-worker: %s\n", err.text);
-        exit_code = exit_code_of(status);
+        exit_code = worker->at_work && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of(status);
     }
     dpt_client_destroy(&worker->client);
     dpt_server_thread_stop(&worker->server);

@@ -366,6 +366,7 @@ static int exit_code_of(enum dpt_status status)
     case DPT_ECONFIG:
     case DPT_EINVAL:
     case DPT_ENOENT:
+    case DPT_EIO: /* before the first step: a file that was named and cannot be read */
     case DPT_ECORRUPT:
     case DPT_EVERSION:
     case DPT_EUNSUPPORTED:

@@ -86,6 +86,7 @@ struct dpt_rank {
     int64_t step;               /* completed; -1: no state yet */
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
+    bool told_divergence;
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
     int64_t start_step; /* where this run began */
     int64_t steps_lost; /* in all re-formations so far */

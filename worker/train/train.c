@@ -1,10 +1,12 @@
 /* The step loop of one generation, its evaluations, and the end of the run. */
 #include "base/clock.h"
+#include "base/fs.h"
 #include "base/log.h"
 #include "worker/optim/optim.h"
 #include "worker/train/rank_internal.h"
 #include "worker/train/runlog.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -42,6 +44,18 @@ static int64_t tokens_per_step(const struct dpt_rank *r)
     return (int64_t)r->config->train.global_batch * r->config->train.seq_len;
 }
 
+/* Said once: nothing that follows can be of use. */
+static void warn_of_divergence(struct dpt_rank *r, double loss)
+{
+    if (isfinite(loss) || r->told_divergence)
+        return;
+    r->told_divergence = true;
+    dpt_log(DPT_LOG_ERROR,
+            "the loss of step %lld is %f: the run has diverged and will not recover; start from an "
+            "earlier checkpoint with a lower optimizer.lr, longer warmup_steps or train.grad_clip",
+            (long long)r->step, loss);
+}
+
 static void log_metrics(struct dpt_rank *r, double step_ms)
 {
     const struct dpt_metrics m = {.step = r->step,
@@ -55,6 +69,7 @@ static void log_metrics(struct dpt_rank *r, double step_ms)
                                   .generation = r->gen.number,
                                   .world_size = r->gen.world_size};
     struct dpt_err err;
+    warn_of_divergence(r, m.loss);
     check_log(dpt_runlog_metrics(r->config->log.dir, &m, &err), &err);
 }
 
@@ -191,6 +206,11 @@ static void save_before_all_leave(struct dpt_rank *r)
 static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_hash,
                                      struct dpt_err *err)
 {
+    /* A finished run that is started again makes no step: its results stay. */
+    char path[PATH_MAX];
+    DPT_TRY(dpt_fs_join(r->config->log.dir, "summary.json", path, sizeof path, err));
+    if (r->start_step == r->step && dpt_fs_exists(path))
+        return DPT_OK;
     struct rusage usage;
     DPT_ASSERT(getrusage(RUSAGE_SELF, &usage) == 0);
     const struct dpt_summary s = {

@@ -51,73 +51,6 @@ static void test_lease(void **state)
     assert_string_equal(stage.view.cause_kind, "node_lost");
 }
 
-static void break_all(void)
-{
-    for (int i = 0; i < 2; i++)
-        stage_step(&stage,
-                   (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = two[i]->conn});
-}
-
-/* Nobody is heard at all: it is the server that is cut off, or starved, and when all are back
- * nobody was lost. */
-static void test_deaf_server(void **state)
-{
-    (void)state;
-    trio_start();
-    trio_step_to(3);
-    stage_pass(&stage, 2000);
-    break_all();
-    stage_pass(&stage, 5000);
-    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-    assert_int_equal(stage.view.nodes, 2);
-    a.conn = 3000;
-    fake_say(&a, &stage);
-    stage_pass_speaking(&stage, two, 1, 200); /* b has its grace from now on */
-    assert_int_equal(stage.view.nodes, 2);
-    b.conn = 3001;
-    fake_say(&b, &stage);
-    stage_pass_speaking(&stage, two, 2, 5000);
-    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
-    assert_int_equal(stage.view.generation, 1);
-    stage_pass_speaking(&stage, two, 1, 4600); /* and leases are as ever */
-    assert_int_equal(stage.view.nodes, 1);
-}
-
-/* All are gone in earnest: that is believed a lease later. */
-static void test_deaf_for_good(void **state)
-{
-    (void)state;
-    trio_start();
-    break_all();
-    stage_pass(&stage, 8900);
-    assert_int_equal(stage.view.nodes, 2);
-    stage_pass(&stage, 200);
-    assert_int_equal(stage.view.nodes, 0);
-}
-
-/* One is dead and the other is always late: the dead one is not forgiven for ever. */
-static void test_deaf_now_and_then(void **state)
-{
-    (void)state;
-    for (int broken = 0; broken < 2; broken++) {
-        if (broken) {
-            stage_close(&stage);
-            assert_int_equal(trio_setup(NULL), 0);
-        }
-        trio_start();
-        if (broken)
-            stage_step(&stage,
-                       (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
-        int64_t start_ms = stage.now_ms;
-        while (stage.view.nodes == 2 && stage.now_ms - start_ms < 30000) {
-            stage_pass(&stage, 600);
-            fake_say(&a, &stage);
-        }
-        assert_int_equal(stage.view.nodes, 1);
-        assert_in_range(stage.now_ms - start_ms, 0, 2 * 4500 + 1200);
-    }
-}
-
 /* The server itself stood still: the others' silence says nothing. */
 static void test_own_gap(void **state)
 {
@@ -556,9 +489,6 @@ int main(void)
         T(test_broken_connection),
         T(test_reconnected_in_time),
         T(test_lease),
-        T(test_deaf_server),
-        T(test_deaf_for_good),
-        T(test_deaf_now_and_then),
         T(test_own_gap),
         T(test_rank_death),
         T(test_loss_while_forming),
