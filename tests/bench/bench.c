@@ -24,6 +24,24 @@ static bool parse_int(const char *text, int max, int *ret)
     return true;
 }
 
+static const char *const precisions[DPT_DTYPE_COUNT] = {
+    [DPT_F32] = "fp32", [DPT_BF16] = "bf16", [DPT_F16] = "fp16"};
+
+bool dpt_bench_parse_precision(const char *text, enum dpt_dtype *ret)
+{
+    for (int i = 0; i < DPT_DTYPE_COUNT; i++)
+        if (strcmp(text, precisions[i]) == 0) {
+            *ret = (enum dpt_dtype)i;
+            return true;
+        }
+    return false;
+}
+
+const char *dpt_bench_precision(enum dpt_dtype dtype)
+{
+    return precisions[dtype];
+}
+
 bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
 {
     *ret = (struct dpt_bench_args){.threads = cores(), .repeats = 9};
@@ -34,12 +52,16 @@ bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
             good = parse_int(value, 128, &ret->threads);
         else if (strcmp(argv[i], "--repeats") == 0)
             good = parse_int(value, DPT_BENCH_REPEATS_MAX, &ret->repeats);
+        else if (strcmp(argv[i], "--precision") == 0)
+            good = dpt_bench_parse_precision(value, &ret->dtype);
         else if (strcmp(argv[i], "--json") == 0 && *value) {
             ret->json = value;
             good = true;
         }
         if (!good) {
-            fprintf(stderr, "usage: %s [--threads N] [--repeats N] [--json FILE]; '%s' is wrong\n",
+            fprintf(stderr,
+                    "usage: %s [--threads N] [--repeats N] [--precision fp32|bf16|fp16] [--json "
+                    "FILE]; '%s' is wrong\n",
                     argv[0], argv[i]);
             return false;
         }

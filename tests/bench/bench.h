@@ -3,6 +3,7 @@
 #define DPT_TESTS_BENCH_BENCH_H
 
 #include "base/err.h"
+#include "kernels/tensor.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -19,12 +20,19 @@ extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt
     dpt_bench_recover, dpt_bench_tokenize;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
- * 9). Prints usage and returns false for anything else. */
+ * 9), `--precision fp32|bf16|fp16` (default fp32). Prints usage and returns false for anything
+ * else.
+ */
 struct dpt_bench_args {
     int threads, repeats;
+    enum dpt_dtype dtype;
     const char *json;
 };
 bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret);
+
+/* Precisions by the config's names. */
+bool dpt_bench_parse_precision(const char *text, enum dpt_dtype *ret);
+const char *dpt_bench_precision(enum dpt_dtype dtype);
 
 /* Seconds of one call of fn, over `repeats` measurements; each measurement calls it as often as
  * takes about 30 ms, after one call to warm up. */
@@ -36,8 +44,8 @@ struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *c
 
 /* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats), for benches that give shares of it.
  */
-DPT_MUST_USE enum dpt_status dpt_bench_gemm_rate(int threads, double *ret_gflops,
-                                                 struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype,
+                                                 double *ret_gflops, struct dpt_err *err);
 
 /* Writes `report` to args->json if that was given. Takes the reference. Returns an exit code. */
 int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report);

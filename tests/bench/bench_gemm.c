@@ -12,6 +12,7 @@ struct shape {
     const char *name;
     int64_t m, n, k;
     bool a_transposed, b_transposed, pack;
+    bool sums; /* the result is a weight's gradient: f32 in every precision */
 };
 
 enum { SHAPES_MAX = 64 };
@@ -20,9 +21,9 @@ enum { SHAPES_MAX = 64 };
 static int add_layer(struct shape *to, int64_t rows, const char *const names[3], int64_t in,
                      int64_t out)
 {
-    to[0] = (struct shape){names[0], rows, out, in, false, false, true};
-    to[1] = (struct shape){names[1], rows, in, out, false, true, true};
-    to[2] = (struct shape){names[2], in, out, rows, true, false, false};
+    to[0] = (struct shape){names[0], rows, out, in, false, false, true, false};
+    to[1] = (struct shape){names[1], rows, in, out, false, true, true, false};
+    to[2] = (struct shape){names[2], in, out, rows, true, false, false, true};
     return 3;
 }
 
@@ -33,14 +34,14 @@ static int list_shapes(struct shape ret[SHAPES_MAX])
     static const char *const fc[] = {"fc", "fc dx", "fc dw"};
     static const char *const fcproj[] = {"fcproj", "fcproj dx", "fcproj dw"};
     int n = 0;
-    ret[n++] = (struct shape){"square", 2048, 2048, 2048, false, false, true};
-    ret[n++] = (struct shape){"square", 4096, 4096, 4096, false, false, true};
+    ret[n++] = (struct shape){"square", 2048, 2048, 2048, false, false, true, false};
+    ret[n++] = (struct shape){"square", 4096, 4096, 4096, false, false, true, false};
     for (int64_t rows = 256; rows <= 1024; rows *= 4) {
         n += add_layer(ret + n, rows, qkv, 768, 2304);
         n += add_layer(ret + n, rows, proj, 768, 768);
         n += add_layer(ret + n, rows, fc, 768, 3072);
         n += add_layer(ret + n, rows, fcproj, 3072, 768);
-        ret[n++] = (struct shape){"head", rows, 50257, 768, false, true, true};
+        ret[n++] = (struct shape){"head", rows, 50257, 768, false, true, true, false};
     }
     return n;
 }
@@ -56,16 +57,28 @@ static void run_once(void *ctx)
     dpt_cpu_gemm(j->s, &j->g);
 }
 
+/* x (n) = normal values, made in parts in the memory of the result. */
+static void fill(struct dpt_stream *stream, const struct dpt_ops *ops, enum dpt_dtype dtype,
+                 int64_t n, float *part, size_t part_bytes, void *x)
+{
+    const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    const int64_t part_n = (int64_t)(part_bytes / sizeof *part);
+    for (int64_t at = 0; at < n; at += part_n) {
+        int64_t count = dpt_min64(part_n, n - at);
+        ops->fill_normal(stream, count, key, (uint64_t)at, 0.0f, 1.0f, part);
+        ops->cast(stream, count, part, dtype, dpt_at_out(x, dtype, at));
+    }
+}
+
 static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *ops,
-                               const struct shape *shape, int repeats, struct dpt_bench_time *ret,
-                               struct dpt_err *err)
+                               const struct shape *shape, enum dpt_dtype dtype, int repeats,
+                               struct dpt_bench_time *ret, struct dpt_err *err)
 {
     struct dpt_device *dev = stream->device;
-    size_t a_bytes = (size_t)(shape->m * shape->k) * sizeof(float);
-    size_t b_bytes = (size_t)(shape->k * shape->n) * sizeof(float);
+    size_t a_bytes = (size_t)(shape->m * shape->k) * dpt_dtype_bytes(dtype);
+    size_t b_bytes = (size_t)(shape->k * shape->n) * dpt_dtype_bytes(dtype);
     size_t c_bytes = (size_t)(shape->m * shape->n) * sizeof(float), packed_bytes = 0;
     void *a = NULL, *b = NULL, *c = NULL, *packed = NULL;
-    const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
     struct job job = {.s = dpt_cpu_stream(stream)};
     enum dpt_status status = dpt_device_alloc(dev, a_bytes, &a, err);
     if (status == DPT_OK)
@@ -74,18 +87,22 @@ static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *
         status = dpt_device_alloc(dev, c_bytes, &c, err);
     if (status != DPT_OK)
         goto out;
-    ops->fill_normal(stream, shape->m * shape->k, key, 0, 0.0f, 1.0f, a);
-    ops->fill_normal(stream, shape->k * shape->n, key, 0, 0.0f, 1.0f, b);
+    fill(stream, ops, dtype, shape->m * shape->k, c, c_bytes, a);
+    fill(stream, ops, dtype, shape->k * shape->n, c, c_bytes, b);
     job.g = (struct dpt_gemm){.m = shape->m,
                               .n = shape->n,
                               .k = shape->k,
+                              .dtype = dtype,
                               .a = a,
                               .a_row = shape->a_transposed ? 1 : shape->k,
                               .a_col = shape->a_transposed ? shape->m : 1,
                               .b = b,
                               .b_row = shape->b_transposed ? 1 : shape->n,
                               .b_col = shape->b_transposed ? shape->k : 1,
-                              .store = {.c = c, .ldc = shape->n}};
+                              .store = {.dtype = shape->sums ? DPT_F32 : dtype,
+                                        .c = c,
+                                        .ldc = shape->n,
+                                        .stream = shape->sums}};
     if (shape->pack) {
         packed_bytes = dpt_cpu_gemm_packed_bytes(job.s, &job.g);
         status = dpt_device_alloc(dev, packed_bytes, &packed, err);
@@ -114,7 +131,7 @@ static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *str
     for (int i = 0; i < n; i++) {
         const struct shape *s = &shapes[i];
         struct dpt_bench_time t;
-        DPT_TRY(measure(stream, dpt_device_ops(dev), s, args->repeats, &t, err));
+        DPT_TRY(measure(stream, dpt_device_ops(dev), s, args->dtype, args->repeats, &t, err));
         double gflop = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
         double rate = gflop / t.median_s;
         *best = rate > *best ? rate : *best;
@@ -129,7 +146,8 @@ static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *str
     return DPT_OK;
 }
 
-enum dpt_status dpt_bench_gemm_rate(int threads, double *ret_gflops, struct dpt_err *err)
+enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype, double *ret_gflops,
+                                    struct dpt_err *err)
 {
     struct shape shapes[SHAPES_MAX];
     int n = list_shapes(shapes);
@@ -141,7 +159,7 @@ enum dpt_status dpt_bench_gemm_rate(int threads, double *ret_gflops, struct dpt_
         status = dpt_stream_create(dev, threads, &stream, err);
     for (int i = 0; status == DPT_OK && i < n; i++) {
         struct dpt_bench_time t;
-        status = measure(stream, dpt_device_ops(dev), &shapes[i], 3, &t, err);
+        status = measure(stream, dpt_device_ops(dev), &shapes[i], dtype, 3, &t, err);
         double rate = 2e-9 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
         if (status == DPT_OK && rate / t.median_s > best)
             best = rate / t.median_s;
@@ -171,12 +189,12 @@ static int run(int argc, char **argv)
         fprintf(stderr, "gemm: %s\n", err.text);
         goto out;
     }
-    printf("gemm rate: %.1f GFLOP/s with %d threads (%s)\n", best, args.threads,
-           dpt_device_fingerprint(dev));
-    code =
-        dpt_bench_finish(&args, json_pack("{s:s,s:i,s:s,s:f,s:O}", "bench", "gemm", "threads",
-                                          args.threads, "fingerprint", dpt_device_fingerprint(dev),
-                                          "gflops", best, "shapes", rows));
+    printf("gemm rate: %.1f GFLOP/s in %s with %d threads (%s)\n", best,
+           dpt_bench_precision(args.dtype), args.threads, dpt_device_fingerprint(dev));
+    code = dpt_bench_finish(
+        &args, json_pack("{s:s,s:s,s:i,s:s,s:f,s:O}", "bench", "gemm", "precision",
+                         dpt_bench_precision(args.dtype), "threads", args.threads, "fingerprint",
+                         dpt_device_fingerprint(dev), "gflops", best, "shapes", rows));
 out:
     json_decref(rows);
     dpt_stream_destroy(&stream);

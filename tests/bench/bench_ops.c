@@ -11,17 +11,20 @@ enum { C = 768, HEADS = 12, V = 50257, LAYERS = 12, CONTEXT = 1024, PARAMETERS =
 struct bench {
     const struct dpt_ops *ops;
     struct dpt_stream *stream;
+    enum dpt_dtype dtype;
     int64_t b, t, n;
+    /* Room for f32; w, x, y, dy hold values of the dtype. */
     float *w, *dw;     /* (V, C), enough for any weight */
     float *x, *y, *dy; /* (N, 4C) each */
     float *small;      /* (N + 8C): means, biases */
-    float *moments;    /* 2 * (V, C) */
+    float *moments;    /* 3 * (V, C): moments, a gradient */
     int32_t *tokens;   /* (N) */
 };
 
 static void linear_forward(struct bench *s, int64_t in, int64_t out, float *gelu)
 {
-    s->ops->linear_forward(s->stream, &(struct dpt_linear_forward){.n = s->n,
+    s->ops->linear_forward(s->stream, &(struct dpt_linear_forward){.dtype = s->dtype,
+                                                                   .n = s->n,
                                                                    .in = in,
                                                                    .out = out,
                                                                    .x = s->x,
@@ -33,7 +36,8 @@ static void linear_forward(struct bench *s, int64_t in, int64_t out, float *gelu
 
 static void linear_backward(struct bench *s, int64_t in, int64_t out)
 {
-    s->ops->linear_backward(s->stream, &(struct dpt_linear_backward){.n = s->n,
+    s->ops->linear_backward(s->stream, &(struct dpt_linear_backward){.dtype = s->dtype,
+                                                                     .n = s->n,
                                                                      .in = in,
                                                                      .out = out,
                                                                      .x = s->x,
@@ -88,7 +92,8 @@ static void fcproj_grad(void *ctx)
 static void norm(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->layernorm_forward(s->stream, &(struct dpt_layernorm_forward){.n = s->n,
+    s->ops->layernorm_forward(s->stream, &(struct dpt_layernorm_forward){.dtype = s->dtype,
+                                                                         .n = s->n,
                                                                          .c = C,
                                                                          .eps = 1e-5f,
                                                                          .x = s->x,
@@ -103,7 +108,8 @@ static void norm_grad(void *ctx)
 {
     struct bench *s = ctx;
     s->ops->layernorm_backward(s->stream,
-                               &(struct dpt_layernorm_backward){.n = s->n,
+                               &(struct dpt_layernorm_backward){.dtype = s->dtype,
+                                                                .n = s->n,
                                                                 .c = C,
                                                                 .x = s->x,
                                                                 .gamma = s->small,
@@ -119,7 +125,8 @@ static void norm_grad(void *ctx)
 static void attention(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->attention_forward(s->stream, &(struct dpt_attention_forward){.b = s->b,
+    s->ops->attention_forward(s->stream, &(struct dpt_attention_forward){.dtype = s->dtype,
+                                                                         .b = s->b,
                                                                          .t = s->t,
                                                                          .heads = HEADS,
                                                                          .c = C,
@@ -131,7 +138,8 @@ static void attention(void *ctx)
 static void attention_grad(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->attention_backward(s->stream, &(struct dpt_attention_backward){.b = s->b,
+    s->ops->attention_backward(s->stream, &(struct dpt_attention_backward){.dtype = s->dtype,
+                                                                           .b = s->b,
                                                                            .t = s->t,
                                                                            .heads = HEADS,
                                                                            .c = C,
@@ -146,28 +154,34 @@ static void gelu_grad(void *ctx)
 {
     struct bench *s = ctx;
     s->ops->gelu_backward(
-        s->stream, &(struct dpt_gelu){.n = s->n * 4 * C, .x = s->x, .dy = s->y, .out = s->dy});
+        s->stream, &(struct dpt_gelu){
+                       .dtype = s->dtype, .n = s->n * 4 * C, .x = s->x, .dy = s->y, .out = s->dy});
 }
 
 static void residual(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->residual(s->stream,
-                     &(struct dpt_residual){.n = s->n * C, .a = s->x, .b = s->y, .y = s->dy});
+    s->ops->residual(
+        s->stream,
+        &(struct dpt_residual){.dtype = s->dtype, .n = s->n * C, .a = s->x, .b = s->y, .y = s->dy});
 }
 
 static void residual_drop(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->residual(s->stream,
-                     &(struct dpt_residual){
-                         .n = s->n * C, .dropout = {.p = 0.1f}, .a = s->x, .b = s->y, .y = s->dy});
+    s->ops->residual(s->stream, &(struct dpt_residual){.dtype = s->dtype,
+                                                       .n = s->n * C,
+                                                       .dropout = {.p = 0.1f},
+                                                       .a = s->x,
+                                                       .b = s->y,
+                                                       .y = s->dy});
 }
 
 static void embedding(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->embedding_forward(s->stream, &(struct dpt_embedding_forward){.b = s->b,
+    s->ops->embedding_forward(s->stream, &(struct dpt_embedding_forward){.dtype = s->dtype,
+                                                                         .b = s->b,
                                                                          .t = s->t,
                                                                          .c = C,
                                                                          .v = V,
@@ -180,7 +194,8 @@ static void embedding(void *ctx)
 static void embedding_grad(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->embedding_backward(s->stream, &(struct dpt_embedding_backward){.b = s->b,
+    s->ops->embedding_backward(s->stream, &(struct dpt_embedding_backward){.dtype = s->dtype,
+                                                                           .b = s->b,
                                                                            .t = s->t,
                                                                            .c = C,
                                                                            .v = V,
@@ -195,7 +210,8 @@ static void embedding_grad(void *ctx)
 static void head(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->head_loss(s->stream, &(struct dpt_head_loss){.n = s->n,
+    s->ops->head_loss(s->stream, &(struct dpt_head_loss){.dtype = s->dtype,
+                                                         .n = s->n,
                                                          .c = C,
                                                          .v = V,
                                                          .x = s->x,
@@ -218,16 +234,18 @@ static void adamw(void *ctx)
                                                  .bias1 = 1.0f,
                                                  .bias2 = 1.0f,
                                                  .grad_scale = 1.0f,
-                                                 .param = s->w,
+                                                 .param = s->dw,
                                                  .m = s->moments,
                                                  .v = s->moments + (int64_t)V * C,
-                                                 .grad = s->dw});
+                                                 .grad = s->moments + (int64_t)V * C * 2,
+                                                 .copy = s->dtype == DPT_F32 ? NULL : s->w,
+                                                 .copy_dtype = s->dtype});
 }
 
 static void sumsq(void *ctx)
 {
     struct bench *s = ctx;
-    s->ops->sumsq_blocks(s->stream, (int64_t)V * C, 1 << 16, s->w, (double *)(void *)s->moments);
+    s->ops->sumsq_blocks(s->stream, (int64_t)V * C, 1 << 16, s->dw, (double *)(void *)s->moments);
 }
 
 static void fill_normal(void *ctx)
@@ -252,6 +270,7 @@ enum { ENTRIES = 21 };
 static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
 {
     const double n = (double)s->n, t = (double)s->t, wide = (double)V * C, c2 = (double)C * C;
+    const double elem = (double)dpt_dtype_bytes(s->dtype);
     const double scores = (double)s->b * HEADS * t * (t + 1) / 2 * (C / HEADS) * 4;
     const struct entry all[ENTRIES] = {
         {"qkv", qkv, 6 * n * c2, "GFLOP/s", LAYERS},
@@ -265,15 +284,15 @@ static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
         {"attention", attention, scores, "GFLOP/s", LAYERS},
         {"attention backward", attention_grad, 2.5 * scores, "GFLOP/s", LAYERS},
         {"head", head, 6 * n * wide, "GFLOP/s", 1},
-        {"layernorm", norm, 8 * n * C, "GB/s", 2 * LAYERS + 1},
-        {"layernorm backward", norm_grad, 16 * n * C, "GB/s", 2 * LAYERS + 1},
-        {"gelu backward", gelu_grad, 48 * n * C, "GB/s", LAYERS},
-        {"residual", residual, 12 * n * C, "GB/s", 2 * LAYERS},
-        {"residual dropout", residual_drop, 12 * n * C, "GB/s", 0},
-        {"embedding", embedding, 12 * n * C, "GB/s", 1},
-        {"embedding backward", embedding_grad, 12 * n * C, "GB/s", 1},
+        {"layernorm", norm, 2 * elem * n * C, "GB/s", 2 * LAYERS + 1},
+        {"layernorm backward", norm_grad, 4 * elem * n * C, "GB/s", 2 * LAYERS + 1},
+        {"gelu backward", gelu_grad, 12 * elem * n * C, "GB/s", LAYERS},
+        {"residual", residual, 3 * elem * n * C, "GB/s", 2 * LAYERS},
+        {"residual dropout", residual_drop, 3 * elem * n * C, "GB/s", 0},
+        {"embedding", embedding, 3 * elem * n * C, "GB/s", 1},
+        {"embedding backward", embedding_grad, (8 + elem) * n * C, "GB/s", 1},
         {"sumsq", sumsq, 4 * wide, "GB/s", PARAMETERS / wide},
-        {"adamw", adamw, 28 * wide, "GB/s", PARAMETERS / wide},
+        {"adamw", adamw, (s->dtype == DPT_F32 ? 28 : 30) * wide, "GB/s", PARAMETERS / wide},
         {"fill_normal", fill_normal, 4.0 * (1 << 22), "GB/s", 0},
     };
     for (int i = 0; i < ENTRIES; i++)
@@ -296,7 +315,7 @@ static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struc
     float *tokens = NULL;
     DPT_TRY(allocate(dev, wide, &s->w, err));
     DPT_TRY(allocate(dev, wide, &s->dw, err));
-    DPT_TRY(allocate(dev, 2 * wide, &s->moments, err));
+    DPT_TRY(allocate(dev, 3 * wide, &s->moments, err));
     DPT_TRY(allocate(dev, rows, &s->x, err));
     DPT_TRY(allocate(dev, rows, &s->y, err));
     DPT_TRY(allocate(dev, rows, &s->dy, err));
@@ -305,10 +324,15 @@ static enum dpt_status bench_init(struct bench *s, struct dpt_device *dev, struc
     s->tokens = (int32_t *)(void *)tokens;
     for (int i = 0; i < 1024; i++)
         s->tokens[i] = (int32_t)((i * 7919) % V);
-    s->ops->fill_normal(s->stream, wide, key, 0, 0.0f, 0.02f, s->w);
-    s->ops->fill_normal(s->stream, rows, key, 0, 0.0f, 1.0f, s->x);
-    s->ops->fill_normal(s->stream, rows, key, 0, 0.0f, 1.0f, s->y);
-    s->ops->fill_normal(s->stream, rows, key, 0, 0.0f, 1.0f, s->dy);
+    struct {
+        float *to;
+        int64_t n;
+        float std;
+    } filled[] = {{s->w, wide, 0.02f}, {s->x, rows, 1.0f}, {s->y, rows, 1.0f}, {s->dy, rows, 1.0f}};
+    for (size_t i = 0; i < sizeof filled / sizeof *filled; i++) {
+        s->ops->fill_normal(s->stream, filled[i].n, key, 0, 0.0f, filled[i].std, s->moments);
+        s->ops->cast(s->stream, filled[i].n, s->moments, s->dtype, filled[i].to);
+    }
     return dpt_stream_sync(s->stream, err);
 }
 
@@ -353,7 +377,7 @@ static int run(int argc, char **argv)
     if (!dpt_bench_parse(argc, argv, &args))
         return 2;
     rows = json_array();
-    struct bench s = {0};
+    struct bench s = {.dtype = args.dtype};
     if (dpt_device_cpu_create(&dev, &err) == DPT_OK &&
         dpt_stream_create(dev, args.threads, &stream, &err) == DPT_OK) {
         s.ops = dpt_device_ops(dev);
@@ -361,8 +385,9 @@ static int run(int argc, char **argv)
         if (bench_init(&s, dev, &err) == DPT_OK &&
             run_shape(&s, 4, 64, &args, rows, &err) == DPT_OK &&
             run_shape(&s, 1, 1024, &args, rows, &err) == DPT_OK)
-            code = dpt_bench_finish(&args, json_pack("{s:s,s:i,s:s,s:O}", "bench", "ops", "threads",
-                                                     args.threads, "fingerprint",
+            code = dpt_bench_finish(&args, json_pack("{s:s,s:s,s:i,s:s,s:O}", "bench", "ops",
+                                                     "precision", dpt_bench_precision(args.dtype),
+                                                     "threads", args.threads, "fingerprint",
                                                      dpt_device_fingerprint(dev), "ops", rows));
     }
     if (code != 0)

@@ -23,6 +23,7 @@ enum { WARMUP_STEPS = 2, TOKENS = 1 << 20, YAML_BYTES = 2048 };
 struct train_args {
     const char *preset, *json;
     int batch, seq, slots, threads, steps;
+    enum dpt_dtype dtype;
 };
 
 static bool take_int(const char *text, int *ret)
@@ -56,13 +57,15 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = take_int(value, &a->threads);
         else if (strcmp(argv[i], "--steps") == 0)
             ok = take_int(value, &a->steps) && a->steps > WARMUP_STEPS + 2;
+        else if (strcmp(argv[i], "--precision") == 0)
+            ok = dpt_bench_parse_precision(value, &a->dtype);
         else
             ok = false;
         if (!ok || !*value) {
             (void)fprintf(stderr,
                           "usage: dpt-bench train [--preset gpt2-124m] [--batch 4] [--seq 64] "
                           "[--slots 1] [--threads 2] "
-                          "[--steps 12] [--json FILE]\n"
+                          "[--steps 12] [--precision fp32|bf16] [--json FILE]\n"
                           "  batch: sequences a micro-batch; slots: micro-batches a step; steps: "
                           "at least %d\n",
                           WARMUP_STEPS + 3);
@@ -107,10 +110,11 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
                    "model: {name: gpt2, preset: %s}\n"
                    "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
                    "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
-                   "fp32, log_every: 1}\n"
+                   "%s, log_every: 1}\n"
                    "optimizer: {warmup_steps: 1}\n"
                    "checkpoint: {every_steps: 0}\n",
-                   a->threads, a->preset, dir, a->steps, a->batch * a->slots, a->batch, a->seq);
+                   a->threads, a->preset, dir, a->steps, a->batch * a->slots, a->batch, a->seq,
+                   dpt_bench_precision(a->dtype));
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -179,25 +183,26 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     DPT_TRY(dpt_model_create(&config, &model, err));
     int64_t parameters = dpt_model_param_count(model);
     dpt_model_destroy(&model);
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, &before, err));
+    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
     train(&config, dir, &result);
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, &after, err));
+    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &after, err));
     double rate = before > after ? before : after;
     double tokens_per_s = (double)a->batch * a->seq * a->slots / (result.step_ms * 1e-3);
     double gflops = 6e-9 * (double)parameters * tokens_per_s;
-    printf("%s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
+    printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
            "tokens/s\n",
-           a->preset, a->batch, a->seq, a->slots, a->threads, result.step_ms, result.steps_timed,
-           tokens_per_s);
+           a->preset, dpt_bench_precision(a->dtype), a->batch, a->seq, a->slots, a->threads,
+           result.step_ms, result.steps_timed, tokens_per_s);
     printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
            100 * gflops / rate, rate);
     printf("allocations in %d steps: %lld\n", result.steps_counted, (long long)result.allocations);
-    *ret = json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "bench", "train",
-                     "preset", a->preset, "batch", a->batch, "seq", a->seq, "slots", a->slots,
-                     "threads", a->threads, "parameters", (json_int_t)parameters, "step_ms",
-                     result.step_ms, "tokens_per_s", tokens_per_s, "gflops", gflops, "gemm_gflops",
-                     rate, "share", gflops / rate, "allocations_in_step",
-                     (json_int_t)result.allocations, "steps_counted", result.steps_counted);
+    *ret = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "bench",
+                     "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype),
+                     "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads", a->threads,
+                     "parameters", (json_int_t)parameters, "step_ms", result.step_ms,
+                     "tokens_per_s", tokens_per_s, "gflops", gflops, "gemm_gflops", rate, "share",
+                     gflops / rate, "allocations_in_step", (json_int_t)result.allocations,
+                     "steps_counted", result.steps_counted);
     return DPT_OK;
 }
 
