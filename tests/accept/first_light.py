@@ -9,12 +9,12 @@ from cluster import ClusterError
 DISTURBED_SEEDS = 2  # a world
 
 
-def one_hash(line):
+def one_hash(line, **keys):
     """Worlds 1, 2, 3 and 4, as nodes of their own and as ranks of one node, undisturbed and with kills and joins at
     seeded random times, in separate empty directories, G = 7 and 8 slots: one weights_hash; start_step 0 and a fallen
     loss in each."""
     for slots in (7, 8):
-        sets = settings(slots)
+        sets = settings(slots, **keys)
         line.command(f"dpt-worker × world 1, 2, 3, 4, G = {slots}, {sets['train.steps']} steps")
         hashes = {}
         for world in (1, 2, 3, 4):

@@ -1,4 +1,4 @@
-"""Lines of first-light about speed: GPT-2 124M on two cores, and the time of the tests."""
+"""Lines about speed: GPT-2 124M on two cores, and the time of the tests."""
 
 import json
 import re
@@ -8,6 +8,12 @@ import time
 from cluster import ROOT, ClusterError, program
 
 SHARE_BAR = 0.50
+SHARES = (  # precision, batch, sequence length, bar
+    ("fp32", 4, 64, 0.55),
+    ("fp32", 1, 1024, 0.65),
+    ("bf16", 4, 64, 0.45),
+    ("bf16", 1, 1024, 0.55),
+)
 SUITE_BAR_S = 20 * 60
 BENCH_TIMEOUT_S = 900
 
@@ -35,6 +41,29 @@ def speed_124m(line):
     line.show("parameters", train["parameters"], "== 124439808", train["parameters"] == 124_439_808)
     line.at_least("share of the gemm rate", round(flops / 1e9 / rate, 4), SHARE_BAR)
     line.show("allocations inside the step", train["allocations_in_step"], "== 0", train["allocations_in_step"] == 0)
+
+
+def gemm_rate(line, precision):
+    """The yardstick: the best median of 2048^3, 4096^3 and GPT-2's shapes, prepacked, in this precision, GFLOP/s."""
+    gemm = bench(line, "gemm", "--precision", precision, "--threads", "2")
+    return max(shape["gflops_median"] for shape in gemm["shapes"] if shape["prepacked"])
+
+
+def shares_124m(line):
+    """GPT-2 124M, 2 threads, share of the `gemm` rate of that precision at 6N flops a token: fp32 B=4 T=64 >= 55%, B=1
+    T=1024 >= 65%; bf16 >= 45% and >= 55%; no allocation inside the step."""
+    rates = {precision: gemm_rate(line, precision) for precision in ("fp32", "bf16")}
+    line.note(", ".join(f"gemm {rate:.0f} GFLOP/s in {precision}" for precision, rate in rates.items()))
+    for precision, batch, seq, bar in SHARES:
+        train = bench(line, "train", "--preset", "gpt2-124m", "--precision", precision, "--batch", str(batch), "--seq",
+                      str(seq), "--threads", "2")
+        flops = 6 * train["parameters"] * train["tokens_per_s"]
+        name = f"{precision} B={batch} T={seq}"
+        line.note(f"{name}: {train['step_ms']:.0f} ms a step, {train['tokens_per_s']:.1f} tokens/s, "
+                  f"{flops / 1e9:.0f} GFLOP/s")
+        line.at_least(f"{name}, share of the gemm rate", round(flops / 1e9 / rates[precision], 4), bar)
+        line.show(f"{name}, allocations inside the step", train["allocations_in_step"], "== 0",
+                  train["allocations_in_step"] == 0)
 
 
 def suite_in_time(line):
