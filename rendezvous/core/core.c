@@ -127,6 +127,7 @@ static void on_broken(struct dpt_rdzv *core, uint64_t conn)
             node->conn = 0;
             node->broken_ms = core->now_ms;
         }
+    dpt_rdzv_unhear(core);
 }
 
 static void on_tick(struct dpt_rdzv *core)

@@ -81,7 +81,7 @@ struct node {
     int64_t heard_ms, broken_ms;    /* broken_ms < 0: not broken */
     /* Since it was heard: its lease runs at least so long; how much of that was forgiven. */
     int64_t extended_until_ms, forgiven_ms;
-    int64_t ready_since_ms;         /* first rank free to join while others start; < 0: none */
+    int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
     int64_t benched_until_ms;
     uint64_t generation; /* newest it knows */
     uint32_t crashes, plan_world;
@@ -201,7 +201,7 @@ struct ended_run { /* for stragglers of a run that is forgotten */
 struct dpt_rdzv {
     uint64_t epoch, seed;
     int64_t start_ms, now_ms, deadline_ms;
-    int64_t heard_ms; /* anybody at all */
+    int64_t heard_ms; /* anybody at all whose connection stands */
     bool stopped;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
@@ -267,6 +267,9 @@ void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
 /* Somebody speaks: what was not heard while nobody was, is forgiven. Before the message is taken.
  */
 void dpt_rdzv_hear(struct dpt_rdzv *core);
+/* A connection broke: what came over it last, perhaps read only now, shows nothing of the others.
+ */
+void dpt_rdzv_unhear(struct dpt_rdzv *core);
 /* Beyond the former, or from the latter on, a node is lost. */
 int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
                               const struct node *node);

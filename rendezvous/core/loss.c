@@ -241,6 +241,20 @@ void dpt_rdzv_hear(struct dpt_rdzv *core)
     core->heard_ms = core->now_ms;
 }
 
+void dpt_rdzv_unhear(struct dpt_rdzv *core)
+{
+    int64_t heard_ms = INT64_MIN, broken_ms = core->heard_ms;
+    for (size_t i = 0; i < core->n_runs; i++)
+        for (size_t k = 0; k < core->runs[i]->n_nodes; k++) {
+            const struct node *node = core->runs[i]->nodes[k];
+            if (node->conn != 0 && node->heard_ms > heard_ms)
+                heard_ms = node->heard_ms;
+            if (node->broken_ms >= 0 && node->broken_ms < broken_ms)
+                broken_ms = node->broken_ms;
+        }
+    core->heard_ms = heard_ms > INT64_MIN ? heard_ms : broken_ms;
+}
+
 int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
                               const struct node *node)
 {

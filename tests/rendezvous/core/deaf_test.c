@@ -40,6 +40,31 @@ static void test_deaf_server(void **state)
     assert_int_equal(stage.view.nodes, 1);
 }
 
+/* What had been sent before the connections broke may be read after that, and be followed by the
+ * word that they broke. */
+static void test_last_words_of_broken_connections(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    break_all();
+    for (int i = 0; i < 3; i++) {
+        stage_pass(&stage, 1);
+        fake_say(&a, &stage);
+        stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+        stage_pass(&stage, 1);
+        fake_say(&b, &stage);
+        stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    }
+    stage_pass(&stage, 3000);
+    assert_int_equal(stage.view.nodes, 2);
+    a.conn = 3000;
+    b.conn = 3001;
+    stage_pass_speaking(&stage, two, 2, 5000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+}
+
 /* However long it takes, nobody is lost: who should go on without them? */
 static void test_deaf_for_long(void **state)
 {
@@ -97,6 +122,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_deaf_server, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_last_words_of_broken_connections, trio_setup,
+                                        trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_long, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_good, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_now_and_then, trio_setup, trio_teardown),
