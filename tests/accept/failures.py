@@ -6,8 +6,8 @@ import signal
 import statistics
 import time
 
-from accept.stories import STEP_TIMEOUT_S, Resources, disturbed, pause, settings, undisturbed
-from cluster import Cluster, ClusterError, Process, proc_alive, program, send_signal, wait_until
+from accept.stories import SETTLE_TIMEOUT_S, STEP_TIMEOUT_S, Resources, disturbed, pause, settings, undisturbed
+from cluster import ROOT, Cluster, ClusterError, Process, make_text, proc_alive, program, send_signal, wait_until
 
 DETECT_BAR_MS = 500
 RESUME_BAR_S = 2.0
@@ -292,7 +292,7 @@ def _worker_states(folder, number):
 def signals_end_all(line):
     """Every program exits within 10 s of SIGTERM or SIGINT."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        line.command(f"kill -{number.name[3:]} of dpt-rdzv, dpt-worker in each state, dpt-bench")
+        line.command(f"kill -{number.name[3:]} of dpt-rdzv, dpt-worker in each state, and the tools")
         for what, cluster, worker in _worker_states(line.folder, number):
             with cluster:
                 _timed_exit(line, worker, number, what)
@@ -305,9 +305,24 @@ def signals_end_all(line):
                     _timed_exit(line, cluster.server, number, "server after that")
         with Cluster(line.folder / f"idle-{number.name}") as cluster:
             _timed_exit(line, cluster.start_server(), number, "server without runs")
-        bench = Process("dpt-bench", [program("dpt-bench"), "gemm"], line.folder / f"bench-{number.name}.log")
-        try:
-            pause(1.0)
-            _timed_exit(line, bench, number, "dpt-bench gemm")
-        finally:
-            bench.kill()
+        _tools_end(line, number)
+
+
+def _tools_end(line, number):
+    """Programs that have no server, in the midst of their work; the quickstart may be building or telling its story."""
+    text = line.folder / "text.txt"
+    if not text.exists():
+        text.write_bytes(make_text(line.folder / "seed.txt").read_bytes() * 500)
+    tools = {"dpt-bench gemm": [program("dpt-bench"), "gemm"],
+             "dpt-bench comm": [program("dpt-bench"), "comm"],
+             "dpt-bench recover": [program("dpt-bench"), "recover", "--trials", "50"],
+             "dpt-data encode": [program("dpt-data"), "encode", "--out", line.folder / f"shards-{number.name}", text],
+             "deploy/quickstart": [ROOT / "deploy" / "quickstart"]}
+    for what, argv in tools.items():
+        with Cluster(line.folder / f"{what.replace(' ', '-').replace('/', '-')}-{number.name}") as mark:
+            tool = Process(what, argv, mark.root / "log", mark.env)
+            pause(0.3 if what == "dpt-data encode" else 4.0)
+            if not tool.alive():
+                raise ClusterError(f"{what} ended before it was told to\n{tool.log_tail()}")
+            _timed_exit(line, tool, number, what)
+            wait_until(f"the processes of {what} are gone", lambda m=mark: not m.pids(), SETTLE_TIMEOUT_S)
