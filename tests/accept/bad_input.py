@@ -111,9 +111,11 @@ def bad_data(line):
         if how is not None:
             shard(path, **how)
         code, output, _ = run_worker(line, name, sets={"data.kind": "tokens", "data.train": path})
-        show_complaint(line, f"{name} shard", code, [EXIT_CONFIG, EXIT_FAILED], output, says[name])
+        show_complaint(line, f"{name} shard", code, [EXIT_CONFIG], output, says[name])
     code, output, _ = run_worker(line, "missing-text", sets={"data.train": line.folder / "nowhere.txt"})
-    show_complaint(line, "missing text", code, [EXIT_CONFIG, EXIT_FAILED], output, [r"nowhere\.txt"])
+    show_complaint(line, "missing text", code, [EXIT_CONFIG], output, [r"nowhere\.txt"])
+    code, output, _ = run_worker(line, "folder-for-text", sets={"data.train": data})
+    show_complaint(line, "a folder for a text", code, [EXIT_CONFIG], output, ["shards"])
     damaged_checkpoint(line)
 
 
