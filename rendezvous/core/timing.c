@@ -16,7 +16,7 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
     struct dpt_timing timing = {
         .timeout_ms = t,
         .heartbeat_ms = clamp(t / 50, 10, 200),
-        .grace_ms = clamp(t / 20, 10, 250),
+        .grace_ms = clamp(t / 8, 10, 250),
         /* Below the timeout by what the news needs on its way, so that "found within the timeout"
            holds for what the user sees. */
         .lease_ms = t - t / 10,
