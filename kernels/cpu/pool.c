@@ -7,11 +7,12 @@
  * goes back to sleep, so a worker without a core costs the caller nothing. */
 #include "kernels/cpu/pool.h"
 
+#include "base/cores.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -52,14 +53,18 @@ struct dpt_pool {
     struct worker workers[DPT_POOL_THREADS_MAX];
 };
 
-/* Threads of all pools of this process, to know when there are more of them than cores. */
+/* Threads of all pools of this process that have workers, to know when there are more of them than
+ * cores. */
 static atomic_int threads_total;
-static atomic_int cores;
 
 static int spins(void)
 {
-    return atomic_load_explicit(&threads_total, memory_order_relaxed) <= atomic_load(&cores) ? SPINS
-                                                                                             : 0;
+    return dpt_cores_spare(atomic_load_explicit(&threads_total, memory_order_relaxed)) ? SPINS : 0;
+}
+
+static int counted_threads(int threads)
+{
+    return threads > 1 ? threads : 0; /* a pool of one thread waits for nobody */
 }
 
 static void relax(void)
@@ -137,14 +142,6 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static int count_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
-    return 1;
-}
-
 enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct dpt_pool **ret,
                                 struct dpt_err *err)
 {
@@ -155,11 +152,10 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
     if (!pool)
         return dpt_fail(err, DPT_ENOMEM, "thread pool");
     memset(pool, 0, sizeof *pool);
-    atomic_store(&cores, count_cores());
     pool->threads = threads;
     pool->hooks = hooks;
     sem_init(&pool->begun, 0, 0);
-    atomic_fetch_add(&threads_total, threads);
+    atomic_fetch_add(&threads_total, counted_threads(threads));
 
     /* Signals are for the program's threads, not for ours. */
     sigset_t all, old;
@@ -193,7 +189,7 @@ void dpt_pool_destroy(struct dpt_pool **pool_p)
     futex_wake(&pool->state, INT_MAX, WAKE_WORKERS);
     for (int i = 1; i <= pool->started; i++)
         pthread_join(pool->workers[i].thread, NULL);
-    atomic_fetch_sub(&threads_total, pool->threads);
+    atomic_fetch_sub(&threads_total, counted_threads(pool->threads));
     sem_destroy(&pool->begun);
     free(pool);
     *pool_p = NULL;

@@ -2,17 +2,11 @@
 #include "tests/bench/bench.h"
 
 #include "base/clock.h"
+#include "base/cores.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 static bool parse_int(const char *text, int max, int *ret)
 {
@@ -44,7 +38,7 @@ const char *dpt_bench_precision(enum dpt_dtype dtype)
 
 bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
 {
-    *ret = (struct dpt_bench_args){.threads = cores(), .repeats = 9};
+    *ret = (struct dpt_bench_args){.threads = dpt_cores(), .repeats = 9};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool good = false;

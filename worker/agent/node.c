@@ -1,12 +1,12 @@
 /* From a config to what this node is. */
 #include "worker/agent/node.h"
 
+#include "base/cores.h"
 #include "base/fs.h"
 #include "kernels/device.h"
 #include "worker/data/data.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,15 +18,6 @@ static const char *const not_taken_over[] = {
     "cluster.interface=null", "cluster.host_group=null",    "cluster.rdzv=null",
 };
 enum { NOT_TAKEN_OVER = sizeof not_taken_over / sizeof not_taken_over[0] };
-
-int dpt_node_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
-    return online > 0 ? (int)online : 1;
-}
 
 enum dpt_status dpt_node_config_digest(const struct dpt_config *config,
                                        char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err)
@@ -144,7 +135,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     node->config_bytes = strlen(node->config_text);
     DPT_TRY(dpt_node_config_digest(config, node->digest, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node : 1;
-    int cores = dpt_node_cores();
+    int cores = dpt_cores();
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads
                     : cores > node->n_ranks             ? cores / node->n_ranks
                                                         : 1;

@@ -50,9 +50,6 @@ DPT_MUST_USE enum dpt_status dpt_node_config_digest(const struct dpt_config *con
                                                     char ret_hex[DPT_HASH_HEX_BYTES],
                                                     struct dpt_err *err);
 
-/* Processors this process may use. */
-int dpt_node_cores(void);
-
 /* The demo's config and its text, both built into the program. The text is written to
  * `log.dir/demo-text.txt` of each node that runs the demo. */
 extern const unsigned char dpt_demo_config[], dpt_demo_text[];

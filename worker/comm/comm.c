@@ -2,6 +2,8 @@
  * internal.h). */
 #include "worker/comm/internal.h"
 
+#include "base/log.h"
+
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -104,9 +106,10 @@ void dpt_rec_complete(struct dpt_rec *rec)
         dpt_op_give(op);
 }
 
-void dpt_rec_lend(struct dpt_rec *rec, const void *data)
+void dpt_rec_lend(struct dpt_rec *rec, const void *data, void *writable)
 {
     rec->xfer->lent = data;
+    rec->xfer->lent_write = writable;
     rec->state = REC_LENT;
     rec->next = rec->op->lends;
     rec->op->lends = rec;
@@ -171,10 +174,33 @@ enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status sta
     if (comm->status == DPT_OK) {
         comm->status = status;
         comm->failure = *failure;
+        dpt_comm_shut(comm);
     }
     if (err != NULL)
         *err = comm->failure;
     return comm->status;
+}
+
+void dpt_comm_shut(struct dpt_comm *comm)
+{
+    bool ended = true;
+    if (comm->shut)
+        return;
+    comm->shut = true;
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->ops->shut != NULL)
+            ended = comm->links[i]->ops->shut(comm->links[i]) && ended;
+    for (int i = 0; !ended && i < COMM_REGIONS; i++) {
+        struct dpt_comm_mem *mem = comm->listener->mems[i];
+        struct dpt_err err;
+        if (mem != NULL && mem->open && dpt_comm_mem_exchange(mem, &err) != DPT_OK) {
+            dpt_log(DPT_LOG_ERROR,
+                    "a peer that stands still may write into this rank's memory, and it cannot be "
+                    "exchanged: %s; this process ends and counts as lost",
+                    err.text);
+            abort();
+        }
+    }
 }
 
 /* Creation and destruction of the common part. */
@@ -220,6 +246,7 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
     comm->suspect = -1;
     atomic_init(&comm->abort_asked, false);
     atomic_init(&comm->wake_asked, false);
+    atomic_init(&comm->spin_allowed, false);
     comm->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     comm->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     enum dpt_status status = alloc_pools(comm, spec->n_peers, err);
@@ -269,6 +296,15 @@ enum dpt_status dpt_comm_watch(struct dpt_comm *comm, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* What was borrowed to be written is not given back as it was. */
+static bool owes_writing(const struct dpt_comm_op *op)
+{
+    for (const struct dpt_rec *rec = op->lends; rec != NULL; rec = rec->next)
+        if (rec->write)
+            return true;
+    return false;
+}
+
 void dpt_comm_destroy(struct dpt_comm **comm_p)
 {
     struct dpt_comm *comm = *comm_p;
@@ -281,9 +317,10 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     if (!failed)
         for (int i = 0; i < DPT_COMM_OPS_MAX; i++) {
             struct dpt_comm_op *op = &comm->ops[i];
-            if (op->used && !op->freed && op->recvs_left == 0)
+            if (op->used && !op->freed && op->recvs_left == 0 && !owes_writing(op))
                 dpt_comm_op_free(comm, &op);
         }
+    dpt_comm_shut(comm);
     for (int i = 0; i < comm->n_links; i++) {
         struct dpt_link *link = comm->links[i];
         DPT_ASSERT(link != NULL);
@@ -321,6 +358,11 @@ void dpt_comm_wake(struct dpt_comm *comm)
 {
     atomic_store(&comm->wake_asked, true);
     wake(comm);
+}
+
+void dpt_comm_allow_spin(struct dpt_comm *comm, bool allowed)
+{
+    atomic_store_explicit(&comm->spin_allowed, allowed, memory_order_relaxed);
 }
 
 int dpt_comm_rank(const struct dpt_comm *comm)

@@ -15,8 +15,9 @@
  * stops moving for `timeout_ms` is an error, so an owner polls while it has sends in flight.
  *
  * Memory that is sent from or received into is registered memory (dpt_comm_mem): it outlives
- * generations, and shared-memory peers read it in place. After abort has returned from the owner's
- * dpt_comm_poll or destroy, nothing writes into it. */
+ * generations, and shared-memory peers read it in place. Only memory made open can they write, and
+ * only where a SEND says so and while it is in flight. After abort has returned from the owner's
+ * dpt_comm_poll or destroy, nothing writes into registered memory. */
 #ifndef DPT_WORKER_COMM_COMM_H
 #define DPT_WORKER_COMM_COMM_H
 
@@ -55,6 +56,10 @@ const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener)
  * a listener. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
                                                  struct dpt_comm_mem **ret, struct dpt_err *err);
+/* The same, open: peers of this host may write into what is lent to them for that. */
+DPT_MUST_USE enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener,
+                                                      size_t bytes, struct dpt_comm_mem **ret,
+                                                      struct dpt_err *err);
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);
 
@@ -115,6 +120,11 @@ struct dpt_comm_xfer {
     void *buf; /* when mem is NULL: SEND of at most DPT_COMM_BUF_BYTES_MAX (copied when posted);
                   RECV of any size, or staging of a LEND */
     const void *lent; /* out, LEND: where the bytes are, once done */
+    /* SEND from open memory and the LEND of it, without staging, between ranks of one host: who
+     * borrows writes the bytes anew before it gives them back (dpt_comm_write_begin); the SEND is
+     * done when it has. Both sides say so. */
+    bool write;
+    void *lent_write; /* out, LEND with `write`: lent, to be written */
 };
 
 enum { DPT_COMM_XFERS_MAX = 2 * DPT_COMM_WORLD_MAX, DPT_COMM_OPS_MAX = 256 };
@@ -154,13 +164,28 @@ bool dpt_comm_op_received(const struct dpt_comm_op *op);
  * later polls. Accepts a pointer to NULL. */
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op);
 
+/* Between these two the owner may write into what `op` has borrowed with `write`; some milliseconds
+ * at most, since a lender that gives up meanwhile waits for the end. begin fails when a lender has
+ * given up, as the poll that tells why. */
+DPT_MUST_USE enum dpt_status
+dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_comm_op *op, struct dpt_err *err);
+void dpt_comm_write_end(struct dpt_comm *comm);
+
 /* Makes the owner's waiting dpt_comm_poll return DPT_INPROGRESS: new work has come. Any thread. */
 void dpt_comm_wake(struct dpt_comm *comm);
+
+/* Allows the owner's waits to spin for a moment before they sleep, while nothing else of this
+ * process wants its core: on while the threads that compute are waiting for the owner. They do so
+ * only where all peers are of this host and the cores suffice (base/cores.h); off at first. Any
+ * thread.
+ */
+void dpt_comm_allow_spin(struct dpt_comm *comm, bool allowed);
 
 /* The rank that the last DPT_EPEER or DPT_ETIMEOUT is about; -1: unknown. */
 int dpt_comm_suspect(const struct dpt_comm *comm);
 
-/* Bytes this rank has sent to other ranks since creation: payload, by any backend. */
+/* Bytes this rank has sent to other ranks since creation, and written into their memory: payload,
+ * by any backend. */
 uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
 
 /* Collectives on exchange (coll.c), blocking the owner until done.

@@ -382,6 +382,7 @@ static enum dpt_status handle(struct creation *c, int64_t now, struct dpt_err *e
     for (int i = 0; i < n_links; i++, at++) {
         if (at->revents == 0)
             continue;
+        c->comm->links[i]->readable = true;
         DPT_TRY(c->comm->links[i]->ops->receive(c->comm->links[i], err));
         DPT_TRY(c->comm->links[i]->ops->send(c->comm->links[i], err));
     }

@@ -2,6 +2,7 @@
 #include "worker/comm/internal.h"
 
 #include "base/clock.h"
+#include "base/cores.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -9,7 +10,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { EVENTS_MAX = 64 };
+enum {
+    EVENTS_MAX = 64,
+    SPIN_NS = 100 * 1000, /* before going to sleep: a few times what waking a sleeper takes */
+    LOOKS = 64            /* between two looks at the clock */
+};
 
 /* Posting. */
 
@@ -19,6 +24,14 @@ static enum dpt_status check_xfer(const struct dpt_comm *comm, const struct dpt_
     if (x->peer < 0 || x->peer >= comm->world_size || comm->link_of[x->peer] == NULL)
         return dpt_fail(err, DPT_EINVAL, "transfer with rank %d, which is no peer of rank %d",
                         x->peer, comm->rank);
+    if (x->write &&
+        (comm->link_of[x->peer]->ops->write_begin == NULL ||
+         (x->dir == DPT_COMM_SEND ? x->mem == NULL || !x->mem->open
+                                  : x->dir != DPT_COMM_LEND || x->mem != NULL || x->buf != NULL)))
+        return dpt_fail(err, DPT_EINVAL,
+                        "a transfer with rank %d to be written in place, which takes a SEND from "
+                        "open memory and a LEND without staging in one host",
+                        x->peer);
     if (x->mem != NULL && (x->mem->listener != comm->listener || x->offset > x->mem->bytes ||
                            x->bytes > x->mem->bytes - x->offset))
         return dpt_fail(err, DPT_EINVAL,
@@ -41,6 +54,7 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
     rec->link = link;
     rec->state = REC_QUEUED;
     rec->dir = x->dir;
+    rec->write = x->write;
     rec->bytes = x->bytes;
     if (x->mem != NULL) {
         rec->data = x->mem->data + x->offset;
@@ -57,7 +71,7 @@ static void queue_xfer(struct dpt_comm *comm, struct dpt_comm_op *op, struct dpt
         op->sends_left++;
         dpt_queue_push(&link->sends, rec);
     } else {
-        x->lent = NULL;
+        x->lent = x->lent_write = NULL;
         rec->xfer = x;
         op->recvs_left++;
         dpt_queue_push(&link->recvs, rec);
@@ -129,6 +143,8 @@ void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
         struct dpt_rec *rec = op->lends;
         op->lends = rec->next;
         rec->link->dirty = comm->dirty = true;
+        if (rec->write)
+            comm->bytes_sent += rec->bytes;
         rec->link->ops->give_back(rec->link, rec);
     }
     op->freed = true;
@@ -140,12 +156,48 @@ void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
         (void)dpt_comm_keep_failure(comm, status, &failure, NULL); /* for the next poll */
 }
 
+/* Writing what was lent. */
+
+void dpt_comm_write_end(struct dpt_comm *comm)
+{
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->writing) {
+            comm->links[i]->ops->write_end(comm->links[i]);
+            comm->links[i]->writing = false;
+        }
+}
+
+enum dpt_status dpt_comm_write_begin(struct dpt_comm *comm, const struct dpt_comm_op *op,
+                                     struct dpt_err *err)
+{
+    bool shut = comm->status != DPT_OK;
+    for (const struct dpt_rec *rec = op->lends; !shut && rec != NULL; rec = rec->next)
+        if (rec->write && !rec->link->writing) {
+            rec->link->writing = rec->link->ops->write_begin(rec->link);
+            shut = !rec->link->writing;
+        }
+    if (!shut)
+        return DPT_OK;
+    dpt_comm_write_end(comm);
+    enum dpt_status status; /* who shuts its memory leaves, and says or shows why */
+    do
+        status = dpt_comm_poll_woken(comm, -1, err);
+    while (status == DPT_INPROGRESS);
+    return status;
+}
+
 /* Moving. */
+
+static bool still_talks(const struct dpt_link *link)
+{
+    return !link->lost && !link->gone && !link->doubtful;
+}
 
 static enum dpt_status move_link(struct dpt_link *link, struct dpt_err *err)
 {
     link->dirty = false;
     DPT_TRY(link->ops->receive(link, err));
+    link->readable = false;
     if (!link->gone)
         DPT_TRY(link->ops->send(link, err));
     return dpt_link_watch(link, err);
@@ -171,19 +223,86 @@ static void drain_wake(struct dpt_comm *comm)
         comm->links[i]->dirty = comm->dirty = true; /* in the simulator a wake means any link */
 }
 
-/* Waits for sockets at most wait_ms (-1: for ever) and moves the links that are ready. */
-static enum dpt_status wait_and_move(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
+static bool has_mail(struct dpt_link *link)
+{
+    return link->ops->has_mail != NULL && still_talks(link) && link->ops->has_mail(link);
+}
+
+static bool any_mail(const struct dpt_comm *comm)
+{
+    for (int i = 0; i < comm->n_links; i++)
+        if (has_mail(comm->links[i]))
+            return true;
+    return false;
+}
+
+static void rest(struct dpt_comm *comm, bool sleeps)
+{
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->ops->rest != NULL)
+            comm->links[i]->ops->rest(comm->links[i], sleeps);
+}
+
+static bool may_spin(const struct dpt_comm *comm)
+{
+    if (!atomic_load_explicit(&comm->spin_allowed, memory_order_relaxed) ||
+        !dpt_cores_known_spare())
+        return false;
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->ops->has_mail == NULL)
+            return false; /* its socket would not be looked at */
+    return comm->n_links > 0;
+}
+
+/* Looks for mail for a moment. True: there is some, or an abort or a wake has come. */
+static bool spin(const struct dpt_comm *comm)
+{
+    if (!may_spin(comm))
+        return false;
+    const int64_t end = dpt_now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < LOOKS; i++) {
+            if (any_mail(comm) || atomic_load_explicit(&comm->abort_asked, memory_order_relaxed) ||
+                atomic_load_explicit(&comm->wake_asked, memory_order_relaxed))
+                return true;
+#if defined(__x86_64__) || defined(__i386__)
+            __builtin_ia32_pause();
+#endif
+        }
+    } while (dpt_now_ns() < end);
+    return false;
+}
+
+/* Waits for descriptors at most wait_ms (-1: for ever), marks the links that are ready. */
+static enum dpt_status wait_events(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
 {
     struct epoll_event events[EVENTS_MAX];
+    if (wait_ms != 0) {
+        rest(comm, true);
+        if (any_mail(comm)) /* it came before the peers knew that they must wake this side */
+            wait_ms = 0;
+    }
     const int n = epoll_wait(comm->epoll_fd, events, EVENTS_MAX, wait_ms);
-    if (n < 0 && errno != EINTR)
-        return dpt_fail_errno(err, errno, "wait for peers");
+    const int saved_errno = errno;
+    rest(comm, false);
+    if (n < 0 && saved_errno != EINTR)
+        return dpt_fail_errno(err, saved_errno, "wait for peers");
     for (int i = 0; i < n; i++) {
-        if (events[i].data.ptr == NULL)
+        struct dpt_link *link = events[i].data.ptr;
+        if (link == NULL)
             drain_wake(comm);
         else
-            DPT_TRY(move_link(events[i].data.ptr, err));
+            link->readable = true;
     }
+    return DPT_OK;
+}
+
+/* Moves the links of which a descriptor or their mail says that they can. */
+static enum dpt_status move_ready(struct dpt_comm *comm, struct dpt_err *err)
+{
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->readable || has_mail(comm->links[i]))
+            DPT_TRY(move_link(comm->links[i], err));
     return DPT_OK;
 }
 
@@ -240,17 +359,20 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
         if (atomic_load_explicit(&comm->abort_asked, memory_order_acquire))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
         DPT_TRY(move_dirty(comm, err));
+        DPT_TRY(move_ready(comm, err));
         if (reached(comm, op, until, looked))
             return DPT_OK;
         if (looked && atomic_exchange(&comm->wake_asked, false))
             return DPT_INPROGRESS;
+        if (wait_ms != 0 && spin(comm))
+            continue;
         now = dpt_now_ms();
         if (looked && now >= end)
             return DPT_INPROGRESS;
         int64_t deadline = INT64_MAX;
         if (looked)
             DPT_TRY(dpt_comm_check_deadlines(comm, now, &deadline, err));
-        DPT_TRY(wait_and_move(comm, looked ? wait_until(now, end, deadline) : 0, err));
+        DPT_TRY(wait_events(comm, looked ? wait_until(now, end, deadline) : 0, err));
     }
 }
 
@@ -276,17 +398,13 @@ bool dpt_comm_aborting(const struct dpt_comm *comm)
     return atomic_load_explicit(&comm->abort_asked, memory_order_relaxed) && !comm->settling;
 }
 
-static bool still_talks(const struct dpt_link *link)
-{
-    return !link->lost && !link->gone && !link->doubtful;
-}
-
 /* Takes what has come on every link that still talks, sends what waits there. */
 static void look_at_all(struct dpt_comm *comm)
 {
     for (int i = 0; i < comm->n_links; i++) {
         struct dpt_link *link = comm->links[i];
         struct dpt_err ignored; /* the first failure is the one that is reported */
+        link->readable = true;
         if (still_talks(link) && link->ops->receive(link, &ignored) != DPT_OK)
             link->lost = true;
         if (still_talks(link) && link->ops->send(link, &ignored) != DPT_OK)
@@ -320,13 +438,9 @@ static bool settle(struct dpt_comm *comm, const struct dpt_comm_op *op)
         const int64_t now = dpt_now_ms();
         if (last || now >= end || waits_for_lost(comm, op))
             return false;
-        struct epoll_event events[EVENTS_MAX];
-        const int n = epoll_wait(comm->epoll_fd, events, EVENTS_MAX, (int)(end - now));
-        if (n < 0 && errno != EINTR)
+        struct dpt_err ignored;
+        if (wait_events(comm, (int)(end - now), &ignored) != DPT_OK)
             return false;
-        for (int i = 0; i < n; i++)
-            if (events[i].data.ptr == NULL)
-                drain_wake(comm);
     }
 }
 

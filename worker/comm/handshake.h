@@ -6,7 +6,7 @@
 
 #include "worker/comm/comm.h"
 
-enum { DPT_HELLO_BYTES = 120, DPT_HELLO_VERSION = 1 };
+enum { DPT_HELLO_BYTES = 120, DPT_HELLO_VERSION = 2 };
 enum dpt_hello_kind { DPT_HELLO_DIALER = 1, DPT_HELLO_WELCOME };
 
 void dpt_hello_encode(const struct dpt_comm_spec *spec, enum dpt_hello_kind kind, int to,

@@ -18,7 +18,8 @@ enum {
     COMM_REGIONS = DPT_COMM_REGIONS_MAX + 1, /* the staging region is one */
     COMM_COPY_CHUNK_BYTES = 1 << 20,         /* between two looks at the abort flag */
     COMM_STAGING_BYTES = DPT_COMM_SMALL_BYTES_MAX,
-    COMM_DOUBT_MS = 30 /* for what others sent before a peer died to arrive */
+    COMM_DOUBT_MS = 30,  /* for what others sent before a peer died to arrive */
+    COMM_WRITER_MS = 200 /* for a peer to end what it writes here; then the memory is exchanged */
 };
 
 struct dpt_comm_mem {
@@ -27,6 +28,7 @@ struct dpt_comm_mem {
     int fd;
     uint8_t *data;
     size_t bytes, map_bytes;
+    bool open; /* peers map it to write */
 };
 
 struct dpt_sim_net;
@@ -58,6 +60,7 @@ struct dpt_rec {
     struct dpt_comm_xfer *xfer; /* receives: where `lent` goes */
     enum rec_state state;
     enum dpt_comm_dir dir;
+    bool write;
     uint8_t *data;       /* SEND: source; RECV: destination; LEND: staging, may be NULL */
     uint32_t region;     /* SEND from registered memory, */
     uint64_t offset;     /* and where in it */
@@ -89,6 +92,20 @@ struct dpt_link_ops {
     enum dpt_status (*receive)(struct dpt_link *link, struct dpt_err *err);
     /* Takes a lent record back. */
     void (*give_back)(struct dpt_link *link, struct dpt_rec *rec);
+    /* True when the next receive or send would find something that no system call tells of. NULL:
+     * never. */
+    bool (*has_mail)(struct dpt_link *link);
+    /* The owner goes to sleep on its descriptors, after which it looks for mail once more, or is
+     * awake again. NULL: nobody needs to know. */
+    void (*rest)(struct dpt_link *link, bool sleeps);
+    /* Begins to write into what the peer lends, false where that is shut; ends it. NULL: nothing is
+     * lent for writing by this backend. */
+    bool (*write_begin)(struct dpt_link *link);
+    void (*write_end)(struct dpt_link *link);
+    /* Nothing lent to the peer is written after this has returned true. False: the peer is in the
+     * midst of writing and stands still, and the memory itself must be exchanged. NULL: nothing to
+     * do. */
+    bool (*shut)(struct dpt_link *link);
     /* Epoll events it wants. */
     uint32_t (*interest)(const struct dpt_link *link);
     /* Monotonic ms at which the link has been quiet or in doubt too long; INT64_MAX: never. */
@@ -111,6 +128,8 @@ struct dpt_link {
     bool doubtful; /* reset: the peer died or gave up; others may know which */
     bool lost;     /* it has failed: moved no more */
     bool dirty;    /* posted to since it was last moved */
+    bool writing;  /* into what the peer lends */
+    bool readable; /* its socket was reported since it was last read */
     bool watched;  /* its socket stands in the epoll set, */
     uint32_t watched_events; /* for these */
     int pending;             /* posted and not completed */
@@ -127,9 +146,11 @@ struct dpt_comm {
     int n_links;
     int epoll_fd, wake_fd;
     atomic_bool abort_asked, wake_asked;
-    enum dpt_status status; /* the failure, once there is one */
+    atomic_bool spin_allowed; /* by dpt_comm_allow_spin */
+    enum dpt_status status;   /* the failure, once there is one */
     struct dpt_err failure;
     int suspect;
+    bool shut; /* no peer writes here any more */
     uint64_t bytes_sent;
     int ops_in_flight; /* not done */
     int64_t last_poll_ms;
@@ -172,10 +193,15 @@ bool dpt_comm_aborting(const struct dpt_comm *comm);
 /* comm.c, for links. */
 void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec);
 struct dpt_rec *dpt_queue_pop(struct rec_queue *queue);
+/* Takes from all peers what was lent for writing; bounded. */
+void dpt_comm_shut(struct dpt_comm *comm);
+/* mem.c: puts other pages, of equal content, in the place of those that peers have mapped. */
+DPT_MUST_USE enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err);
 /* The transfer is over for this side; the record stays the link's until dpt_rec_free. */
 void dpt_rec_complete(struct dpt_rec *rec);
-/* The bytes lie at `data` until the caller frees the op. */
-void dpt_rec_lend(struct dpt_rec *rec, const void *data);
+/* The bytes lie at `data` until the caller frees the op; `writable`: the same, if they may be
+ * written, else NULL. */
+void dpt_rec_lend(struct dpt_rec *rec, const void *data, void *writable);
 void dpt_rec_free(struct dpt_rec *rec);
 uint32_t dpt_rec_index(const struct dpt_rec *rec);
 /* Copies unless the abort flag rises meanwhile (DPT_EABORTED). */

@@ -1,5 +1,5 @@
-/* Registered memory: a sealed memfd mapped by its owner, which peers of the host map read-only
- * (comm.h). The seals promise them that it never shrinks under their reads, and that no other
+/* Registered memory: a sealed memfd mapped by its owner, which peers of the host map (comm.h). The
+ * seals promise them that it never shrinks under their reads, and, unless it is open, that no other
  * process ever writes it. */
 #include "worker/comm/internal.h"
 
@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ static size_t available_bytes(void)
     return bytes;
 }
 
+/* Fills fd and data; both are the caller's to give back, also after a failure. */
 static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
 {
     mem->fd = memfd_create("dpt-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -58,14 +60,15 @@ static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
         return dpt_fail_errno(err, errno, "map shared memory of %zu bytes", mem->bytes);
     mem->data = data;
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-    if (fcntl(mem->fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) != 0 &&
+    const int others = mem->open ? 0 : F_SEAL_FUTURE_WRITE;
+    if (fcntl(mem->fd, F_ADD_SEALS, seals | others) != 0 &&
         fcntl(mem->fd, F_ADD_SEALS, seals) != 0) /* Linux before 5.1 knows the first two only */
         return dpt_fail_errno(err, errno, "seal shared memory");
     return DPT_OK;
 }
 
-enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
-                                    struct dpt_comm_mem **ret, struct dpt_err *err)
+static enum dpt_status create(struct dpt_comm_listener *listener, size_t bytes, bool open,
+                              struct dpt_comm_mem **ret, struct dpt_err *err)
 {
     DPT_ASSERT(listener->comms == 0);
     const int region = free_region(listener);
@@ -82,6 +85,7 @@ enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t b
                                  .region = region,
                                  .fd = -1,
                                  .bytes = bytes,
+                                 .open = open,
                                  .map_bytes = (bytes + page - 1) / page * page};
     listener->mems[region] = mem;
     const enum dpt_status status = map(mem, err);
@@ -91,6 +95,41 @@ enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t b
     }
     *ret = mem;
     return DPT_OK;
+}
+
+enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
+                                    struct dpt_comm_mem **ret, struct dpt_err *err)
+{
+    return create(listener, bytes, false, ret, err);
+}
+
+enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener, size_t bytes,
+                                         struct dpt_comm_mem **ret, struct dpt_err *err)
+{
+    return create(listener, bytes, true, ret, err);
+}
+
+enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err)
+{
+    struct dpt_comm_mem other = *mem;
+    other.data = NULL;
+    enum dpt_status status = map(&other, err);
+    if (status == DPT_OK) {
+        memcpy(other.data, mem->data, mem->bytes);
+        if (mremap(other.data, mem->map_bytes, mem->map_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   mem->data) == MAP_FAILED)
+            status = dpt_fail_errno(err, errno, "put shared memory in another's place");
+    }
+    if (status == DPT_OK) {
+        close(mem->fd);
+        mem->fd = other.fd;
+        return DPT_OK;
+    }
+    if (other.data != NULL)
+        munmap(other.data, mem->map_bytes);
+    if (other.fd >= 0)
+        close(other.fd);
+    return status;
 }
 
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)

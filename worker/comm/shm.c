@@ -1,162 +1,70 @@
 /* The link to a peer of the same host (comm.h).
  *
  * Both hold one end of a Unix SOCK_SEQPACKET connection. After the handshake each passes its
- * registered memory over it (REGION with the memfd, then READY) and maps the peer's read-only. A
- * send is an OFFER of a place in the sender's memory; the receiver copies from there or lends it to
- * its caller, and says DONE when it reads no more. Small sends travel in the message (SMALL).
- * Nobody writes into another's memory.
+ * registered memory over it (REGION with the memfd, then READY with its message box) and maps the
+ * peer's read-only. A send is an OFFER of a place in the sender's memory; the receiver copies from
+ * there or lends it to its caller, and says DONE when it reads no more. Small sends travel with the
+ * message (SMALL).
+ *
+ * Nobody writes into another's memory, but for one case: a place that its owner offers to be
+ * written (OFFER_OPEN), in memory that it made open, is written by who borrowed it until it says
+ * DONE. That saves the way back of a sum through a second pair of caches. An owner that gives up
+ * takes such places back first (`shut`): it waits for a writer to end its few microseconds, and a
+ * writer that stands still is left with the old pages (dpt_comm_mem_exchange).
+ *
+ * From READY on messages go through the boxes (box.h), which costs no system call while both are
+ * awake. The socket then only wakes a peer that sleeps (BELL), says goodbye (BYE), and tells a
+ * death by its EOF; what the peer had put into its box before is there and is read first.
  *
  * The receiver keeps offers that it has not yet posted for in a ring of WINDOW entries; the sender
  * holds a credit an entry, and gets credits back with any message. So a sender that runs ahead
  * waits in its own queue, and DONE and credits never stand behind offers that nobody takes. */
-#include "worker/comm/internal.h"
+#include "worker/comm/shm.h"
 
-#include "base/cursor.h"
+#include "base/clock.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-enum { WINDOW = 32, HEADER_BYTES = 32, PACKET_BYTES = HEADER_BYTES + DPT_COMM_BUF_BYTES_MAX };
-
-enum message_type {
-    MESSAGE_REGION = 1, /* region, bytes; the memfd rides along */
-    MESSAGE_READY,      /* all regions passed */
-    MESSAGE_OFFER,      /* record, region, offset, bytes */
-    MESSAGE_SMALL,      /* bytes; then the payload */
-    MESSAGE_DONE,       /* record, of the one that is told */
-    MESSAGE_CREDIT,
-    MESSAGE_BYE /* record: suspect + 1; region: 1 if the peer failed */
-};
-
-struct message {
-    enum message_type type;
-    uint16_t credits;
-    uint32_t record, region;
-    uint64_t offset, bytes;
-};
-
-struct offer {
-    enum message_type type; /* OFFER or SMALL */
-    uint32_t record, region;
-    uint64_t offset, bytes;
-    uint8_t payload[DPT_COMM_BUF_BYTES_MAX];
-};
-
-struct shm_link {
-    struct dpt_link link; /* first */
-    struct {
-        uint8_t *data; /* NULL: not passed */
-        size_t bytes;
-    } regions[COMM_REGIONS];
-    int next_region; /* of ours, to be passed; COMM_REGIONS: READY; beyond: all done */
-    bool peer_ready;
-    bool blocked;               /* the socket took no more */
-    bool broken;                /* a send failed: its EOF will say why */
-    bool gave_up;               /* the peer failed, because of */
-    int gave_up_suspect;        /* this rank; -1: unknown */
-    unsigned credits;           /* offers the peer still has room for */
-    unsigned owed;              /* credits to give back */
-    struct rec_queue give_back; /* DONE to be said */
-    unsigned ring_first, ring_n;
-    struct offer ring[WINDOW];
-};
 
 static struct shm_link *shm_of(struct dpt_link *link)
 {
     return (struct shm_link *)link;
 }
 
-/* Sends one message, with a descriptor (fd >= 0) or a payload. False: not now, or never (`blocked`,
- * `broken`). */
-static bool send_message(struct shm_link *shm, struct message message, const void *payload, int fd)
+/* Puts one message into the box, with all credits that are owed. */
+static bool put_message(struct shm_link *shm, struct box_message message, const void *payload)
 {
-    uint8_t header[HEADER_BYTES];
-    struct dpt_writer writer;
-    dpt_writer_init(&writer, header, sizeof header);
-    dpt_writer_u16(&writer, (uint16_t)message.type);
-    dpt_writer_u16(&writer, (uint16_t)shm->owed);
-    dpt_writer_u32(&writer, message.record);
-    dpt_writer_u32(&writer, message.region);
-    dpt_writer_u32(&writer, 0);
-    dpt_writer_u64(&writer, message.offset);
-    dpt_writer_u64(&writer, message.bytes);
-    struct iovec iov[2] = {{header, sizeof header},
-                           {(void *)(uintptr_t)payload, (size_t)message.bytes}};
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {0};
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = payload != NULL ? 2 : 1};
-    if (fd >= 0) {
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = sizeof control.bytes;
-        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(cmsg), &fd, sizeof fd);
-    }
-    ssize_t n;
-    do
-        n = sendmsg(shm->link.fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (n < 0 && errno == EINTR);
-    if (n < 0) {
-        if (errno == EAGAIN || errno == ENOBUFS)
-            shm->blocked = true;
-        else
-            shm->broken = true;
-        return false;
-    }
-    shm->owed = 0;
-    return true;
-}
-
-/* Passes the own regions, then READY; true when all is passed. */
-static bool pass_regions(struct shm_link *shm)
-{
-    for (; shm->next_region <= COMM_REGIONS; shm->next_region++) {
-        struct message message = {.type = MESSAGE_READY};
-        int fd = -1;
-        if (shm->next_region < COMM_REGIONS) {
-            const struct dpt_comm_mem *mem = shm->link.comm->listener->mems[shm->next_region];
-            if (mem == NULL)
-                continue;
-            message = (struct message){
-                .type = MESSAGE_REGION, .region = (uint32_t)mem->region, .bytes = mem->bytes};
-            fd = mem->fd;
-        }
-        if (!send_message(shm, message, NULL, fd))
-            return false;
-    }
-    return true;
+    message.credits = (uint16_t)shm->owed;
+    shm->box_full = !dpt_box_put(&shm->box, &message, payload);
+    if (!shm->box_full)
+        shm->owed = 0;
+    return !shm->box_full;
 }
 
 static bool send_transfer(struct shm_link *shm, struct dpt_rec *rec)
 {
     if (rec->small != NULL)
-        return send_message(shm, (struct message){.type = MESSAGE_SMALL, .bytes = rec->bytes},
-                            rec->small, -1);
-    return send_message(shm,
-                        (struct message){.type = MESSAGE_OFFER,
-                                         .record = dpt_rec_index(rec),
-                                         .region = rec->region,
-                                         .offset = rec->offset,
-                                         .bytes = rec->bytes},
-                        NULL, -1);
+        return put_message(shm, (struct box_message){.type = MESSAGE_SMALL, .bytes = rec->bytes},
+                           rec->small);
+    return put_message(shm,
+                       (struct box_message){.type = rec->write ? MESSAGE_OFFER_OPEN : MESSAGE_OFFER,
+                                            .record = dpt_rec_index(rec),
+                                            .region = rec->region,
+                                            .offset = rec->offset,
+                                            .bytes = rec->bytes},
+                       NULL);
 }
 
 static void send_queued(struct shm_link *shm)
 {
     for (struct dpt_rec *rec; (rec = shm->give_back.first) != NULL;) {
-        if (!send_message(shm, (struct message){.type = MESSAGE_DONE, .record = rec->remote}, NULL,
-                          -1))
+        if (!put_message(shm, (struct box_message){.type = MESSAGE_DONE, .record = rec->remote},
+                         NULL))
             return;
         dpt_queue_pop(&shm->give_back);
         dpt_rec_free(rec);
@@ -174,49 +82,32 @@ static void send_queued(struct shm_link *shm)
         }
     }
     if (shm->owed >= WINDOW / 2)
-        (void)send_message(shm, (struct message){.type = MESSAGE_CREDIT}, NULL, -1);
+        (void)put_message(shm, (struct box_message){.type = MESSAGE_CREDIT}, NULL);
+}
+
+/* A peer that sleeps is woken once. A socket that takes no more has enough in it to wake it. */
+static void ring_bell(struct shm_link *shm)
+{
+    const bool blocked = shm->blocked;
+    if (!dpt_box_must_wake(&shm->box))
+        return;
+    (void)dpt_shm_send_packet(shm, (struct box_message){.type = MESSAGE_BELL}, -1);
+    shm->blocked = blocked;
 }
 
 static enum dpt_status shm_send(struct dpt_link *link, struct dpt_err *err)
 {
     (void)err; /* a broken connection is reported where its EOF, and what came before it, is read */
     struct shm_link *shm = shm_of(link);
-    shm->blocked = false;
-    if (!shm->broken && !link->bye && pass_regions(shm))
+    shm->blocked = shm->box_full = false;
+    if (!shm->broken && !link->bye && dpt_shm_pass_regions(shm) && shm->peer_ready) {
         send_queued(shm);
+        ring_bell(shm);
+    }
     link->ready = shm->peer_ready && shm->next_region > COMM_REGIONS;
     if (shm->broken)
-        link->dirty = link->comm->dirty = true;
+        link->readable = link->dirty = link->comm->dirty = true;
     return DPT_OK;
-}
-
-/* Maps a region that the peer passed; consumes fd. */
-static enum dpt_status map_region(struct shm_link *shm, const struct message *message, int fd,
-                                  struct dpt_err *err)
-{
-    enum dpt_status status = DPT_EPROTO;
-    struct stat st;
-    const char *why = "it passed a region without its memory";
-    if (fd < 0)
-        goto out;
-    why = "it passed an unsealed or ill-sized region";
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (message->region >= COMM_REGIONS || shm->regions[message->region].data != NULL ||
-        message->bytes == 0 || fstat(fd, &st) != 0 || (uint64_t)st.st_size < message->bytes ||
-        seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-        goto out;
-    why = "cannot map its memory";
-    status = DPT_ENOMEM;
-    void *data = mmap(NULL, (size_t)message->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED)
-        goto out;
-    shm->regions[message->region].data = data;
-    shm->regions[message->region].bytes = (size_t)message->bytes;
-    status = DPT_OK;
-out:
-    if (fd >= 0)
-        close(fd);
-    return status == DPT_OK ? status : dpt_link_broken(&shm->link, status, err, why);
 }
 
 /* The peer reads our bytes no more. */
@@ -231,8 +122,8 @@ static enum dpt_status take_done(struct shm_link *shm, uint32_t record, struct d
     return DPT_OK;
 }
 
-static enum dpt_status take_offer(struct shm_link *shm, const struct message *message,
-                                  const uint8_t *payload, size_t payload_bytes, struct dpt_err *err)
+static enum dpt_status take_offer(struct shm_link *shm, const struct box_message *message,
+                                  const uint8_t *payload, struct dpt_err *err)
 {
     if (shm->ring_n == WINDOW)
         return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it offers more than it may");
@@ -243,90 +134,38 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct message *me
     offer->offset = message->offset;
     offer->bytes = message->bytes;
     if (message->type == MESSAGE_SMALL) {
-        if (message->bytes != payload_bytes)
+        if (message->bytes > DPT_COMM_BUF_BYTES_MAX)
             return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a message of the wrong length");
-        memcpy(offer->payload, payload, payload_bytes);
+        memcpy(offer->payload, payload, (size_t)message->bytes);
     } else if (message->region >= COMM_REGIONS || shm->regions[message->region].data == NULL ||
                message->offset > shm->regions[message->region].bytes ||
-               message->bytes > shm->regions[message->region].bytes - message->offset) {
+               message->bytes > shm->regions[message->region].bytes - message->offset ||
+               (message->type == MESSAGE_OFFER_OPEN && !shm->regions[message->region].open)) {
         return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it offers memory that it has not");
     }
     shm->ring_n++;
     return DPT_OK;
 }
 
-static enum dpt_status take_message(struct shm_link *shm, const uint8_t *packet, size_t bytes,
-                                    int fd, struct dpt_err *err)
+/* A message of the box. */
+static enum dpt_status take_message(struct shm_link *shm, const struct box_message *message,
+                                    const uint8_t *payload, struct dpt_err *err)
 {
-    struct dpt_reader reader;
-    dpt_reader_init(&reader, packet, bytes);
-    struct message message = {.type = dpt_reader_u16(&reader)};
-    message.credits = dpt_reader_u16(&reader);
-    message.record = dpt_reader_u32(&reader);
-    message.region = dpt_reader_u32(&reader);
-    (void)dpt_reader_u32(&reader);
-    message.offset = dpt_reader_u64(&reader);
-    message.bytes = dpt_reader_u64(&reader);
-    enum dpt_status status = dpt_reader_status(&reader, "message", NULL);
-    if (status == DPT_OK && (fd >= 0) == (message.type == MESSAGE_REGION))
-        shm->credits += message.credits;
-    else
-        message.type = 0;
+    shm->credits += message->credits;
     if (shm->credits > WINDOW)
-        message.type = 0;
-    if (message.type == MESSAGE_REGION && !shm->peer_ready)
-        return map_region(shm, &message, fd, err);
-    if (fd >= 0)
-        close(fd);
-    switch (message.type) {
-    case MESSAGE_READY:
-        shm->peer_ready = true;
-        return DPT_OK;
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it gives back more than it took");
+    switch (message->type) {
     case MESSAGE_OFFER:
+    case MESSAGE_OFFER_OPEN:
     case MESSAGE_SMALL:
-        return take_offer(shm, &message, packet + HEADER_BYTES, bytes - HEADER_BYTES, err);
+        return take_offer(shm, message, payload, err);
     case MESSAGE_DONE:
-        return take_done(shm, message.record, err);
+        return take_done(shm, message->record, err);
     case MESSAGE_CREDIT:
         return DPT_OK;
-    case MESSAGE_BYE:
-        shm->gave_up = message.region != 0;
-        shm->gave_up_suspect = dpt_link_suspect(message.record);
-        shm->link.bye = !shm->gave_up;
-        return DPT_OK;
-    case MESSAGE_REGION:
-        break;
+    default:
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
     }
-    return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
-}
-
-/* One packet and the descriptor that came with it, if one did. The kernel drops what the control
- * buffer has no room for. */
-static ssize_t receive_packet(struct shm_link *shm, uint8_t *packet, int *ret_fd)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {packet, PACKET_BYTES};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (!shm->peer_ready) { /* only then descriptors are expected */
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = sizeof control.bytes;
-    }
-    ssize_t n;
-    do
-        n = recvmsg(shm->link.fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (n < 0 &&
-           (errno == EINTR || errno == ECONNRESET)); /* a reset is told once; EOF follows */
-    *ret_fd = -1;
-    if (n < 0)
-        return n;
-    const struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-    if (cmsg != NULL && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS &&
-        cmsg->cmsg_len == CMSG_LEN(sizeof *ret_fd))
-        memcpy(ret_fd, CMSG_DATA(cmsg), sizeof *ret_fd);
-    return n;
 }
 
 /* Gives an offer to the receive that was posted for it. */
@@ -337,13 +176,16 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     struct dpt_rec *rec = link->recvs.first;
     if (rec->bytes != offer->bytes)
         return dpt_link_broken(link, DPT_EPROTO, err, "it sends another length than is expected");
-    const bool in_place = offer->type == MESSAGE_OFFER;
+    const bool in_place = offer->type != MESSAGE_SMALL, write = offer->type == MESSAGE_OFFER_OPEN;
+    if (rec->write != write)
+        return dpt_link_broken(link, DPT_EPROTO, err,
+                               "one side means the bytes to be written in place, one does not");
     if (in_place && shm->gave_up)
         return dpt_link_lost(link, shm->gave_up_suspect, err, "it gave up");
     if (in_place && link->bye)
         return dpt_link_lost(link, -1, err, "it left before its memory was read");
-    const uint8_t *from =
-        in_place ? shm->regions[offer->region].data + offer->offset : offer->payload;
+    uint8_t *place = in_place ? shm->regions[offer->region].data + offer->offset : NULL;
+    const uint8_t *from = in_place ? place : offer->payload;
     const bool lend = rec->dir == DPT_COMM_LEND;
     if (!(lend && in_place)) {
         if (rec->data == NULL && rec->bytes > 0)
@@ -357,7 +199,7 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     shm->ring_n--;
     shm->owed++;
     if (lend && in_place) {
-        dpt_rec_lend(rec, from);
+        dpt_rec_lend(rec, from, write ? place : NULL);
         return DPT_OK;
     }
     if (lend)
@@ -372,22 +214,24 @@ static enum dpt_status match_one(struct shm_link *shm, struct dpt_err *err)
     return DPT_OK;
 }
 
+/* Takes what is in the box: no more than fits, so that no peer keeps the owner here. */
+static enum dpt_status read_box(struct shm_link *shm, struct dpt_err *err)
+{
+    struct box_message message;
+    uint8_t payload[DPT_COMM_BUF_BYTES_MAX];
+    for (int i = 0; i < BOX_SLOTS && dpt_box_get(&shm->box, MESSAGE_SMALL, &message, payload); i++)
+        DPT_TRY(take_message(shm, &message, payload, err));
+    return DPT_OK;
+}
+
 static enum dpt_status shm_receive(struct dpt_link *link, struct dpt_err *err)
 {
     struct shm_link *shm = shm_of(link);
-    uint8_t packet[PACKET_BYTES];
     bool eof = false;
-    while (!eof && !link->gone && !shm->gave_up) {
-        int fd;
-        const ssize_t n = receive_packet(shm, packet, &fd);
-        if (n < 0 && errno == EAGAIN)
-            break;
-        if (n < 0)
-            return dpt_link_lost(link, -1, err, strerror(errno));
-        eof = n == 0;
-        if (!eof)
-            DPT_TRY(take_message(shm, packet, (size_t)n, fd, err));
-    }
+    /* The socket first: what tells the peer's end was sent after all that its box holds. */
+    if (link->readable || !shm->peer_ready)
+        DPT_TRY(dpt_shm_read_socket(shm, &eof, err));
+    DPT_TRY(read_box(shm, err));
     while (shm->ring_n > 0 && link->recvs.first != NULL)
         DPT_TRY(match_one(shm, err));
     if (shm->gave_up)
@@ -409,6 +253,51 @@ static void shm_give_back(struct dpt_link *link, struct dpt_rec *rec)
     dpt_queue_push(&shm_of(link)->give_back, rec);
 }
 
+static bool shm_has_mail(struct dpt_link *link)
+{
+    struct shm_link *shm = shm_of(link);
+    return dpt_box_has_mail(&shm->box) || (shm->box_full && dpt_box_has_room(&shm->box));
+}
+
+static void shm_rest(struct dpt_link *link, bool sleeps)
+{
+    struct shm_link *shm = shm_of(link);
+    if (sleeps)
+        dpt_box_sleep(&shm->box, shm->box_full);
+    else
+        dpt_box_awake(&shm->box);
+}
+
+static bool shm_write_begin(struct dpt_link *link)
+{
+    return dpt_box_write_begin(&shm_of(link)->box);
+}
+
+static void shm_write_end(struct dpt_link *link)
+{
+    dpt_box_write_end(&shm_of(link)->box);
+}
+
+/* A process whose end of the connection is closed has ended all its threads, or is done with us. */
+static bool has_closed(const struct dpt_link *link)
+{
+    struct pollfd fd = {.fd = link->fd};
+    return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+static bool shm_shut(struct dpt_link *link)
+{
+    struct shm_link *shm = shm_of(link);
+    const int64_t end = dpt_now_ms() + COMM_WRITER_MS;
+    dpt_box_shut(&shm->box);
+    while (dpt_box_is_written(&shm->box) && !has_closed(link)) {
+        if (dpt_now_ms() >= end)
+            return false;
+        (void)sched_yield(); /* its some microseconds, if it has a core */
+    }
+    return true;
+}
+
 static uint32_t shm_interest(const struct dpt_link *link)
 {
     const struct shm_link *shm = (const struct shm_link *)link;
@@ -425,14 +314,15 @@ static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
 {
     struct shm_link *shm = shm_of(link);
     if (!shm->broken && !link->gone) {
-        if (goodbye == GOODBYE_ORDERLY)
+        if (goodbye == GOODBYE_ORDERLY && shm->peer_ready)
             send_queued(shm);
-        const struct message bye = {.type = MESSAGE_BYE,
-                                    .record = dpt_link_suspect_code(suspect),
-                                    .region = goodbye == GOODBYE_FAILED};
-        (void)send_message(shm, bye, NULL, -1); /* without it the EOF says enough */
+        const struct box_message bye = {.type = MESSAGE_BYE,
+                                        .record = dpt_link_suspect_code(suspect),
+                                        .region = goodbye == GOODBYE_FAILED};
+        (void)dpt_shm_send_packet(shm, bye, -1); /* without it the EOF says enough */
     }
     close(link->fd);
+    dpt_box_destroy(&shm->box);
     for (int i = 0; i < COMM_REGIONS; i++)
         if (shm->regions[i].data != NULL)
             munmap(shm->regions[i].data, shm->regions[i].bytes);
@@ -443,6 +333,11 @@ static const struct dpt_link_ops shm_ops = {
     .send = shm_send,
     .receive = shm_receive,
     .give_back = shm_give_back,
+    .write_begin = shm_write_begin,
+    .write_end = shm_write_end,
+    .shut = shm_shut,
+    .has_mail = shm_has_mail,
+    .rest = shm_rest,
     .interest = shm_interest,
     .deadline_ms = shm_deadline_ms,
     .late = NULL,
@@ -454,6 +349,11 @@ struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, st
     struct shm_link *shm = calloc(1, sizeof *shm);
     if (shm == NULL) {
         (void)dpt_fail(err, DPT_ENOMEM, "memory for the link to rank %d", rank);
+        return NULL;
+    }
+    if (dpt_box_create(&shm->box, err) != DPT_OK) {
+        dpt_box_destroy(&shm->box);
+        free(shm);
         return NULL;
     }
     shm->link.ops = &shm_ops;

@@ -272,7 +272,7 @@ static enum dpt_status match_one(struct sim_link *sim, struct dpt_err *err)
         sim->inbox_end = &sim->inbox;
     rec->remote = offer->record;
     if (in_place) {
-        dpt_rec_lend(rec, offer->data);
+        dpt_rec_lend(rec, offer->data, NULL);
     } else {
         if (rec->dir == DPT_COMM_LEND)
             rec->xfer->lent = rec->data;

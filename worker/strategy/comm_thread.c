@@ -22,6 +22,7 @@ struct dpt_comm_thread {
     void *ctx;
     bool pending; /* posted and not yet waited for */
     bool done;
+    bool awaited; /* the main thread waits: its core is the job's */
     bool stop;
     bool aborted; /* since the last open */
     struct dpt_comm *comm;
@@ -143,6 +144,8 @@ static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt
     (void)pthread_mutex_lock(&t->mutex);
     t->comm = comm;
     t->suspect = suspect;
+    if (comm)
+        dpt_comm_allow_spin(comm, t->awaited);
     if (comm && t->aborted) /* the abort came after creation had stopped looking */
         dpt_comm_abort(comm);
     (void)pthread_mutex_unlock(&t->mutex);
@@ -187,9 +190,14 @@ enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *t, struct dpt_err *
 {
     (void)pthread_mutex_lock(&t->mutex);
     DPT_ASSERT(t->pending);
+    t->awaited = true;
+    if (t->comm)
+        dpt_comm_allow_spin(t->comm, true);
     while (!t->done)
         (void)pthread_cond_wait(&t->cond, &t->mutex);
-    t->pending = false;
+    t->pending = t->awaited = false;
+    if (t->comm)
+        dpt_comm_allow_spin(t->comm, false);
     enum dpt_status status = t->status;
     if (status != DPT_OK && err)
         *err = t->err;

@@ -172,8 +172,8 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
     /* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller,
      * should not wait for the kernel to clear memory that this rank has had before. */
     while (d->n_buffers < need) {
-        DPT_TRY(dpt_comm_mem_create(d->env.listener, (size_t)d->flat_numel * sizeof(float),
-                                    &d->buffer[d->n_buffers], err));
+        DPT_TRY(dpt_reducer_buffer_create(d->env.listener, d->n_buffers, d->flat_numel,
+                                          &d->buffer[d->n_buffers], err));
         d->n_buffers++;
     }
     const struct dpt_reducer_spec spec = {.ops = d->ops,
@@ -341,10 +341,8 @@ static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret
     const struct ddp *d = (const struct ddp *)s;
     *ret = (struct dpt_strategy_cost){.gradient_bytes = (int64_t)d->n_buffers * d->flat_numel *
                                                         (int64_t)sizeof(float),
-                                      .gradient_buffers = d->n_buffers};
-    for (int b = 0; b < d->n_buckets; b++)
-        ret->sent_bytes += dpt_reduce_bytes_sent(d->world, d->buckets[b].end - d->buckets[b].first,
-                                                 DPT_BLOCK, d->rank);
+                                      .gradient_buffers = d->n_buffers,
+                                      .sent_bytes = dpt_reducer_bytes_sent(d->reducer)};
 }
 
 const struct dpt_strategy_ops dpt_strategy_ddp = {

@@ -2,9 +2,10 @@
  *
  * The main thread brings each rank's subtree sums into the lane buffers and says which buckets are
  * complete; a job on the communication thread moves them: stage 1 inside the host, stage 2 between
- * hosts, ordered sum by the piece's owner, all-gather. All ranks post in one fixed order (S1 of
- * bucket b, S2 of b-1, all-gather of b-2), so matching never depends on who is faster. At the end
- * buffer 0 holds the whole reduced gradient on every rank. */
+ * hosts, ordered sum by the piece's owner, all-gather. Inside one host a bucket goes round in
+ * chunks, between hosts it is one. All ranks post in one fixed order (S1 of chunk c, S2 of c-1,
+ * all-gather of c-2), so matching never depends on who is faster. At the end buffer 0 holds the
+ * whole reduced gradient on every rank. */
 #ifndef DPT_WORKER_STRATEGY_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCER_H
 
@@ -27,11 +28,19 @@ struct dpt_reducer_spec {
         *buffers;  /* [n_buffers] lane buffers of the whole flat gradient; borrowed */
     int n_buffers; /* >= dpt_reducer_buffers() of the same world */
     const struct dpt_world *world; /* borrowed */
+    size_t piece_bytes;            /* of a chunk inside one host, about; 0: as fits the caches */
     int rank, host;
 };
 
 /* Lane buffers a rank needs in this world: its own lanes' stack, and what its host's sums need. */
 int dpt_reducer_buffers(const struct dpt_world *world, int position);
+
+/* Makes lane buffer `index` of `numel` elements; buffer 0 is open to the peers of the host, who
+ * write the sums there. */
+DPT_MUST_USE enum dpt_status dpt_reducer_buffer_create(struct dpt_comm_listener *listener,
+                                                       int index, int64_t numel,
+                                                       struct dpt_comm_mem **ret,
+                                                       struct dpt_err *err);
 
 /* Makes everything one generation needs, before its communicator; nothing is allocated later. */
 DPT_MUST_USE enum dpt_status dpt_reducer_create(const struct dpt_reducer_spec *spec,
@@ -45,6 +54,14 @@ void dpt_reducer_begin(struct dpt_reducer *reducer);
 
 /* Bucket `bucket`'s range of this rank's subtree sums is final. By the main thread. */
 void dpt_reducer_ready(struct dpt_reducer *reducer, int bucket);
+
+/* The job itself, a dpt_comm_job with the reducer as its context: for who is on the communication
+ * thread already and has said that all buckets are ready. */
+DPT_MUST_USE enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, void *ctx,
+                                             struct dpt_err *err);
+
+/* Bytes that this rank sends in a step. */
+int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *reducer);
 
 /* Waits until buffer 0 holds the reduced gradient. */
 DPT_MUST_USE enum dpt_status dpt_reducer_wait(struct dpt_reducer *reducer, struct dpt_err *err);

@@ -41,9 +41,10 @@ static const float *eval_node(struct eval *e, struct dpt_range node, int level, 
 
 void dpt_tree_sum(const struct dpt_ops *ops, struct dpt_stream *stream,
                   const struct dpt_partial *parts, int n_parts, const struct dpt_range *out_nodes,
-                  float *const *out_data, int n_out, int64_t numel, float *scratch)
+                  float *const *out_data, int n_out, float *const *copies, int n_copies,
+                  int64_t numel, float *scratch)
 {
-    DPT_ASSERT(n_out <= DPT_COVER_MAX);
+    DPT_ASSERT(n_out <= DPT_COVER_MAX && (n_copies == 0 || n_out == 1));
     const float *sum[DPT_COVER_MAX];
     for (int64_t at = 0; at < numel; at += DPT_TREE_SUM_CHUNK) {
         int64_t len = numel - at < DPT_TREE_SUM_CHUNK ? numel - at : DPT_TREE_SUM_CHUNK;
@@ -69,5 +70,7 @@ void dpt_tree_sum(const struct dpt_ops *ops, struct dpt_stream *stream,
         for (int i = 0; i < n_out; i++)
             if (sum[i] != out_data[i] + at)
                 ops->copy(stream, (size_t)len * sizeof(float), sum[i], out_data[i] + at);
+        for (int i = 0; i < n_copies; i++)
+            ops->copy(stream, (size_t)len * sizeof(float), out_data[0] + at, copies[i] + at);
     }
 }

@@ -1,5 +1,6 @@
 /* Formation, the rank's part: from a plan to a communicator with the state in place. */
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/cursor.h"
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
@@ -406,6 +407,10 @@ static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct d
                                  .n_peers = r->gen.world_size - 1,
                                  .timeout_ms = (int)(r->config->cluster.timeout_s * 1000)};
     (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
+    int of_host = 1;
+    for (int i = 0; i < spec.n_peers; i++)
+        of_host += spec.peers[i].host == spec.host;
+    dpt_cores_set_demand(of_host * r->options->start->threads);
     if (plan->nonce.len != DPT_COMM_NONCE_BYTES)
         return dpt_fail(err, DPT_EPROTO, "the plan's nonce has %zu bytes", plan->nonce.len);
     memcpy(spec.nonce, plan->nonce.data, DPT_COMM_NONCE_BYTES);

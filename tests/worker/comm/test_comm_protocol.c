@@ -5,6 +5,7 @@
 
 #include "base/cursor.h"
 #include "worker/comm/address.h"
+#include "worker/comm/box.h"
 #include "worker/comm/handshake.h"
 
 #include <fcntl.h>
@@ -89,9 +90,9 @@ struct packet {
     uint64_t offset, bytes;
 };
 
-enum { REGION = 1, READY, OFFER, SMALL, DONE, CREDIT, GOODBYE };
+enum { REGION = 1, READY, GOODBYE, BELL, OFFER, OFFER_OPEN, SMALL, DONE, CREDIT };
 
-static void packet(int fd, struct packet p, size_t payload, int pass_fd)
+static void packet(int fd, struct packet p, size_t more, int pass_fd)
 {
     uint8_t data[PACKET_MAX] = {0};
     struct dpt_writer w;
@@ -103,7 +104,7 @@ static void packet(int fd, struct packet p, size_t payload, int pass_fd)
     dpt_writer_u32(&w, 0);
     dpt_writer_u64(&w, p.offset);
     dpt_writer_u64(&w, p.bytes);
-    struct iovec iov = {data, w.at + payload};
+    struct iovec iov = {data, w.at + more};
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
@@ -131,10 +132,21 @@ static void region(int fd, bool sealed, uint64_t said_bytes, uint32_t index)
     close(memfd);
 }
 
+/* The box of this rank, made by `ready`. Its own half alone: what rank 0 says is not read. */
+static struct box box = {.fd = -1};
+
 static void ready(int fd)
 {
     region(fd, true, REGION_BYTES, 1);
-    packet(fd, (struct packet){.type = READY}, 0, -1);
+    CHECK_OK(dpt_box_create(&box, NULL), (struct dpt_err *)NULL);
+    packet(fd, (struct packet){.type = READY}, 0, box.fd);
+}
+
+/* A message in the box, and the bell. */
+static void put(int fd, struct box_message message, const void *payload)
+{
+    CHECK(dpt_box_put(&box, &message, payload));
+    packet(fd, (struct packet){.type = BELL}, 0, -1);
 }
 
 static void shm_short(int fd)
@@ -143,10 +155,34 @@ static void shm_short(int fd)
     send_all(fd, "abc", 3);
 }
 
-static void shm_unknown_type(int fd)
+static void shm_long(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = BELL}, 1, -1);
+}
+
+static void shm_unknown_packet(int fd)
 {
     ready(fd);
     packet(fd, (struct packet){.type = 99}, 0, -1);
+}
+
+static void shm_unknown_type(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = 99}, NULL);
+}
+
+static void shm_packet_in_box(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = GOODBYE}, NULL);
+}
+
+static void shm_message_by_socket(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = CREDIT}, 0, -1);
 }
 
 static void shm_unsealed(int fd)
@@ -180,62 +216,117 @@ static void shm_region_without_memory(int fd)
     packet(fd, (struct packet){.type = REGION, .region = 1, .bytes = REGION_BYTES}, 0, -1);
 }
 
-static void shm_memory_without_region(int fd)
+static void shm_region_after_ready(int fd)
+{
+    ready(fd);
+    region(fd, true, REGION_BYTES, 2);
+}
+
+static void shm_ready_without_box(int fd)
+{
+    packet(fd, (struct packet){.type = READY}, 0, -1);
+}
+
+/* Memory of a box's size, or nearly, sealed or not. */
+static void pass_box(int fd, int missing, bool sealed)
+{
+    const int memfd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memfd >= 0 && ftruncate(memfd, (off_t)sizeof(struct box_page) - missing) == 0);
+    if (sealed)
+        CHECK(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    packet(fd, (struct packet){.type = READY}, 0, memfd);
+    close(memfd);
+}
+
+static void shm_box_too_small(int fd)
+{
+    pass_box(fd, 1, true);
+}
+
+static void shm_box_unsealed(int fd)
+{
+    pass_box(fd, 0, false);
+}
+
+static void shm_ready_twice(int fd)
+{
+    ready(fd);
+    packet(fd, (struct packet){.type = READY}, 0, box.fd);
+}
+
+static void shm_bell_with_memory(int fd)
 {
     const int memfd = memfd_create("test", MFD_CLOEXEC);
-    packet(fd, (struct packet){.type = READY}, 0, memfd);
+    packet(fd, (struct packet){.type = BELL}, 0, memfd);
     close(memfd);
 }
 
 static void shm_offer_beyond_region(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = OFFER, .region = 1, .offset = REGION_BYTES - 3, .bytes = 4},
-           0, -1);
+    put(fd,
+        (struct box_message){.type = OFFER, .region = 1, .offset = REGION_BYTES - 3, .bytes = 4},
+        NULL);
 }
 
 static void shm_offer_wraps(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = OFFER, .region = 1, .offset = 8, .bytes = UINT64_MAX - 4}, 0,
-           -1);
+    put(fd, (struct box_message){.type = OFFER, .region = 1, .offset = 8, .bytes = UINT64_MAX - 4},
+        NULL);
 }
 
 static void shm_offer_of_no_region(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = OFFER, .region = 2, .bytes = 4}, 0, -1);
+    put(fd, (struct box_message){.type = OFFER, .region = 2, .bytes = 4}, NULL);
+}
+
+static void shm_open_offer_of_closed_region(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = OFFER_OPEN, .region = 1, .bytes = 4}, NULL);
+}
+
+static void shm_open_region_sealed(int fd)
+{
+    const int memfd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(memfd >= 0 && ftruncate(memfd, REGION_BYTES) == 0);
+    CHECK(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE) == 0);
+    packet(fd, (struct packet){.type = REGION, .record = 1, .region = 1, .bytes = REGION_BYTES}, 0,
+           memfd);
+    close(memfd);
 }
 
 static void shm_too_many_offers(int fd)
 {
     ready(fd);
     for (int i = 0; i < 34; i++) /* one is taken, 32 are kept */
-        packet(fd, (struct packet){.type = SMALL, .bytes = 4}, 4, -1);
+        put(fd, (struct box_message){.type = SMALL, .bytes = 4}, "1234");
 }
 
-static void shm_small_too_short(int fd)
+static void shm_small_too_long(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = SMALL, .bytes = 4}, 3, -1);
+    put(fd, (struct box_message){.type = SMALL, .bytes = DPT_COMM_BUF_BYTES_MAX + 1}, NULL);
 }
 
 static void shm_done_for_nothing(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = DONE, .record = 7}, 0, -1);
+    put(fd, (struct box_message){.type = DONE, .record = 7}, NULL);
 }
 
 static void shm_done_out_of_range(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = DONE, .record = UINT32_MAX}, 0, -1);
+    put(fd, (struct box_message){.type = DONE, .record = UINT32_MAX}, NULL);
 }
 
 static void shm_too_many_credits(int fd)
 {
     ready(fd);
-    packet(fd, (struct packet){.type = CREDIT, .credits = 1000}, 0, -1);
+    put(fd, (struct box_message){.type = CREDIT, .credits = 1000}, NULL);
 }
 
 static void shm_bye_for_nobody(int fd)
@@ -247,6 +338,14 @@ static void shm_bye_for_nobody(int fd)
 static void shm_closes(int fd)
 {
     ready(fd);
+    CHECK(shutdown(fd, SHUT_RDWR) == 0);
+}
+
+/* What was put into the box before the end counts: the nonsense, not the end, is the failure. */
+static void shm_nonsense_then_closes(int fd)
+{
+    ready(fd);
+    CHECK(dpt_box_put(&box, &(struct box_message){.type = 99}, NULL));
     CHECK(shutdown(fd, SHUT_RDWR) == 0);
 }
 
@@ -316,6 +415,7 @@ static void play(const struct scene *scene)
                  dpt_status_text(scene->expected));
     CHECK(pthread_join(thread, NULL) == 0);
     dpt_comm_destroy(&comm);
+    dpt_box_destroy(&box);
     close(fake.fd);
     dpt_comm_listener_destroy(&listener);
     dpt_comm_listener_destroy(&other);
@@ -338,24 +438,36 @@ static void nonsense_is_an_error(void **state)
         SCENE(true, tcp_bye_for_nobody, DPT_EPEER),
         SCENE(true, tcp_bye_too_early, DPT_EPEER),
         SCENE(false, shm_short, DPT_EPROTO),
+        SCENE(false, shm_long, DPT_EPROTO),
+        SCENE(false, shm_unknown_packet, DPT_EPROTO),
         SCENE(false, shm_unknown_type, DPT_EPROTO),
+        SCENE(false, shm_packet_in_box, DPT_EPROTO),
+        SCENE(false, shm_message_by_socket, DPT_EPROTO),
         SCENE(false, shm_unsealed, DPT_EPROTO),
         SCENE(false, shm_region_too_small, DPT_EPROTO),
         SCENE(false, shm_region_empty, DPT_EPROTO),
         SCENE(false, shm_region_out_of_table, DPT_EPROTO),
         SCENE(false, shm_region_twice, DPT_EPROTO),
         SCENE(false, shm_region_without_memory, DPT_EPROTO),
-        SCENE(false, shm_memory_without_region, DPT_EPROTO),
+        SCENE(false, shm_region_after_ready, DPT_EPROTO),
+        SCENE(false, shm_ready_without_box, DPT_EPROTO),
+        SCENE(false, shm_box_too_small, DPT_EPROTO),
+        SCENE(false, shm_box_unsealed, DPT_EPROTO),
+        SCENE(false, shm_ready_twice, DPT_EPROTO),
+        SCENE(false, shm_bell_with_memory, DPT_EPROTO),
         SCENE(false, shm_offer_beyond_region, DPT_EPROTO),
         SCENE(false, shm_offer_wraps, DPT_EPROTO),
         SCENE(false, shm_offer_of_no_region, DPT_EPROTO),
+        SCENE(false, shm_open_offer_of_closed_region, DPT_EPROTO),
+        SCENE(false, shm_open_region_sealed, DPT_EPROTO),
         SCENE(false, shm_too_many_offers, DPT_EPROTO),
-        SCENE(false, shm_small_too_short, DPT_EPROTO),
+        SCENE(false, shm_small_too_long, DPT_EPROTO),
         SCENE(false, shm_done_for_nothing, DPT_EPROTO),
         SCENE(false, shm_done_out_of_range, DPT_EPROTO),
         SCENE(false, shm_too_many_credits, DPT_EPROTO),
         SCENE(false, shm_bye_for_nobody, DPT_EPEER),
         SCENE(false, shm_closes, DPT_EPEER),
+        SCENE(false, shm_nonsense_then_closes, DPT_EPROTO),
     };
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++)
         play(&scenes[i]);

@@ -3,6 +3,7 @@
 #include "tests/worker/comm/comm_world.h"
 #include "worker/strategy/reducer.h"
 
+#include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
 
@@ -19,6 +20,7 @@ enum { BUCKETS_MAX = 600, STEPS = 3 };
 /* What all ranks agree on. */
 struct setting {
     int lanes, n_buckets, steps;
+    size_t piece_bytes;
     int64_t block, numel;
     struct dpt_bucket buckets[BUCKETS_MAX];
     uint64_t seed;
@@ -114,8 +116,7 @@ static void make_part(struct rank *self, struct setting *s, struct part *p)
     p->n_buffers = dpt_reducer_buffers(&p->world, position_of(p, self->rank));
     CHECK(p->n_buffers >= 1 && p->n_buffers <= DPT_COVER_MAX);
     for (int i = 0; i < p->n_buffers; i++)
-        CHECK_OK(dpt_comm_mem_create(self->listener, (size_t)s->numel * sizeof(float),
-                                     &p->buffers[i], &self->err),
+        CHECK_OK(dpt_reducer_buffer_create(self->listener, i, s->numel, &p->buffers[i], &self->err),
                  &self->err);
     const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(p->device),
                                           .stream = p->stream,
@@ -127,6 +128,7 @@ static void make_part(struct rank *self, struct setting *s, struct part *p)
                                           .buffers = p->buffers,
                                           .n_buffers = p->n_buffers,
                                           .world = &p->world,
+                                          .piece_bytes = s->piece_bytes,
                                           .rank = self->rank,
                                           .host = self->world->hosts[self->rank]};
     CHECK_OK(dpt_reducer_create(&spec, &p->reducer, &self->err), &self->err);
@@ -245,8 +247,10 @@ static void every_world_and_lane_count(void **state)
         for (int lanes = size; lanes <= 9; lanes++)
             for (int layout = 0; layout < (size == 1 ? 1 : size < 4 ? 3 : 4); layout++) {
                 static struct setting s;
+                dpt_cores_set_demand(lanes % 3 == 0); /* waits spin, or not */
                 s = (struct setting){.lanes = lanes,
                                      .block = 16,
+                                     .piece_bytes = lanes % 2 == 0 ? 0 : 128, /* many chunks */
                                      .steps = 2,
                                      .seed = (uint64_t)(size * 100 + lanes),
                                      .leaver = -1};
@@ -259,12 +263,18 @@ static void every_world_and_lane_count(void **state)
 static void large_buckets(void **state)
 {
     (void)state;
-    for (int layout = 0; layout < 3; layout++) {
-        static struct setting s;
-        s = (struct setting){.lanes = 7, .block = 1024, .steps = 1, .seed = 3, .leaver = -1};
-        cut_buckets(&s, 2, 40000);
-        run(&s, 3, layout, reduce_some_steps);
-    }
+    for (int layout = 0; layout < 3; layout++)
+        for (size_t piece_bytes = 0; piece_bytes <= 4096; piece_bytes += 4096) {
+            static struct setting s;
+            s = (struct setting){.lanes = 7,
+                                 .block = 1024,
+                                 .piece_bytes = piece_bytes,
+                                 .steps = 1,
+                                 .seed = 3,
+                                 .leaver = -1};
+            cut_buckets(&s, 2, 40000);
+            run(&s, 3, layout, reduce_some_steps);
+        }
 }
 
 /* More buckets than operations fit into a communicator; most ranks own nothing of most of them. */

@@ -142,9 +142,20 @@ static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
     float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
     assert_non_null(scratch);
     memset(scratch, 0xff, dpt_tree_sum_scratch_numel() * sizeof(float));
-    dpt_tree_sum(ops, stream, s->parts, s->n_parts, s->outs, s->out_data, s->n_out, s->numel,
-                 scratch);
+    /* A single result is wanted in the memory of every part, too. */
+    float *copies[LANES_MAX];
+    int n_copies = 0;
+    for (int p = 0; alias && s->n_out == 1 && p < s->n_parts; p++)
+        if (s->memory[p] != s->out_data[0])
+            copies[n_copies++] = s->memory[p];
+    dpt_tree_sum(ops, stream, s->parts, s->n_parts, s->outs, s->out_data, s->n_out, copies,
+                 n_copies, s->numel, scratch);
     free(scratch);
+    for (int i = 0; i < n_copies; i++)
+        if (memcmp(expected[0], copies[i], (size_t)s->numel * sizeof(float)) != 0)
+            fail_msg("seed %llu: copy %d of %d differs (%d lanes, %d parts, %lld elements)",
+                     (unsigned long long)seed, i, n_copies, s->lanes, s->n_parts,
+                     (long long)s->numel);
     for (int o = 0; o < s->n_out; o++)
         if (memcmp(expected[o], s->out_data[o], (size_t)s->numel * sizeof(float)) != 0)
             fail_msg("seed %llu: result %d of %d differs (%d lanes, %d parts, %lld elements)",
@@ -228,7 +239,7 @@ static void every_lane_of_the_largest_tree(void **state)
         float got = 0, *out = &got;
         float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
         assert_non_null(scratch);
-        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, 1, scratch);
+        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, NULL, 0, 1, scratch);
         free(scratch);
         assert_memory_equal(&got, &rest, sizeof got);
     }

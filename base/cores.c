@@ -1,0 +1,44 @@
+/* Cores and demand (cores.h). */
+#include "base/cores.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+static atomic_int demand;
+static atomic_int cores; /* 0: not counted yet */
+
+int dpt_cores(void)
+{
+    cpu_set_t set;
+    long n = sched_getaffinity(0, sizeof set, &set) == 0
+                 ? CPU_COUNT(&set)
+                 : sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    n = n > 0 ? n : 1;
+    atomic_store_explicit(&cores, (int)n, memory_order_relaxed);
+    return (int)n;
+}
+
+static int counted(void)
+{
+    const int n = atomic_load_explicit(&cores, memory_order_relaxed);
+    return n > 0 ? n : dpt_cores();
+}
+
+void dpt_cores_set_demand(int threads)
+{
+    (void)dpt_cores(); /* as they are now */
+    atomic_store_explicit(&demand, threads, memory_order_relaxed);
+}
+
+bool dpt_cores_spare(int threads)
+{
+    const int known = atomic_load_explicit(&demand, memory_order_relaxed);
+    return threads <= counted() && known <= counted();
+}
+
+bool dpt_cores_known_spare(void)
+{
+    const int known = atomic_load_explicit(&demand, memory_order_relaxed);
+    return known > 0 && known <= counted();
+}

@@ -1,0 +1,25 @@
+/* How many cores there are to use, and whether a wait may burn one.
+ *
+ * A wait that spins for a moment is quicker than one that sleeps, and takes the core from whoever
+ * could compute on it. So waits spin only while the threads that compute on this host, as far as
+ * this process knows, are no more than its cores. */
+#ifndef DPT_BASE_CORES_H
+#define DPT_BASE_CORES_H
+
+#include <stdbool.h>
+
+/* Cores that this process may run on; at least 1. Any thread. */
+int dpt_cores(void);
+
+/* Says how many threads of this run compute on this host, in this process and others; 0: unknown,
+ * which is how a process begins. Any thread. */
+void dpt_cores_set_demand(int threads);
+
+/* True when `threads` (what the caller knows of) and the demand both fit the cores. Any thread;
+ * no system call. */
+bool dpt_cores_spare(int threads);
+
+/* True when the demand is known and fits. Any thread; no system call. */
+bool dpt_cores_known_spare(void);
+
+#endif

@@ -1,0 +1,55 @@
+/* When a wait may spin: what is known to compute fits the cores. */
+#include "base/cores.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void demand_against_cores(void **state)
+{
+    (void)state;
+    const int cores = dpt_cores();
+    assert_true(cores >= 1);
+    assert_false(dpt_cores_known_spare()); /* nothing is known yet */
+    assert_true(dpt_cores_spare(cores));
+    assert_false(dpt_cores_spare(cores + 1));
+    dpt_cores_set_demand(cores);
+    assert_true(dpt_cores_known_spare() && dpt_cores_spare(1));
+    dpt_cores_set_demand(cores + 1); /* others of this host compute too */
+    assert_false(dpt_cores_known_spare());
+    assert_false(dpt_cores_spare(1));
+    dpt_cores_set_demand(0);
+    assert_false(dpt_cores_known_spare());
+    assert_true(dpt_cores_spare(cores));
+}
+
+/* Fewer cores than the machine has: what this process may use counts. */
+static void affinity_counts(void **state)
+{
+    (void)state;
+    cpu_set_t all, one;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    size_t first = 0;
+    while (!CPU_ISSET(first, &all))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(dpt_cores(), 1);
+    dpt_cores_set_demand(2);
+    assert_false(dpt_cores_known_spare());
+    dpt_cores_set_demand(0);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(dpt_cores(), CPU_COUNT(&all));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(demand_against_cores),
+                                       cmocka_unit_test(affinity_counts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,311 @@
+/* dpt-bench allreduce: ddp's canonical all-reduce between processes of one machine, by size, beside
+ * a peer library in the same run.
+ *
+ * The blocks of both alternate, so that what else the machine does hits both. Each block begins
+ * with an all-reduce whose sum is checked, and warms up; both reduce floats in place. The peer's
+ * algorithm is the one with the best median of a first block of each. */
+#include "tests/bench/bench_allreduce.h"
+
+#include "base/fs.h"
+#include "tests/bench/bench.h"
+#include "tests/tmp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const size_t default_sizes[] = {1024,     10u * 1024, 100u * 1024,
+                                       1u << 20, 26u << 20,  124u << 20};
+enum {
+    DEFAULT_SIZES = sizeof default_sizes / sizeof *default_sizes,
+    BLOCKS = 8,
+    SKIPPED = 77, /* the exit code that says so */
+    BYTES_MAX = 1 << 30
+};
+
+struct args {
+    int ranks, blocks, n_sizes;
+    size_t sizes[AR_SIZES_MAX];
+    bool gloo;
+    const char *json;
+};
+
+/* What one side took for one size. */
+struct times {
+    int n;
+    double us[AR_ROUNDS_MAX];
+};
+
+struct row {
+    struct times own, by_main, gloo;
+    uint64_t bytes_sent;
+    int algorithm;
+};
+
+struct bench {
+    struct args args;
+    struct ar_shared *shared;
+    struct ar_team own, gloo;
+    struct row rows[AR_SIZES_MAX];
+};
+
+static bool take_sizes(const char *text, struct args *a)
+{
+    a->n_sizes = 0;
+    for (const char *at = text; a->n_sizes < AR_SIZES_MAX;) {
+        char *end;
+        const long long bytes = strtoll(at, &end, 10);
+        if (end == at || bytes < 4 || bytes > BYTES_MAX || bytes % 4 != 0)
+            return false;
+        a->sizes[a->n_sizes++] = (size_t)bytes;
+        if (*end == '\0')
+            return true;
+        if (*end != ',')
+            return false;
+        at = end + 1;
+    }
+    return false;
+}
+
+static bool take_int(const char *text, int min, int max, int *ret)
+{
+    char *end;
+    const long value = strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || value < min || value > max)
+        return false;
+    *ret = (int)value;
+    return true;
+}
+
+static bool parse(int argc, char **argv, struct args *a)
+{
+    *a = (struct args){.ranks = 2, .blocks = BLOCKS, .n_sizes = DEFAULT_SIZES};
+    memcpy(a->sizes, default_sizes, sizeof default_sizes);
+    for (int i = 1; i < argc; i += 2) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        bool good = *value != '\0';
+        if (strcmp(argv[i], "--ranks") == 0)
+            good = take_int(value, 2, AR_RANKS_MAX, &a->ranks);
+        else if (strcmp(argv[i], "--blocks") == 0)
+            good = take_int(value, 1, 64, &a->blocks);
+        else if (strcmp(argv[i], "--sizes") == 0)
+            good = take_sizes(value, a);
+        else if (strcmp(argv[i], "--peer") == 0)
+            good = a->gloo = strcmp(value, "gloo") == 0;
+        else if (strcmp(argv[i], "--json") == 0)
+            a->json = value;
+        else
+            good = false;
+        if (!good) {
+            (void)fprintf(stderr,
+                          "usage: dpt-bench allreduce [--ranks 2] [--sizes BYTES[,BYTES…]] "
+                          "[--blocks %d] [--peer gloo] [--json FILE]; '%s' is wrong\n",
+                          BLOCKS, argv[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Rounds a block: about as long for every size. */
+static int rounds_of(size_t bytes)
+{
+    return bytes <= 128u * 1024 ? 250 : bytes <= 2u << 20 ? 100 : bytes <= 32u << 20 ? 10 : 4;
+}
+
+static void keep(struct times *times, const double *us, int n)
+{
+    for (int i = 0; i < n && times->n < AR_ROUNDS_MAX; i++)
+        times->us[times->n++] = us[i];
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The share `q` of the times is below; sorts. */
+static double quantile(struct times *times, double q)
+{
+    if (times->n == 0)
+        return 0;
+    qsort(times->us, (size_t)times->n, sizeof *times->us, compare);
+    return times->us[(int)(q * (times->n - 1) + 0.5)];
+}
+
+static bool own_block(struct bench *b, const struct ar_block *block, struct times *times)
+{
+    for (int i = 0; i < b->own.n; i++)
+        if (write(b->own.to[i], block, sizeof *block) != (ssize_t)sizeof *block)
+            return false;
+    for (int i = 0; i < b->own.n; i++) {
+        char done;
+        if (read(b->own.from[i], &done, 1) != 1)
+            return false;
+    }
+    keep(times, b->shared->us, block->rounds);
+    return true;
+}
+
+/* The peer's algorithm that is best for a size. */
+static bool choose(struct bench *b, int size)
+{
+    double best = 0;
+    const size_t bytes = b->args.sizes[size];
+    for (int a = 0; a < AR_GLOO_ALGORITHMS; a++) {
+        static double us[AR_ROUNDS_MAX];
+        struct times times = {.n = 0};
+        const int rounds = rounds_of(bytes);
+        if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[a], bytes, rounds / 10 + 1, rounds, us))
+            return false;
+        keep(&times, us, rounds);
+        const double median = quantile(&times, 0.5);
+        if (a == 0 || median < best) {
+            best = median;
+            b->rows[size].algorithm = a;
+        }
+    }
+    return true;
+}
+
+static bool run_size(struct bench *b, int size)
+{
+    struct row *row = &b->rows[size];
+    const size_t bytes = b->args.sizes[size];
+    struct ar_block block = {
+        .size_index = size, .warmup = rounds_of(bytes) / 10 + 1, .rounds = rounds_of(bytes)};
+    static double us[AR_ROUNDS_MAX];
+    if (!own_block(b, &block, &row->own))
+        return false;
+    block.by_main = true;
+    block.rounds = rounds_of(bytes) / 4 + 1;
+    if (!own_block(b, &block, &row->by_main))
+        return false;
+    row->bytes_sent = 0;
+    for (int i = 0; i < b->own.n; i++)
+        if (b->shared->bytes_sent[i] > row->bytes_sent)
+            row->bytes_sent = b->shared->bytes_sent[i];
+    if (!b->args.gloo)
+        return true;
+    block.rounds = rounds_of(bytes);
+    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[row->algorithm], bytes, block.warmup,
+                       block.rounds, us))
+        return false;
+    keep(&row->gloo, us, block.rounds);
+    return true;
+}
+
+static bool measure(struct bench *b)
+{
+    for (int i = 0; b->args.gloo && i < b->args.n_sizes; i++)
+        if (!choose(b, i))
+            return false;
+    for (int block = 0; block < b->args.blocks; block++)
+        for (int i = 0; i < b->args.n_sizes; i++)
+            if (!run_size(b, i))
+                return false;
+    return true;
+}
+
+/* Bytes that each rank must send at least: 2 (N-1)/N of the vector. */
+static double least_bytes(const struct bench *b, size_t bytes)
+{
+    return 2.0 * (b->args.ranks - 1) / b->args.ranks * (double)bytes;
+}
+
+static json_t *report_row(struct bench *b, int size)
+{
+    struct row *row = &b->rows[size];
+    const size_t bytes = b->args.sizes[size];
+    const double median = quantile(&row->own, 0.5), p99 = quantile(&row->own, 0.99);
+    const double by_main = quantile(&row->by_main, 0.5);
+    const double least = least_bytes(b, bytes), bus = least / median * 1e-3;
+    printf("%11zu %10.1f %10.1f %8.2f %12.1f %11llu %11.0f", bytes, median, p99, bus, by_main,
+           (unsigned long long)row->bytes_sent, least);
+    json_t *json = json_pack("{s:I,s:i,s:f,s:f,s:f,s:f,s:I,s:f}", "bytes", (json_int_t)bytes,
+                             "rounds", row->own.n, "median_us", median, "p99_us", p99,
+                             "bus_gb_per_s", bus, "by_main_thread_median_us", by_main, "bytes_sent",
+                             (json_int_t)row->bytes_sent, "bytes_formula", least);
+    if (b->args.gloo) {
+        const double gloo = quantile(&row->gloo, 0.5), gloo_p99 = quantile(&row->gloo, 0.99);
+        const char *algorithm = ar_gloo_algorithms[row->algorithm];
+        printf(" %12.1f %10.1f %-16s %7.1f", gloo, gloo_p99, algorithm, gloo / median);
+        json_object_set_new(json, "gloo",
+                            json_pack("{s:s,s:f,s:f,s:f}", "algorithm", algorithm, "median_us",
+                                      gloo, "p99_us", gloo_p99, "ratio", gloo / median));
+    }
+    printf("\n");
+    return json;
+}
+
+static json_t *report(struct bench *b)
+{
+    printf("%d processes of one machine, shared memory, floats summed in place; us\n",
+           b->args.ranks);
+    if (b->args.gloo)
+        printf("gloo: its TCP transport on loopback, the best of %d algorithms for each size\n",
+               AR_GLOO_ALGORITHMS);
+    printf("%11s %10s %10s %8s %12s %11s %11s", "bytes", "median", "p99", "bus GB/s",
+           "by main thr.", "bytes sent", "2(N-1)/N D");
+    if (b->args.gloo)
+        printf(" %12s %10s %-16s %7s", "gloo median", "p99", "algorithm", "ratio");
+    printf("\n");
+    json_t *rows = json_array();
+    for (int i = 0; i < b->args.n_sizes; i++)
+        json_array_append_new(rows, report_row(b, i));
+    return json_pack("{s:s,s:i,s:s,s:s?,s:o}", "bench", "allreduce", "processes", b->args.ranks,
+                     "transport", "shm", "peer", b->args.gloo ? "gloo, tcp on loopback" : NULL,
+                     "rows", rows);
+}
+
+static int own_body(void *ctx, int rank, int in, int out)
+{
+    return ar_rank(ctx, rank, in, out);
+}
+
+/* Starts both sides, measures, ends them. */
+static bool run_teams(struct bench *b, const char *folder)
+{
+    bool good = ar_team_start(&b->own, b->args.ranks, own_body, b->shared) &&
+                (!b->args.gloo || ar_gloo_start(&b->gloo, b->args.ranks, folder)) && measure(b);
+    if (b->args.gloo)
+        good = ar_team_end(&b->gloo) && good;
+    return ar_team_end(&b->own) && good;
+}
+
+static int run(int argc, char **argv)
+{
+    static struct bench b;
+    char folder[128];
+    struct dpt_err err;
+    if (!parse(argc, argv, &b.args))
+        return 2;
+    if (b.args.gloo && !ar_gloo_exists()) {
+        (void)fprintf(stderr, "dpt-bench allreduce: there is no dpt-peer-gloo beside this program; "
+                              "`deploy/install-deps peers`, then build anew\n");
+        return SKIPPED;
+    }
+    b.shared =
+        mmap(NULL, sizeof *b.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (b.shared == MAP_FAILED || !test_make_dir(folder, sizeof folder, "bench-allreduce"))
+        return 1;
+    b.shared->n_ranks = b.args.ranks;
+    b.shared->n_sizes = b.args.n_sizes;
+    memcpy(b.shared->sizes, b.args.sizes, sizeof b.args.sizes);
+    const bool good = run_teams(&b, folder);
+    if (dpt_fs_remove_tree(folder, &err) != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench allreduce: %s\n", err.text);
+    const int code =
+        good ? dpt_bench_finish(&(struct dpt_bench_args){.json = b.args.json}, report(&b)) : 1;
+    munmap(b.shared, sizeof *b.shared);
+    return code;
+}
+
+const struct dpt_bench dpt_bench_allreduce = {
+    .name = "allreduce",
+    .help = "ddp's all-reduce between processes of one machine by size, beside a peer library",
+    .run = run,
+};

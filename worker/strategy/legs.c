@@ -1,0 +1,185 @@
+/* A rank's legs (legs.h). */
+#include "worker/strategy/legs.h"
+
+#include "worker/strategy/tree_sum.h"
+
+#include <stdlib.h>
+
+struct planner {
+    struct dpt_legs *legs;
+    const struct dpt_world *world;
+    int rank, host;
+};
+
+static int host_positions(const struct dpt_world *world, int host, struct dpt_range *ret)
+{
+    int first = -1, end = -1;
+    for (int p = 0; p < world->size; p++) {
+        if (world->host_of_position[p] != host)
+            continue;
+        if (first < 0)
+            first = p;
+        end = p + 1;
+    }
+    *ret = (struct dpt_range){first, end};
+    return end - first;
+}
+
+/* The lanes of plan positions [first, end). */
+static struct dpt_range lanes_of_positions(const struct dpt_world *world,
+                                           struct dpt_range positions)
+{
+    return (struct dpt_range){dpt_position_lanes(world->lanes, world->size, positions.first).first,
+                              dpt_position_lanes(world->lanes, world->size, positions.end - 1).end};
+}
+
+static int n_hosts(const struct dpt_world *world)
+{
+    int n = 1;
+    for (int p = 1; p < world->size; p++)
+        n += world->host_of_position[p] != world->host_of_position[p - 1];
+    return n;
+}
+
+int dpt_legs_buffers(const struct dpt_world *world, int position)
+{
+    int own =
+        dpt_tree_buffers(world->lanes, dpt_position_lanes(world->lanes, world->size, position));
+    if (n_hosts(world) == 1)
+        return own;
+    struct dpt_range positions, cover[DPT_COVER_MAX];
+    (void)host_positions(world, world->host_of_position[position], &positions);
+    int host = dpt_tree_cover(world->lanes, lanes_of_positions(world, positions), cover);
+    return own > host ? own : host;
+}
+
+static int node_index(const struct dpt_range *nodes, int n, struct dpt_range node)
+{
+    for (int i = 0; i < n; i++)
+        if (nodes[i].first == node.first && nodes[i].end == node.end)
+            return i;
+    return -1;
+}
+
+/* Turns a stage's transfers into this rank's legs and gatherings. `own` are the nodes this rank
+ * holds before the stage, in its buffers in order; `over` the lanes that the stage's gatherers sum
+ * up. */
+static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan,
+                                  struct dpt_stage_legs *sends,
+                                  const struct dpt_transfer *transfers, int n,
+                                  const struct dpt_range *own, int n_own, struct dpt_range over,
+                                  struct dpt_err *err)
+{
+    int rank = r->rank;
+    const bool write = !r->legs->cross; /* no transfer of a single host goes any further */
+    plan->legs = calloc((size_t)n + 1, sizeof *plan->legs);
+    if (sends != plan)
+        sends->legs = calloc((size_t)n + 1, sizeof *sends->legs);
+    plan->gatherings = calloc((size_t)r->world->size, sizeof *plan->gatherings);
+    if (!plan->legs || !sends->legs || !plan->gatherings)
+        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+    for (int i = 0; i < n; i++) {
+        const struct dpt_transfer *t = &transfers[i];
+        if (t->from == rank && t->to != rank) {
+            int buffer = node_index(own, n_own, t->node);
+            DPT_ASSERT(buffer >= 0);
+            sends->legs[sends->n_legs++] = (struct dpt_leg){
+                DPT_COMM_SEND, t->to, t->piece, buffer, write && buffer == 0, t->node};
+        }
+        if (t->to != rank)
+            continue;
+        struct dpt_gathering *g =
+            plan->n_gatherings > 0 ? &plan->gatherings[plan->n_gatherings - 1] : NULL;
+        if (!g || g->piece != t->piece) {
+            g = &plan->gatherings[plan->n_gatherings++];
+            g->piece = t->piece;
+            g->n_out = dpt_tree_cover(r->world->lanes, over, g->out);
+            g->parts = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *g->parts);
+            if (!g->parts)
+                return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+        }
+        DPT_ASSERT(g->n_parts < DPT_TREE_SUM_PARTS_MAX);
+        struct dpt_part_source *part = &g->parts[g->n_parts++];
+        *part = (struct dpt_part_source){t->node, -1, -1};
+        if (t->from == rank) {
+            part->buffer = node_index(own, n_own, t->node);
+            DPT_ASSERT(part->buffer >= 0);
+        } else {
+            /* A rank's first part of a piece lies in its buffer 0. */
+            const bool first =
+                i == 0 || transfers[i - 1].from != t->from || transfers[i - 1].piece != t->piece;
+            part->leg = plan->n_legs;
+            plan->legs[plan->n_legs++] =
+                (struct dpt_leg){DPT_COMM_LEND, t->from, t->piece, -1, write && first, t->node};
+        }
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status plan_gather(struct planner *r, struct dpt_err *err)
+{
+    struct dpt_stage_legs *plan = &r->legs->stage[DPT_STAGE_GATHER];
+    int size = r->world->size, rank = r->rank;
+    plan->legs = calloc((size_t)(2 * size), sizeof *plan->legs);
+    if (!plan->legs)
+        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+    const struct dpt_range none = {0, 0};
+    for (int peer = 0; peer < size; peer++) {
+        if (peer == rank)
+            continue;
+        plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_SEND, peer, rank, 0, false, none};
+        plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_RECV, peer, peer, 0, false, none};
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status plan_reduction(struct planner *r, struct dpt_err *err)
+{
+    const struct dpt_world *world = r->world;
+    int position = 0;
+    while (world->rank_of_position[position] != r->rank)
+        position++;
+    struct dpt_range own[DPT_COVER_MAX], host[DPT_COVER_MAX], positions;
+    int n_own =
+        dpt_tree_cover(world->lanes, dpt_position_lanes(world->lanes, world->size, position), own);
+    (void)host_positions(world, r->host, &positions);
+    struct dpt_range host_lanes = lanes_of_positions(world, positions);
+    int n_host = dpt_tree_cover(world->lanes, host_lanes, host);
+
+    int n1 = dpt_reduce_stage1(world, NULL, 0), n2 = dpt_reduce_stage2(world, NULL, 0);
+    int max = n1 > n2 ? n1 : n2;
+    struct dpt_transfer *transfers = calloc((size_t)max + 1, sizeof *transfers);
+    if (!transfers)
+        return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
+    n1 = dpt_reduce_stage1(world, transfers, max);
+    enum dpt_status status =
+        plan_stage(r, &r->legs->stage[DPT_STAGE_LOCAL],
+                   &r->legs->stage[r->legs->cross ? DPT_STAGE_LOCAL : DPT_STAGE_GATHER], transfers,
+                   n1, own, n_own, host_lanes, err);
+    if (status == DPT_OK && r->legs->cross) {
+        n2 = dpt_reduce_stage2(world, transfers, max);
+        status = plan_stage(r, &r->legs->stage[DPT_STAGE_CROSS], &r->legs->stage[DPT_STAGE_CROSS],
+                            transfers, n2, host, n_host, (struct dpt_range){0, world->lanes}, err);
+    }
+    free(transfers);
+    return status == DPT_OK && r->legs->cross ? plan_gather(r, err) : status;
+}
+
+enum dpt_status dpt_legs_init(struct dpt_legs *legs, const struct dpt_world *world, int rank,
+                              int host, struct dpt_err *err)
+{
+    *legs = (struct dpt_legs){.cross = n_hosts(world) > 1};
+    struct planner planner = {.legs = legs, .world = world, .rank = rank, .host = host};
+    return world->size > 1 ? plan_reduction(&planner, err) : DPT_OK;
+}
+
+void dpt_legs_fini(struct dpt_legs *legs)
+{
+    for (int s = 0; s < DPT_STAGE_COUNT; s++) {
+        for (int g = 0; g < legs->stage[s].n_gatherings; g++)
+            free(legs->stage[s].gatherings[g].parts);
+        free(legs->stage[s].gatherings);
+        free(legs->stage[s].legs);
+    }
+    *legs = (struct dpt_legs){.cross = false};
+}
