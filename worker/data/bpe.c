@@ -175,6 +175,10 @@ enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab, struct dpt_bpe_spac
                               const uint8_t *piece, size_t bytes, struct dpt_tokens *tokens,
                               struct dpt_err *err)
 {
+    if (bytes > DPT_PIECE_BYTES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "tokenizer: a word of %zu bytes, %d at most are possible; is it text?",
+                        bytes, DPT_PIECE_BYTES_MAX);
     DPT_TRY(grow(tokens, bytes, err));
     if (bytes > SHORT_BYTES_MAX)
         return encode_long(vocab, space, piece, bytes, tokens, err);

@@ -135,7 +135,7 @@ static enum dpt_status read_file(const struct dpt_shard *shard, int fd, int64_t 
                                                        : dpt_reader_u32(&reader);
             if (token > INT32_MAX)
                 return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %u",
-                                (long long)(first + done + i), shard->path, token);
+                                (long long)first + done + i, shard->path, token);
             ret[done + i] = (int32_t)token;
         }
         done += count;
@@ -160,6 +160,6 @@ enum dpt_status dpt_shard_read(const struct dpt_shard *shard, int64_t first, int
     for (int64_t i = 0; i < n; i++)
         if (ret[i] >= vocab)
             return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %d, model.vocab is %d",
-                            (long long)(first + i), shard->path, ret[i], vocab);
+                            (long long)first + i, shard->path, ret[i], vocab);
     return DPT_OK;
 }

@@ -70,7 +70,8 @@ void dpt_encoder_destroy(struct dpt_encoder **encoder);
 /* Appends the tokens of `text`, at most DPT_ENCODE_BYTES_MAX bytes, to `tokens`. Byte tokens are
  * the bytes. GPT-2's are those of OpenAI's encoder for the text decoded as UTF-8 with
  * errors="replace": each maximal subpart of invalid UTF-8 counts as U+FFFD (worker/data/utf8.h),
- * and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is encoded like any text. */
+ * and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is encoded like any text. A
+ * word of more than 16 MiB is DPT_EOVERFLOW. */
 DPT_MUST_USE enum dpt_status dpt_encoder_encode(struct dpt_encoder *encoder, const void *text,
                                                 size_t bytes, struct dpt_tokens *tokens,
                                                 struct dpt_err *err);

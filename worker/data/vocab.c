@@ -78,8 +78,7 @@ void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_B
     const struct dpt_hash128 parts[] = {
         dpt_hash128(vocab->bytes, bytes),
         dpt_hash128(vocab->texts, (size_t)vocab->n_tokens * sizeof *vocab->texts),
-        dpt_hash128(vocab->merges, vocab->merges
-                                       ? ((size_t)vocab->merges_mask + 1) * sizeof *vocab->merges
-                                       : 0)};
+        dpt_hash128(vocab->merges,
+                    vocab->merges ? ((size_t)vocab->merges_mask + 1) * sizeof *vocab->merges : 0)};
     dpt_hash128_hex(dpt_hash128(parts, sizeof parts), ret_hex);
 }

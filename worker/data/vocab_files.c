@@ -101,7 +101,7 @@ static enum dpt_status reserve_tokens(struct names *names, size_t n, size_t byte
     struct dpt_vocab *vocab = names->vocab;
     const uint32_t slots = power_of_two_above(2 * n);
     vocab->texts = calloc(n, sizeof *vocab->texts);
-    vocab->bytes = malloc(bytes);
+    vocab->bytes = malloc(bytes + 1); /* NULL is for want of memory alone */
     names->slots = calloc(slots, sizeof *names->slots);
     names->made = calloc(n, sizeof *names->made);
     names->mask = slots - 1;

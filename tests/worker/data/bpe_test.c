@@ -385,6 +385,34 @@ static void appending_and_end_of_text(void **state)
     dpt_vocab_close(&vocab);
 }
 
+/* Long words take their time and no more; there is a limit. */
+static void words_without_end(void **state)
+{
+    (void)state;
+    enum { MIB = 1 << 20, LIMIT = 16 * MIB };
+    struct dpt_vocab *vocab = open_tiny();
+    struct dpt_encoder *encoder = make_encoder(vocab);
+    struct dpt_tokens tokens = {0};
+    char *text = malloc(LIMIT + 1);
+    memset(text, 'a', LIMIT + 1);
+    assert_int_equal(dpt_encoder_encode(encoder, text, LIMIT + 1, &tokens, &err), DPT_EOVERFLOW);
+    assert_non_null(strstr(err.text, "a word of 16777217 bytes"));
+    for (size_t i = 0; i < MIB; i++)
+        text[i] = "the"[i % 3];
+    encode(encoder, text, MIB, &tokens);
+    size_t bytes = 0, n;
+    for (size_t i = 0; i < tokens.n; i++) {
+        assert_non_null(dpt_vocab_token(vocab, tokens.ids[i], &n));
+        bytes += n;
+    }
+    assert_int_equal(bytes, MIB);
+    assert_true(tokens.n < MIB * 3 / 4);
+    free(text);
+    dpt_tokens_fini(&tokens);
+    dpt_encoder_destroy(&encoder);
+    dpt_vocab_close(&vocab);
+}
+
 /* ---------------------------------------------------------------- files that are none */
 
 static char root[128];
@@ -475,10 +503,16 @@ static void damaged_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(awkward_strings_tiny), TEST(awkward_strings_openai),    TEST(shakespeare),
-        TEST(every_character),      TEST(cutting_changes_nothing),   TEST(places_to_cut),
-        TEST(bytes_are_tokens),     TEST(appending_and_end_of_text), TEST(other_vocabularies),
-        TEST(damaged_files)};
+    const struct CMUnitTest tests[] = {TEST(awkward_strings_tiny),
+                                       TEST(awkward_strings_openai),
+                                       TEST(shakespeare),
+                                       TEST(every_character),
+                                       TEST(cutting_changes_nothing),
+                                       TEST(places_to_cut),
+                                       TEST(bytes_are_tokens),
+                                       TEST(appending_and_end_of_text),
+                                       TEST(words_without_end),
+                                       TEST(other_vocabularies),
+                                       TEST(damaged_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

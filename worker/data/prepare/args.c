@@ -44,7 +44,7 @@ enum dpt_status dpt_args_value(struct dpt_args *args, const char **ret_value, st
 static enum dpt_status set_tokenizer(struct dpt_args *args, struct dpt_vocab_options *vocab,
                                      struct dpt_err *err)
 {
-    const char *value;
+    const char *value = "";
     DPT_TRY(dpt_args_value(args, &value, err));
     if (strcmp(value, "bytes") != 0 && strcmp(value, "gpt2") != 0)
         return dpt_fail(err, DPT_EINVAL, "--tokenizer: expected bytes or gpt2, got '%s'", value);

@@ -219,9 +219,11 @@ static void draw_bar(int64_t done, int64_t all, double rate)
     for (int i = 0; i < BAR_COLUMNS; i++)
         bar[i] = i < filled ? '#' : '.';
     bar[BAR_COLUMNS] = '\0';
-    (void)fprintf(stderr, "\r[%s] %3d%%  %.1f of %.1f MB  %.1f MB/s  %.0f s left \033[K", bar,
-                  (int)(all > 0 ? done * 100 / all : 100), mb(done), mb(all), rate,
-                  rate > 0 ? mb(all - done) / rate : 0);
+    (void)fprintf(stderr, "\r[%s] %3d%%  %.1f of %.1f MB", bar,
+                  (int)(all > 0 ? done * 100 / all : 100), mb(done), mb(all));
+    if (rate > 0)
+        (void)fprintf(stderr, "  %.1f MB/s  %.0f s left", rate, mb(all - done) / rate);
+    (void)fputs("\033[K", stderr);
 }
 
 /* A bar ten times a second on a terminal, else a line every ten seconds. */
@@ -298,6 +300,7 @@ static int encode(struct command *command)
     enum dpt_status status = list_inputs(command, &inputs, &err);
     if (status == DPT_OK)
         status = dpt_encode(&command->encode, &inputs, &result, &err);
+    command->encode.progress_ctx = NULL;
     if (teller.tty && teller.any)
         (void)fprintf(stderr, "\r\033[K");
     if (status == DPT_OK)

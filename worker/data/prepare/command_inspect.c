@@ -233,15 +233,14 @@ int dpt_data_command_inspect(int argc, char **argv)
     struct dpt_args args = {.argc = argc, .argv = argv};
     struct inspect inspect = {.first = FIRST_DEFAULT};
     struct dpt_err err;
-    char name[DPT_ARG_NAME_BYTES], **paths = calloc((size_t)argc, sizeof *paths);
+    char name[DPT_ARG_NAME_BYTES], **paths = argv + 1; /* those of argv, moved to its front */
     const char *value;
     bool given = false;
     int n = 0, code = 0;
-    enum dpt_status status = paths ? DPT_OK : dpt_fail(&err, DPT_ENOMEM, "out of memory");
+    enum dpt_status status = DPT_OK;
     for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
         if (arg == DPT_ARG_HELP) {
             (void)fputs(help, stdout);
-            free(paths);
             return 0;
         }
         if (arg == DPT_ARG_PATH)
@@ -257,6 +256,5 @@ int dpt_data_command_inspect(int argc, char **argv)
         if (inspect_file(&inspect, given, paths[i], &err) != DPT_OK)
             code = dpt_data_complain(&err);
     dpt_vocab_close(&inspect.vocab);
-    free(paths);
     return code;
 }

@@ -207,14 +207,13 @@ int dpt_data_command_verify(int argc, char **argv)
     struct dpt_args args = {.argc = argc, .argv = argv};
     struct verify verify = {0};
     struct dpt_err err;
-    char name[DPT_ARG_NAME_BYTES], **paths = calloc((size_t)argc, sizeof *paths);
+    char name[DPT_ARG_NAME_BYTES], **paths = argv + 1; /* those of argv, moved to its front */
     const char *value;
     int n = 0, code = -1;
-    enum dpt_status status = paths ? DPT_OK : dpt_fail(&err, DPT_ENOMEM, "out of memory");
+    enum dpt_status status = DPT_OK;
     for (enum dpt_arg arg; status == DPT_OK && (arg = dpt_args_next(&args, name, &value));) {
         if (arg == DPT_ARG_HELP) {
             (void)fputs(help, stdout);
-            free(paths);
             return 0;
         }
         if (arg == DPT_ARG_PATH)
@@ -236,6 +235,5 @@ int dpt_data_command_verify(int argc, char **argv)
                      verify.good == 1 ? "" : "s", (long long)verify.tokens, verify.bad);
         code = verify.bad > 0 ? DPT_DATA_EXIT_FAILED : 0;
     }
-    free(paths);
     return code;
 }

@@ -7,7 +7,8 @@
 
 #include <jansson.h>
 
-/* Blocks written between two saves of the state: what dying costs at most, beside those read. */
+/* Blocks' worth of text between two saves of the state: what dying costs at most, beside what is on
+ * its way through the threads. */
 enum { BLOCKS_PER_SAVE = 32 };
 
 struct encode {
@@ -21,7 +22,7 @@ struct encode {
     struct dpt_shards_progress progress;
     int64_t file_bytes; /* of the files before progress.at.file */
     int64_t first_file; /* that file */
-    int unsaved;        /* blocks */
+    size_t unsaved;     /* bytes of text written since the last save */
 };
 
 /* All that the bytes of the shards depend on. */
@@ -77,7 +78,9 @@ static enum dpt_status write_oldest(struct encode *e, const struct dpt_job *job,
     }
     e->progress.at = job->block.after;
     e->progress.replaced += job->replaced;
-    if (++e->unsaved >= BLOCKS_PER_SAVE || dpt_shards_want_save(&e->shards)) {
+    e->unsaved += job->block.bytes;
+    if (e->unsaved >= BLOCKS_PER_SAVE * e->options->cut.block_bytes ||
+        dpt_shards_want_save(&e->shards)) {
         DPT_TRY(dpt_shards_save(&e->shards, e->settings, &e->progress, err));
         e->unsaved = 0;
     }
