@@ -141,11 +141,11 @@ static void note_message(struct watch *watch, const Dpt__AgentState *message)
                           node->procs[at].local != state->local_rank ||
                           node->procs[at].spawn != state->spawn))
             at++;
-        if (at == n && node->n_procs++ >= PROCS_MAX)
-            continue;
-        if (at == n)
+        if (at == n) {
+            at = node->n_procs++ % PROCS_MAX;
             node->procs[at] = (struct seen_proc){
                 .incarnation = incarnation, .local = state->local_rank, .spawn = state->spawn};
+        }
         if (state->phase != DPT__RANK_PHASE__RANK_FINISHED)
             continue;
         node->procs[at].finished = state->generation;
@@ -160,7 +160,7 @@ static void check_end(struct watch *watch, const struct seen_run *run, const cha
     if (first_error[0] != '\0')
         return; /* FAILED */
     for (uint32_t i = 0; i < run->n_members; i++)
-        if (!run->members[i].finished)
+        if (run->members[i].incarnation != 0 && !run->members[i].finished)
             watch_broken(watch, "run %s is done, but rank %u of generation %llu has not finished",
                          run->name, i, (unsigned long long)run->plan_generation);
     /* Without one, unless it adopted and ended it in one step. */

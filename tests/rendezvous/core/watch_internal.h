@@ -19,13 +19,13 @@ struct seen_node {
     uint64_t hash; /* of run and id */
     char run[DPT_PROTO_NAME_BYTES], id[DPT_PROTO_NAME_BYTES];
     struct seen_proc procs[PROCS_MAX];
-    size_t n_procs; /* beyond PROCS_MAX they are not kept */
+    size_t n_procs; /* ever; the ring keeps the last PROCS_MAX */
     uint64_t told_incarnation, told_counter, told_generation, counter_seen;
 };
 
 struct member {
-    size_t node; /* index */
-    uint64_t incarnation;
+    size_t node;          /* index */
+    uint64_t incarnation; /* 0: a process that is not remembered */
     uint32_t local, spawn;
     bool finished;
 };
