@@ -108,19 +108,26 @@ static void one_loss_in_every_world(void **state)
 
 /* What is told is the loss: one sequence after another in a plain loop gives it, but for the bits
  * that the shape of a batch makes. */
-static void the_loss_of_a_plain_loop(void **state)
+static void loss_of_a_plain_loop(enum dpt_precision precision, const char *name)
 {
-    (void)state;
     struct dpt_config config = rig_make_config(14, 6, "");
     rig_evaluate(&config, 6, 13);
+    config.train.precision = precision;
     char hash[64], expected[DPT_HASH_HEX_BYTES];
     struct evals told;
     double loss = 0;
-    run_world(&config, "plain", 2, hash, &told);
+    run_world(&config, name, 2, hash, &told);
     plain_train_and_validate(&config, 13, expected, &loss);
     assert_string_equal(hash, expected);
     assert_int_equal(told.n, 1);
     assert_true(fabs(told.loss[0] - loss) < 1e-6 * loss);
+}
+
+static void the_loss_of_a_plain_loop(void **state)
+{
+    (void)state;
+    loss_of_a_plain_loop(DPT_PRECISION_FP32, "plain");
+    loss_of_a_plain_loop(DPT_PRECISION_BF16, "plain-bf16");
 }
 
 /* The evaluations of the undisturbed run that the stories below must tell, too. */
