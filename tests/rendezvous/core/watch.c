@@ -25,6 +25,7 @@ void watch_destroy(struct watch **watch)
         free((*watch)->runs[i].members);
         free((*watch)->runs[i].seats);
     }
+    free((*watch)->runs);
     free((*watch)->nodes);
     free(*watch);
     *watch = NULL;
@@ -93,13 +94,16 @@ static void drop_run(struct watch *watch, struct seen_run *run)
     *run = watch->runs[--watch->n_runs];
 }
 
-static struct seen_run *add_run(struct watch *watch, const char *name)
+static void add_run(struct watch *watch, const char *name)
 {
-    DPT_ASSERT(watch->n_runs < DPT_RDZV_RUNS_MAX);
+    if (watch->n_runs == watch->runs_max) {
+        watch->runs_max = watch->runs_max == 0 ? 2 : 2 * watch->runs_max;
+        watch->runs = realloc(watch->runs, watch->runs_max * sizeof watch->runs[0]);
+        DPT_ASSERT(watch->runs != NULL);
+    }
     struct seen_run *run = &watch->runs[watch->n_runs++];
     *run = (struct seen_run){.grant_step = -1};
     (void)snprintf(run->name, sizeof run->name, "%s", name);
-    return run;
 }
 
 /* ---- the message that came in ---- */
@@ -181,7 +185,7 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
         watch_broken(watch, "record %d of run %s after its end", (int)record->kind, record->run);
     switch (record->kind) {
     case DPT_RDZV_RECORD_RUN:
-        (void)add_run(watch, record->run);
+        add_run(watch, record->run);
         break;
     case DPT_RDZV_RECORD_GENERATION:
         if (record->generation <= run->generation || record->generation <= run->plan_generation)

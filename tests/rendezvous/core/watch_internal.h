@@ -63,8 +63,8 @@ struct watch {
     bool stale;  /* the last message had to change nothing */
     struct seen_node *nodes;
     size_t n_nodes, nodes_max;
-    struct seen_run runs[DPT_RDZV_RUNS_MAX];
-    size_t n_runs;
+    struct seen_run *runs;
+    size_t n_runs, runs_max;
     char broken[BROKEN_BYTES];
 };
 
