@@ -35,15 +35,13 @@ static json_t *make_settings(const struct dpt_encode_options *options,
     const bool lots = options->cut.val_fraction > 0;
     char fraction[DPT_DOUBLE_TEXT_BYTES];
     dpt_format_double(options->cut.val_fraction, fraction);
-    return json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
+    const char *unit = options->cut.unit == DPT_UNIT_DOCUMENT ? "document" : "line";
+    return json_pack("{s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
                      options->vocab.kind == DPT_TOKENIZER_GPT2 ? "gpt2" : "bytes", "vocab",
-                     vocab_hash, "inputs", hash, "files", inputs->n, "bytes",
-                     (json_int_t)inputs->bytes, "text_key", options->text_key, "val_fraction",
-                     fraction, "split",
-                     !lots                                    ? "as named"
-                     : options->cut.unit == DPT_UNIT_DOCUMENT ? "document"
-                                                              : "line",
-                     "seed", lots ? (json_int_t)options->cut.seed : 0, "shard_tokens",
+                     vocab_hash, "input_files", inputs->n, "input_bytes", (json_int_t)inputs->bytes,
+                     "input_paths_and_sizes", hash, "text_key", options->text_key, "val_fraction",
+                     fraction, "split", lots ? unit : "as named", "seed",
+                     lots ? (json_int_t)options->cut.seed : 0, "shard_tokens",
                      (json_int_t)options->shard_tokens);
 }
 
