@@ -2,6 +2,7 @@
 
 from accept.first_light import one_hash
 from accept.fuzz import fuzzed
+from accept.scaling import allreduce_beside_gloo, weak_scaling
 from accept.soak import soak
 from accept.speed import shares_124m
 from accept.tokens import bpe_ids, bpe_speed
@@ -16,6 +17,8 @@ def one_hash_bf16(line):
 LINES = [
     one_hash_bf16,
     shares_124m,
+    weak_scaling,
+    allreduce_beside_gloo,
     bpe_ids,
     bpe_speed,
     one_val_loss,
