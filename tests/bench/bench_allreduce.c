@@ -39,7 +39,7 @@ struct times {
 };
 
 struct row {
-    struct times own, by_main, gloo;
+    struct times own, own_fresh, by_main, gloo, gloo_fresh;
     uint64_t bytes_sent;
     int algorithm;
 };
@@ -150,6 +150,13 @@ static bool own_block(struct bench *b, const struct ar_block *block, struct time
     return true;
 }
 
+static struct ar_block block_of(const struct bench *b, int size, bool fresh)
+{
+    const int rounds = rounds_of(b->args.sizes[size]);
+    return (struct ar_block){
+        .size_index = size, .warmup = rounds / 10 + 1, .rounds = rounds, .fresh = fresh};
+}
+
 /* The peer's algorithm that is best for a size. */
 static bool choose(struct bench *b, int size)
 {
@@ -158,10 +165,10 @@ static bool choose(struct bench *b, int size)
     for (int a = 0; a < AR_GLOO_ALGORITHMS; a++) {
         static double us[AR_ROUNDS_MAX];
         struct times times = {.n = 0};
-        const int rounds = rounds_of(bytes);
-        if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[a], bytes, rounds / 10 + 1, rounds, us))
+        const struct ar_block block = block_of(b, size, false);
+        if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[a], bytes, &block, us))
             return false;
-        keep(&times, us, rounds);
+        keep(&times, us, block.rounds);
         const double median = quantile(&times, 0.5);
         if (a == 0 || median < best) {
             best = median;
@@ -171,30 +178,35 @@ static bool choose(struct bench *b, int size)
     return true;
 }
 
+static bool gloo_block(struct bench *b, int size, bool fresh, struct times *times)
+{
+    static double us[AR_ROUNDS_MAX];
+    const struct ar_block block = block_of(b, size, fresh);
+    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[b->rows[size].algorithm], b->args.sizes[size],
+                       &block, us))
+        return false;
+    keep(times, us, block.rounds);
+    return true;
+}
+
+/* A block of each kind, by both sides. */
 static bool run_size(struct bench *b, int size)
 {
     struct row *row = &b->rows[size];
-    const size_t bytes = b->args.sizes[size];
-    struct ar_block block = {
-        .size_index = size, .warmup = rounds_of(bytes) / 10 + 1, .rounds = rounds_of(bytes)};
-    static double us[AR_ROUNDS_MAX];
-    if (!own_block(b, &block, &row->own))
+    struct ar_block block = block_of(b, size, false), fresh = block_of(b, size, true);
+    if (!own_block(b, &block, &row->own) ||
+        (b->args.gloo && !gloo_block(b, size, false, &row->gloo)) ||
+        !own_block(b, &fresh, &row->own_fresh) ||
+        (b->args.gloo && !gloo_block(b, size, true, &row->gloo_fresh)))
         return false;
     block.by_main = true;
-    block.rounds = rounds_of(bytes) / 4 + 1;
+    block.rounds = block.rounds / 4 + 1;
     if (!own_block(b, &block, &row->by_main))
         return false;
     row->bytes_sent = 0;
     for (int i = 0; i < b->own.n; i++)
         if (b->shared->bytes_sent[i] > row->bytes_sent)
             row->bytes_sent = b->shared->bytes_sent[i];
-    if (!b->args.gloo)
-        return true;
-    block.rounds = rounds_of(bytes);
-    if (!ar_gloo_block(&b->gloo, ar_gloo_algorithms[row->algorithm], bytes, block.warmup,
-                       block.rounds, us))
-        return false;
-    keep(&row->gloo, us, block.rounds);
     return true;
 }
 
@@ -221,21 +233,26 @@ static json_t *report_row(struct bench *b, int size)
     struct row *row = &b->rows[size];
     const size_t bytes = b->args.sizes[size];
     const double median = quantile(&row->own, 0.5), p99 = quantile(&row->own, 0.99);
-    const double by_main = quantile(&row->by_main, 0.5);
+    const double fresh = quantile(&row->own_fresh, 0.5), by_main = quantile(&row->by_main, 0.5);
     const double least = least_bytes(b, bytes), bus = least / median * 1e-3;
-    printf("%11zu %10.1f %10.1f %8.2f %12.1f %11llu %11.0f", bytes, median, p99, bus, by_main,
-           (unsigned long long)row->bytes_sent, least);
-    json_t *json = json_pack("{s:I,s:i,s:f,s:f,s:f,s:f,s:I,s:f}", "bytes", (json_int_t)bytes,
-                             "rounds", row->own.n, "median_us", median, "p99_us", p99,
-                             "bus_gb_per_s", bus, "by_main_thread_median_us", by_main, "bytes_sent",
-                             (json_int_t)row->bytes_sent, "bytes_formula", least);
+    printf("%10zu %9.1f %9.1f %7.2f %9.1f %9.1f %10llu %10.0f", bytes, median, p99, bus, fresh,
+           by_main, (unsigned long long)row->bytes_sent, least);
+    json_t *json =
+        json_pack("{s:I,s:i,s:f,s:f,s:f,s:f,s:f,s:I,s:f}", "bytes", (json_int_t)bytes, "rounds",
+                  row->own.n, "median_us", median, "p99_us", p99, "bus_gb_per_s", bus,
+                  "fresh_median_us", fresh, "by_main_thread_median_us", by_main, "bytes_sent",
+                  (json_int_t)row->bytes_sent, "bytes_formula", least);
     if (b->args.gloo) {
         const double gloo = quantile(&row->gloo, 0.5), gloo_p99 = quantile(&row->gloo, 0.99);
+        const double gloo_fresh = quantile(&row->gloo_fresh, 0.5);
         const char *algorithm = ar_gloo_algorithms[row->algorithm];
-        printf(" %12.1f %10.1f %-16s %7.1f", gloo, gloo_p99, algorithm, gloo / median);
+        printf("   %-16s %9.1f %9.1f %9.1f %6.1f %6.1f", algorithm, gloo, gloo_p99, gloo_fresh,
+               gloo / median, gloo_fresh / fresh);
         json_object_set_new(json, "gloo",
-                            json_pack("{s:s,s:f,s:f,s:f}", "algorithm", algorithm, "median_us",
-                                      gloo, "p99_us", gloo_p99, "ratio", gloo / median));
+                            json_pack("{s:s,s:f,s:f,s:f,s:f,s:f}", "algorithm", algorithm,
+                                      "median_us", gloo, "p99_us", gloo_p99, "fresh_median_us",
+                                      gloo_fresh, "ratio", gloo / median, "fresh_ratio",
+                                      gloo_fresh / fresh));
     }
     printf("\n");
     return json;
@@ -243,15 +260,16 @@ static json_t *report_row(struct bench *b, int size)
 
 static json_t *report(struct bench *b)
 {
-    printf("%d processes of one machine, shared memory, floats summed in place; us\n",
+    printf("%d processes of one machine, shared memory, floats summed in place; us. fresh: each "
+           "vector is written anew before each round\n",
            b->args.ranks);
     if (b->args.gloo)
         printf("gloo: its TCP transport on loopback, the best of %d algorithms for each size\n",
                AR_GLOO_ALGORITHMS);
-    printf("%11s %10s %10s %8s %12s %11s %11s", "bytes", "median", "p99", "bus GB/s",
-           "by main thr.", "bytes sent", "2(N-1)/N D");
+    printf("%10s %9s %9s %7s %9s %9s %10s %10s", "bytes", "median", "p99", "GB/s", "fresh",
+           "by main", "sent", "2(N-1)/N D");
     if (b->args.gloo)
-        printf(" %12s %10s %-16s %7s", "gloo median", "p99", "algorithm", "ratio");
+        printf("   %-16s %9s %9s %9s %6s %6s", "gloo", "median", "p99", "fresh", "ratio", "fresh");
     printf("\n");
     json_t *rows = json_array();
     for (int i = 0; i < b->args.n_sizes; i++)

@@ -14,8 +14,12 @@ enum { AR_RANKS_MAX = 16, AR_SIZES_MAX = 16, AR_ROUNDS_MAX = 4096 };
 /* One block of all-reduces of one size. */
 struct ar_block {
     int size_index, warmup, rounds;
-    bool by_main; /* handed over by the main thread and waited for, as a step does; else timed on
-                     the communication thread */
+    /* Handed over by the main thread and waited for, as a step does; else timed on the
+     * communication thread. */
+    bool by_main;
+    /* Before each round every rank writes its whole vector anew, as backward does; else it stays in
+     * the caches as the last round left it. Not with by_main. */
+    bool fresh;
 };
 
 /* In memory that parent and ranks share. */
@@ -52,7 +56,7 @@ bool ar_gloo_start(struct ar_team *team, int n, const char *folder);
 /* True when the program is there. */
 bool ar_gloo_exists(void);
 /* Runs a block with every rank; false with the reason printed. */
-bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes, int warmup,
-                   int rounds, double *ret_us);
+bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
+                   const struct ar_block *block, double *ret_us);
 
 #endif

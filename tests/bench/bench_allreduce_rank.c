@@ -131,6 +131,17 @@ struct rounds {
     const struct ar_block *block;
 };
 
+/* Writes the vector as a backward pass would; all go on together. */
+static enum dpt_status write_anew(struct rank *r, int index, struct dpt_err *err)
+{
+    float *data = dpt_comm_mem_data(r->buffer);
+    const float value = (float)r->rank;
+    for (size_t i = 0; i < r->shared->sizes[index] / sizeof(float); i++)
+        data[i] = value;
+    uint8_t here = 1, all[AR_RANKS_MAX];
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(r->thread), &here, 1, all, err);
+}
+
 static enum dpt_status job_rounds(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     const struct rounds *rounds = ctx;
@@ -138,6 +149,8 @@ static enum dpt_status job_rounds(struct dpt_comm_thread *thread, void *ctx, str
     struct dpt_reducer *reducer = r->reducers[rounds->block->size_index];
     for (int i = -rounds->block->warmup; i < rounds->block->rounds; i++) {
         const uint64_t sent = dpt_comm_bytes_sent(dpt_comm_thread_comm(thread));
+        if (rounds->block->fresh)
+            DPT_TRY(write_anew(r, rounds->block->size_index, err));
         const int64_t start = dpt_now_ns();
         DPT_TRY(dpt_reducer_job(thread, reducer, err));
         const int64_t end = dpt_now_ns();

@@ -128,12 +128,13 @@ static bool read_line(int fd, char *line, size_t bytes)
     return false;
 }
 
-bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes, int warmup,
-                   int rounds, double *ret_us)
+bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
+                   const struct ar_block *block, double *ret_us)
 {
     static char line[ANSWER_BYTES];
     bool good = true;
-    const int n = snprintf(line, sizeof line, "%s %zu %d %d\n", algorithm, bytes, warmup, rounds);
+    const int n = snprintf(line, sizeof line, "%s %zu %d %d %d\n", algorithm, bytes, block->warmup,
+                           block->rounds, block->fresh);
     for (int i = 0; i < team->n; i++)
         good = write(team->to[i], line, (size_t)n) == n && good;
     for (int i = team->n - 1; good && i >= 0; i--) { /* rank 0's answer stays */
@@ -143,7 +144,7 @@ bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes, in
                           algorithm, bytes, i, line);
     }
     char *at = line + 2;
-    for (int i = 0; good && i < rounds; i++)
+    for (int i = 0; good && i < block->rounds; i++)
         ret_us[i] = strtod(at, &at);
     return good;
 }

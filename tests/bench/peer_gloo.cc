@@ -2,7 +2,8 @@
 //
 //     dpt-peer-gloo RANK SIZE FOLDER
 //
-// Reads "ALGORITHM BYTES WARMUP ROUNDS" from stdin, answers on stdout: "ok" and, on rank 0, the
+// Reads "ALGORITHM BYTES WARMUP ROUNDS FRESH" from stdin (FRESH 1: every rank writes its whole vector
+// before each round, and waits for the others), answers on stdout: "ok" and, on rank 0, the
 // microseconds of each round; or "no WHY". Ranks find each other by files in FOLDER. The transport
 // is Gloo's TCP on the loopback interface, the only one it has between processes of one machine, in
 // its asynchronous mode: with synchronous, busy-polling pairs two ranks that write to each other
@@ -98,8 +99,8 @@ std::string serve(const std::string &line, int rank, int size, const Context &co
     std::istringstream in(line);
     std::string name;
     size_t bytes;
-    int warmup, rounds;
-    if (!(in >> name >> bytes >> warmup >> rounds))
+    int warmup, rounds, fresh;
+    if (!(in >> name >> bytes >> warmup >> rounds >> fresh))
         throw std::runtime_error("cannot read '" + line + "'");
     std::vector<float> data(bytes / sizeof(float));
     const auto run = make(name, context, data);
@@ -110,9 +111,16 @@ std::string serve(const std::string &line, int rank, int size, const Context &co
     data.assign(data.size(), 0.0f);
     for (int i = 0; i < warmup; i++)
         run();
+    std::vector<float> here(1);
+    const auto barrier = make("call-ring", context, here);
     std::ostringstream out;
     out << "ok";
     for (int i = 0; i < rounds; i++) {
+        if (fresh != 0) {
+            for (float &x : data)
+                x = static_cast<float>(rank);
+            barrier();
+        }
         const auto start = std::chrono::steady_clock::now();
         run();
         const std::chrono::duration<double, std::micro> us =
