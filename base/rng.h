@@ -12,7 +12,8 @@ enum dpt_rng_purpose {
     DPT_RNG_INIT = 1,    /* initial weights; a = tensor index */
     DPT_RNG_DROPOUT = 2, /* a = step, b = slot, c = site in the model */
     DPT_RNG_SAMPLER = 3, /* data permutation; a = epoch */
-    DPT_RNG_TEST = 4
+    DPT_RNG_TEST = 4,
+    DPT_RNG_GENERATE = 5 /* tokens drawn from a model; a = which */
 };
 
 struct dpt_rng_key {

@@ -174,6 +174,32 @@ struct dpt_adamw {
     enum dpt_dtype copy_dtype;
 };
 
+/* --- decoding: one row at a time, all f32. The weights are read as they lie, once. --- */
+
+/* y = x w + bias. */
+struct dpt_linear_row {
+    int64_t in, out;
+    const float *x;    /* (in) */
+    const float *w;    /* (in, out) */
+    const float *bias; /* (out) or NULL */
+    float *y;          /* (out) */
+};
+
+/* Causal self-attention of rows first … end-1 alone, over the keys and values of rows 0 … end-1
+ * that are kept from before. */
+struct dpt_attention_rows {
+    int64_t first, end, heads, c;
+    const float *qkv; /* (end, 3, C) */
+    float *y;         /* (end - first, C) */
+};
+
+struct dpt_logits {
+    int64_t c, v;
+    const float *x; /* (C) */
+    const float *w; /* (V, C) */
+    float *y;       /* (V) */
+};
+
 struct dpt_ops {
     void (*linear_forward)(struct dpt_stream *s, const struct dpt_linear_forward *a);
     void (*linear_backward)(struct dpt_stream *s, const struct dpt_linear_backward *a);
@@ -188,6 +214,9 @@ struct dpt_ops {
     void (*embedding_forward)(struct dpt_stream *s, const struct dpt_embedding_forward *a);
     void (*embedding_backward)(struct dpt_stream *s, const struct dpt_embedding_backward *a);
     void (*head_loss)(struct dpt_stream *s, const struct dpt_head_loss *a);
+    void (*linear_row)(struct dpt_stream *s, const struct dpt_linear_row *a);
+    void (*attention_rows)(struct dpt_stream *s, const struct dpt_attention_rows *a);
+    void (*logits)(struct dpt_stream *s, const struct dpt_logits *a);
     void (*adamw)(struct dpt_stream *s, const struct dpt_adamw *a);
 
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */

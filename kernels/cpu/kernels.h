@@ -59,6 +59,15 @@ struct dpt_head_rows {
     float *work;
 };
 
+/* y (cols) = bias + x (k) times w (k, cols) with row stride ld. */
+struct dpt_row_times {
+    int64_t k, cols;
+    const float *x, *w;
+    int64_t ld;
+    const float *bias; /* (cols) or NULL: 0 */
+    float *y;
+};
+
 /* Over elements of one type. */
 struct dpt_elem_kernels {
     void (*tile_store)(const struct dpt_tile *t);
@@ -99,6 +108,11 @@ struct dpt_cpu_kernels {
     double (*sumsq)(int64_t n, const float *x);
     /* Online softmax over a row given in parts: max and sum of exp(x - max) so far. */
     void (*softmax_part)(int64_t n, const float *x, float *max, float *sum);
+    void (*row_times)(const struct dpt_row_times *a);
+    /* y[r] = scale * the dot product of x (n) and row r of w, rows ld apart */
+    void (*dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
+                 float *y);
+    void (*softmax)(int64_t n, float *x); /* in place */
 };
 
 extern const struct dpt_cpu_kernels dpt_cpu_kernels_plain;

@@ -107,6 +107,9 @@ void dpt_cpu_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_bac
 void dpt_cpu_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
 void dpt_cpu_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);
 void dpt_cpu_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
+void dpt_cpu_linear_row(struct dpt_stream *s, const struct dpt_linear_row *a);
+void dpt_cpu_attention_rows(struct dpt_stream *s, const struct dpt_attention_rows *a);
+void dpt_cpu_logits(struct dpt_stream *s, const struct dpt_logits *a);
 void dpt_cpu_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
 void dpt_cpu_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
 void dpt_cpu_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);

@@ -74,5 +74,7 @@ def test_options_are_there():
     encode = subprocess.run([BIN / "dpt-data", "encode", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     fetch = subprocess.run([ROOT / "deploy" / "fetch", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     worker = subprocess.run([BIN / "dpt-worker", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
-    known = set(re.findall(r"--[a-z][a-z-]+", encode.stdout + fetch.stdout + worker.stdout)) | {"--port", "--insecure"}
+    ckpt = subprocess.run([BIN / "dpt-ckpt", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    texts = encode.stdout + fetch.stdout + worker.stdout + ckpt.stdout
+    known = set(re.findall(r"--[a-z][a-z-]+", texts)) | {"--port", "--insecure"}
     assert sorted(set(re.findall(r"--[a-z][a-z-]+", page)) - known) == []

@@ -307,5 +307,8 @@ const struct dpt_model_kind dpt_gpt2_kind = {
     .scratch_bytes = scratch_bytes,
     .forward = dpt_gpt2_forward,
     .backward = dpt_gpt2_backward,
+    .cache_bytes = dpt_gpt2_cache_bytes,
+    .decode_bytes = dpt_gpt2_decode_bytes,
+    .decode = dpt_gpt2_decode,
     .hf_config = hf_config,
 };

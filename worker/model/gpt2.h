@@ -108,4 +108,9 @@ void dpt_gpt2_forward(const struct dpt_model *model, const struct dpt_ops *ops,
 void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
 
+size_t dpt_gpt2_cache_bytes(const struct dpt_model *model);
+size_t dpt_gpt2_decode_bytes(const struct dpt_model *model, int64_t n);
+void dpt_gpt2_decode(const struct dpt_model *model, const struct dpt_ops *ops,
+                     struct dpt_stream *stream, const struct dpt_decode *decode);
+
 #endif

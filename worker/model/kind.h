@@ -17,6 +17,10 @@ struct dpt_model_kind {
                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
     void (*backward)(const struct dpt_model *model, const struct dpt_ops *ops,
                      struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+    size_t (*cache_bytes)(const struct dpt_model *model);
+    size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
+    void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
+                   struct dpt_stream *stream, const struct dpt_decode *decode);
     enum dpt_status (*hf_config)(const struct dpt_model *model, char **ret_json,
                                  struct dpt_err *err);
 };

@@ -136,6 +136,30 @@ void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops
     model->kind->backward(model, ops, stream, unit, slot);
 }
 
+int64_t dpt_model_context(const struct dpt_model *model)
+{
+    return model->context;
+}
+
+size_t dpt_model_cache_bytes(const struct dpt_model *model)
+{
+    return model->kind->cache_bytes(model);
+}
+
+size_t dpt_model_decode_bytes(const struct dpt_model *model, int64_t n)
+{
+    DPT_ASSERT(n > 0 && n <= model->context);
+    return model->kind->decode_bytes(model, n);
+}
+
+void dpt_model_decode(const struct dpt_model *model, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_decode *d)
+{
+    DPT_ASSERT(model->dtype == DPT_F32);
+    DPT_ASSERT(d->first >= 0 && d->n > 0 && d->first + d->n <= model->context);
+    model->kind->decode(model, ops, stream, d);
+}
+
 enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
                                     struct dpt_err *err)
 {

@@ -111,6 +111,24 @@ void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
 void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops,
                         struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
 
+/* Decoding: the logits of the token that follows, from the tokens of positions first … first+n-1
+ * and the keys and values of those before, which the cache keeps. For models of compute dtype f32.
+ */
+struct dpt_decode {
+    const float *const *weights; /* [n_units] start of each unit's flat range */
+    int64_t first, n;            /* first + n at most the context, n at most what scratch is for */
+    const int32_t *tokens;       /* (n), each in [0, V) */
+    void *cache;                 /* dpt_model_cache_bytes; written for these positions */
+    void *scratch;               /* dpt_model_decode_bytes(n), 64-byte aligned */
+    float *logits;               /* (V) */
+};
+size_t dpt_model_cache_bytes(const struct dpt_model *model);
+size_t dpt_model_decode_bytes(const struct dpt_model *model, int64_t n);
+void dpt_model_decode(const struct dpt_model *model, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_decode *decode);
+
+int64_t dpt_model_context(const struct dpt_model *model);
+
 /* The model's config.json in Hugging Face's form, owned text (free()). */
 DPT_MUST_USE enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
                                                  struct dpt_err *err);

@@ -16,6 +16,10 @@ double SIMD(sumsq)(int64_t n, const float *x);
 void SIMD(transpose_f32)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
                          int64_t ld_dst);
 void SIMD(softmax_part)(int64_t n, const float *x, float *max, float *sum);
+void SIMD(row_times)(const struct dpt_row_times *a);
+void SIMD(dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
+                float *y);
+void SIMD(softmax)(int64_t n, float *x);
 
 /* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
  * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in

@@ -19,4 +19,7 @@ const struct dpt_cpu_kernels DPT_ISA_NAME(dpt_cpu_kernels) = {
     .adamw = SIMD(adamw),
     .sumsq = SIMD(sumsq),
     .softmax_part = SIMD(softmax_part),
+    .row_times = SIMD(row_times),
+    .dots = SIMD(dots),
+    .softmax = SIMD(softmax),
 };

@@ -1,10 +1,11 @@
-/* dpt-ckpt: looks at checkpoints. Reads only. */
+/* dpt-ckpt: looks at checkpoints, and lets the model in one speak. Reads only. */
 #include "checkpoint/reader.h"
 
 #include "base/log.h"
 #include "checkpoint/whole.h"
+#include "worker/ckpt/generate.h"
+#include "worker/ckpt/open.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,8 @@ static const char usage[] =
     "one)\n"
     "       dpt-ckpt verify DIR[/step-N]  reads every byte and checks it\n"
     "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
+    "       dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
+    "                                     continues a text (dpt-ckpt generate --help)\n"
     "       dpt-ckpt --help | --version\n"
     "DIR is checkpoint.dir of a run's config. Exit codes: 0 whole, 1 damaged or absent, 2 usage.\n";
 
@@ -71,29 +74,6 @@ static int list(const char *path)
     free(steps);
     dpt_folder_close(&dir);
     return EXIT_SUCCESS;
-}
-
-/* "DIR/step-00001000" names one; any other path the newest whole one in it. */
-static enum dpt_status open_one(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
-{
-    char dir[PATH_MAX];
-    size_t n = strlen(path);
-    if (n == 0 || n >= sizeof dir)
-        return dpt_fail(err, DPT_EINVAL, "the path is empty or too long");
-    memcpy(dir, path, n + 1);
-    while (n > 1 && dir[n - 1] == '/')
-        dir[--n] = '\0';
-    char *slash = strrchr(dir, '/');
-    int64_t step;
-    if (dpt_name_parse_step(slash ? slash + 1 : dir, &step)) {
-        if (slash)
-            *slash = '\0';
-        return dpt_checkpoint_open(slash == dir ? "/" : slash ? dir : ".", step, ret, err);
-    }
-    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
-    if (step < 0)
-        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", dir);
-    return dpt_checkpoint_open(dir, step, ret, err);
 }
 
 static void print_tensors(const struct dpt_checkpoint *checkpoint)
@@ -159,11 +139,24 @@ static int with_one(const char *path, int (*command)(const struct dpt_checkpoint
 {
     struct dpt_checkpoint *checkpoint = NULL;
     struct dpt_err err;
-    if (open_one(path, &checkpoint, &err) != DPT_OK || !checkpoint)
+    if (dpt_ckpt_open(path, &checkpoint, &err) != DPT_OK || !checkpoint)
         return complain(&err);
     int code = command(checkpoint);
     dpt_checkpoint_close(&checkpoint);
     return code;
+}
+
+static int generate(int argc, char **argv)
+{
+    struct dpt_err err;
+    bool help = false;
+    enum dpt_status status = dpt_ckpt_generate(argc, argv, &help, &err);
+    if (status == DPT_OK && help)
+        dpt_ckpt_generate_help(stdout);
+    if (status == DPT_OK)
+        return EXIT_SUCCESS;
+    (void)complain(&err);
+    return status == DPT_EINVAL || status == DPT_ECONFIG ? EXIT_USAGE : EXIT_DAMAGED;
 }
 
 static int run(int argc, char **argv)
@@ -174,12 +167,16 @@ static int run(int argc, char **argv)
     } commands[] = {{"show", show}, {"verify", verify}, {"hash", hash}};
     if (argc == 2 && strcmp(argv[1], "--help") == 0) {
         (void)fputs(usage, stdout);
+        (void)fputc('\n', stdout);
+        dpt_ckpt_generate_help(stdout);
         return EXIT_SUCCESS;
     }
     if (argc == 2 && strcmp(argv[1], "--version") == 0) {
         (void)printf("dpt-ckpt " DPT_VERSION " (checkpoint format %d)\n", DPT_CHECKPOINT_VERSION);
         return EXIT_SUCCESS;
     }
+    if (argc >= 2 && strcmp(argv[1], "generate") == 0)
+        return generate(argc - 2, argv + 2);
     if (argc == 3 && strcmp(argv[1], "list") == 0)
         return list(argv[2]);
     for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)

@@ -1,0 +1,112 @@
+/* The choice of a token: frequencies are the probabilities, top-k cuts, zero is greedy, a seed
+ * repeats itself. */
+#include "worker/generate/sample.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+enum { V = 7, DRAWS = 20000 };
+
+static const float logits[V] = {0.5f, -1.0f, 2.0f, 2.0f, 0.0f, 1.0f, -3.0f};
+static struct dpt_err err;
+
+static int32_t draw(const float *of, struct dpt_sampling sampling, int64_t i)
+{
+    struct dpt_candidate room[V];
+    int32_t token = -1;
+    if (dpt_sample(of, V, &sampling, i, room, &token, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_in_range(token, 0, V - 1);
+    return token;
+}
+
+/* Each token comes as often as it should, within five standard deviations. */
+static void check_frequencies(struct dpt_sampling sampling, const int *allowed, int n)
+{
+    int count[V] = {0};
+    double total = 0;
+    for (int64_t i = 0; i < DRAWS; i++)
+        count[draw(logits, sampling, i)]++;
+    for (int k = 0; k < n; k++)
+        total += exp((double)logits[allowed[k]] / sampling.temperature);
+    for (int t = 0; t < V; t++) {
+        double p = 0;
+        for (int k = 0; k < n; k++)
+            if (allowed[k] == t)
+                p = exp((double)logits[t] / sampling.temperature) / total;
+        assert_true(fabs(count[t] - p * DRAWS) <= 5 * sqrt(p * (1 - p) * DRAWS));
+    }
+}
+
+static void frequencies_are_probabilities(void **state)
+{
+    (void)state;
+    static const int all[] = {0, 1, 2, 3, 4, 5, 6}, three[] = {2, 3, 5}, four[] = {2, 3, 5, 0};
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        check_frequencies((struct dpt_sampling){1.0, 0, seed}, all, V);
+        check_frequencies((struct dpt_sampling){0.5, V, seed}, all, V);
+        check_frequencies((struct dpt_sampling){2.0, 100, seed}, all, V);
+        check_frequencies((struct dpt_sampling){1.0, 3, seed}, three, 3);
+        check_frequencies((struct dpt_sampling){0.7, 4, seed}, four, 4);
+    }
+}
+
+static void the_greatest(void **state)
+{
+    (void)state;
+    for (int64_t i = 0; i < 100; i++) {
+        /* Of equal ones the first. */
+        assert_int_equal(draw(logits, (struct dpt_sampling){0.0, 0, 9}, i), 2);
+        assert_int_equal(draw(logits, (struct dpt_sampling){1.0, 1, 9}, i), 2);
+        assert_int_equal(draw(logits, (struct dpt_sampling){1e-3, 0, 9}, i) / 2, 1);
+    }
+}
+
+static void a_seed_repeats_itself(void **state)
+{
+    (void)state;
+    int same = 0;
+    for (int64_t i = 0; i < 1000; i++) {
+        const int32_t a = draw(logits, (struct dpt_sampling){1.0, 0, 1}, i);
+        assert_int_equal(a, draw(logits, (struct dpt_sampling){1.0, 0, 1}, i));
+        same += a == draw(logits, (struct dpt_sampling){1.0, 0, 2}, i);
+    }
+    assert_in_range(same, 100, 500);
+}
+
+/* Logits of any size, and weights that vanish beside the greatest. */
+static void extremes(void **state)
+{
+    (void)state;
+    float large[V];
+    for (int t = 0; t < V; t++)
+        large[t] = t == 4 ? 3e38f : -3e38f;
+    assert_int_equal(draw(large, (struct dpt_sampling){1.0, 0, 3}, 0), 4);
+    assert_int_equal(draw(large, (struct dpt_sampling){100.0, 0, 3}, 1), 4);
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct dpt_candidate room[V];
+        int32_t token = -1;
+        large[5] = bad[i];
+        const struct dpt_sampling greedy = {0.0, 0, 3};
+        assert_int_equal(dpt_sample(large, V, &greedy, 0, room, &token, &err), DPT_ECORRUPT);
+        assert_int_equal(token, -1);
+        assert_non_null(strstr(err.text, "token 5"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frequencies_are_probabilities),
+        cmocka_unit_test(the_greatest),
+        cmocka_unit_test(a_seed_repeats_itself),
+        cmocka_unit_test(extremes),
+    };
+    return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
+}

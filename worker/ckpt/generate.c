@@ -1,0 +1,408 @@
+/* Options, checkpoint, tokenizer, and the loop that prints. */
+#include "worker/ckpt/generate.h"
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/parse.h"
+#include "kernels/device.h"
+#include "worker/ckpt/open.h"
+#include "worker/data/tokenizer.h"
+#include "worker/generate/generator.h"
+#include "worker/generate/utf8_stream.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PROMPT_BYTES_MAX = 1 << 20,
+    THREADS_MAX = 128,
+    VOCAB_MAX = 1 << 24,
+    MAX_TOKENS_MAX = 1 << 30,
+    MAX_TOKENS_DEFAULT = 200,
+    TOP_K_DEFAULT = 40,
+    SEED_DEFAULT = 42
+};
+
+struct options {
+    const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json;
+    int64_t max_tokens, threads; /* threads 0: as many as there are processors */
+    struct dpt_sampling sampling;
+    bool any_vocab, help;
+};
+
+enum option {
+    OPTION_PROMPT,
+    OPTION_MAX_TOKENS,
+    OPTION_TEMPERATURE,
+    OPTION_TOP_K,
+    OPTION_SEED,
+    OPTION_THREADS,
+    OPTION_TOKENIZER,
+    OPTION_VOCAB_BPE,
+    OPTION_ENCODER_JSON,
+    OPTION_ANY_VOCAB,
+    OPTION_HELP
+};
+
+static const struct entry {
+    const char *name, *value;
+    enum option option;
+    const char *help;
+} table[] = {
+    {"--prompt", "TEXT", OPTION_PROMPT, "what the text begins with"},
+    {"--max-tokens", "N", OPTION_MAX_TOKENS,
+     "ends after so many tokens (200), or at <|endoftext|>"},
+    {"--temperature", "T", OPTION_TEMPERATURE,
+     "below 1 the likely becomes likelier (0.8); 0: the likeliest token each time"},
+    {"--top-k", "K", OPTION_TOP_K, "draws from the K likeliest tokens (40); 0: from all"},
+    {"--seed", "N", OPTION_SEED, "the same seed gives the same text (42)"},
+    {"--threads", "N", OPTION_THREADS, "compute threads (one a processor); changes no token"},
+    {"--tokenizer", "bytes|gpt2", OPTION_TOKENIZER, "when it is not the one of the run's config"},
+    {"--vocab-bpe", "FILE", OPTION_VOCAB_BPE, "merges of the gpt2 tokenizer (the config's)"},
+    {"--encoder-json", "FILE", OPTION_ENCODER_JSON, "its vocabulary (the config's)"},
+    {"--any-vocab", NULL, OPTION_ANY_VOCAB, "files other than OpenAI's are meant (the config's)"},
+    {"--help", NULL, OPTION_HELP, "print this"},
+};
+enum { TABLE_COUNT = sizeof table / sizeof table[0] };
+
+void dpt_ckpt_generate_help(FILE *out)
+{
+    (void)fputs("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
+                "\n"
+                "Continues a text with the model of a checkpoint (default: the newest whole one in "
+                "DIR), in fp32.\n"
+                "\n",
+                out);
+    for (int i = 0; i < TABLE_COUNT; i++) {
+        char left[64];
+        (void)snprintf(left, sizeof left, "%s%s%s", table[i].name, table[i].value ? " " : "",
+                       table[i].value ? table[i].value : "");
+        (void)fprintf(out, "  %-26s %s\n", left, table[i].help);
+    }
+}
+
+/* ---- the command line ---- */
+
+static enum dpt_status number(const char *name, const char *text, int64_t min, int64_t max,
+                              int64_t *ret, struct dpt_err *err)
+{
+    enum dpt_status status = dpt_parse_i64(text, min, max, ret, err);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_EINVAL, "%s", name);
+}
+
+static enum dpt_status take_temperature(const char *text, struct options *o, struct dpt_err *err)
+{
+    enum dpt_status status = dpt_parse_double(text, &o->sampling.temperature, err);
+    if (status == DPT_OK && !(o->sampling.temperature >= 0 && o->sampling.temperature <= 100))
+        status = dpt_fail(err, DPT_EINVAL, "expected a number from 0 to 100, got '%.40s'", text);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, DPT_EINVAL, "--temperature");
+}
+
+static enum dpt_status take(enum option option, const char *value, struct options *o,
+                            struct dpt_err *err)
+{
+    int64_t top_k;
+    switch (option) {
+    case OPTION_PROMPT:
+        o->prompt = value;
+        return DPT_OK;
+    case OPTION_MAX_TOKENS:
+        return number("--max-tokens", value, 0, MAX_TOKENS_MAX, &o->max_tokens, err);
+    case OPTION_TEMPERATURE:
+        return take_temperature(value, o, err);
+    case OPTION_TOP_K:
+        DPT_TRY(number("--top-k", value, 0, VOCAB_MAX, &top_k, err));
+        o->sampling.top_k = (int)top_k;
+        return DPT_OK;
+    case OPTION_SEED:
+        return dpt_parse_u64(value, UINT64_MAX, &o->sampling.seed, err) == DPT_OK
+                   ? DPT_OK
+                   : dpt_wrap(err, DPT_EINVAL, "--seed");
+    case OPTION_THREADS:
+        return number("--threads", value, 1, THREADS_MAX, &o->threads, err);
+    case OPTION_TOKENIZER:
+        o->tokenizer = value;
+        return DPT_OK;
+    case OPTION_VOCAB_BPE:
+        o->vocab_bpe = value;
+        return DPT_OK;
+    case OPTION_ENCODER_JSON:
+        o->encoder_json = value;
+        return DPT_OK;
+    case OPTION_ANY_VOCAB:
+        o->any_vocab = true;
+        return DPT_OK;
+    case OPTION_HELP:
+        o->help = true;
+        return DPT_OK;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_options(const struct options *o, struct dpt_err *err)
+{
+    if (o->help)
+        return DPT_OK;
+    if (!o->path)
+        return dpt_fail(err, DPT_EINVAL, "which checkpoint? dpt-ckpt generate DIR --prompt TEXT");
+    if (!o->prompt || !o->prompt[0])
+        return dpt_fail(err, DPT_EINVAL,
+                        "--prompt %s: the model continues a text, of one character at least",
+                        o->prompt ? "is empty" : "is missing");
+    if (strlen(o->prompt) > PROMPT_BYTES_MAX)
+        return dpt_fail(err, DPT_EINVAL, "--prompt has %zu bytes, at most %d are read",
+                        strlen(o->prompt), PROMPT_BYTES_MAX);
+    if (o->tokenizer && strcmp(o->tokenizer, "bytes") != 0 && strcmp(o->tokenizer, "gpt2") != 0)
+        return dpt_fail(err, DPT_EINVAL, "--tokenizer '%.40s' is none of bytes, gpt2",
+                        o->tokenizer);
+    return DPT_OK;
+}
+
+static enum dpt_status parse(int argc, char *const *argv, struct options *o, struct dpt_err *err)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        const size_t bytes = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        if (strncmp(argv[i], "--", 2) != 0) {
+            if (o->path)
+                return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
+            o->path = argv[i];
+            continue;
+        }
+        const struct entry *entry = NULL;
+        for (int k = 0; k < TABLE_COUNT; k++)
+            if (strlen(table[k].name) == bytes && strncmp(table[k].name, argv[i], bytes) == 0)
+                entry = &table[k];
+        if (!entry)
+            return dpt_fail(err, DPT_EINVAL, "unknown option '%.*s' (see dpt-ckpt generate --help)",
+                            (int)bytes, argv[i]);
+        const char *value = equals ? equals + 1 : NULL;
+        if (!entry->value && value)
+            return dpt_fail(err, DPT_EINVAL, "%s takes no value", entry->name);
+        if (entry->value && !value && i + 1 < argc)
+            value = argv[++i];
+        if (entry->value && !value)
+            return dpt_fail(err, DPT_EINVAL, "%s needs a value: %s %s", entry->name, entry->name,
+                            entry->value);
+        DPT_TRY(take(entry->option, value, o, err));
+    }
+    return check_options(o, err);
+}
+
+/* ---- the parts ---- */
+
+struct parts {
+    struct options options;
+    struct dpt_checkpoint *checkpoint;
+    struct dpt_config config;
+    struct dpt_vocab *vocab;
+    struct dpt_model *model;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    void *flat;
+    size_t flat_bytes;
+    struct dpt_tokens prompt;
+    struct dpt_generator *generator;
+};
+
+static void close_parts(struct parts *p)
+{
+    dpt_generator_destroy(&p->generator);
+    if (p->flat)
+        dpt_device_free(p->device, p->flat, p->flat_bytes);
+    dpt_stream_destroy(&p->stream);
+    dpt_device_destroy(&p->device);
+    dpt_model_destroy(&p->model);
+    dpt_vocab_close(&p->vocab);
+    dpt_checkpoint_close(&p->checkpoint);
+    dpt_tokens_fini(&p->prompt);
+}
+
+static enum dpt_status load_config(struct parts *p, struct dpt_err *err)
+{
+    const char *yaml = dpt_checkpoint_get_state(p->checkpoint)->config_yaml;
+    DPT_TRY(
+        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &p->config, err));
+    p->config.train.precision = DPT_PRECISION_FP32; /* the masters */
+    p->config.model.init_from[0] = '\0';
+    return DPT_OK;
+}
+
+/* Of token shards the config does not say what made them; a vocabulary of bytes does. */
+static enum dpt_tokenizer tokenizer_of(const struct parts *p)
+{
+    enum { GPT2_TOKENS = 50257 };
+    const struct options *o = &p->options;
+    if (o->tokenizer)
+        return strcmp(o->tokenizer, "gpt2") == 0 ? DPT_TOKENIZER_GPT2 : DPT_TOKENIZER_BYTES;
+    if (p->config.data.kind == DPT_DATA_TOKENS && p->config.model.vocab >= GPT2_TOKENS)
+        return DPT_TOKENIZER_GPT2;
+    return p->config.data.tokenizer;
+}
+
+static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
+{
+    const struct options *o = &p->options;
+    const struct dpt_vocab_options options = {
+        .kind = tokenizer_of(p),
+        .vocab_bpe = o->vocab_bpe ? o->vocab_bpe : p->config.data.vocab_bpe,
+        .encoder_json = o->encoder_json ? o->encoder_json : p->config.data.encoder_json,
+        .any_vocab = o->any_vocab || p->config.data.any_vocab};
+    if (options.kind == DPT_TOKENIZER_GPT2 && (!options.vocab_bpe[0] || !options.encoder_json[0]))
+        return dpt_fail(
+            err, DPT_ECONFIG,
+            "the tokens of this model are GPT-2's: name its files with --vocab-bpe FILE "
+            "and --encoder-json FILE");
+    DPT_TRY(dpt_vocab_open(&options, &p->vocab, err));
+    if (dpt_vocab_size(p->vocab) > p->config.model.vocab)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "the tokenizer has %d tokens, the model of this checkpoint %d: it was "
+                        "trained with another one (--tokenizer)",
+                        dpt_vocab_size(p->vocab), p->config.model.vocab);
+    return DPT_OK;
+}
+
+static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
+{
+    struct dpt_encoder *encoder = NULL;
+    DPT_TRY(dpt_encoder_create(p->vocab, &encoder, err));
+    enum dpt_status status =
+        dpt_encoder_encode(encoder, p->options.prompt, strlen(p->options.prompt), &p->prompt, err);
+    dpt_encoder_destroy(&encoder);
+    return status;
+}
+
+static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
+{
+    const int n = dpt_model_n_params(p->model);
+    p->flat_bytes = (size_t)dpt_model_flat_numel(p->model) * sizeof(float);
+    DPT_TRY(dpt_device_alloc(p->device, p->flat_bytes, &p->flat, err));
+    struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
+    if (!tensors)
+        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
+    for (int i = 0; i < n; i++) {
+        const struct dpt_param *param = dpt_model_param(p->model, i);
+        tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name,
+                                                    .ndim = param->ndim,
+                                                    .dim = {param->dim[0], param->dim[1]},
+                                                    .param = (float *)p->flat + param->offset};
+    }
+    enum dpt_status status = dpt_checkpoint_read(p->checkpoint, tensors, n, err);
+    free(tensors);
+    return status;
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < THREADS_MAX ? n : THREADS_MAX;
+}
+
+static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
+{
+    const struct options *o = &p->options;
+    DPT_TRY(dpt_ckpt_open(o->path, &p->checkpoint, err));
+    DPT_TRY(load_config(p, err));
+    DPT_TRY(open_vocab(p, err));
+    DPT_TRY(encode_prompt(p, err));
+    DPT_TRY(dpt_model_create(&p->config, &p->model, err));
+    DPT_TRY(dpt_device_cpu_create(&p->device, err));
+    DPT_TRY(dpt_stream_create(p->device, o->threads > 0 ? (int)o->threads : processors(),
+                              &p->stream, err));
+    DPT_TRY(read_weights(p, err));
+    const struct dpt_generator_options options = {.model = p->model,
+                                                  .device = p->device,
+                                                  .stream = p->stream,
+                                                  .flat = p->flat,
+                                                  .tokens = dpt_vocab_size(p->vocab),
+                                                  .sampling = o->sampling};
+    return dpt_generator_create(&options, &p->generator, err);
+}
+
+/* ---- the text ---- */
+
+static enum dpt_status print(const uint8_t *text, size_t bytes, struct dpt_err *err)
+{
+    if (fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0)
+        return dpt_fail_errno(err, errno, "write to the standard output");
+    return DPT_OK;
+}
+
+/* Any number of bytes, in pieces that the stream takes. */
+static enum dpt_status say(struct dpt_utf8_stream *stream, const uint8_t *bytes, size_t n,
+                           struct dpt_err *err)
+{
+    uint8_t text[DPT_UTF8_TEXT_BYTES];
+    for (size_t at = 0; at < n; at += DPT_UTF8_PIECE_BYTES_MAX) {
+        const size_t piece =
+            n - at < DPT_UTF8_PIECE_BYTES_MAX ? n - at : (size_t)DPT_UTF8_PIECE_BYTES_MAX;
+        DPT_TRY(print(text, dpt_utf8_stream_put(stream, bytes + at, piece, text), err));
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dpt_err *err)
+{
+    struct dpt_utf8_stream stream = {0};
+    uint8_t rest[DPT_UTF8_TEXT_BYTES];
+    const uint8_t *prompt = (const uint8_t *)p->options.prompt;
+    DPT_TRY(say(&stream, prompt, strlen(p->options.prompt), err));
+    for (int64_t i = 0; i < p->options.max_tokens; i++) {
+        int32_t token = 0;
+        size_t bytes = 0;
+        DPT_TRY(dpt_generator_next(p->generator, &token, err));
+        *ret_drawn = i + 1;
+        if (token == dpt_vocab_end_of_text(p->vocab))
+            break;
+        const uint8_t *text = dpt_vocab_token(p->vocab, token, &bytes);
+        if (text)
+            DPT_TRY(say(&stream, text, bytes, err));
+    }
+    DPT_TRY(print(rest, dpt_utf8_stream_end(&stream, rest), err));
+    return print((const uint8_t *)"\n", 1, err);
+}
+
+static enum dpt_status generate(struct parts *p, struct dpt_err *err)
+{
+    const int64_t step = dpt_checkpoint_get_state(p->checkpoint)->step;
+    int64_t drawn = 0;
+    for (size_t i = 0; i < p->prompt.n; i++)
+        dpt_generator_feed(p->generator, p->prompt.ids[i]);
+    const int64_t seen = dpt_generator_seen(p->generator);
+    if (seen < (int64_t)p->prompt.n)
+        (void)fprintf(
+            stderr,
+            "dpt-ckpt: the prompt has %zu tokens, the model's context is of %lld: it sees "
+            "the last %lld\n",
+            p->prompt.n, (long long)dpt_model_context(p->model), (long long)seen);
+    const int64_t begin = dpt_now_ns();
+    DPT_TRY(say_tokens(p, &drawn, err));
+    const double seconds = (double)(dpt_now_ns() - begin) * 1e-9;
+    (void)fprintf(stderr, "dpt-ckpt: step %lld, %lld tokens in %.1f s (%.1f a second)\n",
+                  (long long)step, (long long)drawn, seconds,
+                  seconds > 0 ? (double)drawn / seconds : 0.0);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_ckpt_generate(int argc, char *const *argv, bool *ret_help, struct dpt_err *err)
+{
+    struct parts *p = calloc(1, sizeof *p);
+    if (!p)
+        return dpt_fail(err, DPT_ENOMEM, "generate: out of memory");
+    p->options = (struct options){
+        .max_tokens = MAX_TOKENS_DEFAULT,
+        .sampling = {.temperature = 0.8, .top_k = TOP_K_DEFAULT, .seed = SEED_DEFAULT}};
+    enum dpt_status status = parse(argc, argv, &p->options, err);
+    *ret_help = p->options.help;
+    if (status == DPT_OK && !p->options.help) {
+        status = open_parts(p, err);
+        if (status == DPT_OK)
+            status = generate(p, err);
+    }
+    close_parts(p);
+    free(p);
+    return status;
+}

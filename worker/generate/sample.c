@@ -1,0 +1,74 @@
+/* Temperature and top-k (Fan et al. 2018, "Hierarchical Neural Story Generation", section 5). */
+#include "worker/generate/sample.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Greatest first; of equal ones the lower token. */
+static int compare(const void *a, const void *b)
+{
+    const struct dpt_candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+/* In [0, 1), 53 bits of it. */
+static double uniform(uint64_t seed, int64_t i)
+{
+    uint32_t block[4];
+    dpt_philox(dpt_rng_key(seed, DPT_RNG_GENERATE, (uint64_t)i, 0, 0), 0, block);
+    const uint64_t bits = ((uint64_t)block[0] << 32 | block[1]) >> 11;
+    return (double)bits * 0x1p-53;
+}
+
+static enum dpt_status check(const float *logits, int v, struct dpt_err *err)
+{
+    for (int t = 0; t < v; t++)
+        if (!isfinite(logits[t]))
+            return dpt_fail(err, DPT_ECORRUPT,
+                            "the model gives token %d no finite probability: its training has "
+                            "diverged; take an earlier checkpoint",
+                            t);
+    return DPT_OK;
+}
+
+static int32_t greatest(const float *logits, int v)
+{
+    int best = 0;
+    for (int t = 1; t < v; t++)
+        if (logits[t] > logits[best])
+            best = t;
+    return best;
+}
+
+enum dpt_status dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling,
+                           int64_t i, struct dpt_candidate *room, int32_t *ret_token,
+                           struct dpt_err *err)
+{
+    DPT_ASSERT(v > 0 && sampling->temperature >= 0 && sampling->top_k >= 0);
+    DPT_TRY(check(logits, v, err));
+    if (sampling->temperature == 0 || sampling->top_k == 1) {
+        *ret_token = greatest(logits, v);
+        return DPT_OK;
+    }
+    for (int t = 0; t < v; t++)
+        room[t] = (struct dpt_candidate){logits[t], t};
+    qsort(room, (size_t)v, sizeof *room, compare);
+    const int n = sampling->top_k > 0 && sampling->top_k < v ? sampling->top_k : v;
+    double total = 0;
+    for (int k = 0; k < n; k++)
+        total += exp(((double)room[k].logit - (double)room[0].logit) / sampling->temperature);
+    const double drawn = uniform(sampling->seed, i) * total;
+    double sum = 0;
+    int k = 0;
+    for (; k < n - 1; k++) {
+        sum += exp(((double)room[k].logit - (double)room[0].logit) / sampling->temperature);
+        if (sum > drawn)
+            break;
+    }
+    *ret_token = room[k].token;
+    return DPT_OK;
+}
