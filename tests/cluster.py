@@ -427,6 +427,11 @@ class Cluster:
         """Newest step that any node has logged, -1 when none."""
         return max((o.step() for o in self.outputs()), default=-1)
 
+    def checkpoint_dirs(self):
+        """Folders that hold a checkpoint: of nodes with folders of their own only rank 0's writes, whichever it was."""
+        folders = dict.fromkeys(w.checkpoint_dir for w in self.workers)
+        return [folder for folder in folders if list(folder.glob("step-*"))]
+
     def summaries(self):
         return [s for s in (o.summary() for o in self.outputs()) if s]
 

@@ -38,7 +38,7 @@ def _run(line, name, nodes, sets, kills=()):
         if bad:
             raise ClusterError("\n".join(bad))
         hashes = {s["weights_hash"] for s in cluster.summaries()}
-        return _losses(cluster), hashes, workers[0].checkpoint_dir
+        return _losses(cluster), hashes, cluster.checkpoint_dirs()[-1]
 
 
 def one_val_loss(line):

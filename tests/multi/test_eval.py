@@ -30,10 +30,10 @@ def losses(cluster):
     return told
 
 
-def evaluate_alone(cluster, node, slow, *args):
-    """dpt-worker --eval with an embedded server on the checkpoints of `node`; (exit code, output, evaluation.json)."""
-    worker = cluster.start_worker(f"{node}-eval", endpoint=False, nnodes=1, args=["--eval", *args],
-                                  sets={"checkpoint.dir": cluster.dirs(node)[1]})
+def evaluate_alone(cluster, folder, slow, *args):
+    """dpt-worker --eval with an embedded server on the checkpoints in `folder`; (exit code, output, evaluation.json)."""
+    worker = cluster.start_worker("eval", endpoint=False, nnodes=1, args=["--eval", *args],
+                                  sets={"checkpoint.dir": folder})
     code = worker.wait(60 * slow)
     return code, worker.log(), worker.outputs.evaluation()
 
@@ -56,10 +56,10 @@ def test_one_loss_in_every_world(make_cluster, tmp_path, slow):
     assert plain.wait_done(60 * slow) == {"a": 0}
     assert hashes == {plain.summaries()[0]["weights_hash"]}
     # A checkpoint on the disk gives what its step gave in memory, and the evaluation leaves the run's files alone.
-    folder = cluster.dirs("n0")[1]
+    folder = cluster.checkpoint_dirs()[0]
     before = sorted(p.name for p in folder.iterdir())
     for step, args in ((STEPS, ()), (6, ("--step", "6"))):
-        code, text, evaluation = evaluate_alone(cluster, "n0", slow, *args)
+        code, text, evaluation = evaluate_alone(cluster, folder, slow, *args)
         assert code == 0, text
         assert evaluation["val_loss"] == seen[0][step] and evaluation["step"] == step
         assert f"step {step}  val_loss {seen[0][step]:.6f}  perplexity" in text
