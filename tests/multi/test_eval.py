@@ -31,7 +31,7 @@ def losses(cluster):
 
 
 def evaluate_alone(cluster, folder, slow, *args):
-    """dpt-worker --eval with an embedded server on the checkpoints in `folder`; (exit code, output, evaluation.json)."""
+    """dpt-worker --eval, with an embedded server, on what `folder` holds: (exit code, output, evaluation.json)"""
     worker = cluster.start_worker("eval", endpoint=False, nnodes=1, args=["--eval", *args],
                                   sets={"checkpoint.dir": folder})
     code = worker.wait(60 * slow)

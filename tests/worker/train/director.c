@@ -472,9 +472,13 @@ const char *director_await_fatal(struct director *d)
 const char *director_finish(struct director *d)
 {
     static char hash[64];
-    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS, best = d->best_step;
     while (!all_finished(d)) {
         const char *text = NULL;
+        if (d->best_step > best) {
+            best = d->best_step;
+            deadline = dpt_now_ms() + DEADLINE_MS;
+        }
         for (int i = 0; i < d->n; i++)
             if (d->member[i].alive && director_fatal(d, i, &text))
                 fail_at(d, text);

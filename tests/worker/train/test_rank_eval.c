@@ -143,8 +143,8 @@ static void calm(const struct dpt_config *config, const char *name, char hash[64
 static void losses_meanwhile(void **state)
 {
     (void)state;
-    struct dpt_config config = rig_make_config(14, 16, "");
-    rig_evaluate(&config, 1, 60);
+    struct dpt_config config = rig_make_config(14, 14, "");
+    rig_evaluate(&config, 1, 24);
     char expected[64], dir[128], name[32];
     struct evals all, told;
     calm(&config, "losses-calm", expected, &all);
@@ -178,7 +178,7 @@ static void restless_worlds(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 20, "");
-    rig_evaluate(&config, 1, 60);
+    rig_evaluate(&config, 1, 24);
     char expected[64], dir[128], name[32];
     struct evals all, told;
     calm(&config, "restless-calm", expected, &all);
