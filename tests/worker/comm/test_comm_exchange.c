@@ -2,10 +2,13 @@
  * transfers, collectives, leaving, waking. */
 #include "tests/worker/comm/comm_world.h"
 
+#include "base/cores.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -333,6 +336,50 @@ static void wake_ends_a_wait(void **state)
     world_run_threads(&tcp, wait_in_vain);
 }
 
+/* A wait that may spin does so for a moment only, then it sleeps. */
+enum { WAIT_MS = 300, BUSY_MS = 60 };
+
+static int64_t thread_cpu_ms(void)
+{
+    struct timespec t;
+    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void wait_for_nothing(struct rank *self)
+{
+    struct dpt_comm *comm = world_comm(self, 1);
+    struct dpt_comm_op *op;
+    uint8_t byte = 0;
+    struct dpt_comm_xfer x = {
+        .dir = DPT_COMM_RECV, .peer = 1 - self->rank, .buf = &byte, .bytes = 1};
+    CHECK_OK(dpt_comm_exchange(comm, &x, 1, &op, &self->err), &self->err);
+    dpt_comm_allow_spin(comm, true);
+    const int64_t before = thread_cpu_ms();
+    CHECK_STATUS(DPT_INPROGRESS, dpt_comm_poll(comm, op, WAIT_MS, &self->err), &self->err);
+    CHECK(thread_cpu_ms() - before < BUSY_MS);
+    pthread_barrier_wait(&self->world->barrier);
+    x.dir = DPT_COMM_SEND;
+    struct dpt_comm_op *send;
+    CHECK_OK(dpt_comm_exchange(comm, &x, 1, &send, &self->err), &self->err);
+    CHECK_OK(dpt_comm_poll(comm, op, -1, &self->err), &self->err); /* and is woken */
+    dpt_comm_op_free(comm, &send);
+    dpt_comm_op_free(comm, &op);
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_comm_destroy(&comm);
+}
+
+static void a_long_wait_sleeps(void **state)
+{
+    (void)state;
+    for (int cores = 0; cores < 2; cores++) {
+        struct world world = {.size = 2};
+        dpt_cores_set_demand(cores == 0 ? 1 : dpt_cores() + 1);
+        world_run_threads(&world, wait_for_nothing);
+    }
+    dpt_cores_set_demand(0);
+}
+
 static void a_world_of_one(void **state)
 {
     (void)state;
@@ -355,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wake_ends_a_wait),
+        cmocka_unit_test(a_long_wait_sleeps),
         cmocka_unit_test(a_world_of_one),
         cmocka_unit_test(sender_runs_ahead),
         cmocka_unit_test(lent_memory_is_held),
