@@ -13,7 +13,7 @@
 enum { TILE_M = DPT_TILE_M, TILE_N = 192, PACK_AHEAD_TILES = 32 };
 
 /* One product under way. A thread's part of the workspace holds c's tile, then the operand it packs
- * itself, then a tile of b being widened, then the library's scratch memory. */
+ * itself, then a tile of b in dense rows, then the library's scratch memory. */
 struct product {
     struct dpt_cpu_stream *s;
     const struct dpt_gemm *g;
@@ -27,7 +27,7 @@ struct product {
     char *a_packed;       /* (m, k) dense, when packed ahead */
     const char *b_packed; /* all tiles, when packed ahead */
     char *b_to;           /* where to */
-    size_t own_at, wide_at, scratch_at;
+    size_t own_at, stage_at, scratch_at;
     struct dpt_workspace w;
     _Atomic int failed; /* first status of the library that is not 0 */
 };
@@ -64,35 +64,52 @@ static bool widens(const struct product *p)
     return p->in != p->g->dtype;
 }
 
-/* Strides of b as the library reads it: tiles that were widened are dense. */
-static void b_strides(const struct product *p, int64_t cols, int64_t *ret_row, int64_t *ret_col)
+/* Whether tiles of b are brought into dense rows before the library packs them: when they are
+ * widened, and when they lie by columns so far apart that a strip of them falls on few sets of the
+ * cache, over which the library's packing takes up to six times as long. */
+static bool stages_b(const struct product *p)
 {
+    enum { FEW_SETS_BYTES = 2048 };
     const struct dpt_gemm *g = p->g;
-    *ret_row = widens(p) && g->b_row != 1 ? cols : g->b_row;
-    *ret_col = widens(p) && g->b_row == 1 ? g->k : g->b_col;
+    bool by_column = g->b_row == 1 && g->b_col != 1;
+    return widens(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0);
 }
 
-/* Tile j of b, widened. Lines of memory stay lines. */
-static const float *widen_b(const struct product *p, int64_t j, int thread)
+/* to (rows, cols) dense = element (i,j) of x, x[i*row + j*col], as the library multiplies it; row
+ * or col is 1. */
+static void make_dense(const struct product *p, int64_t rows, int64_t cols, const void *x,
+                       int64_t row, int64_t col, char *to)
 {
-    const struct dpt_gemm *g = p->g;
-    const struct dpt_elem_kernels *kernels = p->s->kernels->of[g->dtype];
-    float *wide = (float *)(void *)thread_part(p, thread, p->wide_at);
-    int64_t cols = tile_cols(p, j);
-    bool by_column = g->b_row == 1;
-    int64_t lines = by_column ? cols : g->k, length = by_column ? g->k : cols;
-    int64_t stride = by_column ? g->b_col : g->b_row;
-    for (int64_t i = 0; i < lines; i++)
-        kernels->widen(length, dpt_at(g->b, g->dtype, j * TILE_N * g->b_col + i * stride),
-                       wide + i * length);
-    return wide;
+    const enum dpt_dtype dtype = p->g->dtype;
+    const struct dpt_cpu_kernels *kernels = p->s->kernels;
+    bool transposed = row == 1 && col != 1;
+    if (transposed && p->in == DPT_F32) {
+        kernels->of[dtype]->transpose(cols, rows, x, col, (float *)(void *)to, cols);
+        return;
+    }
+    if (transposed) {
+        kernels->transpose16(cols, rows, x, col, (uint16_t *)(void *)to, cols);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const void *from = dpt_at(x, dtype, i * row);
+        char *dense = to + in_bytes(p, i * cols);
+        if (widens(p))
+            kernels->of[dtype]->widen(cols, from, (float *)(void *)dense);
+        else
+            memcpy(dense, from, in_bytes(p, cols));
+    }
 }
 
 static void pack_b(struct product *p, int64_t j, char *to, int thread)
 {
     const struct dpt_gemm *g = p->g;
-    const void *from =
-        widens(p) ? widen_b(p, j, thread) : dpt_at(g->b, g->dtype, j * TILE_N * g->b_col);
+    const void *from = dpt_at(g->b, g->dtype, j * TILE_N * g->b_col);
+    if (stages_b(p)) {
+        char *stage = thread_part(p, thread, p->stage_at);
+        make_dense(p, g->k, tile_cols(p, j), from, g->b_row, g->b_col, stage);
+        from = stage;
+    }
     note(p, dpt_onednn_run_reorder(p->s->gemm, p->reorder[j == p->n_tiles - 1], thread, from, to,
                                    thread_part(p, thread, p->scratch_at)));
 }
@@ -101,26 +118,8 @@ static void pack_b(struct product *p, int64_t j, char *to, int thread)
 static void pack_a(const struct product *p, int64_t i, char *to)
 {
     const struct dpt_gemm *g = p->g;
-    const struct dpt_cpu_kernels *kernels = p->s->kernels;
-    const void *from = dpt_at(g->a, g->dtype, i * TILE_M * g->a_row);
-    int64_t rows = tile_rows(p, i);
-    bool transposed = g->a_row == 1 && g->a_col != 1;
-    if (transposed && p->in == DPT_F32) {
-        kernels->of[g->dtype]->transpose(g->k, rows, from, g->a_col, (float *)(void *)to, g->k);
-        return;
-    }
-    if (transposed) {
-        kernels->transpose16(g->k, rows, from, g->a_col, (uint16_t *)(void *)to, g->k);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r++) {
-        const void *row = dpt_at(from, g->dtype, r * g->a_row);
-        char *dense = to + in_bytes(p, r * g->k);
-        if (widens(p))
-            kernels->of[g->dtype]->widen(g->k, row, (float *)(void *)dense);
-        else
-            memcpy(dense, row, in_bytes(p, g->k));
-    }
+    make_dense(p, tile_rows(p, i), g->k, dpt_at(g->a, g->dtype, i * TILE_M * g->a_row), g->a_row,
+               g->a_col, to);
 }
 
 static const char *a_ready(const struct product *p, int64_t i)
@@ -200,9 +199,9 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
     dpt_gemm_thread_begin();
     bool good = true;
     for (int j = 0; j < 2 && good; j++) {
-        int64_t b_row, b_col;
-        b_strides(p, cols[j], &b_row, &b_col);
-        p->reorder[j] = dpt_onednn_reorder(s->gemm, p->in, cols[j], g->k, b_row, b_col, &err);
+        p->reorder[j] =
+            dpt_onednn_reorder(s->gemm, p->in, cols[j], g->k, stages_b(p) ? cols[j] : g->b_row,
+                               stages_b(p) ? 1 : g->b_col, &err);
         good = p->reorder[j] != NULL;
         for (int i = 0; i < 2 && good; i++) {
             p->matmul[i][j] = dpt_onednn_matmul(s->gemm, p->in, rows[i], cols[j], g->k, &err);
@@ -240,10 +239,10 @@ static bool product_workspace(struct product *p)
     size_t own = p->b_own ? p->b_stride : 0;
     if (p->a_own)
         own = in_bytes(p, TILE_M * g->k);
-    size_t wide = widens(p) ? (size_t)(TILE_N * g->k) * sizeof(float) : 0;
+    size_t stage = stages_b(p) ? in_bytes(p, TILE_N * g->k) : 0;
     p->own_at = TILE_M * TILE_N * sizeof(float);
-    p->wide_at = p->own_at + dpt_round64(own);
-    p->scratch_at = p->wide_at + dpt_round64(wide);
+    p->stage_at = p->own_at + dpt_round64(own);
+    p->scratch_at = p->stage_at + dpt_round64(stage);
     if (!dpt_cpu_workspace(p->s, DPT_WORKSPACE_GEMM, b_all + a_all,
                            p->scratch_at + scratch_bytes(p), &p->w))
         return false;

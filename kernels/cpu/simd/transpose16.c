@@ -36,14 +36,19 @@ INLINE void block(const uint16_t *src, int64_t ld, uint16_t *dst, int64_t ld_dst
 }
 #endif
 
-/* By strips of columns: the lines of dst being written stay in the cache. */
+/* By strips of 32 columns: each line of src is read whole, and the lines of dst being written stay
+ * in the cache. */
 void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t ld, uint16_t *dst,
                        int64_t ld_dst)
 {
+    enum { STRIP = 32 };
     int64_t whole_rows = rows / BLOCK * BLOCK, whole_cols = cols / BLOCK * BLOCK;
-    for (int64_t j = 0; j < whole_cols; j += BLOCK)
+    for (int64_t strip = 0; strip < whole_cols; strip += STRIP) {
+        int64_t end = strip + STRIP < whole_cols ? strip + STRIP : whole_cols;
         for (int64_t i = 0; i < whole_rows; i += BLOCK)
-            block(src + i * ld + j, ld, dst + j * ld_dst + i, ld_dst);
+            for (int64_t j = strip; j < end; j += BLOCK)
+                block(src + i * ld + j, ld, dst + j * ld_dst + i, ld_dst);
+    }
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
             dst[j * ld_dst + i] = src[i * ld + j];
