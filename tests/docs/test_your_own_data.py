@@ -13,7 +13,7 @@ RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"
 BIN = Path(os.environ.get("DPT_BIN", ROOT / "build" / "bin"))
 DATA = Path(os.environ.get("DPT_TEST_DATA") or ROOT.parent / "shared" / "data").resolve()
 STEPS, STEPS_HERE = "steps: 300", "steps: 4"
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 def make_texts(folder):
