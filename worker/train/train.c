@@ -364,7 +364,9 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
             return broken_or_fatal(r, status, ret, err);
         if ((r->outcome.flags & DPT_COMMIT_ALL_LEAVE) && r->step < r->config->train.steps)
             save_before_all_leave(r);
-        if ((r->outcome.flags & DPT_COMMIT_REFORM) && r->step < r->config->train.steps) {
+        /* When all leave no step is of use any more, though the server's word is not here yet. */
+        if ((r->outcome.flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE)) &&
+            r->step < r->config->train.steps) {
             *ret = TRAIN_REFORM;
             return DPT_OK;
         }
