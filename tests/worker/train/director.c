@@ -39,6 +39,7 @@ struct director {
     int outcomes_handed;
     uint8_t *frame;
     int64_t beat_ms;
+    bool leaving;
 };
 
 static void fail(const char *what)
@@ -105,6 +106,7 @@ static void send_command(struct director *d, struct member *m, Dpt__RankCommand 
     message.command = m->last = command;
     message.generation = d->generation;
     message.plan = plan;
+    message.leaving = d->leaving;
     message.lease_until_ms = dpt_now_ms() + LEASE_MS;
     /* Every checkpoint that is asked for is granted. */
     message.grant_step = m->said && m->said->state ? m->said->state->grant_step : -1;
@@ -270,6 +272,21 @@ static void tell_all(struct director *d, Dpt__RankCommand command)
     for (int i = 0; i < d->n; i++)
         if (d->member[i].alive)
             send_command(d, &d->member[i], command, NULL);
+}
+
+void director_leave(struct director *d)
+{
+    d->leaving = true; /* said with every word from now on */
+    for (int i = 0; i < d->n; i++)
+        if (d->member[i].alive)
+            send_command(d, &d->member[i], d->member[i].last, NULL);
+}
+
+void director_listen(struct director *d, int ms)
+{
+    int64_t end = dpt_now_ms() + ms;
+    for (int64_t left = ms; left > 0; left = end - dpt_now_ms())
+        listen_once(d, (int)left);
 }
 
 void director_send_prepare(struct director *d)

@@ -47,6 +47,10 @@ bool director_form(struct director *d, bool soft);
 void director_prepare(struct director *d, bool soft);
 /* Sends a hard PREPARE, does not wait for the reports. */
 void director_send_prepare(struct director *d);
+/* All nodes are leaving: every rank is told, and nothing else yet. */
+void director_leave(struct director *d);
+/* Takes what the ranks say, and grants what they ask for, for so long. */
+void director_listen(struct director *d, int ms);
 /* Sends the plan, does not wait. */
 void director_plan(struct director *d);
 

@@ -39,4 +39,10 @@ json_t *rig_summary_of(const char *dir);
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
                      char ret[64]);
 
+/* Stories that every trajectory must end as undisturbed. Two of three ranks die, one after another,
+ * and a joiner is healed between (18 steps at least); all die after the checkpoint of step 4, and
+ * three new ones go on from it (more than 4 steps, a checkpoint every 4). */
+void rig_deaths_and_healing(const struct dpt_config *config);
+void rig_all_die(const struct dpt_config *config);
+
 #endif

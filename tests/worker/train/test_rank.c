@@ -1,5 +1,6 @@
 /* The oracle in one process: the same config gives one weights hash on any world, through kills,
  * joins and re-formations. */
+#include "checkpoint/checkpoint.h"
 #include "tests/worker/train/rig.h"
 
 #include "base/rng.h"
@@ -46,48 +47,42 @@ static void a_flipped_bit_gives_another_hash(void **state)
 static void a_killed_rank_costs_no_step(void **state)
 {
     (void)state;
-    struct dpt_config config = rig_make_config(14, 24, "");
-    char expected[64], dir[128];
-    rig_undisturbed(&config, "calm", 1, false, expected);
-    struct director *d = rig_begin(&config, "killed", dir);
-    int a = director_start(d, 0), b = director_start(d, 0), c = director_start(d, 1);
-    (void)a;
-    int joiner = director_start(d, 0); /* stands by, so that it is in before the run is over */
-    director_bench(d, joiner, true);
+    const struct dpt_config config = rig_make_config(14, 24, "");
+    rig_deaths_and_healing(&config);
+}
+
+/* The wish of all to leave is in the commit: one checkpoint, and no step after it, though nobody
+ * has asked for another world yet. */
+static void when_all_leave_one_checkpoint_is_the_end(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 100000, "");
+    config.checkpoint.every_steps = 0;
+    char dir[128];
+    struct director *d = rig_begin(&config, "all-leave", dir);
+    int a = director_start(d, 0), b = director_start(d, 1);
     assert_true(director_form(d, false));
     director_await_step(d, 3);
-    director_kill(d, c);
-    assert_true(director_form(d, false));
-    director_await_step(d, 6);
-    director_bench(d, joiner, false); /* healed from a survivor */
-    assert_true(director_form(d, true));
-    director_await_step(d, 9);
-    director_kill(d, b);
-    assert_string_equal(director_finish(d), expected);
-    assert_int_equal(director_steps_lost(d), 0);
+    director_leave(d);
+    director_await_checkpoint(d, 3);
+    director_listen(d, 300); /* as long as hundreds of steps take */
+    director_prepare(d, true);
+    const char *checkpoints = rig_dir("all-leave/checkpoints");
+    int64_t newest = -1;
+    struct dpt_err err;
+    assert_int_equal(dpt_checkpoint_newest(checkpoints, &newest, &err), DPT_OK);
+    assert_int_equal(director_step(d, a), newest);
+    assert_int_equal(director_step(d, b), newest);
+    assert_int_equal(dpt_checkpoint_newest_below(checkpoints, newest, &newest, &err), DPT_OK);
+    assert_int_equal(newest, -1);
     director_destroy(&d);
 }
 
 static void all_die_and_a_checkpoint_remains(void **state)
 {
     (void)state;
-    struct dpt_config config = rig_make_config(14, 10, "");
-    char expected[64], dir[128];
-    rig_undisturbed(&config, "whole", 1, false, expected);
-    struct director *d = rig_begin(&config, "broken", dir);
-    int a = director_start(d, 0), b = director_start(d, 0);
-    assert_true(director_form(d, false));
-    director_await_checkpoint(d, 4);
-    director_kill(d, a);
-    director_kill(d, b);
-    for (int i = 0; i < 3; i++)
-        (void)director_start(d, 0);
-    assert_true(director_form(d, false));
-    assert_string_equal(director_finish(d), expected);
-    director_destroy(&d);
-    json_t *summary = rig_summary_of(dir);
-    assert_true(json_integer_value(json_object_get(summary, "start_step")) >= 4);
-    json_decref(summary);
+    const struct dpt_config config = rig_make_config(14, 10, "");
+    rig_all_die(&config);
 }
 
 /* Re-formations without a reason at moments that the seed chooses: inside steps, commits and
@@ -145,6 +140,7 @@ int main(void)
         cmocka_unit_test(one_hash_in_every_world),
         cmocka_unit_test(a_flipped_bit_gives_another_hash),
         cmocka_unit_test(a_killed_rank_costs_no_step),
+        cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
         cmocka_unit_test(all_die_and_a_checkpoint_remains),
         cmocka_unit_test(restless_worlds),
         cmocka_unit_test(resume_refuses_another_trajectory),

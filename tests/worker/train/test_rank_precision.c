@@ -63,48 +63,15 @@ static void another_hash_than_fp32(void **state)
 static void deaths_and_healing_cost_no_step(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(7, 18);
-    char expected[64], dir[128];
-    rig_undisturbed(&config, "calm", 1, false, expected);
-    struct director *d = rig_begin(&config, "killed", dir);
-    int a = director_start(d, 0), b = director_start(d, 0), c = director_start(d, 1);
-    (void)a;
-    int joiner = director_start(d, 0);
-    director_bench(d, joiner, true);
-    assert_true(director_form(d, false));
-    director_await_step(d, 3);
-    director_kill(d, c);
-    assert_true(director_form(d, false));
-    director_await_step(d, 6);
-    director_bench(d, joiner, false); /* healed from a survivor */
-    assert_true(director_form(d, true));
-    director_await_step(d, 9);
-    director_kill(d, b);
-    assert_string_equal(director_finish(d), expected);
-    assert_int_equal(director_steps_lost(d), 0);
-    director_destroy(&d);
+    const struct dpt_config config = make_config(7, 18);
+    rig_deaths_and_healing(&config);
 }
 
 static void resume_is_as_undisturbed(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(7, 10);
-    char expected[64], dir[128];
-    rig_undisturbed(&config, "whole", 1, false, expected);
-    struct director *d = rig_begin(&config, "broken", dir);
-    int a = director_start(d, 0), b = director_start(d, 0);
-    assert_true(director_form(d, false));
-    director_await_checkpoint(d, 4);
-    director_kill(d, a);
-    director_kill(d, b);
-    for (int i = 0; i < 3; i++)
-        (void)director_start(d, 0);
-    assert_true(director_form(d, false));
-    assert_string_equal(director_finish(d), expected);
-    director_destroy(&d);
-    json_t *summary = rig_summary_of(dir);
-    assert_true(json_integer_value(json_object_get(summary, "start_step")) >= 4);
-    json_decref(summary);
+    const struct dpt_config config = make_config(7, 10);
+    rig_all_die(&config);
 }
 
 static void resume_refuses_another_precision(void **state)
