@@ -61,6 +61,11 @@ static float *buffer_data(const struct ddp *d, int i)
     return dpt_comm_mem_data(d->buffer[i]);
 }
 
+static float *state_data(const struct ddp *d, enum dpt_vector vector)
+{
+    return dpt_comm_mem_data(d->state.own.vector[vector].mem);
+}
+
 static void ddp_destroy(struct dpt_strategy **strategy)
 {
     struct ddp *d = ddp_of(*strategy);
@@ -69,9 +74,8 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     dpt_reducer_destroy(&d->reducer);
     for (int i = 0; i < d->n_buffers; i++)
         dpt_comm_mem_destroy(&d->buffer[i]);
-    dpt_comm_mem_destroy(&d->state.param);
-    dpt_comm_mem_destroy(&d->state.m);
-    dpt_comm_mem_destroy(&d->state.v);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        dpt_comm_mem_destroy(&d->state.own.vector[v].mem);
     dpt_device_free(d->env.device, d->copy, d->copy_bytes);
     free(d->weights);
     free(d->grads);
@@ -138,12 +142,11 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     enum dpt_status status = DPT_OK;
     if (!d->weights || !d->grads || !d->block_sums)
         status = dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
-    if (status == DPT_OK)
-        status = dpt_comm_mem_create(env->listener, bytes, &d->state.param, err);
-    if (status == DPT_OK)
-        status = dpt_comm_mem_create(env->listener, bytes, &d->state.m, err);
-    if (status == DPT_OK)
-        status = dpt_comm_mem_create(env->listener, bytes, &d->state.v, err);
+    d->state.own.shard = (struct dpt_shard){0, 1};
+    for (int v = 0; status == DPT_OK && v < DPT_VECTOR_COUNT; v++) {
+        d->state.own.vector[v].flat = true;
+        status = dpt_comm_mem_create(env->listener, bytes, &d->state.own.vector[v].mem, err);
+    }
     if (status == DPT_OK)
         status = make_copy(d, err);
     if (status == DPT_OK)
@@ -152,7 +155,7 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
         ddp_destroy(&self);
         return status;
     }
-    const char *weights = d->copy ? d->copy : dpt_comm_mem_data(d->state.param);
+    const char *weights = d->copy ? d->copy : state_data(d, DPT_VECTOR_PARAM);
     for (int u = 0; u < n_units; u++)
         d->weights[u] = weights + (size_t)dpt_model_unit(env->model, u)->offset *
                                       dpt_dtype_bytes(dpt_model_dtype(env->model));
@@ -237,7 +240,7 @@ static void announce(void *ctx, int param)
 static void use_weights(struct ddp *d, struct dpt_slot *slot)
 {
     if (d->copy && d->copy_is_old)
-        d->ops->cast(d->env.stream, d->flat_numel, dpt_comm_mem_data(d->state.param),
+        d->ops->cast(d->env.stream, d->flat_numel, state_data(d, DPT_VECTOR_PARAM),
                      dpt_model_dtype(d->env.model), d->copy);
     d->copy_is_old = false;
     slot->weights = d->weights;
@@ -310,9 +313,9 @@ static enum dpt_status ddp_apply(struct dpt_strategy *s, int64_t step, float sca
 {
     struct ddp *d = ddp_of(s);
     DPT_ASSERT(d->reduced_step == step);
-    const struct dpt_optim_vectors flat = {.param = dpt_comm_mem_data(d->state.param),
-                                           .m = dpt_comm_mem_data(d->state.m),
-                                           .v = dpt_comm_mem_data(d->state.v),
+    const struct dpt_optim_vectors flat = {.param = state_data(d, DPT_VECTOR_PARAM),
+                                           .m = state_data(d, DPT_VECTOR_M),
+                                           .v = state_data(d, DPT_VECTOR_V),
                                            .grad = buffer_data(d, 0),
                                            .copy = d->copy};
     dpt_optim_adamw(d->env.config, d->env.model, d->ops, d->env.stream, step, scale, 0,
@@ -326,6 +329,7 @@ static bool ddp_holds_gradient(const struct dpt_strategy *s, int64_t step)
     return d->reduced_step == step;
 }
 
+/* Every world holds the same. */
 static const struct dpt_strategy_state *ddp_state(const struct dpt_strategy *s)
 {
     return &((const struct ddp *)s)->state;
@@ -359,7 +363,8 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .norm_share = ddp_norm_share,
     .apply = ddp_apply,
     .holds_gradient = ddp_holds_gradient,
-    .state = ddp_state,
+    .held = ddp_state,
+    .wanted = ddp_state,
     .state_changed = ddp_state_changed,
     .cost = ddp_cost,
 };

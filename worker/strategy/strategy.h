@@ -4,14 +4,17 @@
  * The trainer drives one through this vtable, always on its main thread, in this order:
  *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
  * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy
- * Between steps the state may be written from outside (initial weights, a checkpoint, a peer's
- * state); state_changed says so. A step may be left at any point when the generation ends; the next
- * begin_step starts clean. A reduced gradient is kept until the next begin_step, since its outcome
- * may arrive only through re-formation. */
+ * Between begin_generation and the first step the state is written from outside (initial weights, a
+ * checkpoint, peers' state) where it must be; state_changed says so. A step that is committed but
+ * not applied is applied (apply) before the next begin_generation, from the gradients of the last
+ * one. A step may be left at any point when the generation ends; the next begin_step starts clean.
+ * A reduced gradient is kept until the next begin_step, since its outcome may arrive only through
+ * re-formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
 #define DPT_WORKER_STRATEGY_STRATEGY_H
 
 #include "base/accum.h"
+#include "checkpoint/layout/shard.h"
 #include "worker/model/model.h"
 #include "worker/plan/reduce.h"
 #include "worker/strategy/comm_thread.h"
@@ -25,12 +28,33 @@ struct dpt_strategy_env {
     struct dpt_stream *comm_stream; /* the communication thread's */
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
+    const struct dpt_grid *grid; /* of the model's units */
 };
 
-/* The state a rank holds: flat vectors of the model in registered memory. */
-struct dpt_strategy_state {
-    struct dpt_comm_mem *param, *m, *v; /* flat_numel f32 each */
+enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };
+
+/* One shard of the training state (fp32 masters and moments) in registered memory. A vector is kept
+ * compactly (dpt_shard_offset), or, where the whole vector has its place anyway, at its place in
+ * the flat vector. */
+struct dpt_state_part {
+    struct dpt_shard shard;
+    struct dpt_state_vector {
+        struct dpt_comm_mem *mem; /* NULL: not held */
+        bool flat;
+    } vector[DPT_VECTOR_COUNT];
 };
+
+/* What a rank holds between steps: its own shard (ddp: everything) and, with redundancy, that of
+ * the rank it covers for (of 0: none). */
+struct dpt_strategy_state {
+    struct dpt_state_part own, shadow;
+};
+
+/* Where the part has its piece of unit `unit` of a vector: element of its memory. */
+int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,
+                         enum dpt_vector vector, int unit);
+float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
+                    enum dpt_vector vector, int unit);
 
 struct dpt_strategy_cost {
     int64_t gradient_bytes, sent_bytes;
@@ -72,8 +96,13 @@ struct dpt_strategy_ops {
 
     /* True while the whole reduced gradient of `step` is held. */
     bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
-    const struct dpt_strategy_state *(*state)(const struct dpt_strategy *s);
-    /* The parameters were written by others: what is made from them is made anew before the next
+    /* What is held now; and what the present generation shall hold: the same, when the world's
+     * change does not move state. Between begin_generation and state_changed the caller fills
+     * `wanted` from what the ranks hold (or a checkpoint, or the seed). */
+    const struct dpt_strategy_state *(*held)(const struct dpt_strategy *s);
+    const struct dpt_strategy_state *(*wanted)(const struct dpt_strategy *s);
+    /* `wanted` was filled, or the parameters written: it is what is held from now on, what it takes
+     * the place of is freed, and what is made from the parameters is made anew before the next
      * slot. */
     void (*state_changed)(struct dpt_strategy *s);
     /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent

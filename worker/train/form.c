@@ -232,9 +232,8 @@ static enum dpt_status job_heal(struct dpt_comm_thread *thread, void *ctx, struc
     struct formation *f = ctx;
     struct dpt_rank *r = f->rank;
     struct dpt_comm *comm = dpt_comm_thread_comm(thread);
-    const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
-    struct dpt_comm_mem *const parts[] = {state->param, state->m, state->v};
-    size_t n_parts = sizeof parts / sizeof parts[0];
+    const struct dpt_strategy_state *state = r->strategy->ops->held(r->strategy);
+    const size_t n_parts = DPT_VECTOR_COUNT;
     size_t bytes = (size_t)dpt_model_flat_numel(r->model) * sizeof(float);
     struct dpt_comm_xfer *xfers = calloc((size_t)r->gen.world_size * n_parts, sizeof *xfers);
     if (!xfers)
@@ -248,7 +247,7 @@ static enum dpt_status job_heal(struct dpt_comm_thread *thread, void *ctx, struc
             xfers[n++] =
                 (struct dpt_comm_xfer){.dir = source == r->gen.rank ? DPT_COMM_SEND : DPT_COMM_RECV,
                                        .peer = source == r->gen.rank ? rank : source,
-                                       .mem = parts[i],
+                                       .mem = state->own.vector[i].mem,
                                        .bytes = bytes};
     }
     enum dpt_status status = DPT_OK;
@@ -320,7 +319,7 @@ static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, s
 /* Where nobody has state: checkpoint or seed. */
 static enum dpt_status begin_state(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
-    const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
+    const struct dpt_state_part *own = &r->strategy->ops->held(r->strategy)->own;
     if (plan->load_checkpoint < 0 && plan->resume_step != 0)
         return dpt_fail(err, DPT_EPROTO,
                         "the plan resumes at step %lld, which this rank (at %lld) cannot reach",
@@ -330,10 +329,10 @@ static enum dpt_status begin_state(struct dpt_rank *r, const Dpt__Plan *plan, st
         return rank_load_checkpoint(r, plan->load_checkpoint, err);
     DPT_TRY(rank_refuse_seed(r, err));
     size_t bytes = (size_t)dpt_model_flat_numel(r->model) * sizeof(float);
-    memset(dpt_comm_mem_data(state->m), 0, bytes);
-    memset(dpt_comm_mem_data(state->v), 0, bytes);
+    memset(dpt_state_at(own, &r->grid, DPT_VECTOR_M, 0), 0, bytes);
+    memset(dpt_state_at(own, &r->grid, DPT_VECTOR_V, 0), 0, bytes);
     dpt_model_init_weights(r->model, r->ops, r->stream, r->config->seed,
-                           dpt_comm_mem_data(state->param));
+                           dpt_state_at(own, &r->grid, DPT_VECTOR_PARAM, 0));
     return dpt_stream_sync(r->stream, err);
 }
 

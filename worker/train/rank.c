@@ -128,9 +128,10 @@ static void on_closed(void *ctx)
 
 static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_strategy_state *state = r->strategy->ops->state(r->strategy);
-    float *param = dpt_comm_mem_data(state->param), *m = dpt_comm_mem_data(state->m),
-          *v = dpt_comm_mem_data(state->v);
+    const struct dpt_state_part *own = &r->strategy->ops->held(r->strategy)->own;
+    float *param = dpt_state_at(own, &r->grid, DPT_VECTOR_PARAM, 0),
+          *m = dpt_state_at(own, &r->grid, DPT_VECTOR_M, 0),
+          *v = dpt_state_at(own, &r->grid, DPT_VECTOR_V, 0);
     const bool trains = !r->config->train.eval_only; /* else nobody asks for moments */
     r->n_tensors = dpt_model_n_params(r->model);
     r->tensors = calloc((size_t)r->n_tensors, sizeof *r->tensors);
@@ -164,6 +165,15 @@ static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
+static void make_grid(struct dpt_rank *r)
+{
+    const int n = dpt_model_n_units(r->model);
+    for (int u = 0; u < n; u++)
+        r->unit_offset[u] = dpt_model_unit(r->model, u)->offset;
+    r->unit_offset[n] = dpt_model_flat_numel(r->model);
+    r->grid = (struct dpt_grid){.offset = r->unit_offset, .n_units = n, .block = DPT_BLOCK};
+}
+
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
@@ -172,6 +182,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_stream_create(r->device, start->threads, &r->stream, err));
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
     DPT_TRY(dpt_model_create(r->config, &r->model, err));
+    make_grid(r);
     if (!r->config->train.eval_only) {
         DPT_TRY(dpt_data_open(r->config, &r->data, err));
         DPT_TRY(dpt_loader_create(r->config, r->data, &r->loader, err));
@@ -184,7 +195,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                                          .stream = r->stream,
                                          .comm_stream = r->comm_stream,
                                          .listener = r->listener,
-                                         .comm_thread = r->comm_thread};
+                                         .comm_thread = r->comm_thread,
+                                         .grid = &r->grid};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config->strategy.name);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",

@@ -52,6 +52,8 @@ struct dpt_rank {
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
     struct dpt_model *model;
+    int64_t unit_offset[DPT_UNITS_MAX + 1];
+    struct dpt_grid grid;      /* of the model's units */
     struct dpt_data *data;     /* NULL when the run only evaluates, */
     struct dpt_loader *loader; /* likewise */
     struct dpt_data *val;      /* NULL when the run does not evaluate */

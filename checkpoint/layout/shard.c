@@ -1,0 +1,59 @@
+/* Index math of shards (shard.h). */
+#include "checkpoint/layout/shard.h"
+
+#include "base/err.h"
+
+struct dpt_interval dpt_shard_piece(const struct dpt_grid *grid, struct dpt_shard shard, int unit)
+{
+    DPT_ASSERT(unit >= 0 && unit < grid->n_units);
+    const int64_t first = grid->offset[unit];
+    if (shard.of == 0)
+        return (struct dpt_interval){first, first};
+    const struct dpt_interval piece =
+        dpt_layout_piece(grid->offset[unit + 1] - first, grid->block, shard.of, shard.index);
+    return (struct dpt_interval){first + piece.first, first + piece.end};
+}
+
+int64_t dpt_shard_offset(const struct dpt_grid *grid, struct dpt_shard shard, int unit)
+{
+    int64_t numel = 0;
+    for (int u = 0; u < unit; u++) {
+        const struct dpt_interval piece = dpt_shard_piece(grid, shard, u);
+        numel += piece.end - piece.first;
+    }
+    return numel;
+}
+
+int64_t dpt_shard_numel(const struct dpt_grid *grid, struct dpt_shard shard)
+{
+    return dpt_shard_offset(grid, shard, grid->n_units);
+}
+
+int64_t dpt_shard_numel_max(const struct dpt_grid *grid, int of)
+{
+    /* The larger pieces are the first ones, in every unit. */
+    return dpt_shard_numel(grid, (struct dpt_shard){0, of});
+}
+
+static bool is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted)
+{
+    for (int i = 0; i < n; i++)
+        if (dpt_shard_equal(shards[i], wanted))
+            return true;
+    return false;
+}
+
+bool dpt_shards_cover(const struct dpt_shard *shards, int n)
+{
+    for (int i = 0; i < n; i++) {
+        /* A cover of `of` shards holds the first of them. */
+        if (shards[i].of == 0 || shards[i].index != 0)
+            continue;
+        int index = 1;
+        while (index < shards[i].of && is_among(shards, n, (struct dpt_shard){index, shards[i].of}))
+            index++;
+        if (index == shards[i].of)
+            return true;
+    }
+    return false;
+}
