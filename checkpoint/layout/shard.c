@@ -34,26 +34,3 @@ int64_t dpt_shard_numel_max(const struct dpt_grid *grid, int of)
     /* The larger pieces are the first ones, in every unit. */
     return dpt_shard_numel(grid, (struct dpt_shard){0, of});
 }
-
-static bool is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted)
-{
-    for (int i = 0; i < n; i++)
-        if (dpt_shard_equal(shards[i], wanted))
-            return true;
-    return false;
-}
-
-bool dpt_shards_cover(const struct dpt_shard *shards, int n)
-{
-    for (int i = 0; i < n; i++) {
-        /* A cover of `of` shards holds the first of them. */
-        if (shards[i].of == 0 || shards[i].index != 0)
-            continue;
-        int index = 1;
-        while (index < shards[i].of && is_among(shards, n, (struct dpt_shard){index, shards[i].of}))
-            index++;
-        if (index == shards[i].of)
-            return true;
-    }
-    return false;
-}

@@ -7,9 +7,8 @@
 #ifndef DPT_CHECKPOINT_LAYOUT_SHARD_H
 #define DPT_CHECKPOINT_LAYOUT_SHARD_H
 
+#include "base/shard.h"
 #include "checkpoint/layout/layout.h"
-
-#include <stdbool.h>
 
 /* The units of a flat vector: unit u is [offset[u], offset[u + 1]). */
 struct dpt_grid {
@@ -17,20 +16,6 @@ struct dpt_grid {
     int n_units;
     int64_t block;
 };
-
-struct dpt_shard {
-    int index, of; /* of 1: everything; of 0: nothing */
-};
-
-static inline bool dpt_shard_is_none(struct dpt_shard shard)
-{
-    return shard.of == 0;
-}
-
-static inline bool dpt_shard_equal(struct dpt_shard a, struct dpt_shard b)
-{
-    return a.of == b.of && a.index == b.index;
-}
 
 /* What the shard has of unit `unit`, as elements of the flat vector; perhaps empty. */
 struct dpt_interval dpt_shard_piece(const struct dpt_grid *grid, struct dpt_shard shard, int unit);
@@ -42,9 +27,5 @@ int64_t dpt_shard_offset(const struct dpt_grid *grid, struct dpt_shard shard, in
 
 /* The largest length of any shard of `of`. */
 int64_t dpt_shard_numel_max(const struct dpt_grid *grid, int of);
-
-/* True when the given shards, all of one `of` after those of another are left aside, are everything
- * for some `of`: whether a whole state can be put together of what `shards` hold. */
-bool dpt_shards_cover(const struct dpt_shard *shards, int n);
 
 #endif

@@ -238,6 +238,9 @@ enum dpt_status dpt_comm_alloc(struct dpt_comm_listener *listener, const struct 
         return dpt_fail(err, DPT_ENOMEM, "memory for a communicator");
     comm->listener = listener;
     listener->comms++;
+    for (int i = 0; i < COMM_REGIONS; i++)
+        if (listener->mems[i] != NULL)
+            listener->mems[i]->withdrawn = false;
     memcpy(comm->run, spec->run, sizeof comm->run);
     comm->generation = spec->generation;
     comm->rank = spec->rank;

@@ -60,6 +60,7 @@ DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *liste
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener,
                                                       size_t bytes, struct dpt_comm_mem **ret,
                                                       struct dpt_err *err);
+/* While a communicator exists: only memory that was withdrawn from it. */
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);
 
@@ -173,6 +174,12 @@ void dpt_comm_write_end(struct dpt_comm *comm);
 
 /* Makes the owner's waiting dpt_comm_poll return DPT_INPROGRESS: new work has come. Any thread. */
 void dpt_comm_wake(struct dpt_comm *comm);
+
+/* Registered memory that is needed no more though the communicator goes on: nothing of it is in
+ * flight, nothing more may be sent from it, and peers of this host, who learn of it when they next
+ * poll, unmap it. By the owner; dpt_comm_mem_destroy, which gives the pages back, may follow at
+ * once. (Receiving into memory that was registered after creation is nowhere allowed.) */
+void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem);
 
 /* Allows the owner's waits to spin for a moment before they sleep, while nothing else of this
  * process wants its core: on while the threads that compute are waiting for the owner. They do so

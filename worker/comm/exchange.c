@@ -156,6 +156,28 @@ void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
         (void)dpt_comm_keep_failure(comm, status, &failure, NULL); /* for the next poll */
 }
 
+void dpt_comm_withdraw(struct dpt_comm *comm, struct dpt_comm_mem *mem)
+{
+    DPT_ASSERT(mem->listener == comm->listener && !mem->withdrawn);
+    for (int i = 0; i < COMM_RECORDS_MAX; i++) {
+        const struct dpt_rec *rec = &comm->recs[i];
+        DPT_ASSERT(comm->status != DPT_OK || rec->state == REC_FREE || rec->dir != DPT_COMM_SEND ||
+                   rec->small != NULL || rec->region != (uint32_t)mem->region);
+    }
+    mem->withdrawn = true;
+    if (comm->status != DPT_OK)
+        return; /* destroy is all that follows */
+    for (int i = 0; i < comm->n_links; i++)
+        if (comm->links[i]->ops->withdraw != NULL) {
+            comm->links[i]->ops->withdraw(comm->links[i], mem->region);
+            comm->links[i]->dirty = comm->dirty = true;
+        }
+    struct dpt_err failure;
+    const enum dpt_status status = send_now(comm, &failure);
+    if (status != DPT_OK)
+        (void)dpt_comm_keep_failure(comm, status, &failure, NULL); /* for the next poll */
+}
+
 /* Writing what was lent. */
 
 void dpt_comm_write_end(struct dpt_comm *comm)

@@ -28,7 +28,8 @@ struct dpt_comm_mem {
     int fd;
     uint8_t *data;
     size_t bytes, map_bytes;
-    bool open; /* peers map it to write */
+    bool open;      /* peers map it to write */
+    bool withdrawn; /* from the communicator there is */
 };
 
 struct dpt_sim_net;
@@ -102,6 +103,8 @@ struct dpt_link_ops {
      * lent for writing by this backend. */
     bool (*write_begin)(struct dpt_link *link);
     void (*write_end)(struct dpt_link *link);
+    /* Tells the peer that a region is gone. NULL: it has not mapped any. */
+    void (*withdraw)(struct dpt_link *link, int region);
     /* Nothing lent to the peer is written after this has returned true. False: the peer is in the
      * midst of writing and stands still, and the memory itself must be exchanged. NULL: nothing to
      * do. */

@@ -138,7 +138,7 @@ void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
     *mem_p = NULL;
     if (mem == NULL)
         return;
-    DPT_ASSERT(mem->listener->comms == 0);
+    DPT_ASSERT(mem->listener->comms == 0 || mem->withdrawn);
     if (mem->data != NULL)
         munmap(mem->data, mem->map_bytes);
     if (mem->fd >= 0)

@@ -60,6 +60,17 @@ static bool send_transfer(struct shm_link *shm, struct dpt_rec *rec)
                        NULL);
 }
 
+static void send_withdrawals(struct shm_link *shm)
+{
+    for (uint32_t i = 0; shm->withdraws && i < COMM_REGIONS; i++) {
+        if (shm->withdraw[i] &&
+            !put_message(shm, (struct box_message){.type = MESSAGE_WITHDRAW, .region = i}, NULL))
+            return;
+        shm->withdraw[i] = false;
+    }
+    shm->withdraws = false;
+}
+
 static void send_queued(struct shm_link *shm)
 {
     for (struct dpt_rec *rec; (rec = shm->give_back.first) != NULL;) {
@@ -81,6 +92,7 @@ static void send_queued(struct shm_link *shm)
             rec->state = REC_OFFERED;
         }
     }
+    send_withdrawals(shm);
     if (shm->owed >= WINDOW / 2)
         (void)put_message(shm, (struct box_message){.type = MESSAGE_CREDIT}, NULL);
 }
@@ -147,6 +159,21 @@ static enum dpt_status take_offer(struct shm_link *shm, const struct box_message
     return DPT_OK;
 }
 
+/* The peer sends nothing from a region any more, so nothing of it is offered or lent. */
+static enum dpt_status take_withdrawal(struct shm_link *shm, uint32_t region, struct dpt_err *err)
+{
+    if (region >= COMM_REGIONS || shm->regions[region].data == NULL)
+        return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it takes back what it had not passed");
+    for (unsigned i = 0; i < shm->ring_n; i++) {
+        const struct offer *offer = &shm->ring[(shm->ring_first + i) % WINDOW];
+        if (offer->type != MESSAGE_SMALL && offer->region == region)
+            return dpt_link_broken(&shm->link, DPT_EPROTO, err, "it takes back what it offers");
+    }
+    munmap(shm->regions[region].data, shm->regions[region].bytes);
+    shm->regions[region].data = NULL;
+    return DPT_OK;
+}
+
 /* A message of the box. */
 static enum dpt_status take_message(struct shm_link *shm, const struct box_message *message,
                                     const uint8_t *payload, struct dpt_err *err)
@@ -163,6 +190,8 @@ static enum dpt_status take_message(struct shm_link *shm, const struct box_messa
         return take_done(shm, message->record, err);
     case MESSAGE_CREDIT:
         return DPT_OK;
+    case MESSAGE_WITHDRAW:
+        return take_withdrawal(shm, message->region, err);
     default:
         return dpt_link_broken(&shm->link, DPT_EPROTO, err, "a malformed message");
     }
@@ -329,12 +358,19 @@ static void shm_destroy(struct dpt_link *link, enum link_goodbye goodbye, int su
     free(shm);
 }
 
+static void shm_withdraw(struct dpt_link *link, int region)
+{
+    struct shm_link *shm = shm_of(link);
+    shm->withdraw[region] = shm->withdraws = true;
+}
+
 static const struct dpt_link_ops shm_ops = {
     .send = shm_send,
     .receive = shm_receive,
     .give_back = shm_give_back,
     .write_begin = shm_write_begin,
     .write_end = shm_write_end,
+    .withdraw = shm_withdraw,
     .shut = shm_shut,
     .has_mail = shm_has_mail,
     .rest = shm_rest,

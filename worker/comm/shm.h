@@ -20,7 +20,8 @@ enum message_type {
     MESSAGE_OFFER_OPEN, /* likewise, to be written */
     MESSAGE_SMALL,      /* bytes; with a payload */
     MESSAGE_DONE,       /* record, of the one that is told */
-    MESSAGE_CREDIT
+    MESSAGE_CREDIT,
+    MESSAGE_WITHDRAW /* region: nothing of it is under way, and nothing will be */
 };
 
 struct offer {
@@ -37,7 +38,9 @@ struct shm_link {
         size_t bytes;
         bool open; /* mapped to be written */
     } regions[COMM_REGIONS];
-    int next_region; /* of ours, to be passed; COMM_REGIONS: READY; beyond: all done */
+    bool withdraw[COMM_REGIONS]; /* WITHDRAW to be said */
+    bool withdraws;              /* one of these is set */
+    int next_region;             /* of ours, to be passed; COMM_REGIONS: READY; beyond: all done */
     bool peer_ready;
     struct box box;
     bool box_full;              /* it took no more */

@@ -5,9 +5,17 @@
  *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
  * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy
  * Between begin_generation and the first step the state is written from outside (initial weights, a
- * checkpoint, peers' state) where it must be; state_changed says so. A step that is committed but
- * not applied is applied (apply) before the next begin_generation, from the gradients of the last
- * one. A step may be left at any point when the generation ends; the next begin_step starts clean.
+ * checkpoint, peers' state) where it must be; state_changed says so. A rank that has filled what
+ * its generation wants keeps what it held until it knows that all ranks have (GO): a generation
+ * that fails before may have to be followed by one that goes on from the old. So state_changed may
+ * come late: before the generation's first step, or, when the generation ended before that, between
+ * end_generation and the next begin_generation; until then `held` and `wanted` keep their memory,
+ * and a begin_generation without a state_changed before it drops what was wanted. The memory of
+ * `held` that is not of `wanted` is withdrawn (dpt_comm_withdraw) by the caller before
+ * state_changed, so that it may be destroyed while there is a communicator.
+ * A step that is committed but not applied is applied (apply) before the next begin_generation,
+ * from the gradients of the last one. A step may be left at any point when the generation ends; the
+ * next begin_step starts clean.
  * A reduced gradient is kept until the next begin_step, since its outcome may arrive only through
  * re-formation. */
 #ifndef DPT_WORKER_STRATEGY_STRATEGY_H
@@ -96,9 +104,11 @@ struct dpt_strategy_ops {
 
     /* True while the whole reduced gradient of `step` is held. */
     bool (*holds_gradient)(const struct dpt_strategy *s, int64_t step);
-    /* What is held now; and what the present generation shall hold: the same, when the world's
-     * change does not move state. Between begin_generation and state_changed the caller fills
-     * `wanted` from what the ranks hold (or a checkpoint, or the seed). */
+    /* What is held now; and what the present generation shall hold: the same pointer when the
+     * world's change does not move state, and whenever no generation wants anything else. Between
+     * begin_generation and state_changed the caller fills `wanted` from what the ranks hold (or a
+     * checkpoint, or the seed). A part or vector of both may be the same memory, if an element that
+     * both have lies at the same place in it. */
     const struct dpt_strategy_state *(*held)(const struct dpt_strategy *s);
     const struct dpt_strategy_state *(*wanted)(const struct dpt_strategy *s);
     /* `wanted` was filled, or the parameters written: it is what is held from now on, what it takes

@@ -1,4 +1,4 @@
-/* Shards of the flat vectors: disjoint, whole, in whole blocks; what covers a state. */
+/* Shards of the flat vectors: disjoint, whole, in whole blocks. */
 #include "checkpoint/layout/shard.h"
 
 #include <setjmp.h>
@@ -62,28 +62,11 @@ static void everything_and_nothing(void **state)
     assert_int_equal(dpt_shard_numel(&grid, none), 0);
 }
 
-static void covers(void **state)
-{
-    (void)state;
-    const struct dpt_shard whole[] = {{1, 3}, {0, 1}};
-    assert_true(dpt_shards_cover(whole, 2));
-    const struct dpt_shard all_three[] = {{2, 3}, {0, 3}, {0, 2}, {1, 3}, {1, 3}};
-    assert_true(dpt_shards_cover(all_three, 5));
-    assert_false(dpt_shards_cover(all_three, 3));
-    /* Pieces of different cuts do not fit each other. */
-    const struct dpt_shard mixed[] = {{0, 2}, {2, 4}, {3, 4}};
-    assert_false(dpt_shards_cover(mixed, 3));
-    const struct dpt_shard none[] = {{0, 0}, {0, 0}};
-    assert_false(dpt_shards_cover(none, 2));
-    assert_false(dpt_shards_cover(NULL, 0));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_partition_every_unit),
         cmocka_unit_test(everything_and_nothing),
-        cmocka_unit_test(covers),
     };
     return cmocka_run_group_tests_name("checkpoint_shard", tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ struct packet {
     uint64_t offset, bytes;
 };
 
-enum { REGION = 1, READY, GOODBYE, BELL, OFFER, OFFER_OPEN, SMALL, DONE, CREDIT };
+enum { REGION = 1, READY, GOODBYE, BELL, OFFER, OFFER_OPEN, SMALL, DONE, CREDIT, WITHDRAW };
 
 static void packet(int fd, struct packet p, size_t more, int pass_fd)
 {
@@ -329,6 +329,33 @@ static void shm_too_many_credits(int fd)
     put(fd, (struct box_message){.type = CREDIT, .credits = 1000}, NULL);
 }
 
+static void shm_withdraws_no_region(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = WITHDRAW, .region = 2}, NULL);
+}
+
+static void shm_withdraws_out_of_table(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = WITHDRAW, .region = UINT32_MAX}, NULL);
+}
+
+static void shm_offer_of_withdrawn(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = WITHDRAW, .region = 1}, NULL);
+    put(fd, (struct box_message){.type = OFFER, .region = 1, .bytes = 4}, NULL);
+}
+
+static void shm_withdraws_what_it_offers(int fd)
+{
+    ready(fd);
+    put(fd, (struct box_message){.type = SMALL, .bytes = 4}, "1234"); /* what is awaited */
+    put(fd, (struct box_message){.type = OFFER, .region = 1, .bytes = 4}, NULL);
+    put(fd, (struct box_message){.type = WITHDRAW, .region = 1}, NULL);
+}
+
 static void shm_bye_for_nobody(int fd)
 {
     ready(fd);
@@ -465,6 +492,10 @@ static void nonsense_is_an_error(void **state)
         SCENE(false, shm_done_for_nothing, DPT_EPROTO),
         SCENE(false, shm_done_out_of_range, DPT_EPROTO),
         SCENE(false, shm_too_many_credits, DPT_EPROTO),
+        SCENE(false, shm_withdraws_no_region, DPT_EPROTO),
+        SCENE(false, shm_withdraws_out_of_table, DPT_EPROTO),
+        SCENE(false, shm_offer_of_withdrawn, DPT_EPROTO),
+        SCENE(false, shm_withdraws_what_it_offers, DPT_EPROTO),
         SCENE(false, shm_bye_for_nobody, DPT_EPEER),
         SCENE(false, shm_closes, DPT_EPEER),
         SCENE(false, shm_nonsense_then_closes, DPT_EPROTO),

@@ -1,0 +1,57 @@
+/* Covers of shards (shard.h). */
+#include "base/shard.h"
+
+static bool is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted)
+{
+    for (int i = 0; i < n; i++)
+        if (dpt_shard_equal(shards[i], wanted))
+            return true;
+    return false;
+}
+
+bool dpt_shards_cover(const struct dpt_shard *shards, int n)
+{
+    for (int i = 0; i < n; i++) {
+        /* A cover of `of` shards holds the first of them. */
+        if (shards[i].of == 0 || shards[i].index != 0 || is_among(shards, i, shards[i]))
+            continue;
+        int index = 1;
+        while (index < shards[i].of && is_among(shards, n, (struct dpt_shard){index, shards[i].of}))
+            index++;
+        if (index == shards[i].of)
+            return true;
+    }
+    return false;
+}
+
+static bool of_is_among(const struct dpt_shard *shards, int n, int of)
+{
+    for (int i = 0; i < n; i++)
+        if (shards[i].of == of)
+            return true;
+    return false;
+}
+
+struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n)
+{
+    struct dpt_shard best = {0, 0};
+    int best_found = 0;
+    for (int i = 0; i < n; i++) {
+        const int of = shards[i].of;
+        int found = 0, missing = -1;
+        if (of == 0 || of_is_among(shards, i, of))
+            continue;
+        for (int index = of - 1; index >= 0; index--)
+            if (is_among(shards, n, (struct dpt_shard){index, of}))
+                found++;
+            else
+                missing = index;
+        if (missing < 0)
+            return (struct dpt_shard){0, 0};
+        if ((long)found * best.of > (long)best_found * of || best.of == 0) {
+            best = (struct dpt_shard){missing, of};
+            best_found = found;
+        }
+    }
+    return best;
+}
