@@ -5,7 +5,7 @@
 
 #include "unicode_table.inc"
 
-enum class { OTHER, LETTER, NUMBER, SPACE };
+enum kind { OTHER, LETTER, NUMBER, SPACE };
 
 /* Classes of ASCII, as in the table: most text never gets to it. */
 #define O OTHER
@@ -22,30 +22,37 @@ static const uint8_t ascii[128] = {
 #undef N
 #undef S
 
-static enum class class_of(uint32_t c) {
-    if (c >= DPT_UNICODE_END) return OTHER;
+static enum kind class_of(uint32_t c)
+{
+    if (c >= DPT_UNICODE_END)
+        return OTHER;
     const uint32_t word = dpt_unicode_block[dpt_unicode_page[c >> 8]][c >> 4 & 15];
-    return (enum class)(word >> 2 * (c & 15) & 3);
+    return (enum kind)(word >> 2 * (c & 15) & 3);
 }
 
 /* The character at `at`, which is of valid UTF-8. */
-static enum class class_at(const uint8_t *text, size_t at, size_t *ret_bytes) {
-    const uint8_t *p = text + at; if (p[0] < 0x80){ *ret_bytes = 1; return (enum class)ascii[p[0]];}
-if (p[0] < 0xe0)
+static enum kind class_at(const uint8_t *text, size_t at, size_t *ret_bytes)
 {
-    *ret_bytes = 2;
-    return class_of((p[0] & 0x1fu) << 6 | (p[1] & 0x3fu));
-}
-if (p[0] < 0xf0) {
-    *ret_bytes = 3;
-    return class_of((p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu));
-}
-*ret_bytes = 4;
-return class_of((p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu));
+    const uint8_t *p = text + at;
+    if (p[0] < 0x80) {
+        *ret_bytes = 1;
+        return (enum kind)ascii[p[0]];
+    }
+    if (p[0] < 0xe0) {
+        *ret_bytes = 2;
+        return class_of((p[0] & 0x1fu) << 6 | (p[1] & 0x3fu));
+    }
+    if (p[0] < 0xf0) {
+        *ret_bytes = 3;
+        return class_of((p[0] & 0x0fu) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu));
+    }
+    *ret_bytes = 4;
+    return class_of((p[0] & 0x07u) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 |
+                    (p[3] & 0x3fu));
 }
 
 /* Where the characters of class `of` end that begin at `at`. */
-static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum class of)
+static size_t run_end(const uint8_t *text, size_t at, size_t bytes, enum kind of)
 {
     for (;;) {
         size_t n;
@@ -87,7 +94,7 @@ size_t dpt_split_next(const uint8_t *text, size_t bytes)
         return n;
     if (text[0] == ' ' && bytes > 1)
         at = 1;
-    const enum class first = class_at(text, at, &n);
+    const enum kind first = class_at(text, at, &n);
     if (first == SPACE)
         return blanks(text, bytes);
     return run_end(text, at + n, bytes, first);
