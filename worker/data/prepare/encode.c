@@ -5,7 +5,9 @@
 #include "worker/data/prepare/pool.h"
 #include "worker/data/prepare/shards.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <sys/stat.h>
 
 /* Blocks' worth of text between two saves of the state: what dying costs at most, beside what is on
  * its way through the threads. */
@@ -104,6 +106,24 @@ static enum dpt_status run(struct encode *e, struct dpt_err *err)
     }
 }
 
+/* A finished folder is of these inputs unless one of them was changed since. */
+static enum dpt_status check_not_newer(const struct encode *e, struct dpt_err *err)
+{
+    struct stat st;
+    if (fstatat(e->shards.dir_fd, DPT_RECORD_NAME, &st, 0) != 0)
+        return dpt_fail_errno(err, errno, "look at '%s/" DPT_RECORD_NAME "'", e->shards.dir);
+    for (int i = 0; i < e->inputs->n; i++) {
+        const struct dpt_input *input = &e->inputs->files[i];
+        if (input->changed_s > st.st_mtim.tv_sec ||
+            (input->changed_s == st.st_mtim.tv_sec && input->changed_ns > st.st_mtim.tv_nsec))
+            return dpt_fail(err, DPT_EREFUSED,
+                            "'%s' was changed since '%s/" DPT_RECORD_NAME
+                            "' was written; name another --out, or remove that folder",
+                            input->path, e->shards.dir);
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resumed,
                              struct dpt_err *err)
 {
@@ -117,7 +137,7 @@ static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resu
     dpt_inputs_hash(e->inputs, true, e->progress.inputs);
     DPT_TRY(dpt_shards_resume(&e->shards, e->settings, &e->progress, &found, ret_done, err));
     if (*ret_done)
-        return DPT_OK;
+        return check_not_newer(e, err);
     DPT_TRY(dpt_cutter_init(&e->cutter, &o->cut, e->inputs, err));
     if (e->progress.at.file > e->inputs->n)
         return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_STATE_NAME "' names a file beyond the last",

@@ -34,7 +34,8 @@ struct dpt_encode_result {
 };
 
 /* Encodes the inputs into options->out, going on where an earlier process with the same settings
- * and inputs stopped. On an error what was done so far stays and the next call goes on from it;
+ * and inputs stopped. On an error what was done so far stays and the next call goes on from it.
+ * DPT_EREFUSED: the folder is of other settings, or an input was changed since it was written;
  * DPT_ECORRUPT names the file and line of .jsonl that has no text. */
 DPT_MUST_USE enum dpt_status dpt_encode(const struct dpt_encode_options *options,
                                         const struct dpt_inputs *inputs,

@@ -254,6 +254,17 @@ static enum dpt_status find_full(const struct dpt_shards *shards, enum dpt_split
     return DPT_OK;
 }
 
+static enum dpt_status find_all_full(struct dpt_shards *shards, struct dpt_err *err)
+{
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
+        struct dpt_shard_list *list = &shards->list[s];
+        for (int i = 0; i < list->full; i++)
+            DPT_TRY(find_full(shards, (enum dpt_split)s, i, err));
+        list->renamed = list->full;
+    }
+    return DPT_OK;
+}
+
 /* The part that grows, cut back to what the state says; what lies behind it is removed. */
 static enum dpt_status find_part(struct dpt_shards *shards, enum dpt_split split,
                                  struct dpt_err *err)
@@ -332,17 +343,15 @@ enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const void *setting
     *ret_found = *ret_done = false;
     DPT_TRY(remove_temporaries(shards, err));
     DPT_TRY(dpt_state_check_record(shards, settings, ret_done, err));
-    if (*ret_done)
+    if (*ret_done) {
+        DPT_TRY(find_all_full(shards, err));
         return dpt_state_remove(shards, err);
+    }
     DPT_TRY(dpt_state_read(shards, settings, progress, ret_found, err));
     if (!*ret_found)
         return refuse_others(shards, err);
-    for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
-        struct dpt_shard_list *list = &shards->list[s];
-        for (int i = 0; i < list->full; i++)
-            DPT_TRY(find_full(shards, (enum dpt_split)s, i, err));
-        list->renamed = list->full;
+    DPT_TRY(find_all_full(shards, err));
+    for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         DPT_TRY(find_part(shards, (enum dpt_split)s, err));
-    }
     return dpt_disk_sync(shards->dir_fd, shards->dir, err);
 }

@@ -56,9 +56,9 @@ void dpt_shards_close(struct dpt_shards *shards);
 
 /* Goes on from the state in the folder, if there is one: *ret_found. DPT_EREFUSED when it is of
  * other settings or inputs (progress->inputs), when the folder is finished with other ones, or
- * holds shards of somebody else. *ret_done: it is finished with these. `settings` is a json_t
- * (borrowed).
- */
+ * holds shards of somebody else. *ret_done: it is finished with these. DPT_ECORRUPT
+ * names a full shard that is not there any more, or not in its length. `settings` is a json_t
+ * (borrowed). */
 DPT_MUST_USE enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const void *settings,
                                                struct dpt_shards_progress *progress,
                                                bool *ret_found, bool *ret_done,

@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -156,6 +158,30 @@ static void what_changed_meanwhile(void **state)
     expect_refusal("out", DPT_EREFUSED, "an input was changed since");
 }
 
+/* Done is done only while the shards are there and the inputs are those of then. */
+static void done_is_looked_at(void **state)
+{
+    (void)state;
+    add_all();
+    OK(encode("out"));
+    OK(encode("out"));
+    assert_true(result.was_done);
+    assert_int_equal(rename(in_root("out/train_000001.bin"), in_root("away")), 0);
+    expect_refusal("out", DPT_ECORRUPT, "/train_000001.bin' is not the file of");
+    write_string("out/train_000001.bin", "cut");
+    expect_refusal("out", DPT_ECORRUPT, "/train_000001.bin' is not the file of");
+    assert_int_equal(rename(in_root("away"), in_root("out/train_000001.bin")), 0);
+    OK(encode("out"));
+    assert_true(result.was_done);
+    /* As long as before, later than the record by the clock of files. */
+    const struct timespec later[2] = {{.tv_sec = time(NULL) + 10}, {.tv_sec = time(NULL) + 10}};
+    write_string("texts/c.txt", "one text without an end");
+    assert_int_equal(utimensat(AT_FDCWD, in_root("texts/c.txt"), later, 0), 0);
+    dpt_inputs_fini(&inputs);
+    add("texts", false);
+    expect_refusal("out", DPT_EREFUSED, "/c.txt' was changed since '");
+}
+
 static void damaged_folders(void **state)
 {
     (void)state;
@@ -227,7 +253,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(death_at_every_step),    TEST(many_deaths),
                                        TEST(failure_of_every_call),  TEST(other_settings),
-                                       TEST(what_changed_meanwhile), TEST(damaged_folders),
-                                       TEST(bad_documents),          TEST(nothing_to_split)};
+                                       TEST(what_changed_meanwhile), TEST(done_is_looked_at),
+                                       TEST(damaged_folders),        TEST(bad_documents),
+                                       TEST(nothing_to_split)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
