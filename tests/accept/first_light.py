@@ -13,6 +13,7 @@ def one_hash(line, **keys):
     """Worlds 1, 2, 3 and 4, as nodes of their own and as ranks of one node, undisturbed and with kills and joins at
     seeded random times, in separate empty directories, G = 7 and 8 slots: one weights_hash; start_step 0 and a fallen
     loss in each."""
+    seen = set()
     for slots in (7, 8):
         sets = settings(slots, **keys)
         line.command(f"dpt-worker × world 1, 2, 3, 4, G = {slots}, {sets['train.steps']} steps")
@@ -34,6 +35,8 @@ def one_hash(line, **keys):
             line.note(f"{value}  G {slots}, {name}")
         line.show(f"distinct weights_hash in {len(hashes)} runs, G = {slots}", len(set(hashes.values())), "== 1",
                   len(set(hashes.values())) == 1)
+        seen |= set(hashes.values())
+    return seen
 
 
 def mutation(line):

@@ -47,6 +47,7 @@ class Companion:
 
     def __init__(self, cluster, seed):
         self.cluster, self.random, self.started = cluster, random.Random(seed), 0
+        self.ranks = set()  # processes that were the survivor's rank: a new one holds nothing yet
         self.survivor = self._join()
         self.others = [self._join()]
         cluster.wait_world(2, STEP_TIMEOUT_S)
@@ -72,6 +73,7 @@ class Companion:
         ranks = self.survivor.rank_pids()
         if len(ranks) != 1:
             raise ClusterError(f"the companion's survivor has ranks {ranks}\n" + self.survivor.log_tail())
+        self.ranks.add(ranks[0])
         growth.look("agent that lives on", self.survivor.pid)
         growth.look(f"rank that lives on (pid {ranks[0]})", ranks[0])
 
@@ -114,4 +116,5 @@ def soak(line):
     line.show("seeds of runs that hung, failed or left something over", failed, "none", not failed)
     line.show("weights_hash of all runs and of an undisturbed one", sorted(hashes | {reference}), "one value",
               hashes == {reference})
+    line.show("processes that were the rank that lives on", len(companion.ranks), "== 1", len(companion.ranks) == 1)
     growth.show(line)
