@@ -54,6 +54,7 @@ struct dpt_checkpoint_state {
     uint64_t seed;
     const char *config_yaml;  /* canonical config of the run */
     const char *weights_hash; /* of dpt_weights_hash, as hex */
+    const char *data_digest;  /* of the data that it was trained on, as hex; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
 };
 

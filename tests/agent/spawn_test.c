@@ -54,6 +54,7 @@ static struct dpt_rank_start make_start(void)
                                    .n_allow = 1};
     (void)snprintf(start.node, sizeof start.node, "node-a");
     (void)snprintf(start.address, sizeof start.address, "::1");
+    (void)snprintf(start.data, sizeof start.data, "0123456789abcdef0123456789abcdef");
     (void)snprintf(start.allow[0], sizeof start.allow[0], "optimizer.lr");
     return start;
 }

@@ -236,12 +236,23 @@ static void state_round_trip(void **state)
                                      .seed = UINT64_MAX,
                                      .config_yaml = "a: \"b\"\n",
                                      .weights_hash = "00ff",
+                                     .data_digest = "11aa",
                                      .history_json = " [ 1, {\"x\": 0.1} ] "};
     assert_int_equal(dpt_state_print(&s, &text, &err), DPT_OK);
     assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_OK);
     assert_true(copy.state.seed == UINT64_MAX && copy.state.samples == INT64_MAX);
     assert_string_equal(copy.state.config_yaml, "a: \"b\"\n");
+    assert_string_equal(copy.state.data_digest, "11aa");
     dpt_state_fini(&copy);
+    /* Who does not know the data says nothing of it. */
+    char *silent;
+    s.data_digest = NULL;
+    assert_int_equal(dpt_state_print(&s, &silent, &err), DPT_OK);
+    assert_null(strstr(silent, "data_digest"));
+    assert_int_equal(dpt_state_parse(silent, strlen(silent), "s", &copy, &err), DPT_OK);
+    assert_null(copy.state.data_digest);
+    dpt_state_fini(&copy);
+    free(silent);
     /* Out of range. */
     char *seed = strstr(text, "18446744073709551615");
     seed[19] = '6';

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 
-from cluster import program, wait_until
+from cluster import make_text, program, wait_until
 
 
 def run_program(name, *args, env=None, timeout=60, cwd=None):
@@ -180,6 +180,25 @@ def test_changed_keys_at_resume(make_cluster, slow):
     assert allowed.wait(60 * slow) == 0, allowed.log()
     assert cluster.summaries()[0]["start_step"] == 10
     cluster.check_nothing_left()
+
+
+def test_other_data_at_resume(make_cluster, tmp_path, slow):
+    """A run goes on with the data that it was trained on, wherever they lie, and with no others unless it is said."""
+    cluster = make_cluster(sets={"train.steps": 10})
+    assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    longer, allow = {"train.steps": 20}, ["--allow-change", "train.steps"]
+    other = dict(longer, **{"data.train": make_text(tmp_path / "other.txt", seed=9)})
+    refused = cluster.start_worker("a", nnodes=1, endpoint=False, sets=other, args=allow)
+    assert refused.wait(60 * slow) == 2, refused.log()
+    assert "other data" in refused.log() and "--allow-change data.train" in refused.log()
+    moved = dict(longer, **{"data.train": make_text(tmp_path / "moved.txt")})
+    assert cluster.start_worker("a", nnodes=1, endpoint=False, sets=moved, args=allow).wait(60 * slow) == 0
+    assert cluster.summaries()[0]["start_step"] == 10
+    other["train.steps"] = 30
+    allowed = cluster.start_worker("a", nnodes=1, endpoint=False, sets=other,
+                                   args=[*allow, "--allow-change", "data.train"])
+    assert allowed.wait(60 * slow) == 0, allowed.log()
+    assert cluster.summaries()[0]["start_step"] == 20
 
 
 def test_finished_run_is_started_again(make_cluster, slow):

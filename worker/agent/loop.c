@@ -73,6 +73,7 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
                                    .log_level = (int)options->log_level,
                                    .n_allow = options->n_allow};
     (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
+    (void)snprintf(start.data, sizeof start.data, "%s", loop->node->data.train);
     for (int i = 0; i < options->n_allow; i++)
         (void)snprintf(start.allow[i], sizeof start.allow[i], "%s", options->allow[i]);
     struct dpt_err err;

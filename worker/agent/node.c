@@ -118,7 +118,7 @@ static void fill_spec(struct dpt_node *node)
                                            .host = node->host,
                                            .log_dir_id = node->log_dir_id,
                                            .checkpoint_dir_id = node->checkpoint_dir_id,
-                                           .data_digest = node->data_digest};
+                                           .data_digest = node->data.used};
 }
 
 static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
@@ -142,7 +142,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     dpt_user_name(node->user, sizeof node->user);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
     DPT_TRY(find_fingerprint(node->fingerprint, err));
-    DPT_TRY(dpt_data_digest(config, node->data_digest, err));
+    DPT_TRY(dpt_data_digest(config, &node->data, err));
     fill_spec(node);
     return DPT_OK;
 }

@@ -9,6 +9,7 @@
 #include "worker/agent/core.h"
 #include "worker/agent/identity.h"
 #include "worker/agent/options.h"
+#include "worker/data/data.h"
 
 #include <stddef.h>
 
@@ -30,7 +31,7 @@ struct dpt_node {
     char fingerprint[DPT_PROTO_DIGEST_BYTES];
     char host[DPT_HOST_KEY_BYTES];
     char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES]; /* "": no such folder */
-    char data_digest[DPT_HASH_HEX_BYTES];
+    struct dpt_data_digest data;
     char user[DPT_PROTO_NAME_BYTES];
     Dpt__RunSpec spec;
     struct dpt_agent_facts facts;

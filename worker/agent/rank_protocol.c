@@ -48,6 +48,8 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
     add_number(ret, &n, "agent=", (uint64_t)start->agent);
     add_arg(ret, &n, "address=", start->address);
     add_number(ret, &n, "log_level=", (uint64_t)start->log_level);
+    if (start->data[0] != '\0')
+        add_arg(ret, &n, "data=", start->data);
     for (int i = 0; i < start->n_allow; i++)
         add_arg(ret, &n, "allow=", start->allow[i]);
 }
@@ -106,6 +108,8 @@ static bool decode_arg(const char *key, size_t key_bytes, const char *value,
         return parse_text(value, start->address, sizeof start->address);
     if (IS("log_level"))
         return parse_int(value, 0, DPT_LOG_LEVEL_COUNT - 1, &start->log_level);
+    if (IS("data"))
+        return parse_text(value, start->data, sizeof start->data);
     if (IS("allow") && start->n_allow < DPT_RANK_ALLOW_MAX)
         return parse_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
     return false;

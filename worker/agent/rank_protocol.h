@@ -14,6 +14,7 @@
 
 #include "base/config.h"
 #include "base/err.h"
+#include "base/hash.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,6 +40,7 @@ struct dpt_rank_start {
     pid_t agent;                      /* parent: for the getppid check after PR_SET_PDEATHSIG */
     char address[64];                 /* numeric IP address on which the data plane listens */
     int log_level;                    /* enum dpt_log_level */
+    char data[DPT_HASH_HEX_BYTES];    /* content hash of data.train; "": the run only evaluates */
     int n_allow;
     char allow[DPT_RANK_ALLOW_MAX][DPT_CONFIG_NAME_BYTES]; /* keys whose change resume accepts */
 };

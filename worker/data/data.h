@@ -36,11 +36,16 @@ DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t 
                                            int32_t *ret_tokens, int32_t *ret_targets,
                                            struct dpt_err *err);
 
-/* Content hash over all the tokens' bytes, in shard order, of what the config uses: of data.train
- * unless the run only evaluates, then of data.val if it evaluates. Equal on two nodes if they train
- * on the same data. Cached by nobody: reads everything once at start. */
+/* Content hashes over all the tokens' bytes, in shard order. Cached by nobody: reads everything
+ * once at start. */
+struct dpt_data_digest {
+    /* Of what the config uses: of data.train unless the run only evaluates, then of data.val if it
+     * evaluates. Equal on two nodes if they work on the same data. */
+    char used[DPT_HASH_HEX_BYTES];
+    char train[DPT_HASH_HEX_BYTES]; /* of data.train alone; "": the run only evaluates */
+};
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
-                                             char ret_hex[DPT_HASH_HEX_BYTES], struct dpt_err *err);
+                                             struct dpt_data_digest *ret, struct dpt_err *err);
 
 /* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step
  * after step. Sample j of slot s of step k is sample number (k * G + s) * micro_batch + j of the

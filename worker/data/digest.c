@@ -71,11 +71,12 @@ static enum dpt_status add_data(struct dpt_data *data, uint8_t *block, struct dp
     return status;
 }
 
-enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES],
+enum dpt_status dpt_data_digest(const struct dpt_config *config, struct dpt_data_digest *ret,
                                 struct dpt_err *err)
 {
     struct dpt_data *data;
     struct dpt_hash128 h = {0, 0};
+    struct dpt_data_digest digest = {.train = ""};
     uint8_t *block = malloc(BLOCK_BYTES);
     enum dpt_status status =
         block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
@@ -83,14 +84,17 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, char ret_hex[DP
         status = dpt_data_open(config, &data, err);
         if (status == DPT_OK)
             status = add_data(data, block, &h, err);
+        dpt_hash128_hex(h, digest.train);
     }
     if (status == DPT_OK && dpt_config_evaluates(config)) {
         status = dpt_data_open_val(config, &data, err);
         if (status == DPT_OK)
             status = add_data(data, block, &h, err);
     }
-    if (status == DPT_OK)
-        dpt_hash128_hex(h, ret_hex);
     free(block);
-    return status;
+    if (status != DPT_OK)
+        return status;
+    dpt_hash128_hex(h, digest.used);
+    *ret = digest;
+    return DPT_OK;
 }

@@ -53,6 +53,7 @@ void rank_save_begin(struct dpt_rank *r)
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
                   .weights_hash = r->weights_hash,
+                  .data_digest = r->options->start->data[0] ? r->options->start->data : NULL,
                   .history_json = r->saved_history.json},
         .keep = r->config->checkpoint.keep,
     };
@@ -195,8 +196,26 @@ static void pass_over_training(const struct dpt_config *config, struct dpt_confi
     saved->data.kind = config->data.kind;
 }
 
+/* Is what the checkpoint was trained on what data.train holds here? Where one of them does not say,
+ * it is. */
+static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const char *was,
+                                  struct dpt_err *err)
+{
+    const struct dpt_rank_start *start = r->options->start;
+    if (!was || !was[0] || !start->data[0] || strcmp(was, start->data) == 0)
+        return DPT_OK;
+    for (int i = 0; i < start->n_allow; i++)
+        if (strcmp(start->allow[i], "data.train") == 0)
+            return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run on other data: the content of data.train ('%s') "
+                    "is not what it was; give another checkpoint.dir, the same data, or "
+                    "--allow-change data.train",
+                    r->config->checkpoint.dir, (long long)step, r->config->data.train);
+}
+
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
- * config. */
+ * config, and the data those it was trained on. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0])
@@ -210,9 +229,11 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
     static _Thread_local struct dpt_config saved;
-    const char *yaml = dpt_checkpoint_get_state(checkpoint)->config_yaml;
-    enum dpt_status status =
-        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &saved, err);
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    enum dpt_status status = dpt_config_load(state->config_yaml, strlen(state->config_yaml),
+                                             "the checkpoint's config", NULL, 0, &saved, err);
+    if (status == DPT_OK)
+        status = check_data(r, step, state->data_digest, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
     if (r->config->train.eval_only)

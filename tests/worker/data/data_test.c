@@ -106,12 +106,21 @@ static void expect_sample(const struct dpt_data *data, int64_t index, int32_t fi
 static void expect_refusal(enum dpt_status status, const char *name, const char *why)
 {
     struct dpt_data *data = NULL;
-    char hex[DPT_HASH_HEX_BYTES];
     assert_int_equal(dpt_data_open(&config, &data, &err), status);
     assert_null(data);
     if (!strstr(err.text, name) || !strstr(err.text, why) || strchr(err.text, '\n'))
         fail_msg("'%s' or '%s' is not in: %s", name, why, err.text);
-    assert_int_equal(dpt_data_digest(&config, hex, &err), status);
+    struct dpt_data_digest digest;
+    assert_int_equal(dpt_data_digest(&config, &digest, &err), status);
+}
+
+/* Of all that the config uses; of data.train alone it is the same where nothing else is used. */
+static void make_digest(char ret_hex[DPT_HASH_HEX_BYTES])
+{
+    struct dpt_data_digest digest;
+    assert_int_equal(dpt_data_digest(&config, &digest, &err), DPT_OK);
+    memcpy(ret_hex, digest.used, DPT_HASH_HEX_BYTES);
+    assert_string_equal(digest.train, dpt_config_evaluates(&config) ? digest.train : digest.used);
 }
 
 static void text_is_bytes(void **state)
@@ -301,13 +310,13 @@ static void text_is_encoded(void **state)
     }
     dpt_data_close(&data);
     write_file("t.txt", text, sizeof text - 1);
-    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    make_digest(a);
     const int32_t header[3] = {MAGIC16, 1, (int32_t)tokens.n};
     memcpy(shard, header, sizeof header);
     memcpy(shard + 1024, tokens.ids, tokens.n * 2);
     write_file("t.bin", shard, 1024 + tokens.n * 2);
     use(DPT_DATA_TOKENS, "t.bin");
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_equal(a, b);
     dpt_tokens_fini(&tokens);
     dpt_encoder_destroy(&encoder);
@@ -380,21 +389,42 @@ static void digest(void **state)
     write_shard("c_1.bin", MAGIC16, 1, 50, 2, 7, -1);
     write_shard("c_2.bin", MAGIC16, 1, 100, 2, 5, -1);
     use(DPT_DATA_TOKENS, "a_*.bin");
-    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    make_digest(a);
     assert_int_equal(strlen(a), 32);
     use(DPT_DATA_TOKENS, "b_*.bin");
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_equal(a, b);
     use(DPT_DATA_TOKENS, "c_*.bin");
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_not_equal(a, b);
     use(DPT_DATA_TOKENS, "a_1.bin");
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_not_equal(a, b);
     write_shard("b_y.bin", MAGIC16, 1, 50, 2, 8, -1);
     use(DPT_DATA_TOKENS, "b_*.bin");
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_not_equal(a, b);
+}
+
+/* With validation data the digest is of both, that of the training data stays; who only evaluates
+ * trains on nothing. */
+static void digest_of_training_data(void **state)
+{
+    (void)state;
+    struct dpt_data_digest plain, both, eval;
+    write_shard("a_1.bin", MAGIC16, 1, 100, 2, 5, -1);
+    write_shard("v.bin", MAGIC16, 1, 50, 2, 7, -1);
+    use(DPT_DATA_TOKENS, "a_*.bin");
+    assert_int_equal(dpt_data_digest(&config, &plain, &err), DPT_OK);
+    (void)snprintf(config.data.val, sizeof config.data.val, "%s/v.bin", root);
+    config.train.eval_every = 1;
+    assert_int_equal(dpt_data_digest(&config, &both, &err), DPT_OK);
+    assert_string_equal(both.train, plain.train);
+    assert_string_not_equal(both.used, plain.used);
+    config.train.eval_only = true;
+    assert_int_equal(dpt_data_digest(&config, &eval, &err), DPT_OK);
+    assert_string_equal(eval.train, "");
+    assert_string_not_equal(eval.used, both.used);
 }
 
 /* Larger than the digest's blocks; the last byte counts. */
@@ -406,10 +436,10 @@ static void digest_of_a_large_text(void **state)
     char *text = calloc(1, BYTES);
     write_file("t.txt", text, BYTES);
     use(DPT_DATA_TEXT, "t.txt");
-    assert_int_equal(dpt_data_digest(&config, a, &err), DPT_OK);
+    make_digest(a);
     text[BYTES - 1] = 1;
     write_file("t.txt", text, BYTES);
-    assert_int_equal(dpt_data_digest(&config, b, &err), DPT_OK);
+    make_digest(b);
     assert_string_not_equal(a, b);
     free(text);
 }
@@ -430,6 +460,7 @@ int main(void)
                                        TEST(token_beyond_the_vocabulary),
                                        TEST(files_that_change),
                                        TEST(digest),
+                                       TEST(digest_of_training_data),
                                        TEST(digest_of_a_large_text)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
