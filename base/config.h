@@ -99,11 +99,13 @@ struct dpt_config {
         int64_t eval_step;   /* with eval_only: which checkpoint; DPT_AUTO: the newest */
     } train;
     struct {
-        char name[32]; /* "adamw" */
+        char name[32]; /* "adamw", "sgd" */
         double lr, min_lr;
         enum dpt_schedule schedule;
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
+        double momentum; /* of sgd */
+        bool nesterov;
         enum dpt_lr_scaling lr_scaling;
     } optimizer;
     struct {

@@ -154,6 +154,11 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
             load, "optimizer.warmup_steps", "train.steps", err,
             "optimizer.warmup_steps (%lld) is more than train.steps (%lld); set it to at most that",
             (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
+    if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
+        return dpt_config_refuse_both(load, "optimizer.nesterov", "optimizer.momentum", err,
+                                      "optimizer.nesterov has no momentum to look ahead by "
+                                      "(optimizer.momentum is 0); set it to e.g. 0.9, or nesterov "
+                                      "to false");
     if (c->optimizer.min_lr > c->optimizer.lr)
         return dpt_config_refuse_both(
             load, "optimizer.min_lr", "optimizer.lr", err,

@@ -30,10 +30,10 @@ static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, fa
                                                 {0}};
 static const struct dpt_choice activation_checkpointings[] = {
     {"none", DPT_ACTIVATION_CHECKPOINTING_NONE, false},
-    {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, true},
-    {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE, true},
+    {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, false},
+    {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE, false},
     {0}};
-static const struct dpt_choice optimizers[] = {{"adamw", 0, false}, {"sgd", 0, true}, {0}};
+static const struct dpt_choice optimizers[] = {{"adamw", 0, false}, {"sgd", 0, false}, {0}};
 static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT, false},
                                               {"linear", DPT_SCHEDULE_LINEAR, false},
                                               {"cosine", DPT_SCHEDULE_COSINE, false},
@@ -195,7 +195,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "partial sums of a step; the largest world that can share one; auto: min(slots, 16)"},
     {"train.activation_checkpointing", DPT_KEY_CHOICE, AT(train.activation_checkpointing),
      .choices = activation_checkpointings, RUN, .def = "none",
-     .help = "recompute activations in the backward pass"},
+     .help = "recompute activations in the backward pass: all but each unit's input (full), or "
+             "what is cheap, the norms' and GELU's outputs (selective); bits stay the same"},
     {"train.grad_clip", DPT_KEY_DOUBLE, AT(train.grad_clip),
      .min = 0, .max = 1e30, TRAJECTORY, .def = "1",
      .help = "largest global L2 norm of the gradient; 0: off"},
@@ -240,7 +241,13 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "added to the root of the second moment"},
     {"optimizer.weight_decay", DPT_KEY_DOUBLE, AT(optimizer.weight_decay),
      .min = 0, .max = 1000, TRAJECTORY, .def = "0.1",
-     .help = "decoupled weight decay of matrices"},
+     .help = "weight decay of matrices: decoupled (adamw), or added to the gradient (sgd)"},
+    {"optimizer.momentum", DPT_KEY_DOUBLE, AT(optimizer.momentum),
+     .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0.9",
+     .help = "sgd: decay of the velocity; 0: none is kept"},
+    {"optimizer.nesterov", DPT_KEY_BOOL, AT(optimizer.nesterov),
+     TRAJECTORY, .def = "false",
+     .help = "sgd: step from where the momentum leads"},
     {"optimizer.lr_scaling", DPT_KEY_CHOICE, AT(optimizer.lr_scaling),
      .choices = lr_scalings, TRAJECTORY, .def = "none",
      .help = "scale the learning rate with the global batch"},

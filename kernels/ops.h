@@ -174,6 +174,20 @@ struct dpt_adamw {
     enum dpt_dtype copy_dtype;
 };
 
+/* Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form): g =
+ * grad*grad_scale + weight_decay*p; m = momentum*m + g; p -= lr * (nesterov ? g + momentum*m : m).
+ * m is zero before the first update. With momentum 0 m is neither read nor written: p -= lr*g. */
+struct dpt_sgd {
+    int64_t n;
+    float lr, momentum, weight_decay, grad_scale;
+    bool nesterov;
+    float *param;      /* (n) */
+    float *m;          /* (n); may be NULL with momentum 0 */
+    const float *grad; /* (n) */
+    void *copy;        /* as dpt_adamw's */
+    enum dpt_dtype copy_dtype;
+};
+
 /* --- decoding: one row at a time, all f32. The weights are read as they lie, once. --- */
 
 /* y = x w + bias. */
@@ -218,6 +232,7 @@ struct dpt_ops {
     void (*attention_rows)(struct dpt_stream *s, const struct dpt_attention_rows *a);
     void (*logits)(struct dpt_stream *s, const struct dpt_logits *a);
     void (*adamw)(struct dpt_stream *s, const struct dpt_adamw *a);
+    void (*sgd)(struct dpt_stream *s, const struct dpt_sgd *a);
 
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);

@@ -31,6 +31,7 @@ static const struct dpt_ops cpu_ops = {
     .attention_rows = dpt_cpu_attention_rows,
     .logits = dpt_cpu_logits,
     .adamw = dpt_cpu_adamw,
+    .sgd = dpt_cpu_sgd,
     .add = dpt_cpu_add,
     .copy = dpt_cpu_copy,
     .cast = dpt_cpu_cast,

@@ -105,6 +105,7 @@ struct dpt_cpu_kernels {
     void (*fill)(int64_t n, float value, float *dst);
     void (*adamw)(const struct dpt_adamw *a); /* the range is a->n elements from its pointers; no
                                                  copy */
+    void (*sgd)(const struct dpt_sgd *a);     /* likewise */
     double (*sumsq)(int64_t n, const float *x);
     /* Online softmax over a row given in parts: max and sum of exp(x - max) so far. */
     void (*softmax_part)(int64_t n, const float *x, float *max, float *sum);

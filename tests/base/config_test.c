@@ -255,20 +255,11 @@ static void refused_from_the_file(void **state)
 static void refused_until_a_later_version(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"strategy.name=fsdp",
-                                       "strategy.name=zero1",
-                                       "strategy.name=simple",
-                                       "train.precision=fp16",
-                                       "cluster.device=cuda",
-                                       "model.name=llama",
-                                       "train.reduction=fast",
-                                       "train.accumulate=reduce",
-                                       "strategy.redundancy=shadow",
-                                       "strategy.sharding=full_shard",
-                                       "optimizer.name=sgd",
-                                       "optimizer.lr_scaling=linear",
-                                       "train.activation_checkpointing=full",
-                                       "model.init_from=gpt2"};
+    static const char *const sets[] = {
+        "strategy.name=fsdp",           "strategy.name=zero1",         "strategy.name=simple",
+        "train.precision=fp16",         "cluster.device=cuda",         "model.name=llama",
+        "train.reduction=fast",         "train.accumulate=reduce",     "strategy.redundancy=shadow",
+        "strategy.sharding=full_shard", "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
         char begin[128];
@@ -296,6 +287,10 @@ static void refused_combinations(void **state)
                           "train.micro_batch = 8); set it to at most 8, or auto"},
         {"model.n_head=5",
          "model.n_embd (768) is not a multiple of model.n_head (5); nearest: 765 or 770"},
+        {"optimizer={name: sgd, nesterov: true, momentum: 0}",
+         "optimizer.nesterov has no momentum to look ahead by (optimizer.momentum is 0); set it to "
+         "e.g. 0.9, or nesterov to false"},
+        {"optimizer={name: sgd, nesterov: true}", NULL},
         {"train.steps=9",
          "optimizer.warmup_steps (10) is more than train.steps (9); set it to at most that"},
         {"optimizer.lr=1e-5",

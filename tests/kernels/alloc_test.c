@@ -172,6 +172,13 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
                                     .copy = dwpe,
                                     .copy_dtype = dtype};
     ops->adamw(s, &adamw);
+    ops->sgd(s, &(struct dpt_sgd){.n = N * C,
+                                  .momentum = 0.9f,
+                                  .param = x,
+                                  .m = x,
+                                  .grad = dx,
+                                  .copy = dwpe,
+                                  .copy_dtype = dtype});
     return used;
 }
 

@@ -440,6 +440,56 @@ static void adamw_ref(const struct op_case *c, double *const *in, const int32_t 
     ref_adamw(&a, out[0], out[1], out[2], in[3]);
 }
 
+/* --- sgd: n, nesterov. Inputs p, m, grad --- */
+
+static void sgd_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0];
+    *r = (struct case_layout){.f32_only = true,
+                              .inputs = 3,
+                              .in = {n, n, n},
+                              .outputs = 2,
+                              .out = {n, n},
+                              .y = 0,
+                              .dy = -1};
+}
+
+static struct dpt_sgd sgd_of(const struct op_case *c)
+{
+    return (struct dpt_sgd){.n = c->shape[0],
+                            .lr = 3e-2f,
+                            .momentum = 0.9f,
+                            .weight_decay = 0.1f,
+                            .grad_scale = 0.5f,
+                            .nesterov = c->shape[1] != 0};
+}
+
+static void sgd_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                    struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                    void *const *out)
+{
+    struct dpt_sgd a = sgd_of(c);
+    (void)dtype;
+    (void)ints;
+    (void)accumulate;
+    for (int i = 0; i < 2; i++)
+        memcpy(out[i], in[i], (size_t)a.n * sizeof(float));
+    a.param = out[0];
+    a.m = out[1];
+    a.grad = in[2];
+    ops->sgd(s, &a);
+}
+
+static void sgd_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                    double *const *out)
+{
+    struct dpt_sgd a = sgd_of(c);
+    (void)ints;
+    for (int i = 0; i < 2; i++)
+        memcpy(out[i], in[i], (size_t)a.n * sizeof(double));
+    ref_sgd(&a, out[0], out[1], in[2]);
+}
+
 /* --- the table --- */
 
 #define OP(op) .layout = op##_layout, .run = op##_run, .ref = op##_ref
@@ -478,5 +528,7 @@ const struct op_case op_cases[] = {
     {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
     {"adamw 5", {5}, 0.0f, false, OP(adamw)},
     {"adamw 40007", {40007}, 0.0f, false, OP(adamw)},
+    {"sgd 5", {5}, 0.0f, false, OP(sgd)},
+    {"sgd 40007 nesterov", {40007, 1}, 0.0f, false, OP(sgd)},
 };
 const int op_case_count = sizeof op_cases / sizeof *op_cases;

@@ -88,6 +88,25 @@ static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *co
                                                  .grad = b[3]});
 }
 
+static void run_sgd(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    struct dpt_sgd sgd = {.n = n,
+                          .lr = 1e-3f,
+                          .momentum = 0.9f,
+                          .weight_decay = 0.1f,
+                          .grad_scale = 0.7f,
+                          .nesterov = true,
+                          .param = b[0],
+                          .m = b[1],
+                          .grad = b[3]};
+    t->ops->sgd(t->stream, &sgd);
+    sgd.momentum = 0.0f;
+    sgd.m = NULL;
+    sgd.param = b[2];
+    t->ops->sgd(t->stream, &sgd);
+}
+
 /* The ops that have a dtype, over the same buffers seen as so many halves: `b` moved by `first`
  * floats is moved back to where half number `first` is. */
 static void run_in(struct test_stream *t, enum dpt_dtype dtype, int64_t first, int64_t n,
@@ -139,8 +158,8 @@ static void test_split_ranges(void **state)
     } ranges[] = {{"add", run_add},     {"fill", run_fill},
                   {"copy", run_copy},   {"fill_normal", run_normal},
                   {"gelu", run_gelu},   {"residual", run_residual},
-                  {"adamw", run_adamw}, {"bf16", run_bf16},
-                  {"f16", run_f16}};
+                  {"adamw", run_adamw}, {"sgd", run_sgd},
+                  {"bf16", run_bf16},   {"f16", run_f16}};
     struct test_stream t = test_stream_open(3);
     for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
         float *whole[BUFFERS], *parts[BUFFERS];

@@ -268,3 +268,12 @@ void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const
                 (sqrt(v[i] / (double)a->bias2) + (double)a->eps);
     }
 }
+
+void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        double g = grad[i] * (double)a->grad_scale + (double)a->weight_decay * p[i];
+        m[i] = (double)a->momentum * m[i] + g;
+        p[i] -= (double)a->lr * (a->nesterov ? g + (double)a->momentum * m[i] : m[i]);
+    }
+}

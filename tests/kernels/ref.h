@@ -41,5 +41,6 @@ void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const doubl
 
 /* PyTorch's torch.optim.AdamW, one step; p, m, v in and out. */
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
+void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad);
 
 #endif

@@ -21,13 +21,20 @@ struct dpt_optim_vectors {
     void *copy; /* param rounded to the model's compute dtype, or NULL */
 };
 
-/* AdamW on elements [first, end) of the flat vectors (any range; tensors decide on weight decay),
- * step 0-based, gradient scaled by grad_scale (clipping) on the fly. The bits of an element do not
- * depend on the range. */
-void dpt_optim_adamw(const struct dpt_config *config, const struct dpt_model *model,
-                     const struct dpt_ops *ops, struct dpt_stream *stream, int64_t step,
-                     float grad_scale, int64_t first, int64_t end,
-                     const struct dpt_optim_vectors *flat);
+/* What an update knows of the run beside the vectors. */
+struct dpt_optim_step {
+    int64_t step;     /* 0-based: the learning rate's */
+    int64_t updates;  /* made before this one: the moments' age. `step` less the steps skipped */
+    float grad_scale; /* each gradient is multiplied by it on the fly (clipping) */
+};
+
+/* The update of optimizer.name (adamw, sgd: kernels/ops.h) on elements [first, end) of the flat
+ * vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of an
+ * element do not depend on the range. sgd leaves v alone. */
+void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
+                      const struct dpt_ops *ops, struct dpt_stream *stream,
+                      const struct dpt_optim_step *step, int64_t first, int64_t end,
+                      const struct dpt_optim_vectors *flat);
 
 /* Factor for clipping by global norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm /
  * (norm + 1e-6), as PyTorch's clip_grad_norm_. An infinite norm gives 0, NaN gives NaN: the caller

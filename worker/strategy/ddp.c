@@ -308,18 +308,18 @@ static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *
     return DPT_OK;
 }
 
-static enum dpt_status ddp_apply(struct dpt_strategy *s, int64_t step, float scale,
+static enum dpt_status ddp_apply(struct dpt_strategy *s, const struct dpt_optim_step *step,
                                  struct dpt_err *err)
 {
     struct ddp *d = ddp_of(s);
-    DPT_ASSERT(d->reduced_step == step);
+    DPT_ASSERT(d->reduced_step == step->step);
     const struct dpt_optim_vectors flat = {.param = state_data(d, DPT_VECTOR_PARAM),
                                            .m = state_data(d, DPT_VECTOR_M),
                                            .v = state_data(d, DPT_VECTOR_V),
                                            .grad = buffer_data(d, 0),
                                            .copy = d->copy};
-    dpt_optim_adamw(d->env.config, d->env.model, d->ops, d->env.stream, step, scale, 0,
-                    d->flat_numel, &flat);
+    dpt_optim_update(d->env.config, d->env.model, d->ops, d->env.stream, step, 0, d->flat_numel,
+                     &flat);
     return dpt_stream_sync(d->env.stream, err);
 }
 

@@ -24,6 +24,7 @@
 #include "base/accum.h"
 #include "checkpoint/layout/shard.h"
 #include "worker/model/model.h"
+#include "worker/optim/optim.h"
 #include "worker/plan/reduce.h"
 #include "worker/strategy/comm_thread.h"
 
@@ -98,8 +99,8 @@ struct dpt_strategy_ops {
      * the whole, exactly. */
     DPT_MUST_USE enum dpt_status (*norm_share)(struct dpt_strategy *s, struct dpt_accum *ret,
                                                struct dpt_err *err);
-    /* Applies step `step` with the gradient scaled by `scale`. */
-    DPT_MUST_USE enum dpt_status (*apply)(struct dpt_strategy *s, int64_t step, float scale,
+    /* Applies the step that was committed. Not called for a step that is skipped. */
+    DPT_MUST_USE enum dpt_status (*apply)(struct dpt_strategy *s, const struct dpt_optim_step *step,
                                           struct dpt_err *err);
 
     /* True while the whole reduced gradient of `step` is held. */

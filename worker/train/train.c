@@ -33,8 +33,11 @@ static bool writes_log(struct dpt_rank *r)
 
 enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
-    float scale = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip);
-    DPT_TRY(r->strategy->ops->apply(r->strategy, r->step, scale, err));
+    const struct dpt_optim_step step = {
+        .step = r->step,
+        .updates = r->step,
+        .grad_scale = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip)};
+    DPT_TRY(r->strategy->ops->apply(r->strategy, &step, err));
     r->step++;
     return DPT_OK;
 }

@@ -1,4 +1,4 @@
-/* Kernels over elements of f32: filling, AdamW, sums of squares, the head's softmax. */
+/* Kernels over elements of f32: filling, AdamW, SGD, sums of squares, the head's softmax. */
 #include "kernels/cpu/simd/simd.h"
 
 void SIMD(fill)(int64_t n, float value, float *dst)
@@ -29,6 +29,25 @@ void SIMD(adamw)(const struct dpt_adamw *a)
         v_put(a->param + j, count, p);
         v_put(a->m + j, count, m);
         v_put(a->v + j, count, v);
+    }
+}
+
+void SIMD(sgd)(const struct dpt_sgd *a)
+{
+    const v16 scale = v_set(a->grad_scale), decay = v_set(a->weight_decay);
+    const v16 momentum = v_set(a->momentum), lr = v_set(a->lr);
+    const bool keeps = a->momentum > 0.0f;
+    FOR_LANES(j, count, a->n)
+    {
+        v16 p = v_get(a->param + j, count, 0.0f);
+        v16 g = v_fma(decay, p, v_mul(v_get(a->grad + j, count, 0.0f), scale));
+        v16 step = g;
+        if (keeps) {
+            v16 m = v_fma(momentum, v_get(a->m + j, count, 0.0f), g);
+            v_put(a->m + j, count, m);
+            step = a->nesterov ? v_fma(momentum, m, g) : m;
+        }
+        v_put(a->param + j, count, v_sub(p, v_mul(lr, step)));
     }
 }
 

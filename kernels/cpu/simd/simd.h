@@ -12,6 +12,7 @@ void SIMD(transpose16)(int64_t rows, int64_t cols, const uint16_t *src, int64_t 
                        int64_t ld_dst);
 void SIMD(fill)(int64_t n, float value, float *dst);
 void SIMD(adamw)(const struct dpt_adamw *a);
+void SIMD(sgd)(const struct dpt_sgd *a);
 double SIMD(sumsq)(int64_t n, const float *x);
 void SIMD(transpose_f32)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
                          int64_t ld_dst);

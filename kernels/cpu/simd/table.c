@@ -17,6 +17,7 @@ const struct dpt_cpu_kernels DPT_ISA_NAME(dpt_cpu_kernels) = {
     .transpose16 = SIMD(transpose16),
     .fill = SIMD(fill),
     .adamw = SIMD(adamw),
+    .sgd = SIMD(sgd),
     .sumsq = SIMD(sumsq),
     .softmax_part = SIMD(softmax_part),
     .row_times = SIMD(row_times),

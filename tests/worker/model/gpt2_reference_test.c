@@ -1,6 +1,6 @@
 /* A tiny GPT-2 against what PyTorch recorded in double precision (reference.py): the first step's
- * gradient of every tensor, ten AdamW losses; in fp32, and in the 16-bit precisions within what
- * their rounding allows. */
+ * gradient of every tensor, ten losses of AdamW and SGD; in fp32, and in the 16-bit precisions
+ * within what their rounding allows. */
 #include "tests/worker/model/rig.h"
 
 #include "base/cursor.h"
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { FILE_BYTES_MAX = 1 << 20, STEPS_MAX = 100, SLOTS_MAX = 8 };
+enum { FILE_BYTES_MAX = 1 << 20, STEPS_MAX = 100, SLOTS_MAX = 8, RUNS_MAX = 8 };
 
 /* What a precision may differ by: the first loss, a tensor's first gradient (relative 2-norm), each
  * of ten losses, each norm of the whole gradient (relative). fp16 needs its gradients scaled up to
@@ -44,7 +44,13 @@ struct reference {
     int64_t steps;
     int32_t *tokens; /* [slots][B][T+1] */
     float *grad;     /* [numel] */
-    double loss[STEPS_MAX], norm[STEPS_MAX];
+    int n_runs;
+    struct run {
+        char optimizer[16];
+        bool nesterov;
+        double lr, min_lr, momentum;
+        double loss[STEPS_MAX], norm[STEPS_MAX];
+    } run[RUNS_MAX];
 };
 
 static double read_f64(struct dpt_reader *reader)
@@ -77,8 +83,6 @@ static void read_sizes(struct dpt_reader *reader, struct reference *ref)
     config->train.steps = ref->steps;
     config->optimizer.warmup_steps = u[9];
     config->optimizer.schedule = DPT_SCHEDULE_COSINE;
-    config->optimizer.lr = read_f64(reader);
-    config->optimizer.min_lr = read_f64(reader);
     config->optimizer.beta1 = read_f64(reader);
     config->optimizer.beta2 = read_f64(reader);
     config->optimizer.eps = read_f64(reader);
@@ -102,6 +106,24 @@ static void read_tensors(struct dpt_reader *reader, struct reference *ref)
     }
 }
 
+static void read_runs(struct dpt_reader *reader, struct reference *ref)
+{
+    ref->n_runs = (int)dpt_reader_u32(reader);
+    assert_true(ref->n_runs >= 1 && ref->n_runs <= RUNS_MAX);
+    for (int i = 0; i < ref->n_runs; i++) {
+        struct run *run = &ref->run[i];
+        dpt_reader_text(reader, run->optimizer, sizeof run->optimizer);
+        run->nesterov = dpt_reader_u32(reader) != 0;
+        run->lr = read_f64(reader);
+        run->min_lr = read_f64(reader);
+        run->momentum = read_f64(reader);
+        for (int64_t step = 0; step < ref->steps; step++)
+            run->loss[step] = read_f64(reader);
+        for (int64_t step = 0; step < ref->steps; step++)
+            run->norm[step] = read_f64(reader);
+    }
+}
+
 static void open_reference(struct reference *ref, const struct tolerance *tolerance)
 {
     memset(ref, 0, sizeof *ref);
@@ -114,7 +136,7 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     char magic[8];
     dpt_reader_bytes(&reader, magic, sizeof magic);
     assert_memory_equal(magic, "dptgpt2r", sizeof magic);
-    assert_int_equal(dpt_reader_u32(&reader), 1);
+    assert_int_equal(dpt_reader_u32(&reader), 2);
     dpt_reader_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);
@@ -125,10 +147,7 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     assert_true(ref->tokens != NULL && ref->grad != NULL);
     dpt_reader_bytes(&reader, ref->tokens, n_tokens);
     read_tensors(&reader, ref);
-    for (int64_t i = 0; i < ref->steps; i++)
-        ref->loss[i] = read_f64(&reader);
-    for (int64_t i = 0; i < ref->steps; i++)
-        ref->norm[i] = read_f64(&reader);
+    read_runs(&reader, ref);
     assert_int_equal(dpt_reader_end(&reader, "reference", &err), DPT_OK);
     free(file);
 }
@@ -179,8 +198,8 @@ static void first_gradients(void **state)
     const struct tolerance *tolerance = *state;
     open_reference(&ref, tolerance);
     const double loss = run_slots(&ref, 0);
-    print_message("first loss differs by %.2g\n", fabs(loss - ref.loss[0]));
-    assert_true(fabs(loss - ref.loss[0]) < tolerance->first_loss);
+    print_message("first loss differs by %.2g\n", fabs(loss - ref.run[0].loss[0]));
+    assert_true(fabs(loss - ref.run[0].loss[0]) < tolerance->first_loss);
     double worst = 0.0;
     for (int p = 0; p < dpt_model_n_params(ref.rig.model); p++) {
         const struct dpt_param *param = dpt_model_param(ref.rig.model, p);
@@ -199,12 +218,24 @@ static void first_gradients(void **state)
     close_reference(&ref);
 }
 
-static void ten_losses(void **state)
+static void use_run(struct rig *rig, const struct run *run)
+{
+    (void)snprintf(rig->config.optimizer.name, sizeof rig->config.optimizer.name, "%s",
+                   run->optimizer);
+    rig->config.optimizer.nesterov = run->nesterov;
+    rig->config.optimizer.lr = run->lr;
+    rig->config.optimizer.min_lr = run->min_lr;
+    rig->config.optimizer.momentum = run->momentum;
+}
+
+/* Trains from the recorded weights with the optimizer of run `index`. */
+static void ten_losses_of(const struct tolerance *tolerance, int index)
 {
     static struct reference ref;
-    const struct tolerance *tolerance = *state;
     open_reference(&ref, tolerance);
     struct rig *rig = &ref.rig;
+    const struct run *run = &ref.run[index];
+    use_run(rig, run);
     float *m = calloc((size_t)rig->numel, sizeof *m);
     float *v = calloc((size_t)rig->numel, sizeof *v);
     assert_true(m != NULL && v != NULL);
@@ -213,28 +244,44 @@ static void ten_losses(void **state)
     for (int64_t step = 0; step < ref.steps; step++) {
         const double loss = run_slots(&ref, step);
         const double norm = length(rig->model, rig->grad);
-        const float scale = dpt_clip_scale(norm, rig->config.train.grad_clip);
-        clipped += scale < 1.0f;
-        worst = fmax(worst, fabs(loss - ref.loss[step]));
-        worst_norm = fmax(worst_norm, fabs(norm / ref.norm[step] - 1.0));
+        const struct dpt_optim_step update = {
+            .step = step,
+            .updates = step,
+            .grad_scale = dpt_clip_scale(norm, rig->config.train.grad_clip)};
+        clipped += update.grad_scale < 1.0f;
+        worst = fmax(worst, fabs(loss - run->loss[step]));
+        worst_norm = fmax(worst_norm, fabs(norm / run->norm[step] - 1.0));
         last = loss;
-        if (!(fabs(loss - ref.loss[step]) <= tolerance->loss))
-            fail_msg("step %lld: loss %.7f, recorded %.7f", (long long)step, loss, ref.loss[step]);
-        if (!(fabs(norm - ref.norm[step]) <= tolerance->norm * ref.norm[step]))
-            fail_msg("step %lld: norm %.7f, recorded %.7f", (long long)step, norm, ref.norm[step]);
+        if (!(fabs(loss - run->loss[step]) <= tolerance->loss))
+            fail_msg("step %lld: loss %.7f, recorded %.7f", (long long)step, loss, run->loss[step]);
+        if (!(fabs(norm - run->norm[step]) <= tolerance->norm * run->norm[step]))
+            fail_msg("step %lld: norm %.7f, recorded %.7f", (long long)step, norm, run->norm[step]);
         const struct dpt_optim_vectors flat = {
             .param = rig->flat, .m = m, .v = v, .grad = rig->grad};
-        dpt_optim_adamw(&rig->config, rig->model, rig->ops, rig->stream, step, scale, 0, rig->numel,
-                        &flat);
+        dpt_optim_update(&rig->config, rig->model, rig->ops, rig->stream, &update, 0, rig->numel,
+                         &flat);
         assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
     }
     print_message("worst difference of a loss: %.2g, of a norm: %.2g; clipped %d of %lld steps\n",
                   worst, worst_norm, clipped, (long long)ref.steps);
-    assert_true(last < ref.loss[0] - 10.0 * tolerance->loss); /* training falls */
-    assert_true(clipped > 0 && clipped < ref.steps);          /* both ways are exercised */
+    assert_true(last < run->loss[0] - 10.0 * tolerance->loss); /* training falls */
+    assert_true(clipped > 0);
+    if (index == 0)
+        assert_true(clipped < ref.steps); /* both ways are exercised */
     free(m);
     free(v);
     close_reference(&ref);
+}
+
+static void ten_losses(void **state)
+{
+    const struct tolerance *tolerance = *state;
+    static struct reference ref;
+    open_reference(&ref, tolerance);
+    const int n_runs = ref.n_runs;
+    close_reference(&ref);
+    for (int i = 0; i < n_runs; i++)
+        ten_losses_of(tolerance, i);
 }
 
 int main(int argc, char **argv)

@@ -7,12 +7,14 @@ The model is written out here from torch's tensor operations, in double precisio
 code: random weights everywhere (norms and biases too, so that no factor of one or term of zero hides an
 error), G slots of B x T fixed tokens, T below the context. Recorded: the weights, the first step's gradient of
 every tensor (mean over all tokens of all slots, before clipping), and the losses and gradient norms of ten
-steps of torch.optim.AdamW with clip_grad_norm_, decay on matrices alone, and warm-up plus cosine.
+steps of torch.optim.AdamW and SGD (with momentum, in Nesterov's form, without) from those weights, with
+clip_grad_norm_, decay on matrices alone, and warm-up plus cosine.
 
-File (little-endian; text: u16 length, bytes): "dptgpt2r", u32 format 1, text "torch <version>, reference.py
-<revision>", u32 n_layer n_head n_embd context vocab B T G steps warmup, f64 lr min_lr beta1 beta2 eps
-weight_decay grad_clip, i32 tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text
-name, u32 numel, f32 weight[numel], f32 gradient[numel]; f64 loss[steps], f64 norm[steps].
+File (little-endian; text: u16 length, bytes): "dptgpt2r", u32 format 2, text "torch <version>, reference.py
+<revision>", u32 n_layer n_head n_embd context vocab B T G steps warmup, f64 beta1 beta2 eps weight_decay
+grad_clip, i32 tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text name, u32 numel,
+f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer ("adamw", "sgd"), u32 nesterov, f64 lr
+min_lr momentum, f64 loss[steps], f64 norm[steps].
 """
 
 import math
@@ -22,10 +24,16 @@ import sys
 import numpy as np
 import torch
 
-REVISION = 1
+REVISION = 2
 LAYER, HEAD, EMBD, CONTEXT, VOCAB = 2, 3, 48, 32, 67
 B, T, G, STEPS, WARMUP = 3, 17, 2, 10, 3
-LR, MIN_LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
+BETA1, BETA2, EPS, DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
+RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
+    ("adamw", False, 1e-2, 1e-3, 0.0),
+    ("sgd", False, 1e-1, 1e-2, 0.9),
+    ("sgd", True, 1e-1, 1e-2, 0.9),
+    ("sgd", False, 2e-1, 2e-2, 0.0),
+]
 
 
 def shapes():
@@ -92,11 +100,38 @@ def mean_loss(p, tokens):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
 
 
-def learning_rate(step):
+def learning_rate(step, lr, min_lr):
     if step < WARMUP:
-        return LR * (step + 1) / WARMUP
+        return lr * (step + 1) / WARMUP
     part = (step - WARMUP) / (STEPS - 1 - WARMUP)
-    return MIN_LR + (LR - MIN_LR) * 0.5 * (1.0 + math.cos(math.pi * part))
+    return min_lr + (lr - min_lr) * 0.5 * (1.0 + math.cos(math.pi * part))
+
+
+def train(weights, batch, name, nesterov, lr, min_lr, momentum):
+    """Losses and norms of a run, and the first step's gradients."""
+    params = {n: torch.tensor(w.astype(np.float64), requires_grad=True) for n, w in weights.items()}
+    groups = [
+        {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": DECAY},
+        {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    if name == "adamw":
+        optimizer = torch.optim.AdamW(groups, lr=lr, betas=(BETA1, BETA2), eps=EPS)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)
+    losses, norms, grads = [], [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = mean_loss(params, batch)
+        loss.backward()
+        if step == 0:
+            grads = {n: p.grad.numpy().astype(np.float32) for n, p in params.items()}
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, lr, min_lr)
+        optimizer.step()
+        losses.append(float(loss))
+        print(f"{name} {step}: loss {losses[-1]:.6f}, norm {norms[-1]:.6f}, lr {group['lr']:.6f}")
+    return losses, norms, grads
 
 
 def text(value):
@@ -107,39 +142,23 @@ def main(path):
     rng = np.random.default_rng(20240520)
     weights = {name: random_weight(name, shape, rng) for name, shape in shapes()}
     tokens = rng.integers(0, VOCAB, (G, B, T + 1), dtype=np.int32)
-    params = {n: torch.tensor(w.astype(np.float64), requires_grad=True) for n, w in weights.items()}
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": DECAY},
-            {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
-        ],
-        lr=LR, betas=(BETA1, BETA2), eps=EPS,
-    )
     batch = torch.tensor(tokens.astype(np.int64)).reshape(G * B, T + 1)
-    losses, norms, grads = [], [], {}
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = mean_loss(params, batch)
-        loss.backward()
-        if step == 0:
-            grads = {n: p.grad.numpy().astype(np.float32) for n, p in params.items()}
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)))
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.step()
-        losses.append(float(loss))
-        print(f"step {step}: loss {losses[-1]:.6f}, norm {norms[-1]:.6f}, lr {learning_rate(step):.6f}")
+    results = [train(weights, batch, *run) for run in RUNS]
+    grads = results[0][2]
     with open(path, "wb") as out:
-        out.write(b"dptgpt2r" + struct.pack("<I", 1))
+        out.write(b"dptgpt2r" + struct.pack("<I", 2))
         out.write(text(f"torch {torch.__version__}, reference.py {REVISION}"))
         out.write(struct.pack("<10I", LAYER, HEAD, EMBD, CONTEXT, VOCAB, B, T, G, STEPS, WARMUP))
-        out.write(struct.pack("<7d", LR, MIN_LR, BETA1, BETA2, EPS, DECAY, CLIP))
+        out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, CLIP))
         out.write(tokens.astype("<i4").tobytes())
         out.write(struct.pack("<I", len(weights)))
         for name, weight in weights.items():
             out.write(text(name) + struct.pack("<I", weight.size))
             out.write(weight.astype("<f4").tobytes() + grads[name].astype("<f4").tobytes())
-        out.write(struct.pack(f"<{STEPS}d", *losses) + struct.pack(f"<{STEPS}d", *norms))
+        out.write(struct.pack("<I", len(RUNS)))
+        for (name, nesterov, lr, min_lr, momentum), (losses, norms, _) in zip(RUNS, results):
+            out.write(text(name) + struct.pack("<I3d", nesterov, lr, min_lr, momentum))
+            out.write(struct.pack(f"<{STEPS}d", *losses) + struct.pack(f"<{STEPS}d", *norms))
 
 
 if __name__ == "__main__":

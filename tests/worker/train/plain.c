@@ -179,7 +179,8 @@ static void train_step(struct plain *p, int64_t step)
     float scale = dpt_clip_scale(sqrt(dpt_accum_value(&sum)), p->config->train.grad_clip);
     const struct dpt_optim_vectors flat = {
         .param = p->param, .m = p->m, .v = p->v, .grad = p->lane[0]};
-    dpt_optim_adamw(p->config, p->model, p->ops, p->stream, step, scale, 0, p->numel, &flat);
+    const struct dpt_optim_step update = {.step = step, .updates = step, .grad_scale = scale};
+    dpt_optim_update(p->config, p->model, p->ops, p->stream, &update, 0, p->numel, &flat);
     OK(dpt_stream_sync(p->stream, err_));
 }
 

@@ -1,4 +1,5 @@
-/* What must not change the hash (threads, overlap, buckets, hosts), and what must (lanes, seed). */
+/* What must not change the hash (threads, overlap, buckets, hosts, activation checkpointing), and
+ * what must (lanes, seed, optimizer). */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -35,6 +36,26 @@ static void as_the_plain_loop(void **state)
             expect_hash(hash, &config, name, world, true);
         }
     }
+}
+
+static void sgd_as_the_plain_loop(void **state)
+{
+    (void)state;
+    char hash[3][DPT_HASH_HEX_BYTES];
+    for (int i = 0; i < 3; i++) {
+        struct dpt_config config = rig_make_config(14, STEPS, "");
+        (void)snprintf(config.optimizer.name, sizeof config.optimizer.name, "sgd");
+        config.optimizer.momentum = i == 0 ? 0.0 : 0.9;
+        config.optimizer.nesterov = i == 2;
+        plain_train(&config, hash[i]);
+        for (int world = 1; world <= 3; world += 2) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "sgd-%d-%d", i, world);
+            expect_hash(hash[i], &config, name, world, true);
+        }
+    }
+    assert_string_not_equal(hash[0], hash[1]);
+    assert_string_not_equal(hash[1], hash[2]);
 }
 
 /* Several slots a lane: 8 slots on 3 lanes. */
@@ -85,6 +106,27 @@ static void buckets_change_nothing(void **state)
     }
 }
 
+/* With dropout, whose masks are drawn again. */
+static void activation_checkpointing_changes_nothing(void **state)
+{
+    (void)state;
+    for (int precision = DPT_PRECISION_FP32; precision <= DPT_PRECISION_BF16; precision++) {
+        struct dpt_config config = rig_make_config(14, STEPS, "");
+        assert_true(config.model.dropout > 0.0);
+        config.train.precision = precision;
+        char hash[64], name[32];
+        (void)snprintf(name, sizeof name, "kept-%d", precision);
+        rig_undisturbed(&config, name, 1, false, hash);
+        for (int mode = DPT_ACTIVATION_CHECKPOINTING_FULL;
+             mode <= DPT_ACTIVATION_CHECKPOINTING_SELECTIVE; mode++)
+            for (int world = 1; world <= 3; world += 2) {
+                config.train.activation_checkpointing = mode;
+                (void)snprintf(name, sizeof name, "dropped-%d-%d-%d", precision, mode, world);
+                expect_hash(hash, &config, name, world, true);
+            }
+    }
+}
+
 static void threads_change_nothing(void **state)
 {
     (void)state;
@@ -113,9 +155,14 @@ static void the_seed_changes_everything(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_the_plain_loop),       cmocka_unit_test(lanes_of_several_slots),
-        cmocka_unit_test(overlap_changes_nothing), cmocka_unit_test(buckets_change_nothing),
-        cmocka_unit_test(threads_change_nothing),  cmocka_unit_test(the_seed_changes_everything),
+        cmocka_unit_test(sgd_as_the_plain_loop),
+        cmocka_unit_test(activation_checkpointing_changes_nothing),
+        cmocka_unit_test(as_the_plain_loop),
+        cmocka_unit_test(lanes_of_several_slots),
+        cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(buckets_change_nothing),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(the_seed_changes_everything),
     };
     return cmocka_run_group_tests_name("rank_config", tests, rig_setup, rig_teardown);
 }

@@ -1,5 +1,5 @@
-/* AdamW over ranges: against the textbook in double, decay by tensor, padding untouched, the same
- * bits however the range is cut; the copy in 16 bits. */
+/* AdamW and SGD over ranges: against the textbook in double, decay by tensor, padding untouched,
+ * the same bits however the range is cut; the copy in 16 bits. */
 #include "kernels/half.h"
 #include "worker/optim/optim.h"
 
@@ -21,7 +21,7 @@ struct rig {
     struct dpt_model *model;
     struct dpt_device *dev;
     struct dpt_stream *stream;
-    int64_t numel;
+    int64_t numel, skipped;
     float *param, *grad, *m, *v;
     uint16_t *copy; /* NULL: none is made */
 };
@@ -38,6 +38,7 @@ static void rig_open_precision(struct rig *rig, enum dpt_precision precision)
     memset(rig, 0, sizeof *rig);
     rig->config.train.precision = precision;
     (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "gpt2");
+    (void)snprintf(rig->config.optimizer.name, sizeof rig->config.optimizer.name, "adamw");
     rig->config.model.n_layer = 2;
     rig->config.model.n_head = 3;
     rig->config.model.n_embd = 51;
@@ -73,6 +74,14 @@ static void rig_open(struct rig *rig)
     rig_open_precision(rig, DPT_PRECISION_FP32);
 }
 
+static void rig_open_sgd(struct rig *rig, double momentum, bool nesterov)
+{
+    rig_open(rig);
+    (void)snprintf(rig->config.optimizer.name, sizeof rig->config.optimizer.name, "sgd");
+    rig->config.optimizer.momentum = momentum;
+    rig->config.optimizer.nesterov = nesterov;
+}
+
 static void rig_close(struct rig *rig)
 {
     free(rig->param);
@@ -86,10 +95,12 @@ static void rig_close(struct rig *rig)
 
 static void update(struct rig *rig, int64_t step, int64_t first, int64_t end)
 {
+    const struct dpt_optim_step of_step = {
+        .step = step, .updates = step - rig->skipped, .grad_scale = 0.5f};
     const struct dpt_optim_vectors flat = {
         .param = rig->param, .m = rig->m, .v = rig->v, .grad = rig->grad, .copy = rig->copy};
-    dpt_optim_adamw(&rig->config, rig->model, dpt_device_ops(rig->dev), rig->stream, step, 0.5f,
-                    first, end, &flat);
+    dpt_optim_update(&rig->config, rig->model, dpt_device_ops(rig->dev), rig->stream, &of_step,
+                     first, end, &flat);
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 
@@ -104,17 +115,17 @@ static const struct dpt_param *holder(const struct dpt_model *model, int64_t i)
     return NULL;
 }
 
-static void textbook(void **state)
+/* Steps that were skipped count for the learning rate, not for the moments' age. */
+static void textbook_adamw(int64_t step, int64_t skipped)
 {
-    (void)state;
     struct rig before, after;
     rig_open(&before);
     rig_open(&after);
-    const int64_t step = 5;
+    after.skipped = skipped;
     update(&after, step, 0, after.numel);
     const double lr = dpt_lr(&before.config, step);
-    const double bias1 = 1.0 - pow(0.9, (double)step + 1.0);
-    const double bias2 = 1.0 - pow(0.95, (double)step + 1.0);
+    const double bias1 = 1.0 - pow(0.9, (double)(step - skipped) + 1.0);
+    const double bias2 = 1.0 - pow(0.95, (double)(step - skipped) + 1.0);
     for (int64_t i = 0; i < before.numel; i++) {
         const struct dpt_param *tensor = holder(before.model, i);
         if (tensor == NULL) {
@@ -139,13 +150,64 @@ static void textbook(void **state)
     rig_close(&after);
 }
 
-/* Cuts at odd places, inside tensors and padding, empty ranges among them. */
-static void any_range(void **state)
+static void adamw(void **state)
 {
     (void)state;
+    textbook_adamw(5, 0);
+    textbook_adamw(5, 2);
+    textbook_adamw(5, 5);
+}
+
+static void textbook_sgd(double momentum, bool nesterov)
+{
+    struct rig before, after;
+    rig_open_sgd(&before, momentum, nesterov);
+    rig_open_sgd(&after, momentum, nesterov);
+    const int64_t step = 5;
+    update(&after, step, 0, after.numel);
+    const double lr = dpt_lr(&before.config, step);
+    for (int64_t i = 0; i < before.numel; i++) {
+        const struct dpt_param *tensor = holder(before.model, i);
+        assert_true(before.v[i] == after.v[i]);
+        if (tensor == NULL || !(momentum > 0.0))
+            assert_true(before.m[i] == after.m[i]);
+        if (tensor == NULL) {
+            assert_true(before.param[i] == after.param[i]);
+            continue;
+        }
+        double p = (double)before.param[i];
+        const double g = 0.5 * (double)before.grad[i] + (tensor->ndim == 2 ? 0.1 * p : 0.0);
+        const double m = momentum * (double)before.m[i] + g;
+        p -= lr * (nesterov ? g + momentum * m : momentum > 0.0 ? m : g);
+        if (momentum > 0.0)
+            assert_true(fabs((double)after.m[i] - m) <= 1e-6 * (fabs(m) + 1e-2));
+        if (!(fabs((double)after.param[i] - p) <= 1e-6 * (fabs(p) + 1e-1)))
+            fail_msg("element %lld of %s: %.9g, expected %.9g", (long long)i, tensor->name,
+                     (double)after.param[i], p);
+    }
+    rig_close(&before);
+    rig_close(&after);
+}
+
+static void sgd(void **state)
+{
+    (void)state;
+    textbook_sgd(0.9, false);
+    textbook_sgd(0.9, true);
+    textbook_sgd(0.0, false);
+}
+
+/* Cuts at odd places, inside tensors and padding, empty ranges among them. */
+static void cut_ranges(bool is_sgd)
+{
     struct rig whole, parts;
-    rig_open(&whole);
-    rig_open(&parts);
+    if (is_sgd) {
+        rig_open_sgd(&whole, 0.9, true);
+        rig_open_sgd(&parts, 0.9, true);
+    } else {
+        rig_open(&whole);
+        rig_open(&parts);
+    }
     for (int64_t step = 0; step < 3; step++) {
         update(&whole, step, 0, whole.numel);
         int64_t at = 0, width = 1;
@@ -165,13 +227,24 @@ static void any_range(void **state)
     rig_close(&parts);
 }
 
-/* bf16: the update also writes the new parameters rounded, and changes nothing else. */
-static void copy_in_bf16(void **state)
+static void any_range(void **state)
 {
     (void)state;
+    cut_ranges(false);
+    cut_ranges(true);
+}
+
+/* bf16: the update also writes the new parameters rounded, and changes nothing else. */
+static void copied_in_bf16(const char *optimizer)
+{
     struct rig plain, copied;
     rig_open(&plain);
     rig_open_precision(&copied, DPT_PRECISION_BF16);
+    plain.config.optimizer.momentum = copied.config.optimizer.momentum = 0.9;
+    struct rig *const both[] = {&plain, &copied};
+    for (int i = 0; i < 2; i++)
+        (void)snprintf(both[i]->config.optimizer.name, sizeof both[i]->config.optimizer.name, "%s",
+                       optimizer);
     copied.copy = calloc((size_t)copied.numel, sizeof *copied.copy);
     assert_non_null(copied.copy);
     const int64_t cut = 12345;
@@ -189,10 +262,18 @@ static void copy_in_bf16(void **state)
     rig_close(&copied);
 }
 
+static void copy_in_bf16(void **state)
+{
+    (void)state;
+    copied_in_bf16("adamw");
+    copied_in_bf16("sgd");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(textbook),
+        cmocka_unit_test(adamw),
+        cmocka_unit_test(sgd),
         cmocka_unit_test(any_range),
         cmocka_unit_test(copy_in_bf16),
     };
