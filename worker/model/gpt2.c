@@ -109,6 +109,7 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     m->heads = config->model.n_head;
     m->c = config->model.n_embd;
     m->dropout = config->model.dropout;
+    m->checkpointing = config->train.activation_checkpointing;
     enum dpt_status status =
         dpt_table_init(&m->base, m->layers + END_UNITS,
                        EMBEDDING_TENSORS + m->layers * DPT_GPT2_BLOCK_TENSORS + HEAD_TENSORS, err);
@@ -151,43 +152,49 @@ struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_
     return saved;
 }
 
-/* One block's own activations, beginning with its output. */
+/* One block's own activations, beginning with its output: those that are kept, and those that are
+ * not. */
 static struct dpt_gpt2_block_saved carve_block(const struct dpt_gpt2 *m,
-                                               const struct dpt_slot *slot, struct carver *carver)
+                                               const struct dpt_slot *slot, struct carver *kept,
+                                               struct carver *dropped)
 {
     const int64_t n = slot->b * slot->t, c = m->c;
     const enum dpt_dtype dtype = m->base.dtype;
+    struct carver *dear = m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_FULL ? dropped : kept;
+    struct carver *cheap = m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_NONE ? kept : dropped;
     struct dpt_gpt2_block_saved saved = {0};
-    saved.out = carve(carver, dtype, n * c);
-    saved.ln1 = carve(carver, dtype, n * c);
-    saved.mean1 = carve(carver, DPT_F32, n);
-    saved.rstd1 = carve(carver, DPT_F32, n);
-    saved.qkv = carve(carver, dtype, n * 3 * c);
-    saved.lse = carve(carver, DPT_F32, n * m->heads);
-    saved.att = carve(carver, dtype, n * c);
-    saved.mid = carve(carver, dtype, n * c);
-    saved.ln2 = carve(carver, dtype, n * c);
-    saved.mean2 = carve(carver, DPT_F32, n);
-    saved.rstd2 = carve(carver, DPT_F32, n);
-    saved.fc = carve(carver, dtype, n * 4 * c);
-    saved.gelu = carve(carver, dtype, n * 4 * c);
+    saved.out = carve(kept, dtype, n * c);
+    saved.ln1 = carve(cheap, dtype, n * c);
+    saved.mean1 = carve(dear, DPT_F32, n);
+    saved.rstd1 = carve(dear, DPT_F32, n);
+    saved.qkv = carve(dear, dtype, n * 3 * c);
+    saved.lse = carve(dear, DPT_F32, n * m->heads);
+    saved.att = carve(dear, dtype, n * c);
+    saved.mid = carve(dear, dtype, n * c);
+    saved.ln2 = carve(cheap, dtype, n * c);
+    saved.mean2 = carve(dear, DPT_F32, n);
+    saved.rstd2 = carve(dear, DPT_F32, n);
+    saved.fc = carve(dear, dtype, n * 4 * c);
+    saved.gelu = carve(cheap, dtype, n * 4 * c);
     return saved;
 }
 
 struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
                                                  const struct dpt_slot *slot, int layer,
-                                                 size_t *ret_bytes)
+                                                 struct dpt_gpt2_block_bytes *ret_bytes)
 {
-    size_t shared_bytes;
+    size_t shared_bytes, scratch_bytes;
     const struct dpt_gpt2_saved shared = dpt_gpt2_saved(m, slot, &shared_bytes);
-    struct carver counter = {NULL, 0};
-    carve_block(m, slot, &counter);
-    struct carver carver = {slot->saved, shared_bytes + (size_t)layer * counter.at};
-    struct carver before = {slot->saved, carver.at - (layer > 0 ? counter.at : 0)};
-    struct dpt_gpt2_block_saved saved = carve_block(m, slot, &carver);
-    saved.x = layer > 0 ? carve_block(m, slot, &before).out : shared.x0;
+    (void)dpt_gpt2_scratch(m, slot, &scratch_bytes);
+    struct carver own = {NULL, 0}, none = {NULL, 0};
+    (void)carve_block(m, slot, &own, &none);
+    struct carver kept = {slot->saved, shared_bytes + (size_t)layer * own.at};
+    struct carver before = {slot->saved, kept.at - (layer > 0 ? own.at : 0)};
+    struct carver dropped = {slot->scratch, scratch_bytes};
+    struct dpt_gpt2_block_saved saved = carve_block(m, slot, &kept, &dropped);
+    saved.x = layer > 0 ? carve_block(m, slot, &before, &none).out : shared.x0;
     if (ret_bytes != NULL)
-        *ret_bytes = counter.at;
+        *ret_bytes = (struct dpt_gpt2_block_bytes){own.at, dropped.at - scratch_bytes};
     return saved;
 }
 
@@ -211,10 +218,11 @@ static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
     const struct dpt_slot slot = {.b = b, .t = t};
-    size_t shared, block;
-    dpt_gpt2_saved(m, &slot, &shared);
-    dpt_gpt2_block_saved(m, &slot, 0, &block);
-    return shared + (size_t)m->layers * block;
+    size_t shared;
+    struct dpt_gpt2_block_bytes block;
+    (void)dpt_gpt2_saved(m, &slot, &shared);
+    (void)dpt_gpt2_block_saved(m, &slot, 0, &block);
+    return shared + (size_t)m->layers * block.saved;
 }
 
 static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
@@ -222,8 +230,10 @@ static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
     const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
     const struct dpt_slot slot = {.b = b, .t = t};
     size_t bytes;
-    dpt_gpt2_scratch(m, &slot, &bytes);
-    return bytes;
+    struct dpt_gpt2_block_bytes block;
+    (void)dpt_gpt2_scratch(m, &slot, &bytes);
+    (void)dpt_gpt2_block_saved(m, &slot, 0, &block);
+    return bytes + block.scratch;
 }
 
 /* Place of a parameter from its unit's start. */

@@ -49,30 +49,44 @@ struct dpt_gpt2 {
     int layers;
     int64_t heads, c;
     double dropout;
+    enum dpt_activation_checkpointing checkpointing;
 };
 
-/* A slot's saved activations, in the compute dtype but for the norms' and softmax's statistics. The
- * residual stream is kept at each block's two norms; its gradient
- * flows through `dstream`. */
+/* A slot's activations, in the compute dtype but for the norms' and softmax's statistics. The
+ * residual stream is kept at each block's two norms; its gradient flows through `dstream`.
+ *
+ * With activation checkpointing (Chen et al., arXiv:1604.06174) only part of a block's lies in
+ * slot->saved. The rest lies in slot->scratch, one place for all blocks: forward writes it as ever,
+ * and backward brings it back (dpt_gpt2_recompute) by the same ops from the same inputs, dropout
+ * drawn by the same keys: the same bits. `selective` keeps what products and attention made, and
+ * drops what elementwise passes over that give again: the norms' outputs and GELU's, 6 of 16 parts
+ * (attention's probabilities are never stored). `full` keeps a block's output alone: the next
+ * unit's input. */
 struct dpt_gpt2_saved {
     void *dstream; /* (N, C) */
     void *x0;      /* (N, C) the embedding's output */
 };
 
 struct dpt_gpt2_block_saved {
-    const void *x;   /* (N, C) the block's input: the output of the unit before */
-    void *out;       /* (N, C) */
-    void *ln1, *ln2; /* (N, C) */
+    const void *x; /* (N, C) the block's input: the output of the unit before */
+    void *out;     /* (N, C) */
+    /* Kept but with `full`. */
     float *mean1, *rstd1, *mean2, *rstd2; /* (N) */
     void *qkv;                            /* (N, 3, C) */
     float *lse;                           /* (B, H, T) */
     void *att;                            /* (N, C) */
     void *mid;                            /* (N, C) the residual stream after attention */
     void *fc;                             /* (N, 4*C) before the activation */
-    void *gelu;                           /* (N, 4*C) */
+    /* Kept with `none` alone. */
+    void *ln1, *ln2; /* (N, C) */
+    void *gelu;      /* (N, 4*C) */
 };
 
-/* Scratch of one call. */
+struct dpt_gpt2_block_bytes {
+    size_t saved, scratch;
+};
+
+/* Scratch of one call, before what is not kept of a block. */
 struct dpt_gpt2_scratch {
     void *wide;         /* (N, 4*C) */
     void *a, *b;        /* (N, C) */
@@ -81,12 +95,13 @@ struct dpt_gpt2_scratch {
 
 /* Pointers into slot->saved and slot->scratch. Where the base is NULL (preparing mode) each is a
  * valid address of no meaning, so that NULL keeps its meaning of "not wanted" in the ops'
- * arguments. Each returns the bytes it covers in *ret_bytes if that is not NULL. */
+ * arguments. Each returns the bytes it covers in *ret_bytes if that is not NULL: a block's, those
+ * in slot->saved and in slot->scratch. */
 struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                      size_t *ret_bytes);
 struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
                                                  const struct dpt_slot *slot, int layer,
-                                                 size_t *ret_bytes);
+                                                 struct dpt_gpt2_block_bytes *ret_bytes);
 struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                          size_t *ret_bytes);
 
@@ -107,6 +122,10 @@ void dpt_gpt2_forward(const struct dpt_model *model, const struct dpt_ops *ops,
                       struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
 void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+
+/* For backward: what the block's forward made and did not keep. */
+void dpt_gpt2_recompute(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, int layer, const struct dpt_slot *slot);
 
 size_t dpt_gpt2_cache_bytes(const struct dpt_model *model);
 size_t dpt_gpt2_decode_bytes(const struct dpt_model *model, int64_t n);

@@ -200,6 +200,7 @@ void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,
         head(m, ops, stream, slot);
     } else if (unit >= 1) {
         void *dstream = dpt_gpt2_saved(m, slot, NULL).dstream;
+        dpt_gpt2_recompute(m, ops, stream, unit - 1, slot);
         mlp(m, ops, stream, unit - 1, slot, dstream);
         attention(m, ops, stream, unit - 1, slot, dstream);
     } else {

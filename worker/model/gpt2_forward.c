@@ -71,8 +71,9 @@ static void residual(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct
                           });
 }
 
-static void block(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                  int layer, const struct dpt_slot *slot)
+/* The block up to its last activation, which is all that its backward needs of it. */
+static void block_inside(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                         struct dpt_stream *stream, int layer, const struct dpt_slot *slot)
 {
     const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
@@ -101,9 +102,50 @@ static void block(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dp
     layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.ln2, saved.mean2,
               saved.rstd2);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, saved.fc, saved.gelu);
-    linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, scratch.a, NULL);
+}
+
+static void block(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                  int layer, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
+    const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
+    block_inside(m, ops, stream, layer, slot);
+    linear(m, ops, stream, slot, dpt_gpt2_block_param(layer, DPT_GPT2_MLP_PROJ_W), saved.gelu,
+           scratch.a, NULL);
     residual(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_MLP_RESIDUAL),
              saved.mid, scratch.a, saved.out);
+}
+
+static void recompute_cheap(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                            struct dpt_stream *stream, int layer, const struct dpt_slot *slot)
+{
+    const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
+    const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.ln1, saved.mean1,
+              saved.rstd1);
+    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.ln2, saved.mean2,
+              saved.rstd2);
+    ops->gelu_forward(stream, &(struct dpt_gelu){
+                                  .n = slot->b * slot->t * 4 * m->c,
+                                  .dtype = m->base.dtype,
+                                  .x = saved.fc,
+                                  .out = saved.gelu,
+                              });
+}
+
+void dpt_gpt2_recompute(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, int layer, const struct dpt_slot *slot)
+{
+    switch (m->checkpointing) {
+    case DPT_ACTIVATION_CHECKPOINTING_NONE:
+        break;
+    case DPT_ACTIVATION_CHECKPOINTING_SELECTIVE:
+        recompute_cheap(m, ops, stream, layer, slot);
+        break;
+    case DPT_ACTIVATION_CHECKPOINTING_FULL:
+        block_inside(m, ops, stream, layer, slot);
+        break;
+    }
 }
 
 /* EVAL: the losses. TRAIN: nothing, since backward computes losses and their gradient in one pass

@@ -93,8 +93,9 @@ int dpt_model_vocab(const struct dpt_model *model);
 /* The compute dtype. */
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
 
-/* Memory of one slot of B x T tokens (T at most the context): activations, and room for a single
- * call. */
+/* Memory of one slot of B x T tokens (T at most the context): activations, which
+ * train.activation_checkpointing makes fewer, and room for a single call, those included that it
+ * brings back. Its gradients have the same bits whichever are kept. */
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 

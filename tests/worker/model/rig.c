@@ -78,6 +78,7 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     rig->config.model.vocab = size->vocab;
     rig->config.model.dropout = size->dropout;
     rig->config.train.precision = size->precision;
+    rig->config.train.activation_checkpointing = size->checkpointing;
     assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
     assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
     assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);

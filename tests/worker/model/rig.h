@@ -11,6 +11,7 @@ struct rig_size {
     int threads;
     double dropout;
     enum dpt_precision precision;
+    enum dpt_activation_checkpointing checkpointing;
 };
 
 /* Owns everything. saved and scratch end in guard words, which rig_close checks. */
