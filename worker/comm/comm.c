@@ -102,6 +102,7 @@ void dpt_rec_complete(struct dpt_rec *rec)
     if (!dpt_op_done(op))
         return;
     op->comm->ops_in_flight--;
+    op->comm->news = true;
     if (op->freed)
         dpt_op_give(op);
 }

@@ -156,9 +156,16 @@ DPT_MUST_USE enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struc
 DPT_MUST_USE enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms,
                                                  struct dpt_err *err);
 
+/* The same, but returns DPT_OK as soon as any op is done that was not when this last returned so:
+ * for an owner with many under way, who then looks which. */
+DPT_MUST_USE enum dpt_status dpt_comm_poll_any(struct dpt_comm *comm, int wait_ms,
+                                               struct dpt_err *err);
+
 /* True when every RECV and LEND of `op` has arrived, though its SENDs may still be read by peers.
  * After a poll. */
 bool dpt_comm_op_received(const struct dpt_comm_op *op);
+/* True when it is done: all has arrived, and all that was sent has been taken. After a poll. */
+bool dpt_comm_op_done(const struct dpt_comm_op *op);
 
 /* Ends the use of an op (returns what was lent). Everything it receives must have arrived, unless
  * the communicator has failed; its SENDs that are not done go on in the background, finished by

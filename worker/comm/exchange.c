@@ -131,6 +131,11 @@ bool dpt_comm_op_received(const struct dpt_comm_op *op)
     return op->recvs_left == 0;
 }
 
+bool dpt_comm_op_done(const struct dpt_comm_op *op)
+{
+    return dpt_op_done(op);
+}
+
 void dpt_comm_op_free(struct dpt_comm *comm, struct dpt_comm_op **op_p)
 {
     struct dpt_comm_op *op = *op_p;
@@ -352,7 +357,7 @@ static int wait_until(int64_t now, int64_t end, int64_t deadline)
 }
 
 /* What a poll waits for, beside errors, its deadline and dpt_comm_wake. */
-enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_WOKEN };
+enum until { UNTIL_DONE, UNTIL_RECEIVED, UNTIL_ANY, UNTIL_WOKEN };
 
 static bool reached(const struct dpt_comm *comm, const struct dpt_comm_op *op, enum until until,
                     bool looked)
@@ -362,6 +367,8 @@ static bool reached(const struct dpt_comm *comm, const struct dpt_comm_op *op, e
         return op != NULL ? dpt_op_done(op) : looked && comm->ops_in_flight == 0;
     case UNTIL_RECEIVED:
         return dpt_comm_op_received(op);
+    case UNTIL_ANY:
+        return comm->news;
     case UNTIL_WOKEN:
         break;
     }
@@ -497,4 +504,12 @@ enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op
 enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
 {
     return poll_comm(comm, NULL, UNTIL_WOKEN, wait_ms, err);
+}
+
+enum dpt_status dpt_comm_poll_any(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
+{
+    const enum dpt_status status = poll_comm(comm, NULL, UNTIL_ANY, wait_ms, err);
+    if (status == DPT_OK)
+        comm->news = false;
+    return status;
 }

@@ -156,6 +156,7 @@ struct dpt_comm {
     bool shut; /* no peer writes here any more */
     uint64_t bytes_sent;
     int ops_in_flight; /* not done */
+    bool news;         /* an op was done since dpt_comm_poll_any last said so */
     int64_t last_poll_ms;
     bool settling;            /* in dpt_comm_settle: an abort does not stop a copy */
     int64_t polling_since_ms; /* begin of the owner's present run of polls without a long pause */

@@ -55,9 +55,10 @@ DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
                                                struct dpt_err *err);
 void dpt_loader_destroy(struct dpt_loader **loader);
 
-/* Starts (again) at `step` for slots [first_slot, end_slot); what was read ahead is dropped. An
- * empty range idles the loader. */
-void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot);
+/* Starts (again) at `step` for slots first_slot, first_slot + stride, … below end_slot; what was
+ * read ahead is dropped. An empty range idles the loader. */
+void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
+                      int stride);
 
 /* Waits for the next micro-batch in order; it must be (step, slot), which is checked. Pointers are
  * (micro_batch, seq_len), owned by the loader, valid until the next call. Returns the reader's

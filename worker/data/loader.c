@@ -45,9 +45,9 @@ struct dpt_loader {
     /* Under the mutex from here on. */
     struct buffer ring[RING_BUFFERS];
     int head, n_held, n_ready;
-    int first_slot, end_slot; /* empty: idle */
-    struct position next;     /* to be read */
-    uint64_t serial;          /* of starts */
+    int first_slot, end_slot, stride; /* empty: idle */
+    struct position next;             /* to be read */
+    uint64_t serial;                  /* of starts */
     bool stop, failed;
     struct dpt_err error; /* of the reader, once `failed`: what is ready before it is still good */
 };
@@ -82,7 +82,8 @@ static void hand_over(struct dpt_loader *loader, uint64_t serial, enum dpt_statu
         loader->error = *err;
     } else {
         loader->n_ready++;
-        if (++loader->next.slot == loader->end_slot) {
+        loader->next.slot += loader->stride;
+        if (loader->next.slot >= loader->end_slot) {
             loader->next.slot = loader->first_slot;
             loader->next.step++;
         }
@@ -182,15 +183,17 @@ void dpt_loader_destroy(struct dpt_loader **loader)
     *loader = NULL;
 }
 
-void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot)
+void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
+                      int stride)
 {
-    DPT_ASSERT(step >= 0 && first_slot >= 0 && end_slot <= loader->slots);
+    DPT_ASSERT(step >= 0 && first_slot >= 0 && end_slot <= loader->slots && stride >= 1);
     (void)pthread_mutex_lock(&loader->mutex);
     loader->serial++;
     loader->n_ready = 0;
     loader->failed = false;
     loader->first_slot = first_slot;
     loader->end_slot = end_slot;
+    loader->stride = stride;
     loader->next = (struct position){.step = step, .slot = first_slot};
     (void)pthread_cond_signal(&loader->wake_reader);
     (void)pthread_mutex_unlock(&loader->mutex);

@@ -88,6 +88,7 @@ static void add_all(struct dpt_gpt2 *m)
     for (int layer = 0; layer < m->layers; layer++)
         add_block(m, layer);
     dpt_table_begin_unit(model, "head");
+    model->units[model->n_units - 1].borrows = 0; /* wte */
     dpt_table_add(model, "transformer.", "ln_f.weight", 0, m->c, one);
     dpt_table_add(model, "transformer.", "ln_f.bias", 0, m->c, zero);
     dpt_table_end_unit(model);

@@ -6,6 +6,12 @@
  * slots left), then the embedding's, which always adds; only then is wte announced. */
 #include "worker/model/gpt2.h"
 
+/* Whether the gradients of the embedding, whose wte the head borrows, are added to. */
+static bool adds_to_embedding(const struct dpt_slot *slot)
+{
+    return slot->accumulate && !slot->tied_apart;
+}
+
 /* Announces a weight and the bias that follows it; later one first, as the flat vector is completed
  * from its end. */
 static void announce_pair(const struct dpt_slot *slot, int weight)
@@ -110,7 +116,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .dloss = slot->dloss,
                                .dx = scratch.b,
                                .dw = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
-                               .accumulate = slot->accumulate,
+                               .accumulate = adds_to_embedding(slot),
                            });
     layernorm(m, ops, stream, slot, ln_f, last.out, scratch.mean, scratch.rstd, scratch.b,
               saved.dstream, false);
@@ -187,7 +193,7 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                 .dwte = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
                                 .dwpe = dpt_gpt2_grad(m, slot, DPT_GPT2_WPE),
                                 .accumulate_wte = true,
-                                .accumulate_wpe = slot->accumulate,
+                                .accumulate_wpe = adds_to_embedding(slot),
                             });
     announce_pair(slot, DPT_GPT2_WTE);
 }

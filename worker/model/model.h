@@ -38,6 +38,8 @@ struct dpt_unit {
     char name[32];
     int first_param, n_params;
     int64_t offset, numel; /* in the flat vector; numel is padded to DPT_BLOCK */
+    int borrows; /* an earlier unit with a tied tensor: read here too, and given a part of its
+                    gradient; -1: none */
 };
 
 enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
@@ -61,10 +63,13 @@ struct dpt_slot {
         *weights;        /* [n_units] start of each unit's flat range, in the compute dtype */
     float *const *grads; /* [n_units] likewise, f32; TRAIN only */
     bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
-    float dloss;         /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
-    void *saved;         /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
-    void *scratch;       /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
-    float *losses;       /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
+    bool tied_apart; /* with accumulate: those of a unit that another borrows are overwritten all
+                        the same. Their parts come from several units: where they are added to,
+                        it is part by part, and not as the sum of whole slots */
+    float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
+    void *saved;     /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
+    void *scratch;   /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
+    float *losses;   /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
 
     /* TRAIN, by dpt_model_backward: called once for each parameter (its table index), as soon as
        this slot's gradient of it is complete, from the last parameter of the table to the first. */

@@ -47,6 +47,7 @@ void dpt_table_begin_unit(struct dpt_model *model, const char *name)
     DPT_ASSERT(written > 0 && (size_t)written < sizeof unit->name);
     unit->first_param = model->n_params;
     unit->n_params = 0;
+    unit->borrows = -1;
     unit->offset = model->flat_numel;
 }
 

@@ -1,14 +1,26 @@
-/* What a rank does in a step, as a list of (action, unit, slot) that the trainer carries out in
- * order. Strategies differ in their lists, not in the loop. Pure. */
+/* What a rank does in a step: a list of actions that the trainer carries out in order on the main
+ * thread, and a list of tasks that the communication thread goes through beside it. Strategies
+ * differ in their lists, not in the loops. Pure but for the memory of the lists.
+ *
+ * All ranks that share the work make the same list of tasks, in the same order, and post them in
+ * that order: so matching never depends on who is faster. A task is posted when as many of the
+ * rank's own actions are done as it says, and an action waits for the tasks that it names. Tasks
+ * are ordered by what they wait for, so that no rank waits for a task behind one that it keeps back
+ * itself: the lists cannot deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
 #define DPT_WORKER_PLAN_SCHEDULE_H
 
-#include "worker/plan/lanes.h"
+#include "base/err.h"
+#include "worker/plan/waves.h"
 
 enum dpt_action_kind {
     DPT_ACTION_BEGIN_SLOT, /* fetch the micro-batch, choose where gradients go */
+    DPT_ACTION_GATHER,     /* wait until the weights of `unit` are in `buffer` */
     DPT_ACTION_FORWARD,    /* of `unit` */
     DPT_ACTION_BACKWARD,   /* of `unit` */
+    DPT_ACTION_FREE,       /* the weights of `unit` have been used: others may take the place */
+    DPT_ACTION_RESERVE,    /* wait until the gradient of `unit` may be written to `buffer` */
+    DPT_ACTION_REDUCE,     /* the slot's gradient of `unit` is whole: let it go */
     DPT_ACTION_END_SLOT,   /* the slot's loss is known */
     DPT_ACTION_COUNT
 };
@@ -16,12 +28,71 @@ enum dpt_action_kind {
 struct dpt_action {
     enum dpt_action_kind kind;
     int unit; /* -1 where it has none */
-    int slot;
+    int slot; /* of the step; -1 in an evaluation */
+    int buffer;
+    int first_task, n_tasks; /* GATHER, RESERVE: wait for these */
 };
 
-/* The list of a data-parallel rank that holds all units: each of its slots forward through units 0
- * … n-1 and back. Returns the number of actions, (2 + 2 n_units) for each slot; `ret` NULL only
- * counts. */
-int dpt_schedule_data_parallel(struct dpt_range slots, int n_units, struct dpt_action *ret);
+enum dpt_task_kind {
+    DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to who needs them */
+    DPT_TASK_SCATTER, /* pieces of a slot's gradient of a unit to their owners, who fold them */
+    DPT_TASK_SHARE,   /* the folded pieces of a unit to who applies them beside the owner */
+    DPT_TASK_COUNT
+};
+
+struct dpt_task {
+    enum dpt_task_kind kind;
+    int unit, wave;
+    int buffer;        /* of weights, of gradients; -1: none */
+    int part, n_parts; /* SCATTER: which part of every piece */
+    int actions;       /* own actions that must be done before */
+    int scatters;      /* tasks of kind SCATTER that must have been folded before */
+    bool idle; /* this rank has no slot in the wave: it gives weights, takes gradients only */
+};
+
+struct dpt_step_list {
+    struct dpt_action *actions;
+    int n_actions;
+    struct dpt_task *tasks;
+    int n_tasks;
+};
+
+enum dpt_weights_plan {
+    DPT_WEIGHTS_HELD, /* every rank has all of them */
+    DPT_WEIGHTS_ONCE, /* gathered before their first use in a step, kept to its end */
+    DPT_WEIGHTS_UNITS /* gathered for each use, freed after it */
+};
+
+struct dpt_step_spec {
+    int n_units;
+    const int *borrows; /* [n_units] unit that it borrows a tensor from; -1: none */
+    struct dpt_deal deal;
+    bool forward_only; /* an evaluation's batch instead of a step */
+
+    enum dpt_weights_plan weights;
+    int gathered_max; /* UNITS: buffers that units share; those that are borrowed have their own,
+                         and stay in it for the step */
+    bool prefetch;    /* UNITS: a unit is gathered while the one before it is computed */
+
+    /* Gradients are scattered in waves; NULL: not. deal is then waves' own for `member`. */
+    const struct dpt_waves *waves;
+    int member;
+    const int *parts; /* [n_units] into how many parts a scatter is cut; >= 1 */
+    bool share;
+};
+
+/* Makes the list; to be finished by fini, which accepts zeroes. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_step_list_init(struct dpt_step_list *list,
+                                                const struct dpt_step_spec *spec,
+                                                struct dpt_err *err);
+void dpt_step_list_fini(struct dpt_step_list *list);
+
+/* Buffers that the lists name: of weights under UNITS (borrowed units' first, in their order, then
+ * the shared ones), of gradients in waves (borrowed units' first, then two that the others use in
+ * turn). *ret_own: how many are a borrowed unit's. */
+int dpt_step_weight_buffers(const struct dpt_step_spec *spec, int *ret_own);
+int dpt_step_gradient_buffers(const struct dpt_step_spec *spec, int *ret_own);
+/* Index of a borrowed unit's own buffer; -1: it shares. */
+int dpt_step_own_buffer(const struct dpt_step_spec *spec, int unit);
 
 #endif

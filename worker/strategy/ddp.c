@@ -36,12 +36,17 @@ struct ddp {
     int n_buffers;
     struct dpt_comm_mem *buffer[BUFFERS_MAX];
     double *block_sums;
+    /* Where lanes have several slots: the present slot's gradient of the unit that others borrow,
+     * which is added to the lane's when it is whole. NULL: not needed. */
+    float *apart;
+    int tied; /* that unit; -1: none */
 
     /* The generation. */
     const struct dpt_world *world;
     int rank;
     struct dpt_range lanes; /* of this rank's position */
     struct dpt_reducer *reducer;
+    struct dpt_step_list list, eval_list;
 
     /* The step. */
     int64_t step;
@@ -49,6 +54,7 @@ struct ddp {
     int lane;             /* being filled */
     int depth;            /* index of the buffer being filled */
     bool lane_ends;       /* the present slot is the lane's last */
+    bool adds_apart;      /* it is not the lane's first */
 };
 
 static struct ddp *ddp_of(struct dpt_strategy *s)
@@ -66,12 +72,19 @@ static float *state_data(const struct ddp *d, enum dpt_vector vector)
     return dpt_comm_mem_data(d->state.own.vector[vector].mem);
 }
 
+static size_t apart_bytes(const struct ddp *d)
+{
+    return d->tied < 0 ? 0 : (size_t)dpt_model_unit(d->env.model, d->tied)->numel * sizeof(float);
+}
+
 static void ddp_destroy(struct dpt_strategy **strategy)
 {
     struct ddp *d = ddp_of(*strategy);
     if (!d)
         return;
     dpt_reducer_destroy(&d->reducer);
+    dpt_step_list_fini(&d->list);
+    dpt_step_list_fini(&d->eval_list);
     for (int i = 0; i < d->n_buffers; i++)
         dpt_comm_mem_destroy(&d->buffer[i]);
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
@@ -83,6 +96,7 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     free(d->bucket_of_param);
     free(d->announced);
     free(d->block_sums);
+    dpt_device_free(d->env.device, d->apart, apart_bytes(d));
     free(d);
     *strategy = NULL;
 }
@@ -112,6 +126,20 @@ static enum dpt_status make_buckets(struct ddp *d, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status make_apart(struct ddp *d, struct dpt_err *err)
+{
+    const struct dpt_config *config = d->env.config;
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        if (dpt_model_unit(d->env.model, u)->borrows >= 0)
+            d->tied = dpt_model_unit(d->env.model, u)->borrows;
+    if (d->tied < 0 || dpt_config_slots(config) == dpt_config_lanes(config))
+        return DPT_OK;
+    void *memory = NULL;
+    DPT_TRY(dpt_device_alloc(d->env.device, apart_bytes(d), &memory, err));
+    d->apart = memory;
+    return DPT_OK;
+}
+
 static enum dpt_status make_copy(struct ddp *d, struct dpt_err *err)
 {
     enum dpt_dtype dtype = dpt_model_dtype(d->env.model);
@@ -134,6 +162,7 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     d->ops = dpt_device_ops(env->device);
     d->flat_numel = dpt_model_flat_numel(env->model);
     d->reduced_step = -1;
+    d->tied = -1;
     int n_units = dpt_model_n_units(env->model);
     size_t bytes = (size_t)d->flat_numel * sizeof(float);
     d->weights = calloc((size_t)n_units, sizeof *d->weights);
@@ -150,6 +179,8 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     if (status == DPT_OK)
         status = make_copy(d, err);
     if (status == DPT_OK)
+        status = make_apart(d, err);
+    if (status == DPT_OK)
         status = make_buckets(d, err);
     if (status != DPT_OK) {
         ddp_destroy(&self);
@@ -161,6 +192,27 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
                                       dpt_dtype_bytes(dpt_model_dtype(env->model));
     *ret = self;
     return DPT_OK;
+}
+
+static struct dpt_deal ddp_deal(const struct dpt_strategy *s, const struct dpt_world *world,
+                                int position)
+{
+    const struct ddp *d = (const struct ddp *)s;
+    return dpt_deal_lanes(dpt_config_slots(d->env.config), world->lanes, world->size, position);
+}
+
+static enum dpt_status make_lists(struct ddp *d, struct dpt_deal deal, struct dpt_err *err)
+{
+    int borrows[DPT_UNITS_MAX];
+    struct dpt_step_spec spec = {.n_units = dpt_model_n_units(d->env.model),
+                                 .borrows = borrows,
+                                 .deal = deal,
+                                 .weights = DPT_WEIGHTS_HELD};
+    for (int u = 0; u < spec.n_units; u++)
+        borrows[u] = dpt_model_unit(d->env.model, u)->borrows;
+    DPT_TRY(dpt_step_list_init(&d->list, &spec, err));
+    spec.forward_only = true;
+    return dpt_step_list_init(&d->eval_list, &spec, err);
 }
 
 static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct dpt_world *world,
@@ -192,6 +244,7 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
                                           .rank = rank,
                                           .host = host};
     DPT_TRY(dpt_reducer_create(&spec, &d->reducer, err));
+    DPT_TRY(make_lists(d, ddp_deal(s, world, position), err));
     d->world = world;
     d->rank = rank;
     d->lanes = dpt_position_lanes(world->lanes, world->size, position);
@@ -202,6 +255,8 @@ static void ddp_end_generation(struct dpt_strategy *s)
 {
     struct ddp *d = ddp_of(s);
     dpt_reducer_destroy(&d->reducer);
+    dpt_step_list_fini(&d->list);
+    dpt_step_list_fini(&d->eval_list);
     d->world = NULL;
 }
 
@@ -228,9 +283,19 @@ static void bucket_complete(struct ddp *d, int bucket)
         dpt_reducer_ready(d->reducer, bucket);
 }
 
+/* The tied unit's tensor is whole in this slot: adds it to the lane's. */
+static void add_apart(struct ddp *d, const struct dpt_param *param)
+{
+    float *sum = buffer_data(d, d->depth) + param->offset;
+    const float *slot = d->apart + (param->offset - dpt_model_unit(d->env.model, d->tied)->offset);
+    d->ops->add(d->env.stream, param->numel, sum, slot, sum);
+}
+
 static void announce(void *ctx, int param)
 {
     struct ddp *d = ctx;
+    if (d->adds_apart && dpt_model_param(d->env.model, param)->unit == d->tied)
+        add_apart(d, dpt_model_param(d->env.model, param));
     int bucket = d->bucket_of_param[param];
     d->announced[bucket]++;
     if (d->lane_ends && d->announced[bucket] == d->buckets[bucket].n_tensors)
@@ -259,6 +324,9 @@ static void ddp_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_sl
     use_weights(d, slot);
     slot->grads = d->grads;
     slot->accumulate = slot_index != of_lane.first;
+    slot->tied_apart = d->adds_apart = slot->accumulate && d->apart;
+    if (d->adds_apart)
+        d->grads[d->tied] = d->apart;
     slot->announce = announce;
     slot->announce_ctx = d;
 }
@@ -285,9 +353,36 @@ static enum dpt_status ddp_await_gradient(struct dpt_strategy *s, struct dpt_err
     return DPT_OK;
 }
 
-static void ddp_eval_slot(struct dpt_strategy *s, struct dpt_slot *slot)
+static const struct dpt_step_list *ddp_step_list(const struct dpt_strategy *s)
+{
+    return &((const struct ddp *)s)->list;
+}
+
+static const struct dpt_step_list *ddp_eval_list(const struct dpt_strategy *s)
+{
+    return &((const struct ddp *)s)->eval_list;
+}
+
+/* Its lists have nothing but the model's actions. */
+static enum dpt_status ddp_act(struct dpt_strategy *s, int action, struct dpt_slot *slot,
+                               struct dpt_err *err)
+{
+    (void)s;
+    (void)action;
+    (void)slot;
+    return dpt_fail(err, DPT_EINVAL, "ddp: a step with an action that it does not know");
+}
+
+static void ddp_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot)
 {
     use_weights(ddp_of(s), slot);
+}
+
+static enum dpt_status ddp_end_eval(struct dpt_strategy *s, struct dpt_err *err)
+{
+    (void)s;
+    (void)err;
+    return DPT_OK;
 }
 
 /* Blocks are dealt evenly over the ranks; the grid restarts at each unit because units are padded
@@ -353,12 +448,17 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .name = "ddp",
     .create = ddp_create,
     .destroy = ddp_destroy,
+    .deal = ddp_deal,
     .begin_generation = ddp_begin_generation,
     .end_generation = ddp_end_generation,
+    .step_list = ddp_step_list,
     .begin_step = ddp_begin_step,
     .begin_slot = ddp_begin_slot,
+    .act = ddp_act,
     .end_slot = ddp_end_slot,
-    .eval_slot = ddp_eval_slot,
+    .eval_list = ddp_eval_list,
+    .begin_eval = ddp_begin_eval,
+    .end_eval = ddp_end_eval,
     .await_gradient = ddp_await_gradient,
     .norm_share = ddp_norm_share,
     .apply = ddp_apply,

@@ -2,8 +2,9 @@
  * are reduced, who applies the step.
  *
  * The trainer drives one through this vtable, always on its main thread, in this order:
- *   create → { begin_generation → [step: begin_step → per slot begin_slot … end_slot →
- * await_gradient → norm_share → (commit) → apply]* → end_generation }* → destroy
+ *   create → { begin_generation → [step: begin_step → the actions of step_list: begin_slot, act, …
+ * end_slot → await_gradient → norm_share → (commit) → apply | evaluation: begin_eval → the actions
+ * of eval_list → end_eval]* → end_generation }* → destroy
  * Between begin_generation and the first step the state is written from outside (initial weights, a
  * checkpoint, peers' state) where it must be; state_changed says so. A rank that has filled what
  * its generation wants keeps what it held until it knows that all ranks have (GO): a generation
@@ -26,6 +27,7 @@
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/reduce.h"
+#include "worker/plan/schedule.h"
 #include "worker/strategy/comm_thread.h"
 
 /* What a strategy works with; all borrowed for its life. */
@@ -78,6 +80,10 @@ struct dpt_strategy_ops {
                                            struct dpt_strategy **ret, struct dpt_err *err);
     void (*destroy)(struct dpt_strategy **strategy);
 
+    /* The slots that plan position `position` of a world computes: by config and world alone, at
+     * any time. */
+    struct dpt_deal (*deal)(const struct dpt_strategy *s, const struct dpt_world *world,
+                            int position);
     /* Allocates and plans for a world, before its communicator is opened. `world` is borrowed until
      * end_generation. */
     DPT_MUST_USE enum dpt_status (*begin_generation)(struct dpt_strategy *s,
@@ -86,12 +92,24 @@ struct dpt_strategy_ops {
     /* After the communicator was closed. */
     void (*end_generation)(struct dpt_strategy *s);
 
+    /* What a step is made of in this generation. */
+    const struct dpt_step_list *(*step_list)(const struct dpt_strategy *s);
     void (*begin_step)(struct dpt_strategy *s, int64_t step);
-    /* Fills the slot's weights, grads, accumulate and announce. */
+    /* Fills the slot's weights, grads, accumulate and announce; what its actions gather and reserve
+     * is filled in by them. */
     void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
+    /* Carries out action `action` of the list: one that is neither the model's nor a slot's begin
+     * or end. Waits for peers; fails as await_gradient. */
+    DPT_MUST_USE enum dpt_status (*act)(struct dpt_strategy *s, int action, struct dpt_slot *slot,
+                                        struct dpt_err *err);
     void (*end_slot)(struct dpt_strategy *s, int slot_index);
-    /* Fills the slot's weights for an evaluation: forward only, between steps of a generation. */
-    void (*eval_slot)(struct dpt_strategy *s, struct dpt_slot *slot);
+
+    /* An evaluation's batch, forward only, between steps: every rank of the world goes through the
+     * list together, also one that has nothing to compute. begin_eval fills the slot's weights. */
+    const struct dpt_step_list *(*eval_list)(const struct dpt_strategy *s);
+    void (*begin_eval)(struct dpt_strategy *s, struct dpt_slot *slot);
+    DPT_MUST_USE enum dpt_status (*end_eval)(struct dpt_strategy *s, struct dpt_err *err);
+
     /* Waits until this rank, and whoever covers for it, holds everything needed to apply the step.
      */
     DPT_MUST_USE enum dpt_status (*await_gradient)(struct dpt_strategy *s, struct dpt_err *err);

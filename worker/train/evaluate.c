@@ -50,10 +50,14 @@ static double sum_losses(const struct dpt_rank *r, int64_t sequences)
     return sum;
 }
 
+/* A rank without a batch goes along, since the others may want its weights. */
 static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences batch,
                                      double *ret_sum, struct dpt_err *err)
 {
-    DPT_TRY(read_batch(r, batch, err));
+    const struct dpt_strategy_ops *ops = r->strategy->ops;
+    const bool computes = batch.end > batch.first;
+    if (computes)
+        DPT_TRY(read_batch(r, batch, err));
     struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
                             .b = r->config->train.micro_batch,
                             .t = r->config->train.seq_len,
@@ -62,14 +66,20 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences ba
                             .saved = r->saved,
                             .scratch = r->scratch,
                             .losses = r->token_losses};
-    r->strategy->ops->eval_slot(r->strategy, &slot);
-    for (int unit = 0; unit < dpt_model_n_units(r->model); unit++) {
+    const struct dpt_step_list *list = ops->eval_list(r->strategy);
+    ops->begin_eval(r->strategy, &slot);
+    for (int i = 0; i < list->n_actions; i++) {
+        const struct dpt_action *action = &list->actions[i];
         if (rank_in_vain(r))
             return dpt_fail(err, DPT_EABORTED, "the evaluation at step %lld was interrupted",
                             (long long)r->step);
-        dpt_model_forward(r->model, r->ops, r->stream, unit, &slot);
+        if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
+            DPT_TRY(ops->act(r->strategy, i, &slot, err));
+        else if (action->kind == DPT_ACTION_FORWARD && computes)
+            dpt_model_forward(r->model, r->ops, r->stream, action->unit, &slot);
     }
     DPT_TRY(dpt_stream_sync(r->stream, err));
+    DPT_TRY(ops->end_eval(r->strategy, err));
     *ret_sum = sum_losses(r, batch.end - batch.first);
     return DPT_OK;
 }
@@ -89,8 +99,7 @@ static enum dpt_status one_round(struct dpt_rank *r, struct dpt_evaluation *e, s
 {
     const struct dpt_sequences batch = dpt_evaluation_batch(e, r->gen.rank);
     struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
-    if (batch.end > batch.first)
-        DPT_TRY(compute_batch(r, batch, &mine.sum, err));
+    DPT_TRY(compute_batch(r, batch, &mine.sum, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
     dpt_eval_share_pack(&mine, r->val_share);

@@ -15,7 +15,6 @@ static void free_generation(struct generation *g)
     free(g->host_of_position);
     free(g->peers);
     free(g->heal_from);
-    free(g->actions);
     free(g->contributions);
     free(g->eval_shares);
     *g = (struct generation){.number = 0};
@@ -29,7 +28,7 @@ void rank_leave_generation(struct dpt_rank *r)
     if (r->gen.number > 0)
         r->strategy->ops->end_generation(r->strategy);
     if (r->loader)
-        dpt_loader_start(r->loader, 0, 0, 0);
+        dpt_loader_start(r->loader, 0, 0, 0, 1);
     free_generation(&r->gen);
 }
 
@@ -77,13 +76,6 @@ static void hex_of(const ProtobufCBinaryData *bytes, char *ret, size_t ret_bytes
     ret[n] = '\0';
 }
 
-static struct dpt_range slots_of_position(int slots, int lanes, int world, int position)
-{
-    struct dpt_range run = dpt_position_lanes(lanes, world, position);
-    return (struct dpt_range){dpt_lane_slots(slots, lanes, run.first).first,
-                              dpt_lane_slots(slots, lanes, run.end - 1).end};
-}
-
 static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
     struct generation *g = &r->gen;
@@ -114,29 +106,27 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     g->host_of_position = calloc(n, sizeof *g->host_of_position);
     g->peers = calloc(n, sizeof *g->peers);
     g->heal_from = calloc(n, sizeof *g->heal_from);
-    int lanes = dpt_config_lanes(r->config);
-    for (int p = 0; p < g->world_size; p++) {
-        struct dpt_range of_position = slots_of_position(r->slots, lanes, g->world_size, p);
-        if (p == g->position)
-            g->slots = of_position;
-        if (of_position.end - of_position.first > g->slots_max)
-            g->slots_max = of_position.end - of_position.first;
-    }
-    g->n_actions = dpt_schedule_data_parallel(g->slots, dpt_model_n_units(r->model), NULL);
-    g->actions = calloc((size_t)g->n_actions, sizeof *g->actions);
-    g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
-    g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
-    if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->heal_from || !g->actions ||
-        !g->contributions || !g->eval_shares)
+    if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->heal_from)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
-    (void)dpt_schedule_data_parallel(g->slots, dpt_model_n_units(r->model), g->actions);
     fill_members(g, plan);
     hex_of(&plan->nonce, g->attempt, sizeof g->attempt);
-    g->world = (struct dpt_world){.lanes = lanes,
+    g->world = (struct dpt_world){.lanes = dpt_config_lanes(r->config),
                                   .size = (int)n,
                                   .rank_of_position = g->rank_of_position,
                                   .host_of_position = g->host_of_position};
+    for (int p = 0; p < g->world_size; p++) {
+        const struct dpt_deal deal = r->strategy->ops->deal(r->strategy, &g->world, p);
+        if (p == g->position)
+            g->slots = deal;
+        if (deal.n > g->slots_max)
+            g->slots_max = deal.n;
+    }
+    g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
+    g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
+    if (!g->contributions || !g->eval_shares)
+        return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
+                        (unsigned long long)g->number);
     return DPT_OK;
 }
 
@@ -462,13 +452,14 @@ static void tell_plan(const struct dpt_rank *r)
     r->strategy->ops->cost(r->strategy, &cost);
     const double mib = 1024.0 * 1024.0;
     double state = 3.0 * (double)dpt_model_flat_numel(r->model) * sizeof(float);
-    dpt_log(DPT_LOG_INFO,
-            "rank %d of %d goes on from step %lld: slots %d to %d of %d; holds %.1f MiB of weights "
-            "and moments and %.1f MiB "
-            "of gradients in %d buffers, sends %.1f MiB a step",
-            r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.first,
-            r->gen.slots.end - 1, r->slots, state / mib, (double)cost.gradient_bytes / mib,
-            cost.gradient_buffers, (double)cost.sent_bytes / mib);
+    dpt_log(
+        DPT_LOG_INFO,
+        "rank %d of %d goes on from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
+        "MiB of weights and moments and %.1f MiB "
+        "of gradients in %d buffers, sends %.1f MiB a step",
+        r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.n, r->slots,
+        r->gen.slots.first, r->gen.slots.stride, state / mib, (double)cost.gradient_bytes / mib,
+        cost.gradient_buffers, (double)cost.sent_bytes / mib);
 }
 
 enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
@@ -493,7 +484,8 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     r->restored_ms = dpt_now_ms();
     rank_clear_leftovers(r);
     if (r->loader)
-        dpt_loader_start(r->loader, r->step, r->gen.slots.first, r->gen.slots.end);
+        dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_deal_end(&r->gen.slots),
+                         r->gen.slots.stride);
     r->gen.ready = true;
     tell_plan(r);
     return DPT_OK;

@@ -23,25 +23,26 @@ static double double_of(uint64_t bits)
 
 size_t dpt_contribution_bytes(int slots_max)
 {
-    return 8 + 4 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 * (size_t)slots_max;
+    return 8 + 5 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 * (size_t)slots_max;
 }
 
 void dpt_contribution_pack(const struct dpt_contribution *c, int slots_max, void *buf)
 {
-    DPT_ASSERT(c->n_slots >= 0 && c->n_slots <= slots_max);
+    DPT_ASSERT(c->n_slots >= 0 && c->n_slots <= slots_max && c->stride >= 1);
     struct dpt_writer w;
     dpt_writer_init(&w, buf, dpt_contribution_bytes(slots_max));
     dpt_writer_u64(&w, (uint64_t)c->step);
     dpt_writer_u32(&w, c->flags);
     dpt_writer_u32(&w, c->leaving);
     dpt_writer_u32(&w, (uint32_t)c->first_slot);
+    dpt_writer_u32(&w, (uint32_t)c->stride);
     dpt_writer_u32(&w, (uint32_t)c->n_slots);
     for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
         dpt_writer_u64(&w, (uint64_t)c->norm.limb[i]);
     dpt_writer_u32(&w, c->norm.pending);
     dpt_writer_u32(&w, c->norm.flags);
     for (int i = 0; i < slots_max; i++)
-        dpt_writer_u64(&w, i < c->n_slots ? bits_of(c->losses[i]) : 0);
+        dpt_writer_u64(&w, i < c->n_slots ? bits_of(c->losses[i * c->stride]) : 0);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
@@ -68,7 +69,7 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
                             its_flags, leaves);
         flags |= its_flags;
         leaving += leaves;
-        uint32_t first = dpt_reader_u32(&r), n = dpt_reader_u32(&r);
+        uint32_t first = dpt_reader_u32(&r), stride = dpt_reader_u32(&r), n = dpt_reader_u32(&r);
         struct dpt_accum share;
         for (int i = 0; i < DPT_ACCUM_LIMBS; i++)
             share.limb[i] = (int64_t)dpt_reader_u64(&r);
@@ -77,15 +78,18 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
         if (!dpt_accum_is_sound(&share))
             return dpt_fail(err, DPT_EPROTO, "rank %d commits a norm that no sum can be", rank);
         dpt_accum_merge(&norm, &share);
-        if (n > (uint32_t)slots_max || first > (uint32_t)slots || n > (uint32_t)slots - first)
-            return dpt_fail(err, DPT_EPROTO, "rank %d commits slots %u … %u of %d", rank, first,
-                            first + n, slots);
+        const uint64_t end = n == 0 ? first : first + (uint64_t)(n - 1) * stride + 1;
+        if (n > (uint32_t)slots_max || stride < 1 || stride > (uint32_t)slots ||
+            end > (uint64_t)slots)
+            return dpt_fail(err, DPT_EPROTO, "rank %d commits %u slots from %u on, by %u, of %d",
+                            rank, n, first, stride, slots);
         for (uint32_t i = 0; i < n; i++) {
-            if (slot_seen[first + i])
+            const uint32_t slot = first + i * stride;
+            if (slot_seen[slot])
                 return dpt_fail(err, DPT_EPROTO, "slot %u was computed twice, again by rank %d",
-                                first + i, rank);
-            slot_seen[first + i] = true;
-            ret->losses[first + i] = double_of(dpt_reader_u64(&r));
+                                slot, rank);
+            slot_seen[slot] = true;
+            ret->losses[slot] = double_of(dpt_reader_u64(&r));
             seen++;
         }
     }

@@ -26,9 +26,10 @@ enum dpt_commit_flag {
 struct dpt_contribution {
     int64_t step; /* 0-based, the step being committed */
     uint32_t flags;
-    uint32_t leaving; /* 1: this rank's node drains */
-    int first_slot, n_slots;
-    const double *losses;  /* [n_slots] mean loss of each of the rank's slots, nats a token */
+    uint32_t leaving;                /* 1: this rank's node drains */
+    int first_slot, stride, n_slots; /* slots first_slot, first_slot + stride, … */
+    const double *losses;  /* mean loss of slot first_slot + i, nats a token: of the rank's
+                              slots */
     struct dpt_accum norm; /* its share of the squared norm */
 };
 

@@ -71,8 +71,9 @@ static double slot_loss(const struct dpt_rank *r)
 static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct dpt_err *err)
 {
     struct dpt_slot *slot = &flip->slot;
-    for (int i = 0; i < r->gen.n_actions; i++) {
-        const struct dpt_action *action = &r->gen.actions[i];
+    const struct dpt_step_list *list = r->strategy->ops->step_list(r->strategy);
+    for (int i = 0; i < list->n_actions; i++) {
+        const struct dpt_action *action = &list->actions[i];
         if (rank_in_vain(r))
             return dpt_fail(err, DPT_EABORTED, "step %lld was interrupted", (long long)r->step);
         switch (action->kind) {
@@ -96,6 +97,12 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
             DPT_TRY(dpt_stream_sync(r->stream, err));
             r->slot_losses[action->slot] = slot_loss(r);
             r->strategy->ops->end_slot(r->strategy, action->slot);
+            break;
+        case DPT_ACTION_GATHER:
+        case DPT_ACTION_FREE:
+        case DPT_ACTION_RESERVE:
+        case DPT_ACTION_REDUCE:
+            DPT_TRY(r->strategy->ops->act(r->strategy, i, slot, err));
             break;
         case DPT_ACTION_COUNT:
             DPT_ASSERT(false);
@@ -122,7 +129,8 @@ static enum dpt_status commit(struct dpt_rank *r, struct dpt_err *err)
     struct dpt_contribution mine = {.step = r->step,
                                     .leaving = dpt_link_leaving(r->link),
                                     .first_slot = r->gen.slots.first,
-                                    .n_slots = r->gen.slots.end - r->gen.slots.first,
+                                    .stride = r->gen.slots.stride,
+                                    .n_slots = r->gen.slots.n,
                                     .losses = r->slot_losses + r->gen.slots.first};
     if (dpt_link_reform_wanted(r->link, r->gen.number))
         mine.flags |= DPT_COMMIT_REFORM;

@@ -380,6 +380,52 @@ static void a_long_wait_sleeps(void **state)
     dpt_cores_set_demand(0);
 }
 
+/* Of two exchanges the later one is done first: what waits for any is told of it, and then of the
+ * other, each once. */
+static void any_of_two(struct rank *self)
+{
+    struct dpt_comm_mem *mem;
+    CHECK_OK(dpt_comm_mem_create(self->listener, 4096, &mem, &self->err), &self->err);
+    struct dpt_comm *comm = world_comm(self, 1);
+    struct dpt_comm_xfer first = {.dir = self->rank == 0 ? DPT_COMM_SEND : DPT_COMM_RECV,
+                                  .peer = 1 - self->rank,
+                                  .mem = mem,
+                                  .bytes = 4096};
+    struct dpt_comm_xfer second = {.dir = self->rank == 0 ? DPT_COMM_RECV : DPT_COMM_SEND,
+                                   .peer = 1 - self->rank,
+                                   .mem = mem,
+                                   .bytes = 4096};
+    struct dpt_comm_op *one, *two;
+    if (self->rank == 0) {
+        CHECK_OK(dpt_comm_exchange(comm, &first, 1, &one, &self->err), &self->err);
+        CHECK_OK(dpt_comm_exchange(comm, &second, 1, &two, &self->err), &self->err);
+        CHECK_OK(dpt_comm_poll_any(comm, -1, &self->err), &self->err);
+        CHECK(dpt_comm_op_done(two) && !dpt_comm_op_done(one));
+        CHECK_STATUS(DPT_INPROGRESS, dpt_comm_poll_any(comm, 20, &self->err), &self->err);
+        mark_set(&self->world->marks[0], 1);
+        CHECK_OK(dpt_comm_poll_any(comm, -1, &self->err), &self->err);
+        CHECK(dpt_comm_op_done(one));
+    } else {
+        CHECK_OK(dpt_comm_exchange(comm, &second, 1, &two, &self->err), &self->err);
+        CHECK_OK(dpt_comm_poll(comm, two, -1, &self->err), &self->err);
+        mark_wait(&self->world->marks[0], 1);
+        CHECK_OK(dpt_comm_exchange(comm, &first, 1, &one, &self->err), &self->err);
+        CHECK_OK(dpt_comm_poll(comm, one, -1, &self->err), &self->err);
+    }
+    dpt_comm_op_free(comm, &one);
+    dpt_comm_op_free(comm, &two);
+    dpt_comm_destroy(&comm);
+    dpt_comm_mem_destroy(&mem);
+}
+
+static void a_wait_for_any(void **state)
+{
+    (void)state;
+    static const int one_host[RANKS_MAX] = {0};
+    run_world(2, one_host, any_of_two, NULL);
+    run_world(2, every_host, any_of_two, NULL);
+}
+
 static void a_world_of_one(void **state)
 {
     (void)state;
@@ -403,6 +449,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wake_ends_a_wait),
         cmocka_unit_test(a_long_wait_sleeps),
+        cmocka_unit_test(a_wait_for_any),
         cmocka_unit_test(a_world_of_one),
         cmocka_unit_test(sender_runs_ahead),
         cmocka_unit_test(lent_memory_is_held),

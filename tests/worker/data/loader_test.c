@@ -90,7 +90,7 @@ static void order_is_the_samplers(void **state)
         if (cuts[rank] == cuts[rank + 1])
             continue;
         struct dpt_loader *loader = make();
-        dpt_loader_start(loader, 0, cuts[rank], cuts[rank + 1]);
+        dpt_loader_start(loader, 0, cuts[rank], cuts[rank + 1], 1);
         for (int64_t step = 0; step < 20; step++) /* several epochs */
             for (int slot = cuts[rank]; slot < cuts[rank + 1]; slot++)
                 expect_next(loader, step, slot);
@@ -121,7 +121,7 @@ static void restarts(void **state)
         const int64_t step = (x >> 8) % 50;
         const int first = (int)(x >> 16) % SLOTS,
                   end = first + 1 + (int)(x >> 20) % (SLOTS - first);
-        dpt_loader_start(loader, step, first, end);
+        dpt_loader_start(loader, step, first, end, 1);
         const int n = (int)(x >> 26) % 23; /* more than the ring holds, less, none */
         int64_t at_step = step;
         int slot = first;
@@ -143,13 +143,13 @@ static void held_batch_is_not_overwritten(void **state)
     struct dpt_loader *loader = make();
     const int32_t *tokens, *targets;
     int32_t copy[MICRO * SEQ], copy_targets[MICRO * SEQ];
-    dpt_loader_start(loader, 3, 0, SLOTS);
+    dpt_loader_start(loader, 3, 0, SLOTS, 1);
     expect_next(loader, 3, 0);
     assert_int_equal(dpt_loader_next(loader, 3, 1, &tokens, &targets, &err), DPT_OK);
     memcpy(copy, tokens, sizeof copy);
     memcpy(copy_targets, targets, sizeof copy_targets);
     for (int i = 0; i < 200; i++)
-        dpt_loader_start(loader, i, 0, SLOTS);
+        dpt_loader_start(loader, i, 0, SLOTS, 1);
     assert_memory_equal(copy, tokens, sizeof copy);
     assert_memory_equal(copy_targets, targets, sizeof copy_targets);
     expect_next(loader, 199, 0);
@@ -162,13 +162,13 @@ static void wrong_order_is_refused(void **state)
     struct dpt_loader *loader = make();
     const int32_t *tokens = NULL, *targets = NULL;
     assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_EINVAL);
-    dpt_loader_start(loader, 5, 2, 4);
+    dpt_loader_start(loader, 5, 2, 4, 1);
     assert_int_equal(dpt_loader_next(loader, 5, 3, &tokens, &targets, &err), DPT_EINVAL);
     assert_non_null(strstr(err.text, "stands at step 5 slot 2, not at step 5 slot 3"));
     assert_int_equal(dpt_loader_next(loader, 4, 2, &tokens, &targets, &err), DPT_EINVAL);
     assert_null(tokens);
     expect_next(loader, 5, 2); /* nothing was consumed */
-    dpt_loader_start(loader, 5, 4, 4);
+    dpt_loader_start(loader, 5, 4, 4, 1);
     assert_int_equal(dpt_loader_next(loader, 5, 4, &tokens, &targets, &err), DPT_EINVAL);
     assert_non_null(strstr(err.text, "idles"));
     dpt_loader_destroy(&loader);
@@ -184,13 +184,13 @@ static void reader_errors(void **state)
     char hidden[192];
     (void)snprintf(hidden, sizeof hidden, "%s.hidden", path);
     assert_int_equal(rename(path, hidden), 0);
-    dpt_loader_start(loader, 0, 0, SLOTS);
+    dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_ENOENT);
         assert_non_null(strstr(err.text, "t.txt'"));
     }
     assert_int_equal(rename(hidden, path), 0);
-    dpt_loader_start(loader, 0, 0, SLOTS);
+    dpt_loader_start(loader, 0, 0, SLOTS, 1);
     expect_next(loader, 0, 0);
     expect_next(loader, 0, 1);
     /* Now in mid-flight: what was read ahead is good, then the error. */
@@ -217,7 +217,7 @@ static void prompt_stop(void **state)
     for (int i = 0; i < 300; i++) {
         loader = make();
         if (i % 3 > 0)
-            dpt_loader_start(loader, i, 0, SLOTS);
+            dpt_loader_start(loader, i, 0, SLOTS, 1);
         if (i % 3 > 1)
             expect_next(loader, i, 0);
         dpt_loader_destroy(&loader);
@@ -264,11 +264,11 @@ static void no_allocation(void **state)
     const int32_t *tokens, *targets;
     const int before = atomic_load(&n_allocations);
     assert_true(before > at_start); /* they are counted */
-    dpt_loader_start(loader, 0, 0, SLOTS);
+    dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 100 * SLOTS; i++)
         assert_int_equal(dpt_loader_next(loader, i / SLOTS, i % SLOTS, &tokens, &targets, &err),
                          DPT_OK);
-    dpt_loader_start(loader, 0, 0, 3);
+    dpt_loader_start(loader, 0, 0, 3, 1);
     assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_OK);
     assert_int_equal(atomic_load(&n_allocations), before);
     dpt_loader_destroy(&loader);
@@ -291,7 +291,7 @@ static void many_readers(void **state)
     (void)state;
     pthread_t threads[4];
     struct dpt_loader *loader = make();
-    dpt_loader_start(loader, 0, 0, SLOTS);
+    dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, reading, data), 0);
     for (int i = 0; i < 10 * SLOTS; i++)

@@ -1,5 +1,5 @@
-/* The plain loop (plain.h): a gradient for each lane, added up by recursion over the lanes' tree.
- */
+/* The plain loop (plain.h): the gradients of a lane's slots one after another, the lanes added up
+ * by recursion over their tree; slot after slot under `accumulate: reduce`. */
 #include "tests/worker/train/plain.h"
 
 #include "base/accum.h"
@@ -31,7 +31,7 @@ struct plain {
     struct dpt_data *data;
     struct dpt_loader *loader;
     int64_t numel;
-    float *param, *m, *v, *lane[LANES_MAX];
+    float *param, *m, *v, *lane[LANES_MAX], *slot;
     char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
     float *token_losses;
     double *block_sums;
@@ -69,6 +69,7 @@ static void begin(struct plain *p)
     p->copy = room(bytes);
     p->m = room(bytes);
     p->v = room(bytes);
+    p->slot = room(bytes);
     assert_true(dpt_config_lanes(c) <= LANES_MAX);
     for (int i = 0; i < dpt_config_lanes(c); i++)
         p->lane[i] = room(bytes);
@@ -84,6 +85,7 @@ static void end(struct plain *p)
 {
     for (int i = 0; i < LANES_MAX; i++)
         free(p->lane[i]);
+    free(p->slot);
     free(p->param);
     free(p->copy);
     free(p->m);
@@ -114,8 +116,8 @@ static void round_weights(struct plain *p, const void *ret[DPT_UNITS_MAX])
         ret[u] = p->copy + (size_t)dpt_model_unit(p->model, u)->offset * dpt_dtype_bytes(dtype);
 }
 
-/* Forward and backward of one slot; its gradient is added to the lane's. */
-static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool accumulate)
+/* Forward and backward of one slot; its gradient is added to the sum's. */
+static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool accumulate)
 {
     const struct dpt_config *c = p->config;
     int n_units = dpt_model_n_units(p->model);
@@ -123,7 +125,7 @@ static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool
     float *grads[DPT_UNITS_MAX];
     round_weights(p, weights);
     for (int u = 0; u < n_units; u++)
-        grads[u] = grad + dpt_model_unit(p->model, u)->offset;
+        grads[u] = p->slot + dpt_model_unit(p->model, u)->offset;
     int64_t b = c->train.micro_batch, t = c->train.seq_len;
     struct dpt_slot slot = {
         .mode = DPT_MODE_TRAIN,
@@ -134,7 +136,6 @@ static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool
         .t = t,
         .weights = weights,
         .grads = grads,
-        .accumulate = accumulate,
         .dloss = (float)(1.0 / ((double)(b * t) * dpt_config_slots(c))),
         .saved = p->saved,
         .scratch = p->scratch,
@@ -147,6 +148,8 @@ static void run_slot(struct plain *p, int64_t step, int index, float *grad, bool
     for (int u = n_units - 1; u >= 0; u--)
         dpt_model_backward(p->model, p->ops, p->stream, u, &slot);
     OK(dpt_stream_sync(p->stream, err_));
+    for (int64_t i = 0; i < p->numel; i++)
+        sum[i] = accumulate ? sum[i] + p->slot[i] : p->slot[i];
 }
 
 static float tree(const struct plain *p, struct dpt_range node, int64_t i)
@@ -163,7 +166,9 @@ static float tree(const struct plain *p, struct dpt_range node, int64_t i)
 
 static void train_step(struct plain *p, int64_t step)
 {
-    int slots = dpt_config_slots(p->config), lanes = dpt_config_lanes(p->config);
+    /* `reduce` adds slot after slot: one lane. */
+    const bool reduce = dpt_config_accumulate(p->config) == DPT_ACCUMULATE_REDUCE;
+    int slots = dpt_config_slots(p->config), lanes = reduce ? 1 : dpt_config_lanes(p->config);
     for (int lane = 0; lane < lanes; lane++) {
         struct dpt_range of_lane = dpt_lane_slots(slots, lanes, lane);
         for (int s = of_lane.first; s < of_lane.end; s++)
@@ -222,7 +227,7 @@ void plain_train_and_validate(const struct dpt_config *config, int64_t sequences
 {
     struct plain p = {.config = config};
     begin(&p);
-    dpt_loader_start(p.loader, 0, 0, dpt_config_slots(config));
+    dpt_loader_start(p.loader, 0, 0, dpt_config_slots(config), 1);
     for (int64_t step = 0; step < config->train.steps; step++)
         train_step(&p, step);
     static struct dpt_checkpoint_tensor tensors[TENSORS_MAX];

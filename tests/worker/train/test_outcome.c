@@ -15,7 +15,15 @@
 enum { WORLD = 3, SLOTS = 7, SLOTS_MAX = 3, STEP = 12 };
 
 /* Where the fields of a packed contribution lie. */
-enum { AT_STEP = 0, AT_FLAGS = 8, AT_LEAVING = 12, AT_FIRST = 16, AT_COUNT = 20, AT_NORM = 24 };
+enum {
+    AT_STEP = 0,
+    AT_FLAGS = 8,
+    AT_LEAVING = 12,
+    AT_FIRST = 16,
+    AT_STRIDE = 20,
+    AT_COUNT = 24,
+    AT_NORM = 28
+};
 
 struct fold {
     struct dpt_contribution part[WORLD];
@@ -37,8 +45,11 @@ static void begin(struct fold *f)
         f->losses[i] = 1.0 / (i + 3);
     for (int rank = 0; rank < WORLD; rank++) {
         int n = rank == 0 ? 3 : 2;
-        f->part[rank] = (struct dpt_contribution){
-            .step = STEP, .first_slot = first, .n_slots = n, .losses = f->losses + first};
+        f->part[rank] = (struct dpt_contribution){.step = STEP,
+                                                  .first_slot = first,
+                                                  .stride = 1,
+                                                  .n_slots = n,
+                                                  .losses = f->losses + first};
         dpt_accum_init(&f->part[rank].norm);
         dpt_accum_add(&f->part[rank].norm, 0.1 * (rank + 1));
         dpt_accum_normalise(&f->part[rank].norm);
@@ -99,6 +110,24 @@ static void contributions_come_together(void **state)
     end(&f);
 }
 
+/* Slots 0, 3, 6; 1, 4; 2, 5. */
+static void slots_dealt_in_turn(void **state)
+{
+    (void)state;
+    struct fold f;
+    struct dpt_err err;
+    begin(&f);
+    for (int rank = 0; rank < WORLD; rank++) {
+        f.part[rank].first_slot = rank;
+        f.part[rank].stride = WORLD;
+        f.part[rank].losses = f.losses + rank;
+    }
+    pack(&f);
+    assert_int_equal(fold(&f, &err), DPT_OK);
+    assert_memory_equal(f.folded, f.losses, sizeof f.folded);
+    end(&f);
+}
+
 static void all_leave_only_together(void **state)
 {
     (void)state;
@@ -123,7 +152,7 @@ static void a_surplus_rank_has_no_slot(void **state)
     begin(&f);
     f.part[0].n_slots = 0;
     f.part[1] = (struct dpt_contribution){
-        .step = STEP, .first_slot = 0, .n_slots = 3, .losses = f.losses, .norm = f.part[1].norm};
+        .step = STEP, .stride = 1, .n_slots = 3, .losses = f.losses, .norm = f.part[1].norm};
     pack(&f);
     assert_int_equal(dpt_outcome_fold(f.all, 2, SLOTS_MAX, STEP, 3, &f.outcome, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, 3 * sizeof(double));
@@ -206,6 +235,9 @@ static void fields_out_of_range_are_refused(void **state)
     } bad[] = {
         {AT_COUNT, SLOTS_MAX + 1},
         {AT_COUNT, UINT32_MAX},
+        {AT_STRIDE, 0},
+        {AT_STRIDE, SLOTS},
+        {AT_STRIDE, UINT32_MAX},
         {AT_FIRST, SLOTS},
         {AT_FIRST, SLOTS - 1},
         {AT_FIRST, UINT32_MAX},
@@ -283,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contributions_come_together),
+        cmocka_unit_test(slots_dealt_in_turn),
         cmocka_unit_test(all_leave_only_together),
         cmocka_unit_test(a_surplus_rank_has_no_slot),
         cmocka_unit_test(norms_that_are_no_numbers),

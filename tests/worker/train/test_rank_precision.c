@@ -18,12 +18,14 @@ static struct dpt_config make_config(int slots, int steps)
     return config;
 }
 
-/* The plain loop rounds all weights anew in each step; ranks round them as they are updated. */
+/* The plain loop rounds all weights anew in each step, and adds up whole slots; ranks round weights
+ * as they are updated, and add into lanes tensor by tensor: of one slot each, and of two. */
 static void one_hash_in_every_world(void **state)
 {
     (void)state;
     for (int slots = 7; slots <= 8; slots++) {
         struct dpt_config config = make_config(slots, 6);
+        config.train.lanes = slots == 8 ? 4 : DPT_AUTO;
         char expected[DPT_HASH_HEX_BYTES], hash[64], name[48];
         plain_train(&config, expected);
         for (int world = 1; world <= 4; world++) {
