@@ -114,6 +114,8 @@ struct dpt_config {
         bool overlap;
         enum dpt_sharding sharding;
         enum dpt_redundancy redundancy;
+        bool prefetch;          /* gather a unit while the one before it is computed */
+        int gathered_units_max; /* units gathered at once */
     } strategy;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */

@@ -46,6 +46,8 @@ void dpt_config_resolve(struct dpt_config_load *load)
     if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
         c->strategy.first_bucket_mib > c->strategy.bucket_mib)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
+    if (strcmp(c->strategy.name, "fsdp") == 0 && !dpt_config_given(load, "strategy.sharding"))
+        c->strategy.sharding = DPT_SHARDING_FULL_SHARD;
 }
 
 /* The multiples of `of` round `n`, as "28 or 32". */
@@ -196,6 +198,22 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
+static enum dpt_status check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const bool fsdp = strcmp(c->strategy.name, "fsdp") == 0;
+    if (c->strategy.sharding != DPT_SHARDING_NULL && !fsdp)
+        return dpt_config_refuse_both(load, "strategy.sharding", "strategy.name", err,
+                                      "strategy.sharding says what fsdp shards, but strategy.name "
+                                      "is %s; write fsdp there, or null here",
+                                      c->strategy.name);
+    if (c->strategy.sharding == DPT_SHARDING_NULL && fsdp)
+        return dpt_config_refuse_both(load, "strategy.sharding", "strategy.name", err,
+                                      "strategy.sharding is null with strategy.name fsdp; name "
+                                      "what it shards, or leave the key out for full_shard");
+    return DPT_OK;
+}
+
 static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -241,5 +259,6 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_optimizer(load, err));
     DPT_TRY(check_evaluation(load, err));
+    DPT_TRY(check_strategy(load, err));
     return check_rest(load, err);
 }

@@ -26,7 +26,7 @@ static const struct dpt_choice reductions[] = {
     {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, true}, {0}};
 static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, false},
                                                 {"local", DPT_ACCUMULATE_LOCAL, false},
-                                                {"reduce", DPT_ACCUMULATE_REDUCE, true},
+                                                {"reduce", DPT_ACCUMULATE_REDUCE, false},
                                                 {0}};
 static const struct dpt_choice activation_checkpointings[] = {
     {"none", DPT_ACTIVATION_CHECKPOINTING_NONE, false},
@@ -49,13 +49,13 @@ static const struct dpt_choice strategies[] = {{"ddp", 0, false},
                                                {"zero1", 0, true},
                                                {"zero2", 0, true},
                                                {"zero3", 0, true},
-                                               {"fsdp", 0, true},
+                                               {"fsdp", 0, false},
                                                {0}};
 static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
                                               {"full_shard", DPT_SHARDING_FULL_SHARD, true},
                                               {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP, true},
                                               {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD, true},
-                                              {"no_shard", DPT_SHARDING_NO_SHARD, true},
+                                              {"no_shard", DPT_SHARDING_NO_SHARD, false},
                                               {0}};
 static const struct dpt_choice redundancies[] = {
     {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, true}, {0}};
@@ -270,6 +270,14 @@ const struct dpt_key dpt_config_keys[] = {
     {"strategy.redundancy", DPT_KEY_CHOICE, AT(strategy.redundancy),
      .choices = redundancies, RUN, .def = "none",
      .help = "shadow: a buddy on another node keeps each shard"},
+
+    {"strategy.prefetch", DPT_KEY_BOOL, AT(strategy.prefetch),
+     RUN, .def = "true",
+     .help = "sharded weights: gather a unit while the one before it is computed"},
+    {"strategy.gathered_units_max", DPT_KEY_INT, AT(strategy.gathered_units_max),
+     .min = 1, .max = 64, RUN, .def = "2",
+     .help = "sharded weights: units gathered at once, beside a tied embedding, which has a place "
+             "of its own; 2 at least for prefetch"},
 
     {"checkpoint.dir", DPT_KEY_TEXT, AT(checkpoint.dir),
      .flags = NULLABLE, NODE, .def = "null",

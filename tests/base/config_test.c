@@ -256,9 +256,9 @@ static void refused_until_a_later_version(void **state)
 {
     (void)state;
     static const char *const sets[] = {
-        "strategy.name=fsdp",           "strategy.name=zero1",         "strategy.name=simple",
+        "strategy.name=zero2",          "strategy.name=zero1",         "strategy.name=simple",
         "train.precision=fp16",         "cluster.device=cuda",         "model.name=llama",
-        "train.reduction=fast",         "train.accumulate=reduce",     "strategy.redundancy=shadow",
+        "train.reduction=fast",         "strategy.name=hook",          "strategy.redundancy=shadow",
         "strategy.sharding=full_shard", "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
@@ -299,6 +299,11 @@ static void refused_combinations(void **state)
          "cluster.nnodes (up to 100) times cluster.gpus_per_node (16) is more than 1024 ranks; at "
          "most 64 "
          "nodes"},
+        {"strategy.sharding=no_shard", "strategy.sharding says what fsdp shards, but strategy.name "
+                                       "is ddp; write fsdp there, or null here"},
+        {"strategy={name: fsdp, sharding: null}",
+         "strategy.sharding is null with strategy.name fsdp; name what it shards, or leave the key "
+         "out for full_shard"},
         {"strategy.first_bucket_mib=26", "strategy.first_bucket_mib (26) is more than "
                                          "strategy.bucket_mib (25); set it to at most that"},
         {"data.val=null",

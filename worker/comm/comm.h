@@ -63,6 +63,7 @@ DPT_MUST_USE enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *
 /* While a communicator exists: only memory that was withdrawn from it. */
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);
+size_t dpt_comm_mem_bytes(const struct dpt_comm_mem *mem);
 
 struct dpt_comm_peer {
     int rank;

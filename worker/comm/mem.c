@@ -151,3 +151,8 @@ void *dpt_comm_mem_data(const struct dpt_comm_mem *mem)
 {
     return mem->data;
 }
+
+size_t dpt_comm_mem_bytes(const struct dpt_comm_mem *mem)
+{
+    return mem->bytes;
+}

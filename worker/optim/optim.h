@@ -14,8 +14,9 @@
  * polynomial): the same bits on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
-/* The flat vectors that a step reads and writes, from their starts. */
+/* The flat vectors that a step reads and writes: each pointer is to its element `origin`. */
 struct dpt_optim_vectors {
+    int64_t origin;
     float *param, *m, *v;
     const float *grad;
     void *copy; /* param rounded to the model's compute dtype, or NULL */

@@ -48,29 +48,29 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
     return u;
 }
 
-/* Elements [from, to), of a tensor that decays or does not. */
+/* n elements from `at` on, of a tensor that decays or does not. */
 static void run(const struct update *u, const struct dpt_ops *ops, struct dpt_stream *stream,
-                int64_t from, int64_t to, bool decay, const struct dpt_optim_vectors *flat)
+                int64_t at, int64_t n, bool decay, const struct dpt_optim_vectors *vectors)
 {
     void *copy =
-        flat->copy ? (char *)flat->copy + (size_t)from * dpt_dtype_bytes(u->copy_dtype) : NULL;
+        vectors->copy ? (char *)vectors->copy + (size_t)at * dpt_dtype_bytes(u->copy_dtype) : NULL;
     if (u->is_sgd) {
         struct dpt_sgd args = u->sgd;
-        args.n = to - from;
+        args.n = n;
         args.weight_decay = decay ? u->weight_decay : 0.0f;
-        args.param = flat->param + from;
-        args.grad = flat->grad + from;
-        args.m = flat->m + from;
+        args.param = vectors->param + at;
+        args.grad = vectors->grad + at;
+        args.m = vectors->m + at;
         args.copy = copy;
         ops->sgd(stream, &args);
     } else {
         struct dpt_adamw args = u->adamw;
-        args.n = to - from;
+        args.n = n;
         args.weight_decay = decay ? u->weight_decay : 0.0f;
-        args.param = flat->param + from;
-        args.grad = flat->grad + from;
-        args.m = flat->m + from;
-        args.v = flat->v + from;
+        args.param = vectors->param + at;
+        args.grad = vectors->grad + at;
+        args.m = vectors->m + at;
+        args.v = vectors->v + at;
         args.copy = copy;
         ops->adamw(stream, &args);
     }
@@ -82,7 +82,8 @@ void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *m
                       const struct dpt_optim_vectors *flat)
 {
     DPT_ASSERT(step->step >= 0 && step->updates >= 0 && step->updates <= step->step);
-    DPT_ASSERT(first >= 0 && first <= end && end <= dpt_model_flat_numel(model));
+    DPT_ASSERT(flat->origin <= first && first >= 0 && first <= end &&
+               end <= dpt_model_flat_numel(model));
     const struct update u = update_of(config, model, step);
     const int n_params = dpt_model_n_params(model);
     for (int i = 0; i < n_params; i++) {
@@ -90,6 +91,6 @@ void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *m
         const int64_t from = p->offset > first ? p->offset : first;
         const int64_t to = p->offset + p->numel < end ? p->offset + p->numel : end;
         if (from < to)
-            run(&u, ops, stream, from, to, p->decay, flat);
+            run(&u, ops, stream, from - flat->origin, to - from, p->decay, flat);
     }
 }

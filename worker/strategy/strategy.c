@@ -17,11 +17,18 @@ float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *gr
     return data + dpt_state_offset(part, grid, vector, unit);
 }
 
-const struct dpt_strategy_ops *dpt_strategy_find(const char *name)
+const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config)
 {
-    static const struct dpt_strategy_ops *const all[] = {&dpt_strategy_ddp};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
+    static const char *const sharded[] = {"zero1", "zero2", "zero3", "fsdp"};
+    const char *name = config->strategy.name;
+    const bool replicated =
+        strcmp(name, "ddp") == 0 ||
+        (strcmp(name, "fsdp") == 0 && config->strategy.sharding == DPT_SHARDING_NO_SHARD);
+    if (replicated)
+        return dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL ? &dpt_strategy_ddp
+                                                                     : &dpt_strategy_sharded;
+    for (size_t i = 0; i < sizeof sharded / sizeof sharded[0]; i++)
+        if (strcmp(sharded[i], name) == 0)
+            return &dpt_strategy_sharded;
     return NULL;
 }

@@ -144,9 +144,10 @@ struct dpt_strategy {
     const struct dpt_strategy_ops *ops;
 };
 
-/* The strategy that config->strategy.name names; NULL when there is none. */
-const struct dpt_strategy_ops *dpt_strategy_find(const char *name);
+/* The strategy that the config names, for its order of addition; NULL when there is none. */
+const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config);
 
-extern const struct dpt_strategy_ops dpt_strategy_ddp;
+extern const struct dpt_strategy_ops dpt_strategy_ddp; /* accumulate: local */
+extern const struct dpt_strategy_ops dpt_strategy_sharded;
 
 #endif

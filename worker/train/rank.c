@@ -197,7 +197,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                                          .listener = r->listener,
                                          .comm_thread = r->comm_thread,
                                          .grid = &r->grid};
-    const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config->strategy.name);
+    const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
                         r->config->strategy.name);

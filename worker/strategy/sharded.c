@@ -1,0 +1,293 @@
+/* Sharded strategies and folds in slot order (sharded.h): zero1, zero2, zero3, fsdp, and ddp under
+ * `accumulate: reduce`.
+ *
+ *                    state        weights
+ *   ddp, no_shard    everything   held                            (Li et al., VLDB'20)
+ *   zero1, zero2,
+ *   shard_grad_op    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
+ *   zero3,
+ *   full_shard       own shard    gathered unit by unit           (Zhao et al., VLDB'23)
+ */
+#include "worker/strategy/sharded.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct sharded *sharded_of(struct dpt_strategy *s)
+{
+    return (struct sharded *)s;
+}
+
+static struct sharded_policy policy_of(const struct dpt_config *config)
+{
+    const char *name = config->strategy.name;
+    const enum dpt_sharding sharding = config->strategy.sharding;
+    if (strcmp(name, "zero3") == 0 ||
+        (strcmp(name, "fsdp") == 0 && sharding == DPT_SHARDING_FULL_SHARD))
+        return (struct sharded_policy){.weights = DPT_WEIGHTS_UNITS};
+    if (strcmp(name, "zero1") == 0 || strcmp(name, "zero2") == 0 ||
+        sharding == DPT_SHARDING_SHARD_GRAD_OP)
+        return (struct sharded_policy){.weights = DPT_WEIGHTS_ONCE};
+    return (struct sharded_policy){.whole_state = true, .weights = DPT_WEIGHTS_HELD};
+}
+
+static void sharded_destroy(struct dpt_strategy **strategy)
+{
+    struct sharded *s = sharded_of(*strategy);
+    if (!s)
+        return;
+    sharded_tasks_destroy(s);
+    sharded_state_destroy(s);
+    free(s);
+    *strategy = NULL;
+}
+
+static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
+                                      struct dpt_err *err)
+{
+    struct sharded *s = calloc(1, sizeof *s);
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "sharded strategy: out of memory");
+    s->base.ops = &dpt_strategy_sharded;
+    s->env = *env;
+    s->policy = policy_of(env->config);
+    s->ops = dpt_device_ops(env->device);
+    s->dtype = dpt_model_dtype(env->model);
+    s->width = dpt_dtype_bytes(s->dtype);
+    s->n_units = dpt_model_n_units(env->model);
+    s->flat_numel = dpt_model_flat_numel(env->model);
+    s->stale = true;
+    s->reduced_step = s->tied = -1;
+    for (int u = 0; u < s->n_units; u++) {
+        s->borrows[u] = dpt_model_unit(env->model, u)->borrows;
+        if (s->borrows[u] >= 0) {
+            DPT_ASSERT(s->tied < 0 || s->tied == s->borrows[u]);
+            s->tied = s->borrows[u];
+        }
+    }
+    struct dpt_strategy *self = &s->base;
+    const enum dpt_status status = sharded_state_create(s, err);
+    if (status != DPT_OK)
+        sharded_destroy(&self);
+    else
+        *ret = self;
+    return status;
+}
+
+static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world *world)
+{
+    const bool reduce = dpt_config_accumulate(s->env.config) == DPT_ACCUMULATE_REDUCE;
+    const int lanes = reduce ? 1 : world->lanes;
+    return (struct dpt_waves){.slots = dpt_config_slots(s->env.config),
+                              .lanes = lanes,
+                              .run = {0, lanes},
+                              .members = world->size};
+}
+
+static struct dpt_deal sharded_deal(const struct dpt_strategy *strategy,
+                                    const struct dpt_world *world, int position)
+{
+    const struct dpt_waves waves = waves_of((const struct sharded *)strategy, world);
+    return dpt_waves_deal(&waves, position);
+}
+
+static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
+                                                const struct dpt_world *world, int rank, int host,
+                                                struct dpt_err *err)
+{
+    struct sharded *s = sharded_of(strategy);
+    s->world = world;
+    s->rank = rank;
+    s->host = host;
+    s->position = 0;
+    while (world->rank_of_position[s->position] != rank)
+        s->position++;
+    s->waves = waves_of(s, world);
+    s->reduced_step = -1; /* what was to be applied has been */
+    DPT_TRY(sharded_state_begin(s, err));
+    return sharded_tasks_begin(s, err);
+}
+
+static void sharded_end_generation(struct dpt_strategy *strategy)
+{
+    struct sharded *s = sharded_of(strategy);
+    sharded_tasks_end(s);
+    s->world = NULL;
+}
+
+static const struct dpt_step_list *sharded_step_list(const struct dpt_strategy *s)
+{
+    return &((const struct sharded *)s)->list;
+}
+
+static const struct dpt_step_list *sharded_eval_list(const struct dpt_strategy *s)
+{
+    return &((const struct sharded *)s)->eval_list;
+}
+
+/* Weights that stay are gathered again only when they have changed. */
+static bool gathered_already(const struct sharded *s)
+{
+    return s->policy.weights == DPT_WEIGHTS_ONCE && !s->stale;
+}
+
+static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
+{
+    struct sharded *s = sharded_of(strategy);
+    s->step = step;
+    s->reduced_step = -1;
+    s->present = &s->list;
+    dpt_walk_begin(s->walk, &s->list, gathered_already(s), false);
+}
+
+static void ignore_announcement(void *ctx, int param)
+{
+    (void)ctx;
+    (void)param;
+}
+
+static void sharded_begin_slot(struct dpt_strategy *strategy, int slot_index, struct dpt_slot *slot)
+{
+    struct sharded *s = sharded_of(strategy);
+    (void)slot_index;
+    slot->weights = s->weights;
+    slot->grads = s->grads;
+    slot->announce = ignore_announcement; /* units are let go whole */
+}
+
+static void sharded_end_slot(struct dpt_strategy *strategy, int slot_index)
+{
+    (void)strategy;
+    (void)slot_index;
+}
+
+/* Backward writes parameters only; what lies behind them in the last block counts as zero. */
+static void clear_padding(const struct sharded *s, int unit)
+{
+    const struct dpt_unit *u = dpt_model_unit(s->env.model, unit);
+    const struct dpt_param *last = dpt_model_param(s->env.model, u->first_param + u->n_params - 1);
+    const int64_t used = last->offset + last->numel - u->offset;
+    memset(s->grads[unit] + used, 0, (size_t)(u->numel - used) * sizeof(float));
+}
+
+static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, struct dpt_slot *slot,
+                                   struct dpt_err *err)
+{
+    struct sharded *s = sharded_of(strategy);
+    const struct dpt_action *a = &s->present->actions[action];
+    (void)slot; /* it points to the tables that are filled in here */
+    switch (a->kind) {
+    case DPT_ACTION_GATHER:
+        DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, false, err));
+        if (a->buffer >= 0)
+            s->weights[a->unit] = s->gathered[a->buffer];
+        return DPT_OK;
+    case DPT_ACTION_RESERVE:
+        DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err));
+        s->grads[a->unit] = dpt_comm_mem_data(s->gradient[a->buffer]);
+        clear_padding(s, a->unit);
+        return DPT_OK;
+    case DPT_ACTION_FREE:
+    case DPT_ACTION_REDUCE:
+        DPT_TRY(dpt_stream_sync(s->env.stream, err)); /* others read, or overwrite, from here on */
+        return dpt_walk_advance(s->walk, action + 1, err);
+    default:
+        break;
+    }
+    return dpt_fail(err, DPT_EINVAL, "sharded strategy: an action that it does not know");
+}
+
+static void sharded_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *slot)
+{
+    struct sharded *s = sharded_of(strategy);
+    s->present = &s->eval_list;
+    slot->weights = s->weights;
+    dpt_walk_begin(s->walk, &s->eval_list, gathered_already(s), false);
+}
+
+static enum dpt_status sharded_end_eval(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    struct sharded *s = sharded_of(strategy);
+    DPT_TRY(dpt_walk_end(s->walk, err));
+    s->stale = s->policy.weights == DPT_WEIGHTS_UNITS;
+    return DPT_OK;
+}
+
+static enum dpt_status sharded_await_gradient(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    struct sharded *s = sharded_of(strategy);
+    DPT_TRY(dpt_walk_end(s->walk, err));
+    s->reduced_step = s->step;
+    return DPT_OK;
+}
+
+static enum dpt_status sharded_norm_share(struct dpt_strategy *strategy, struct dpt_accum *ret,
+                                          struct dpt_err *err)
+{
+    return sharded_norm(sharded_of(strategy), ret, err);
+}
+
+static enum dpt_status sharded_apply_step(struct dpt_strategy *strategy,
+                                          const struct dpt_optim_step *step, struct dpt_err *err)
+{
+    struct sharded *s = sharded_of(strategy);
+    DPT_ASSERT(s->reduced_step == step->step);
+    return sharded_apply(s, step, err);
+}
+
+static bool sharded_holds_gradient(const struct dpt_strategy *strategy, int64_t step)
+{
+    return ((const struct sharded *)strategy)->reduced_step == step;
+}
+
+static const struct dpt_strategy_state *sharded_held(const struct dpt_strategy *strategy)
+{
+    return &((const struct sharded *)strategy)->held;
+}
+
+static const struct dpt_strategy_state *sharded_wanted(const struct dpt_strategy *strategy)
+{
+    const struct sharded *s = (const struct sharded *)strategy;
+    return s->moves ? &s->wanted : &s->held;
+}
+
+static void sharded_changed(struct dpt_strategy *strategy)
+{
+    sharded_state_changed(sharded_of(strategy));
+}
+
+static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strategy_cost *ret)
+{
+    const struct sharded *s = (const struct sharded *)strategy;
+    *ret = (struct dpt_strategy_cost){.gradient_buffers = s->n_gradients + s->n_sums,
+                                      .sent_bytes = sharded_bytes_sent(s)};
+    for (int i = 0; i < s->n_gradients; i++)
+        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->gradient[i]);
+    ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->sum0);
+    ret->gradient_bytes += (int64_t)(s->n_sums - 1) * (int64_t)s->sum_bytes;
+}
+
+const struct dpt_strategy_ops dpt_strategy_sharded = {
+    .name = "sharded",
+    .create = sharded_create,
+    .destroy = sharded_destroy,
+    .deal = sharded_deal,
+    .begin_generation = sharded_begin_generation,
+    .end_generation = sharded_end_generation,
+    .step_list = sharded_step_list,
+    .begin_step = sharded_begin_step,
+    .begin_slot = sharded_begin_slot,
+    .act = sharded_act,
+    .end_slot = sharded_end_slot,
+    .eval_list = sharded_eval_list,
+    .begin_eval = sharded_begin_eval,
+    .end_eval = sharded_end_eval,
+    .await_gradient = sharded_await_gradient,
+    .norm_share = sharded_norm_share,
+    .apply = sharded_apply_step,
+    .holds_gradient = sharded_holds_gradient,
+    .held = sharded_held,
+    .wanted = sharded_wanted,
+    .state_changed = sharded_changed,
+    .cost = sharded_cost,
+};

@@ -1,0 +1,273 @@
+/* The walk over a step's tasks (walk.h). */
+#include "worker/strategy/walk.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    WINDOW_MAX = 32,     /* tasks under way; each has two operations */
+    TRANSFERS_MAX = 8192 /* of them all, within what a communicator takes */
+};
+_Static_assert(2 * WINDOW_MAX < DPT_COMM_OPS_MAX, "the window fits into a communicator");
+
+enum state { WAITING, ARRIVED, DONE };
+
+/* A task under way. */
+struct running {
+    struct dpt_walk_xfers xfers;
+    struct dpt_comm_op *in, *out; /* NULL: there is none, or it is over */
+    int turn;
+    bool arrived;
+};
+
+struct dpt_walk {
+    struct dpt_walk_spec spec;
+    int window, n_tasks_max;
+    struct running running[WINDOW_MAX]; /* of task i: i mod window */
+    struct dpt_comm_xfer *xfers;        /* all of theirs */
+
+    /* The step. */
+    const struct dpt_step_list *list;
+    bool skip_gathers, then;
+    bool posted; /* the job */
+    int next;    /* task to post */
+    int oldest;  /* all before are over */
+    int turn;    /* scatters posted */
+    int folded;  /* and folded */
+    atomic_int actions;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    /* Under the mutex. */
+    uint8_t *state; /* [n_tasks_max] enum state */
+    bool awaited;   /* the main thread waits for a task */
+    bool ended;     /* the job has: no state changes any more */
+};
+
+enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_max,
+                                struct dpt_walk **ret, struct dpt_err *err)
+{
+    struct dpt_walk *w = calloc(1, sizeof *w);
+    if (!w)
+        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
+    w->spec = *spec;
+    w->n_tasks_max = n_tasks_max;
+    w->window = TRANSFERS_MAX / (2 * spec->world_size);
+    if (w->window > WINDOW_MAX)
+        w->window = WINDOW_MAX;
+    const size_t peers = (size_t)spec->world_size; /* one more than there are */
+    w->xfers = calloc((size_t)w->window * 2 * peers, sizeof *w->xfers);
+    w->state = calloc((size_t)n_tasks_max + 1, sizeof *w->state);
+    (void)pthread_mutex_init(&w->mutex, NULL);
+    (void)pthread_cond_init(&w->cond, NULL);
+    if (!w->xfers || !w->state) {
+        dpt_walk_destroy(&w);
+        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
+    }
+    for (int i = 0; i < w->window; i++) {
+        w->running[i].xfers.in = w->xfers + (size_t)i * 2 * peers;
+        w->running[i].xfers.out = w->running[i].xfers.in + peers;
+    }
+    *ret = w;
+    return DPT_OK;
+}
+
+void dpt_walk_destroy(struct dpt_walk **walk)
+{
+    struct dpt_walk *w = *walk;
+    if (!w)
+        return;
+    (void)pthread_mutex_destroy(&w->mutex);
+    (void)pthread_cond_destroy(&w->cond);
+    free(w->xfers);
+    free(w->state);
+    free(w);
+    *walk = NULL;
+}
+
+static void set_state(struct dpt_walk *w, int task, enum state state)
+{
+    (void)pthread_mutex_lock(&w->mutex);
+    w->state[task] = (uint8_t)state;
+    if (w->awaited)
+        (void)pthread_cond_broadcast(&w->cond);
+    (void)pthread_mutex_unlock(&w->mutex);
+}
+
+static bool left_out(const struct dpt_walk *w, const struct dpt_task *task)
+{
+    return w->skip_gathers && task->kind == DPT_TASK_GATHER;
+}
+
+static bool is_ready(const struct dpt_walk *w, const struct dpt_task *task)
+{
+    if (atomic_load_explicit(&w->actions, memory_order_acquire) < task->actions ||
+        w->folded < task->scatters)
+        return false;
+    return task->kind != DPT_TASK_SCATTER || w->spec.turns == 0 ||
+           w->turn - w->folded < w->spec.turns;
+}
+
+static enum dpt_status start(struct dpt_walk *w, struct dpt_comm *comm, struct dpt_err *err)
+{
+    const struct dpt_task *task = &w->list->tasks[w->next];
+    struct running *run = &w->running[w->next % w->window];
+    run->xfers.n_in = run->xfers.n_out = 0;
+    run->arrived = false;
+    run->turn = task->kind == DPT_TASK_SCATTER ? w->turn++ : 0;
+    w->next++;
+    if (left_out(w, task))
+        return DPT_OK;
+    w->spec.kinds[task->kind].post(w->spec.ctx, task, run->turn, &run->xfers);
+    DPT_ASSERT(run->xfers.n_in < w->spec.world_size && run->xfers.n_out < w->spec.world_size);
+    if (run->xfers.n_in > 0)
+        DPT_TRY(dpt_comm_exchange(comm, run->xfers.in, run->xfers.n_in, &run->in, err));
+    if (run->xfers.n_out > 0)
+        DPT_TRY(dpt_comm_exchange(comm, run->xfers.out, run->xfers.n_out, &run->out, err));
+    return DPT_OK;
+}
+
+/* What a task was to receive is there. */
+static enum dpt_status take(struct dpt_walk *w, struct dpt_comm *comm, int index,
+                            struct dpt_err *err)
+{
+    const struct dpt_task *task = &w->list->tasks[index];
+    struct running *run = &w->running[index % w->window];
+    const struct dpt_walk_kind *kind = &w->spec.kinds[task->kind];
+    if (kind->arrived && !left_out(w, task))
+        DPT_TRY(kind->arrived(w->spec.ctx, task, run->turn, &run->xfers, err));
+    if (run->in)
+        dpt_comm_op_free(comm, &run->in);
+    run->arrived = true;
+    w->folded += task->kind == DPT_TASK_SCATTER;
+    set_state(w, index, ARRIVED);
+    return DPT_OK;
+}
+
+/* Goes on with what can. *ret_moved: something could. */
+static enum dpt_status move(struct dpt_walk *w, struct dpt_comm *comm, bool *ret_moved,
+                            struct dpt_err *err)
+{
+    *ret_moved = false;
+    while (w->next < w->list->n_tasks && w->next - w->oldest < w->window &&
+           is_ready(w, &w->list->tasks[w->next])) {
+        DPT_TRY(start(w, comm, err));
+        *ret_moved = true;
+    }
+    bool scatter_waits = false;
+    for (int i = w->oldest; i < w->next; i++) {
+        struct running *run = &w->running[i % w->window];
+        const bool scatter = w->list->tasks[i].kind == DPT_TASK_SCATTER;
+        if (!run->arrived && (!scatter || !scatter_waits) &&
+            (!run->in || dpt_comm_op_received(run->in))) {
+            DPT_TRY(take(w, comm, i, err));
+            *ret_moved = true;
+        }
+        scatter_waits = scatter_waits || (scatter && !run->arrived);
+        if (run->out && dpt_comm_op_done(run->out))
+            dpt_comm_op_free(comm, &run->out);
+    }
+    for (; w->oldest < w->next; w->oldest++) {
+        const struct running *run = &w->running[w->oldest % w->window];
+        if (!run->arrived || run->out)
+            break;
+        set_state(w, w->oldest, DONE);
+        *ret_moved = true;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status go_through(struct dpt_walk *w, struct dpt_comm *comm, struct dpt_err *err)
+{
+    while (w->oldest < w->list->n_tasks) {
+        bool moved;
+        DPT_TRY(move(w, comm, &moved, err));
+        if (moved)
+            continue;
+        const enum dpt_status status = dpt_comm_poll_any(comm, -1, err);
+        if (status != DPT_OK && status != DPT_INPROGRESS)
+            return status;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_walk *w = ctx;
+    enum dpt_status status = go_through(w, dpt_comm_thread_comm(thread), err);
+    (void)pthread_mutex_lock(&w->mutex);
+    w->ended = true;
+    (void)pthread_cond_broadcast(&w->cond);
+    (void)pthread_mutex_unlock(&w->mutex);
+    return status == DPT_OK && w->then ? w->spec.then(thread, w->spec.then_ctx, err) : status;
+}
+
+void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool skip_gathers,
+                    bool then)
+{
+    DPT_ASSERT(list->n_tasks <= w->n_tasks_max && (!then || w->spec.then));
+    w->list = list;
+    w->skip_gathers = skip_gathers;
+    w->then = then;
+    w->next = w->oldest = w->turn = w->folded = 0;
+    w->ended = false;
+    memset(w->state, WAITING, (size_t)list->n_tasks);
+    for (int i = 0; i < w->window; i++)
+        w->running[i].in = w->running[i].out = NULL; /* a step given up has left them */
+    atomic_store_explicit(&w->actions, 0, memory_order_relaxed);
+    w->posted = w->spec.world_size > 1;
+    if (w->posted)
+        dpt_comm_thread_post(w->spec.thread, job, w);
+}
+
+enum dpt_status dpt_walk_advance(struct dpt_walk *w, int actions, struct dpt_err *err)
+{
+    atomic_store_explicit(&w->actions, actions, memory_order_release);
+    if (w->spec.world_size > 1) {
+        dpt_comm_thread_wake(w->spec.thread);
+        return DPT_OK;
+    }
+    bool moved = true;
+    while (moved)
+        DPT_TRY(move(w, NULL, &moved, err));
+    return DPT_OK;
+}
+
+/* The job ended before what is waited for: says why. */
+static enum dpt_status why(struct dpt_walk *w, struct dpt_err *err)
+{
+    if (!w->posted)
+        return dpt_fail(err, DPT_EINVAL, "a task of the step that nobody carries out");
+    w->posted = false;
+    const enum dpt_status status = dpt_comm_thread_wait(w->spec.thread, err);
+    DPT_ASSERT(status != DPT_OK);
+    return status;
+}
+
+enum dpt_status dpt_walk_await(struct dpt_walk *w, int first, int n, bool done, struct dpt_err *err)
+{
+    const uint8_t enough = done ? DONE : ARRIVED;
+    bool there = true;
+    if (w->spec.world_size == 1)
+        DPT_TRY(dpt_walk_advance(w, atomic_load(&w->actions), err));
+    (void)pthread_mutex_lock(&w->mutex);
+    w->awaited = true;
+    for (int i = first; there && i < first + n; i++) {
+        while (w->state[i] < enough && !w->ended && w->posted)
+            (void)pthread_cond_wait(&w->cond, &w->mutex);
+        there = w->state[i] >= enough;
+    }
+    w->awaited = false;
+    (void)pthread_mutex_unlock(&w->mutex);
+    return there ? DPT_OK : why(w, err);
+}
+
+enum dpt_status dpt_walk_end(struct dpt_walk *w, struct dpt_err *err)
+{
+    if (!w->posted)
+        return dpt_walk_await(w, 0, w->list->n_tasks, true, err);
+    w->posted = false;
+    return dpt_comm_thread_wait(w->spec.thread, err);
+}

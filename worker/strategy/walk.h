@@ -1,0 +1,68 @@
+/* Goes through a step's tasks (worker/plan/schedule.h) on the communication thread, beside the main
+ * thread that goes through its actions.
+ *
+ * Tasks are posted in order, each as soon as the main thread has come as far as it says, and a
+ * bounded number is under way at once. When all that a task receives has arrived, its kind's
+ * function makes of it what it is for; gradients in the order of the tasks, everything else as it
+ * comes. In a world of one there is nobody to talk to: the main thread itself carries out what is
+ * ready. Nothing is allocated in a step. */
+#ifndef DPT_WORKER_STRATEGY_WALK_H
+#define DPT_WORKER_STRATEGY_WALK_H
+
+#include "worker/plan/schedule.h"
+#include "worker/strategy/comm_thread.h"
+
+/* The transfers of a task: `in` has room for world size - 1 of RECV and LEND, `out` for as many of
+ * SEND. */
+struct dpt_walk_xfers {
+    struct dpt_comm_xfer *in, *out;
+    int n_in, n_out;
+};
+
+struct dpt_walk_kind {
+    /* Fills in the transfers. `turn` counts tasks of kind SCATTER: two with the same turn modulo
+     * `turns` are never under way together, so that each may have its own staging. */
+    void (*post)(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *xfers);
+    /* All of `in` is there. What is lent is given back afterwards. NULL: nothing to do. */
+    enum dpt_status (*arrived)(void *ctx, const struct dpt_task *task, int turn,
+                               const struct dpt_walk_xfers *xfers, struct dpt_err *err);
+};
+
+struct dpt_walk_spec {
+    struct dpt_comm_thread *thread;
+    int world_size;
+    int turns; /* 0: no bound */
+    struct dpt_walk_kind kinds[DPT_TASK_COUNT];
+    void *ctx;
+    /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
+    dpt_comm_job then;
+    void *then_ctx;
+};
+
+struct dpt_walk;
+
+/* For one generation, before its communicator; n_tasks_max tasks in a list at most. */
+DPT_MUST_USE enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_max,
+                                             struct dpt_walk **ret, struct dpt_err *err);
+/* After the communicator was closed. */
+void dpt_walk_destroy(struct dpt_walk **walk);
+
+/* By the main thread from here on. Begins a list (borrowed until end). `then` says whether the work
+ * that follows is wanted; skip_gathers leaves out the tasks of kind GATHER, which all ranks must do
+ * alike. */
+void dpt_walk_begin(struct dpt_walk *walk, const struct dpt_step_list *list, bool skip_gathers,
+                    bool then);
+
+/* So many actions are done. */
+DPT_MUST_USE enum dpt_status dpt_walk_advance(struct dpt_walk *walk, int actions,
+                                              struct dpt_err *err);
+
+/* Waits until tasks [first, first + n) have arrived, or (done) are over altogether, so that what
+ * was sent may be overwritten. Fails as the communicator does. */
+DPT_MUST_USE enum dpt_status dpt_walk_await(struct dpt_walk *walk, int first, int n, bool done,
+                                            struct dpt_err *err);
+
+/* Waits until everything is over. */
+DPT_MUST_USE enum dpt_status dpt_walk_end(struct dpt_walk *walk, struct dpt_err *err);
+
+#endif
