@@ -21,9 +21,10 @@ void dpt_hash128_hex(struct dpt_hash128 h, char ret_hex[DPT_HASH_HEX_BYTES])
     ret_hex[32] = '\0';
 }
 
-/* CRC32C, reflected polynomial 0x82F63B78. table[0] advances a remainder by one byte, table[j] by j
+/* CRC32C, reflected polynomial. table[0] advances a remainder by one byte, table[j] by j
  * more zero bytes
  * ("slicing by 8", Kounavis and Berry, ISCC 2005). */
+static const uint32_t POLYNOMIAL = 0x82F63B78u;
 static uint32_t table[8][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
@@ -32,7 +33,7 @@ static void fill_table(void)
     for (uint32_t n = 0; n < 256; n++) {
         uint32_t r = n;
         for (int bit = 0; bit < 8; bit++)
-            r = (r >> 1) ^ ((r & 1) ? 0x82F63B78u : 0);
+            r = (r >> 1) ^ ((r & 1) ? POLYNOMIAL : 0);
         table[0][n] = r;
     }
     for (uint32_t n = 0; n < 256; n++)
@@ -86,3 +87,26 @@ uint32_t dpt_crc32c(uint32_t crc, const void *data, size_t bytes)
     return dpt_crc32c_portable(crc, data, bytes);
 }
 #endif
+
+/* a x b modulo the polynomial, both with the coefficient of x^0 in the highest bit. */
+static uint32_t multiply(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = UINT32_C(1) << 31; bit != 0; bit >>= 1) {
+        product ^= a & bit ? b : 0;
+        b = (b >> 1) ^ ((b & 1) ? POLYNOMIAL : 0); /* times x */
+    }
+    return product;
+}
+
+uint32_t dpt_crc32c_join(uint32_t first, uint32_t second, int64_t second_bytes)
+{
+    uint32_t shift = UINT32_C(1) << 31;       /* x^0 */
+    uint32_t power = UINT32_C(1) << (31 - 8); /* x^8: one byte */
+    for (uint64_t n = (uint64_t)second_bytes; n != 0; n >>= 1) {
+        if (n & 1)
+            shift = multiply(shift, power);
+        power = multiply(power, power);
+    }
+    return multiply(shift, first) ^ second;
+}

@@ -1,9 +1,6 @@
 /* The shared part of an attempt (attempt.h). */
 #include "checkpoint/attempt.h"
 
-#include "checkpoint/layout/layout.h"
-#include "checkpoint/safetensors.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,54 +17,57 @@ static enum dpt_status check_spec(const struct dpt_checkpoint_spec *spec, struct
                         DPT_CHECKPOINT_TENSORS_MAX);
     if (spec->state.step < 0 || spec->state.samples < 0 || spec->keep < 1)
         return dpt_fail(err, DPT_EINVAL, "checkpoint step, samples or keep is out of range");
-    const bool moments = spec->tensors[0].m != NULL;
-    for (int i = 0; i < spec->n_tensors; i++) {
+    for (int i = 0; !spec->pieces && i < spec->n_tensors; i++) {
         const struct dpt_checkpoint_tensor *tensor = &spec->tensors[i];
-        if (!tensor->param || (tensor->m != NULL) != moments || (tensor->v != NULL) != moments)
-            return dpt_fail(err, DPT_EINVAL,
-                            "tensor '%s': param is needed, m and v for all tensors or for none",
-                            tensor->name);
+        if (!tensor->param || (spec->moments && (!tensor->m || !tensor->v)))
+            return dpt_fail(err, DPT_EINVAL, "tensor '%s': param is needed%s", tensor->name,
+                            spec->moments ? ", m and v too" : "");
     }
     return DPT_OK;
 }
 
-static enum dpt_status deal(const struct dpt_checkpoint_spec *spec, struct dpt_attempt *attempt,
-                            struct dpt_err *err)
+static enum dpt_status check_pieces(const struct dpt_checkpoint_spec *spec,
+                                    const struct dpt_files *files, struct dpt_err *err)
 {
-    enum dpt_status status = DPT_OK;
-    int64_t *bytes = malloc((size_t)spec->n_tensors * sizeof *bytes);
-    attempt->first = malloc(((size_t)spec->n_writers + 1) * sizeof *attempt->first);
-    if (!bytes || !attempt->first)
-        status = dpt_fail(err, DPT_ENOMEM, "deal tensors to writers: out of memory");
-    for (int i = 0; status == DPT_OK && i < spec->n_tensors; i++)
-        status = dpt_tensor_bytes(&spec->tensors[i], &bytes[i], err);
-    if (status == DPT_OK)
-        attempt->n_files = dpt_layout_deal(bytes, spec->n_tensors, spec->n_writers, attempt->first);
-    free(bytes);
-    return status;
+    int tensor = -1;
+    int64_t end = 0;
+    for (int i = 0; spec->pieces && i < spec->n_pieces; i++) {
+        const struct dpt_checkpoint_piece *piece = &spec->pieces[i];
+        if (piece->tensor < 0 || piece->tensor >= spec->n_tensors || piece->tensor < tensor ||
+            piece->first < (piece->tensor == tensor ? end : 0) || piece->end <= piece->first ||
+            piece->end > files->tensor[piece->tensor].numel || !piece->param ||
+            (spec->moments && (!piece->m || !piece->v)))
+            return dpt_fail(err, DPT_EINVAL,
+                            "piece %d of the writer, elements %lld to %lld of tensor %d, is out of "
+                            "order or of range, or without values",
+                            i, (long long)piece->first, (long long)piece->end, piece->tensor);
+        tensor = piece->tensor;
+        end = piece->end;
+    }
+    return DPT_OK;
 }
 
 enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct dpt_attempt *ret,
                                  struct dpt_err *err)
 {
     ret->dir.fd = ret->temporary.fd = -1;
-    ret->first = NULL;
+    ret->files = (struct dpt_files){.n = 0};
     DPT_TRY(check_spec(spec, err));
     DPT_TRY(dpt_name_temporary(spec->state.step, spec->generation, spec->attempt,
                                ret->temporary_name, err));
     dpt_name_step(spec->state.step, ret->step_name);
-    ret->moments = spec->tensors[0].m != NULL;
+    ret->n_kinds = spec->moments ? DPT_KIND_COUNT : 1;
+    DPT_TRY(dpt_files_init(spec->tensors, spec->n_tensors, spec->file_bytes, &ret->files, err));
+    DPT_TRY(check_pieces(spec, &ret->files, err));
     DPT_TRY(dpt_folder_make_all(spec->dir, err));
-    DPT_TRY(dpt_folder_open(spec->dir, &ret->dir, err));
-    return deal(spec, ret, err);
+    return dpt_folder_open(spec->dir, &ret->dir, err);
 }
 
 void dpt_attempt_fini(struct dpt_attempt *attempt)
 {
     dpt_folder_close(&attempt->temporary);
     dpt_folder_close(&attempt->dir);
-    free(attempt->first);
-    attempt->first = NULL;
+    dpt_files_fini(&attempt->files);
 }
 
 enum dpt_status dpt_attempt_open(struct dpt_attempt *attempt, bool make, struct dpt_err *err)

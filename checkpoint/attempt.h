@@ -1,10 +1,11 @@
-/* What the steps of one attempt to write a checkpoint share: the checked spec and who owns which
- * tensors. */
+/* What the steps of one attempt to write a checkpoint share: the checked spec and the layout of the
+ * files. */
 #ifndef DPT_CHECKPOINT_ATTEMPT_H
 #define DPT_CHECKPOINT_ATTEMPT_H
 
 #include "base/err.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
 #include "checkpoint/io.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
@@ -15,13 +16,12 @@ struct dpt_attempt {
     struct dpt_folder dir, temporary; /* the latter closed until it is opened */
     char temporary_name[DPT_CHECKPOINT_NAME_BYTES];
     char step_name[DPT_CHECKPOINT_NAME_BYTES];
-    bool moments; /* the tensors come with m and v */
-    int *first;   /* [n_writers + 1] runs of tensors, as dpt_layout_deal gives them */
-    int n_files;  /* of one kind: writers that own tensors */
+    int n_kinds;
+    struct dpt_files files;
 };
 
-/* Checks the spec (DPT_EINVAL), creates and opens checkpoint.dir, deals the tensors. `ret` is ready
- * for dpt_attempt_fini whatever the result. */
+/* Checks the spec (DPT_EINVAL), creates and opens checkpoint.dir, lays out the files. `ret` is
+ * ready for dpt_attempt_fini whatever the result. */
 DPT_MUST_USE enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec,
                                               struct dpt_attempt *ret, struct dpt_err *err);
 void dpt_attempt_fini(struct dpt_attempt *attempt);

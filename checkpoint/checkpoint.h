@@ -1,11 +1,15 @@
 /* Checkpoints: `DIR/step-00001000/`, whole or absent.
  *
- * Written by one or several processes ("writers", slots 0 … n-1) that share DIR; the tensors are
- * dealt over them by bytes:
- *   every writer  dpt_checkpoint_write_part  own tensors into a temporary folder whose name carries
+ * Written by one or several processes ("writers", slots 0 … n-1) that share DIR. The files are a
+ * function of the tensors alone, so each writes the ranges it owns to their places in them:
+ *   every writer  dpt_checkpoint_write_part  own ranges into a temporary folder whose name carries
  *                                            step, generation and attempt; fsync; then the report
- *                                            part-NNNNN.json (sizes and block checksums)
- *   slot 0        dpt_checkpoint_collect     waits for all reports; index, config.json, state.json
+ *                                            part-NNNNN.json (runs of bytes with the checksums of
+ *                                            their parts of blocks, hashes of whole blocks of
+ *                                            weights)
+ *   slot 0        dpt_checkpoint_collect     waits for all reports; the weights hash, for which the
+ *                                            few blocks that no writer has whole are read back;
+ *                                            index, config.json, state.json
  *   slot 0        (here the caller asks the server for its grant)
  *   slot 0        dpt_checkpoint_commit      MANIFEST.json, fsync, rename, fsync of DIR; then older
  *                                            ones are pruned
@@ -34,12 +38,13 @@ enum {
     DPT_CHECKPOINT_VERSION = 1,
     DPT_CHECKPOINT_TENSORS_MAX = 65536,
     DPT_CHECKPOINT_WRITERS_MAX = 1024,
+    DPT_CHECKPOINT_FILES_MAX = 1024, /* of one kind */
+    DPT_CHECKPOINT_FILE_BYTES = 1 << 30,
     DPT_CHECKPOINT_NDIM_MAX = 4
 };
 
 /* One parameter with its moments, in the model's order. All f32, row-major, numel values each: read
- * from when writing (param always; m and v for all tensors or for none), written to when reading
- * (NULL: not wanted). */
+ * from when writing, written to when reading (NULL: not wanted). */
 struct dpt_checkpoint_tensor {
     const char *name;
     int ndim;
@@ -47,13 +52,21 @@ struct dpt_checkpoint_tensor {
     float *param, *m, *v;
 };
 
-/* What a run needs beside tensors. Strings are borrowed, none may be NULL. */
+/* Elements [first, end) of a tensor in the table. */
+struct dpt_checkpoint_piece {
+    int tensor;
+    int64_t first, end;
+    float *param, *m, *v; /* of element `first`; read from when writing, written to when reading
+                             (NULL: not wanted) */
+};
+
+/* What a run needs beside tensors. Strings are borrowed, none other may be NULL. */
 struct dpt_checkpoint_state {
     int64_t step;    /* completed steps */
     int64_t samples; /* samples consumed: the position in the data */
     uint64_t seed;
     const char *config_yaml;  /* canonical config of the run */
-    const char *weights_hash; /* of dpt_weights_hash, as hex */
+    const char *weights_hash; /* of dpt_weights_hash, as hex; worked out when writing, not asked */
     const char *data_digest;  /* of the data that it was trained on, as hex; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
 };
@@ -65,15 +78,41 @@ struct dpt_checkpoint_spec {
     /* 1 to 64 of [0-9a-z-], the same on all writers of this attempt and never used before for this
      * step and generation: e.g. the plan's nonce in hex. */
     const char *attempt;
-    const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer; */
-    int n_tensors;                               /* values are read of the writer's own alone */
-    const char *hf_config_json;                  /* slot 0 */
-    struct dpt_checkpoint_state state;           /* strings: slot 0 */
+    const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer */
+    int n_tensors;
+    bool moments; /* m and v are written too */
+    /* What this writer writes, in the order of tensors and elements, disjoint; then the values of
+     * `tensors` are not looked at. NULL: every writer has all tensors whole, and they are dealt
+     * evenly. All writers' pieces together are every element once (DPT_ECORRUPT at collect). */
+    const struct dpt_checkpoint_piece *pieces;
+    int n_pieces;
+    int64_t file_bytes;                /* wanted size of a file; 0: FILE_BYTES */
+    const char *hf_config_json;        /* slot 0 */
+    struct dpt_checkpoint_state state; /* strings: slot 0 */
     int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
     /* Polled every 2 MiB (NULL: never); true ends the call with DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     void *ctx;
 };
+
+/* Elements of a flat vector in which tensors lie one after another, perhaps with gaps, and where in
+ * memory the first of them is (NULL as in a piece). */
+struct dpt_checkpoint_range {
+    int64_t first, end;
+    float *param, *m, *v;
+};
+
+/* Cuts ranges, ascending and disjoint, into pieces of the tensors, whose values begin at element
+ * offset[i], ascending. Returns their number, of which the first `max` are written (0: counted). */
+int dpt_checkpoint_cut(const struct dpt_checkpoint_tensor *tensors, const int64_t *offset,
+                       int n_tensors, const struct dpt_checkpoint_range *ranges, int n_ranges,
+                       struct dpt_checkpoint_piece *ret, int max);
+
+/* Deals pieces that `n_replicas` writers have alike: those of replica `replica`, cut where a block
+ * of the weights hash begins, so that nobody has to read it back. Returns their number, at most
+ * `n`, written to `ret`. */
+int dpt_checkpoint_deal(const struct dpt_checkpoint_piece *pieces, int n, int replica,
+                        int n_replicas, struct dpt_checkpoint_piece *ret);
 
 /* Errors of the three steps begin with "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the
  * disk is full; DPT_ETIMEOUT: a writer has not reported within timeout_ms; DPT_EINVAL: the spec.
@@ -124,6 +163,13 @@ dpt_checkpoint_get_state(const struct dpt_checkpoint *checkpoint);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                                  const struct dpt_checkpoint_tensor *tensors,
                                                  int n_tensors, struct dpt_err *err);
+
+/* The same for pieces of the tensors, in the order of tensors and elements: reads the blocks of the
+ * files that hold them and no others. Only names and shapes of `tensors` are used. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_read_pieces(struct dpt_checkpoint *checkpoint,
+                                                        const struct dpt_checkpoint_tensor *tensors,
+                                                        const struct dpt_checkpoint_piece *pieces,
+                                                        int n_pieces, struct dpt_err *err);
 
 /* Weights hash of the masters in the model's order: h = 0, then for each block of 65,536 elements
  * (each tensor starts a new block) h <- XXH3-128(h, XXH3-128(block)), numbers little-endian.

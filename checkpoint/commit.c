@@ -1,7 +1,7 @@
 /* From parts to a checkpoint: slot 0 waits for all reports, adds the common files, and after the
  * caller's grant gives the whole its name. In this order: files durable, then the list
  * of them durable, then the name, then the name durable. */
-#include "checkpoint/attempt.h"
+#include "checkpoint/parts.h"
 #include "checkpoint/state.h"
 #include "checkpoint/whole.h"
 
@@ -14,70 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
-
-enum { POLL_MS_MIN = 1, POLL_MS_MAX = 50 };
-
-/* A part must list the files that the dealing gives to its writer, and they must be there. */
-static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
-                                  const struct dpt_attempt *attempt, int writer,
-                                  const struct dpt_manifest *part, struct dpt_err *err)
-{
-    const int n_kinds = attempt->moments ? DPT_KIND_COUNT : 1;
-    const int n_files = writer < attempt->n_files ? n_kinds : 0;
-    if (part->step != spec->state.step || part->n_writers != spec->n_writers ||
-        part->n_files != n_files)
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "writer %d reports %d files of step %lld by %d writers, expected %d of "
-                        "step %lld by %d",
-                        writer, part->n_files, (long long)part->step, part->n_writers, n_files,
-                        (long long)spec->state.step, spec->n_writers);
-    for (int kind = 0; kind < n_files; kind++) {
-        char name[DPT_CHECKPOINT_NAME_BYTES];
-        int64_t bytes;
-        dpt_name_tensors((enum dpt_kind)kind, writer, attempt->n_files, name);
-        const struct dpt_manifest_file *file = dpt_manifest_find(part, name);
-        if (!file)
-            return dpt_fail(err, DPT_ECORRUPT, "writer %d does not report '%s'", writer, name);
-        DPT_TRY(dpt_io_size(&attempt->temporary, name, &bytes, err));
-        if (bytes != file->bytes)
-            return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, its writer reports %lld", name,
-                            (long long)bytes, (long long)file->bytes);
-    }
-    return DPT_OK;
-}
-
-static void pause_ms(int64_t ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
-    (void)nanosleep(&t, NULL); /* cut short by a signal: polled sooner */
-}
-
-/* Polls, because a shared file system has no other means that works on all of them. */
-static enum dpt_status wait_for_part(const struct dpt_checkpoint_spec *spec,
-                                     const struct dpt_attempt *attempt, int writer,
-                                     int64_t deadline_ms, struct dpt_err *err)
-{
-    for (int64_t pause = POLL_MS_MIN;; pause = pause * 2 < POLL_MS_MAX ? pause * 2 : POLL_MS_MAX) {
-        struct dpt_manifest part = {0};
-        struct dpt_err why;
-        enum dpt_status status = dpt_attempt_read_part(attempt, writer, &part, &why);
-        if (status == DPT_OK) {
-            status = check_part(spec, attempt, writer, &part, err);
-            dpt_manifest_fini(&part);
-            return status;
-        }
-        if (status != DPT_ENOENT)
-            return dpt_fail(err, status, "%s", why.text);
-        DPT_TRY(dpt_attempt_go_on(spec, err));
-        const int64_t now = dpt_now_ms();
-        if (now >= deadline_ms)
-            return dpt_fail(err, DPT_ETIMEOUT, "writer %d of %d has not reported its part in time",
-                            writer, spec->n_writers);
-        pause_ms(pause < deadline_ms - now ? pause : deadline_ms - now);
-    }
-}
 
 /* Writes one common file and adds it to `part`. */
 static enum dpt_status add_common(const struct dpt_attempt *attempt, const char *name,
@@ -85,26 +22,24 @@ static enum dpt_status add_common(const struct dpt_attempt *attempt, const char 
 {
     const size_t bytes = strlen(text);
     struct dpt_manifest_file *file;
-    DPT_TRY(dpt_manifest_add(part, name, &file, err));
-    for (size_t at = 0; at < bytes; at += DPT_CHECKPOINT_BLOCK_BYTES) {
-        const size_t left = bytes - at;
-        DPT_TRY(dpt_manifest_add_block(
-            file, text + at, left < DPT_CHECKPOINT_BLOCK_BYTES ? left : DPT_CHECKPOINT_BLOCK_BYTES,
-            err));
-    }
+    DPT_TRY(dpt_manifest_add(part, name, 0, &file, err));
+    DPT_TRY(dpt_manifest_add_bytes(file, text, bytes, err));
     return dpt_io_write_small(&attempt->temporary, name, text, bytes, err);
 }
 
 static enum dpt_status write_common(const struct dpt_checkpoint_spec *spec,
-                                    const struct dpt_attempt *attempt, struct dpt_err *err)
+                                    const struct dpt_attempt *attempt,
+                                    struct dpt_hash128 weights_hash, struct dpt_err *err)
 {
     struct dpt_manifest part = {
         .step = spec->state.step, .writer = -1, .n_writers = spec->n_writers};
-    char *index = NULL, *state = NULL;
-    enum dpt_status status =
-        dpt_index_print(spec->tensors, attempt->first, attempt->n_files, &index, err);
+    struct dpt_checkpoint_state run = spec->state;
+    char *index = NULL, *state = NULL, hex[DPT_HASH_HEX_BYTES];
+    dpt_hash128_hex(weights_hash, hex);
+    run.weights_hash = hex;
+    enum dpt_status status = dpt_index_print(spec->tensors, &attempt->files, &index, err);
     if (status == DPT_OK)
-        status = dpt_state_print(&spec->state, &state, err);
+        status = dpt_state_print(&run, &state, err);
     if (status == DPT_OK)
         status = add_common(attempt, DPT_NAME_INDEX, index, &part, err);
     if (status == DPT_OK)
@@ -127,13 +62,20 @@ enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec, i
     DPT_ASSERT(spec->writer == 0);
     const int64_t deadline_ms = dpt_now_ms() + timeout_ms;
     struct dpt_attempt attempt;
+    struct dpt_manifest joined = {0};
+    struct dpt_hash128 weights_hash = {0, 0};
     enum dpt_status status = dpt_attempt_init(spec, &attempt, err);
     if (status == DPT_OK)
         status = dpt_attempt_open(&attempt, false, err);
-    for (int writer = 0; status == DPT_OK && writer < spec->n_writers; writer++)
-        status = wait_for_part(spec, &attempt, writer, deadline_ms, err);
     if (status == DPT_OK)
-        status = write_common(spec, &attempt, err);
+        status = dpt_parts_wait(spec, &attempt, deadline_ms, err);
+    if (status == DPT_OK)
+        status = dpt_parts_join(spec, &attempt, false, &joined, err);
+    if (status == DPT_OK)
+        status = dpt_parts_weights_hash(spec, &attempt, &joined, &weights_hash, err);
+    if (status == DPT_OK)
+        status = write_common(spec, &attempt, weights_hash, err);
+    dpt_manifest_fini(&joined);
     dpt_attempt_fini(&attempt);
     return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);
 }
@@ -142,21 +84,11 @@ enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec, i
 static enum dpt_status write_manifest(const struct dpt_checkpoint_spec *spec,
                                       const struct dpt_attempt *attempt, struct dpt_err *err)
 {
-    struct dpt_manifest manifest = {
-        .step = spec->state.step, .writer = -1, .n_writers = spec->n_writers};
+    struct dpt_manifest manifest = {0};
     char name[DPT_CHECKPOINT_NAME_BYTES];
     char *text = NULL;
     size_t bytes;
-    enum dpt_status status = DPT_OK;
-    for (int writer = -1; status == DPT_OK && writer < spec->n_writers; writer++) {
-        struct dpt_manifest part = {0};
-        status = dpt_attempt_read_part(attempt, writer, &part, err);
-        if (status == DPT_OK && writer >= 0)
-            status = check_part(spec, attempt, writer, &part, err);
-        if (status == DPT_OK)
-            status = dpt_manifest_take(&manifest, &part, err);
-        dpt_manifest_fini(&part);
-    }
+    enum dpt_status status = dpt_parts_join(spec, attempt, true, &manifest, err);
     if (status == DPT_OK)
         status = dpt_manifest_print(&manifest, &text, &bytes, err);
     if (status == DPT_OK)

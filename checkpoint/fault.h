@@ -6,6 +6,7 @@
 enum dpt_fault_op {
     DPT_FAULT_MKDIR,
     DPT_FAULT_CREATE,
+    DPT_FAULT_ALLOCATE,
     DPT_FAULT_WRITE,
     DPT_FAULT_FSYNC,
     DPT_FAULT_CLOSE,

@@ -157,6 +157,47 @@ enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
     return DPT_OK;
 }
 
+/* Its size from the start, so that the order in which writers write makes no difference; a file
+ * system without room to take in advance gives it the size alone. */
+static enum dpt_status allocate(int fd, int64_t bytes, const char *path, struct dpt_err *err)
+{
+    int failed = fault(DPT_FAULT_ALLOCATE, path);
+    if (!failed && bytes > 0 && fallocate(fd, 0, 0, bytes) != 0)
+        failed = errno;
+    if (failed == EOPNOTSUPP || failed == ENOSYS)
+        failed = ftruncate(fd, bytes) == 0 ? 0 : errno;
+    return failed == 0 ? DPT_OK
+                       : dpt_fail_errno(err, failed, "make room for the %lld bytes of '%s'",
+                                        (long long)bytes, path);
+}
+
+enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char *name,
+                                     int64_t bytes, int *ret_fd, char *ret_path,
+                                     struct dpt_err *err)
+{
+    struct stat st;
+    DPT_TRY(dpt_fs_join(folder->path, name, ret_path, PATH_MAX, err));
+    int injected = fault(DPT_FAULT_CREATE, ret_path);
+    int fd =
+        injected ? -1 : open_below(folder->fd, name, O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && !injected && (errno == ELOOP || errno == EISDIR || errno == ENXIO))
+        return dpt_fail(err, DPT_EEXIST, "create '%s': there is a link or no regular file",
+                        ret_path);
+    if (fd < 0)
+        return dpt_fail_errno(err, injected ? injected : errno, "create '%s'", ret_path);
+    enum dpt_status status = DPT_OK;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_size > bytes)
+        status = dpt_fail(err, DPT_EEXIST, "create '%s': there is another file", ret_path);
+    if (status == DPT_OK)
+        status = allocate(fd, bytes, ret_path, err);
+    if (status != DPT_OK) {
+        (void)close(fd); /* nothing was written */
+        return status;
+    }
+    *ret_fd = fd;
+    return DPT_OK;
+}
+
 /* One direct write. What it leaves (all of it where the device wants another alignment; the rest
  * after a short write) goes through the page cache. */
 static enum dpt_status write_direct(int fd, const void *data, size_t bytes, int64_t offset,

@@ -45,13 +45,19 @@ DPT_MUST_USE enum dpt_status dpt_io_open(const struct dpt_folder *folder, const 
                                          struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_io_create(const struct dpt_folder *folder, const char *name,
                                            int *ret_fd, char *ret_path, struct dpt_err *err);
+/* A file of `bytes` bytes that several processes write: created by the first that comes, its room
+ * taken at once where the file system can, so that a full disk is found here. DPT_EEXIST for what
+ * is there already and is no file of its own. */
+DPT_MUST_USE enum dpt_status dpt_io_create_shared(const struct dpt_folder *folder, const char *name,
+                                                  int64_t bytes, int *ret_fd, char *ret_path,
+                                                  struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_io_write(int fd, const void *data, size_t bytes, int64_t offset,
                                           const char *path, struct dpt_err *err);
 
-/* Makes the writes of a new file go past the page cache (O_DIRECT: on a virtual disk 1.5 times as
+/* Makes the writes of a file go past the page cache (O_DIRECT: on a virtual disk 1.5 times as
  * fast as with it, and no memory of others is pushed out), where the file system can; the address,
- * offset and size of each write must then be multiples of DPT_IO_DIRECT_ALIGN. Turned off again for
- * the file's last, shorter piece. */
+ * offset and size of each write must then be multiples of DPT_IO_DIRECT_ALIGN. Turned off
+ * for those that are not. */
 enum { DPT_IO_DIRECT_ALIGN = 4096 };
 void dpt_io_direct(int fd, bool on);
 DPT_MUST_USE enum dpt_status dpt_io_sync(int fd, const char *path, struct dpt_err *err);

@@ -151,15 +151,15 @@ const struct dpt_checkpoint_state *dpt_checkpoint_get_state(const struct dpt_che
     return &checkpoint->state.state;
 }
 
-static float *destination(const struct dpt_checkpoint_tensor *tensor, enum dpt_kind kind)
+static float *destination(const struct dpt_checkpoint_piece *piece, enum dpt_kind kind)
 {
     switch (kind) {
     case DPT_KIND_M:
-        return tensor->m;
+        return piece->m;
     case DPT_KIND_V:
-        return tensor->v;
+        return piece->v;
     default:
-        return tensor->param;
+        return piece->param;
     }
 }
 
@@ -193,37 +193,66 @@ static enum dpt_status check_found(const struct dpt_checkpoint *checkpoint, enum
     return DPT_OK;
 }
 
+/* The pieces of one kind, a file open until one of another comes. */
 static enum dpt_status read_kind(const struct dpt_checkpoint *checkpoint, enum dpt_kind kind,
-                                 const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                                 const struct dpt_checkpoint_tensor *tensors,
+                                 const struct dpt_checkpoint_piece *pieces, int n_pieces,
                                  struct dpt_err *err)
 {
     struct dpt_blocks blocks = {0};
     enum dpt_status status = DPT_OK;
-    for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
-        float *to = destination(&tensors[i], kind);
+    for (int i = 0; status == DPT_OK && i < n_pieces; i++) {
+        const struct dpt_checkpoint_piece *piece = &pieces[i];
+        const struct dpt_checkpoint_tensor *want = &tensors[piece->tensor];
+        float *to = destination(piece, kind);
         if (!to)
             continue;
-        const struct dpt_tensor_at *at = find(checkpoint, kind, tensors[i].name);
-        status = check_found(checkpoint, kind, &tensors[i], at, err);
+        const struct dpt_tensor_at *at = find(checkpoint, kind, want->name);
+        status = check_found(checkpoint, kind, want, at, err);
         if (!at || status != DPT_OK)
             break;
         if (blocks.file != at->in->file) {
             dpt_blocks_close(&blocks);
             status = dpt_blocks_open(&checkpoint->folder, at->in->file, &blocks, err);
         }
+        const int64_t first = piece->first * (int64_t)sizeof(float);
+        const int64_t end = piece->end * (int64_t)sizeof(float);
+        DPT_ASSERT(first >= 0 && first <= end && end <= at->entry->end - at->entry->begin);
         if (status == DPT_OK)
-            status = dpt_blocks_read(&blocks, at->entry->begin, at->entry->end - at->entry->begin,
-                                     to, err);
+            status = dpt_blocks_read(&blocks, at->entry->begin + first, end - first, to, err);
     }
     dpt_blocks_close(&blocks);
     return status;
+}
+
+enum dpt_status dpt_checkpoint_read_pieces(struct dpt_checkpoint *checkpoint,
+                                           const struct dpt_checkpoint_tensor *tensors,
+                                           const struct dpt_checkpoint_piece *pieces, int n_pieces,
+                                           struct dpt_err *err)
+{
+    for (int kind = 0; kind < DPT_KIND_COUNT; kind++)
+        DPT_TRY(read_kind(checkpoint, (enum dpt_kind)kind, tensors, pieces, n_pieces, err));
+    return DPT_OK;
 }
 
 enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                     const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                     struct dpt_err *err)
 {
-    for (int kind = 0; kind < DPT_KIND_COUNT; kind++)
-        DPT_TRY(read_kind(checkpoint, (enum dpt_kind)kind, tensors, n_tensors, err));
-    return DPT_OK;
+    struct dpt_checkpoint_piece *pieces = calloc((size_t)n_tensors + 1, sizeof *pieces);
+    enum dpt_status status =
+        pieces ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "read checkpoint: out of memory");
+    for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
+        int64_t bytes = 0;
+        status = dpt_tensor_bytes(&tensors[i], &bytes, err);
+        pieces[i] = (struct dpt_checkpoint_piece){.tensor = i,
+                                                  .end = bytes / (int64_t)sizeof(float),
+                                                  .param = tensors[i].param,
+                                                  .m = tensors[i].m,
+                                                  .v = tensors[i].v};
+    }
+    if (status == DPT_OK)
+        status = dpt_checkpoint_read_pieces(checkpoint, tensors, pieces, n_tensors, err);
+    free(pieces);
+    return status;
 }

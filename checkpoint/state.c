@@ -2,7 +2,6 @@
 #include "checkpoint/state.h"
 
 #include "checkpoint/names.h"
-#include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -111,28 +110,24 @@ enum dpt_status dpt_state_parse(const char *text, size_t bytes, const char *what
     return status;
 }
 
-enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors, const int *first,
-                                int n_files, char **ret_text, struct dpt_err *err)
+enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
+                                const struct dpt_files *files, char **ret_text, struct dpt_err *err)
 {
     enum dpt_status status = DPT_OK;
     int64_t total = 0;
     char *text = NULL;
     json_t *map = json_object(), *root = NULL;
-    for (int file = 0; file < n_files; file++) {
+    for (int number = 0; number < files->n; number++) {
+        const struct dpt_file_layout *file = &files->file[number];
         char name[DPT_CHECKPOINT_NAME_BYTES];
-        dpt_name_tensors(DPT_KIND_PARAM, file, n_files, name);
-        for (int i = first[file]; i < first[file + 1]; i++) {
-            int64_t bytes;
-            status = dpt_tensor_bytes(&tensors[i], &bytes, err);
-            if (status != DPT_OK)
-                goto out;
-            total += bytes;
+        dpt_name_tensors(DPT_KIND_PARAM, number, files->n, name);
+        total += file->bytes - (int64_t)file->head_bytes;
+        for (int i = file->first; i < file->end; i++)
             if (json_object_set_new(map, tensors[i].name, json_string(name)) != 0) {
                 status = dpt_fail(err, DPT_EINVAL, "tensor '%s' does not fit a JSON index",
                                   tensors[i].name);
                 goto out;
             }
-        }
     }
     root =
         json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
 
 #include <stddef.h>
 
@@ -25,10 +26,9 @@ DPT_MUST_USE enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *
 DPT_MUST_USE enum dpt_status dpt_state_parse(const char *text, size_t bytes, const char *what,
                                              struct dpt_state_copy *ret, struct dpt_err *err);
 
-/* Which file of `n_files` holds each tensor (`first` as dpt_layout_deal gives it), and the bytes of
- * them all. Owned text. */
+/* Which file holds each tensor, and the bytes of them all. Owned text. */
 DPT_MUST_USE enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
-                                             const int *first, int n_files, char **ret_text,
+                                             const struct dpt_files *files, char **ret_text,
                                              struct dpt_err *err);
 
 /* An index of any bytes against one tensor: DPT_ECORRUPT unless it maps `tensor` to `file`. Opaque

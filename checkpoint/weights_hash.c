@@ -5,17 +5,15 @@
 #include "base/cursor.h"
 #include "checkpoint/checkpoint.h"
 
-struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, const float *block,
-                                         size_t numel)
+struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, struct dpt_hash128 of_block)
 {
-    const struct dpt_hash128 h = dpt_hash128(block, numel * sizeof *block);
     uint8_t pair[32];
     struct dpt_writer writer;
     dpt_writer_init(&writer, pair, sizeof pair);
     dpt_writer_u64(&writer, so_far.hi);
     dpt_writer_u64(&writer, so_far.lo);
-    dpt_writer_u64(&writer, h.hi);
-    dpt_writer_u64(&writer, h.lo);
+    dpt_writer_u64(&writer, of_block.hi);
+    dpt_writer_u64(&writer, of_block.lo);
     return dpt_hash128(pair, sizeof pair);
 }
 
@@ -28,9 +26,9 @@ struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors,
             numel *= tensors[i].dim[d];
         for (int64_t at = 0; at < numel; at += DPT_WEIGHTS_HASH_BLOCK) {
             const int64_t left = numel - at;
+            const int64_t n = left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK;
             h = dpt_weights_hash_join(
-                h, tensors[i].param + at,
-                (size_t)(left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK));
+                h, dpt_hash128(tensors[i].param + at, (size_t)n * sizeof(float)));
         }
     }
     return h;

@@ -1,135 +1,233 @@
-/* One writer's part of a checkpoint: its tensors as up to three safetensors files, made durable,
- * then reported with their block checksums. Bytes go through one buffer: aligned writes of
- * whole blocks, each checksummed while it is in the cache. */
+/* One writer's part of a checkpoint: its ranges written to their places in the tensor files, made
+ * durable, then reported with the checksums of what it wrote. Bytes go through one buffer, whose
+ * start lies on the grid that direct writes need: what fills whole pages is written directly, the
+ * ends of a run, whose pages others may share, through the page cache. */
 #include "checkpoint/attempt.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/weights_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES };
-_Static_assert(DPT_CHECKPOINT_BLOCK_BYTES % DPT_IO_DIRECT_ALIGN == 0, "blocks are aligned");
 
+/* The file being written. */
 struct sink {
     const struct dpt_checkpoint_spec *spec;
-    struct dpt_manifest_file *file;
+    struct dpt_manifest *part;
+    uint8_t *buffer; /* BUFFER_BYTES; its first is byte `base` of the file, [from, to) waits */
+    int64_t base;    /* a multiple of DPT_IO_DIRECT_ALIGN */
+    size_t from, to;
+    struct dpt_manifest_file *run; /* that `to` continues; NULL: none yet */
     int fd;
-    uint8_t *buffer; /* BUFFER_BYTES */
-    size_t used;
+    const char *name;
     char path[PATH_MAX];
 };
 
+/* How much of [from, to) the next write takes, and whether it can be direct. */
+static size_t next_write(size_t from, size_t to, bool *ret_direct)
+{
+    const size_t past = from % DPT_IO_DIRECT_ALIGN, whole = (to - from) / DPT_IO_DIRECT_ALIGN;
+    *ret_direct = past == 0 && whole > 0;
+    if (*ret_direct)
+        return whole * DPT_IO_DIRECT_ALIGN;
+    const size_t to_grid = DPT_IO_DIRECT_ALIGN - past;
+    return to_grid < to - from ? to_grid : to - from;
+}
+
 static enum dpt_status flush(struct sink *sink, struct dpt_err *err)
 {
-    if (sink->used == 0)
-        return DPT_OK;
-    const int64_t at = sink->file->bytes;
-    DPT_TRY(dpt_attempt_go_on(sink->spec, err));
-    for (size_t done = 0; done < sink->used; done += DPT_CHECKPOINT_BLOCK_BYTES) {
-        const size_t left = sink->used - done;
-        DPT_TRY(dpt_manifest_add_block(
-            sink->file, sink->buffer + done,
-            left < DPT_CHECKPOINT_BLOCK_BYTES ? left : DPT_CHECKPOINT_BLOCK_BYTES, err));
+    if (sink->from < sink->to)
+        DPT_TRY(dpt_attempt_go_on(sink->spec, err));
+    while (sink->from < sink->to) {
+        bool direct;
+        const size_t n = next_write(sink->from, sink->to, &direct);
+        dpt_io_direct(sink->fd, direct);
+        DPT_TRY(dpt_io_write(sink->fd, sink->buffer + sink->from, n,
+                             sink->base + (int64_t)sink->from, sink->path, err));
+        sink->from += n;
     }
-    if (sink->used < BUFFER_BYTES) /* the last piece */
-        dpt_io_direct(sink->fd, false);
-    DPT_TRY(dpt_io_write(sink->fd, sink->buffer, sink->used, at, sink->path, err));
-    sink->used = 0;
     return DPT_OK;
+}
+
+/* What is put next belongs at byte `at` of the file. */
+static enum dpt_status seek(struct sink *sink, int64_t at, struct dpt_err *err)
+{
+    if (sink->run && at == sink->base + (int64_t)sink->to)
+        return DPT_OK;
+    DPT_TRY(flush(sink, err));
+    sink->from = sink->to = (size_t)(at % DPT_IO_DIRECT_ALIGN);
+    sink->base = at - (int64_t)sink->to;
+    return dpt_manifest_add(sink->part, sink->name, at, &sink->run, err);
 }
 
 static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, struct dpt_err *err)
 {
     const uint8_t *from = data;
     while (bytes > 0) {
-        const size_t room = BUFFER_BYTES - sink->used;
+        const size_t room = BUFFER_BYTES - sink->to;
         const size_t n = bytes < room ? bytes : room;
-        memcpy(sink->buffer + sink->used, from, n);
-        sink->used += n;
+        memcpy(sink->buffer + sink->to, from, n);
+        DPT_TRY(dpt_manifest_add_bytes(sink->run, sink->buffer + sink->to, n, err));
+        sink->to += n;
         from += n;
         bytes -= n;
-        if (sink->used == BUFFER_BYTES)
-            DPT_TRY(flush(sink, err));
+        if (sink->to < BUFFER_BYTES)
+            break;
+        DPT_TRY(flush(sink, err));
+        sink->base += BUFFER_BYTES;
+        sink->from = sink->to = 0;
     }
     return DPT_OK;
 }
 
-static const float *values_of(const struct dpt_checkpoint_tensor *tensor, enum dpt_kind kind)
+/* Weights, with the hashes of the blocks that lie in the piece whole: made of what is read anyway.
+ */
+static enum dpt_status put_weights(struct sink *sink, const struct dpt_tensor_layout *tensor,
+                                   const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
-    switch (kind) {
-    case DPT_KIND_M:
-        return tensor->m;
-    case DPT_KIND_V:
-        return tensor->v;
-    default:
-        return tensor->param;
+    for (int64_t at = piece->first; at < piece->end;) {
+        const int64_t block = at / DPT_WEIGHTS_HASH_BLOCK, first = block * DPT_WEIGHTS_HASH_BLOCK;
+        const int64_t left = tensor->numel - first;
+        const int64_t end = first + (left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK);
+        const int64_t stop = end < piece->end ? end : piece->end;
+        const float *values = piece->param + (at - piece->first);
+        const size_t bytes = (size_t)(stop - at) * sizeof *values;
+        if (at == first && stop == end)
+            DPT_TRY(dpt_manifest_add_hash(sink->part, tensor->block + block,
+                                          dpt_hash128(values, bytes), err));
+        DPT_TRY(put(sink, values, bytes, err));
+        at = stop;
     }
+    return DPT_OK;
 }
 
-static enum dpt_status put_tensors(struct sink *sink, enum dpt_kind kind,
-                                   const struct dpt_checkpoint_tensor *tensors, int n_tensors,
-                                   struct dpt_err *err)
+static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
+                                 const struct dpt_tensor_layout *tensor,
+                                 const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
-    char *head;
-    size_t head_bytes;
-    DPT_TRY(dpt_safetensors_print(tensors, n_tensors, &head, &head_bytes, err));
-    enum dpt_status status = put(sink, head, head_bytes, err);
-    free(head);
-    for (int i = 0; status == DPT_OK && i < n_tensors; i++) {
-        int64_t bytes;
-        status = dpt_tensor_bytes(&tensors[i], &bytes, err);
-        if (status == DPT_OK)
-            status = put(sink, values_of(&tensors[i], kind), (size_t)bytes, err);
-    }
-    return status == DPT_OK ? flush(sink, err) : status;
+    DPT_TRY(seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
+    if (kind == DPT_KIND_PARAM)
+        return put_weights(sink, tensor, piece, err);
+    return put(sink, kind == DPT_KIND_M ? piece->m : piece->v,
+               (size_t)(piece->end - piece->first) * sizeof(float), err);
 }
 
-/* Writes and syncs the file of one kind, and adds it to `part`. */
-static enum dpt_status write_file(const struct dpt_checkpoint_spec *spec,
-                                  const struct dpt_attempt *attempt, enum dpt_kind kind,
-                                  uint8_t *buffer, struct dpt_manifest *part, struct dpt_err *err)
+/* The header of a file is written by whoever writes its first element. */
+static bool writes_head(const struct dpt_checkpoint_spec *spec, const struct dpt_files *files,
+                        const struct dpt_file_layout *file,
+                        const struct dpt_checkpoint_piece *pieces, int n_pieces)
 {
+    int tensor = file->first;
+    while (tensor < file->end && files->tensor[tensor].numel == 0)
+        tensor++;
+    if (tensor == file->end)
+        return spec->writer == 0;
+    return n_pieces > 0 && pieces[0].tensor == tensor && pieces[0].first == 0;
+}
+
+/* Writes and syncs the file's pieces of one kind. */
+static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *attempt,
+                                  enum dpt_kind kind, int number,
+                                  const struct dpt_checkpoint_piece *pieces, int n_pieces,
+                                  struct dpt_err *err)
+{
+    const struct dpt_file_layout *file = &attempt->files.file[number];
+    const bool head = writes_head(sink->spec, &attempt->files, file, pieces, n_pieces);
+    if (n_pieces == 0 && !head)
+        return DPT_OK;
     char name[DPT_CHECKPOINT_NAME_BYTES];
-    const int first = attempt->first[spec->writer], end = attempt->first[spec->writer + 1];
-    struct sink sink = {.spec = spec, .fd = -1, .buffer = buffer};
-    dpt_name_tensors(kind, spec->writer, attempt->n_files, name);
-    DPT_TRY(dpt_manifest_add(part, name, &sink.file, err));
-    DPT_TRY(dpt_io_create(&attempt->temporary, name, &sink.fd, sink.path, err));
-    dpt_io_direct(sink.fd, true);
-    enum dpt_status status = put_tensors(&sink, kind, spec->tensors + first, end - first, err);
+    dpt_name_tensors(kind, number, attempt->files.n, name);
+    sink->name = name;
+    sink->run = NULL;
+    sink->from = sink->to = 0;
+    DPT_TRY(
+        dpt_io_create_shared(&attempt->temporary, name, file->bytes, &sink->fd, sink->path, err));
+    enum dpt_status status = DPT_OK;
+    if (head)
+        status = seek(sink, 0, err);
+    if (head && status == DPT_OK)
+        status = put(sink, file->head, file->head_bytes, err);
+    for (int i = 0; status == DPT_OK && i < n_pieces; i++)
+        status = put_piece(sink, kind, &attempt->files.tensor[pieces[i].tensor], &pieces[i], err);
     if (status == DPT_OK)
-        status = dpt_io_sync(sink.fd, sink.path, err);
+        status = flush(sink, err);
+    if (status == DPT_OK)
+        status = dpt_io_sync(sink->fd, sink->path, err);
     if (status != DPT_OK) {
-        (void)close(sink.fd); /* the first error is the one to report */
+        (void)close(sink->fd); /* the first error is the one to report */
         return status;
     }
-    return dpt_io_close(&sink.fd, sink.path, err);
+    return dpt_io_close(&sink->fd, sink->path, err);
 }
 
-static enum dpt_status write_files(const struct dpt_checkpoint_spec *spec,
+static enum dpt_status write_kind(struct sink *sink, const struct dpt_attempt *attempt,
+                                  enum dpt_kind kind, const struct dpt_checkpoint_piece *pieces,
+                                  int n_pieces, struct dpt_err *err)
+{
+    int next = 0;
+    for (int number = 0; number < attempt->files.n; number++) {
+        const int first = next;
+        while (next < n_pieces && attempt->files.tensor[pieces[next].tensor].file == number)
+            next++;
+        DPT_TRY(write_file(sink, attempt, kind, number, pieces + first, next - first, err));
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status sync_optimizer(const struct dpt_attempt *attempt, struct dpt_err *err)
+{
+    struct dpt_folder optimizer = DPT_FOLDER_CLOSED;
+    enum dpt_status status =
+        dpt_folder_open_in(&attempt->temporary, DPT_NAME_OPTIMIZER, &optimizer, err);
+    if (status == DPT_OK)
+        status = dpt_folder_sync(&optimizer, err);
+    dpt_folder_close(&optimizer);
+    return status;
+}
+
+static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
+                                    const struct dpt_attempt *attempt,
+                                    const struct dpt_checkpoint_piece *pieces, int n_pieces,
+                                    struct dpt_manifest *part, struct dpt_err *err)
+{
+    if (n_pieces == 0 && spec->writer > 0)
+        return DPT_OK; /* more writers than there is to write */
+    struct sink sink = {.spec = spec, .part = part, .fd = -1};
+    sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
+    if (!sink.buffer)
+        return dpt_fail(err, DPT_ENOMEM, "write buffer: out of memory");
+    enum dpt_status status = DPT_OK;
+    if (spec->moments)
+        status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
+    for (int kind = 0; status == DPT_OK && kind < attempt->n_kinds; kind++)
+        status = write_kind(&sink, attempt, (enum dpt_kind)kind, pieces, n_pieces, err);
+    if (status == DPT_OK && spec->moments)
+        status = sync_optimizer(attempt, err);
+    free(sink.buffer);
+    return status;
+}
+
+/* All tensors whole, dealt to the writers. */
+static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
                                    const struct dpt_attempt *attempt, struct dpt_manifest *part,
                                    struct dpt_err *err)
 {
-    if (spec->writer >= attempt->n_files)
-        return DPT_OK; /* more writers than tensors */
-    uint8_t *buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
-    if (!buffer)
-        return dpt_fail(err, DPT_ENOMEM, "write buffer: out of memory");
-    enum dpt_status status = DPT_OK;
-    const int n_kinds = attempt->moments ? DPT_KIND_COUNT : 1;
-    if (attempt->moments)
-        status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
-    for (int kind = 0; status == DPT_OK && kind < n_kinds; kind++)
-        status = write_file(spec, attempt, (enum dpt_kind)kind, buffer, part, err);
-    if (status == DPT_OK && attempt->moments) {
-        struct dpt_folder optimizer = DPT_FOLDER_CLOSED;
-        status = dpt_folder_open_in(&attempt->temporary, DPT_NAME_OPTIMIZER, &optimizer, err);
-        if (status == DPT_OK)
-            status = dpt_folder_sync(&optimizer, err);
-        dpt_folder_close(&optimizer);
-    }
-    free(buffer);
+    int n = 0;
+    struct dpt_checkpoint_piece *pieces = calloc((size_t)spec->n_tensors, 2 * sizeof *pieces);
+    if (!pieces)
+        return dpt_fail(err, DPT_ENOMEM, "ranges to write: out of memory");
+    struct dpt_checkpoint_piece *share = pieces + spec->n_tensors;
+    for (int i = 0; i < spec->n_tensors; i++)
+        if (attempt->files.tensor[i].numel > 0)
+            pieces[n++] = (struct dpt_checkpoint_piece){.tensor = i,
+                                                        .end = attempt->files.tensor[i].numel,
+                                                        .param = spec->tensors[i].param,
+                                                        .m = spec->tensors[i].m,
+                                                        .v = spec->tensors[i].v};
+    n = dpt_checkpoint_deal(pieces, n, spec->writer, spec->n_writers, share);
+    enum dpt_status status = write_pieces(spec, attempt, share, n, part, err);
+    free(pieces);
     return status;
 }
 
@@ -145,7 +243,9 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
     if (status == DPT_OK)
         status = dpt_attempt_open(&attempt, true, err);
     if (status == DPT_OK)
-        status = write_files(spec, &attempt, &part, err);
+        status = spec->pieces
+                     ? write_pieces(spec, &attempt, spec->pieces, spec->n_pieces, &part, err)
+                     : write_share(spec, &attempt, &part, err);
     /* The report says that everything it names is durable: the entries first, then the report. */
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);

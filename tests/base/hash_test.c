@@ -53,6 +53,28 @@ static void crc_variants_agree(void **state)
     assert_int_not_equal(dpt_crc32c(0, data, sizeof data), whole);
 }
 
+/* Any cut of any bytes, the empty ends too. */
+static void crc_of_parts_joined(void **state)
+{
+    (void)state;
+    static unsigned char data[70000];
+    uint32_t x = 5;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)((x = x * 1664525u + 1013904223u) >> 24);
+    const uint32_t whole = dpt_crc32c(0, data, sizeof data);
+    for (size_t cut = 0; cut <= sizeof data; cut += cut < 300 ? 1 : 997) {
+        const uint32_t first = dpt_crc32c(0, data, cut);
+        const uint32_t second = dpt_crc32c(0, data + cut, sizeof data - cut);
+        assert_int_equal(dpt_crc32c_join(first, second, (int64_t)(sizeof data - cut)), whole);
+    }
+    assert_int_equal(dpt_crc32c_join(whole, 0, 0), whole);
+    assert_int_not_equal(dpt_crc32c_join(whole, 0, 1), whole);
+    /* Zeros by the TiB: as many as one after the other. */
+    const int64_t tib = INT64_C(1) << 40;
+    assert_int_equal(dpt_crc32c_join(dpt_crc32c_join(whole, 0, tib), 0, 12345),
+                     dpt_crc32c_join(whole, 0, tib + 12345));
+}
+
 static void xxh3_known_answers(void **state)
 {
     (void)state;
@@ -72,8 +94,8 @@ static void xxh3_known_answers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(crc_known_answers),
-                                       cmocka_unit_test(crc_variants_agree),
-                                       cmocka_unit_test(xxh3_known_answers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crc_known_answers), cmocka_unit_test(crc_variants_agree),
+        cmocka_unit_test(crc_of_parts_joined), cmocka_unit_test(xxh3_known_answers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,7 @@ static struct dpt_err err;
 
 static int countdown;
 static int injected_errno;       /* 0: die instead */
+static int n_files;              /* of each kind; 0: as many as writers */
 static bool no_exchange;         /* as on file systems without it */
 static enum dpt_fault_op wanted; /* DPT_FAULT_COUNT: any operation counts */
 
@@ -65,6 +66,7 @@ static int quiet(void **state)
 {
     dpt_log_set_level(DPT_LOG_ERROR);
     no_exchange = false;
+    n_files = 0;
     return make_fast_root(state);
 }
 
@@ -82,6 +84,12 @@ static void write_step(int64_t step, int n_writers)
     model_fini(&model);
 }
 
+static enum dpt_status write_model(const struct model *model, int64_t step, int n_writers,
+                                   struct dpt_err *ret)
+{
+    return model_write_files(model, root, step, n_writers, n_files > 0 ? n_files : n_writers, ret);
+}
+
 /* In a child, which dies before its `at`-th operation. True when it got to the end instead. */
 static bool write_and_die(const struct model *model, int64_t step, int n_writers, int at)
 {
@@ -89,7 +97,7 @@ static bool write_and_die(const struct model *model, int64_t step, int n_writers
     assert_true(pid >= 0);
     if (pid == 0) {
         set_hook(at, 0, DPT_FAULT_COUNT);
-        _exit(model_write(model, root, step, n_writers, NULL) == DPT_OK ? 0 : 1);
+        _exit(write_model(model, step, n_writers, NULL) == DPT_OK ? 0 : 1);
     }
     int code;
     assert_int_equal(waitpid(pid, &code, 0), pid);
@@ -134,6 +142,14 @@ static void death(void **state)
     die_at_every_step(2, 10, 20);
 }
 
+/* Three writers to one file of each kind. */
+static void death_in_shared_files(void **state)
+{
+    (void)state;
+    n_files = 1;
+    die_at_every_step(3, 10, 20);
+}
+
 static void death_of_the_first(void **state)
 {
     (void)state;
@@ -173,9 +189,8 @@ static void death_while_renaming(void **state)
 /* Each call in turn fails with EIO: reported as dropped, the older one stays the newest, nothing is
  * left over, and the next attempt succeeds. Only removing old files may fail without consequence.
  */
-static void failing_calls(void **state)
+static void fail_every_call(int n_writers)
 {
-    (void)state;
     struct model model;
     int64_t newest;
     int failures = 0;
@@ -184,7 +199,7 @@ static void failing_calls(void **state)
         assert_true(at < STEPS_MAX);
         write_step(10, 1);
         set_hook(at, EIO, DPT_FAULT_COUNT);
-        enum dpt_status status = model_write(&model, root, 20, 2, &err);
+        enum dpt_status status = write_model(&model, 20, n_writers, &err);
         const bool reached = countdown < 0;
         dpt_fault_hook = NULL;
         if (!reached) {
@@ -212,6 +227,19 @@ static void failing_calls(void **state)
     assert_true(failures > 20);
     OK(model_check(root, 20, 1, &err));
     model_fini(&model);
+}
+
+static void failing_calls(void **state)
+{
+    (void)state;
+    fail_every_call(2);
+}
+
+static void failing_calls_in_shared_files(void **state)
+{
+    (void)state;
+    n_files = 1;
+    fail_every_call(3);
 }
 
 /* The same over a whole one of this step: it is there after each failure, with the swap and
@@ -467,10 +495,12 @@ static void a_writer_dies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(death),
+                                       TEST(death_in_shared_files),
                                        TEST(death_of_the_first),
                                        TEST(death_while_replacing),
                                        TEST(death_while_renaming),
                                        TEST(failing_calls),
+                                       TEST(failing_calls_in_shared_files),
                                        TEST(failing_replacements),
                                        TEST(fsync_is_not_retried),
                                        TEST(order_of_calls),

@@ -93,6 +93,9 @@ bool model_equal(const struct model *a, const struct model *b)
 struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir, int64_t step,
                                       int writer, int n_writers)
 {
+    int64_t bytes = 0;
+    for (int i = 0; i < model->n; i++)
+        bytes += numel(&model->tensors[i]) * (int64_t)sizeof(float);
     return (struct dpt_checkpoint_spec){
         .dir = dir,
         .writer = writer,
@@ -101,32 +104,41 @@ struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir
         .attempt = "a1",
         .tensors = model->tensors,
         .n_tensors = model->n,
+        .moments = true,
+        .file_bytes = (bytes + n_writers - 1) / n_writers,
         .hf_config_json = "{\"model_type\": \"gpt2\"}",
         .state = {.step = step,
                   .samples = step * 32,
                   .seed = UINT64_MAX - 41,
                   .config_yaml = "run: demo\nseed: 42\n",
-                  .weights_hash = model->hash,
                   .history_json = "[{\"generation\":1,\"cause\":\"start\"}]"},
         .keep = 2};
+}
+
+enum dpt_status model_write_files(const struct model *model, const char *dir, int64_t step,
+                                  int n_writers, int n_files, struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint_spec spec = model_spec(model, dir, step, 0, n_files);
+    spec.n_writers = n_writers;
+    for (int writer = n_writers - 1; status == DPT_OK && writer >= 0; writer--) {
+        spec.writer = writer;
+        status = dpt_checkpoint_write_part(&spec, err);
+    }
+    spec.writer = 0;
+    if (status == DPT_OK)
+        status = dpt_checkpoint_collect(&spec, 1000, err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_commit(&spec, err);
+    if (status != DPT_OK)
+        dpt_checkpoint_abandon(&spec);
+    return status;
 }
 
 enum dpt_status model_write(const struct model *model, const char *dir, int64_t step, int n_writers,
                             struct dpt_err *err)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_checkpoint_spec first = model_spec(model, dir, step, 0, n_writers);
-    for (int writer = n_writers - 1; status == DPT_OK && writer >= 0; writer--) {
-        const struct dpt_checkpoint_spec spec = model_spec(model, dir, step, writer, n_writers);
-        status = dpt_checkpoint_write_part(&spec, err);
-    }
-    if (status == DPT_OK)
-        status = dpt_checkpoint_collect(&first, 1000, err);
-    if (status == DPT_OK)
-        status = dpt_checkpoint_commit(&first, err);
-    if (status != DPT_OK)
-        dpt_checkpoint_abandon(&first);
-    return status;
+    return model_write_files(model, dir, step, n_writers, n_writers, err);
 }
 
 enum dpt_status model_check(const char *dir, int64_t step, int wide, struct dpt_err *err)

@@ -21,13 +21,17 @@ void model_zero(struct model *model);
 void model_fini(struct model *model);
 bool model_equal(const struct model *a, const struct model *b);
 
-/* A spec for writer `writer` of `n_writers`; it borrows the model. */
+/* A spec for writer `writer` of `n_writers`, with as many files of each kind (but no more than
+ * tensors); it borrows the model. */
 struct dpt_checkpoint_spec model_spec(const struct model *model, const char *dir, int64_t step,
                                       int writer, int n_writers);
 
 /* All writers one after another, collect, commit; the first failure is returned, after abandon. */
 enum dpt_status model_write(const struct model *model, const char *dir, int64_t step, int n_writers,
                             struct dpt_err *err);
+/* The same into `n_files` of each kind. */
+enum dpt_status model_write_files(const struct model *model, const char *dir, int64_t step,
+                                  int n_writers, int n_files, struct dpt_err *err);
 
 /* Opens step `step`, reads everything, and compares with what model_init(step) gives. */
 enum dpt_status model_check(const char *dir, int64_t step, int wide, struct dpt_err *err);

@@ -144,18 +144,33 @@ static void safetensors_prints_what_it_parses(void **state)
         assert_int_equal(dpt_safetensors_print(&bad[i], 1, &head, &bytes, &err), DPT_EINVAL);
 }
 
-static void make_manifest(char **ret_text, size_t *ret_bytes)
+/* A report when `writer` is 0 or more: then a run in the middle, and hashes. */
+static void make_list(int writer, char **ret_text, size_t *ret_bytes)
 {
     static uint8_t block[DPT_CHECKPOINT_BLOCK_BYTES];
-    struct dpt_manifest manifest = {.step = 12, .writer = 1, .n_writers = 3};
+    struct dpt_manifest manifest = {.step = 12, .writer = writer, .n_writers = 3};
     struct dpt_manifest_file *file;
-    assert_int_equal(dpt_manifest_add(&manifest, "model-00001-of-00001.safetensors", &file, &err),
-                     DPT_OK);
-    assert_int_equal(dpt_manifest_add_block(file, block, sizeof block, &err), DPT_OK);
-    assert_int_equal(dpt_manifest_add_block(file, block, 100, &err), DPT_OK);
-    assert_int_equal(dpt_manifest_add(&manifest, "optimizer/x", &file, &err), DPT_OK);
+    assert_int_equal(
+        dpt_manifest_add(&manifest, "model-00001-of-00001.safetensors", 0, &file, &err), DPT_OK);
+    assert_int_equal(dpt_manifest_add_bytes(file, block, sizeof block, &err), DPT_OK);
+    assert_int_equal(dpt_manifest_add_bytes(file, block, 100, &err), DPT_OK);
+    assert_int_equal(dpt_manifest_add(&manifest, "optimizer/x", 0, &file, &err), DPT_OK);
+    if (writer >= 0) {
+        const struct dpt_hash128 hash = {.hi = 0x0123456789abcdef, .lo = 0xfedcba9876543210};
+        assert_int_equal(
+            dpt_manifest_add(&manifest, "optimizer/x", DPT_CHECKPOINT_BLOCK_BYTES - 5, &file, &err),
+            DPT_OK);
+        assert_int_equal(dpt_manifest_add_bytes(file, block, 10, &err), DPT_OK);
+        for (int64_t at = 7; at < 11; at += at == 8 ? 2 : 1)
+            assert_int_equal(dpt_manifest_add_hash(&manifest, at, hash, &err), DPT_OK);
+    }
     assert_int_equal(dpt_manifest_print(&manifest, ret_text, ret_bytes, &err), DPT_OK);
     dpt_manifest_fini(&manifest);
+}
+
+static void make_manifest(char **ret_text, size_t *ret_bytes)
+{
+    make_list(-1, ret_text, ret_bytes);
 }
 
 static void manifest_round_trip(void **state)
@@ -167,7 +182,7 @@ static void manifest_round_trip(void **state)
     make_manifest(&text, &bytes);
     assert_int_equal(dpt_manifest_parse(text, bytes, "m", &manifest, &err), DPT_OK);
     assert_int_equal(manifest.step, 12);
-    assert_int_equal(manifest.writer, 1);
+    assert_int_equal(manifest.writer, -1);
     assert_int_equal(manifest.n_writers, 3);
     assert_int_equal(manifest.n_files, 2);
     assert_int_equal(manifest.files[0].bytes, DPT_CHECKPOINT_BLOCK_BYTES + 100);
@@ -175,19 +190,44 @@ static void manifest_round_trip(void **state)
     assert_int_equal(manifest.files[1].bytes, 0);
     /* A second report of the same file. */
     assert_int_equal(dpt_manifest_parse(text, bytes, "m", &other, &err), DPT_OK);
-    assert_int_equal(dpt_manifest_take(&manifest, &other, &err), DPT_ECORRUPT);
+    assert_int_equal(dpt_manifest_take(&manifest, &other, &err), DPT_OK);
+    assert_int_equal(dpt_manifest_join(&manifest, &err), DPT_ECORRUPT);
     dpt_manifest_fini(&other);
     dpt_manifest_fini(&manifest);
     free(text);
 }
 
-/* `text` with `from` replaced by `to`, sealed again as an attacker or a newer program would. */
-static enum dpt_status parse_changed(const char *from, const char *to)
+static void report_round_trip(void **state)
+{
+    (void)state;
+    struct dpt_manifest part = {0};
+    char *text;
+    size_t bytes;
+    make_list(2, &text, &bytes);
+    assert_int_equal(dpt_manifest_parse(text, bytes, "p", &part, &err), DPT_OK);
+    assert_int_equal(part.writer, 2);
+    assert_int_equal(part.n_files, 3);
+    assert_int_equal(part.files[2].first, DPT_CHECKPOINT_BLOCK_BYTES - 5);
+    assert_int_equal(part.files[2].bytes, 10);
+    assert_int_equal(part.files[2].n_crc, 2);
+    assert_int_equal(part.n_hashes, 2);
+    assert_int_equal(part.hashes[0].first, 7);
+    assert_int_equal(part.hashes[0].n, 2);
+    assert_int_equal(part.hashes[1].first, 10);
+    assert_true(part.hashes[1].hash[0].hi == 0x0123456789abcdef &&
+                part.hashes[1].hash[0].lo == 0xfedcba9876543210);
+    dpt_manifest_fini(&part);
+    free(text);
+}
+
+/* A list's text with `from` replaced by `to`, sealed again as an attacker or a newer program would.
+ */
+static enum dpt_status parse_changed_list(int writer, const char *from, const char *to)
 {
     struct dpt_manifest manifest = {0};
     char *text, changed[4096];
     size_t bytes;
-    make_manifest(&text, &bytes);
+    make_list(writer, &text, &bytes);
     const char *at = strstr(text, from);
     assert_non_null(at);
     const int n = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
@@ -203,6 +243,31 @@ static enum dpt_status parse_changed(const char *from, const char *to)
     enum dpt_status status = dpt_manifest_parse(changed, (size_t)n, "m", &manifest, &err);
     dpt_manifest_fini(&manifest);
     return status;
+}
+
+static enum dpt_status parse_changed(const char *from, const char *to)
+{
+    return parse_changed_list(-1, from, to);
+}
+
+static void report_refuses(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"\"first\": 1048571", "\"first\": -1"},
+        {"\"first\": 1048571", "\"first\": 1048576"}, /* one block, two checksums */
+        {"\"first\": 1048571", "\"first\": 9223372036854775807"},
+        {"\"first\": 7", "\"first\": -7"},
+        {"\"first\": 7", "\"first\": 9223372036854775807"},
+        {"\"first\": 7", "\"fist\": 7"},
+        {"0123456789abcdef", "0123456789abcdeF"},
+        {"0123456789abcdef", "0123456789abcde"},
+        {"\"hashes\": [", "\"hashes\": 7, \"x\": ["},
+        {"\"writer\": 2", "\"writer\": -1"}}; /* a manifest has neither runs nor hashes */
+    assert_int_equal(parse_changed_list(2, "\"step\": 12", "\"step\": 13"), DPT_OK);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)
+        if (parse_changed_list(2, changes[i][0], changes[i][1]) != DPT_ECORRUPT)
+            fail_msg("%s accepted", changes[i][1]);
 }
 
 static void manifest_refuses(void **state)
@@ -278,14 +343,17 @@ static void index_names_each_tensor(void **state)
     const struct dpt_checkpoint_tensor tensors[] = {{.name = "a", .ndim = 1, .dim = {7}},
                                                     {.name = "b", .ndim = 1, .dim = {3}},
                                                     {.name = "c", .ndim = 1, .dim = {1}}};
-    const int first[] = {0, 2, 3};
+    struct dpt_files files;
     struct dpt_index *index;
     char *text;
-    assert_int_equal(dpt_index_print(tensors, first, 2, &text, &err), DPT_OK);
+    assert_int_equal(dpt_files_init(tensors, 3, 30, &files, &err), DPT_OK);
+    assert_int_equal(files.n, 2);
+    assert_int_equal(dpt_index_print(tensors, &files, &text, &err), DPT_OK);
+    dpt_files_fini(&files);
     assert_int_equal(dpt_index_parse(text, strlen(text), "i", &index, &err), DPT_OK);
     assert_int_equal(dpt_index_n(index), 3);
     assert_int_equal(dpt_index_total_bytes(index), 44);
-    assert_int_equal(dpt_index_check(index, "b", "model-00001-of-00002.safetensors", &err), DPT_OK);
+    assert_int_equal(dpt_index_check(index, "a", "model-00001-of-00002.safetensors", &err), DPT_OK);
     assert_int_equal(dpt_index_check(index, "c", "model-00001-of-00002.safetensors", &err),
                      DPT_ECORRUPT);
     assert_int_equal(dpt_index_check(index, "d", "model-00001-of-00002.safetensors", &err),
@@ -387,6 +455,8 @@ int main(void)
                                        cmocka_unit_test(safetensors_prints_what_it_parses),
                                        cmocka_unit_test(manifest_round_trip),
                                        cmocka_unit_test(manifest_refuses),
+                                       cmocka_unit_test(report_round_trip),
+                                       cmocka_unit_test(report_refuses),
                                        cmocka_unit_test(state_round_trip),
                                        cmocka_unit_test(index_names_each_tensor),
                                        cmocka_unit_test(names),

@@ -94,12 +94,12 @@ int main(int argc, char **argv)
                                        .attempt = "test",
                                        .tensors = tensors,
                                        .n_tensors = n_tensors,
+                                       .moments = true,
                                        .hf_config_json = config_json,
                                        .state = {.step = number(argv[2]),
                                                  .samples = 77,
                                                  .seed = 42,
                                                  .config_yaml = "run: demo\n",
-                                                 .weights_hash = hex,
                                                  .history_json = "[]"},
                                        .keep = 3};
     struct dpt_err err;

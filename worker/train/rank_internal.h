@@ -98,8 +98,6 @@ struct dpt_rank {
     int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
     uint64_t generations;  /* that trained */
     struct generation gen;
-    char
-        weights_hash[DPT_HASH_HEX_BYTES]; /* of a checkpoint being written: borrowed by the saver */
 
     /* Times of the present re-formation, CLOCK_MONOTONIC ms. */
     int64_t prepared_ms, quiesced_ms, plan_ms, rebuilt_ms, restored_ms;

@@ -37,7 +37,6 @@ void rank_save_begin(struct dpt_rank *r)
     if (r->gen.checkpoint_slot < 0)
         return;
     rank_settle_saver(r);
-    rank_compute_weights_hash(r, r->weights_hash);
     r->saved_history = r->history;
     const struct dpt_checkpoint_spec spec = {
         .dir = r->config->checkpoint.dir,
@@ -47,12 +46,12 @@ void rank_save_begin(struct dpt_rank *r)
         .attempt = r->gen.attempt,
         .tensors = r->tensors,
         .n_tensors = r->n_tensors,
+        .moments = true,
         .hf_config_json = r->hf_config,
         .state = {.step = r->step,
                   .samples = r->step * r->config->train.global_batch,
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
-                  .weights_hash = r->weights_hash,
                   .data_digest = r->options->start->data[0] ? r->options->start->data : NULL,
                   .history_json = r->saved_history.json},
         .keep = r->config->checkpoint.keep,

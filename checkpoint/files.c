@@ -1,0 +1,98 @@
+/* The layout of tensor files (files.h). */
+#include "checkpoint/files.h"
+
+#include "checkpoint/layout/layout.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/weights_hash.h"
+
+#include <stdlib.h>
+
+/* Sizes, and the numbering of hash blocks. */
+static enum dpt_status measure(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                               struct dpt_files *files, int64_t *bytes, int64_t *ret_total,
+                               struct dpt_err *err)
+{
+    int64_t total = 0;
+    for (int i = 0; i < n_tensors; i++) {
+        struct dpt_tensor_layout *tensor = &files->tensor[i];
+        DPT_TRY(dpt_tensor_bytes(&tensors[i], &bytes[i], err));
+        tensor->numel = bytes[i] / (int64_t)sizeof(float);
+        tensor->block = files->n_blocks;
+        files->n_blocks +=
+            tensor->numel / DPT_WEIGHTS_HASH_BLOCK + (tensor->numel % DPT_WEIGHTS_HASH_BLOCK != 0);
+        if (__builtin_add_overflow(total, bytes[i], &total))
+            return dpt_fail(err, DPT_EINVAL, "tensor '%s' has an impossible shape",
+                            tensors[i].name);
+    }
+    *ret_total = total;
+    return DPT_OK;
+}
+
+static enum dpt_status lay_out_file(const struct dpt_checkpoint_tensor *tensors, int number,
+                                    const int64_t *bytes, struct dpt_files *files,
+                                    struct dpt_err *err)
+{
+    struct dpt_file_layout *file = &files->file[number];
+    DPT_TRY(dpt_safetensors_print(tensors + file->first, file->end - file->first, &file->head,
+                                  &file->head_bytes, err));
+    file->bytes = (int64_t)file->head_bytes;
+    for (int i = file->first; i < file->end; i++) {
+        files->tensor[i].file = number;
+        files->tensor[i].begin = file->bytes;
+        file->bytes += bytes[i];
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status lay_out(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                               int64_t file_bytes, const int64_t *bytes, int64_t total,
+                               struct dpt_files *files, struct dpt_err *err)
+{
+    const int64_t wanted = total / file_bytes + (total % file_bytes != 0);
+    int n = wanted < DPT_CHECKPOINT_FILES_MAX ? (int)wanted : DPT_CHECKPOINT_FILES_MAX;
+    n = n > 0 ? n : 1;
+    int *first = malloc(((size_t)n + 1) * sizeof *first);
+    files->file = calloc((size_t)n, sizeof *files->file);
+    if (!first || !files->file) {
+        free(first);
+        return dpt_fail(err, DPT_ENOMEM, "layout of tensor files: out of memory");
+    }
+    files->n = dpt_layout_deal(bytes, n_tensors, n, first);
+    for (int i = 0; i < files->n; i++) {
+        files->file[i].first = first[i];
+        files->file[i].end = first[i + 1];
+    }
+    free(first);
+    for (int i = 0; i < files->n; i++)
+        DPT_TRY(lay_out_file(tensors, i, bytes, files, err));
+    return DPT_OK;
+}
+
+enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
+                               int64_t file_bytes, struct dpt_files *ret, struct dpt_err *err)
+{
+    *ret = (struct dpt_files){.n = 0};
+    int64_t total = 0;
+    int64_t *bytes = malloc((size_t)n_tensors * sizeof *bytes);
+    ret->tensor = calloc((size_t)n_tensors, sizeof *ret->tensor);
+    enum dpt_status status =
+        bytes && ret->tensor ? DPT_OK
+                             : dpt_fail(err, DPT_ENOMEM, "layout of tensor files: out of memory");
+    if (status == DPT_OK)
+        status = measure(tensors, n_tensors, ret, bytes, &total, err);
+    if (status == DPT_OK)
+        status = lay_out(tensors, n_tensors,
+                         file_bytes > 0 ? file_bytes : (int64_t)DPT_CHECKPOINT_FILE_BYTES, bytes,
+                         total, ret, err);
+    free(bytes);
+    return status;
+}
+
+void dpt_files_fini(struct dpt_files *files)
+{
+    for (int i = 0; files->file && i < files->n; i++)
+        free(files->file[i].head);
+    free(files->file);
+    free(files->tensor);
+    *files = (struct dpt_files){.n = 0};
+}

@@ -1,0 +1,42 @@
+/* Where everything lies in the tensor files: a function of the tensors and the wanted size of a
+ * file alone, so that all writers know it in advance, whoever holds what. The files of m and v look
+ * like those of the masters. */
+#ifndef DPT_CHECKPOINT_FILES_H
+#define DPT_CHECKPOINT_FILES_H
+
+#include "base/err.h"
+#include "checkpoint/checkpoint.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct dpt_file_layout {
+    int first, end; /* its tensors */
+    int64_t bytes;
+    char *head; /* safetensors header */
+    size_t head_bytes;
+};
+
+struct dpt_tensor_layout {
+    int file;
+    int64_t numel, begin; /* byte of the file where its data begins */
+    int64_t block;        /* number of its first block of the weights hash: blocks are numbered
+                             through all tensors */
+};
+
+struct dpt_files {
+    int n; /* of one kind */
+    struct dpt_file_layout *file;
+    struct dpt_tensor_layout *tensor; /* [n_tensors] */
+    int64_t n_blocks;                 /* of the weights hash */
+};
+
+/* Tensors in their order, cut into files of about `file_bytes` (0: DPT_CHECKPOINT_FILE_BYTES), as
+ * even as dpt_layout_deal makes them. DPT_EINVAL for a tensor that fits no file. `ret` is ready for
+ * dpt_files_fini whatever the result. */
+DPT_MUST_USE enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors,
+                                            int n_tensors, int64_t file_bytes,
+                                            struct dpt_files *ret, struct dpt_err *err);
+void dpt_files_fini(struct dpt_files *files);
+
+#endif

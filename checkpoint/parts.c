@@ -1,0 +1,235 @@
+/* Reports put together (parts.h). */
+#include "checkpoint/parts.h"
+
+#include "base/clock.h"
+#include "checkpoint/blocks.h"
+#include "checkpoint/weights_hash.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+enum { POLL_MS_MIN = 1, POLL_MS_MAX = 50 };
+
+/* The layout of a file that a report names; NULL when there is no such file. */
+static const struct dpt_file_layout *layout_of(const struct dpt_attempt *attempt, const char *name)
+{
+    enum dpt_kind kind;
+    int i, n;
+    if (!dpt_name_parse_tensors(name, &kind, &i, &n) || (int)kind >= attempt->n_kinds ||
+        n != attempt->files.n)
+        return NULL;
+    return &attempt->files.file[i];
+}
+
+static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
+                                  const struct dpt_attempt *attempt, int writer,
+                                  const struct dpt_manifest *part, struct dpt_err *err)
+{
+    if (part->step != spec->state.step || part->n_writers != spec->n_writers)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "writer %d reports files of step %lld by %d writers, expected step %lld by "
+                        "%d",
+                        writer, (long long)part->step, part->n_writers, (long long)spec->state.step,
+                        spec->n_writers);
+    for (int i = 0; i < part->n_files; i++) {
+        const struct dpt_manifest_file *run = &part->files[i];
+        const struct dpt_file_layout *file = layout_of(attempt, run->name);
+        if (!file || run->first + run->bytes > file->bytes)
+            return dpt_fail(err, DPT_ECORRUPT,
+                            "writer %d reports bytes %lld to %lld of '%s', which are no part of "
+                            "this checkpoint",
+                            writer, (long long)run->first, (long long)(run->first + run->bytes),
+                            run->name);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status read_part(const struct dpt_checkpoint_spec *spec,
+                                 const struct dpt_attempt *attempt, int writer,
+                                 struct dpt_manifest *ret, struct dpt_err *err)
+{
+    DPT_TRY(dpt_attempt_read_part(attempt, writer, ret, err));
+    enum dpt_status status =
+        writer >= 0 ? check_part(spec, attempt, writer, ret, err) : DPT_OK; /* slot 0's own */
+    if (status != DPT_OK)
+        dpt_manifest_fini(ret);
+    return status;
+}
+
+static void pause_ms(int64_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL); /* cut short by a signal: polled sooner */
+}
+
+/* Polls, because a shared file system has no other means that works on all of them. */
+static enum dpt_status wait_for_part(const struct dpt_checkpoint_spec *spec,
+                                     const struct dpt_attempt *attempt, int writer,
+                                     int64_t deadline_ms, struct dpt_err *err)
+{
+    for (int64_t pause = POLL_MS_MIN;; pause = pause * 2 < POLL_MS_MAX ? pause * 2 : POLL_MS_MAX) {
+        struct dpt_manifest part = {0};
+        struct dpt_err why;
+        enum dpt_status status = read_part(spec, attempt, writer, &part, &why);
+        dpt_manifest_fini(&part);
+        if (status == DPT_OK)
+            return DPT_OK;
+        if (status != DPT_ENOENT)
+            return dpt_fail(err, status, "%s", why.text);
+        DPT_TRY(dpt_attempt_go_on(spec, err));
+        const int64_t now = dpt_now_ms();
+        if (now >= deadline_ms)
+            return dpt_fail(err, DPT_ETIMEOUT, "writer %d of %d has not reported its part in time",
+                            writer, spec->n_writers);
+        pause_ms(pause < deadline_ms - now ? pause : deadline_ms - now);
+    }
+}
+
+enum dpt_status dpt_parts_wait(const struct dpt_checkpoint_spec *spec,
+                               const struct dpt_attempt *attempt, int64_t deadline_ms,
+                               struct dpt_err *err)
+{
+    for (int writer = 0; writer < spec->n_writers; writer++)
+        DPT_TRY(wait_for_part(spec, attempt, writer, deadline_ms, err));
+    return DPT_OK;
+}
+
+static enum dpt_status check_file(const struct dpt_attempt *attempt,
+                                  const struct dpt_manifest *joined, enum dpt_kind kind, int i,
+                                  struct dpt_err *err)
+{
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+    int64_t bytes;
+    const int64_t wanted = attempt->files.file[i].bytes;
+    dpt_name_tensors(kind, i, attempt->files.n, name);
+    const struct dpt_manifest_file *file = dpt_manifest_find(joined, name);
+    const int64_t reported = file ? file->bytes : 0;
+    if (!file || reported != wanted)
+        return dpt_fail(err, DPT_ECORRUPT, "no writer reports bytes %lld to %lld of '%s'",
+                        (long long)reported, (long long)wanted, name);
+    DPT_TRY(dpt_io_size(&attempt->temporary, name, &bytes, err));
+    if (bytes != wanted)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes, its writers report %lld", name,
+                        (long long)bytes, (long long)wanted);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_parts_join(const struct dpt_checkpoint_spec *spec,
+                               const struct dpt_attempt *attempt, bool common,
+                               struct dpt_manifest *ret, struct dpt_err *err)
+{
+    struct dpt_manifest joined = {
+        .step = spec->state.step, .writer = -1, .n_writers = spec->n_writers};
+    enum dpt_status status = DPT_OK;
+    for (int writer = common ? -1 : 0; status == DPT_OK && writer < spec->n_writers; writer++) {
+        struct dpt_manifest part = {0};
+        status = read_part(spec, attempt, writer, &part, err);
+        if (status == DPT_OK)
+            status = dpt_manifest_take(&joined, &part, err);
+        dpt_manifest_fini(&part);
+    }
+    if (status == DPT_OK)
+        status = dpt_manifest_join(&joined, err);
+    for (int kind = 0; status == DPT_OK && kind < attempt->n_kinds; kind++)
+        for (int i = 0; status == DPT_OK && i < attempt->files.n; i++)
+            status = check_file(attempt, &joined, (enum dpt_kind)kind, i, err);
+    if (status != DPT_OK)
+        dpt_manifest_fini(&joined);
+    else
+        *ret = joined;
+    return status;
+}
+
+struct block_hash {
+    bool known;
+    struct dpt_hash128 hash;
+};
+
+static enum dpt_status gather_hashes(const struct dpt_manifest *joined, struct block_hash *blocks,
+                                     int64_t n_blocks, struct dpt_err *err)
+{
+    for (int i = 0; i < joined->n_hashes; i++) {
+        const struct dpt_manifest_hashes *run = &joined->hashes[i];
+        for (int64_t k = 0; k < run->n; k++) {
+            const int64_t at = run->first + k;
+            if (at >= n_blocks || blocks[at].known)
+                return dpt_fail(err, DPT_ECORRUPT, "block %lld of the weights is hashed %s",
+                                (long long)at,
+                                at >= n_blocks ? "but does not exist" : "by two writers");
+            blocks[at] = (struct block_hash){.known = true, .hash = run->hash[k]};
+        }
+    }
+    return DPT_OK;
+}
+
+/* Where blocks are read back: one file is open at a time. */
+struct read_back {
+    const struct dpt_checkpoint_spec *spec;
+    const struct dpt_attempt *attempt;
+    const struct dpt_manifest *joined;
+    struct dpt_blocks blocks;
+    int file; /* that is open; -1: none */
+    float *values;
+};
+
+static enum dpt_status hash_read_back(struct read_back *r, const struct dpt_tensor_layout *tensor,
+                                      int64_t block, struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    const int64_t first = block * DPT_WEIGHTS_HASH_BLOCK, left = tensor->numel - first;
+    const int64_t numel = left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK;
+    const int64_t bytes = numel * (int64_t)sizeof(float);
+    DPT_TRY(dpt_attempt_go_on(r->spec, err));
+    if (tensor->file != r->file) {
+        char name[DPT_CHECKPOINT_NAME_BYTES];
+        dpt_name_tensors(DPT_KIND_PARAM, tensor->file, r->attempt->files.n, name);
+        dpt_blocks_close(&r->blocks);
+        r->file = -1;
+        DPT_TRY(dpt_blocks_open(&r->attempt->temporary, dpt_manifest_find(r->joined, name),
+                                &r->blocks, err));
+        r->file = tensor->file;
+    }
+    DPT_TRY(dpt_blocks_read(&r->blocks, tensor->begin + first * (int64_t)sizeof(float), bytes,
+                            r->values, err));
+    *ret = dpt_hash128(r->values, (size_t)bytes);
+    return DPT_OK;
+}
+
+static enum dpt_status join_hashes(struct read_back *r, struct block_hash *blocks,
+                                   struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    const struct dpt_files *files = &r->attempt->files;
+    struct dpt_hash128 h = {0, 0};
+    for (int i = 0; i < r->spec->n_tensors; i++) {
+        const int64_t end =
+            i + 1 < r->spec->n_tensors ? files->tensor[i + 1].block : files->n_blocks;
+        for (int64_t at = files->tensor[i].block; at < end; at++) {
+            if (!blocks[at].known)
+                DPT_TRY(hash_read_back(r, &files->tensor[i], at - files->tensor[i].block,
+                                       &blocks[at].hash, err));
+            h = dpt_weights_hash_join(h, blocks[at].hash);
+        }
+    }
+    *ret = h;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_parts_weights_hash(const struct dpt_checkpoint_spec *spec,
+                                       const struct dpt_attempt *attempt,
+                                       const struct dpt_manifest *joined, struct dpt_hash128 *ret,
+                                       struct dpt_err *err)
+{
+    const int64_t n = attempt->files.n_blocks;
+    struct read_back r = {.spec = spec, .attempt = attempt, .joined = joined, .file = -1};
+    struct block_hash *blocks = calloc((size_t)n + 1, sizeof *blocks);
+    r.values = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *r.values);
+    enum dpt_status status =
+        blocks && r.values ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "weights hash: out of memory");
+    if (status == DPT_OK)
+        status = gather_hashes(joined, blocks, n, err);
+    if (status == DPT_OK)
+        status = join_hashes(&r, blocks, ret, err);
+    dpt_blocks_close(&r.blocks);
+    free(r.values);
+    free(blocks);
+    return status;
+}

@@ -1,0 +1,427 @@
+/* Checkpoints written from shards and read into shards: from any number of writers and any cut, all
+ * of it or several times over, the same files come as from one writer that has everything; any
+ * other cut reads them back. And reports that do not fit together. */
+#include "tests/checkpoint/fixture.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "checkpoint/layout/share.h"
+#include "checkpoint/manifest.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { BLOCK = 64, WRITERS_MAX = 9, PIECES_MAX = 256, WIDE = 97 };
+
+static struct dpt_err err;
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        enum dpt_status ok_ = (call);                                                              \
+        if (ok_ != DPT_OK)                                                                         \
+            fail_msg("%s: %s", #call, err.text);                                                   \
+    } while (0)
+
+/* The toy model as one flat vector of each kind in four units, each padded to whole blocks. */
+enum { UNITS = 4 };
+static const int unit_of_tensor[] = {0, 0, 1, 1, 1, 2, 2, 3, 3};
+
+struct flat {
+    struct model model;
+    int64_t offset[MODEL_TENSORS_MAX], unit[UNITS + 1];
+    struct dpt_grid grid;
+    float *vector[3];
+};
+
+static int64_t numel(const struct dpt_checkpoint_tensor *tensor)
+{
+    return tensor->dim[0] * (tensor->ndim == 2 ? tensor->dim[1] : 1);
+}
+
+static void flat_init(struct flat *flat, int64_t step)
+{
+    model_init(&flat->model, step, WIDE);
+    int64_t at = 0;
+    for (int i = 0; i < flat->model.n; i++) {
+        if (i == 0 || unit_of_tensor[i] != unit_of_tensor[i - 1])
+            flat->unit[unit_of_tensor[i]] = at = (at + BLOCK - 1) / BLOCK * BLOCK;
+        flat->offset[i] = at;
+        at += numel(&flat->model.tensors[i]);
+    }
+    flat->unit[UNITS] = (at + BLOCK - 1) / BLOCK * BLOCK;
+    flat->grid = (struct dpt_grid){.offset = flat->unit, .n_units = UNITS, .block = BLOCK};
+    for (int v = 0; v < 3; v++)
+        flat->vector[v] = calloc((size_t)flat->unit[UNITS], sizeof(float));
+    for (int i = 0; i < flat->model.n; i++) {
+        const struct dpt_checkpoint_tensor *t = &flat->model.tensors[i];
+        const size_t bytes = (size_t)numel(t) * sizeof(float);
+        memcpy(flat->vector[0] + flat->offset[i], t->param, bytes);
+        memcpy(flat->vector[1] + flat->offset[i], t->m, bytes);
+        memcpy(flat->vector[2] + flat->offset[i], t->v, bytes);
+    }
+}
+
+static void flat_fini(struct flat *flat)
+{
+    for (int v = 0; v < 3; v++)
+        free(flat->vector[v]);
+    model_fini(&flat->model);
+}
+
+/* Pieces of the given intervals, in the flat vectors themselves. */
+static int pieces_of(const struct flat *flat, const struct dpt_interval *intervals, int n,
+                     float *const vector[3], struct dpt_checkpoint_piece *ret)
+{
+    struct dpt_checkpoint_range ranges[PIECES_MAX];
+    for (int i = 0; i < n; i++)
+        ranges[i] = (struct dpt_checkpoint_range){.first = intervals[i].first,
+                                                  .end = intervals[i].end,
+                                                  .param = vector[0] + intervals[i].first,
+                                                  .m = vector[1] + intervals[i].first,
+                                                  .v = vector[2] + intervals[i].first};
+    const int n_pieces = dpt_checkpoint_cut(flat->model.tensors, flat->offset, flat->model.n,
+                                            ranges, n, ret, PIECES_MAX);
+    assert_true(n_pieces <= PIECES_MAX);
+    return n_pieces;
+}
+
+struct writers {
+    struct dpt_shard shard[WRITERS_MAX];
+    int n;
+};
+
+static int pieces_of_writer(const struct flat *flat, const struct writers *writers, int writer,
+                            struct dpt_checkpoint_piece *ret)
+{
+    struct dpt_interval intervals[PIECES_MAX];
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    struct dpt_share share = {.interval = intervals};
+    dpt_share_of(&flat->grid, writers->shard, writers->n, writer, &share, PIECES_MAX);
+    assert_true(share.n <= PIECES_MAX);
+    const int n = pieces_of(flat, intervals, share.n, flat->vector, pieces);
+    return share.n_replicas > 0
+               ? dpt_checkpoint_deal(pieces, n, share.replica, share.n_replicas, ret)
+               : 0;
+}
+
+static struct dpt_checkpoint_spec spec_of(const struct flat *flat, int64_t step, int writer,
+                                          int n_writers, int n_files,
+                                          const struct dpt_checkpoint_piece *pieces, int n_pieces)
+{
+    struct dpt_checkpoint_spec spec = model_spec(&flat->model, root, step, writer, n_files);
+    spec.writer = writer;
+    spec.n_writers = n_writers;
+    spec.pieces = pieces;
+    spec.n_pieces = n_pieces;
+    return spec;
+}
+
+static enum dpt_status write_shards(const struct flat *flat, const struct writers *writers,
+                                    int64_t step, int n_files)
+{
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    struct dpt_checkpoint_spec first = {.dir = NULL};
+    for (int writer = writers->n - 1; writer >= 0; writer--) {
+        const int n = pieces_of_writer(flat, writers, writer, pieces);
+        first = spec_of(flat, step, writer, writers->n, n_files, pieces, n);
+        DPT_TRY(dpt_checkpoint_write_part(&first, &err));
+    }
+    DPT_TRY(dpt_checkpoint_collect(&first, 1000, &err));
+    return dpt_checkpoint_commit(&first, &err);
+}
+
+static char *read_all(const char *folder, const char *name, size_t *ret_bytes)
+{
+    char path[512], *text;
+    (void)snprintf(path, sizeof path, "%s/%s/%s", root, folder, name);
+    OK(dpt_fs_read_file(path, 16 << 20, &text, ret_bytes, &err));
+    return text;
+}
+
+/* Every file of both, but the manifest and state.json, whose step or writers differ. */
+static void same_files(const char *a, const char *b, int n_files)
+{
+    for (int kind = 0; kind < 3; kind++)
+        for (int i = 0; i < n_files; i++) {
+            static const char *const prefix[] = {"model", "optimizer/m", "optimizer/v"};
+            char name[64];
+            size_t bytes_a, bytes_b;
+            (void)snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", prefix[kind], i + 1,
+                           n_files);
+            char *text_a = read_all(a, name, &bytes_a), *text_b = read_all(b, name, &bytes_b);
+            assert_int_equal(bytes_a, bytes_b);
+            assert_memory_equal(text_a, text_b, bytes_a);
+            free(text_a);
+            free(text_b);
+        }
+}
+
+static void verify_step(int64_t step)
+{
+    struct dpt_checkpoint *checkpoint;
+    OK(dpt_checkpoint_open(root, step, &checkpoint, &err));
+    OK(dpt_checkpoint_verify(checkpoint, &err)); /* every block, the index, the weights hash */
+    dpt_checkpoint_close(&checkpoint);
+}
+
+/* Reads shard `shard` into empty vectors: it comes, and nothing else. */
+static void read_shard(const struct flat *flat, int64_t step, struct dpt_shard shard)
+{
+    struct dpt_interval intervals[UNITS];
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    struct dpt_checkpoint *checkpoint;
+    const size_t n = (size_t)flat->unit[UNITS];
+    float *got[3], *expected[3];
+    for (int v = 0; v < 3; v++) {
+        got[v] = calloc(n, sizeof(float));
+        expected[v] = calloc(n, sizeof(float));
+    }
+    for (int u = 0; u < UNITS; u++) {
+        intervals[u] = dpt_shard_piece(&flat->grid, shard, u);
+        for (int v = 0; v < 3; v++)
+            memcpy(expected[v] + intervals[u].first, flat->vector[v] + intervals[u].first,
+                   (size_t)(intervals[u].end - intervals[u].first) * sizeof(float));
+    }
+    const int n_pieces = pieces_of(flat, intervals, UNITS, got, pieces);
+    OK(dpt_checkpoint_open(root, step, &checkpoint, &err));
+    OK(dpt_checkpoint_read_pieces(checkpoint, flat->model.tensors, pieces, n_pieces, &err));
+    dpt_checkpoint_close(&checkpoint);
+    for (int v = 0; v < 3; v++) {
+        assert_memory_equal(got[v], expected[v], n * sizeof(float));
+        free(got[v]);
+        free(expected[v]);
+    }
+}
+
+static struct writers sharded(int of, int replicas)
+{
+    struct writers w = {.n = of * replicas};
+    for (int i = 0; i < w.n; i++)
+        w.shard[i] = (struct dpt_shard){i % of, of};
+    return w;
+}
+
+/* Writers of every kind and number; the same bytes as one writer, and as the toy's hash. */
+static void any_writers_the_same_files(void **state)
+{
+    (void)state;
+    struct flat flat;
+    int64_t step = 10;
+    flat_init(&flat, 1);
+    const struct writers one = sharded(1, 1);
+    OK(write_shards(&flat, &one, 10, 3));
+    verify_step(10);
+    struct writers all[32];
+    int n = 0;
+    for (int of = 1; of <= 5; of++)
+        for (int replicas = 1; of * replicas <= WRITERS_MAX && replicas <= 3; replicas++)
+            all[n++] = sharded(of, replicas);
+    all[n++] = (struct writers){{{0, 3}, {1, 3}, {2, 3}, {0, 2}, {1, 2}}, 5};
+    all[n++] = (struct writers){{{1, 4}, {0, 1}, {0, 4}, {3, 4}, {2, 4}, {0, 1}}, 6};
+    for (int i = 0; i < n; i++) {
+        struct dpt_checkpoint *checkpoint;
+        char name[32];
+        OK(write_shards(&flat, &all[i], ++step, 3));
+        (void)snprintf(name, sizeof name, "step-%08lld", (long long)step);
+        OK(dpt_checkpoint_open(root, step, &checkpoint, &err));
+        assert_string_equal(dpt_checkpoint_get_state(checkpoint)->weights_hash, flat.model.hash);
+        dpt_checkpoint_close(&checkpoint);
+        verify_step(step);
+        if (i > 0) { /* two are kept: against the one before */
+            char before[32];
+            (void)snprintf(before, sizeof before, "step-%08lld", (long long)step - 1);
+            same_files(before, name, 3);
+        }
+    }
+    flat_fini(&flat);
+}
+
+static void any_readers(void **state)
+{
+    (void)state;
+    struct flat flat;
+    flat_init(&flat, 1);
+    for (int a = 1; a <= 5; a++) {
+        const struct writers w = sharded(a, a < 3 ? 2 : 1);
+        OK(write_shards(&flat, &w, 20, 1 + a % 3));
+        for (int b = 1; b <= 5; b++)
+            for (int index = 0; index < b; index++)
+                read_shard(&flat, 20, (struct dpt_shard){index, b});
+    }
+    flat_fini(&flat);
+}
+
+/* Fewer blocks than writers: some have nothing, slot 0 among them. */
+static void writers_with_nothing(void **state)
+{
+    (void)state;
+    struct flat flat;
+    struct dpt_checkpoint_piece pieces[PIECES_MAX], none[1];
+    flat_init(&flat, 1);
+    const struct dpt_interval everything = {0, flat.unit[UNITS]};
+    const int n = pieces_of(&flat, &everything, 1, flat.vector, pieces);
+    for (int writer = 2; writer >= 0; writer--) {
+        const struct dpt_checkpoint_spec spec =
+            spec_of(&flat, 20, writer, 3, 2, writer == 1 ? pieces : none, writer == 1 ? n : 0);
+        OK(dpt_checkpoint_write_part(&spec, &err));
+        if (writer > 0)
+            continue;
+        OK(dpt_checkpoint_collect(&spec, 1000, &err));
+        OK(dpt_checkpoint_commit(&spec, &err));
+    }
+    verify_step(20);
+    flat_fini(&flat);
+}
+
+/* Writers that disagree on who writes what: nothing is committed, and the bytes are named. */
+static void pieces_that_do_not_fit(void **state)
+{
+    (void)state;
+    struct flat flat;
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    flat_init(&flat, 1);
+    const struct writers cut = sharded(3, 1);
+    for (int round = 0; round < 4; round++) {
+        struct dpt_checkpoint_spec spec = {.dir = NULL};
+        for (int writer = 2; writer >= 0; writer--) {
+            int n = pieces_of_writer(&flat, &cut, writer, pieces);
+            if (round == 0 && writer == 1)
+                pieces[2].end--; /* a hole */
+            if (round == 1 && writer == 1)
+                n--;
+            if (round == 2 && writer == 1) { /* twice */
+                pieces[2].first--;
+                pieces[2].param--, pieces[2].m--, pieces[2].v--;
+            }
+            if (round == 3 && writer == 2)
+                n = 0;
+            spec = spec_of(&flat, 20, writer, 3, 2, pieces, n);
+            OK(dpt_checkpoint_write_part(&spec, &err));
+        }
+        assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
+        if (!strstr(err.text, round == 2 ? "two writers report bytes" : "no writer reports bytes"))
+            fail_msg("round %d: %s", round, err.text);
+        assert_int_equal(dpt_checkpoint_commit(&spec, &err), DPT_ENOENT);
+        dpt_checkpoint_abandon(&spec);
+    }
+    int64_t newest;
+    OK(dpt_checkpoint_newest(root, &newest, &err));
+    assert_int_equal(newest, -1);
+    flat_fini(&flat);
+}
+
+/* A block of the hash that no writer has whole is read back, and what was written is not taken for
+ * what is there. */
+static void damage_before_the_hash(void **state)
+{
+    (void)state;
+    struct flat flat;
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    struct dpt_checkpoint_spec spec = {.dir = NULL};
+    flat_init(&flat, 1);
+    const struct writers cut = sharded(2, 1);
+    for (int writer = 1; writer >= 0; writer--) {
+        const int n = pieces_of_writer(&flat, &cut, writer, pieces);
+        spec = spec_of(&flat, 20, writer, 2, 1, pieces, n);
+        OK(dpt_checkpoint_write_part(&spec, &err));
+    }
+    /* The second writer's first byte of the embedding lies in the middle of a block. */
+    assert_true(pieces[0].tensor == 0 && pieces[0].end % 65536 != 0);
+    int fd = open(in_root(".tmp-step-00000020-g7-a1/model-00001-of-00001.safetensors"), O_RDWR);
+    assert_true(fd >= 0);
+    const int64_t at = 1200 + pieces[0].end * 4; /* a little behind it: the header is shorter */
+    assert_int_equal(pwrite(fd, "damage", 6, at), 6);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "model-00001-of-00001.safetensors' is damaged in block 0"));
+    dpt_checkpoint_abandon(&spec);
+    flat_fini(&flat);
+}
+
+static void bad_pieces(void **state)
+{
+    (void)state;
+    struct flat flat;
+    flat_init(&flat, 1);
+    float x = 0;
+    const struct dpt_checkpoint_piece bad[][2] = {
+        {{1, 0, 10, &x, &x, &x}, {0, 0, 10, &x, &x, &x}},
+        {{1, 0, 10, &x, &x, &x}, {1, 9, 12, &x, &x, &x}},
+        {{1, 0, 10, &x, &x, &x}, {1, 10, 10, &x, &x, &x}},
+        {{1, 0, 10, &x, &x, &x}, {2, 0, 34, &x, &x, &x}},
+        {{1, -1, 10, &x, &x, &x}, {2, 0, 1, &x, &x, &x}},
+        {{1, 0, 1, &x, &x, &x}, {9, 0, 1, &x, &x, &x}},
+        {{-1, 0, 1, &x, &x, &x}, {2, 0, 1, &x, &x, &x}},
+        {{1, 0, 1, &x, &x, &x}, {2, 0, 1, NULL, &x, &x}},
+        {{1, 0, 1, &x, &x, &x}, {2, 0, 1, &x, NULL, &x}},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const struct dpt_checkpoint_spec spec = spec_of(&flat, 20, 0, 1, 1, bad[i], 2);
+        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL);
+    }
+    assert_false(dpt_fs_exists(in_root(".tmp-step-00000020-g7-a1")));
+    flat_fini(&flat);
+}
+
+static void runs_joined(void **state)
+{
+    (void)state;
+    enum { BYTES = 5 * DPT_CHECKPOINT_BLOCK_BYTES / 2 };
+    static uint8_t data[BYTES];
+    uint32_t x = 3;
+    for (int i = 0; i < BYTES; i++)
+        data[i] = (uint8_t)((x = x * 1664525u + 1013904223u) >> 24);
+    struct dpt_manifest whole = {.writer = 0};
+    struct dpt_manifest_file *file;
+    OK(dpt_manifest_add(&whole, "f", 0, &file, &err));
+    OK(dpt_manifest_add_bytes(file, data, BYTES, &err));
+    assert_int_equal(file->n_crc, 3);
+    assert_int_equal(file->crc[0], dpt_crc32c(0, data, DPT_CHECKPOINT_BLOCK_BYTES));
+    for (int round = 0; round < 200; round++) {
+        struct dpt_manifest parts = {.writer = 0}, other = {.writer = 1};
+        for (int at = 0; at < BYTES;) {
+            x = x * 1664525u + 1013904223u;
+            int n = round % 2 ? (int)(x >> 12) : (int)(x >> 18); /* up to a block, or far less */
+            n = n < BYTES - at ? n : BYTES - at;
+            OK(dpt_manifest_add(x & 256 ? &parts : &other, "f", at, &file, &err));
+            OK(dpt_manifest_add_bytes(file, data + at, (size_t)n / 2, &err));
+            OK(dpt_manifest_add_bytes(file, data + at + n / 2, (size_t)(n - n / 2), &err));
+            at += n;
+        }
+        OK(dpt_manifest_take(&parts, &other, &err));
+        OK(dpt_manifest_join(&parts, &err));
+        assert_int_equal(parts.n_files, 1);
+        assert_int_equal(parts.files[0].bytes, BYTES);
+        assert_int_equal(parts.files[0].n_crc, 3);
+        assert_memory_equal(parts.files[0].crc, whole.files[0].crc, 3 * sizeof(uint32_t));
+        dpt_manifest_fini(&parts);
+    }
+    dpt_manifest_fini(&whole);
+}
+
+static int quiet(void **state)
+{
+    dpt_log_set_level(DPT_LOG_ERROR);
+    return make_fast_root(state);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, quiet, remove_root)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(any_writers_the_same_files), TEST(any_readers),
+        TEST(writers_with_nothing),       TEST(pieces_that_do_not_fit),
+        TEST(damage_before_the_hash),     TEST(bad_pieces),
+        cmocka_unit_test(runs_joined)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
