@@ -64,8 +64,8 @@ static int64_t uncut_until(const struct dpt_grid *grid, const struct dpt_shard *
     return end;
 }
 
-void dpt_share_of(const struct dpt_grid *grid, const struct dpt_shard *shards, int n, int writer,
-                  struct dpt_share *ret, int max)
+void dpt_writer_share(const struct dpt_grid *grid, const struct dpt_shard *shards, int n,
+                      int writer, struct dpt_share *ret, int max)
 {
     const struct dpt_shard own = shards[writer];
     struct weights w = weigh(shards, n, own.of);

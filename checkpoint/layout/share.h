@@ -17,7 +17,7 @@ struct dpt_share {
  * are all there make a cover; where there are covers of several `of` each takes as much of any part
  * of the vector as it has writers. A writer in no cover gets nothing. `max` intervals have room in
  * ret->interval (0: only counted). */
-void dpt_share_of(const struct dpt_grid *grid, const struct dpt_shard *shards, int n, int writer,
-                  struct dpt_share *ret, int max);
+void dpt_writer_share(const struct dpt_grid *grid, const struct dpt_shard *shards, int n,
+                      int writer, struct dpt_share *ret, int max);
 
 #endif

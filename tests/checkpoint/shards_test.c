@@ -105,7 +105,7 @@ static int pieces_of_writer(const struct flat *flat, const struct writers *write
     struct dpt_interval intervals[PIECES_MAX];
     struct dpt_checkpoint_piece pieces[PIECES_MAX];
     struct dpt_share share = {.interval = intervals};
-    dpt_share_of(&flat->grid, writers->shard, writers->n, writer, &share, PIECES_MAX);
+    dpt_writer_share(&flat->grid, writers->shard, writers->n, writer, &share, PIECES_MAX);
     assert_true(share.n <= PIECES_MAX);
     const int n = pieces_of(flat, intervals, share.n, flat->vector, pieces);
     return share.n_replicas > 0

@@ -15,6 +15,8 @@ static void free_generation(struct generation *g)
     free(g->host_of_position);
     free(g->peers);
     free(g->heal_from);
+    free(g->shards);
+    free(g->writer_shards);
     free(g->contributions);
     free(g->eval_shares);
     *g = (struct generation){.number = 0};
@@ -106,7 +108,10 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     g->host_of_position = calloc(n, sizeof *g->host_of_position);
     g->peers = calloc(n, sizeof *g->peers);
     g->heal_from = calloc(n, sizeof *g->heal_from);
-    if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->heal_from)
+    g->shards = calloc(n, sizeof *g->shards);
+    g->writer_shards = calloc(plan->checkpoint_writers + 1, sizeof *g->writer_shards);
+    if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->heal_from || !g->shards ||
+        !g->writer_shards)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
     fill_members(g, plan);
@@ -147,9 +152,11 @@ struct hello {
     uint64_t generations;
     int64_t val_step; /* the newest evaluation; -1: none */
     double val_loss;
+    struct dpt_shard own; /* that it shall hold */
+    int checkpoint_slot;
     uint64_t hash_hi, hash_lo; /* of the weights, in the second exchange */
 };
-enum { HELLO_BYTES = 9 * 8 };
+enum { HELLO_BYTES = 9 * 8 + 3 * 4 };
 
 static void hello_pack(const struct hello *h, uint8_t buf[HELLO_BYTES])
 {
@@ -164,6 +171,9 @@ static void hello_pack(const struct hello *h, uint8_t buf[HELLO_BYTES])
     dpt_writer_u64(&w, h->generations);
     dpt_writer_u64(&w, (uint64_t)h->val_step);
     dpt_writer_u64(&w, val_loss);
+    dpt_writer_u32(&w, (uint32_t)h->own.index);
+    dpt_writer_u32(&w, (uint32_t)h->own.of);
+    dpt_writer_u32(&w, (uint32_t)h->checkpoint_slot);
     dpt_writer_u64(&w, h->hash_hi);
     dpt_writer_u64(&w, h->hash_lo);
     DPT_ASSERT(!w.failed);
@@ -182,6 +192,9 @@ static struct hello hello_unpack(const uint8_t buf[HELLO_BYTES])
     h.val_step = (int64_t)dpt_reader_u64(&r);
     uint64_t val_loss = dpt_reader_u64(&r);
     memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
+    h.own.index = (int)dpt_reader_u32(&r);
+    h.own.of = (int)dpt_reader_u32(&r);
+    h.checkpoint_slot = (int)dpt_reader_u32(&r);
     h.hash_hi = dpt_reader_u64(&r);
     h.hash_lo = dpt_reader_u64(&r);
     return h;
@@ -205,6 +218,23 @@ static enum dpt_status exchange_hellos(struct dpt_comm_thread *thread, struct fo
     return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), mine, HELLO_BYTES, f->all, err);
 }
 
+/* Who holds what from now on, and who writes which of it. */
+static enum dpt_status learn_shards(struct formation *f, struct dpt_err *err)
+{
+    struct generation *g = &f->rank->gen;
+    for (int i = 0; i < g->world_size; i++) {
+        const struct hello h = hello_unpack(f->all + (size_t)i * HELLO_BYTES);
+        if (h.own.of < 1 || h.own.of > g->world_size || h.own.index < 0 ||
+            h.own.index >= h.own.of || h.checkpoint_slot >= g->checkpoint_writers)
+            return dpt_fail(err, DPT_EPROTO, "rank %d says that it holds shard %d of %d, writer %d",
+                            i, h.own.index, h.own.of, h.checkpoint_slot);
+        g->shards[i] = h.own;
+        if (h.checkpoint_slot >= 0)
+            g->writer_shards[h.checkpoint_slot] = h.own;
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status job_greet(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct formation *f = ctx;
@@ -213,7 +243,7 @@ static enum dpt_status job_greet(struct dpt_comm_thread *thread, void *ctx, stru
         if (hello_unpack(f->all + (size_t)i * HELLO_BYTES).plan_hash != f->mine.plan_hash)
             return dpt_fail(err, DPT_EPROTO, "rank %d carries out another plan of generation %llu",
                             i, (unsigned long long)f->rank->gen.number);
-    return DPT_OK;
+    return learn_shards(f, err);
 }
 
 /* Joiners take the whole state from the ranks the plan names. */
@@ -417,13 +447,16 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
     if (r->step == plan->resume_step && heals)
         return dpt_fail(err, DPT_EPROTO, "the plan heals a rank that stands at step %lld already",
                         (long long)r->step);
+    r->loaded_hash[0] = '\0';
     f->mine = (struct hello){.plan_hash = r->gen.plan_hash,
                              .step = r->step,
                              .start_step = r->start_step,
                              .steps_lost = r->steps_lost,
                              .generations = r->generations,
                              .val_step = r->validation.step,
-                             .val_loss = r->validation.loss};
+                             .val_loss = r->validation.loss,
+                             .own = r->strategy->ops->wanted(r->strategy)->own.shard,
+                             .checkpoint_slot = r->gen.checkpoint_slot};
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_greet, f, err));
     adopt_history(r, f, plan);
     adopt_validation(r, f, plan);
@@ -439,7 +472,10 @@ static enum dpt_status restore(struct dpt_rank *r, const Dpt__Plan *plan, struct
     }
     r->strategy->ops->state_changed(r->strategy);
     DPT_TRY(extend_history(r, f, err));
-    struct dpt_hash128 hash = dpt_weights_hash(r->tensors, r->n_tensors);
+    char weights_hash[DPT_HASH_HEX_BYTES];
+    DPT_TRY(rank_weights_hash(r, weights_hash, err));
+    DPT_TRY(rank_check_loaded(r, weights_hash, err));
+    const struct dpt_hash128 hash = dpt_hash128(weights_hash, strlen(weights_hash));
     f->mine.hash_hi = hash.hi;
     f->mine.hash_lo = hash.lo;
     return dpt_comm_thread_run(r->comm_thread, job_compare, f, err);

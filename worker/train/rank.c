@@ -126,29 +126,6 @@ static void on_closed(void *ctx)
     dpt_comm_thread_abort(r->comm_thread);
 }
 
-static enum dpt_status make_tensors(struct dpt_rank *r, struct dpt_err *err)
-{
-    const struct dpt_state_part *own = &r->strategy->ops->held(r->strategy)->own;
-    float *param = dpt_state_at(own, &r->grid, DPT_VECTOR_PARAM, 0),
-          *m = dpt_state_at(own, &r->grid, DPT_VECTOR_M, 0),
-          *v = dpt_state_at(own, &r->grid, DPT_VECTOR_V, 0);
-    const bool trains = !r->config->train.eval_only; /* else nobody asks for moments */
-    r->n_tensors = dpt_model_n_params(r->model);
-    r->tensors = calloc((size_t)r->n_tensors, sizeof *r->tensors);
-    if (!r->tensors)
-        return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
-    for (int i = 0; i < r->n_tensors; i++) {
-        const struct dpt_param *p = dpt_model_param(r->model, i);
-        r->tensors[i] = (struct dpt_checkpoint_tensor){.name = p->name,
-                                                       .ndim = p->ndim,
-                                                       .dim = {p->dim[0], p->dim[1]},
-                                                       .param = param + p->offset,
-                                                       .m = trains ? m + p->offset : NULL,
-                                                       .v = trains ? v + p->offset : NULL};
-    }
-    return dpt_model_hf_config(r->model, &r->hf_config, err);
-}
-
 static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
 {
     int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
@@ -202,7 +179,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
                         r->config->strategy.name);
     DPT_TRY(strategy->create(&env, &r->strategy, err));
-    DPT_TRY(make_tensors(r, err));
+    DPT_TRY(dpt_tensors_init(r->model, &r->grid, &r->tensors, err));
+    DPT_TRY(dpt_model_hf_config(r->model, &r->hf_config, err));
     DPT_TRY(make_buffers(r, err));
     DPT_TRY(rank_prepare_ops(r, err));
     return rank_check_resume(r, err);
@@ -360,7 +338,8 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_device_destroy(&r->device);
     free(r->config_yaml);
     free(r->hf_config);
-    free(r->tensors);
+    dpt_tensors_fini(&r->tensors);
+    dpt_pieces_fini(&r->saved_pieces);
     free(r->val_tokens);
     free(r->val_targets);
     free(r->token_losses);

@@ -10,6 +10,7 @@
 #include "worker/train/history.h"
 #include "worker/train/link.h"
 #include "worker/train/outcome.h"
+#include "worker/train/pieces.h"
 #include "worker/train/rank.h"
 #include "worker/train/saver.h"
 
@@ -27,6 +28,8 @@ struct generation {
     int *heal_from;              /* [world_size], by rank; -1: none */
     bool writes_log;
     int checkpoint_slot, checkpoint_writers;
+    struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
+    struct dpt_shard *writer_shards; /* [checkpoint_writers] by slot */
     char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
     uint64_t plan_hash;    /* of the plan's digest: compared in the first exchange */
     struct dpt_deal slots; /* of this rank */
@@ -61,8 +64,7 @@ struct dpt_rank {
     struct dpt_link *link;
     struct dpt_saver *saver;
     char *hf_config;
-    struct dpt_checkpoint_tensor *tensors; /* the model's, pointing into the strategy's state */
-    int n_tensors;
+    struct dpt_tensors tensors;
 
     /* Activations of one micro-batch. */
     void *saved, *scratch;
@@ -91,8 +93,11 @@ struct dpt_rank {
     int64_t start_step; /* where this run began */
     int64_t steps_lost; /* in all re-formations so far */
     struct dpt_history history;
-    struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver */
-    int flip_rank;                    /* DPT_TEST_FLIP_GRADIENT_BIT; -1: not set */
+    struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver; */
+    struct dpt_pieces saved_pieces;   /* likewise */
+    char loaded_hash[DPT_HASH_HEX_BYTES]; /* what the checkpoint just read says of its weights; "":
+                                             none was read */
+    int flip_rank;                        /* DPT_TEST_FLIP_GRADIENT_BIT; -1: not set */
     int64_t flip_step;
     int64_t damaged_step;  /* newest checkpoint passed over; -1: none */
     int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
@@ -150,6 +155,7 @@ void rank_save_begin(struct dpt_rank *r);
 void rank_clear_leftovers(struct dpt_rank *r);
 /* Waits until the saver is idle and logs how an attempt ended that failed. */
 void rank_settle_saver(struct dpt_rank *r);
+/* Reads what the generation wants this rank to hold, and no more. */
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
                                                   struct dpt_err *err);
 /* Step of the newest checkpoint that this rank could resume from, -1: none. A rank without state is
@@ -164,7 +170,13 @@ DPT_MUST_USE enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct d
  * or an earlier run. */
 DPT_MUST_USE enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
                                            struct dpt_err *err);
-void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES]);
+/* The weights hash of the held state: all ranks of the generation ask for it together. Errors as
+ * rank_compute_step's. */
+DPT_MUST_USE enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES],
+                                               struct dpt_err *err);
+/* Compares it with what the checkpoint that was just read says; DPT_ECORRUPT. */
+DPT_MUST_USE enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_hash,
+                                               struct dpt_err *err);
 
 /* rank.c: changes the report under its lock and sends it. */
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);

@@ -1,12 +1,36 @@
 /* Checkpoints as the rank sees them: what to write, what to read, what may be resumed. */
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
+#include "worker/train/state_hash.h"
 
+#include <stdio.h>
 #include <string.h>
 
-void rank_compute_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES])
+struct hash_job {
+    struct dpt_state_hash spec;
+    struct dpt_hash128 hash;
+};
+
+static enum dpt_status job_hash(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
-    dpt_hash128_hex(dpt_weights_hash(r->tensors, r->n_tensors), ret_hex);
+    struct hash_job *job = ctx;
+    return dpt_state_hash(dpt_comm_thread_comm(thread), &job->spec, &job->hash, err);
+}
+
+enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES],
+                                  struct dpt_err *err)
+{
+    struct hash_job job = {.spec = {.tensors = &r->tensors,
+                                    .own = &r->strategy->ops->held(r->strategy)->own,
+                                    .shards = r->gen.shards,
+                                    .world = r->gen.world_size,
+                                    .rank = r->gen.rank}};
+    if (dpt_state_hash_is_local(&job.spec))
+        DPT_TRY(dpt_state_hash(NULL, &job.spec, &job.hash, err));
+    else
+        DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_hash, &job, err));
+    dpt_hash128_hex(job.hash, ret_hex);
+    return DPT_OK;
 }
 
 void rank_settle_saver(struct dpt_rank *r)
@@ -37,6 +61,13 @@ void rank_save_begin(struct dpt_rank *r)
     if (r->gen.checkpoint_slot < 0)
         return;
     rank_settle_saver(r);
+    struct dpt_err err;
+    if (dpt_pieces_to_write(&r->tensors, &r->strategy->ops->held(r->strategy)->own,
+                            r->gen.writer_shards, r->gen.checkpoint_writers, r->gen.checkpoint_slot,
+                            &r->saved_pieces, &err) != DPT_OK) {
+        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);
+        return;
+    }
     r->saved_history = r->history;
     const struct dpt_checkpoint_spec spec = {
         .dir = r->config->checkpoint.dir,
@@ -44,9 +75,11 @@ void rank_save_begin(struct dpt_rank *r)
         .n_writers = r->gen.checkpoint_writers,
         .generation = r->gen.number,
         .attempt = r->gen.attempt,
-        .tensors = r->tensors,
-        .n_tensors = r->n_tensors,
+        .tensors = r->tensors.tensor,
+        .n_tensors = r->tensors.n,
         .moments = true,
+        .pieces = r->saved_pieces.piece,
+        .n_pieces = r->saved_pieces.n,
         .hf_config_json = r->hf_config,
         .state = {.step = r->step,
                   .samples = r->step * r->config->train.global_batch,
@@ -60,25 +93,47 @@ void rank_save_begin(struct dpt_rank *r)
     dpt_saver_wait_written(r->saver);
 }
 
+static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *checkpoint,
+                                 const struct dpt_state_part *part, struct dpt_err *err)
+{
+    if (dpt_shard_is_none(part->shard))
+        return DPT_OK;
+    struct dpt_pieces pieces = {.n = 0};
+    DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &pieces, err));
+    if (r->config->train.eval_only) /* nobody asks for moments */
+        for (int i = 0; i < pieces.n; i++)
+            pieces.piece[i].m = pieces.piece[i].v = NULL;
+    enum dpt_status status =
+        dpt_checkpoint_read_pieces(checkpoint, r->tensors.tensor, pieces.piece, pieces.n, err);
+    dpt_pieces_fini(&pieces);
+    return status;
+}
+
 enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
+    const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
-    enum dpt_status status = dpt_checkpoint_read(checkpoint, r->tensors, r->n_tensors, err);
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    enum dpt_status status = load_part(r, checkpoint, &wanted->own, err);
     if (status == DPT_OK)
-        status =
-            dpt_history_load(&r->history, dpt_checkpoint_get_state(checkpoint)->history_json, err);
-    if (status == DPT_OK) {
-        char hex[DPT_HASH_HEX_BYTES];
-        rank_compute_weights_hash(r, hex);
-        const char *expected = dpt_checkpoint_get_state(checkpoint)->weights_hash;
-        if (expected && strcmp(expected, hex) != 0)
-            status = dpt_fail(err, DPT_ECORRUPT,
-                              "checkpoint of step %lld: its weights hash is %s, its state says %s",
-                              (long long)step, hex, expected);
-    }
+        status = load_part(r, checkpoint, &wanted->shadow, err);
+    if (status == DPT_OK)
+        status = dpt_history_load(&r->history, state->history_json, err);
+    if (status == DPT_OK)
+        (void)snprintf(r->loaded_hash, sizeof r->loaded_hash, "%s", state->weights_hash);
     dpt_checkpoint_close(&checkpoint);
     return status;
+}
+
+enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_hash,
+                                  struct dpt_err *err)
+{
+    if (!r->loaded_hash[0] || strcmp(r->loaded_hash, weights_hash) == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "checkpoint of step %lld: its weights hash is %s, its state says %s",
+                    (long long)r->step, weights_hash, r->loaded_hash);
 }
 
 static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *err)

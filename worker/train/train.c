@@ -250,7 +250,7 @@ static enum dpt_status save_last(struct dpt_rank *r, const char *weights_hash, s
 static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
-    rank_compute_weights_hash(r, hash);
+    DPT_TRY(rank_weights_hash(r, hash, err));
     enum dpt_status status = save_last(r, hash, err);
     if (status != DPT_OK)
         return dpt_wrap(err, status, "the last checkpoint");
@@ -335,7 +335,7 @@ static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, stru
     if (*ret_stopped)
         return DPT_OK;
     log_evaluation(r);
-    rank_compute_weights_hash(r, hash);
+    DPT_TRY(rank_weights_hash(r, hash, err));
     const struct dpt_eval_record e = evaluation_of(r);
     if (writes_log(r))
         DPT_TRY(dpt_runlog_evaluation(r->config->log.dir, r->config->run, &e, hash, err));

@@ -34,8 +34,8 @@ static void check(const struct dpt_shard *shards, int n, int slack)
     int n_in = 0;
     for (int writer = 0; writer < n; writer++) {
         struct dpt_share share = {.interval = intervals}, counted = {.interval = NULL};
-        dpt_share_of(&grid, shards, n, writer, &share, INTERVALS_MAX);
-        dpt_share_of(&grid, shards, n, writer, &counted, 0);
+        dpt_writer_share(&grid, shards, n, writer, &share, INTERVALS_MAX);
+        dpt_writer_share(&grid, shards, n, writer, &counted, 0);
         assert_int_equal(share.n, counted.n);
         int64_t mine = 0, at = 0;
         for (int i = 0; i < share.n; i++) {
@@ -98,7 +98,7 @@ static void leftovers(void **state)
     check(shards, 5, 8);
     struct dpt_share share = {.interval = NULL};
     for (int i = 0; i < 5; i += 2) {
-        dpt_share_of(&grid, shards, 5, i, &share, 0);
+        dpt_writer_share(&grid, shards, 5, i, &share, 0);
         assert_int_equal(share.n, 0);
         assert_int_equal(share.n_replicas, 0);
     }
