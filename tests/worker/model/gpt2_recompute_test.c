@@ -19,10 +19,9 @@ static const enum dpt_precision precisions[PRECISIONS] = {DPT_PRECISION_FP32, DP
                                                           DPT_PRECISION_FP16};
 
 /* Odd with dropout, round with dropout, one block of one position. */
-static const struct rig_size sizes[SIZES] = {
-    {3, 3, 51, 37, 131, 3, 29, 2, 0.3, DPT_PRECISION_FP32, DPT_ACTIVATION_CHECKPOINTING_NONE},
-    {2, 4, 64, 64, 384, 2, 64, 3, 0.1, DPT_PRECISION_FP32, DPT_ACTIVATION_CHECKPOINTING_NONE},
-    {1, 1, 8, 4, 5, 1, 1, 1, 0.5, DPT_PRECISION_FP32, DPT_ACTIVATION_CHECKPOINTING_NONE}};
+static const struct rig_size sizes[SIZES] = {{3, 3, 51, 37, 131, 3, 29, 2, 0.3, DPT_PRECISION_FP32},
+                                             {2, 4, 64, 64, 384, 2, 64, 3, 0.1, DPT_PRECISION_FP32},
+                                             {1, 1, 8, 4, 5, 1, 1, 1, 0.5, DPT_PRECISION_FP32}};
 
 static struct dpt_err err;
 
@@ -62,8 +61,7 @@ static void open_in(struct rig *rig, int size, int precision, int mode)
 {
     struct rig_size here = sizes[size];
     here.precision = precisions[precision];
-    here.checkpointing = modes[mode];
-    rig_open(rig, &here);
+    rig_open_checkpointing(rig, &here, modes[mode]);
 }
 
 /* The rig's guards behind saved and scratch show that the bytes stated are the bytes used. */

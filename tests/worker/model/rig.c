@@ -69,6 +69,12 @@ static void fill_tokens(struct rig *rig)
 
 void rig_open(struct rig *rig, const struct rig_size *size)
 {
+    rig_open_checkpointing(rig, size, DPT_ACTIVATION_CHECKPOINTING_NONE);
+}
+
+void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
+                            enum dpt_activation_checkpointing checkpointing)
+{
     memset(rig, 0, sizeof *rig);
     (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "%s", "gpt2");
     rig->config.model.n_layer = size->n_layer;
@@ -78,7 +84,7 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     rig->config.model.vocab = size->vocab;
     rig->config.model.dropout = size->dropout;
     rig->config.train.precision = size->precision;
-    rig->config.train.activation_checkpointing = size->checkpointing;
+    rig->config.train.activation_checkpointing = checkpointing;
     assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
     assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
     assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);

@@ -11,7 +11,6 @@ struct rig_size {
     int threads;
     double dropout;
     enum dpt_precision precision;
-    enum dpt_activation_checkpointing checkpointing;
 };
 
 /* Owns everything. saved and scratch end in guard words, which rig_close checks. */
@@ -34,6 +33,8 @@ struct rig {
 /* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.
  * Gradients: filled with NaN, to show that they are overwritten. */
 void rig_open(struct rig *rig, const struct rig_size *size);
+void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
+                            enum dpt_activation_checkpointing checkpointing);
 void rig_close(struct rig *rig);
 
 /* Uninitialised memory, 64-byte aligned, never NULL; free(). */
