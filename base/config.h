@@ -23,6 +23,7 @@ enum {
 };
 
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_CUDA };
+enum dpt_pack_weights { DPT_PACK_WEIGHTS_AUTO, DPT_PACK_WEIGHTS_ON, DPT_PACK_WEIGHTS_OFF };
 enum dpt_precision { DPT_PRECISION_FP32, DPT_PRECISION_BF16, DPT_PRECISION_FP16 };
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
@@ -56,6 +57,7 @@ struct dpt_config {
         enum dpt_device_kind device;
         int threads; /* compute threads a rank; DPT_AUTO: the host's cores divided by the node's
                         ranks */
+        enum dpt_pack_weights pack_weights;
         double timeout_s;
         int max_restarts;
         char rdzv[256];      /* HOST:PORT; "" = null */

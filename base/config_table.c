@@ -28,6 +28,10 @@ static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, fa
                                                 {"local", DPT_ACCUMULATE_LOCAL, false},
                                                 {"reduce", DPT_ACCUMULATE_REDUCE, false},
                                                 {0}};
+static const struct dpt_choice pack_weights[] = {{"auto", DPT_PACK_WEIGHTS_AUTO, false},
+                                                 {"on", DPT_PACK_WEIGHTS_ON, false},
+                                                 {"off", DPT_PACK_WEIGHTS_OFF, false},
+                                                 {0}};
 static const struct dpt_choice activation_checkpointings[] = {
     {"none", DPT_ACTIVATION_CHECKPOINTING_NONE, false},
     {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, false},
@@ -97,6 +101,12 @@ const struct dpt_key dpt_config_keys[] = {
     {"cluster.threads", DPT_KEY_INT, AT(cluster.threads),
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
      .help = "compute threads a rank; auto: the host's cores divided by the node's ranks"},
+    {"cluster.pack_weights", DPT_KEY_CHOICE, AT(cluster.pack_weights),
+     .choices = pack_weights, NODE, .def = "auto",
+     .help = "keep the weights of a step also in the form that products read, two more copies "
+             "(strategies that hold them whole on each rank: ddp); auto: when a rank computes two "
+             "or more slots a step and its host's ranks take at most half the memory available for "
+             "it"},
     {"cluster.timeout_s", DPT_KEY_DOUBLE, AT(cluster.timeout_s),
      .min = 0.2, .max = 600, RUN, .def = "5",
      .help = "the one timeout: heartbeats, leases, joins and aborts derive from it"},

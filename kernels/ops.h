@@ -35,23 +35,25 @@ struct dpt_dropout {
 struct dpt_linear_forward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
-    const void *x;    /* (n, in) */
-    const void *w;    /* (in, out), orientation of Hugging Face's Conv1D */
-    const void *bias; /* (out) or NULL */
-    void *y;          /* (n, out) */
-    void *gelu;       /* (n, out) or NULL; also gelu(y as stored), tanh form */
+    const void *x;      /* (n, in) */
+    const void *w;      /* (in, out), orientation of Hugging Face's Conv1D */
+    const void *bias;   /* (out) or NULL */
+    void *y;            /* (n, out) */
+    void *gelu;         /* (n, out) or NULL; also gelu(y as stored), tanh form */
+    const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
 };
 
 struct dpt_linear_backward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
-    const void *x;   /* (n, in) */
-    const void *w;   /* (in, out) */
-    const void *dy;  /* (n, out) */
-    void *dx;        /* (n, in) or NULL; overwritten */
-    void *dw;        /* (in, out) f32 */
-    void *dbias;     /* (out) f32 or NULL */
-    bool accumulate; /* dw, dbias */
+    const void *x;      /* (n, in) */
+    const void *w;      /* (in, out) */
+    const void *dy;     /* (n, out) */
+    void *dx;           /* (n, in) or NULL; overwritten */
+    void *dw;           /* (in, out) f32 */
+    void *dbias;        /* (out) f32 or NULL */
+    bool accumulate;    /* dw, dbias */
+    const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
 };
 
 struct dpt_layernorm_forward {
@@ -159,6 +161,27 @@ struct dpt_head_loss {
     void *dx;               /* (N, C), or NULL: losses only */
     float *dw;              /* (V, C), or NULL */
     bool accumulate;        /* dw */
+    const void *packed;     /* w packed (DPT_PACK_HEAD), or NULL */
+};
+
+/* Packed weights. A weight is the same for all slots of a step, and each product would bring it
+ * anew into the form that it is fastest on. `pack` does that once, into the caller's memory, for
+ * all products of the weight's kind, forward and backward; an op that gets the packed form beside w
+ * takes that and does not read w. The result has the same bits.
+ *
+ * The form belongs to this device and process and depends on the shape, not on where w lies. It is
+ * that of w's values when it was packed: who changes or takes away w no longer gives it to ops. */
+enum dpt_pack_kind {
+    DPT_PACK_LINEAR, /* w (rows = in, cols = out) of dpt_linear_* */
+    DPT_PACK_HEAD    /* w (rows = V, cols = C) of dpt_head_loss */
+};
+
+struct dpt_pack {
+    enum dpt_pack_kind kind;
+    int64_t rows, cols;
+    enum dpt_dtype dtype;
+    const void *w;
+    void *packed; /* packed_bytes, aligned to 64 */
 };
 
 /* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
@@ -233,6 +256,11 @@ struct dpt_ops {
     void (*logits)(struct dpt_stream *s, const struct dpt_logits *a);
     void (*adamw)(struct dpt_stream *s, const struct dpt_adamw *a);
     void (*sgd)(struct dpt_stream *s, const struct dpt_sgd *a);
+
+    /* Bytes of a packed form (w and packed are not read); it makes what packing needs, and so may
+     * allocate. 0 with the stream's error set when that fails. */
+    size_t (*packed_bytes)(struct dpt_stream *s, const struct dpt_pack *a);
+    void (*pack)(struct dpt_stream *s, const struct dpt_pack *a);
 
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);

@@ -181,7 +181,15 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* Fills p but for its workspace. False with the stream's error set when the library fails. */
+static bool made(struct dpt_cpu_stream *s, const struct dpt_primitive *p, const struct dpt_err *err)
+{
+    if (!p)
+        dpt_cpu_fail(s, err->status, err->text);
+    return p != NULL;
+}
+
+/* Fills p but for its matmuls and workspace: enough to pack b. False with the stream's error set
+ * when the library fails. */
 static bool product_init(struct product *p, struct dpt_cpu_stream *s, const struct dpt_gemm *g)
 {
     struct dpt_err err;
@@ -194,26 +202,31 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
     p->a_dense = g->a_row == g->k && g->a_col == 1 && !widens(p);
     p->b_own = !g->b_packed && p->n_tiles >= PACK_AHEAD_TILES;
     p->a_own = !p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES;
-    const int64_t rows[2] = {tile_rows(p, 0), tile_rows(p, p->m_tiles - 1)};
-    const int64_t cols[2] = {tile_cols(p, 0), tile_cols(p, p->n_tiles - 1)};
     dpt_gemm_thread_begin();
-    bool good = true;
-    for (int j = 0; j < 2 && good; j++) {
+    for (int j = 0; j < 2; j++) {
+        const int64_t cols = tile_cols(p, j ? p->n_tiles - 1 : 0);
         p->reorder[j] =
-            dpt_onednn_reorder(s->gemm, p->in, cols[j], g->k, stages_b(p) ? cols[j] : g->b_row,
+            dpt_onednn_reorder(s->gemm, p->in, cols, g->k, stages_b(p) ? cols : g->b_row,
                                stages_b(p) ? 1 : g->b_col, &err);
-        good = p->reorder[j] != NULL;
-        for (int i = 0; i < 2 && good; i++) {
-            p->matmul[i][j] = dpt_onednn_matmul(s->gemm, p->in, rows[i], cols[j], g->k, &err);
-            good = p->matmul[i][j] != NULL;
-        }
-    }
-    if (!good) {
-        dpt_cpu_fail(s, err.status, err.text);
-        return false;
+        if (!made(s, p->reorder[j], &err))
+            return false;
     }
     /* Made for several tiles, the whole one is the larger. */
     p->b_stride = dpt_round64(dpt_onednn_b_bytes(p->reorder[0]));
+    return true;
+}
+
+static bool product_matmuls(struct product *p)
+{
+    struct dpt_err err;
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) {
+            p->matmul[i][j] =
+                dpt_onednn_matmul(p->s->gemm, p->in, tile_rows(p, i ? p->m_tiles - 1 : 0),
+                                  tile_cols(p, j ? p->n_tiles - 1 : 0), p->g->k, &err);
+            if (!made(p->s, p->matmul[i][j], &err))
+                return false;
+        }
     return true;
 }
 
@@ -223,7 +236,7 @@ static size_t scratch_bytes(const struct product *p)
     for (int j = 0; j < 2; j++)
         for (int i = 0; i < 3; i++) {
             const struct dpt_primitive *of = i < 2 ? p->matmul[i][j] : p->reorder[j];
-            size_t bytes = dpt_onednn_scratch_bytes(of);
+            size_t bytes = of ? dpt_onednn_scratch_bytes(of) : 0;
             most = bytes > most ? bytes : most;
         }
     return most;
@@ -233,7 +246,7 @@ static size_t scratch_bytes(const struct product *p)
 static bool product_workspace(struct product *p)
 {
     const struct dpt_gemm *g = p->g;
-    bool b_ahead = !p->b_own && !g->b_packed, a_ahead = !p->a_own && !p->a_dense;
+    bool b_ahead = !p->b_own && !g->b_packed && !p->b_to, a_ahead = !p->a_own && !p->a_dense;
     size_t b_all = b_ahead ? (size_t)p->n_tiles * p->b_stride : 0;
     size_t a_all = a_ahead ? in_bytes(p, g->m * g->k) : 0;
     size_t own = p->b_own ? p->b_stride : 0;
@@ -246,7 +259,8 @@ static bool product_workspace(struct product *p)
     if (!dpt_cpu_workspace(p->s, DPT_WORKSPACE_GEMM, b_all + a_all,
                            p->scratch_at + scratch_bytes(p), &p->w))
         return false;
-    p->b_to = b_ahead ? p->w.shared : NULL;
+    if (b_ahead)
+        p->b_to = p->w.shared;
     p->b_packed = b_ahead ? p->w.shared : g->b_packed;
     p->a_packed = a_ahead ? p->w.shared + b_all : NULL;
     return true;
@@ -264,7 +278,7 @@ void dpt_cpu_gemm(struct dpt_cpu_stream *s, const struct dpt_gemm *g)
 {
     struct product p;
     if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !product_init(&p, s, g) ||
-        !product_workspace(&p))
+        !product_matmuls(&p) || !product_workspace(&p))
         return;
     dpt_pool_run(s->pool, (p.b_to ? p.n_tiles : 0) + (p.a_packed ? p.m_tiles : 0), pack_item, &p);
     int64_t items = p.m_tiles * p.n_tiles;
@@ -285,9 +299,12 @@ size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm
 void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed)
 {
     struct product p;
-    if (s->error.status != DPT_OK || !product_init(&p, s, g) || !product_workspace(&p))
+    if (s->error.status != DPT_OK || !product_init(&p, s, g))
         return;
     p.b_to = ret_packed;
+    p.b_own = p.a_own = false;
+    if (!product_workspace(&p))
+        return;
     dpt_pool_run(s->pool, p.n_tiles, pack_item, &p);
     report(&p);
 }

@@ -34,10 +34,10 @@ struct dpt_gemm {
     struct dpt_gemm_store store;
 };
 
-/* Weights are the same for every slot of a step, so a caller may pack them once for all: `g` is the
- * product they are for (its m and a do not matter, b's strides do). The packed form belongs to this
- * build of oneDNN and this machine; never store it. packed_bytes makes the primitives it asks, so
- * it allocates; 0 with the stream's error set when that fails. */
+/* b packed once for many products: `g` is the product it is for (its m and a do not matter, b's
+ * strides do). The packed form belongs to this build of oneDNN and this machine; never store it.
+ * packed_bytes makes the primitives it asks, so it allocates; 0 with the stream's error set when
+ * that fails. */
 size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g);
 void dpt_cpu_gemm_pack(struct dpt_cpu_stream *s, const struct dpt_gemm *g, void *ret_packed);
 

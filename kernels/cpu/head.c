@@ -6,8 +6,11 @@
  * to pack.
  *
  * With elements of 16 bits, logits are f32 all the same; their gradient is rounded for the
- * products, into blocks of its own, and dx is summed in f32 before it is rounded. */
+ * products, into blocks of its own, and dx is summed in f32 before it is rounded.
+ *
+ * The packed form of the weights is, block by block, that for the logits and then that for dx. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/packed.h"
 
 /* Rows of a chunk. Each chunk packs the weights and adds to their gradient; where products are
  * twice as fast, that weighs twice, and the chunk is twice as large. */
@@ -16,6 +19,71 @@ enum { CHUNK_F32 = 256, CHUNK_HALF = 512, BLOCK = 3072 };
 static int64_t chunk_rows(enum dpt_dtype dtype)
 {
     return dtype == DPT_F32 ? CHUNK_F32 : CHUNK_HALF;
+}
+
+/* What the weights of a block, `width` rows of w (V, C) from row `at`, have to do with its logits =
+ * x w^T, and with its part of dx = dlogits w; without rows, x and results. */
+static struct dpt_gemm logits_product(enum dpt_dtype dtype, int64_t c, int64_t width, int64_t at,
+                                      const void *w)
+{
+    return (struct dpt_gemm){.n = width,
+                             .k = c,
+                             .dtype = dtype,
+                             .a_row = c,
+                             .a_col = 1,
+                             .b = dpt_at(w, dtype, at * c),
+                             .b_row = 1,
+                             .b_col = c};
+}
+
+static struct dpt_gemm input_product(enum dpt_dtype dtype, int64_t c, int64_t width, int64_t at,
+                                     const void *w)
+{
+    return (struct dpt_gemm){.n = c,
+                             .k = width,
+                             .dtype = dtype,
+                             .a_row = width,
+                             .a_col = 1,
+                             .b = dpt_at(w, dtype, at * c),
+                             .b_row = c,
+                             .b_col = 1};
+}
+
+/* Bytes of one block's packed form: both parts, and the first alone. */
+struct packed_block {
+    size_t bytes, logits_bytes;
+};
+
+static struct packed_block packed_block(struct dpt_cpu_stream *s, enum dpt_dtype dtype, int64_t c,
+                                        int64_t width)
+{
+    const struct dpt_gemm logits = logits_product(dtype, c, width, 0, NULL);
+    const struct dpt_gemm dx = input_product(dtype, c, width, 0, NULL);
+    const size_t first = dpt_cpu_gemm_packed_bytes(s, &logits);
+    return (struct packed_block){first + dpt_cpu_gemm_packed_bytes(s, &dx), first};
+}
+
+size_t dpt_cpu_head_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a)
+{
+    const int64_t last = a->rows % BLOCK;
+    size_t bytes = 0;
+    if (a->rows >= BLOCK)
+        bytes = (size_t)(a->rows / BLOCK) * packed_block(s, a->dtype, a->cols, BLOCK).bytes;
+    return last ? bytes + packed_block(s, a->dtype, a->cols, last).bytes : bytes;
+}
+
+void dpt_cpu_head_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
+{
+    char *to = a->packed;
+    for (int64_t at = 0; at < a->rows; at += BLOCK) {
+        const int64_t width = dpt_min64(BLOCK, a->rows - at);
+        const struct packed_block block = packed_block(s, a->dtype, a->cols, width);
+        const struct dpt_gemm logits = logits_product(a->dtype, a->cols, width, at, a->w);
+        const struct dpt_gemm dx = input_product(a->dtype, a->cols, width, at, a->w);
+        dpt_cpu_gemm_pack(s, &logits, to);
+        dpt_cpu_gemm_pack(s, &dx, to ? to + block.logits_bytes : NULL);
+        to = to ? to + block.bytes : NULL;
+    }
 }
 
 struct job {
@@ -28,6 +96,7 @@ struct job {
     float *dw;         /* (v, c): where the chunks' contributions gather */
     bool add_dw;       /* the first chunk adds to it, too */
     bool grad;
+    struct packed_block packed; /* a whole block's, when w is packed */
 };
 
 static int64_t block_width(const struct job *j, int64_t at)
@@ -45,21 +114,22 @@ static void *block_dlogits(const struct job *j, int64_t at)
     return dpt_at_out(j->dlogits, j->a->dtype, at * j->rows);
 }
 
+/* Where the packed form of the block from row `at` begins; NULL when w is not packed. */
+static const char *block_packed(const struct job *j, int64_t at)
+{
+    return j->a->packed ? (const char *)j->a->packed + (size_t)(at / BLOCK) * j->packed.bytes
+                        : NULL;
+}
+
 static void logits_block(const struct job *j, int64_t at)
 {
     const struct dpt_head_loss *a = j->a;
     int64_t width = block_width(j, at);
-    const struct dpt_gemm g = {.m = j->rows,
-                               .n = width,
-                               .k = a->c,
-                               .dtype = a->dtype,
-                               .a = dpt_at(a->x, a->dtype, j->row * a->c),
-                               .a_row = a->c,
-                               .a_col = 1,
-                               .b = dpt_at(a->w, a->dtype, at * a->c),
-                               .b_row = 1,
-                               .b_col = a->c,
-                               .store = {.c = block_logits(j, at), .ldc = width}};
+    struct dpt_gemm g = logits_product(a->dtype, a->c, width, at, a->w);
+    g.m = j->rows;
+    g.a = dpt_at(a->x, a->dtype, j->row * a->c);
+    g.b_packed = block_packed(j, at);
+    g.store = (struct dpt_gemm_store){.c = block_logits(j, at), .ldc = width};
     dpt_cpu_gemm(j->s, &g);
 }
 
@@ -68,17 +138,12 @@ static void gradient_block(const struct job *j, int64_t at)
     const struct dpt_head_loss *a = j->a;
     int64_t width = block_width(j, at);
     const void *dlogits = block_dlogits(j, at);
-    const struct dpt_gemm dx = {.m = j->rows,
-                                .n = a->c,
-                                .k = width,
-                                .dtype = a->dtype,
-                                .a = dlogits,
-                                .a_row = width,
-                                .a_col = 1,
-                                .b = dpt_at(a->w, a->dtype, at * a->c),
-                                .b_row = a->c,
-                                .b_col = 1,
-                                .store = {.c = j->dx, .ldc = a->c, .accumulate = at > 0}};
+    struct dpt_gemm dx = input_product(a->dtype, a->c, width, at, a->w);
+    dx.m = j->rows;
+    dx.a = dlogits;
+    if (a->packed)
+        dx.b_packed = block_packed(j, at) + packed_block(j->s, a->dtype, a->c, width).logits_bytes;
+    dx.store = (struct dpt_gemm_store){.c = j->dx, .ldc = a->c, .accumulate = at > 0};
     const struct dpt_gemm dw = {.m = width,
                                 .n = a->c,
                                 .k = j->rows,
@@ -200,6 +265,8 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
     bool apart = a->accumulate && a->n > rows && (a->dw || s->preparing);
     if (!lay_out(&job, apart))
         return;
+    if (a->packed && a->v > BLOCK)
+        job.packed = packed_block(s, a->dtype, a->c, BLOCK);
     job.add_dw = a->accumulate && !apart;
     for (job.row = 0; job.row < a->n; job.row += rows) {
         job.rows = dpt_min64(rows, a->n - job.row);

@@ -1,25 +1,62 @@
-/* Linear layers: three products, and the sum of columns for the bias. */
+/* Linear layers: three products, and the sum of columns for the bias. The packed form of w is that
+ * for the forward product, then that for the inputs' gradient. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/packed.h"
 
 enum { COLUMNS = 128 };
+
+/* What w (in, out) has to do with y = x w, and with dx = dy w^T; without rows, x and y. */
+static struct dpt_gemm forward_product(enum dpt_dtype dtype, int64_t in, int64_t out, const void *w)
+{
+    return (struct dpt_gemm){.n = out,
+                             .k = in,
+                             .dtype = dtype,
+                             .a_row = in,
+                             .a_col = 1,
+                             .b = w,
+                             .b_row = out,
+                             .b_col = 1};
+}
+
+static struct dpt_gemm input_product(enum dpt_dtype dtype, int64_t in, int64_t out, const void *w)
+{
+    return (struct dpt_gemm){.n = in,
+                             .k = out,
+                             .dtype = dtype,
+                             .a_row = out,
+                             .a_col = 1,
+                             .b = w,
+                             .b_row = 1,
+                             .b_col = out};
+}
+
+size_t dpt_cpu_linear_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a)
+{
+    const struct dpt_gemm y = forward_product(a->dtype, a->rows, a->cols, NULL);
+    const struct dpt_gemm dx = input_product(a->dtype, a->rows, a->cols, NULL);
+    return dpt_cpu_gemm_packed_bytes(s, &y) + dpt_cpu_gemm_packed_bytes(s, &dx);
+}
+
+void dpt_cpu_linear_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a)
+{
+    const struct dpt_gemm y = forward_product(a->dtype, a->rows, a->cols, a->w);
+    const struct dpt_gemm dx = input_product(a->dtype, a->rows, a->cols, a->w);
+    const size_t at = dpt_cpu_gemm_packed_bytes(s, &y);
+    dpt_cpu_gemm_pack(s, &y, a->packed);
+    dpt_cpu_gemm_pack(s, &dx, a->packed ? (char *)a->packed + at : NULL);
+}
 
 void dpt_cpu_linear_forward(struct dpt_stream *stream, const struct dpt_linear_forward *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     if (!dpt_cpu_begin(s, a->dtype, "linear"))
         return;
-    const struct dpt_gemm y = {
-        .m = a->n,
-        .n = a->out,
-        .k = a->in,
-        .dtype = a->dtype,
-        .a = a->x,
-        .a_row = a->in,
-        .a_col = 1,
-        .b = a->w,
-        .b_row = a->out,
-        .b_col = 1,
-        .store = {.dtype = a->dtype, .c = a->y, .ldc = a->out, .bias = a->bias, .gelu = a->gelu}};
+    struct dpt_gemm y = forward_product(a->dtype, a->in, a->out, a->w);
+    y.m = a->n;
+    y.a = a->x;
+    y.b_packed = a->packed;
+    y.store = (struct dpt_gemm_store){
+        .dtype = a->dtype, .c = a->y, .ldc = a->out, .bias = a->bias, .gelu = a->gelu};
     dpt_cpu_gemm(s, &y);
 }
 
@@ -44,17 +81,14 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
     if (!dpt_cpu_begin(s, a->dtype, "linear backward"))
         return;
     if (a->dx || s->preparing) {
-        const struct dpt_gemm dx = {.m = a->n,
-                                    .n = a->in,
-                                    .k = a->out,
-                                    .dtype = a->dtype,
-                                    .a = a->dy,
-                                    .a_row = a->out,
-                                    .a_col = 1,
-                                    .b = a->w,
-                                    .b_row = 1,
-                                    .b_col = a->out,
-                                    .store = {.dtype = a->dtype, .c = a->dx, .ldc = a->in}};
+        struct dpt_gemm dx = input_product(a->dtype, a->in, a->out, a->w);
+        dx.m = a->n;
+        dx.a = a->dy;
+        if (a->packed) {
+            const struct dpt_gemm y = forward_product(a->dtype, a->in, a->out, a->w);
+            dx.b_packed = (const char *)a->packed + dpt_cpu_gemm_packed_bytes(s, &y);
+        }
+        dx.store = (struct dpt_gemm_store){.dtype = a->dtype, .c = a->dx, .ldc = a->in};
         dpt_cpu_gemm(s, &dx);
     }
     const struct dpt_gemm dw = {

@@ -242,6 +242,27 @@ static void adamw(void *ctx)
                                                  .copy_dtype = s->dtype});
 }
 
+/* One weight's packed form, made of w; the head's lies in `moments`. */
+static void pack(struct bench *s, enum dpt_pack_kind kind, int64_t rows, int64_t cols)
+{
+    s->ops->pack(s->stream, &(struct dpt_pack){.kind = kind,
+                                               .rows = rows,
+                                               .cols = cols,
+                                               .dtype = s->dtype,
+                                               .w = s->w,
+                                               .packed = s->moments});
+}
+
+static void pack_fc(void *ctx)
+{
+    pack(ctx, DPT_PACK_LINEAR, C, 4 * C);
+}
+
+static void pack_head(void *ctx)
+{
+    pack(ctx, DPT_PACK_HEAD, V, C);
+}
+
 static void sumsq(void *ctx)
 {
     struct bench *s = ctx;
@@ -265,7 +286,7 @@ struct entry {
     double times;
 };
 
-enum { ENTRIES = 21 };
+enum { ENTRIES = 23 };
 
 static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
 {
@@ -293,6 +314,8 @@ static void list_entries(const struct bench *s, struct entry ret[ENTRIES])
         {"embedding backward", embedding_grad, (8 + elem) * n * C, "GB/s", 1},
         {"sumsq", sumsq, 4 * wide, "GB/s", PARAMETERS / wide},
         {"adamw", adamw, (s->dtype == DPT_F32 ? 28 : 30) * wide, "GB/s", PARAMETERS / wide},
+        {"pack fc", pack_fc, 4 * elem * 4 * c2, "GB/s", 0},
+        {"pack head", pack_head, 4 * elem * wide, "GB/s", 0},
         {"fill_normal", fill_normal, 4.0 * (1 << 22), "GB/s", 0},
     };
     for (int i = 0; i < ENTRIES; i++)

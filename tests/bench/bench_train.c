@@ -24,7 +24,10 @@ struct train_args {
     const char *preset, *json;
     int batch, seq, slots, threads, steps;
     enum dpt_dtype dtype;
+    enum dpt_pack_weights pack;
 };
+
+static const char *const pack_names[] = {"auto", "on", "off"};
 
 static bool take_int(const char *text, int *ret)
 {
@@ -34,6 +37,16 @@ static bool take_int(const char *text, int *ret)
         return false;
     *ret = (int)value;
     return true;
+}
+
+static bool take_pack(const char *text, enum dpt_pack_weights *ret)
+{
+    for (int i = DPT_PACK_WEIGHTS_AUTO; i <= DPT_PACK_WEIGHTS_OFF; i++)
+        if (strcmp(text, pack_names[i]) == 0) {
+            *ret = (enum dpt_pack_weights)i;
+            return true;
+        }
+    return false;
 }
 
 static bool parse(int argc, char **argv, struct train_args *a)
@@ -59,13 +72,16 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = take_int(value, &a->steps) && a->steps > WARMUP_STEPS + 2;
         else if (strcmp(argv[i], "--precision") == 0)
             ok = dpt_bench_parse_precision(value, &a->dtype);
+        else if (strcmp(argv[i], "--pack-weights") == 0)
+            ok = take_pack(value, &a->pack);
         else
             ok = false;
         if (!ok || !*value) {
             (void)fprintf(stderr,
                           "usage: dpt-bench train [--preset gpt2-124m] [--batch 4] [--seq 64] "
                           "[--slots 1] [--threads 2] "
-                          "[--steps 12] [--precision fp32|bf16] [--json FILE]\n"
+                          "[--steps 12] [--precision fp32|bf16] [--pack-weights auto|on|off] "
+                          "[--json FILE]\n"
                           "  batch: sequences a micro-batch; slots: micro-batches a step; steps: "
                           "at least %d\n",
                           WARMUP_STEPS + 3);
@@ -106,15 +122,15 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
     char yaml[YAML_BYTES];
     (void)snprintf(yaml, sizeof yaml,
                    "run: bench\n"
-                   "cluster: {nnodes: 1, threads: %d, timeout_s: 60}\n"
+                   "cluster: {nnodes: 1, threads: %d, timeout_s: 60, pack_weights: %s}\n"
                    "model: {name: gpt2, preset: %s}\n"
                    "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
                    "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
                    "%s, log_every: 1}\n"
                    "optimizer: {warmup_steps: 1}\n"
                    "checkpoint: {every_steps: 0}\n",
-                   a->threads, a->preset, dir, a->steps, a->batch * a->slots, a->batch, a->seq,
-                   dpt_bench_precision(a->dtype));
+                   a->threads, pack_names[a->pack], a->preset, dir, a->steps, a->batch * a->slots,
+                   a->batch, a->seq, dpt_bench_precision(a->dtype));
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -195,14 +211,15 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
            result.step_ms, result.steps_timed, tokens_per_s);
     printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
            100 * gflops / rate, rate);
+    printf("packed weights: %s\n", pack_names[a->pack]);
     printf("allocations in %d steps: %lld\n", result.steps_counted, (long long)result.allocations);
-    *ret = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "bench",
+    *ret = json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "bench",
                      "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype),
-                     "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads", a->threads,
-                     "parameters", (json_int_t)parameters, "step_ms", result.step_ms,
-                     "tokens_per_s", tokens_per_s, "gflops", gflops, "gemm_gflops", rate, "share",
-                     gflops / rate, "allocations_in_step", (json_int_t)result.allocations,
-                     "steps_counted", result.steps_counted);
+                     "pack_weights", pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots",
+                     a->slots, "threads", a->threads, "parameters", (json_int_t)parameters,
+                     "step_ms", result.step_ms, "tokens_per_s", tokens_per_s, "gflops", gflops,
+                     "gemm_gflops", rate, "share", gflops / rate, "allocations_in_step",
+                     (json_int_t)result.allocations, "steps_counted", result.steps_counted);
     return DPT_OK;
 }
 

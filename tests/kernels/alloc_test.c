@@ -95,6 +95,10 @@ void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 
 enum { B = 2, T = 80, C = 96, H = 3, V = 1000, CONTEXT = 128, N = B * T, LAYERS = 2 };
 
+/* Floats of the largest packed form; and what stands for one where there is no tensor. */
+enum { PACKED = 3 * V * C };
+static const float nowhere[16];
+
 /* One slot of a small GPT-2, forward and backward and update; `p` NULL: no tensor exists. */
 static float *part(float *p, int64_t *used, int64_t floats)
 {
@@ -114,26 +118,33 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     float *lse = part(p, used, B * H * T), *h = part(p, used, N * 4 * C);
     float *g = part(p, used, N * 4 * C), *dy = part(p, used, N * 4 * C);
     float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
+    const struct dpt_pack pack = {DPT_PACK_LINEAR, 4 * C, C, dtype, w, part(p, used, PACKED)};
+    const void *packed = p ? pack.packed : nowhere;
+    assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
+    ops->pack(s, &pack);
     ops->layernorm_forward(
         s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, beta, y, mean, rstd});
-    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL});
+    ops->linear_forward(
+        s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL, NULL});
     ops->attention_forward(s,
                            &(struct dpt_attention_forward){B, T, H, C, dtype, drop, qkv, att, lse});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
-    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g});
-    ops->linear_forward(s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL});
+    ops->linear_forward(s,
+                        &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL});
+    ops->linear_forward(
+        s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL, packed});
     for (int i = 0; i < 2; i++) {
-        ops->linear_backward(
-            s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw, db, i > 0});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw,
+                                                              db, i > 0, packed});
         ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, dtype, h, dy, dy});
         ops->linear_backward(
-            s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw, db, i > 0});
+            s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw, db, i > 0, NULL});
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
         s, &(struct dpt_attention_backward){B, T, H, C, dtype, drop, qkv, att, lse, y, dy});
     ops->linear_backward(
-        s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db, false});
+        s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db, false, NULL});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,
                                                                 y, att, false, dw, db, true});
 }
@@ -146,13 +157,17 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     float *x = part(p, &used, N * C), *wte = part(p, &used, V * C), *loss = part(p, &used, N);
     float *wpe = part(p, &used, CONTEXT * C), *dx = part(p, &used, N * C);
     float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
+    const struct dpt_pack pack = {DPT_PACK_HEAD, V, C, dtype, wte, part(p, &used, PACKED)};
+    const void *packed = p ? pack.packed : nowhere;
+    assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
+    ops->pack(s, &pack);
     ops->embedding_forward(
         s, &(struct dpt_embedding_forward){B, T, C, V, dtype, drop, tokens, wte, wpe, x});
     for (int i = 0; i < LAYERS; i++)
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
         ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
-                                                  dwte, i > 0});
+                                                  dwte, i > 0, i > 0 ? packed : NULL});
     ops->embedding_backward(s,
                             &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, dtype, drop,
                                                              tokens, dx, dwte, dwpe, true, false});
@@ -182,7 +197,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     return used;
 }
 
-enum { FLOATS = 1 << 21 }; /* more than slot_ops and one block take */
+enum { FLOATS = 1 << 22 }; /* more than slot_ops and one block take */
 
 static void no_allocation_after_preparing(enum dpt_dtype dtype)
 {
@@ -211,8 +226,8 @@ static void no_allocation_after_preparing(enum dpt_dtype dtype)
     /* The counter counts: a shape that was never prepared does allocate. */
     atomic_store(&counting, 1);
     float *x = memory;
-    t.ops->linear_forward(
-        t.stream, &(struct dpt_linear_forward){3, 5, 7, dtype, x, x + 64, NULL, x + 128, NULL});
+    t.ops->linear_forward(t.stream, &(struct dpt_linear_forward){3, 5, 7, dtype, x, x + 64, NULL,
+                                                                 x + 128, NULL, NULL});
     atomic_store(&counting, 0);
     assert_true(atomic_load(&allocations) > 0 || !COUNTED);
     atomic_store(&allocations, 0);

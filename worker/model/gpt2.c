@@ -251,6 +251,24 @@ const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slo
     return unit == NULL ? (const void *)nowhere : unit + at;
 }
 
+const void *dpt_gpt2_packed(const struct dpt_slot *slot, int param)
+{
+    return slot->packed ? slot->packed[param] : NULL;
+}
+
+/* The blocks' matrices are linear layers', wte is the head's. */
+static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
+{
+    const struct dpt_param *p = &model->params[param];
+    if (p->ndim != 2 || param == DPT_GPT2_WPE)
+        return false;
+    *ret = (struct dpt_pack){.kind = param == DPT_GPT2_WTE ? DPT_PACK_HEAD : DPT_PACK_LINEAR,
+                             .rows = p->dim[0],
+                             .cols = p->dim[1],
+                             .dtype = model->dtype};
+    return true;
+}
+
 float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
 {
     const struct dpt_param *p = &m->base.params[param];
@@ -316,6 +334,7 @@ const struct dpt_model_kind dpt_gpt2_kind = {
     .create = create,
     .saved_bytes = saved_bytes,
     .scratch_bytes = scratch_bytes,
+    .packing = packing,
     .forward = dpt_gpt2_forward,
     .backward = dpt_gpt2_backward,
     .cache_bytes = dpt_gpt2_cache_bytes,

@@ -109,6 +109,9 @@ struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct 
 const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
 float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
 
+/* Its packed form, if the slot has one. */
+const void *dpt_gpt2_packed(const struct dpt_slot *slot, int param);
+
 /* Table index of a block's tensor, and of the head's ln_f.weight (ln_f.bias follows). */
 int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor);
 int dpt_gpt2_ln_f(const struct dpt_gpt2 *m);

@@ -61,6 +61,7 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                      .dw = dpt_gpt2_grad(m, slot, weight),
                                      .dbias = dpt_gpt2_grad(m, slot, weight + 1),
                                      .accumulate = slot->accumulate,
+                                     .packed = dpt_gpt2_packed(slot, weight),
                                  });
     announce_pair(slot, weight);
 }
@@ -117,6 +118,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .dx = scratch.b,
                                .dw = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
                                .accumulate = adds_to_embedding(slot),
+                               .packed = dpt_gpt2_packed(slot, DPT_GPT2_WTE),
                            });
     layernorm(m, ops, stream, slot, ln_f, last.out, scratch.mean, scratch.rstd, scratch.b,
               saved.dstream, false);

@@ -55,6 +55,7 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                     .bias = dpt_gpt2_weight(m, slot, weight + 1),
                                     .y = y,
                                     .gelu = gelu,
+                                    .packed = dpt_gpt2_packed(slot, weight),
                                 });
 }
 
@@ -168,6 +169,7 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
                                .targets = slot->targets,
                                .loss = slot->losses,
+                               .packed = dpt_gpt2_packed(slot, DPT_GPT2_WTE),
                            });
 }
 

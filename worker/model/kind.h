@@ -13,6 +13,7 @@ struct dpt_model_kind {
                               struct dpt_err *err);
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
+    bool (*packing)(const struct dpt_model *model, int param, struct dpt_pack *ret);
     void (*forward)(const struct dpt_model *model, const struct dpt_ops *ops,
                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
     void (*backward)(const struct dpt_model *model, const struct dpt_ops *ops,

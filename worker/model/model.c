@@ -120,6 +120,12 @@ void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops 
     }
 }
 
+bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
+{
+    DPT_ASSERT(param >= 0 && param < model->n_params);
+    return model->kind->packing(model, param, ret);
+}
+
 void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
 {

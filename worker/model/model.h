@@ -60,8 +60,12 @@ struct dpt_slot {
     const int32_t *tokens;  /* (B, T), each in [0, V) */
     const int32_t *targets; /* (B, T) */
     const void *const
-        *weights;        /* [n_units] start of each unit's flat range, in the compute dtype */
-    float *const *grads; /* [n_units] likewise, f32; TRAIN only */
+        *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
+    /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for those that are
+       used as they lie; NULL: all are. They are the caller's to keep true: the model does not ask
+       where they come from, nor how old they are. */
+    const void *const *packed;
+    float *const *grads; /* [n_units] start of each unit's flat range, f32; TRAIN only */
     bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
     bool tied_apart; /* with accumulate: those of a unit that another borrows are overwritten all
                         the same. Their parts come from several units: where they are added to,
@@ -103,6 +107,10 @@ enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
  * brings back. Its gradients have the same bits whichever are kept. */
 size_t dpt_model_saved_bytes(const struct dpt_model *model, int64_t b, int64_t t);
 size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t);
+
+/* Whether products read this parameter, so that a packed form of it may serve them; if so, fills
+ * what dpt_ops.pack needs but for w and packed. */
+bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret);
 
 /* Initial weights of the whole flat vector: a function of the seed and the table alone (padding
  * zero). */

@@ -6,8 +6,10 @@
  * et al., "PyTorch Distributed", VLDB'20).
  *
  * With a compute dtype of 16 bits the slots read a copy of the parameters, which each step's update
- * writes along with them. Gradients are f32 in memory and on the wire, whatever the precision. */
+ * writes along with them. Where it pays their products read packed forms, made before the first
+ * slot that needs them. Gradients are f32 in memory and on the wire, whatever the precision. */
 #include "worker/optim/optim.h"
+#include "worker/strategy/packed_weights.h"
 #include "worker/strategy/reducer.h"
 #include "worker/strategy/strategy.h"
 
@@ -26,7 +28,8 @@ struct ddp {
     void *copy; /* the parameters in the compute dtype; NULL: f32, they are used themselves */
     size_t copy_bytes;
     bool copy_is_old; /* the parameters were written by others since it was made */
-    float **grads;    /* [n_units], of the lane being filled */
+    struct dpt_packed_weights *packed;
+    float **grads; /* [n_units], of the lane being filled */
 
     int n_buckets;
     struct dpt_bucket *buckets;
@@ -89,6 +92,7 @@ static void ddp_destroy(struct dpt_strategy **strategy)
         dpt_comm_mem_destroy(&d->buffer[i]);
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         dpt_comm_mem_destroy(&d->state.own.vector[v].mem);
+    dpt_packed_weights_destroy(&d->packed);
     dpt_device_free(d->env.device, d->copy, d->copy_bytes);
     free(d->weights);
     free(d->grads);
@@ -181,6 +185,8 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     if (status == DPT_OK)
         status = make_apart(d, err);
     if (status == DPT_OK)
+        status = dpt_packed_weights_create(&d->env, &d->packed, err);
+    if (status == DPT_OK)
         status = make_buckets(d, err);
     if (status != DPT_OK) {
         ddp_destroy(&self);
@@ -192,6 +198,14 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
                                       dpt_dtype_bytes(dpt_model_dtype(env->model));
     *ret = self;
     return DPT_OK;
+}
+
+static int ranks_of_host(const struct dpt_world *world, int position)
+{
+    int n = 0;
+    for (int i = 0; i < world->size; i++)
+        n += world->host_of_position[i] == world->host_of_position[position];
+    return n;
 }
 
 static struct dpt_deal ddp_deal(const struct dpt_strategy *s, const struct dpt_world *world,
@@ -231,6 +245,8 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
                                           &d->buffer[d->n_buffers], err));
         d->n_buffers++;
     }
+    const struct dpt_deal deal = ddp_deal(s, world, position);
+    DPT_TRY(dpt_packed_weights_decide(d->packed, deal.n, ranks_of_host(world, position), err));
     const struct dpt_reducer_spec spec = {.ops = d->ops,
                                           .stream = d->env.comm_stream,
                                           .thread = d->env.comm_thread,
@@ -244,7 +260,7 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
                                           .rank = rank,
                                           .host = host};
     DPT_TRY(dpt_reducer_create(&spec, &d->reducer, err));
-    DPT_TRY(make_lists(d, ddp_deal(s, world, position), err));
+    DPT_TRY(make_lists(d, deal, err));
     d->world = world;
     d->rank = rank;
     d->lanes = dpt_position_lanes(world->lanes, world->size, position);
@@ -309,6 +325,14 @@ static void use_weights(struct ddp *d, struct dpt_slot *slot)
                      dpt_model_dtype(d->env.model), d->copy);
     d->copy_is_old = false;
     slot->weights = d->weights;
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        dpt_packed_weights_use(d->packed, u, slot);
+}
+
+static void forget_packed(struct ddp *d)
+{
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        dpt_packed_weights_forget(d->packed, u);
 }
 
 static void ddp_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot)
@@ -415,6 +439,7 @@ static enum dpt_status ddp_apply(struct dpt_strategy *s, const struct dpt_optim_
                                            .copy = d->copy};
     dpt_optim_update(d->env.config, d->env.model, d->ops, d->env.stream, step, 0, d->flat_numel,
                      &flat);
+    forget_packed(d);
     return dpt_stream_sync(d->env.stream, err);
 }
 
@@ -432,7 +457,9 @@ static const struct dpt_strategy_state *ddp_state(const struct dpt_strategy *s)
 
 static void ddp_state_changed(struct dpt_strategy *s)
 {
-    ddp_of(s)->copy_is_old = true;
+    struct ddp *d = ddp_of(s);
+    d->copy_is_old = true;
+    forget_packed(d);
 }
 
 static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
@@ -441,7 +468,8 @@ static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret
     *ret = (struct dpt_strategy_cost){.gradient_bytes = (int64_t)d->n_buffers * d->flat_numel *
                                                         (int64_t)sizeof(float),
                                       .gradient_buffers = d->n_buffers,
-                                      .sent_bytes = dpt_reducer_bytes_sent(d->reducer)};
+                                      .sent_bytes = dpt_reducer_bytes_sent(d->reducer),
+                                      .packed_bytes = dpt_packed_weights_bytes(d->packed)};
 }
 
 const struct dpt_strategy_ops dpt_strategy_ddp = {

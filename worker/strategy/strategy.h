@@ -70,6 +70,7 @@ float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *gr
 struct dpt_strategy_cost {
     int64_t gradient_bytes, sent_bytes;
     int gradient_buffers;
+    int64_t packed_bytes; /* of packed weights; 0: they are not packed */
 };
 
 struct dpt_strategy;
@@ -135,7 +136,8 @@ struct dpt_strategy_ops {
      * slot. */
     void (*state_changed)(struct dpt_strategy *s);
     /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
-     * in a step (both stages and the all-gather). Between begin_generation and end_generation. */
+     * in a step (both stages and the all-gather), bytes of packed weights. Between begin_generation
+     * and end_generation. */
     void (*cost)(const struct dpt_strategy *s, struct dpt_strategy_cost *ret);
 };
 

@@ -491,11 +491,11 @@ static void tell_plan(const struct dpt_rank *r)
     dpt_log(
         DPT_LOG_INFO,
         "rank %d of %d goes on from step %lld: %d of %d slots, from slot %d on by %d; holds %.1f "
-        "MiB of weights and moments and %.1f MiB "
-        "of gradients in %d buffers, sends %.1f MiB a step",
+        "MiB of weights and moments, %.1f MiB of packed weights and %.1f MiB of gradients in %d "
+        "buffers, sends %.1f MiB a step",
         r->gen.rank, r->gen.world_size, (long long)r->step, r->gen.slots.n, r->slots,
-        r->gen.slots.first, r->gen.slots.stride, state / mib, (double)cost.gradient_bytes / mib,
-        cost.gradient_buffers, (double)cost.sent_bytes / mib);
+        r->gen.slots.first, r->gen.slots.stride, state / mib, (double)cost.packed_bytes / mib,
+        (double)cost.gradient_bytes / mib, cost.gradient_buffers, (double)cost.sent_bytes / mib);
 }
 
 enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)

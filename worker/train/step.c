@@ -160,34 +160,51 @@ static void ignore_announcement(void *ctx, int param)
     (void)param;
 }
 
+/* All products of a slot, with what is in slot->packed. */
+static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
+{
+    const int n_units = dpt_model_n_units(r->model);
+    for (int u = 0; u < n_units; u++)
+        dpt_model_forward(r->model, r->ops, r->stream, u, slot);
+    if (r->val) { /* the head, which computes losses there only then */
+        slot->mode = DPT_MODE_EVAL;
+        dpt_model_forward(r->model, r->ops, r->stream, n_units - 1, slot);
+        slot->mode = DPT_MODE_TRAIN;
+    }
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        slot->accumulate = accumulate != 0;
+        for (int u = n_units - 1; u >= 0; u--)
+            dpt_model_backward(r->model, r->ops, r->stream, u, slot);
+    }
+}
+
 enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err)
 {
     struct dpt_slot slot;
     fill_slot(r, 0, &slot);
     const void **weights = calloc((size_t)dpt_model_n_units(r->model), sizeof *weights);
     float **grads = calloc((size_t)dpt_model_n_units(r->model), sizeof *grads);
-    if (!weights || !grads) {
+    const int n_params = dpt_model_n_params(r->model);
+    const void **packed = calloc((size_t)n_params, sizeof *packed);
+    if (!weights || !grads || !packed) {
         free(weights);
         free(grads);
+        free(packed);
         return dpt_fail(err, DPT_ENOMEM, "prepare the model: out of memory");
     }
     slot.weights = weights;
     slot.grads = grads;
     slot.announce = ignore_announcement;
     dpt_stream_prepare_begin(r->stream);
-    for (int u = 0; u < dpt_model_n_units(r->model); u++)
-        dpt_model_forward(r->model, r->ops, r->stream, u, &slot);
-    if (r->val) { /* the head, which computes losses there only then */
-        slot.mode = DPT_MODE_EVAL;
-        dpt_model_forward(r->model, r->ops, r->stream, dpt_model_n_units(r->model) - 1, &slot);
-        slot.mode = DPT_MODE_TRAIN;
+    prepare_slot(r, &slot);
+    for (int i = 0; i < n_params; i++) {
+        struct dpt_pack pack;
+        packed[i] = dpt_model_packing(r->model, i, &pack) ? r : NULL; /* any address: not read */
     }
-    for (int accumulate = 0; accumulate < 2; accumulate++) {
-        slot.accumulate = accumulate != 0;
-        for (int u = dpt_model_n_units(r->model) - 1; u >= 0; u--)
-            dpt_model_backward(r->model, r->ops, r->stream, u, &slot);
-    }
+    slot.packed = packed;
+    prepare_slot(r, &slot);
     free(weights);
     free(grads);
+    free(packed);
     return dpt_stream_prepare_end(r->stream, err);
 }

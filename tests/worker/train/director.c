@@ -92,6 +92,11 @@ void director_read_checkpoints(struct director *d, const char *dir)
                    dir);
 }
 
+void director_pack_weights(struct director *d, enum dpt_pack_weights mode)
+{
+    d->config.cluster.pack_weights = mode;
+}
+
 static void *run_rank(void *arg)
 {
     struct member *m = arg;

@@ -27,6 +27,9 @@ void director_read_checkpoints(struct director *d, const char *dir);
 /* Ends every rank and joins. */
 void director_destroy(struct director **director);
 
+/* Ranks that are started from now on pack their weights so. */
+void director_pack_weights(struct director *d, enum dpt_pack_weights mode);
+
 /* Starts a rank thread and waits until it stands by; returns its handle. */
 int director_start(struct director *d, int host);
 

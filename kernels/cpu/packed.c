@@ -1,0 +1,22 @@
+/* Packed weights by kind: see ops.h. What a form holds is the affair of the op that reads it. */
+#include "kernels/cpu/packed.h"
+
+size_t dpt_cpu_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_begin(s, a->dtype, "packed weights"))
+        return 0;
+    return a->kind == DPT_PACK_HEAD ? dpt_cpu_head_packed_bytes(s, a)
+                                    : dpt_cpu_linear_packed_bytes(s, a);
+}
+
+void dpt_cpu_pack(struct dpt_stream *stream, const struct dpt_pack *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_begin(s, a->dtype, "packed weights"))
+        return;
+    if (a->kind == DPT_PACK_HEAD)
+        dpt_cpu_head_pack(s, a);
+    else
+        dpt_cpu_linear_pack(s, a);
+}

@@ -1,0 +1,93 @@
+/* What /proc and the control groups say of memory, in folders that look like them. */
+#include "base/fs.h"
+#include "base/memory.h"
+#include "tests/tmp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+static char root[96];
+
+static void put(const char *path, const char *text)
+{
+    char full[256];
+    struct dpt_err err;
+    (void)snprintf(full, sizeof full, "%s%s", root, path);
+    char *slash = strrchr(full, '/');
+    *slash = '\0';
+    assert_int_equal(dpt_fs_mkdirs(full, &err), DPT_OK);
+    *slash = '/';
+    assert_int_equal(dpt_fs_write_file_atomic(full, text, strlen(text), &err), DPT_OK);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return test_make_dir(root, sizeof root, "memory") ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
+}
+
+static void test_this_machine(void **state)
+{
+    (void)state;
+    assert_true(dpt_memory_available("") > 1 << 20);
+}
+
+static void test_nothing_known(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_memory_available(root), 0);
+    put("/proc/meminfo", "MemTotal:  10 kB\nMemFree:  9 kB\n");
+    assert_int_equal(dpt_memory_available(root), 0);
+}
+
+static void test_machine(void **state)
+{
+    (void)state;
+    put("/proc/meminfo", "MemTotal:   9000 kB\nMemFree:   10 kB\nMemAvailable:   8000 kB\n");
+    assert_int_equal(dpt_memory_available(root), 8000 * 1024);
+    put("/proc/self/cgroup", "4:memory:/old\n"); /* version 1 alone */
+    assert_int_equal(dpt_memory_available(root), 8000 * 1024);
+}
+
+/* The tightest group counts; what can be reclaimed is not used up. */
+static void test_groups(void **state)
+{
+    (void)state;
+    put("/proc/meminfo", "MemAvailable:   8000 kB\n");
+    put("/proc/self/cgroup", "1:name=systemd:/x\n0::/job/step\n");
+    put("/sys/fs/cgroup/job/step/memory.max", "max\n");
+    put("/sys/fs/cgroup/job/step/memory.current", "5\n");
+    assert_int_equal(dpt_memory_available(root), 8000 * 1024);
+    put("/sys/fs/cgroup/job/memory.max", "1000000\n");
+    put("/sys/fs/cgroup/job/memory.current", "400000\n");
+    assert_int_equal(dpt_memory_available(root), 600000);
+    put("/sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 150000\nactive_file 7\n");
+    assert_int_equal(dpt_memory_available(root), 750000);
+    put("/sys/fs/cgroup/job/step/memory.max", "300000\n");
+    assert_int_equal(dpt_memory_available(root), 299995);
+    put("/sys/fs/cgroup/job/step/memory.current", "300001\n");
+    assert_int_equal(dpt_memory_available(root), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_this_machine, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_machine, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_groups, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

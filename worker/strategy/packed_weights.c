@@ -1,0 +1,145 @@
+/* Packed weights: see packed_weights.h. */
+#include "worker/strategy/packed_weights.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+struct form {
+    struct dpt_pack pack;
+    size_t at, bytes; /* in the memory of all; bytes 0: the parameter has no form */
+    bool is_true;
+};
+
+struct dpt_packed_weights {
+    const struct dpt_strategy_env *env;
+    const struct dpt_ops *ops;
+    int n_params;
+    struct form *forms;    /* [n_params] */
+    const void **pointers; /* [n_params] of slots */
+    size_t bytes;
+    char *memory; /* NULL: never wanted so far */
+    bool used;    /* in this generation */
+};
+
+/* The first slot that reads a form pays for it, the others gain. */
+enum { SLOTS_MIN = 2, SHARE_OF_AVAILABLE = 2 };
+
+bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available)
+{
+    if (mode != DPT_PACK_WEIGHTS_AUTO)
+        return mode == DPT_PACK_WEIGHTS_ON;
+    return slots >= SLOTS_MIN && bytes <= available / SHARE_OF_AVAILABLE;
+}
+
+static enum dpt_status prepare(struct dpt_packed_weights *p, struct dpt_err *err)
+{
+    dpt_stream_prepare_begin(p->env->stream);
+    for (int i = 0; i < p->n_params; i++) {
+        struct form *form = &p->forms[i];
+        if (!dpt_model_packing(p->env->model, i, &form->pack))
+            continue;
+        form->at = p->bytes;
+        form->bytes = p->ops->packed_bytes(p->env->stream, &form->pack);
+        p->ops->pack(p->env->stream, &form->pack);
+        p->bytes += (form->bytes + 63) / 64 * 64;
+    }
+    return dpt_stream_prepare_end(p->env->stream, err);
+}
+
+enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
+                                          struct dpt_packed_weights **ret, struct dpt_err *err)
+{
+    struct dpt_packed_weights *p = calloc(1, sizeof *p);
+    if (!p)
+        return dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
+    p->env = env;
+    p->ops = dpt_device_ops(env->device);
+    p->n_params = dpt_model_n_params(env->model);
+    p->forms = calloc((size_t)p->n_params, sizeof *p->forms);
+    p->pointers = calloc((size_t)p->n_params, sizeof *p->pointers);
+    enum dpt_status status = DPT_OK;
+    if (!p->forms || !p->pointers)
+        status = dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
+    else if (env->config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF)
+        status = prepare(p, err);
+    if (status != DPT_OK) {
+        dpt_packed_weights_destroy(&p);
+        return status;
+    }
+    *ret = p;
+    return DPT_OK;
+}
+
+void dpt_packed_weights_destroy(struct dpt_packed_weights **packed)
+{
+    struct dpt_packed_weights *p = *packed;
+    if (!p)
+        return;
+    dpt_device_free(p->env->device, p->memory, p->bytes);
+    free(p->forms);
+    free(p->pointers);
+    free(p);
+    *packed = NULL;
+}
+
+enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *p, int slots,
+                                          int ranks_of_host, struct dpt_err *err)
+{
+    const enum dpt_pack_weights mode = p->env->config->cluster.pack_weights;
+    /* Memory that is held already is not asked for again. */
+    const int64_t wanted = p->memory ? 0 : (int64_t)p->bytes * ranks_of_host;
+    p->used = p->bytes > 0 && dpt_packing_pays(mode, slots, wanted, dpt_memory_available(""));
+    if (!p->used || p->memory)
+        return DPT_OK;
+    void *memory = NULL;
+    enum dpt_status status = dpt_device_alloc(p->env->device, p->bytes, &memory, err);
+    p->memory = memory;
+    p->used = status == DPT_OK;
+    if (status == DPT_ENOMEM && mode == DPT_PACK_WEIGHTS_AUTO) {
+        dpt_log(DPT_LOG_WARN, "there is no memory for packed weights (%s); slots pack their own",
+                err->text);
+        return DPT_OK;
+    }
+    if (status != DPT_OK)
+        return dpt_wrap(err, status, "packed weights (cluster.pack_weights: off does without)");
+    return DPT_OK;
+}
+
+int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *p)
+{
+    return p->used ? (int64_t)p->bytes : 0;
+}
+
+static void make_true(struct dpt_packed_weights *p, int param, const void *unit_weights)
+{
+    struct form *form = &p->forms[param];
+    const struct dpt_param *of = dpt_model_param(p->env->model, param);
+    const int64_t place = of->offset - dpt_model_unit(p->env->model, of->unit)->offset;
+    form->pack.w = (const char *)unit_weights + (size_t)place * dpt_dtype_bytes(form->pack.dtype);
+    form->pack.packed = p->memory + form->at;
+    p->ops->pack(p->env->stream, &form->pack);
+    p->pointers[param] = form->pack.packed;
+    form->is_true = true;
+}
+
+void dpt_packed_weights_use(struct dpt_packed_weights *p, int unit, struct dpt_slot *slot)
+{
+    const struct dpt_unit *u = dpt_model_unit(p->env->model, unit);
+    if (!p->used)
+        return;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (p->forms[i].bytes > 0 && !p->forms[i].is_true)
+            make_true(p, i, slot->weights[unit]);
+    slot->packed = p->pointers;
+}
+
+void dpt_packed_weights_forget(struct dpt_packed_weights *p, int unit)
+{
+    const struct dpt_unit *u = dpt_model_unit(p->env->model, unit);
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        p->forms[i].is_true = false;
+        p->pointers[i] = NULL; /* a slot that was not given new ones reads the weights */
+    }
+}

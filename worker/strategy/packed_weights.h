@@ -1,0 +1,40 @@
+/* The packed forms of a model's weights (dpt_ops.pack), for a strategy that holds weights of which
+ * several slots are computed: whether they pay, their memory, and which of them are true.
+ *
+ * A form is tied to the weights that a slot is given, never to where they lie: the strategy calls
+ * dpt_packed_weights_use for a unit whose weights the slot has, and dpt_packed_weights_forget when
+ * they change or go. All on the main thread. */
+#ifndef DPT_WORKER_STRATEGY_PACKED_WEIGHTS_H
+#define DPT_WORKER_STRATEGY_PACKED_WEIGHTS_H
+
+#include "worker/strategy/strategy.h"
+
+struct dpt_packed_weights;
+
+/* Whether weights are packed under `mode` by a rank that computes `slots` slots of a step, when the
+ * forms of all ranks of its host take `bytes` and the host has `available`. */
+bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available);
+
+/* Prepares packing on env->stream; holds no forms yet. `env` is borrowed. */
+DPT_MUST_USE enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
+                                                       struct dpt_packed_weights **ret,
+                                                       struct dpt_err *err);
+void dpt_packed_weights_destroy(struct dpt_packed_weights **packed);
+
+/* Decides for a generation in which this rank computes `slots` slots of a step beside others on its
+ * host, `ranks_of_host` in all. Memory is made when first wanted, and kept. DPT_ENOMEM names the
+ * key; with `auto` the weights are not packed then, which is logged. */
+DPT_MUST_USE enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *packed, int slots,
+                                                       int ranks_of_host, struct dpt_err *err);
+
+/* Bytes of the forms that this generation uses; 0: none. */
+int64_t dpt_packed_weights_bytes(const struct dpt_packed_weights *packed);
+
+/* Gives the slot the forms of the parameters of `unit`, made of slot->weights[unit] where they are
+ * not true. Errors stick to the stream. */
+void dpt_packed_weights_use(struct dpt_packed_weights *packed, int unit, struct dpt_slot *slot);
+
+/* The weights of `unit` are not what they were: their forms are of no use any more. */
+void dpt_packed_weights_forget(struct dpt_packed_weights *packed, int unit);
+
+#endif
