@@ -343,6 +343,15 @@ bool dpt_config_evaluates(const struct dpt_config *config)
     return config->train.eval_every > 0 || config->train.eval_only;
 }
 
+bool dpt_config_shards_state(const struct dpt_config *config)
+{
+    static const char *const sharding[] = {"zero1", "zero2", "zero3", "fsdp"};
+    for (size_t i = 0; i < sizeof sharding / sizeof *sharding; i++)
+        if (strcmp(config->strategy.name, sharding[i]) == 0)
+            return config->strategy.sharding != DPT_SHARDING_NO_SHARD;
+    return false;
+}
+
 enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
 {
     static const char *const reducing[] = {"zero2", "zero3", "fsdp"};

@@ -169,6 +169,9 @@ int dpt_config_lanes(const struct dpt_config *config);
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);
 
+/* Whether the ranks hold parts of the training state: zero1 to 3, and fsdp but for no_shard. */
+bool dpt_config_shards_state(const struct dpt_config *config);
+
 /* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
  * hybrid_shard. */
 enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config);

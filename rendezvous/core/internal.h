@@ -2,11 +2,12 @@
  *
  *   core.c    events, time, views               join.c   what an agent's message changes
  *   phase.c   the phases of a run               loss.c   who is lost, stalls, the restart budget
- *   plan.c    who, where, from which state      reply.c  what a node is told
- *   outbox.c  lists of one step's outputs */
+ *   plan.c    who and where                     reply.c  what a node is told
+ *   state.c   from which state                  outbox.c  lists of one step's outputs */
 #ifndef DPT_RENDEZVOUS_CORE_INTERNAL_H
 #define DPT_RENDEZVOUS_CORE_INTERNAL_H
 
+#include "base/shard.h"
 #include "rendezvous/core/core.h"
 #include "rendezvous/core/timing.h"
 
@@ -15,6 +16,8 @@ enum {
     ENDED_MAX = 64,             /* names of forgotten runs that stragglers are told the end of */
     SLOW_SHIFT_MAX = 4,         /* the time a formation is given doubles this often */
     PAIRS_MAX = 64,             /* pairs of nodes that failed in one formation */
+    LOSSES_MAX = 16,            /* of what was held, remembered to say what is missing */
+    STEPS_TRIED_MAX = 64,       /* different steps of which a whole state is looked for */
     REFILL_STEPS = 10,          /* steps that give one restart back */
     FREE_FAILED_FORMATIONS = 2, /* in a row without a step; each further one costs a restart */
     FAILED_SHIFT_MAX = 6        /* pauses between failing formations double this often */
@@ -56,6 +59,11 @@ struct rank {
     int64_t step_applied, outcome_step, checkpoint_step, grant_step;
     uint8_t *outcome; /* owned; of outcome_step, while QUIESCED */
     size_t outcome_bytes;
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    bool pending[DPT_PROTO_SHARDS_MAX]; /* each of `shards`: of pending_generation */
+    int n_shards;                       /* 0: everything */
+    bool gradient;
+    uint64_t pending_generation, ran_generation;
     uint64_t failed_generation;
     int32_t suspect;
     bool busy;
@@ -67,8 +75,6 @@ struct rank {
     uint64_t plan_generation; /* newest plan it has a place in; 0: none */
     int32_t plan_rank;        /* its rank there */
     int32_t told_rank;        /* the same in its agent's words (adoption) */
-    uint64_t
-        run_generation; /* newest generation it was sent off in: it keeps that one's gradients */
 };
 
 struct node {
@@ -101,9 +107,9 @@ struct grave {
 struct place {         /* one rank of a plan */
     struct node *node; /* NULL once that node is gone */
     uint32_t local_rank, spawn;
-    uint32_t position, host;
-    int32_t heal_from, checkpoint_slot;
-    bool writes_log;
+    uint32_t position, host, node_index;
+    int32_t checkpoint_slot;
+    bool takes_state, writes_log, guest;
     bool finished; /* has said FINISHED in this generation, whatever became of it since */
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
 };
@@ -112,9 +118,11 @@ struct plan {
     uint64_t generation; /* 0: none made */
     bool in_force;       /* its ranks may be computing: from PLAN until all have quiesced, or
                             PREPARE(hard) */
+    bool from_seed;      /* nobody has a whole state, nor a checkpoint */
     bool adopted;        /* made by an earlier server: only digest and places are known */
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
-    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers;
+    uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
+    uint64_t state_generation;
     struct place *places; /* (world_size) by rank; owned */
     char digest[DPT_PROTO_DIGEST_BYTES];
     int64_t resume_step, load_checkpoint, steps_done_before;
@@ -139,6 +147,13 @@ struct cause {
     enum cause_kind kind;
     int64_t detect_ms;
     char text[DPT_PROTO_TEXT_BYTES];
+};
+
+/* What is gone since a generation was last sent off. */
+struct loss {
+    char node[DPT_PROTO_NAME_BYTES];
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    int n_shards;
 };
 
 struct pair {
@@ -169,7 +184,9 @@ struct run {
     struct plan plan;
     struct cause cause;
     uint64_t run_generation; /* newest generation sent off */
-    int64_t grant_step;      /* in plan.generation; -1: none */
+    struct loss losses[LOSSES_MAX];
+    size_t n_losses;    /* further ones are not remembered */
+    int64_t grant_step; /* in plan.generation; -1: none */
 
     int64_t step;       /* newest applied since the last plan was made; -1: none */
     int64_t steps_done; /* highest applied since a generation was last sent off; what a plan goes
@@ -277,6 +294,36 @@ int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run
                               const struct node *node);
 /* Pairs of nodes that failed two formations running: benches one of them. At plan time. */
 void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run);
+
+/* ---- state.c ---- */
+
+/* Of whom a plan is made. The benched and the leaving come in again when only they hold what the
+ * others lack; the latter as guests. */
+enum group { GROUP_STAYING, GROUP_BENCHED, GROUP_LEAVING, GROUP_COUNT };
+enum group dpt_rdzv_group_of(const struct dpt_rdzv *core, const struct node *node);
+
+struct source {
+    int64_t step;                  /* of the state; -1: nobody holds any */
+    int64_t load_checkpoint;       /* >= 0: that is the state (and == step) */
+    const struct rank *outcome_of; /* who has the outcome of `step`; NULL: nobody told it */
+    uint64_t state_generation;
+    int64_t lost_step;        /* a step that was applied and cannot be put together; -1: none */
+    struct dpt_shard missing; /* of it, the lowest that nobody holds */
+};
+
+/* Which groups are admitted; false: too few nodes. */
+bool dpt_rdzv_admit(struct dpt_rdzv *core, const struct run *run, bool ret_in[GROUP_COUNT]);
+/* The newest state that those of the groups `in` hold together, or a checkpoint if it is newer. */
+struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run,
+                                    const bool in[GROUP_COUNT]);
+/* It has (its part of) that state, or what it takes to apply the last step, or loads it. */
+bool dpt_rdzv_has_state(const struct run *run, const struct source *source,
+                        const struct rank *rank);
+/* Remembers what goes with a rank. */
+void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct rank *rank);
+/* "shard 2 of 4 of step 57 is gone with node c: going back …"; "" when nothing is lost. */
+void dpt_rdzv_tell_loss(const struct run *run, const struct source *source,
+                        char ret[DPT_PROTO_TEXT_BYTES]);
 
 /* ---- plan.c ---- */
 

@@ -119,6 +119,9 @@ void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
     for (uint32_t i = 0; i < run->plan.world_size; i++)
         if (run->plan.places[i].node == node)
             run->plan.places[i].node = NULL;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (dpt_rdzv_rank_is_alive(&node->ranks[i]))
+            dpt_rdzv_note_loss(run, node, &node->ranks[i]);
     size_t at = 0;
     while (run->nodes[at] != node)
         at++;
@@ -214,10 +217,24 @@ static void take_outcome(struct dpt_rdzv *core, struct rank *rank, const Dpt__Ra
     rank->outcome_bytes = state->outcome.len;
 }
 
+static void take_shards(struct rank *rank, const Dpt__RankState *state)
+{
+    rank->n_shards = (int)state->n_shards; /* bounded by the message's check */
+    for (int i = 0; i < rank->n_shards; i++) {
+        rank->shards[i] =
+            (struct dpt_shard){(int)state->shards[i]->index, (int)state->shards[i]->of};
+        rank->pending[i] = state->shards[i]->pending;
+    }
+    rank->gradient = state->gradient;
+    rank->pending_generation = state->pending_generation;
+    rank->ran_generation = state->ran_generation;
+}
+
 /* Whether a process that had a place in the generation in force is gone, and its last word. */
-static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
+static bool take_rank(struct dpt_rdzv *core, struct run *run, struct node *node,
                       const Dpt__RankState *state, int64_t *ret_word_ms)
 {
+    struct rank *rank = &node->ranks[state->local_rank];
     int64_t word_ms = core->now_ms - state->silent_ms;
     *ret_word_ms = state->spawn == rank->spawn ? word_ms : rank->word_ms;
     bool died = rank->spawn != 0 && rank->phase != DPT__RANK_PHASE__RANK_DEAD &&
@@ -226,6 +243,8 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     bool lost = died && dpt_rdzv_rank_is_member(run, rank) && !dpt_rdzv_has_finished(run, rank);
     if (lost && state->spawn == rank->spawn && state->step_applied > run->steps_done)
         run->steps_done = state->step_applied; /* its last word */
+    if (died)
+        dpt_rdzv_note_loss(run, node, rank);
     if (state->spawn != rank->spawn) {
         free(rank->outcome);
         *rank = (struct rank){.spawn = state->spawn};
@@ -249,6 +268,7 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct rank *rank,
     rank->told_rank = state->plan_rank;
     rank->word_ms = word_ms;
     take_outcome(core, rank, state);
+    take_shards(rank, state);
     if (rank->phase == DPT__RANK_PHASE__RANK_FINISHED && dpt_rdzv_rank_is_member(run, rank) &&
         rank->generation == run->plan.generation)
         run->plan.places[rank->plan_rank].finished = true;
@@ -277,7 +297,7 @@ static void take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node
             continue;
         uint32_t before = rank->spawn;
         int64_t word_ms;
-        if (take_rank(core, run, rank, state, &word_ms) && !lost) {
+        if (take_rank(core, run, node, state, &word_ms) && !lost) {
             lost = true;
             struct cause cause =
                 dpt_rdzv_cause(CAUSE_RANK_LOST, dpt_rdzv_noticed_ms(core, run, word_ms) - word_ms,

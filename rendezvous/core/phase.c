@@ -346,11 +346,13 @@ static void planned(struct dpt_rdzv *core, struct run *run)
             rank->generation != run->generation)
             return;
     }
-    for (uint32_t i = 0; i < run->plan.world_size; i++) {
-        const struct place *place = &run->plan.places[i];
-        place->node->ranks[place->local_rank].run_generation = run->generation;
-    }
     run->run_generation = run->generation;
+    run->n_losses = 0;
+    if (run->plan.guests > 0) { /* they have handed over: on without them */
+        struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "what leaves has handed over its state");
+        dpt_rdzv_prepare(core, run, false, &cause);
+        return;
+    }
     run->steps_done = run->plan.resume_step; /* only now: one that never ran has told no loss */
     run->stepped = false;
     run->step_ms = core->now_ms;

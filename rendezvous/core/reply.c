@@ -70,7 +70,8 @@ static Dpt__PlanRank *new_plan_rank(struct dpt_rdzv *core, const struct plan *pl
     to->host = place->host;
     to->tcp_addr = (char *)place->tcp_addr; /* lives as long as the plan, beyond this step */
     to->local_rank = -1;
-    to->heal_from = place->heal_from;
+    to->takes_state = place->takes_state;
+    to->node = place->node_index;
     to->writes_log = place->writes_log;
     to->checkpoint_slot = place->checkpoint_slot;
     return to;
@@ -114,6 +115,9 @@ static bool make_parts(struct dpt_rdzv *core, const struct run *run, struct plan
     to->cause_kind = (char *)dpt_rdzv_cause_name(run->cause.kind);
     to->detect_ms = (uint64_t)run->cause.detect_ms;
     to->steps_done_before = plan->steps_done_before;
+    to->state_generation = plan->state_generation;
+    to->guests = plan->guests;
+    to->from_seed = plan->from_seed;
     return true;
 }
 

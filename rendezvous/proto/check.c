@@ -26,6 +26,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"outcome", DPT_PROTO_OUTCOME_BYTES_MAX},
         {"nonce", DPT_PROTO_NONCE_BYTES},
         {"ranks", DPT_PROTO_WORLD_MAX},
+        {"shards", DPT_PROTO_SHARDS_MAX},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].name, field->name) == 0)
@@ -177,6 +178,21 @@ static enum dpt_status check_spec(const Dpt__RunSpec *spec, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status check_shards(const Dpt__RankState *rank, struct dpt_err *err)
+{
+    for (size_t i = 0; i < rank->n_shards; i++) {
+        const Dpt__Shard *shard = rank->shards[i];
+        if (shard->of < 1 || shard->of > DPT_PROTO_WORLD_MAX)
+            return out_of_range(err, "of", shard->of);
+        if (shard->index >= shard->of)
+            return out_of_range(err, "index", shard->index);
+        if (shard->pending && rank->pending_generation == 0)
+            return dpt_fail(err, DPT_EPROTO, "field 'pending_generation' is missing");
+    }
+    DPT_TRY(check_generation(err, "pending_generation", rank->pending_generation));
+    return check_generation(err, "ran_generation", rank->ran_generation);
+}
+
 static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_err *err)
 {
     if (rank->local_rank >= DPT_PROTO_RANKS_MAX)
@@ -192,6 +208,7 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
         return out_of_range(err, "outcome_step", rank->outcome_step);
     DPT_TRY(check_range(err, "checkpoint_step", rank->checkpoint_step, -1, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_shards(rank, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
     return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
 }
@@ -227,9 +244,8 @@ static enum dpt_status check_plan_rank(const Dpt__PlanRank *rank, const Dpt__Pla
         return out_of_range(err, "host", rank->host);
     if (rank->local_rank < -1 || rank->local_rank >= DPT_PROTO_RANKS_MAX)
         return out_of_range(err, "local_rank", rank->local_rank);
-    if (rank->heal_from < -1 || rank->heal_from >= (int64_t)plan->world_size ||
-        rank->heal_from == (int64_t)rank->rank)
-        return out_of_range(err, "heal_from", rank->heal_from);
+    if (rank->node >= plan->n_nodes)
+        return out_of_range(err, "node", rank->node);
     if (rank->checkpoint_slot < -1 || rank->checkpoint_slot >= (int64_t)plan->checkpoint_writers)
         return out_of_range(err, "checkpoint_slot", rank->checkpoint_slot);
     return DPT_OK;
@@ -250,6 +266,11 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
         return out_of_range(err, "n_nodes", plan->n_nodes);
     if (plan->checkpoint_writers > plan->world_size)
         return out_of_range(err, "checkpoint_writers", plan->checkpoint_writers);
+    if (plan->guests >= plan->world_size)
+        return out_of_range(err, "guests", plan->guests);
+    if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
+        return dpt_fail(err, DPT_EPROTO, "field 'from_seed' beside a step to go on from");
+    DPT_TRY(check_generation(err, "state_generation", plan->state_generation));
     DPT_TRY(check_range(err, "resume_step", plan->resume_step, 0, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "load_checkpoint", plan->load_checkpoint, -1, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "steps_done_before", plan->steps_done_before, 0, DPT_PROTO_STEP_MAX));

@@ -169,7 +169,7 @@ static void reply_plan(struct world *world, const Dpt__AgentState *said, Dpt__Se
     Dpt__Plan plan = DPT__PLAN__INIT;
     rank.tcp_addr = (char *)(uintptr_t) "127.0.0.1:1";
     rank.spawn = rank_of(said)->spawn;
-    rank.heal_from = rank.checkpoint_slot = -1;
+    rank.checkpoint_slot = -1;
     plan.generation = GENERATION;
     plan.nonce.data = nonce;
     plan.nonce.len = sizeof nonce;

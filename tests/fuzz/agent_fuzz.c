@@ -129,7 +129,7 @@ static void say_with_plan(struct feed *feed, uint32_t n_spoilt)
     for (uint32_t i = 0; i < plan.world_size; i++) {
         dpt__plan_rank__init(&ranks[i]);
         ranks[i].rank = ranks[i].position = i;
-        ranks[i].heal_from = ranks[i].checkpoint_slot = -1;
+        ranks[i].checkpoint_slot = -1;
         ranks[i].local_rank = i < RANKS ? (int32_t)i : -1;
         ranks[i].spawn = i < RANKS ? world.bench->spawns[i] + ((choice & 32) != 0) : 0;
         list[i] = &ranks[i];

@@ -221,7 +221,7 @@ void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn)
     for (uint32_t i = 0; i < RANKS; i++) {
         dpt__plan_rank__init(&ranks[i]);
         ranks[i].rank = ranks[i].position = i;
-        ranks[i].heal_from = ranks[i].checkpoint_slot = -1;
+        ranks[i].checkpoint_slot = -1;
         ranks[i].local_rank = (int32_t)i;
         ranks[i].spawn = spawn;
         list[i] = &ranks[i];

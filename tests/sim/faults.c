@@ -35,6 +35,8 @@ void profile_random(struct rng *rng, struct profile *ret)
         .bad_pair_a = -1,
         .bad_pair_b = -1,
     };
+    if (rng_chance(rng, 600))
+        ret->sharding = (enum sharding)rng_range(rng, 1, SHARDING_COUNT - 1);
     if (rng_chance(rng, 150) && machines > 1)
         ret->max_nodes = (int)rng_range(rng, ret->min_nodes, machines);
 }

@@ -84,6 +84,7 @@ static Dpt__RunSpec run_spec(const struct sim *sim)
     spec.timeout_ms = (uint32_t)sim->profile.timeout_ms;
     spec.max_restarts = sim->profile.max_restarts;
     spec.max_world = sim->profile.max_world;
+    spec.sharded = sim->profile.sharding != SHARDING_NONE;
     spec.config_digest = "digest";
     spec.config_yaml = "run: sim\n";
     spec.user = "user";

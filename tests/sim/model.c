@@ -62,6 +62,42 @@ static Dpt__RankPhase phase_of(const struct proc *proc)
     }
 }
 
+struct told_shards {
+    Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *list[DPT_PROTO_SHARDS_MAX];
+    size_t n;
+};
+
+static void tell_parts(struct told_shards *told, const struct parts *parts, bool pending)
+{
+    const struct dpt_shard both[2] = {parts->own, parts->shadow};
+    for (int i = 0; i < 2; i++) {
+        if (dpt_shard_is_none(both[i]))
+            continue;
+        Dpt__Shard *shard = &told->shards[told->n];
+        dpt__shard__init(shard);
+        shard->index = (uint32_t)both[i].index;
+        shard->of = (uint32_t)both[i].of;
+        shard->pending = pending;
+        told->list[told->n++] = shard;
+    }
+}
+
+static void tell_state(const struct sim *sim, const struct proc *proc, Dpt__RankState *state,
+                       struct told_shards *told)
+{
+    told->n = 0;
+    if (sim->profile.sharding != SHARDING_NONE && proc->step >= 0) {
+        tell_parts(told, &proc->held, false);
+        if (proc->pending_generation != 0)
+            tell_parts(told, &proc->pending, true);
+    }
+    state->n_shards = told->n;
+    state->shards = told->list;
+    state->gradient = proc->step >= 0 && proc->gradient_step == proc->step + 1;
+    state->pending_generation = proc->pending_generation;
+    state->ran_generation = proc->ran_generation;
+}
+
 void model_report(struct sim *sim, struct proc *proc)
 {
     char shm[64], tcp[64];
@@ -80,6 +116,8 @@ void model_report(struct sim *sim, struct proc *proc)
     state.outcome_step = proc->outcome_step;
     if (proc->stage == RS_QUIESCED && proc->outcome_step >= 0)
         state.outcome = (ProtobufCBinaryData){sizeof proc->outcome, (uint8_t *)&proc->outcome};
+    struct told_shards told;
+    tell_state(sim, proc, &state, &told);
     state.checkpoint_step = proc->checkpoint_seen;
     state.failed_generation = proc->failed_generation;
     state.suspect = proc->suspect;
@@ -207,6 +245,11 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
     if (proc->group_number > sim->newest_went)
         sim->newest_went = proc->group_number;
     proc->group->went = true;
+    proc->ran_generation = generation;
+    if (proc->pending_generation != 0) { /* all have theirs: the old may go */
+        proc->held = proc->pending;
+        proc->pending_generation = 0;
+    }
     proc->applied_ms = sim->now_ms;
     say(sim, proc, "runs from step", proc->step);
     if (proc->step >= sim->profile.steps) {
@@ -376,7 +419,7 @@ void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int s
         proc->stage == RS_APPLYING || proc->stage == RS_BOUNDARY || proc->stage == RS_FINISHED ||
         proc->stage == RS_QUIESCED || proc->stage == RS_BROKEN)
         return;
-    if (proc->stage == RS_BUILDING && proc->heal_from >= 0 && !proc->has_state)
+    if (proc->stage == RS_BUILDING && proc->takes_state && !proc->has_state)
         proc->step = proc->outcome_step = -1; /* half a state is none */
     proc->stage = RS_BROKEN;
     proc->failed_generation = generation;

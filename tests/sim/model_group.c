@@ -4,6 +4,66 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- who holds what ---- */
+
+static uint32_t largest_node(const Dpt__Plan *plan, uint32_t world)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < world; i++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < world; k++)
+            n += plan->ranks[k]->node == plan->ranks[i]->node;
+        largest = n > largest ? n : largest;
+    }
+    return largest;
+}
+
+static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *plan)
+{
+    const uint32_t world = plan->world_size - plan->guests;
+    const uint32_t shift = largest_node(plan, world);
+    uint32_t rank_at[MACHINES_MAX * LOCALS_MAX];
+    for (uint32_t i = 0; i < world; i++)
+        rank_at[plan->ranks[i]->position] = i;
+    for (uint32_t i = 0; i < world; i++) {
+        uint32_t index = 0, of = 0;
+        for (uint32_t k = 0; k < world; k++) {
+            of += plan->ranks[k]->host == plan->ranks[i]->host;
+            index += plan->ranks[k]->host == plan->ranks[i]->host && k < i;
+        }
+        struct parts *wants = &group->wants[i];
+        *wants = (struct parts){.own = {0, 1}};
+        if (sim->profile.sharding == SHARDING_HYBRID)
+            wants->own = (struct dpt_shard){(int)index, (int)of};
+        else if (sim->profile.sharding != SHARDING_NONE)
+            wants->own = (struct dpt_shard){(int)i, (int)world};
+        /* The ranks of a node stand together: one as many places on as the largest node has is of
+         * another node. */
+        if (sim->profile.sharding == SHARDING_SHADOW && world >= 2 * shift)
+            wants->shadow = (struct dpt_shard){
+                (int)rank_at[(plan->ranks[i]->position + world - shift) % world], (int)world};
+    }
+}
+
+bool group_is_whole(const struct group *group)
+{
+    struct dpt_shard shards[2 * MACHINES_MAX * LOCALS_MAX];
+    int n = 0;
+    for (uint32_t i = 0; i < group->world; i++) {
+        const struct proc *proc = group->members[i];
+        if (proc == NULL || proc->takes_state || proc->step != group->resume_step)
+            continue;
+        shards[n++] = proc->held.own;
+        shards[n++] = proc->held.shadow;
+    }
+    return dpt_shards_cover(shards, n);
+}
+
+static bool same_parts(const struct parts *a, const struct parts *b)
+{
+    return dpt_shard_equal(a->own, b->own) && dpt_shard_equal(a->shadow, b->shadow);
+}
+
 static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
 {
     for (size_t i = sim->n_groups; i-- > 0;)
@@ -27,6 +87,9 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
     group->generation = plan->generation;
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
     group->world = plan->world_size;
+    group->guests = plan->guests;
+    sim->hosted += plan->guests > 0;
+    deal(sim, group, plan);
     group->resume_step = group->step = plan->resume_step;
     group->load_checkpoint = plan->load_checkpoint;
     group->writers = plan->checkpoint_writers;
@@ -69,6 +132,20 @@ void group_leave(struct sim *sim, struct proc *proc)
 
 /* ---- building ---- */
 
+/* What was put in place for a generation that perhaps was not sent off. */
+static void settle_pending(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
+{
+    if (proc->pending_generation == 0)
+        return;
+    if (proc->pending_generation <= plan->state_generation) {
+        proc->held = proc->pending;
+        proc->gradient_step = -1; /* was of what was held before */
+    } else {
+        sim->dropped++;
+    }
+    proc->pending_generation = 0;
+}
+
 /* What a rank that is told "you have the state" must really have. */
 static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
 {
@@ -80,9 +157,15 @@ static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *
             sim_fail(sim, "%s.%u is told to load checkpoint %lld, newest is %lld", id, proc->local,
                      (long long)plan->load_checkpoint, (long long)sim->checkpoint);
         proc->step = plan->load_checkpoint;
-        proc->outcome_step = -1;
+        proc->outcome_step = proc->gradient_step = -1;
+        proc->held = proc->group->wants[proc->rank];
         proc->weights = model_weights(proc->step);
         sim->loaded++;
+    } else if (plan->from_seed) {
+        proc->step = 0;
+        proc->outcome_step = proc->gradient_step = -1;
+        proc->weights = model_weights(0);
+        proc->held = proc->group->wants[proc->rank];
     } else if (proc->step == resume - 1 && proc->step >= 0) {
         uint64_t outcome = proc->outcome;
         if (proc->outcome_step != resume) {
@@ -101,9 +184,6 @@ static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *
         proc->weights = rng_next(&rng);
         proc->step = proc->outcome_step = resume;
         proc->outcome = outcome;
-    } else if (proc->step < 0 && resume == 0) {
-        proc->step = 0;
-        proc->weights = model_weights(0);
     }
     if (proc->step != resume || proc->weights != model_weights(proc->step))
         sim_fail(sim, "%s.%u is told to go on from step %lld but holds %lld", id, proc->local,
@@ -138,7 +218,7 @@ static void all_arrived(struct sim *sim, struct group *group)
         }
     for (uint32_t i = 0; i < group->world; i++) {
         struct proc *proc = group->members[i];
-        if (proc->heal_from >= 0)
+        if (proc->takes_state)
             model_set_timer(sim, proc, 20, 300);
         else
             model_set_timer(sim, proc, 5, 50);
@@ -170,13 +250,14 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
     proc->group_number = group->number;
     proc->group_life = group->run_life;
     proc->rank = (int)own->rank;
-    proc->heal_from = own->heal_from;
+    proc->takes_state = own->takes_state;
     proc->checkpoint_slot = own->checkpoint_slot;
     proc->writes_log = own->writes_log;
     proc->has_state = false;
     proc->stage = RS_BUILDING;
     group->members[own->rank] = proc;
-    if (own->heal_from < 0)
+    settle_pending(sim, proc, plan);
+    if (!own->takes_state)
         take_own_state(sim, proc, plan);
     if (++group->arrived == group->world)
         all_arrived(sim, group);
@@ -191,28 +272,33 @@ void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan)
                                      .number = -1});
 }
 
-/* One rank's part of the formation is through. */
+/* One rank's part of the formation is through: it has what it shall hold. */
 void group_arrived(struct sim *sim, struct proc *proc)
 {
     struct group *group = proc->group;
-    if (proc->heal_from >= 0) {
-        const struct proc *source = group->members[proc->heal_from];
-        if (source == NULL || !source->has_state) {
-            if (source != NULL)
-                sim_fail(sim, "rank %d heals from rank %d, which has no state itself", proc->rank,
-                         proc->heal_from);
-            return; /* the source is gone: the break is on its way */
-        }
-        proc->step = group->resume_step;
-        proc->weights = source->weights;
-        proc->outcome_step = -1;
-        proc->gradient_step = -1;
-        proc->has_state = true;
-        sim->healed++;
-        if (proc->weights != model_weights(proc->step))
-            sim_fail(sim, "rank %d healed from rank %d has wrong weights", proc->rank,
-                     proc->heal_from);
+    const struct parts *wants = &group->wants[proc->rank];
+    const bool is_guest = (uint32_t)proc->rank >= group->world - group->guests;
+    for (uint32_t i = 0; i < group->world; i++)
+        if (group->members[i] == NULL)
+            return; /* somebody is gone: the break is on its way */
+    if (!group_is_whole(group)) {
+        sim_fail(sim, "generation %llu goes on from step %lld, which its ranks do not hold whole",
+                 (unsigned long long)group->generation, (long long)group->resume_step);
+        return;
     }
+    if (proc->takes_state) {
+        proc->step = group->resume_step;
+        proc->weights = model_weights(proc->step); /* those who hold it were looked at */
+        proc->outcome_step = proc->gradient_step = -1;
+        proc->held = *wants;
+        sim->healed++;
+    } else if (!is_guest && !same_parts(wants, &proc->held)) {
+        proc->pending = *wants;
+        proc->pending_generation = group->generation;
+        sim->moved++;
+    }
+    proc->takes_state = false;
+    proc->has_state = true;
     proc->stage = RS_READY;
     model_report(sim, proc);
 }

@@ -8,6 +8,7 @@
 #ifndef DPT_TESTS_SIM_SIM_H
 #define DPT_TESTS_SIM_SIM_H
 
+#include "base/shard.h"
 #include "rendezvous/core/core.h"
 #include "tests/rendezvous/core/watch.h"
 #include "tests/sim/agent_watch.h"
@@ -102,6 +103,19 @@ enum rank_stage {
 
 struct group;
 
+/* How the ranks of a simulated run deal the state. */
+enum sharding {
+    SHARDING_NONE,   /* all hold everything */
+    SHARDING_FULL,   /* rank r of N holds {r, N} */
+    SHARDING_SHADOW, /* ... and that of a rank of another node */
+    SHARDING_HYBRID, /* rank i of the h of its host holds {i, h} */
+    SHARDING_COUNT
+};
+
+struct parts {
+    struct dpt_shard own, shadow;
+};
+
 struct proc {
     bool alive, stopped, wedged;
     int machine;
@@ -114,6 +128,8 @@ struct proc {
     bool prepare_soft;
     int64_t step, outcome_step, gradient_step, checkpoint_seen;
     uint64_t weights, outcome;
+    struct parts held, pending; /* pending: put in place for pending_generation, which is not 0 */
+    uint64_t pending_generation, ran_generation;
     uint64_t failed_generation;
     int suspect;
     struct group *group;
@@ -121,8 +137,8 @@ struct proc {
         group_life; /* of the newest group it was in; a later server may adopt it */
     int64_t applied_ms, step_ms;
     int rank;
-    int32_t heal_from, checkpoint_slot;
-    bool writes_log, arrived, has_state;
+    int32_t checkpoint_slot;
+    bool takes_state, writes_log, arrived, has_state;
     uint64_t timer; /* only the newest timer counts */
     int64_t lease_until_ms, grant_step, want_grant;
     bool leaving, save_then_quiesce;
@@ -136,7 +152,8 @@ struct group {
     uint64_t generation;
     uint64_t run_life; /* of the run that planned it */
     char digest[DPT_PROTO_DIGEST_BYTES];
-    uint32_t world, arrived;
+    uint32_t world, guests, arrived;
+    struct parts wants[MACHINES_MAX * LOCALS_MAX];   /* by rank */
     struct proc *members[MACHINES_MAX * LOCALS_MAX]; /* by rank; NULL until it arrives */
     int64_t resume_step, load_checkpoint;
     uint32_t writers, parts;
@@ -184,6 +201,7 @@ struct profile {
     int64_t spread_ms; /* machines start within */
     int64_t late_ms;   /* the last machine starts then; 0: with the others */
     bool shared_folder;
+    enum sharding sharding;
     int n_end_faults;           /* of the first writer, while it saves the last checkpoint */
     int bad_pair_a, bad_pair_b; /* machines that cannot reach one another; -1: none */
 };
@@ -226,6 +244,8 @@ struct sim {
     bool done_seen;       /* the server said DONE */
     /* counts, for the summary and to see that the faults bite */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
+    uint64_t moved, dropped,
+        hosted;        /* new layouts put in place, given up; generations with guests */
     char failure[512]; /* first broken invariant; "" while all is well */
 };
 
@@ -270,6 +290,8 @@ uint64_t model_weights(int64_t step);
 uint64_t model_outcome(int64_t step);
 
 /* model_group.c: what ranks do together */
+/* Whether the members hold a whole state together. */
+bool group_is_whole(const struct group *group);
 void group_join(struct sim *sim, struct proc *proc, const Dpt__Plan *plan);
 void group_contribute(struct sim *sim, struct proc *proc);
 void group_leave(struct sim *sim, struct proc *proc);

@@ -27,6 +27,7 @@ struct agent_rank {
     char shm_addr[DPT_PROTO_ADDR_BYTES], tcp_addr[DPT_PROTO_ADDR_BYTES];
     char text[DPT_PROTO_TEXT_BYTES], weights_hash[DPT_PROTO_DIGEST_BYTES];
     uint8_t *outcome; /* owned */
+    Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
     float tokens_per_s;
     int64_t val_step; /* of the newest evaluation; 0: none */
     double val_loss;

@@ -221,6 +221,13 @@ static void copy_state(struct dpt_agent *agent, struct agent_rank *rank, const D
     rank->state.text = rank->text;
     rank->state.weights_hash = rank->weights_hash;
     rank->state.outcome = (ProtobufCBinaryData){outcome == NULL ? 0 : from->outcome.len, outcome};
+    rank->state.shards = rank->shard_list;
+    for (size_t i = 0; i < from->n_shards; i++) { /* bounded by the message's check */
+        rank->shards[i] = *from->shards[i];
+        rank->shards[i].base.n_unknown_fields = 0;
+        rank->shards[i].base.unknown_fields = NULL;
+        rank->shard_list[i] = &rank->shards[i];
+    }
 }
 
 void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,

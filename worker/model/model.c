@@ -86,38 +86,54 @@ size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t
     return model->kind->scratch_bytes(model, b, t);
 }
 
+/* Elements [first, first + n) of a parameter. */
 static void init_param(const struct dpt_param *param, int index, const struct dpt_ops *ops,
-                       struct dpt_stream *stream, uint64_t seed, float *flat)
+                       struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t n,
+                       float *dst)
 {
-    float *values = flat + param->offset;
     switch (param->init) {
     case DPT_INIT_ZERO:
-        ops->fill(stream, param->numel, 0.0f, values);
+        ops->fill(stream, n, 0.0f, dst);
         break;
     case DPT_INIT_ONE:
-        ops->fill(stream, param->numel, 1.0f, values);
+        ops->fill(stream, n, 1.0f, dst);
         break;
     case DPT_INIT_NORMAL:
-        ops->fill_normal(stream, param->numel,
-                         dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0), 0, 0.0f,
-                         param->init_std, values);
+        ops->fill_normal(stream, n, dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
+                         (uint64_t)first, 0.0f, param->init_std, dst);
         break;
     }
+}
+
+void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t end,
+                          float *dst)
+{
+    DPT_ASSERT(first >= 0 && first <= end && end <= model->flat_numel);
+    int64_t done = first; /* what is no parameter's is padding */
+    for (int i = 0; i < model->n_params && done < end; i++) {
+        const struct dpt_param *param = &model->params[i];
+        const int64_t stop = param->offset + param->numel;
+        if (stop <= done)
+            continue;
+        const int64_t begin = param->offset > done ? param->offset : done;
+        const int64_t padding = (begin < end ? begin : end) - done;
+        if (padding > 0)
+            ops->fill(stream, padding, 0.0f, dst + (done - first));
+        done += padding;
+        const int64_t n = (stop < end ? stop : end) - done;
+        if (n > 0)
+            init_param(param, i, ops, stream, seed, done - param->offset, n, dst + (done - first));
+        done += n > 0 ? n : 0;
+    }
+    if (done < end)
+        ops->fill(stream, end - done, 0.0f, dst + (done - first));
 }
 
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
                             struct dpt_stream *stream, uint64_t seed, float *flat)
 {
-    for (int i = 0; i < model->n_params; i++)
-        init_param(&model->params[i], i, ops, stream, seed, flat);
-    for (int u = 0; u < model->n_units; u++) {
-        const struct dpt_unit *unit = &model->units[u];
-        const struct dpt_param *last = &model->params[unit->first_param + unit->n_params - 1];
-        const int64_t end = last->offset + last->numel;
-        const int64_t padding = unit->offset + unit->numel - end;
-        if (padding > 0)
-            ops->fill(stream, padding, 0.0f, flat + end);
-    }
+    dpt_model_init_range(model, ops, stream, seed, 0, model->flat_numel, flat);
 }
 
 bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)

@@ -116,6 +116,10 @@ bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack
  * zero). */
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,
                             struct dpt_stream *stream, uint64_t seed, float *flat);
+/* The same of elements [first, end) of the flat vector alone, to `dst`. */
+void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t end,
+                          float *dst);
 
 /* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. The model holds no
  * state of a slot: slots may be in flight side by side, in any interleaving. Errors stick to the

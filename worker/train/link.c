@@ -62,12 +62,32 @@ static void raise_to(_Atomic uint64_t *target, uint64_t value)
     }
 }
 
+/* With the mutex held. */
+static void fill_shards(const struct dpt_rank_report *r, Dpt__RankState *state,
+                        Dpt__Shard shards[DPT_PROTO_SHARDS_MAX],
+                        Dpt__Shard *list[DPT_PROTO_SHARDS_MAX])
+{
+    for (int i = 0; i < r->n_shards; i++) {
+        dpt__shard__init(&shards[i]);
+        shards[i].index = (uint32_t)r->shards[i].index;
+        shards[i].of = (uint32_t)r->shards[i].of;
+        shards[i].pending = r->shards[i].pending;
+        list[i] = &shards[i];
+    }
+    state->n_shards = (size_t)r->n_shards;
+    state->shards = list;
+    state->gradient = r->gradient;
+    state->pending_generation = r->pending_generation;
+    state->ran_generation = r->ran_generation;
+}
+
 /* Sends the rank's state; false: the agent is gone. A full queue drops the frame: the next
  * heartbeat says it again. */
 static bool send_state(struct dpt_link *link)
 {
     Dpt__RankState state = DPT__RANK_STATE__INIT;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
     struct dpt_err err;
     size_t bytes = 0;
     (void)pthread_mutex_lock(&link->mutex);
@@ -82,6 +102,7 @@ static bool send_state(struct dpt_link *link)
     state.outcome_step = r->outcome_step;
     state.outcome.data = link->outcome;
     state.outcome.len = r->outcome_bytes;
+    fill_shards(r, &state, shards, shard_list);
     state.checkpoint_step = r->checkpoint_step;
     state.failed_generation = r->failed_generation;
     state.suspect = r->suspect;

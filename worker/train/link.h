@@ -23,6 +23,13 @@ struct dpt_rank_report {
     int64_t step_applied, outcome_step;
     const void *outcome; /* copied by publish */
     size_t outcome_bytes;
+    struct dpt_report_shard {
+        int index, of;
+        bool pending;
+    } shards[DPT_PROTO_SHARDS_MAX];
+    int n_shards;  /* 0: everything */
+    bool gradient; /* of step_applied + 1, for all that is held */
+    uint64_t pending_generation, ran_generation;
     int64_t checkpoint_step;
     uint64_t failed_generation;
     int suspect;

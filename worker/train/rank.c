@@ -21,6 +21,33 @@ static void tell_validation(struct dpt_rank *r)
     r->report.val_loss = r->validation.loss;
 }
 
+static void tell_parts(struct dpt_rank_report *report, const struct dpt_strategy_state *state,
+                       bool pending)
+{
+    const struct dpt_shard shards[] = {state->own.shard, state->shadow.shard};
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++)
+        if (!dpt_shard_is_none(shards[i]))
+            report->shards[report->n_shards++] = (struct dpt_report_shard){
+                .index = shards[i].index, .of = shards[i].of, .pending = pending};
+}
+
+/* What of the state of r->step is held. With the report's lock held. */
+static void tell_state(struct dpt_rank *r)
+{
+    struct dpt_rank_report *report = &r->report;
+    report->n_shards = 0;
+    report->gradient = false;
+    report->ran_generation = r->ran_generation;
+    report->pending_generation = 0;
+    if (r->step < 0)
+        return;
+    tell_parts(report, r->strategy->ops->held(r->strategy), false);
+    report->pending_generation = r->pending_generation;
+    if (r->pending_generation != 0)
+        tell_parts(report, r->strategy->ops->wanted(r->strategy), true);
+    report->gradient = rank_holds_gradient(r);
+}
+
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
 {
     (void)pthread_mutex_lock(&r->report_mutex);
@@ -29,6 +56,7 @@ void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
     report->busy = false;
     report->generation = generation;
     tell_validation(r);
+    tell_state(r);
     report->step_applied = r->step;
     report->outcome_step = r->has_outcome ? r->outcome.step + 1 : -1;
     report->outcome = r->outcome_bytes;
@@ -260,6 +288,10 @@ static enum dpt_status carry_out_plan(struct dpt_rank *r, const Dpt__AgentToRank
 static enum dpt_status go(struct dpt_rank *r, struct dpt_err *err)
 {
     r->gen.ready = false; /* a generation is trained once */
+    r->ran_generation = r->gen.number;
+    r->gradient_void = false;
+    if (r->pending_generation != 0) /* all have theirs */
+        DPT_TRY(rank_adopt_state(r, err));
     rank_publish(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
     enum train_end end = TRAIN_BROKEN;
     DPT_TRY(rank_train(r, &end, err));

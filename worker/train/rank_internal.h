@@ -22,10 +22,13 @@ enum { STEP_TIMES_COUNT = 16 };
 struct generation {
     uint64_t number; /* 0: none */
     int rank, world_size, position, host;
+    int n_trainers; /* the ranks from here on are guests: they hand over their state, that is all */
+    bool begun;     /* the strategy's generation; not a guest's */
     int *rank_of_position, *host_of_position; /* [world_size] */
-    struct dpt_world world;
-    struct dpt_comm_peer *peers; /* [world_size - 1] */
-    int *heal_from;              /* [world_size], by rank; -1: none */
+    int *host_of_rank;                        /* [world_size] */
+    struct dpt_world world;                   /* of the trainers */
+    struct dpt_comm_peer *peers;              /* [world_size - 1] */
+    bool *takes_state;                        /* [world_size], by rank */
     bool writes_log;
     int checkpoint_slot, checkpoint_writers;
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
@@ -99,9 +102,13 @@ struct dpt_rank {
                                              none was read */
     int flip_rank;                        /* DPT_TEST_FLIP_GRADIENT_BIT; -1: not set */
     int64_t flip_step;
-    int64_t damaged_step;  /* newest checkpoint passed over; -1: none */
-    int64_t verified_step; /* checkpoint found whole by reading all of it; -1: none yet */
-    uint64_t generations;  /* that trained */
+    int64_t damaged_step;    /* newest checkpoint passed over; -1: none */
+    int64_t verified_step;   /* checkpoint found whole by reading all of it; -1: none yet */
+    uint64_t generations;    /* that trained */
+    uint64_t ran_generation; /* newest that it was sent off in; 0: none */
+    /* Of the formation that has filled the strategy's `wanted` beside what is held; 0: none. */
+    uint64_t pending_generation;
+    bool gradient_void; /* the state moved since the gradient that the strategy has was reduced */
     struct generation gen;
 
     /* Times of the present re-formation, CLOCK_MONOTONIC ms. */
@@ -118,6 +125,21 @@ struct dpt_rank {
 DPT_MUST_USE enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan,
                                        struct dpt_err *err);
 void rank_leave_generation(struct dpt_rank *r);
+
+/* restore.c. What waits from the last formation becomes what is held, if that generation was sent
+ * off; else it is dropped. Before begin_generation. */
+void rank_settle_pending(struct dpt_rank *r, const Dpt__Plan *plan);
+/* A survivor that lacks only the outcome applies it now. DPT_EPEER: it cannot. */
+DPT_MUST_USE enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan,
+                                               bool takes_state, struct dpt_err *err);
+/* With the communicator of the generation: puts the state in place, beside the old where that may
+ * still be needed, and proves that all hold the same. */
+DPT_MUST_USE enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan,
+                                          struct dpt_err *err);
+/* What the strategy wants is filled, and is held from now on; what it held is freed. */
+DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
+/* Can apply step r->step, if its outcome is told. */
+bool rank_holds_gradient(const struct dpt_rank *r);
 
 enum train_end {
     TRAIN_FINISHED, /* all steps applied, final checkpoint and summary written */

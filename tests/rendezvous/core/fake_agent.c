@@ -168,7 +168,24 @@ void fake_reset(struct fake *fake, const char *id)
         rank->tcp_addr = "10.0.0.1:1";
         rank->step_applied = rank->outcome_step = rank->checkpoint_step = rank->grant_step = -1;
         rank->suspect = -1;
+        rank->shards = fake->shard_list[i];
     }
+}
+
+void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending)
+{
+    Dpt__RankState *rank = &fake->ranks[0];
+    Dpt__Shard *shard = &fake->shards[0][rank->n_shards];
+    dpt__shard__init(shard);
+    shard->index = index;
+    shard->of = of;
+    shard->pending = pending;
+    fake->shard_list[0][rank->n_shards++] = shard;
+}
+
+void fake_no_parts(struct fake *fake)
+{
+    fake->ranks[0].n_shards = 0;
 }
 
 void fake_fini(struct fake *fake)

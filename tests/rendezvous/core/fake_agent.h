@@ -16,6 +16,8 @@ struct fake {
     Dpt__RunSpec spec;
     Dpt__RankState ranks[FAKE_RANKS];
     Dpt__RankState *rank_list[FAKE_RANKS];
+    Dpt__Shard shards[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
+    Dpt__Shard *shard_list[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__AgentState state;
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
     /* told last; plan is kept when a message brought one */
@@ -59,6 +61,10 @@ void fake_reset(struct fake *fake, const char *id);
 void fake_prepare(struct fake *fake);
 void fake_say(struct fake *fake, struct stage *stage);
 void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
+
+/* Rank 0 holds one more part of the state; parts it has told of are forgotten by fake_no_parts. */
+void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending);
+void fake_no_parts(struct fake *fake);
 
 /* Its ranks do what it was told last: quiesce, build, run. */
 void fake_obey(struct fake *fake);

@@ -36,6 +36,7 @@ static void holds(struct fake *fake, int64_t step, int64_t outcome_step)
     static uint8_t bytes[8] = "outcome";
     fake->ranks[0].step_applied = step;
     fake->ranks[0].outcome_step = outcome_step;
+    fake->ranks[0].gradient = true;
     fake->ranks[0].outcome =
         outcome_step < 0 ? (ProtobufCBinaryData){0, NULL} : (ProtobufCBinaryData){8, bytes};
 }
@@ -69,8 +70,10 @@ static void test_fresh(void **state)
     assert_int_equal(a.plan->load_checkpoint, -1);
     assert_string_equal(a.plan->digest, b.plan->digest);
     assert_string_equal(a.plan->cause_kind, "start");
+    assert_true(a.plan->from_seed);
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(a.plan->ranks[i]->heal_from, -1);
+        assert_false(a.plan->ranks[i]->takes_state);
+        assert_int_equal(a.plan->ranks[i]->node, i);
         assert_int_equal(a.plan->ranks[i]->writes_log, i == 0); /* one a folder */
         assert_int_equal(a.plan->ranks[i]->checkpoint_slot, i); /* all see one folder */
         assert_string_equal(a.plan->ranks[i]->shm_addr, "shm");
@@ -128,8 +131,8 @@ static void test_stable_ranks(void **state)
     assert_int_equal(fake_place(&a)->rank, 0);
     assert_int_equal(fake_place(&c)->rank, 1);
     assert_int_equal(fake_place(&d)->rank, 2);
-    assert_int_not_equal(fake_place(&d)->heal_from, -1);
-    assert_int_equal(fake_place(&a)->heal_from, -1);
+    assert_true(fake_place(&d)->takes_state);
+    assert_false(fake_place(&a)->takes_state);
     assert_memory_not_equal(a.plan->nonce.data, "\0\0\0\0\0\0\0", 8);
 }
 
@@ -147,7 +150,7 @@ static void test_outcome_is_handed(void **state)
     assert_int_equal(a.plan->outcome.len, 8);
     assert_memory_equal(a.plan->outcome.data, "outcome", 8);
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(a.plan->ranks[i]->heal_from, -1); /* all have the gradients */
+        assert_false(a.plan->ranks[i]->takes_state); /* all have the gradients */
     assert_string_equal(a.plan->cause_kind, "comm_error");
 }
 
@@ -173,13 +176,14 @@ static void test_behind_is_healed(void **state)
     holds(&a, 8, 8);
     holds(&b, 6, -1);
     fake_say(&c, &stage);
-    holds(&c, 7, 7); /* claims a state that it cannot have the gradients to */
+    holds(&c, 7, 7);
+    c.ranks[0].gradient = false; /* had no part in the step */
     break_data_plane(&a);
     report(more, 3);
     assert_int_equal(a.plan->resume_step, 8);
-    assert_int_equal(fake_place(&a)->heal_from, -1);
-    assert_int_equal(fake_place(&b)->heal_from, fake_place(&a)->rank);
-    assert_int_equal(fake_place(&c)->heal_from, fake_place(&a)->rank);
+    assert_false(fake_place(&a)->takes_state);
+    assert_true(fake_place(&b)->takes_state);
+    assert_true(fake_place(&c)->takes_state);
 }
 
 static void test_checkpoint(void **state)
@@ -191,8 +195,8 @@ static void test_checkpoint(void **state)
     fakes_start(&stage, all, 2);
     assert_int_equal(a.plan->load_checkpoint, 50);
     assert_int_equal(a.plan->resume_step, 50);
-    assert_int_equal(fake_place(&a)->heal_from, -1);
-    assert_int_equal(fake_place(&b)->heal_from, fake_place(&a)->rank);
+    assert_false(fake_place(&a)->takes_state);
+    assert_true(fake_place(&b)->takes_state);
 }
 
 static void test_memory_against_checkpoint(void **state)
@@ -234,7 +238,7 @@ static void test_spares(void **state)
     assert_int_equal(b.plan->world_size, 2);
     assert_int_equal(fake_place(&b)->rank, 1); /* keeps it */
     assert_int_equal(fake_place(&c)->rank, 0);
-    assert_int_equal(fake_place(&c)->heal_from, 1);
+    assert_true(fake_place(&c)->takes_state);
 }
 
 static void test_max_nodes(void **state)

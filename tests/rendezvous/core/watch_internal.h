@@ -32,9 +32,9 @@ struct member {
 
 /* What all who get the plan must be told alike. */
 struct seat {
-    uint32_t position, host;
-    int32_t heal_from, checkpoint_slot;
-    bool writes_log;
+    uint32_t position, host, node;
+    int32_t checkpoint_slot;
+    bool takes_state, writes_log;
 };
 
 struct seen_run {
@@ -50,7 +50,7 @@ struct seen_run {
     /* of the newest plan sent */
     uint64_t sent_generation;
     char sent_digest[DPT_PROTO_DIGEST_BYTES];
-    int64_t sent_numbers[8];
+    int64_t sent_numbers[11];
     struct seat *seats; /* (n_seats) owned */
     uint32_t n_seats;
 };

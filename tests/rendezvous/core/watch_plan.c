@@ -72,14 +72,18 @@ static bool take(uint64_t *seen, uint32_t at)
 static void check_seats(struct watch *watch, const Dpt__Plan *plan)
 {
     uint64_t positions[DPT_PROTO_WORLD_MAX / 64] = {0}, slots[DPT_PROTO_WORLD_MAX / 64] = {0};
-    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, n_slots = 0, n_hosts = 0;
-    if (plan->n_ranks != plan->world_size || plan->world_size > DPT_PROTO_WORLD_MAX) {
+    uint64_t hosts[DPT_PROTO_WORLD_MAX / 64] = {0};
+    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, n_slots = 0, n_hosts = 0, n_runs = 0, n_take = 0;
+    const uint32_t world = plan->world_size - plan->guests;
+    if (plan->guests >= plan->world_size || plan->n_ranks != plan->world_size ||
+        plan->world_size > DPT_PROTO_WORLD_MAX) {
         watch_broken(watch, "a plan of %u ranks lists %zu", plan->world_size, plan->n_ranks);
         return;
     }
     for (uint32_t i = 0; i < plan->world_size; i++) {
         const Dpt__PlanRank *rank = plan->ranks[i];
         if (rank->rank != i || rank->position >= plan->world_size || rank->host >= plan->n_hosts ||
+            rank->node >= plan->n_nodes || (i < world) != (rank->position < world) ||
             !take(positions, rank->position)) {
             watch_broken(watch, "ranks or positions of generation %llu are not dense",
                          (unsigned long long)plan->generation);
@@ -93,15 +97,23 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
                 watch_broken(watch, "rank %u has checkpoint slot %d of %u", i,
                              rank->checkpoint_slot, plan->checkpoint_writers);
         }
-        if (rank->heal_from >= 0 && ((uint32_t)rank->heal_from >= plan->world_size ||
-                                     plan->ranks[rank->heal_from]->heal_from >= 0))
-            watch_broken(watch, "rank %u heals from rank %d, which holds nothing", i,
-                         rank->heal_from);
+        n_take += rank->takes_state ? 1 : 0;
+        if (rank->takes_state && i >= world)
+            watch_broken(watch, "rank %u is a guest that has nothing to hand over", i);
     }
-    for (uint32_t i = 0; i < plan->world_size; i++)
-        n_hosts += i == 0 || host_of[i] != host_of[i - 1];
+    if (n_take == plan->world_size)
+        watch_broken(watch, "all %u ranks of generation %llu take state, and nobody has it", n_take,
+                     (unsigned long long)plan->generation);
+    for (uint32_t i = 0; i < world; i++)
+        n_runs += i == 0 || host_of[i] != host_of[i - 1];
+    for (uint32_t i = 0; i < world; i++)
+        n_hosts += take(hosts, host_of[i]);
+    if (n_runs != n_hosts)
+        watch_broken(watch, "%u hosts in %u runs of positions", n_hosts, n_runs);
+    for (uint32_t i = world; i < plan->world_size; i++) /* guests may be of others */
+        n_hosts += take(hosts, host_of[i]);
     if (n_slots != plan->checkpoint_writers || n_hosts != plan->n_hosts)
-        watch_broken(watch, "%u of %u checkpoint slots, %u runs of positions on %u hosts", n_slots,
+        watch_broken(watch, "%u of %u checkpoint slots, %u of %u hosts", n_slots,
                      plan->checkpoint_writers, n_hosts, plan->n_hosts);
 }
 
@@ -109,24 +121,33 @@ static struct seat seat_of(const Dpt__PlanRank *rank)
 {
     return (struct seat){.position = rank->position,
                          .host = rank->host,
-                         .heal_from = rank->heal_from,
+                         .node = rank->node,
+                         .takes_state = rank->takes_state,
                          .checkpoint_slot = rank->checkpoint_slot,
                          .writes_log = rank->writes_log};
 }
 
 static bool same_seat(const struct seat *a, const struct seat *b)
 {
-    return a->position == b->position && a->host == b->host && a->heal_from == b->heal_from &&
-           a->checkpoint_slot == b->checkpoint_slot && a->writes_log == b->writes_log;
+    return a->position == b->position && a->host == b->host && a->node == b->node &&
+           a->takes_state == b->takes_state && a->checkpoint_slot == b->checkpoint_slot &&
+           a->writes_log == b->writes_log;
 }
 
 /* Whoever gets the plan gets the same. */
 static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
 {
-    const int64_t numbers[8] = {plan->world_size,        plan->n_nodes,
-                                plan->n_hosts,           plan->resume_step,
-                                plan->load_checkpoint,   plan->checkpoint_writers,
-                                plan->steps_done_before, (int64_t)plan->outcome.len};
+    const int64_t numbers[11] = {plan->world_size,
+                                 plan->n_nodes,
+                                 plan->n_hosts,
+                                 plan->resume_step,
+                                 plan->load_checkpoint,
+                                 plan->checkpoint_writers,
+                                 plan->steps_done_before,
+                                 (int64_t)plan->outcome.len,
+                                 plan->guests,
+                                 (int64_t)plan->state_generation,
+                                 plan->from_seed};
     if (plan->generation != run->sent_generation) {
         run->sent_generation = plan->generation;
         (void)snprintf(run->sent_digest, sizeof run->sent_digest, "%s", plan->digest);

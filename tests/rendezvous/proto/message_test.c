@@ -8,6 +8,7 @@
 
 #include "rendezvous/proto/message.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,8 @@ struct fixture {
     Dpt__RunSpec spec;
     Dpt__RankState ranks[DPT_PROTO_RANKS_MAX + 1];
     Dpt__RankState *rank_list[DPT_PROTO_RANKS_MAX + 1];
+    Dpt__Shard shards[DPT_PROTO_SHARDS_MAX + 1];
+    Dpt__Shard *shard_list[DPT_PROTO_SHARDS_MAX + 1];
     Dpt__AgentState agent;
     Dpt__PlanRank plan_ranks[2];
     Dpt__PlanRank *plan_rank_list[2];
@@ -61,6 +64,14 @@ static void fill(struct fixture *f)
         f->ranks[i].checkpoint_step = f->ranks[i].grant_step = -1;
         f->rank_list[i] = &f->ranks[i];
     }
+    for (uint32_t i = 0; i <= DPT_PROTO_SHARDS_MAX; i++) {
+        dpt__shard__init(&f->shards[i]);
+        f->shards[i].index = i;
+        f->shards[i].of = 7;
+        f->shard_list[i] = &f->shards[i];
+    }
+    f->ranks[0].shards = f->shard_list;
+    f->ranks[0].n_shards = 2;
     dpt__plan__init(&f->plan);
     f->plan.generation = 5;
     f->plan.nonce = (ProtobufCBinaryData){DPT_PROTO_NONCE_BYTES, f->nonce};
@@ -74,7 +85,6 @@ static void fill(struct fixture *f)
     for (uint32_t i = 0; i < 2; i++) {
         dpt__plan_rank__init(&f->plan_ranks[i]);
         f->plan_ranks[i].rank = f->plan_ranks[i].position = i;
-        f->plan_ranks[i].heal_from = -1;
         f->plan_ranks[i].checkpoint_slot = (int32_t)i;
         f->plan_rank_list[i] = &f->plan_ranks[i];
     }
@@ -179,6 +189,10 @@ static void test_values_survive(void **state)
     uint8_t outcome[3] = {1, 0, 2};
     f.ranks[1].outcome = (ProtobufCBinaryData){3, outcome};
     f.ranks[1].suspect = -1;
+    f.ranks[0].n_shards = DPT_PROTO_SHARDS_MAX;
+    f.shards[3].pending = f.ranks[0].gradient = true;
+    f.ranks[0].pending_generation = 9;
+    f.ranks[0].ran_generation = 8;
     size_t bytes = encode(&f, AGENT);
     Dpt__AgentState *back = NULL;
     struct dpt_err err;
@@ -188,6 +202,15 @@ static void test_values_survive(void **state)
     assert_int_equal(back->ranks[1]->outcome.len, 3);
     assert_memory_equal(back->ranks[1]->outcome.data, outcome, 3);
     assert_int_equal(back->ranks[1]->suspect, -1);
+    assert_int_equal(back->ranks[0]->n_shards, DPT_PROTO_SHARDS_MAX);
+    for (uint32_t i = 0; i < DPT_PROTO_SHARDS_MAX; i++) {
+        assert_int_equal(back->ranks[0]->shards[i]->index, i);
+        assert_int_equal(back->ranks[0]->shards[i]->of, 7);
+        assert_int_equal(back->ranks[0]->shards[i]->pending, i == 3);
+    }
+    assert_true(back->ranks[0]->gradient);
+    assert_int_equal(back->ranks[0]->pending_generation, 9);
+    assert_int_equal(back->ranks[0]->ran_generation, 8);
     dpt_message_free_agent_state(&back);
     assert_null(back);
     dpt_message_free_agent_state(&back);
@@ -313,6 +336,13 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = INT64_MAX);
     SPOIL(AGENT, "step_high", f.agent.step_high = -1);
     SPOIL(AGENT, "step_high", f.agent.step_high = INT64_MAX);
+    SPOIL(AGENT, "shards", f.ranks[0].n_shards = DPT_PROTO_SHARDS_MAX + 1);
+    SPOIL(AGENT, "of", f.shards[1].of = 0);
+    SPOIL(AGENT, "of", f.shards[1].of = DPT_PROTO_WORLD_MAX + 1);
+    SPOIL(AGENT, "index", f.shards[1].index = 7);
+    SPOIL(AGENT, "pending_generation", f.shards[1].pending = true);
+    SPOIL(AGENT, "pending_generation", f.ranks[0].pending_generation = UINT64_MAX);
+    SPOIL(AGENT, "ran_generation", f.ranks[0].ran_generation = UINT64_MAX);
     SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = -1);
     SPOIL(AGENT, "silent_ms", f.ranks[0].silent_ms = INT64_MAX);
     SPOIL(AGENT, "step_ms_median", f.ranks[0].step_ms_median = -1);
@@ -350,8 +380,11 @@ static void test_plan_fields(void **state)
         SPOIL(kind, "position", f.plan_ranks[1].position = 2);
         SPOIL(kind, "host", f.plan_ranks[1].host = 1);
         SPOIL(kind, "local_rank", f.plan_ranks[0].local_rank = DPT_PROTO_RANKS_MAX);
-        SPOIL(kind, "heal_from", f.plan_ranks[0].heal_from = 2);
-        SPOIL(kind, "heal_from", f.plan_ranks[0].heal_from = 0); /* from itself */
+        SPOIL(kind, "node", f.plan_ranks[0].node = 1);
+        SPOIL(kind, "guests", f.plan.guests = 2);
+        SPOIL(kind, "from_seed", f.plan.resume_step = f.plan.from_seed = 1);
+        SPOIL(kind, "from_seed", f.plan.load_checkpoint = !(f.plan.from_seed = 1));
+        SPOIL(kind, "state_generation", f.plan.state_generation = UINT64_MAX);
         SPOIL(kind, "checkpoint_slot", f.plan_ranks[0].checkpoint_slot = 2);
     }
     SPOIL(SERVER, "generation", f.plan.generation = 0);

@@ -427,6 +427,16 @@ static void initial_weights(void **state)
     dpt_model_init_weights(rig.model, rig.ops, rig.stream, 43, again);
     assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
     assert_memory_not_equal(again, rig.flat, 64);
+    /* A range has the bits that it has in the whole, wherever it begins and ends. */
+    static const int64_t cuts[] = {0, 1, 7, 1024, 2049, 6787, 6788, 9000};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+        for (size_t k = i; k <= sizeof cuts / sizeof *cuts; k++) {
+            const int64_t end = k < sizeof cuts / sizeof *cuts ? cuts[k] : rig.numel;
+            memset(again, 0xff, (size_t)rig.numel * sizeof(float));
+            dpt_model_init_range(rig.model, rig.ops, rig.stream, 42, cuts[i], end, again);
+            assert_int_equal(dpt_stream_sync(rig.stream, &err), DPT_OK);
+            assert_memory_equal(again, rig.flat + cuts[i], (size_t)(end - cuts[i]) * sizeof(float));
+        }
     free(again);
     rig_close(&rig);
 }

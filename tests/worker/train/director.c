@@ -357,7 +357,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
             ranks[world].host = (uint32_t)hosts;
             ranks[world].shm_addr = m->said->state->shm_addr;
             ranks[world].tcp_addr = m->said->state->tcp_addr;
-            ranks[world].heal_from = -1;
+            ranks[world].node = (uint32_t)world;
             ranks[world].writes_log = world == 0;
             ranks[world].checkpoint_slot = world;
             list[world] = &ranks[world];
@@ -378,7 +378,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
                 holder->outcome_step == resume && holder->outcome.len > 0)
                 handed = true;
             else
-                ranks[m->rank].heal_from = d->member[source.holder].rank;
+                ranks[m->rank].takes_state = true;
         }
         d->outcomes_handed += handed;
     }
@@ -394,6 +394,7 @@ static void send_plan(struct director *d, Dpt__RankCommand command)
     plan.digest = digest;
     plan.resume_step = resume;
     plan.load_checkpoint = checkpoint;
+    plan.from_seed = source.holder < 0 && checkpoint < 0;
     plan.checkpoint_writers = (uint32_t)world;
     plan.cause = (char *)"the test says so";
     plan.cause_kind = (char *)"start";

@@ -1,0 +1,345 @@
+/* From which state a generation goes on when ranks hold parts of it: the newest step that is whole,
+ * by whom it is brought together, and what is said when it is gone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+#include <string.h>
+
+static struct stage stage;
+static struct fake a, b, c;
+static struct fake *const all[] = {&a, &b, &c};
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    for (size_t i = 0; i < 3; i++)
+        all[i]->spec.sharded = true;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+static void stands(struct fake *fake, int64_t step, bool gradient, int64_t outcome_step)
+{
+    static uint8_t bytes[8] = "outcome";
+    fake->ranks[0].step_applied = step;
+    fake->ranks[0].gradient = gradient;
+    fake->ranks[0].outcome_step = outcome_step;
+    fake->ranks[0].outcome =
+        outcome_step < 0 ? (ProtobufCBinaryData){0, NULL} : (ProtobufCBinaryData){8, bytes};
+}
+
+/* They run, at step 7, with a third each; with `shadow` also the third of the one before. */
+static void run_in_thirds(bool shadow)
+{
+    fakes_start(&stage, all, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        stands(all[i], 7, false, -1);
+        all[i]->ranks[0].checkpoint_step = 4;
+        all[i]->ranks[0].ran_generation = stage.view.generation;
+        fake_part(all[i], i, 3, false);
+        if (shadow)
+            fake_part(all[i], (i + 2) % 3, 3, false);
+        fake_say(all[i], &stage);
+    }
+}
+
+static void report(struct fake *const *fakes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(fakes[i]->phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+        fake_phase(fakes[i], DPT__RANK_PHASE__RANK_QUIESCED, fakes[i]->generation);
+        fake_say(fakes[i], &stage);
+    }
+}
+
+static void lose(struct fake *fake, struct fake *const *rest, size_t n)
+{
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = fake->conn});
+    stage_pass_speaking(&stage, rest, n, 300);
+}
+
+/* The same; formations that fail are not repeated at once. */
+static void report_later(struct fake *const *fakes, size_t n)
+{
+    const uint64_t before = fakes[0]->plan->generation;
+    report(fakes, n);
+    stage_pass_speaking(&stage, fakes, n, 1000);
+    assert_true(fakes[0]->plan->generation > before);
+}
+
+static void break_data_plane(struct fake *fake)
+{
+    fake->ranks[0].failed_generation = fake->generation;
+    fake_say(fake, &stage);
+}
+
+static void a_shadow_covers_a_loss(void **state)
+{
+    (void)state;
+    for (int lost = 0; lost < 3; lost++) {
+        if (lost > 0) {
+            (void)teardown(state);
+            (void)setup(state);
+        }
+        struct fake *rest[] = {all[lost == 0], all[lost == 2 ? 1 : 2]};
+        run_in_thirds(true);
+        lose(all[lost], rest, 2);
+        report(rest, 2);
+        assert_int_equal(rest[0]->plan->resume_step, 7);
+        assert_int_equal(rest[0]->plan->load_checkpoint, -1);
+        assert_false(rest[0]->plan->from_seed);
+        assert_false(fake_place(rest[0])->takes_state);
+        assert_false(fake_place(rest[1])->takes_state);
+        assert_null(strstr(rest[0]->plan->cause, "gone"));
+    }
+}
+
+/* Two of three, one after the other, before the first loss was mended. */
+static void a_second_loss_goes_back(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b}, *last[] = {&a};
+    run_in_thirds(true);
+    a.ranks[0].checkpoint_step = 4;
+    lose(&c, rest, 2);
+    lose(&b, last, 1);
+    report(last, 1);
+    assert_int_equal(a.plan->resume_step, 4);
+    assert_int_equal(a.plan->load_checkpoint, 4);
+    assert_int_equal(a.plan->steps_done_before, 7);
+    assert_false(fake_place(&a)->takes_state);
+    if (strstr(a.plan->cause,
+               "shard 1 of 3 is gone with node c and its buddy node b: going back to "
+               "the checkpoint of step 4, losing 3 steps") == NULL)
+        fail_msg("%s", a.plan->cause);
+}
+
+static void without_redundancy_a_loss_goes_back(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &c};
+    run_in_thirds(false);
+    lose(&b, rest, 2);
+    a.ranks[0].checkpoint_step = 6; /* c does not see that one */
+    report(rest, 2);
+    assert_int_equal(a.plan->load_checkpoint, 4);
+    if (strstr(a.plan->cause, "shard 1 of 3 is gone with node b: going back to the checkpoint of "
+                              "step 4, losing 3 steps") == NULL)
+        fail_msg("%s", a.plan->cause);
+    assert_false(fake_place(&a)->takes_state);
+    assert_false(fake_place(&c)->takes_state);
+}
+
+static void without_a_checkpoint_to_the_beginning(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &c};
+    run_in_thirds(false);
+    a.ranks[0].checkpoint_step = c.ranks[0].checkpoint_step = -1;
+    lose(&b, rest, 2);
+    report(rest, 2);
+    assert_int_equal(a.plan->resume_step, 0);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+    assert_true(a.plan->from_seed);
+    assert_non_null(strstr(a.plan->cause, "going back to the beginning, losing 7 steps"));
+}
+
+/* One has applied step 8; the others can, if they hold its gradient. */
+static void an_outcome_makes_a_step_whole(void **state)
+{
+    (void)state;
+    run_in_thirds(false);
+    stands(&a, 8, false, 8);
+    stands(&b, 7, true, -1);
+    stands(&c, 7, true, 7);
+    break_data_plane(&a);
+    report(all, 3);
+    assert_int_equal(a.plan->resume_step, 8);
+    assert_int_equal(a.plan->outcome.len, 8);
+    for (size_t i = 0; i < 3; i++)
+        assert_false(fake_place(all[i])->takes_state);
+}
+
+/* A third that cannot be brought to step 8, and the others not back to 7. */
+static void no_mix_of_steps(void **state)
+{
+    (void)state;
+    run_in_thirds(false);
+    stands(&a, 8, false, 8);
+    stands(&b, 7, true, -1);
+    stands(&c, 7, false, -1);
+    break_data_plane(&a);
+    report(all, 3);
+    assert_int_equal(a.plan->resume_step, 4);
+    assert_int_equal(a.plan->load_checkpoint, 4);
+    assert_int_equal(a.plan->outcome.len, 0);
+}
+
+/* ... but with shadows two at step 7 are whole without the third. */
+static void a_whole_step_wins_over_a_newer_part(void **state)
+{
+    (void)state;
+    run_in_thirds(true);
+    stands(&a, 8, false, 8);
+    break_data_plane(&a);
+    report(all, 3);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+    assert_true(fake_place(&a)->takes_state);
+    assert_false(fake_place(&b)->takes_state);
+}
+
+/* A formation that moved parts failed before it was sent off: what was before it counts. */
+static void what_is_pending_is_dropped(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    run_in_thirds(true);
+    const uint64_t ran = stage.view.generation;
+    lose(&c, rest, 2);
+    report(rest, 2);
+    for (uint32_t i = 0; i < 2; i++) { /* b is ready, a is not */
+        rest[i]->ranks[0].pending_generation = i == 1 ? stage.view.generation : 0;
+        if (i == 1)
+            fake_part(rest[i], i, 2, true);
+    }
+    break_data_plane(&a);
+    report_later(rest, 2);
+    assert_int_equal(a.plan->state_generation, ran);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+}
+
+/* The server does not know that it was sent off, but one of the ranks does. */
+static void what_was_sent_off_counts(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    run_in_thirds(true);
+    lose(&c, rest, 2);
+    report(rest, 2);
+    const uint64_t sent_off = stage.view.generation;
+    fake_no_parts(&a); /* has heard GO, and let go of what was before */
+    fake_part(&a, 0, 2, false);
+    a.ranks[0].ran_generation = sent_off;
+    b.ranks[0].pending_generation = sent_off;
+    fake_part(&b, 1, 2, true);
+    b.ranks[0].gradient = true; /* of what was before: of no use any more */
+    stage_restart(&stage, 99);
+    for (int i = 0; i < 2; i++) {
+        rest[i]->epoch = 0;
+        rest[i]->counter_seen = 0;
+        rest[i]->ranks[0].failed_generation = sent_off;
+    }
+    stage_pass_speaking(&stage, rest, 2, 6000);
+    report(rest, 2);
+    stage_pass_speaking(&stage, rest, 2, 6000);
+    assert_int_equal(a.plan->state_generation, sent_off);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+}
+
+/* Nobody is known to have been sent off, but only what is pending is whole. */
+static void what_is_pending_may_save_the_rest(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    run_in_thirds(true);
+    lose(&c, rest, 2);
+    report(rest, 2);
+    fake_no_parts(&a);
+    fake_part(&a, 0, 2, false); /* a joiner, say: it held nothing before */
+    fake_part(&b, 1, 2, true);
+    b.ranks[0].pending_generation = stage.view.generation;
+    const uint64_t formed = stage.view.generation;
+    break_data_plane(&a);
+    report_later(rest, 2);
+    assert_int_equal(a.plan->state_generation, formed);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+}
+
+/* Who leaves hands over what only it holds, as a guest of one generation, and goes. */
+static void who_leaves_hands_over(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    run_in_thirds(false);
+    c.state.leaving = true;
+    fake_say(&c, &stage);
+    report(all, 3);
+    assert_int_equal(a.plan->world_size, 3);
+    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(fake_place(&c)->rank, 2);
+    assert_int_equal(fake_place(&c)->checkpoint_slot, -1);
+    const uint64_t handover = stage.view.generation;
+    for (uint32_t i = 0; i < 3; i++) {
+        fake_phase(all[i], DPT__RANK_PHASE__RANK_READY, handover);
+        if (all[i] != &c) {
+            fake_part(all[i], i, 2, true);
+            all[i]->ranks[0].pending_generation = handover;
+        }
+        fake_say(all[i], &stage);
+    }
+    report(all, 3);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(a.plan->generation, handover + 1);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->state_generation, handover);
+    assert_int_equal(a.plan->resume_step, 7);
+    for (size_t i = 0; i < 2; i++)
+        assert_false(fake_place(rest[i])->takes_state);
+    assert_int_equal(stage.view.restarts_left, 100);
+}
+
+/* With shadows nobody needs who leaves. */
+static void who_is_covered_goes_at_once(void **state)
+{
+    (void)state;
+    run_in_thirds(true);
+    c.state.leaving = true;
+    fake_say(&c, &stage);
+    report(all, 3);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->guests, 0);
+    assert_int_equal(a.plan->resume_step, 7);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(a_shadow_covers_a_loss),
+        T(a_second_loss_goes_back),
+        T(without_redundancy_a_loss_goes_back),
+        T(without_a_checkpoint_to_the_beginning),
+        T(an_outcome_makes_a_step_whole),
+        T(no_mix_of_steps),
+        T(a_whole_step_wins_over_a_newer_part),
+        T(what_is_pending_is_dropped),
+        T(what_was_sent_off_counts),
+        T(what_is_pending_may_save_the_rest),
+        T(who_leaves_hands_over),
+        T(who_is_covered_goes_at_once),
+    };
+    return cmocka_run_group_tests_name("rendezvous_core_state", tests, NULL, NULL);
+}
