@@ -55,8 +55,8 @@ struct dpt_config {
         int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
         int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
         enum dpt_device_kind device;
-        int threads; /* compute threads a rank; DPT_AUTO: the host's cores divided by the node's
-                        ranks */
+        int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
+                        generation */
         enum dpt_pack_weights pack_weights;
         double timeout_s;
         int max_restarts;

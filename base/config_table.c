@@ -100,7 +100,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "where ranks compute"},
     {"cluster.threads", DPT_KEY_INT, AT(cluster.threads),
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
-     .help = "compute threads a rank; auto: the host's cores divided by the node's ranks"},
+     .help = "compute threads a rank; auto: in each generation the cores that the worker may use "
+             "(affinity, CPU quota), divided among the ranks of its host that have the same"},
     {"cluster.pack_weights", DPT_KEY_CHOICE, AT(cluster.pack_weights),
      .choices = pack_weights, NODE, .def = "auto",
      .help = "keep the weights of a step also in the form that products read, two more copies "

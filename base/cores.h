@@ -7,11 +7,17 @@
 #define DPT_BASE_CORES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
-/* Cores that this process may run on; at least 1. Any thread. */
+/* Cores that this process may compute on, at least 1: those of its affinity, or as many whole ones
+ * as the CPU quota of its control groups comes to, if that is less. Any thread. */
 int dpt_cores(void);
 
-/* Says how many threads of this run compute on this host, in this process and others; 0: unknown,
+/* The same; *ret_id is equal in two processes of one host whose cores are the same ones: one
+ * affinity and one quota. Any thread. */
+int dpt_cores_identified(uint64_t *ret_id);
+
+/* Says how many threads of the run compute on this host, in this process and others; 0: unknown,
  * which is how a process begins. Any thread. */
 void dpt_cores_set_demand(int threads);
 

@@ -64,6 +64,11 @@ void dpt_stream_destroy(struct dpt_stream **stream)
     *stream = NULL;
 }
 
+void dpt_stream_set_threads(struct dpt_stream *stream, int threads)
+{
+    stream->device->vtable->stream_set_threads(stream, threads);
+}
+
 void dpt_stream_prepare_begin(struct dpt_stream *stream)
 {
     stream->device->vtable->prepare_begin(stream);

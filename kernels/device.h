@@ -42,12 +42,19 @@ void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes);
 size_t dpt_device_bytes(const struct dpt_device *dev);
 size_t dpt_device_bytes_peak(const struct dpt_device *dev);
 
-/* A stream of `threads` workers (CPU: the calling thread and threads-1 own ones; they sleep when
- * there is nothing to do and never spin for long). The number of threads never changes the bits of
- * a result. */
+enum { DPT_STREAM_THREADS_MAX = 128 };
+
+/* A stream of `threads` workers, at most DPT_STREAM_THREADS_MAX (CPU: the calling thread and
+ * threads-1 own ones; they sleep when there is nothing to do and never spin for long). The number
+ * of threads never changes the bits of a result. */
 DPT_MUST_USE enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads,
                                                struct dpt_stream **ret, struct dpt_err *err);
 void dpt_stream_destroy(struct dpt_stream **stream);
+
+/* Computes with `threads` workers from the next op on: 1 up to the number that the stream was
+ * created with; the others sleep. By the thread that uses the stream. With more than before, what
+ * was prepared has to be prepared again if its ops shall not allocate. */
+void dpt_stream_set_threads(struct dpt_stream *stream, int threads);
 
 void dpt_stream_prepare_begin(struct dpt_stream *stream);
 DPT_MUST_USE enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, struct dpt_err *err);

@@ -16,6 +16,7 @@ struct dpt_device_vtable {
     enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, struct dpt_stream **ret,
                                      struct dpt_err *err);
     void (*stream_destroy)(struct dpt_stream *stream);
+    void (*stream_set_threads)(struct dpt_stream *stream, int threads);
     void (*prepare_begin)(struct dpt_stream *stream);
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);

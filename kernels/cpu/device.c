@@ -134,6 +134,13 @@ static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads,
     return DPT_OK;
 }
 
+static void cpu_stream_set_threads(struct dpt_stream *stream, int threads)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    dpt_pool_set_threads(s->pool, threads);
+    s->threads = threads;
+}
+
 static enum dpt_status cpu_sync(struct dpt_stream *stream, struct dpt_err *err)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
@@ -164,6 +171,7 @@ static const struct dpt_device_vtable cpu_vtable = {
     .free = cpu_free,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
+    .stream_set_threads = cpu_stream_set_threads,
     .prepare_begin = cpu_prepare_begin,
     .prepare_end = cpu_prepare_end,
     .sync = cpu_sync,

@@ -4,7 +4,11 @@
  * whether it is open to more, whether the pool ends, and the loop's number. A worker enters by a
  * compare-and-swap on that word while the loop is open; the caller closes the loop when no item is
  * left and waits for the count to reach zero. A worker that wakes late finds the loop closed and
- * goes back to sleep, so a worker without a core costs the caller nothing. */
+ * goes back to sleep, so a worker without a core costs the caller nothing.
+ *
+ * Workers that take no part are parked: they sleep on the same word but are woken by other bits of
+ * the futex, so loops do not disturb them. A change of their number also changes the word, so that
+ * nobody falls asleep on the number of before. */
 #include "kernels/cpu/pool.h"
 
 #include "base/cores.h"
@@ -31,7 +35,8 @@ enum {
     SPINS = 1000, /* a few microseconds: longer than the gap between two ops, shorter than a time
                      slice */
     WAKE_WORKERS = 1,
-    WAKE_CALLER = 2
+    WAKE_CALLER = 2,
+    WAKE_PARKED = 4
 };
 
 struct worker {
@@ -47,7 +52,8 @@ struct dpt_pool {
     _Alignas(64) int64_t items;
     dpt_pool_fn *fn;
     void *ctx;
-    int threads, started;
+    atomic_int threads; /* that take part */
+    int threads_max, started;
     struct dpt_pool_hooks hooks;
     sem_t begun;
     struct worker workers[DPT_POOL_THREADS_MAX];
@@ -92,13 +98,27 @@ static void run_items(struct dpt_pool *pool, int thread)
         pool->fn(pool->ctx, i, thread);
 }
 
-/* Waits for an open loop other than `seen`, or the end. Returns the state in which it was found. */
-static uint32_t wait_for_loop(struct dpt_pool *pool, uint32_t seen)
+/* Whether this worker has a part in loops now. */
+static bool takes_part(const struct worker *w)
 {
+    return w->index < atomic_load(&w->pool->threads);
+}
+
+/* Waits for an open loop other than `seen` that this worker has a part in, or the end. Returns the
+ * state in which it was found. */
+static uint32_t wait_for_loop(const struct worker *w, uint32_t seen)
+{
+    struct dpt_pool *pool = w->pool;
     int left = spins();
     for (;;) {
         uint32_t s = atomic_load(&pool->state);
-        if ((s & END) || ((s & OPEN) && (s >> EPOCH_SHIFT) != seen))
+        if (s & END)
+            return s;
+        if (!takes_part(w)) { /* asked after the word was read: see dpt_pool_set_threads */
+            futex_wait(&pool->state, s, WAKE_PARKED);
+            continue;
+        }
+        if ((s & OPEN) && (s >> EPOCH_SHIFT) != seen)
             return s;
         if (left-- > 0) {
             relax();
@@ -128,13 +148,14 @@ static void *worker_main(void *arg)
         pool->hooks.thread_begin();
     sem_post(&pool->begun);
     for (;;) {
-        uint32_t s = wait_for_loop(pool, seen);
+        uint32_t s = wait_for_loop(w, seen);
         if (s & END)
             break;
         if (!atomic_compare_exchange_strong(&pool->state, &s, s + 1))
             continue;
         seen = s >> EPOCH_SHIFT;
-        run_items(pool, w->index);
+        if (takes_part(w)) /* not so if the word has come round to the value it was read with */
+            run_items(pool, w->index);
         leave(pool);
     }
     if (pool->hooks.thread_end)
@@ -152,7 +173,8 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
     if (!pool)
         return dpt_fail(err, DPT_ENOMEM, "thread pool");
     memset(pool, 0, sizeof *pool);
-    pool->threads = threads;
+    atomic_init(&pool->threads, threads);
+    pool->threads_max = threads;
     pool->hooks = hooks;
     sem_init(&pool->begun, 0, 0);
     atomic_fetch_add(&threads_total, counted_threads(threads));
@@ -186,18 +208,28 @@ void dpt_pool_destroy(struct dpt_pool **pool_p)
     if (!pool)
         return;
     atomic_fetch_or(&pool->state, END);
-    futex_wake(&pool->state, INT_MAX, WAKE_WORKERS);
+    futex_wake(&pool->state, INT_MAX, WAKE_WORKERS | WAKE_PARKED);
     for (int i = 1; i <= pool->started; i++)
         pthread_join(pool->workers[i].thread, NULL);
-    atomic_fetch_sub(&threads_total, counted_threads(pool->threads));
+    atomic_fetch_sub(&threads_total, counted_threads(dpt_pool_threads(pool)));
     sem_destroy(&pool->begun);
     free(pool);
     *pool_p = NULL;
 }
 
+void dpt_pool_set_threads(struct dpt_pool *pool, int threads)
+{
+    DPT_ASSERT(threads >= 1 && threads <= pool->threads_max);
+    const int before = atomic_exchange(&pool->threads, threads);
+    atomic_fetch_add(&threads_total, counted_threads(threads) - counted_threads(before));
+    const uint32_t epoch = (atomic_load(&pool->state) >> EPOCH_SHIFT) + 1;
+    atomic_store(&pool->state, epoch << EPOCH_SHIFT);
+    futex_wake(&pool->state, INT_MAX, WAKE_WORKERS | WAKE_PARKED);
+}
+
 int dpt_pool_threads(const struct dpt_pool *pool)
 {
-    return pool->threads;
+    return atomic_load_explicit(&pool->threads, memory_order_relaxed);
 }
 
 /* Waits until every worker that entered the (closed) loop has left it. */
@@ -222,7 +254,7 @@ static void wait_for_workers(struct dpt_pool *pool)
 
 void dpt_pool_run(struct dpt_pool *pool, int64_t items, dpt_pool_fn *fn, void *ctx)
 {
-    if (items <= 1 || pool->threads == 1) {
+    if (items <= 1 || dpt_pool_threads(pool) == 1) {
         for (int64_t i = 0; i < items; i++)
             fn(ctx, i, 0);
         return;

@@ -24,7 +24,7 @@ struct dpt_cpu_stream {
     struct dpt_stream base;
     const struct dpt_cpu_kernels *kernels;
     struct dpt_pool *pool;
-    int threads;
+    int threads; /* that compute now; products are ready for all that the pool was created for */
     bool preparing;
     struct dpt_gemm_engine *gemm;
     struct dpt_err

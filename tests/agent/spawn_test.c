@@ -289,6 +289,7 @@ static void test_bad_arguments(void **state)
         {"dpt-worker", "--rank", "colour=red", NULL},
         {"dpt-worker", "--rank", "spawn=0", NULL},
         {"dpt-worker", "--rank", "threads=2x", NULL},
+        {"dpt-worker", "--rank", "threads=-1", NULL},
         {"dpt-worker", "--rank", "node=", NULL},
         {"dpt-worker", "--rank", "local_rank=-1", NULL},
         {"dpt-worker", "--rank", "node=a", NULL},

@@ -197,11 +197,11 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     return used;
 }
 
-enum { FLOATS = 1 << 22 }; /* more than slot_ops and one block take */
+enum { FLOATS = 1 << 22 /* more than slot_ops and one block take */, THREADS = 3 };
 
 static void no_allocation_after_preparing(enum dpt_dtype dtype)
 {
-    struct test_stream t = test_stream_open(3);
+    struct test_stream t = test_stream_open(THREADS);
     struct dpt_err err;
     int32_t tokens[N];
     for (int i = 0; i < N; i++)
@@ -210,13 +210,19 @@ static void no_allocation_after_preparing(enum dpt_dtype dtype)
     void *memory = NULL;
     assert_int_equal(dpt_device_alloc(t.device, FLOATS * sizeof(float), &memory, &err), DPT_OK);
 
-    dpt_stream_prepare_begin(t.stream);
-    (void)slot_ops(t.ops, t.stream, dtype, NULL, NULL, NULL);
-    assert_int_equal(dpt_stream_prepare_end(t.stream, &err), DPT_OK);
+    for (int threads = 1; threads <= THREADS; threads += THREADS - 1) {
+        dpt_stream_set_threads(t.stream, threads);
+        dpt_stream_prepare_begin(t.stream);
+        (void)slot_ops(t.ops, t.stream, dtype, NULL, NULL, NULL);
+        assert_int_equal(dpt_stream_prepare_end(t.stream, &err), DPT_OK);
+    }
 
+    static const int threads_then[] = {THREADS, THREADS, 1, 2, THREADS}; /* as worlds change */
     atomic_store(&counting, 1);
-    for (int i = 0; i < 3; i++)
+    for (size_t i = 0; i < sizeof threads_then / sizeof threads_then[0]; i++) {
+        dpt_stream_set_threads(t.stream, threads_then[i]);
         assert_true(slot_ops(t.ops, t.stream, dtype, memory, tokens, sums) < FLOATS / 2);
+    }
     atomic_store(&counting, 0);
     if (atomic_load(&allocations) != 0)
         fail_msg("%s: %d allocations in the step, the last of %zu bytes", dtype_name(dtype),

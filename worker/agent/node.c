@@ -1,7 +1,6 @@
 /* From a config to what this node is. */
 #include "worker/agent/node.h"
 
-#include "base/cores.h"
 #include "base/fs.h"
 #include "kernels/device.h"
 #include "worker/data/data.h"
@@ -136,10 +135,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     node->config_bytes = strlen(node->config_text);
     DPT_TRY(dpt_node_config_digest(config, node->digest, err));
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node : 1;
-    int cores = dpt_cores();
-    node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads
-                    : cores > node->n_ranks             ? cores / node->n_ranks
-                                                        : 1;
+    node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
     DPT_TRY(find_fingerprint(node->fingerprint, err));

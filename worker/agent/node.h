@@ -26,7 +26,8 @@ struct dpt_node {
     struct dpt_config config;
     char *config_text; /* canonical; what ranks and server get */
     size_t config_bytes;
-    int n_ranks, threads;
+    int n_ranks;
+    int threads;                     /* a rank; 0: its share of the cores of its host */
     char digest[DPT_HASH_HEX_BYTES]; /* of the run-wide keys */
     char fingerprint[DPT_PROTO_DIGEST_BYTES];
     char host[DPT_HOST_KEY_BYTES];

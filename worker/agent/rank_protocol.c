@@ -101,7 +101,7 @@ static bool decode_arg(const char *key, size_t key_bytes, const char *value,
     if (IS("spawn"))
         return parse_int(value, 1, INT_MAX, &start->spawn);
     if (IS("threads"))
-        return parse_int(value, 1, INT_MAX, &start->threads);
+        return parse_int(value, 0, INT_MAX, &start->threads);
     if (IS("agent"))
         return parse_int(value, 1, INT_MAX, &start->agent);
     if (IS("address"))
@@ -119,7 +119,7 @@ static bool decode_arg(const char *key, size_t key_bytes, const char *value,
 enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_rank_start *ret,
                                       struct dpt_err *err)
 {
-    struct dpt_rank_start start = {.local_rank = -1};
+    struct dpt_rank_start start = {.local_rank = -1, .threads = -1};
     if (argc < 2 || strcmp(argv[1], "--rank") != 0)
         return dpt_fail(err, DPT_EINVAL, "rank process without --rank");
     for (int i = 2; i < argc; i++) {
@@ -128,7 +128,7 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
             return dpt_fail(err, DPT_EINVAL, "rank process: bad argument '%s'", argv[i]);
     }
     if (start.node[0] == '\0' || start.address[0] == '\0' || start.spawn == 0 ||
-        start.threads == 0 || start.agent == 0 || start.local_rank < 0 ||
+        start.threads < 0 || start.agent == 0 || start.local_rank < 0 ||
         start.local_rank >= start.ranks)
         return dpt_fail(err, DPT_EINVAL,
                         "rank process: incomplete arguments; ranks are started by dpt-worker");

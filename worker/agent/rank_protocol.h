@@ -36,7 +36,7 @@ struct dpt_rank_start {
     int local_rank;                   /* 0 … ranks - 1 */
     int ranks;                        /* rank processes of this node */
     int spawn;                        /* how many processes this local rank has had, from 1 */
-    int threads;                      /* compute threads, >= 1: `auto` is resolved by the agent */
+    int threads;                      /* compute threads; 0: its share of the cores of its host */
     pid_t agent;                      /* parent: for the getppid check after PR_SET_PDEATHSIG */
     char address[64];                 /* numeric IP address on which the data plane listens */
     int log_level;                    /* enum dpt_log_level */

@@ -1,6 +1,7 @@
 /* Putting a worker together: options, config, server, loop, closing line. */
 #include "worker/agent/worker.h"
 
+#include "base/cores.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "rendezvous/client/client.h"
@@ -71,14 +72,20 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
 
 static void say_node(const struct dpt_node *node)
 {
-    char text[512];
+    char text[512], threads[64];
     struct dpt_timing timing = dpt_timing_from(node->spec.timeout_ms);
+    if (node->threads > 0)
+        (void)snprintf(threads, sizeof threads, "%d thread%s", node->threads,
+                       node->threads == 1 ? "" : "s");
+    else
+        (void)snprintf(threads, sizeof threads, "as many threads as its share of %d cores",
+                       dpt_cores());
     dpt_log(DPT_LOG_INFO,
-            "%d rank%s of %d thread%s, %s, world of at most %u; timeout %" PRId64
-            " ms: lease %" PRId64 ", join %" PRId64 ", drain %" PRId64,
-            node->n_ranks, node->n_ranks == 1 ? "" : "s", node->threads,
-            node->threads == 1 ? "" : "s", node->fingerprint, (unsigned)node->spec.max_world,
-            timing.timeout_ms, timing.lease_ms, timing.join_ms, timing.drain_ms);
+            "%d rank%s of %s, %s, world of at most %u; timeout %" PRId64 " ms: lease %" PRId64
+            ", join %" PRId64 ", drain %" PRId64,
+            node->n_ranks, node->n_ranks == 1 ? "" : "s", threads, node->fingerprint,
+            (unsigned)node->spec.max_world, timing.timeout_ms, timing.lease_ms, timing.join_ms,
+            timing.drain_ms);
     dpt_timing_print(&timing, text, sizeof text);
     dpt_log(DPT_LOG_INFO, "deadlines from %s", text);
 }

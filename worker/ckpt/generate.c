@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/cores.h"
 #include "base/parse.h"
 #include "kernels/device.h"
 #include "worker/ckpt/open.h"
@@ -11,7 +12,6 @@
 #include "worker/generate/utf8_stream.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -296,8 +296,7 @@ static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
 
 static int processors(void)
 {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const int n = dpt_cores();
     return n < THREADS_MAX ? n : THREADS_MAX;
 }
 

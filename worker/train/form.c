@@ -153,10 +153,7 @@ static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct d
                                  .n_peers = r->gen.world_size - 1,
                                  .timeout_ms = (int)(r->config->cluster.timeout_s * 1000)};
     (void)snprintf(spec.run, sizeof spec.run, "%s", r->config->run);
-    int of_host = 1;
-    for (int i = 0; i < spec.n_peers; i++)
-        of_host += spec.peers[i].host == spec.host;
-    dpt_cores_set_demand(of_host * r->options->start->threads);
+    dpt_cores_set_demand(0); /* unknown until the others have said what they compute with */
     if (plan->nonce.len != DPT_COMM_NONCE_BYTES)
         return dpt_fail(err, DPT_EPROTO, "the plan's nonce has %zu bytes", plan->nonce.len);
     memcpy(spec.nonce, plan->nonce.data, DPT_COMM_NONCE_BYTES);
@@ -207,6 +204,7 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
     dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
     DPT_TRY(build(r, plan, err));
     r->rebuilt_ms = dpt_now_ms();
+    DPT_TRY(rank_deal_cores(r, err));
     DPT_TRY(rank_restore(r, plan, err));
     r->restored_ms = dpt_now_ms();
     rank_clear_leftovers(r);

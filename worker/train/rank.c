@@ -181,10 +181,9 @@ static void make_grid(struct dpt_rank *r)
 
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_rank_start *start = r->options->start;
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
     r->ops = dpt_device_ops(r->device);
-    DPT_TRY(dpt_stream_create(r->device, start->threads, &r->stream, err));
+    DPT_TRY(rank_open_stream(r, err));
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
     DPT_TRY(dpt_model_create(r->config, &r->model, err));
     make_grid(r);

@@ -55,6 +55,9 @@ struct dpt_rank {
     struct dpt_device *device;
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
+    int threads;                       /* that `stream` computes with, */
+    int threads_max, threads_prepared; /* could, and has memory for */
+    int threads_told;                  /* in the log; 0: never */
     struct dpt_model *model;
     int64_t unit_offset[DPT_UNITS_MAX + 1];
     struct dpt_grid grid;      /* of the model's units */
@@ -140,6 +143,13 @@ DPT_MUST_USE enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *p
 DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
 /* Can apply step r->step, if its outcome is told. */
 bool rank_holds_gradient(const struct dpt_rank *r);
+
+/* threads.c. Makes r->stream. */
+DPT_MUST_USE enum dpt_status rank_open_stream(struct dpt_rank *r, struct dpt_err *err);
+/* With the communicator of the generation: all say which cores they may use, and each computes with
+ * its share from here on, which it logs when it changes. Notes what the host's ranks compute with
+ * together. By the thread that computes. */
+DPT_MUST_USE enum dpt_status rank_deal_cores(struct dpt_rank *r, struct dpt_err *err);
 
 enum train_end {
     TRAIN_FINISHED, /* all steps applied, final checkpoint and summary written */

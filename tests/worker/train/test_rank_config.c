@@ -141,6 +141,28 @@ static void threads_change_nothing(void **state)
     director_destroy(&d);
 }
 
+/* `auto`: alone all the cores, then a share, with one that was asked for three, then more again. */
+static void shares_change_nothing(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 4 * STEPS, "");
+    char hash[64], dir[128];
+    rig_undisturbed(&config, "whole", 1, false, hash);
+    struct director *d = rig_begin(&config, "shares", dir);
+    (void)director_start_threads(d, 0, 0);
+    assert_true(director_form(d, false));
+    director_await_step(d, 1);
+    const int third = director_start_threads(d, 0, 3);
+    (void)director_start_threads(d, 0, 0);
+    assert_true(director_form(d, true));
+    director_await_step(d, STEPS);
+    director_kill(d, third);
+    (void)director_form(d, false);
+    assert_string_equal(director_finish(d), hash);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+}
+
 static void the_seed_changes_everything(void **state)
 {
     (void)state;
@@ -162,6 +184,7 @@ int main(void)
         cmocka_unit_test(overlap_changes_nothing),
         cmocka_unit_test(buckets_change_nothing),
         cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(shares_change_nothing),
         cmocka_unit_test(the_seed_changes_everything),
     };
     return cmocka_run_group_tests_name("rank_config", tests, rig_setup, rig_teardown);

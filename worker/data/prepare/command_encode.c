@@ -2,10 +2,10 @@
 #include "worker/data/prepare/commands.h"
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/parse.h"
 #include "worker/data/prepare/encode.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -53,8 +53,7 @@ struct command {
 
 static int cores(void)
 {
-    cpu_set_t set;
-    const int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const int n = dpt_cores();
     return n < DPT_ENCODE_THREADS_MAX ? n : DPT_ENCODE_THREADS_MAX;
 }
 

@@ -1,0 +1,48 @@
+/* Cores dealt to ranks: see threads.h. */
+#include "worker/plan/threads.h"
+
+#include "base/err.h"
+#include "worker/plan/lanes.h"
+
+#include <stdbool.h>
+
+static bool share_cores(const struct dpt_rank_cores *a, const struct dpt_rank_cores *b)
+{
+    return a->host == b->host && a->id == b->id;
+}
+
+/* Of the ranks [0, end) those that share the cores of `rank`. */
+static int sharers_below(const struct dpt_rank_cores *ranks, int end, int rank)
+{
+    int n = 0;
+    for (int i = 0; i < end; i++)
+        n += share_cores(&ranks[i], &ranks[rank]);
+    return n;
+}
+
+int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int n, int rank)
+{
+    return sharers_below(ranks, n, rank);
+}
+
+int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int most)
+{
+    DPT_ASSERT(rank >= 0 && rank < n && most >= 1);
+    int threads = ranks[rank].asked;
+    if (threads <= 0) {
+        const struct dpt_range share =
+            dpt_share(ranks[rank].cores > 0 ? ranks[rank].cores : 1,
+                      dpt_rank_sharers(ranks, n, rank), sharers_below(ranks, rank, rank));
+        threads = share.end - share.first;
+    }
+    return threads < 1 ? 1 : threads > most ? most : threads;
+}
+
+int dpt_host_threads(const struct dpt_rank_cores *ranks, int n, int host, int most)
+{
+    int threads = 0;
+    for (int i = 0; i < n; i++)
+        if (ranks[i].host == host)
+            threads += dpt_rank_threads(ranks, n, i, most);
+    return threads;
+}
