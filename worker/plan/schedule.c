@@ -172,7 +172,7 @@ static void need_weights(struct maker *m, int unit)
 
 static void free_weights(struct maker *m, int unit)
 {
-    if (m->spec->weights == DPT_WEIGHTS_UNITS && dpt_step_own_buffer(m->spec, unit) < 0) {
+    if (m->spec->weights == DPT_WEIGHTS_UNITS) {
         (void)add_action(m, DPT_ACTION_FREE, unit);
         for (int b = 0; b < m->spec->gathered_max; b++)
             if (m->buffers[b].unit == unit)

@@ -4,7 +4,8 @@
  *
  * All ranks that share the work make the same list of tasks, in the same order, and post them in
  * that order: so matching never depends on who is faster. A task is posted when as many of the
- * rank's own actions are done as it says, and an action waits for the tasks that it names. Tasks
+ * rank's own actions are done as it says, the last of which is a FREE or a REDUCE, and an action
+ * waits for the tasks that it names. Tasks
  * are ordered by what they wait for, so that no rank waits for a task behind one that it keeps back
  * itself: the lists cannot deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H

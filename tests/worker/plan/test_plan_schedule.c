@@ -25,8 +25,9 @@ struct world {
 
 /* One rank under way. */
 struct rank {
-    int at;                                           /* next action */
-    int posted;                                       /* tasks */
+    int at;     /* next action */
+    int told;   /* actions done when the last FREE or REDUCE was: tasks know of no other */
+    int posted; /* tasks */
     int weights[BUFFERS_MAX], gradients[BUFFERS_MAX]; /* what is in a buffer: a unit */
     int slot_of[BUFFERS_MAX];                         /* of a gradient: its slot */
     bool gathered[UNITS_MAX];                         /* ONCE */
@@ -91,7 +92,7 @@ static bool post(const struct world *w, struct rank *ranks, int r)
     if (rank->posted == list->n_tasks || rank->posted - over >= w->window)
         return false;
     const struct dpt_task *t = &list->tasks[rank->posted];
-    if (t->actions > rank->at || t->scatters > scatters_before(list, over))
+    if (t->actions > rank->told || t->scatters > scatters_before(list, over))
         return false;
     if (t->kind == DPT_TASK_GATHER && t->buffer >= 0 && !t->idle) {
         rank->weights[t->buffer] = NOTHING; /* being written */
@@ -168,6 +169,8 @@ static bool act(const struct world *w, struct rank *ranks, int r)
         break;
     }
     rank->at++;
+    if (a->kind == DPT_ACTION_FREE || a->kind == DPT_ACTION_REDUCE)
+        rank->told = rank->at;
     return true;
 }
 
