@@ -9,6 +9,7 @@ struct planner {
     struct dpt_legs *legs;
     const struct dpt_world *world;
     int rank, host;
+    bool gather;
 };
 
 static int host_positions(const struct dpt_world *world, int host, struct dpt_range *ret)
@@ -71,7 +72,8 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
                                   struct dpt_err *err)
 {
     int rank = r->rank;
-    const bool write = !r->legs->cross; /* no transfer of a single host goes any further */
+    /* No transfer of a single host goes any further. */
+    const bool write = r->gather && !r->legs->cross;
     plan->legs = calloc((size_t)n + 1, sizeof *plan->legs);
     if (sends != plan)
         sends->legs = calloc((size_t)n + 1, sizeof *sends->legs);
@@ -152,24 +154,25 @@ static enum dpt_status plan_reduction(struct planner *r, struct dpt_err *err)
     if (!transfers)
         return dpt_fail(err, DPT_ENOMEM, "plan of the all-reduce: out of memory");
     n1 = dpt_reduce_stage1(world, transfers, max);
-    enum dpt_status status =
-        plan_stage(r, &r->legs->stage[DPT_STAGE_LOCAL],
-                   &r->legs->stage[r->legs->cross ? DPT_STAGE_LOCAL : DPT_STAGE_GATHER], transfers,
-                   n1, own, n_own, host_lanes, err);
+    enum dpt_status status = plan_stage(
+        r, &r->legs->stage[DPT_STAGE_LOCAL],
+        &r->legs->stage[r->gather && !r->legs->cross ? DPT_STAGE_GATHER : DPT_STAGE_LOCAL],
+        transfers, n1, own, n_own, host_lanes, err);
     if (status == DPT_OK && r->legs->cross) {
         n2 = dpt_reduce_stage2(world, transfers, max);
         status = plan_stage(r, &r->legs->stage[DPT_STAGE_CROSS], &r->legs->stage[DPT_STAGE_CROSS],
                             transfers, n2, host, n_host, (struct dpt_range){0, world->lanes}, err);
     }
     free(transfers);
-    return status == DPT_OK && r->legs->cross ? plan_gather(r, err) : status;
+    return status == DPT_OK && r->legs->cross && r->gather ? plan_gather(r, err) : status;
 }
 
 enum dpt_status dpt_legs_init(struct dpt_legs *legs, const struct dpt_world *world, int rank,
-                              int host, struct dpt_err *err)
+                              int host, bool gather, struct dpt_err *err)
 {
     *legs = (struct dpt_legs){.cross = n_hosts(world) > 1};
-    struct planner planner = {.legs = legs, .world = world, .rank = rank, .host = host};
+    struct planner planner = {
+        .legs = legs, .world = world, .rank = rank, .host = host, .gather = gather};
     return world->size > 1 ? plan_reduction(&planner, err) : DPT_OK;
 }
 

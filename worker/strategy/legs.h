@@ -53,9 +53,11 @@ struct dpt_legs {
 /* Lane buffers a rank needs in this world: its own lanes' stack, and what its host's sums need. */
 int dpt_legs_buffers(const struct dpt_world *world, int position);
 
-/* Plans; `legs` is to be finished in any case. A world of one has no legs. */
+/* Plans; `legs` is to be finished in any case. A world of one has no legs. Without `gather` each
+ * sum stays with the owner of its piece: GATHER is empty, and within one host nothing is written to
+ * others. */
 DPT_MUST_USE enum dpt_status dpt_legs_init(struct dpt_legs *legs, const struct dpt_world *world,
-                                           int rank, int host, struct dpt_err *err);
+                                           int rank, int host, bool gather, struct dpt_err *err);
 void dpt_legs_fini(struct dpt_legs *legs);
 
 #endif

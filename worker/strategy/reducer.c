@@ -28,6 +28,7 @@ _Static_assert(DPT_STAGE_COUNT *RUNS < DPT_COMM_OPS_MAX, "all stages of these ch
 struct chunk {
     int bucket;
     int64_t first, end; /* elements of the flat gradient */
+    int part, n_parts;  /* of every piece of [first, end); 0 of 1 unless the sums stay in shards */
 };
 
 /* A chunk under way. */
@@ -68,7 +69,7 @@ enum dpt_status dpt_reducer_buffer_create(struct dpt_comm_listener *listener, in
 /* Elements of a chunk. */
 static int64_t chunk_numel(const struct dpt_reducer *r)
 {
-    if (r->legs.cross)
+    if (r->legs.cross && !r->spec.shards)
         return INT64_MAX;
     const int64_t block = r->spec.block;
     const size_t bytes = r->spec.piece_bytes > 0 ? r->spec.piece_bytes : CHUNK_PIECE_BYTES;
@@ -76,25 +77,40 @@ static int64_t chunk_numel(const struct dpt_reducer *r)
     return (blocks > 0 ? blocks : 1) * block * r->spec.world->size;
 }
 
+/* A bucket's chunks: runs of it; of shards parts of all its pieces, so that pieces are the
+ * bucket's.
+ */
+static int64_t chunks_of(const struct dpt_reducer *r, const struct dpt_bucket *bucket)
+{
+    const int64_t most = chunk_numel(r), numel = bucket->end - bucket->first;
+    return numel / most + (numel % most > 0);
+}
+
+static struct chunk chunk_of(const struct dpt_reducer *r, int bucket, int64_t i, int64_t n)
+{
+    const struct dpt_bucket *b = &r->spec.buckets[bucket];
+    const int64_t most = chunk_numel(r);
+    if (r->spec.shards)
+        return (struct chunk){bucket, b->first, b->end, (int)i, (int)n};
+    const int64_t first = b->first + i * (n > 1 ? most : 0);
+    return (struct chunk){bucket, first, i == n - 1 ? b->end : first + most, 0, 1};
+}
+
 static enum dpt_status cut_chunks(struct dpt_reducer *r, struct dpt_err *err)
 {
-    const int64_t most = chunk_numel(r);
     int64_t n = 0;
-    for (int b = 0; b < r->spec.n_buckets; b++) {
-        const int64_t numel = r->spec.buckets[b].end - r->spec.buckets[b].first;
-        n += numel / most + (numel % most > 0);
-    }
+    for (int b = 0; b < r->spec.n_buckets; b++)
+        n += chunks_of(r, &r->spec.buckets[b]);
     if (n > INT32_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "all-reduce of %lld chunks", (long long)n);
     r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
     if (!r->chunks)
         return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
-    for (int b = 0; b < r->spec.n_buckets; b++)
-        for (int64_t at = r->spec.buckets[b].first, end = r->spec.buckets[b].end; at < end;) {
-            const int64_t next = end - at > most ? at + most : end;
-            r->chunks[r->n_chunks++] = (struct chunk){.bucket = b, .first = at, .end = next};
-            at = next;
-        }
+    for (int b = 0; b < r->spec.n_buckets; b++) {
+        const int64_t of_bucket = chunks_of(r, &r->spec.buckets[b]);
+        for (int64_t i = 0; i < of_bucket; i++)
+            r->chunks[r->n_chunks++] = chunk_of(r, b, i, of_bucket);
+    }
     DPT_ASSERT(r->n_chunks == n);
     return DPT_OK;
 }
@@ -103,11 +119,13 @@ static enum dpt_status cut_chunks(struct dpt_reducer *r, struct dpt_err *err)
 static int64_t piece_at(const struct dpt_reducer *r, int c, int piece, int64_t *ret_numel)
 {
     const struct chunk *chunk = &r->chunks[c];
-    int64_t first, end;
+    int64_t first, end, part_first, part_end;
     dpt_piece_range(chunk->end - chunk->first, r->spec.block, r->spec.world->size, piece, &first,
                     &end);
-    *ret_numel = end - first;
-    return chunk->first + first;
+    dpt_piece_range(end - first, r->spec.block, chunk->n_parts, chunk->part, &part_first,
+                    &part_end);
+    *ret_numel = part_end - part_first;
+    return chunk->first + first + part_first;
 }
 
 static struct chunk_run *run_of(struct dpt_reducer *r, int c)
@@ -154,7 +172,8 @@ static enum dpt_status make(struct dpt_reducer *r, struct dpt_err *err)
     r->copies = calloc((size_t)r->spec.world->size, sizeof *r->copies);
     if (!r->ready || !r->partials || !r->copies || !r->scratch)
         return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
-    DPT_TRY(dpt_legs_init(&r->legs, r->spec.world, r->spec.rank, r->spec.host, err));
+    DPT_TRY(
+        dpt_legs_init(&r->legs, r->spec.world, r->spec.rank, r->spec.host, !r->spec.shards, err));
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
         DPT_TRY(make_run(r, &r->run[i], err));
@@ -201,9 +220,18 @@ void dpt_reducer_destroy(struct dpt_reducer **reducer)
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *r)
 {
     int64_t bytes = 0;
-    for (int c = 0; c < r->n_chunks; c++)
-        bytes += dpt_reduce_bytes_sent(r->spec.world, r->chunks[c].end - r->chunks[c].first,
-                                       r->spec.block, r->spec.rank);
+    for (int c = 0; c < r->n_chunks; c++) {
+        const struct chunk *chunk = &r->chunks[c];
+        const int64_t numel = chunk->end - chunk->first;
+        int64_t first, end;
+        if (chunk->part > 0)
+            continue; /* the first part counts for the whole bucket */
+        bytes += dpt_reduce_bytes_sent(r->spec.world, numel, r->spec.block, r->spec.rank);
+        if (!r->spec.shards)
+            continue;
+        dpt_piece_range(numel, r->spec.block, r->spec.world->size, r->spec.rank, &first, &end);
+        bytes -= (r->spec.world->size - 1) * (end - first) * (int64_t)sizeof(float);
+    }
     return bytes;
 }
 
@@ -360,10 +388,15 @@ enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, void *ctx, struc
     return DPT_OK;
 }
 
-void dpt_reducer_begin(struct dpt_reducer *r)
+void dpt_reducer_reset(struct dpt_reducer *r)
 {
     for (int b = 0; b < r->spec.n_buckets; b++)
         atomic_store_explicit(&r->ready[b], 0, memory_order_relaxed);
+}
+
+void dpt_reducer_begin(struct dpt_reducer *r)
+{
+    dpt_reducer_reset(r);
     if (r->spec.world->size == 1)
         return;
     dpt_comm_thread_post(r->spec.thread, dpt_reducer_job, r);

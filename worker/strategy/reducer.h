@@ -5,7 +5,8 @@
  * hosts, ordered sum by the piece's owner, all-gather. Inside one host a bucket goes round in
  * chunks, between hosts it is one. All ranks post in one fixed order (S1 of chunk c, S2 of c-1,
  * all-gather of c-2), so matching never depends on who is faster. At the end buffer 0 holds the
- * whole reduced gradient on every rank. */
+ * whole reduced gradient on every rank; or, of shards, there is no all-gather, and buffer 0 holds
+ * this rank's. */
 #ifndef DPT_WORKER_STRATEGY_REDUCER_H
 #define DPT_WORKER_STRATEGY_REDUCER_H
 
@@ -30,6 +31,9 @@ struct dpt_reducer_spec {
     const struct dpt_world *world; /* borrowed */
     size_t piece_bytes;            /* of a chunk inside one host, about; 0: as fits the caches */
     int rank, host;
+    /* Each bucket is a unit, and its sum stays with the ranks whose shards of it are its pieces:
+     * rank r of n has piece r of n of every bucket. */
+    bool shards;
 };
 
 /* Lane buffers a rank needs in this world: its own lanes' stack, and what its host's sums need. */
@@ -51,6 +55,8 @@ void dpt_reducer_destroy(struct dpt_reducer **reducer);
 
 /* A new step: no bucket is ready. Posts the job (world size > 1). */
 void dpt_reducer_begin(struct dpt_reducer *reducer);
+/* The same without posting: the caller runs dpt_reducer_job in a job of its own. */
+void dpt_reducer_reset(struct dpt_reducer *reducer);
 
 /* Bucket `bucket`'s range of this rank's subtree sums is final. By the main thread. */
 void dpt_reducer_ready(struct dpt_reducer *reducer, int bucket);
@@ -63,7 +69,7 @@ DPT_MUST_USE enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, voi
 /* Bytes that this rank sends in a step. */
 int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *reducer);
 
-/* Waits until buffer 0 holds the reduced gradient. */
+/* Waits until buffer 0 holds the reduced gradient: all of it, or this rank's shards. */
 DPT_MUST_USE enum dpt_status dpt_reducer_wait(struct dpt_reducer *reducer, struct dpt_err *err);
 
 #endif

@@ -3,8 +3,9 @@
  *
  *                    state        weights
  *   ddp, no_shard    everything   held                            (Li et al., VLDB'20)
- *   zero1, zero2,
- *   shard_grad_op    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
+ *   zero1 (local: by lanes),
+ *   zero2, shard_grad_op
+ *                    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
  *   zero3,
  *   full_shard       own shard    gathered unit by unit           (Zhao et al., VLDB'23)
  */
@@ -25,8 +26,11 @@ static struct sharded_policy policy_of(const struct dpt_config *config)
     if (strcmp(name, "zero3") == 0 ||
         (strcmp(name, "fsdp") == 0 && sharding == DPT_SHARDING_FULL_SHARD))
         return (struct sharded_policy){.weights = DPT_WEIGHTS_UNITS};
-    if (strcmp(name, "zero1") == 0 || strcmp(name, "zero2") == 0 ||
-        sharding == DPT_SHARDING_SHARD_GRAD_OP)
+    if (strcmp(name, "zero1") == 0)
+        return (struct sharded_policy){.weights = DPT_WEIGHTS_ONCE,
+                                       .lanes =
+                                           dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL};
+    if (strcmp(name, "zero2") == 0 || sharding == DPT_SHARDING_SHARD_GRAD_OP)
         return (struct sharded_policy){.weights = DPT_WEIGHTS_ONCE};
     return (struct sharded_policy){.whole_state = true, .weights = DPT_WEIGHTS_HELD};
 }
@@ -66,7 +70,9 @@ static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct
         }
     }
     struct dpt_strategy *self = &s->base;
-    const enum dpt_status status = sharded_state_create(s, err);
+    enum dpt_status status = sharded_state_create(s, err);
+    if (status == DPT_OK && s->policy.lanes)
+        status = dpt_lane_sums_create(&s->env, true, &s->lanes, err);
     if (status != DPT_OK)
         sharded_destroy(&self);
     else
@@ -87,7 +93,10 @@ static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world
 static struct dpt_deal sharded_deal(const struct dpt_strategy *strategy,
                                     const struct dpt_world *world, int position)
 {
-    const struct dpt_waves waves = waves_of((const struct sharded *)strategy, world);
+    const struct sharded *s = (const struct sharded *)strategy;
+    const struct dpt_waves waves = waves_of(s, world);
+    if (s->lanes)
+        return dpt_lane_sums_deal(s->lanes, world, position);
     return dpt_waves_deal(&waves, position);
 }
 
@@ -137,7 +146,9 @@ static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
     s->step = step;
     s->reduced_step = -1;
     s->present = &s->list;
-    dpt_walk_begin(s->walk, &s->list, gathered_already(s), false);
+    if (s->lanes)
+        dpt_lane_sums_begin_step(s->lanes, false);
+    dpt_walk_begin(s->walk, &s->list, gathered_already(s), s->lanes != NULL);
 }
 
 static void ignore_announcement(void *ctx, int param)
@@ -149,16 +160,21 @@ static void ignore_announcement(void *ctx, int param)
 static void sharded_begin_slot(struct dpt_strategy *strategy, int slot_index, struct dpt_slot *slot)
 {
     struct sharded *s = sharded_of(strategy);
-    (void)slot_index;
     slot->weights = s->weights;
+    if (s->lanes) {
+        dpt_lane_sums_begin_slot(s->lanes, slot_index, slot);
+        return;
+    }
     slot->grads = s->grads;
     slot->announce = ignore_announcement; /* units are let go whole */
 }
 
 static void sharded_end_slot(struct dpt_strategy *strategy, int slot_index)
 {
-    (void)strategy;
+    struct sharded *s = sharded_of(strategy);
     (void)slot_index;
+    if (s->lanes)
+        dpt_lane_sums_end_slot(s->lanes);
 }
 
 /* Backward writes parameters only; what lies behind them in the last block counts as zero. */
@@ -259,6 +275,11 @@ static void sharded_changed(struct dpt_strategy *strategy)
 static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strategy_cost *ret)
 {
     const struct sharded *s = (const struct sharded *)strategy;
+    if (s->lanes) {
+        dpt_lane_sums_cost(s->lanes, ret);
+        ret->sent_bytes = sharded_bytes_sent(s);
+        return;
+    }
     *ret = (struct dpt_strategy_cost){.gradient_buffers = s->n_gradients + s->n_sums,
                                       .sent_bytes = sharded_bytes_sent(s)};
     for (int i = 0; i < s->n_gradients; i++)

@@ -2,11 +2,14 @@
  * moments and weights; sharded_tasks.c: what goes between ranks).
  *
  * One strategy with three questions, which a policy answers: what state a rank holds, when it has
- * which weights, and in which order gradients are summed. Gradients are scattered in waves
- * (worker/plan/waves.h): the owner of a piece folds what the ranks send it, slot after slot. */
+ * which weights, and how gradients are summed. Gradients are scattered in waves
+ * (worker/plan/waves.h): the owner of a piece folds what the ranks send it, slot after slot. Or,
+ * with lanes, a rank adds its own slots and only sums of lanes go to the owners, once a step
+ * (lane_sums.h). */
 #ifndef DPT_WORKER_STRATEGY_SHARDED_H
 #define DPT_WORKER_STRATEGY_SHARDED_H
 
+#include "worker/strategy/lane_sums.h"
 #include "worker/strategy/strategy.h"
 #include "worker/strategy/walk.h"
 
@@ -20,6 +23,7 @@ enum {
 struct sharded_policy {
     bool whole_state; /* each rank holds and applies everything, as ddp does; else its shard */
     enum dpt_weights_plan weights;
+    bool lanes; /* gradients by lanes instead of waves */
 };
 
 struct sharded {
@@ -54,7 +58,8 @@ struct sharded {
     void *sums[SHARDED_SUMS_MAX];
     size_t sum_bytes; /* of each but sum 0 */
     int n_sums;
-    struct dpt_shard piece; /* that this rank folds */
+    struct dpt_shard piece;      /* that this rank folds */
+    struct dpt_lane_sums *lanes; /* instead of all these; NULL: waves */
     double *block_sums;
 
     /* The generation. */

@@ -36,7 +36,8 @@ static struct dpt_interval part_of(const struct sharded *s, int rank, int unit, 
 /* Ranks that compute in the task's wave: those at positions below this. */
 static int active(const struct sharded *s, const struct dpt_task *task)
 {
-    return s->present == &s->eval_list ? s->world->size : dpt_waves_active(&s->waves, task->wave);
+    return s->present == &s->eval_list || s->lanes ? s->world->size
+                                                   : dpt_waves_active(&s->waves, task->wave);
 }
 
 /* Position i places after the own one: so that not all begin with the same rank. */
@@ -189,9 +190,14 @@ static void post_share(void *ctx, const struct dpt_task *task, int turn, struct 
 int64_t sharded_bytes_sent(const struct sharded *s)
 {
     int64_t bytes = 0;
+    if (s->lanes) {
+        struct dpt_strategy_cost cost;
+        dpt_lane_sums_cost(s->lanes, &cost);
+        bytes = cost.sent_bytes;
+    }
     for (int i = 0; i < s->list.n_tasks; i++) {
         const struct dpt_task *t = &s->list.tasks[i];
-        const int computing = dpt_waves_active(&s->waves, t->wave);
+        const int computing = s->lanes ? s->world->size : dpt_waves_active(&s->waves, t->wave);
         const struct dpt_interval own = sharded_piece(s, s->rank, t->unit);
         const int64_t numel = is_empty(own) ? 0 : own.end - own.first;
         if (t->kind == DPT_TASK_GATHER)
@@ -254,9 +260,7 @@ static enum dpt_status make_sums(struct sharded *s, struct dpt_err *err)
     s->sum_bytes = bytes;
     for (s->n_sums = 1; s->n_sums < n; s->n_sums++)
         DPT_TRY(dpt_device_alloc(s->env.device, bytes, &s->sums[s->n_sums], err));
-    free(s->block_sums);
-    s->block_sums = calloc((size_t)(s->flat_numel / DPT_BLOCK), sizeof *s->block_sums);
-    return s->block_sums ? DPT_OK : no_memory(err);
+    return DPT_OK;
 }
 
 static enum dpt_status make_folds(struct sharded *s, struct dpt_err *err)
@@ -305,30 +309,47 @@ static enum dpt_status make_walk(struct sharded *s, struct dpt_err *err)
         .kinds = {[DPT_TASK_GATHER] = {.post = post_gather},
                   [DPT_TASK_SCATTER] = {.post = post_scatter, .arrived = scattered},
                   [DPT_TASK_SHARE] = {.post = post_share}},
-        .ctx = s};
+        .ctx = s,
+        .then = s->lanes ? dpt_lane_sums_job : NULL,
+        .then_ctx = s->lanes};
     const int a = s->list.n_tasks, b = s->eval_list.n_tasks;
     return dpt_walk_create(&spec, a > b ? a : b, &s->walk, err);
+}
+
+/* Memory and plan of the waves. */
+static enum dpt_status begin_waves(struct sharded *s, struct dpt_step_spec *spec,
+                                   struct dpt_err *err)
+{
+    spec->deal = dpt_waves_deal(&s->waves, s->position);
+    spec->waves = &s->waves;
+    spec->member = s->position;
+    spec->parts = s->parts;
+    spec->share = s->policy.whole_state && s->world->size > 1;
+    DPT_TRY(make_parts(s, err));
+    DPT_TRY(make_gradients(s, spec, err));
+    DPT_TRY(make_sums(s, err));
+    return make_folds(s, err);
 }
 
 enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
 {
     const struct dpt_config *config = s->env.config;
-    const int size = s->world->size;
     struct dpt_step_spec spec = {.n_units = s->n_units,
                                  .borrows = s->borrows,
-                                 .deal = dpt_waves_deal(&s->waves, s->position),
-                                 .weights = sharded_weights_plan(s, size),
+                                 .weights = sharded_weights_plan(s, s->world->size),
                                  .gathered_max = config->strategy.gathered_units_max,
-                                 .prefetch = config->strategy.prefetch,
-                                 .waves = &s->waves,
-                                 .member = s->position,
-                                 .parts = s->parts,
-                                 .share = s->policy.whole_state && size > 1};
-    s->piece = (struct dpt_shard){s->rank, size};
-    DPT_TRY(make_parts(s, err));
-    DPT_TRY(make_gradients(s, &spec, err));
-    DPT_TRY(make_sums(s, err));
-    DPT_TRY(make_folds(s, err));
+                                 .prefetch = config->strategy.prefetch};
+    s->piece = (struct dpt_shard){s->rank, s->world->size};
+    free(s->block_sums);
+    s->block_sums = calloc((size_t)(s->flat_numel / DPT_BLOCK), sizeof *s->block_sums);
+    if (!s->block_sums)
+        return no_memory(err);
+    if (s->lanes) {
+        spec.deal = dpt_lane_sums_deal(s->lanes, s->world, s->position);
+        DPT_TRY(dpt_lane_sums_begin_generation(s->lanes, s->world, s->rank, s->host, err));
+    } else {
+        DPT_TRY(begin_waves(s, &spec, err));
+    }
     DPT_TRY(dpt_step_list_init(&s->list, &spec, err));
     spec.forward_only = true;
     spec.waves = NULL;
@@ -339,6 +360,8 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
 
 void sharded_tasks_end(struct sharded *s)
 {
+    if (s->lanes)
+        dpt_lane_sums_end_generation(s->lanes);
     dpt_walk_destroy(&s->walk);
     dpt_step_list_fini(&s->list);
     dpt_step_list_fini(&s->eval_list);
@@ -357,6 +380,7 @@ void sharded_tasks_end(struct sharded *s)
 void sharded_tasks_destroy(struct sharded *s)
 {
     sharded_tasks_end(s);
+    dpt_lane_sums_destroy(&s->lanes);
     free_sums(s);
     dpt_comm_mem_destroy(&s->sum0);
     for (int i = 0; i < SHARDED_GRADIENTS_MAX; i++)

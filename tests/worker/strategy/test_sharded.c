@@ -251,6 +251,8 @@ static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, str
         p->all[0] = p->mine;
         return DPT_OK;
     }
+    while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS) /* what was lent is back */
+        continue;
     p->sent = dpt_comm_bytes_sent(comm);
     return dpt_comm_small_all_gather(comm, &p->mine, sizeof p->mine, p->all, err);
 }

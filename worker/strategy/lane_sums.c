@@ -1,0 +1,293 @@
+/* Lanes, their stack, and buckets on their way to the reducer (lane_sums.h). */
+#include "worker/strategy/lane_sums.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUFFERS_MAX = DPT_COVER_MAX };
+
+struct dpt_lane_sums {
+    struct dpt_strategy_env env;
+    const struct dpt_ops *ops;
+    bool shards;
+    int64_t flat_numel;
+    float **grads; /* [n_units], of the lane being filled */
+
+    int n_buckets;
+    struct dpt_bucket *buckets;
+    int *bucket_of_param;
+    int *announced; /* [n_buckets] parameters of this slot */
+
+    int n_buffers;
+    struct dpt_comm_mem *buffer[BUFFERS_MAX];
+    /* Where lanes have several slots: the present slot's gradient of the unit that others borrow,
+     * which is added to the lane's when it is whole. NULL: not needed. */
+    float *apart;
+    int tied; /* that unit; -1: none */
+
+    /* The generation. */
+    const struct dpt_world *world;
+    struct dpt_range lanes; /* of this rank's position */
+    struct dpt_reducer *reducer;
+
+    /* The step. */
+    int lane;        /* being filled */
+    int depth;       /* index of the buffer being filled */
+    bool lane_ends;  /* the present slot is the lane's last */
+    bool adds_apart; /* it is not the lane's first */
+};
+
+static float *buffer_data(const struct dpt_lane_sums *d, int i)
+{
+    return dpt_comm_mem_data(d->buffer[i]);
+}
+
+static size_t apart_bytes(const struct dpt_lane_sums *d)
+{
+    return d->tied < 0 ? 0 : (size_t)dpt_model_unit(d->env.model, d->tied)->numel * sizeof(float);
+}
+
+void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
+{
+    struct dpt_lane_sums *d = *sums;
+    if (!d)
+        return;
+    dpt_reducer_destroy(&d->reducer);
+    for (int i = 0; i < d->n_buffers; i++)
+        dpt_comm_mem_destroy(&d->buffer[i]);
+    dpt_device_free(d->env.device, d->apart, apart_bytes(d));
+    free(d->grads);
+    free(d->buckets);
+    free(d->bucket_of_param);
+    free(d->announced);
+    free(d);
+    *sums = NULL;
+}
+
+/* One bucket a unit, the last unit first. */
+static void make_unit_buckets(struct dpt_lane_sums *d)
+{
+    const struct dpt_model *model = d->env.model;
+    d->n_buckets = 0;
+    for (int u = dpt_model_n_units(model) - 1; u >= 0; u--) {
+        const struct dpt_unit *unit = dpt_model_unit(model, u);
+        d->buckets[d->n_buckets++] = (struct dpt_bucket){.first_tensor = unit->first_param,
+                                                         .n_tensors = unit->n_params,
+                                                         .first = unit->offset,
+                                                         .end = unit->offset + unit->numel};
+    }
+}
+
+static enum dpt_status make_buckets(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    const struct dpt_model *model = d->env.model;
+    int n = dpt_model_n_params(model);
+    int64_t *offset = calloc((size_t)n, sizeof *offset);
+    d->buckets = calloc((size_t)n, sizeof *d->buckets);
+    d->bucket_of_param = calloc((size_t)n, sizeof *d->bucket_of_param);
+    d->announced = calloc((size_t)n, sizeof *d->announced);
+    if (!offset || !d->buckets || !d->bucket_of_param || !d->announced) {
+        free(offset);
+        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+    }
+    if (d->shards)
+        make_unit_buckets(d);
+    for (int i = 0; i < n; i++)
+        offset[i] = dpt_model_param(model, i)->offset;
+    const double mib = 1024.0 * 1024.0;
+    if (!d->shards)
+        d->n_buckets = dpt_buckets_make(
+            offset, n, d->flat_numel, (int64_t)(d->env.config->strategy.first_bucket_mib * mib),
+            (int64_t)(d->env.config->strategy.bucket_mib * mib), d->buckets);
+    free(offset);
+    for (int b = 0; b < d->n_buckets; b++)
+        for (int i = 0; i < d->buckets[b].n_tensors; i++)
+            d->bucket_of_param[d->buckets[b].first_tensor + i] = b;
+    return DPT_OK;
+}
+
+static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    const struct dpt_config *config = d->env.config;
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        if (dpt_model_unit(d->env.model, u)->borrows >= 0)
+            d->tied = dpt_model_unit(d->env.model, u)->borrows;
+    if (d->tied < 0 || dpt_config_slots(config) == dpt_config_lanes(config))
+        return DPT_OK;
+    void *memory = NULL;
+    DPT_TRY(dpt_device_alloc(d->env.device, apart_bytes(d), &memory, err));
+    d->apart = memory;
+    return DPT_OK;
+}
+
+static enum dpt_status make(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    d->grads = calloc((size_t)dpt_model_n_units(d->env.model), sizeof *d->grads);
+    if (!d->grads)
+        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+    DPT_TRY(make_apart(d, err));
+    return make_buckets(d, err);
+}
+
+enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env, bool shards,
+                                     struct dpt_lane_sums **ret, struct dpt_err *err)
+{
+    struct dpt_lane_sums *d = calloc(1, sizeof *d);
+    if (!d)
+        return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
+    d->env = *env;
+    d->ops = dpt_device_ops(env->device);
+    d->shards = shards;
+    d->flat_numel = dpt_model_flat_numel(env->model);
+    d->tied = -1;
+    const enum dpt_status status = make(d, err);
+    if (status != DPT_OK)
+        dpt_lane_sums_destroy(&d);
+    else
+        *ret = d;
+    return status;
+}
+
+struct dpt_deal dpt_lane_sums_deal(const struct dpt_lane_sums *d, const struct dpt_world *world,
+                                   int position)
+{
+    return dpt_deal_lanes(dpt_config_slots(d->env.config), world->lanes, world->size, position);
+}
+
+enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
+                                               const struct dpt_world *world, int rank, int host,
+                                               struct dpt_err *err)
+{
+    int position = 0;
+    while (world->rank_of_position[position] != rank)
+        position++;
+    int need = dpt_reducer_buffers(world, position);
+    DPT_ASSERT(need <= BUFFERS_MAX);
+    /* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller,
+     * should not wait for the kernel to clear memory that this rank has had before. */
+    while (d->n_buffers < need) {
+        DPT_TRY(dpt_reducer_buffer_create(d->env.listener, d->n_buffers, d->flat_numel,
+                                          &d->buffer[d->n_buffers], err));
+        d->n_buffers++;
+    }
+    const struct dpt_reducer_spec spec = {.ops = d->ops,
+                                          .stream = d->env.comm_stream,
+                                          .thread = d->env.comm_thread,
+                                          .listener = d->env.listener,
+                                          .buckets = d->buckets,
+                                          .n_buckets = d->n_buckets,
+                                          .block = DPT_BLOCK,
+                                          .buffers = d->buffer,
+                                          .n_buffers = d->n_buffers,
+                                          .world = world,
+                                          .rank = rank,
+                                          .host = host,
+                                          .shards = d->shards};
+    DPT_TRY(dpt_reducer_create(&spec, &d->reducer, err));
+    d->world = world;
+    d->lanes = dpt_position_lanes(world->lanes, world->size, position);
+    return DPT_OK;
+}
+
+void dpt_lane_sums_end_generation(struct dpt_lane_sums *d)
+{
+    dpt_reducer_destroy(&d->reducer);
+    d->world = NULL;
+}
+
+void dpt_lane_sums_begin_step(struct dpt_lane_sums *d, bool post)
+{
+    d->lane = d->lanes.first;
+    d->depth = 0;
+    if (post)
+        dpt_reducer_begin(d->reducer);
+    else
+        dpt_reducer_reset(d->reducer);
+}
+
+/* A bucket's range is complete in the lane being filled: join it up the stack and, after the last
+ * lane, let it go. */
+static void bucket_complete(struct dpt_lane_sums *d, int bucket)
+{
+    const struct dpt_bucket *b = &d->buckets[bucket];
+    int joins = dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane);
+    for (int top = d->depth; joins > 0; joins--, top--)
+        d->ops->add(d->env.stream, b->end - b->first, buffer_data(d, top - 1) + b->first,
+                    buffer_data(d, top) + b->first, buffer_data(d, top - 1) + b->first);
+    if (d->lane == d->lanes.end - 1 && d->env.config->strategy.overlap)
+        dpt_reducer_ready(d->reducer, bucket);
+}
+
+/* The tied unit's tensor is whole in this slot: adds it to the lane's. */
+static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
+{
+    float *sum = buffer_data(d, d->depth) + param->offset;
+    const float *slot = d->apart + (param->offset - dpt_model_unit(d->env.model, d->tied)->offset);
+    d->ops->add(d->env.stream, param->numel, sum, slot, sum);
+}
+
+static void announce(void *ctx, int param)
+{
+    struct dpt_lane_sums *d = ctx;
+    if (d->adds_apart && dpt_model_param(d->env.model, param)->unit == d->tied)
+        add_apart(d, dpt_model_param(d->env.model, param));
+    int bucket = d->bucket_of_param[param];
+    d->announced[bucket]++;
+    if (d->lane_ends && d->announced[bucket] == d->buckets[bucket].n_tensors)
+        bucket_complete(d, bucket);
+}
+
+void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dpt_slot *slot)
+{
+    struct dpt_range of_lane =
+        dpt_lane_slots(dpt_config_slots(d->env.config), d->world->lanes, d->lane);
+    DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        d->grads[u] = buffer_data(d, d->depth) + dpt_model_unit(d->env.model, u)->offset;
+    memset(d->announced, 0, (size_t)d->n_buckets * sizeof *d->announced);
+    d->lane_ends = slot_index == of_lane.end - 1;
+    slot->grads = d->grads;
+    slot->accumulate = slot_index != of_lane.first;
+    slot->tied_apart = d->adds_apart = slot->accumulate && d->apart;
+    if (d->adds_apart)
+        d->grads[d->tied] = d->apart;
+    slot->announce = announce;
+    slot->announce_ctx = d;
+}
+
+void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
+{
+    if (!d->lane_ends)
+        return;
+    d->depth += 1 - dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane);
+    d->lane++;
+    if (d->lane == d->lanes.end && !d->env.config->strategy.overlap)
+        for (int b = 0; b < d->n_buckets; b++)
+            dpt_reducer_ready(d->reducer, b);
+}
+
+enum dpt_status dpt_lane_sums_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_lane_sums *d = ctx;
+    return dpt_reducer_job(thread, d->reducer, err);
+}
+
+enum dpt_status dpt_lane_sums_wait(struct dpt_lane_sums *d, struct dpt_err *err)
+{
+    DPT_ASSERT(d->lane == d->lanes.end);
+    return dpt_reducer_wait(d->reducer, err);
+}
+
+float *dpt_lane_sums_gradient(const struct dpt_lane_sums *d)
+{
+    return buffer_data(d, 0);
+}
+
+void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost *ret)
+{
+    *ret = (struct dpt_strategy_cost){.gradient_bytes = (int64_t)d->n_buffers * d->flat_numel *
+                                                            (int64_t)sizeof(float) +
+                                                        (int64_t)(d->apart ? apart_bytes(d) : 0),
+                                      .gradient_buffers = d->n_buffers,
+                                      .sent_bytes = dpt_reducer_bytes_sent(d->reducer)};
+}
