@@ -256,10 +256,12 @@ static void refused_until_a_later_version(void **state)
 {
     (void)state;
     static const char *const sets[] = {
-        "strategy.name=zero2",          "strategy.name=zero1",         "strategy.name=simple",
-        "train.precision=fp16",         "cluster.device=cuda",         "model.name=llama",
-        "train.reduction=fast",         "strategy.name=hook",          "strategy.redundancy=shadow",
-        "strategy.sharding=full_shard", "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
+        "strategy.name=async",         "strategy.name=simple_ga",
+        "strategy.name=simple",        "train.precision=fp16",
+        "cluster.device=cuda",         "model.name=llama",
+        "train.reduction=fast",        "strategy.name=hook",
+        "strategy.redundancy=shadow",  "strategy.sharding=hybrid_shard",
+        "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
         char begin[128];

@@ -3,6 +3,7 @@
 #include "tests/worker/train/director.h"
 
 #include "base/clock.h"
+#include "base/shard.h"
 #include "checkpoint/checkpoint.h"
 #include "rendezvous/proto/message.h"
 #include "worker/train/rank.h"
@@ -316,6 +317,26 @@ struct source {
     int holder; /* handle; -1: nobody has state */
 };
 
+/* Whether what the ranks hold of the state of `step`, or come to hold by the outcome of the step
+ * before it, is the whole of it. */
+static bool is_whole(const struct director *d, int64_t step, bool outcome)
+{
+    struct dpt_shard shards[2 * DIRECTOR_RANKS_MAX];
+    int n = 0;
+    for (int i = 0; i < d->n; i++) {
+        const struct member *m = &d->member[i];
+        const Dpt__RankState *said = plays(m) ? m->said->state : NULL;
+        if (!said || !(said->step_applied == step ||
+                       (outcome && m->ran == d->ran && said->step_applied == step - 1)))
+            continue;
+        if (said->n_shards == 0)
+            return true;
+        for (size_t k = 0; k < said->n_shards && n < 2 * DIRECTOR_RANKS_MAX; k++)
+            shards[n++] = (struct dpt_shard){(int)said->shards[k]->index, (int)said->shards[k]->of};
+    }
+    return dpt_shards_cover(shards, n);
+}
+
 static struct source find_source(const struct director *d)
 {
     struct source s = {-1, -1};
@@ -324,7 +345,12 @@ static struct source find_source(const struct director *d)
         if (plays(m) && m->said->state->step_applied > s.step)
             s = (struct source){m->said->state->step_applied, i};
     }
-    return s;
+    if (s.holder < 0)
+        return s;
+    const Dpt__RankState *said = d->member[s.holder].said->state;
+    return is_whole(d, s.step, said->outcome_step == s.step && said->outcome.len > 0)
+               ? s
+               : (struct source){-1, -1};
 }
 
 static int64_t newest_checkpoint(const struct director *d)

@@ -17,8 +17,10 @@ struct variant {
 };
 
 static const struct variant variants[] = {
-    {"ddp", DPT_SHARDING_NULL},
-    {"fsdp", DPT_SHARDING_NO_SHARD},
+    {"ddp", DPT_SHARDING_NULL},           {"fsdp", DPT_SHARDING_NO_SHARD},
+    {"zero1", DPT_SHARDING_NULL},         {"zero2", DPT_SHARDING_NULL},
+    {"zero3", DPT_SHARDING_NULL},         {"fsdp", DPT_SHARDING_FULL_SHARD},
+    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -45,7 +47,7 @@ static void one_hash(enum dpt_accumulate accumulate, enum dpt_precision precisio
     char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
     plain_train(&config, expected);
     for (int v = 0; v < VARIANTS; v++)
-        for (int world = 1; world <= 4; world++) {
+        for (int world = 1; world <= 4; world += RIG_EVERY) {
             choose(&config, &variants[v]);
             (void)snprintf(name, sizeof name, "s%d-%d-%d-%d", (int)accumulate, (int)precision, v,
                            world);
@@ -87,6 +89,56 @@ static void deaths_and_healing_cost_no_step(void **state)
     rig_deaths_and_healing(&config);
 }
 
+/* Ranks join and leave in agreement: shards are dealt anew, from memory, and no step is lost. */
+static void shards_are_dealt_anew(void **state)
+{
+    (void)state;
+    for (int v = 2; v < VARIANTS; v++) {
+        struct dpt_config config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16, 16);
+        char expected[64], dir[128], name[32];
+        rig_undisturbed(&config, "never-dealt-anew", 1, false, expected);
+        choose(&config, &variants[v]);
+        (void)snprintf(name, sizeof name, "dealt-anew-%d", v);
+        struct director *d = rig_begin(&config, name, dir);
+        (void)director_start(d, 0);
+        int b = director_start(d, 1), c = director_start(d, 0);
+        director_bench(d, b, true);
+        director_bench(d, c, true);
+        assert_true(director_form(d, false));
+        director_await_step(d, 3);
+        director_bench(d, b, false);
+        director_bench(d, c, false);
+        assert_true(director_form(d, true));
+        director_await_step(d, 7);
+        assert_true(director_form(d, true));
+        assert_string_equal(director_finish(d), expected);
+        assert_int_equal(director_steps_lost(d), 0);
+        director_destroy(&d);
+    }
+}
+
+/* The only holder of a shard dies: the run goes on from the checkpoint, with the same curve. */
+static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
+{
+    (void)state;
+    for (int v = 2; v < VARIANTS; v += 2) {
+        struct dpt_config config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32, 150);
+        char expected[64], dir[128], name[32];
+        rig_undisturbed(&config, "nothing-lost", 1, false, expected);
+        choose(&config, &variants[v]);
+        (void)snprintf(name, sizeof name, "shard-lost-%d", v);
+        struct director *d = rig_begin(&config, name, dir);
+        (void)director_start(d, 0);
+        int b = director_start(d, 0), c = director_start(d, 1);
+        assert_true(director_form(d, false));
+        director_await_checkpoint(d, 4);
+        director_kill(d, b);
+        director_kill(d, c);
+        assert_string_equal(director_finish(d), expected);
+        director_destroy(&d);
+    }
+}
+
 /* Evaluations between the steps change nothing. */
 static void an_evaluation_changes_nothing(void **state)
 {
@@ -111,6 +163,8 @@ int main(void)
         cmocka_unit_test(one_hash_reduce),
         cmocka_unit_test(one_hash_reduce_bf16),
         cmocka_unit_test(deaths_and_healing_cost_no_step),
+        cmocka_unit_test(shards_are_dealt_anew),
+        cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
         cmocka_unit_test(an_evaluation_changes_nothing),
     };
     return cmocka_run_group_tests_name("rank_strategy", tests, rig_setup, rig_teardown);
