@@ -42,16 +42,16 @@ def check_run(summaries, metrics, steps):
     return hashes.pop()
 
 
-def undisturbed(root, world, one_node=False, sets=None, env=None):
-    """A run of `world` ranks, each a node of its own or all of one node, to its end; returns its weights_hash. `env`:
-    of the first worker."""
+def undisturbed(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False):
+    """A run of `world` ranks to its end, dealt evenly over `nodes`: by default each is a node of its own, or all are of
+    one; returns its weights_hash. `env`: of the first worker."""
     sets = dict(settings(), **(sets or {}))
-    nodes = 1 if one_node else world
+    nodes = nodes or (1 if one_node else world)
     sets["cluster.nnodes"] = str(nodes)
-    with Cluster(root, sets=sets) as cluster:
+    with Cluster(root, sets=sets, shared_dirs=shared_dirs) as cluster:
         cluster.start_server()
         for i in range(nodes):
-            cluster.start_worker(f"n{i}", ranks=world if one_node else 1, env=env if i == 0 else None)
+            cluster.start_worker(f"n{i}", ranks=world // nodes + (i < world % nodes), env=env if i == 0 else None)
         codes = cluster.wait_done(RUN_TIMEOUT_S)
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
