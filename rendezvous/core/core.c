@@ -198,6 +198,12 @@ size_t dpt_rdzv_runs(const struct dpt_rdzv *core)
     return core->n_runs;
 }
 
+const char *dpt_rdzv_redundancy_name(enum dpt_rdzv_redundancy redundancy)
+{
+    static const char *const names[DPT_RDZV_REDUNDANCY_COUNT] = {"none", "rebuilding", "whole"};
+    return (unsigned)redundancy < DPT_RDZV_REDUNDANCY_COUNT ? names[redundancy] : "?";
+}
+
 void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_run_view *ret)
 {
     DPT_ASSERT(i < core->n_runs);
@@ -211,6 +217,10 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
                              ? run->spec.max_restarts - run->restarts_used
                              : 0,
         .step = run->step,
+        .redundancy = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED
+                          ? DPT_RDZV_REDUNDANCY_REBUILDING
+                      : run->plan.in_force && run->redundant ? DPT_RDZV_REDUNDANCY_WHOLE
+                                                             : DPT_RDZV_REDUNDANCY_NONE,
     };
     bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
     (void)snprintf(ret->run, sizeof ret->run, "%s", run->name);

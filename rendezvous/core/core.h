@@ -120,13 +120,24 @@ enum dpt_rdzv_phase {
 };
 const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase);
 
+/* What the loss of one node would cost: of a part that nobody else holds, the steps since the
+ * newest checkpoint. */
+enum dpt_rdzv_redundancy {
+    DPT_RDZV_REDUNDANCY_NONE,       /* some part of the state is on one node alone */
+    DPT_RDZV_REDUNDANCY_REBUILDING, /* a generation is being formed: parts are moved and copied */
+    DPT_RDZV_REDUNDANCY_WHOLE,      /* every part is on two nodes at least */
+    DPT_RDZV_REDUNDANCY_COUNT
+};
+const char *dpt_rdzv_redundancy_name(enum dpt_rdzv_redundancy redundancy);
+
 struct dpt_rdzv_run_view {
     char run[DPT_PROTO_NAME_BYTES];
     enum dpt_rdzv_phase phase;
     uint64_t generation;
     char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* "" while none is in force */
     uint32_t nodes, world_size, restarts_left;
-    int64_t step;                    /* newest applied step any member told of; -1: none */
+    int64_t step; /* newest applied step any member told of; -1: none */
+    enum dpt_rdzv_redundancy redundancy;
     char text[DPT_PROTO_TEXT_BYTES]; /* cause of this generation or of the end */
     char cause_kind[DPT_PROTO_NAME_BYTES];
 };

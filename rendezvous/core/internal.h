@@ -184,6 +184,7 @@ struct run {
     struct plan plan;
     struct cause cause;
     uint64_t run_generation; /* newest generation sent off */
+    bool redundant; /* of plan.generation, since its ranks are ready: every part is on two nodes */
     struct loss losses[LOSSES_MAX];
     size_t n_losses;    /* further ones are not remembered */
     int64_t grant_step; /* in plan.generation; -1: none */
@@ -319,6 +320,8 @@ struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run
 /* It has (its part of) that state, or what it takes to apply the last step, or loads it. */
 bool dpt_rdzv_has_state(const struct run *run, const struct source *source,
                         const struct rank *rank);
+/* All of the plan's ranks are ready: whether every part of the state is on two nodes at least. */
+bool dpt_rdzv_is_redundant(const struct run *run);
 /* Remembers what goes with a rank. */
 void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct rank *rank);
 /* "shard 2 of 4 of step 57 is gone with node c: going back …"; "" when nothing is lost. */

@@ -353,14 +353,18 @@ static void planned(struct dpt_rdzv *core, struct run *run)
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
+    run->redundant = dpt_rdzv_is_redundant(run);
     run->steps_done = run->plan.resume_step; /* only now: one that never ran has told no loss */
     run->stepped = false;
     run->step_ms = core->now_ms;
     enter(core, run, DPT_RDZV_RUNNING);
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                   "generation %llu runs, world %u, from step %lld",
+                   "generation %llu runs, world %u, from step %lld%s",
                    (unsigned long long)run->generation, run->plan.world_size,
-                   (long long)run->plan.resume_step);
+                   (long long)run->plan.resume_step,
+                   !run->spec.sharded ? ""
+                   : run->redundant   ? ", redundancy whole"
+                                      : ", redundancy none");
 }
 
 /* ---- RUNNING, DRAINING ---- */

@@ -316,7 +316,7 @@ static void put_in_force(struct dpt_rdzv *core, struct run *run, struct plan *pl
         rank->plan_rank = (int32_t)i;
     }
     run->grant_step = -1;
-    run->stepped = false;
+    run->stepped = run->redundant = false;
     run->step_ms = core->now_ms;
     run->changed = true;
 }
@@ -385,5 +385,6 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t genera
         const struct rank *rank = &plan.places[i].node->ranks[plan.places[i].local_rank];
         plan.places[i].finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
     }
+    run->redundant = dpt_rdzv_is_redundant(run);
     return true;
 }

@@ -265,6 +265,39 @@ bool dpt_rdzv_has_state(const struct run *run, const struct source *source, cons
     return stands_at(rank, source->step, source->outcome_of != NULL, source->state_generation);
 }
 
+/* ---- redundancy ---- */
+
+static bool holds_part(const struct place *place, struct dpt_shard shard, uint64_t generation)
+{
+    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
+    const int n = shards_of(&place->node->ranks[place->local_rank], generation, shards);
+    for (int i = 0; i < n; i++)
+        if (dpt_shard_equal(shards[i], shard))
+            return true;
+    return false;
+}
+
+/* What a rank tells first is its own. */
+static bool is_covered(const struct plan *plan, const struct place *place)
+{
+    struct dpt_shard own[DPT_PROTO_SHARDS_MAX];
+    if (shards_of(&place->node->ranks[place->local_rank], plan->generation, own) == 0)
+        return false;
+    for (uint32_t k = 0; k < plan->world_size; k++)
+        if (plan->places[k].node != place->node &&
+            holds_part(&plan->places[k], own[0], plan->generation))
+            return true;
+    return false;
+}
+
+bool dpt_rdzv_is_redundant(const struct run *run)
+{
+    for (uint32_t i = 0; i < run->plan.world_size; i++)
+        if (!is_covered(&run->plan, &run->plan.places[i]))
+            return false;
+    return true;
+}
+
 /* ---- what is lost ---- */
 
 void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct rank *rank)

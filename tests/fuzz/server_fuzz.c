@@ -86,6 +86,29 @@ static int64_t odd_number(struct feed *feed, int64_t near)
     return choice < 6 ? edges[choice] : near + (int64_t)choice - 11;
 }
 
+/* What rank 0 says that it holds. */
+static void spoil_parts(struct fake *fake, struct feed *feed)
+{
+    Dpt__RankState *rank = &fake->ranks[0];
+    switch (feed_below(feed, 4)) {
+    case 0:
+        fake_no_parts(fake);
+        break;
+    case 1:
+        if (rank->n_shards < DPT_PROTO_SHARDS_MAX) {
+            const uint32_t of = 1 + feed_below(feed, 4);
+            fake_part(fake, feed_below(feed, of), of, rank->pending_generation != 0);
+        }
+        break;
+    case 2:
+        rank->gradient = !rank->gradient;
+        rank->ran_generation = fake->generation - feed_below(feed, 3);
+        break;
+    default:
+        rank->pending_generation = fake->generation - feed_below(feed, 3);
+    }
+}
+
 static void spoil_rank(struct fake *fake, struct feed *feed)
 {
     static uint8_t outcome[16] = "outcome";
@@ -135,7 +158,16 @@ static void spoil_rank(struct fake *fake, struct feed *feed)
         rank->plan_rank = (int32_t)feed_below(feed, 10) - 1;
         break;
     default:
-        rank->text = feed_below(feed, 2) ? "out of memory" : "";
+        switch (feed_below(feed, 4)) {
+        case 0:
+            rank->text = "";
+            break;
+        case 1:
+            rank->text = "out of memory";
+            break;
+        default:
+            spoil_parts(fake, feed);
+        }
     }
 }
 
@@ -351,6 +383,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         world.nodes[i].spec.max_world = (shape & 16) != 0 ? 2 : 16;
         if ((shape & 32) != 0)
             world.nodes[i].state.host = "one";
+        world.nodes[i].spec.sharded = (shape & 64) != 0;
     }
     for (int n = 0; n < EVENTS_MAX && !feed_is_over(&feed); n++)
         one_event(&feed);

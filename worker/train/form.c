@@ -15,6 +15,7 @@ static void free_generation(struct generation *g)
     free(g->peers);
     free(g->takes_state);
     free(g->host_of_rank);
+    free(g->node_of_rank);
     free(g->shards);
     free(g->writer_shards);
     free(g->contributions);
@@ -57,6 +58,7 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
         g->rank_of_position[p->position] = (int)p->rank;
         g->host_of_position[p->position] = (int)p->host;
         g->host_of_rank[p->rank] = (int)p->host;
+        g->node_of_rank[p->rank] = (int)p->node;
         g->takes_state[p->rank] = p->takes_state;
         if ((int)p->rank == g->rank)
             continue;
@@ -112,10 +114,11 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     g->peers = calloc(n, sizeof *g->peers);
     g->takes_state = calloc(n, sizeof *g->takes_state);
     g->host_of_rank = calloc(n, sizeof *g->host_of_rank);
+    g->node_of_rank = calloc(n, sizeof *g->node_of_rank);
     g->shards = calloc(n, sizeof *g->shards);
     g->writer_shards = calloc(plan->checkpoint_writers + 1, sizeof *g->writer_shards);
     if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->takes_state ||
-        !g->host_of_rank || !g->shards || !g->writer_shards)
+        !g->host_of_rank || !g->node_of_rank || !g->shards || !g->writer_shards)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
     fill_members(g, plan);

@@ -25,6 +25,8 @@ struct generation {
     int n_trainers; /* the ranks from here on are guests: they hand over their state, that is all */
     bool begun;     /* the strategy's generation; not a guest's */
     int *rank_of_position, *host_of_position; /* [world_size] */
+    int *node_of_rank;                        /* [world_size] */
+    bool redundant;                           /* every part of the state is on two nodes at least */
     int *host_of_rank;                        /* [world_size] */
     struct dpt_world world;                   /* of the trainers */
     struct dpt_comm_peer *peers;              /* [world_size - 1] */

@@ -231,6 +231,37 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
     return DPT_OK;
 }
 
+/* Whether rank `i`'s own part is on another node, too. */
+static bool is_covered(const struct formation *f, int i)
+{
+    const struct generation *g = &f->rank->gen;
+    const struct dpt_shard own = hello_of(f, i).own;
+    for (int k = 0; k < g->n_trainers; k++) {
+        const struct hello h = hello_of(f, k);
+        for (int part = 0; part < DPT_RESHARD_PARTS; part++)
+            if (g->node_of_rank[k] != g->node_of_rank[i] && dpt_shard_equal(h.held[part], own))
+                return true;
+    }
+    return false;
+}
+
+/* After the second exchange. */
+static void judge_redundancy(struct formation *f)
+{
+    struct dpt_rank *r = f->rank;
+    int alone = 0;
+    while (alone < r->gen.n_trainers && is_covered(f, alone))
+        alone++;
+    r->gen.redundant = alone == r->gen.n_trainers;
+    if (r->gen.rank == 0 && !r->gen.redundant &&
+        r->config->strategy.redundancy == DPT_REDUNDANCY_SHADOW)
+        dpt_log(
+            DPT_LOG_WARN,
+            "strategy.redundancy: shadow, but what rank %d holds no other node has: with it the "
+            "run goes back to its newest checkpoint; add a node",
+            alone);
+}
+
 /* ---- the run's history ---- */
 
 /* Everyone goes on with the history of the lowest rank that has (a part of) the state. */
@@ -534,6 +565,8 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
         status = check_checkpoint(r, err);
     if (status == DPT_OK)
         status = dpt_comm_thread_run(r->comm_thread, job_compare, &f, err);
+    if (status == DPT_OK)
+        judge_redundancy(&f);
     free(f.all);
     return status;
 }

@@ -124,12 +124,12 @@ enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record 
                                  struct dpt_err *err)
 {
     json_t *object = json_pack(
-        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:f}", "kind", e->kind,
+        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s, s:f}", "kind", e->kind,
         "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
         e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms, "rebuild_ms",
         e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
         (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
-        e->world_size, "time", dpt_wall_seconds());
+        e->world_size, "redundancy", e->redundant ? "whole" : "none", "time", dpt_wall_seconds());
     return write_json(object, dir, "events.jsonl", true, err);
 }
 

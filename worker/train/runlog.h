@@ -35,6 +35,7 @@ struct dpt_event_record {
     double detect_ms, abort_ms, rendezvous_ms, rebuild_ms, restore_ms, total_ms;
     int64_t steps_lost, resume_step;
     int world_size;
+    bool redundant; /* every part of the state is held on two nodes at least */
 };
 
 struct dpt_summary {

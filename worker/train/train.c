@@ -144,7 +144,8 @@ static void log_event(struct dpt_rank *r)
                                                    (double)(now - r->prepared_ms),
                                        .steps_lost = r->gen.steps_lost,
                                        .resume_step = r->step,
-                                       .world_size = r->gen.world_size};
+                                       .world_size = r->gen.world_size,
+                                       .redundant = r->gen.redundant};
     struct dpt_err err;
     check_log(dpt_runlog_event(r->config->log.dir, &e, &err), &err);
 }

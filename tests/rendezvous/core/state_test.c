@@ -310,6 +310,41 @@ static void who_leaves_hands_over(void **state)
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
+/* As the server sees it: parts on two nodes, on one, and while a generation is formed. */
+static void redundancy_is_seen(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    fakes_start(&stage, rest, 2); /* all hold everything */
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+    break_data_plane(&a);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
+    report_later(rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+    for (uint32_t i = 0; i < 2; i++) {
+        fake_part(rest[i], i, 2, true);
+        rest[i]->ranks[0].pending_generation = stage.view.generation;
+    }
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_NONE);
+    break_data_plane(&a);
+    report_later(rest, 2);
+    for (uint32_t i = 0; i < 2; i++) { /* each a shadow of the other's */
+        fake_part(rest[i], 1 - i, 2, true);
+        rest[i]->ranks[0].pending_generation = stage.view.generation;
+    }
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+    assert_string_equal(dpt_rdzv_redundancy_name(stage.view.redundancy), "whole");
+    stage_restart(&stage, 99); /* and one that adopts them */
+    for (int i = 0; i < 2; i++)
+        rest[i]->epoch = 0;
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+}
+
 /* With shadows nobody needs who leaves. */
 static void who_is_covered_goes_at_once(void **state)
 {
@@ -339,6 +374,7 @@ int main(void)
         T(what_was_sent_off_counts),
         T(what_is_pending_may_save_the_rest),
         T(who_leaves_hands_over),
+        T(redundancy_is_seen),
         T(who_is_covered_goes_at_once),
     };
     return cmocka_run_group_tests_name("rendezvous_core_state", tests, NULL, NULL);

@@ -1,47 +1,19 @@
 /* The scripted agent. One thread, a poll loop over the ranks' sockets with a deadline on every
  * wait. */
-#include "tests/worker/train/director.h"
+#include "tests/worker/train/director_internal.h"
 
 #include "base/clock.h"
-#include "base/shard.h"
 #include "checkpoint/checkpoint.h"
 #include "rendezvous/proto/message.h"
 #include "worker/train/rank.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { DEADLINE_MS = 20000, LEASE_MS = 100000, HEARTBEAT_MS = 50 };
-
-struct member {
-    bool alive, benched;
-    int fd, host, rank;
-    uint64_t ran; /* newest generation that it trained in */
-    pthread_t thread;
-    struct dpt_rank_start start;
-    struct dpt_rank_options options;
-    struct dpt_config config;
-    int exit_code;
-    Dpt__RankToAgent *said;
-    Dpt__RankCommand last; /* command sent */
-};
-
-struct director {
-    struct dpt_config config;
-    struct member member[DIRECTOR_RANKS_MAX];
-    int n;
-    uint64_t generation, ran;
-    int64_t best_step;
-    int64_t steps_lost;
-    int outcomes_handed;
-    uint8_t *frame;
-    int64_t beat_ms;
-    bool leaving;
-};
 
 static void fail(const char *what)
 {
@@ -105,8 +77,7 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static void send_command(struct director *d, struct member *m, Dpt__RankCommand command,
-                         Dpt__Plan *plan)
+void director_send(struct director *d, struct member *m, Dpt__RankCommand command, Dpt__Plan *plan)
 {
     Dpt__AgentToRank message = DPT__AGENT_TO_RANK__INIT;
     message.command = m->last = command;
@@ -137,7 +108,7 @@ static void heartbeat(struct director *d)
         /* A plan is not repeated: it is on its way, and a rank asks for nothing. */
         if (d->member[i].alive && d->generation > 0 &&
             d->member[i].last != DPT__RANK_COMMAND__COMMAND_PLAN)
-            send_command(d, &d->member[i], d->member[i].last, NULL);
+            director_send(d, &d->member[i], d->member[i].last, NULL);
 }
 
 /* Takes what the ranks say for at most wait_ms; grants checkpoints. */
@@ -165,7 +136,7 @@ static void listen_once(struct director *d, int wait_ms)
         if (said->state->step_applied > d->best_step)
             d->best_step = said->state->step_applied;
         if (asks)
-            send_command(d, m, m->last, NULL);
+            director_send(d, m, m->last, NULL);
     }
 }
 
@@ -209,10 +180,9 @@ void director_bench(struct director *d, int handle, bool benched)
     d->member[handle].benched = benched;
 }
 
-/* In the generation that is being formed or runs. */
-static bool plays(const struct member *m)
+void director_retire(struct director *d, int handle)
 {
-    return m->alive && !m->benched;
+    d->member[handle].retires = true;
 }
 
 int director_start(struct director *d, int host)
@@ -277,7 +247,7 @@ static void tell_all(struct director *d, Dpt__RankCommand command)
 {
     for (int i = 0; i < d->n; i++)
         if (d->member[i].alive)
-            send_command(d, &d->member[i], command, NULL);
+            director_send(d, &d->member[i], command, NULL);
 }
 
 void director_leave(struct director *d)
@@ -285,7 +255,7 @@ void director_leave(struct director *d)
     d->leaving = true; /* said with every word from now on */
     for (int i = 0; i < d->n; i++)
         if (d->member[i].alive)
-            send_command(d, &d->member[i], d->member[i].last, NULL);
+            director_send(d, &d->member[i], d->member[i].last, NULL);
 }
 
 void director_listen(struct director *d, int ms)
@@ -310,150 +280,29 @@ void director_prepare(struct director *d, bool soft)
         fail("quiescing cannot break");
 }
 
-/* The state from which the generation goes on: the furthest, healed or handed over to the others.
- */
-struct source {
-    int64_t step;
-    int holder; /* handle; -1: nobody has state */
-};
-
-/* Whether what the ranks hold of the state of `step`, or come to hold by the outcome of the step
- * before it, is the whole of it. */
-static bool is_whole(const struct director *d, int64_t step, bool outcome)
-{
-    struct dpt_shard shards[2 * DIRECTOR_RANKS_MAX];
-    int n = 0;
-    for (int i = 0; i < d->n; i++) {
-        const struct member *m = &d->member[i];
-        const Dpt__RankState *said = plays(m) ? m->said->state : NULL;
-        if (!said || !(said->step_applied == step ||
-                       (outcome && m->ran == d->ran && said->step_applied == step - 1)))
-            continue;
-        if (said->n_shards == 0)
-            return true;
-        for (size_t k = 0; k < said->n_shards && n < 2 * DIRECTOR_RANKS_MAX; k++)
-            shards[n++] = (struct dpt_shard){(int)said->shards[k]->index, (int)said->shards[k]->of};
-    }
-    return dpt_shards_cover(shards, n);
-}
-
-static struct source find_source(const struct director *d)
-{
-    struct source s = {-1, -1};
-    for (int i = 0; i < d->n; i++) {
-        const struct member *m = &d->member[i];
-        if (plays(m) && m->said->state->step_applied > s.step)
-            s = (struct source){m->said->state->step_applied, i};
-    }
-    if (s.holder < 0)
-        return s;
-    const Dpt__RankState *said = d->member[s.holder].said->state;
-    return is_whole(d, s.step, said->outcome_step == s.step && said->outcome.len > 0)
-               ? s
-               : (struct source){-1, -1};
-}
-
-static int64_t newest_checkpoint(const struct director *d)
-{
-    int64_t step = -1;
-    for (int i = 0; i < d->n; i++)
-        if (d->member[i].alive && d->member[i].said->state->checkpoint_step > step)
-            step = d->member[i].said->state->checkpoint_step;
-    return step;
-}
-
-static void send_plan(struct director *d, Dpt__RankCommand command)
-{
-    struct source source = find_source(d);
-    int64_t checkpoint = source.holder < 0 ? newest_checkpoint(d) : -1;
-    int64_t resume = source.holder >= 0 ? source.step : checkpoint >= 0 ? checkpoint : 0;
-    Dpt__PlanRank ranks[DIRECTOR_RANKS_MAX], *list[DIRECTOR_RANKS_MAX];
-    uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {(uint8_t)d->generation, 7};
-    Dpt__Plan plan = DPT__PLAN__INIT;
-    int world = 0, hosts = 0;
-    for (int host = 0; host < DIRECTOR_RANKS_MAX; host++) { /* positions are host by host */
-        int before = world;
-        for (int i = 0; i < d->n; i++) {
-            struct member *m = &d->member[i];
-            if (!plays(m) || m->host != host)
-                continue;
-            m->rank = world;
-            ranks[world] = (Dpt__PlanRank)DPT__PLAN_RANK__INIT;
-            ranks[world].rank = ranks[world].position = (uint32_t)world;
-            ranks[world].host = (uint32_t)hosts;
-            ranks[world].shm_addr = m->said->state->shm_addr;
-            ranks[world].tcp_addr = m->said->state->tcp_addr;
-            ranks[world].node = (uint32_t)world;
-            ranks[world].writes_log = world == 0;
-            ranks[world].checkpoint_slot = world;
-            list[world] = &ranks[world];
-            world++;
-        }
-        hosts += world > before;
-    }
-    if (source.holder >= 0) {
-        const Dpt__RankState *holder = d->member[source.holder].said->state;
-        plan.outcome = holder->outcome;
-        bool handed = false;
-        for (int i = 0; i < d->n; i++) {
-            const struct member *m = &d->member[i];
-            if (!plays(m) || m->said->state->step_applied == resume)
-                continue;
-            /* Only who took part in the step has its gradient. */
-            if (m->ran == d->ran && m->said->state->step_applied == resume - 1 &&
-                holder->outcome_step == resume && holder->outcome.len > 0)
-                handed = true;
-            else
-                ranks[m->rank].takes_state = true;
-        }
-        d->outcomes_handed += handed;
-    }
-    char digest[64];
-    (void)snprintf(digest, sizeof digest, "plan-%llu", (unsigned long long)d->generation);
-    plan.generation = d->generation;
-    plan.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
-    plan.world_size = (uint32_t)world;
-    plan.n_nodes = (uint32_t)world;
-    plan.n_hosts = (uint32_t)hosts;
-    plan.n_ranks = (size_t)world;
-    plan.ranks = list;
-    plan.digest = digest;
-    plan.resume_step = resume;
-    plan.load_checkpoint = checkpoint;
-    plan.from_seed = source.holder < 0 && checkpoint < 0;
-    plan.checkpoint_writers = (uint32_t)world;
-    plan.cause = (char *)"the test says so";
-    plan.cause_kind = (char *)"start";
-    plan.steps_done_before = d->best_step > 0 ? d->best_step : 0;
-    if (plan.steps_done_before - resume > d->steps_lost)
-        d->steps_lost = plan.steps_done_before - resume;
-    for (int i = 0; i < d->n; i++) {
-        struct member *m = &d->member[i];
-        if (!plays(m))
-            continue;
-        for (int r = 0; r < world; r++)
-            ranks[r].local_rank = r == m->rank ? m->start.local_rank : -1;
-        send_command(d, m, command, &plan);
-    }
-}
-
 void director_plan(struct director *d)
 {
-    send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
+    director_send_plan(d);
 }
 
 bool director_form(struct director *d, bool soft)
 {
     director_prepare(d, soft);
-    send_plan(d, DPT__RANK_COMMAND__COMMAND_PLAN);
+    director_send_plan(d);
     if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
         return false;
     d->ran = d->generation;
+    bool handed_over = false;
+    for (int i = 0; i < d->n; i++) {
+        struct member *m = &d->member[i];
+        handed_over = handed_over || (plays(m) && m->retires);
+        m->benched = m->benched || m->retires;
+    }
+    if (handed_over) /* who retires has given what it had: on without it */
+        return director_form(d, false);
     for (int i = 0; i < d->n; i++)
-        if (plays(&d->member[i])) {
-            d->member[i].ran = d->ran;
-            send_command(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
-        }
+        if (plays(&d->member[i]))
+            director_send(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
     return true;
 }
 

@@ -39,6 +39,10 @@ int director_start_threads(struct director *d, int host, int threads);
 /* A rank on the bench takes part in formations but gets no plan: a spare. */
 void director_bench(struct director *d, int handle, bool benched);
 
+/* The rank leaves with the next formation: it hands its part of the state over as a guest of one
+ * generation, and then sits on the bench. */
+void director_retire(struct director *d, int handle);
+
 /* The rank loses its agent: for its peers it is dead. Waits until its thread has ended. */
 void director_kill(struct director *d, int handle);
 

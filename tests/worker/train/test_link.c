@@ -131,12 +131,27 @@ static void a_state_is_said(void **state)
     p.report.step_applied = 3;
     p.report.outcome = "four";
     p.report.outcome_bytes = 4;
+    p.report.n_shards = 2;
+    p.report.shards[0] = (struct dpt_report_shard){.index = 3, .of = 5};
+    p.report.shards[1] = (struct dpt_report_shard){.index = 1, .of = 4, .pending = true};
+    p.report.gradient = true;
+    p.report.pending_generation = 9;
+    p.report.ran_generation = 8;
     (void)snprintf(p.report.text, sizeof p.report.text, "a text");
     dpt_link_publish(p.link, &p.report, false);
     hear_step(&p, 3); /* with the next heartbeat */
     Dpt__RankToAgent *said = hear(&p);
     assert_int_equal(said->state->outcome.len, 4);
     assert_memory_equal(said->state->outcome.data, "four", 4);
+    assert_int_equal(said->state->n_shards, 2);
+    assert_int_equal(said->state->shards[0]->index, 3);
+    assert_int_equal(said->state->shards[0]->of, 5);
+    assert_false(said->state->shards[0]->pending);
+    assert_int_equal(said->state->shards[1]->of, 4);
+    assert_true(said->state->shards[1]->pending);
+    assert_true(said->state->gradient);
+    assert_int_equal(said->state->pending_generation, 9);
+    assert_int_equal(said->state->ran_generation, 8);
     assert_string_equal(said->state->text, "a text");
     assert_false(said->fatal);
     dpt_message_free_rank_to_agent(&said);

@@ -284,7 +284,8 @@ static void an_event_quotes_anything(void **state)
     char path[128], line[1024];
     path_of("events.jsonl", path);
     for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
-        const struct dpt_event_record e = {.kind = "node_lost", .cause = causes[i]};
+        const struct dpt_event_record e = {
+            .kind = "node_lost", .cause = causes[i], .redundant = i == 1};
         struct dpt_err err;
         if (dpt_runlog_event(dir, &e, &err) != DPT_OK)
             fail_msg("%s", err.text);
@@ -296,6 +297,8 @@ static void an_event_quotes_anything(void **state)
         json_t *record = json_loads(line, 0, NULL);
         assert_non_null(record);
         assert_non_null(json_object_get(record, "cause"));
+        assert_string_equal(json_string_value(json_object_get(record, "redundancy")),
+                            i == 1 ? "whole" : "none");
         json_decref(record);
     }
     assert_null(fgets(line, sizeof line, f));

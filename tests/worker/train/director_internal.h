@@ -1,0 +1,48 @@
+/* What the files of the director share.
+ *
+ *   director.c       ranks, what they are told and say      director_plan.c  plans */
+#ifndef DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
+#define DPT_TESTS_WORKER_TRAIN_DIRECTOR_INTERNAL_H
+
+#include "rendezvous/proto/message.h"
+#include "tests/worker/train/director.h"
+#include "worker/train/rank.h"
+
+#include <pthread.h>
+
+struct member {
+    bool alive, benched, retires;
+    int fd, host, rank;
+    pthread_t thread;
+    struct dpt_rank_start start;
+    struct dpt_rank_options options;
+    struct dpt_config config;
+    int exit_code;
+    Dpt__RankToAgent *said;
+    Dpt__RankCommand last; /* command sent */
+};
+
+struct director {
+    struct dpt_config config;
+    struct member member[DIRECTOR_RANKS_MAX];
+    int n;
+    uint64_t generation, ran;
+    int64_t best_step;
+    int64_t steps_lost;
+    int outcomes_handed;
+    uint8_t *frame;
+    int64_t beat_ms;
+    bool leaving;
+};
+
+/* In the generation that is being formed or runs. */
+static inline bool plays(const struct member *m)
+{
+    return m->alive && !m->benched;
+}
+
+void director_send(struct director *d, struct member *m, Dpt__RankCommand command, Dpt__Plan *plan);
+/* Makes a plan of what the ranks have reported, and sends it. */
+void director_send_plan(struct director *d);
+
+#endif

@@ -1,0 +1,180 @@
+/* Sharded state through worlds that grow, shrink and break: parts move between ranks, and the hash
+ * is that of the undisturbed run. */
+#include "tests/worker/train/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { STEPS = 16, RANKS = 5 };
+
+struct variant {
+    const char *name;
+    enum dpt_sharding sharding;
+    enum dpt_precision precision;
+};
+
+static const struct variant variants[] = {
+    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32},
+    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_BF16},
+    {"zero2", DPT_SHARDING_NULL, DPT_PRECISION_BF16},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_FP32},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+static struct dpt_config make_config(const struct variant *v)
+{
+    struct dpt_config config = rig_make_config(2 * 7, STEPS, "");
+    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    config.train.precision = v->precision;
+    config.train.lanes = RANKS;
+    config.checkpoint.every_steps = 4;
+    (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", v->name);
+    config.strategy.sharding = v->sharding;
+    return config;
+}
+
+/* ddp's hash is every strategy's. */
+static void expect(const struct variant *v, char ret[64])
+{
+    static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32};
+    struct dpt_config config = make_config(&ddp);
+    char name[32];
+    config.train.precision = v->precision;
+    (void)snprintf(name, sizeof name, "calm-%d", (int)v->precision);
+    rig_undisturbed(&config, name, 1, false, ret);
+}
+
+/* `n` ranks on two hosts train, the others stand by. */
+static struct director *begin(const struct variant *v, const char *story, int n, char dir[128])
+{
+    const struct dpt_config config = make_config(v);
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s-%d", story, (int)(v - variants));
+    struct director *d = rig_begin(&config, name, dir);
+    for (int i = 0; i < RANKS; i++)
+        director_bench(d, director_start(d, i % 2), i >= n);
+    assert_true(director_form(d, false));
+    return d;
+}
+
+static void finish(struct director **d, const char *expected, const char *story)
+{
+    const char *hash = director_finish(*d);
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%s: %s instead of %s", story, hash, expected);
+    director_destroy(d);
+}
+
+/* 1, 3, 5 ranks, and as guests two go again: nothing is lost and nothing is read. */
+static void worlds_grow_and_shrink(void **state)
+{
+    (void)state;
+    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+        char expected[64], dir[128];
+        expect(&variants[i], expected);
+        struct director *d = begin(&variants[i], "grow", 1, dir);
+        director_await_step(d, 2);
+        director_bench(d, 1, false);
+        director_bench(d, 2, false);
+        assert_true(director_form(d, true));
+        director_await_step(d, 5);
+        director_bench(d, 3, false);
+        director_bench(d, 4, false);
+        assert_true(director_form(d, true));
+        director_await_step(d, 8);
+        director_retire(d, 0);
+        director_retire(d, 3);
+        assert_true(director_form(d, true));
+        director_await_step(d, 11);
+        director_retire(d, 1);
+        assert_true(director_form(d, true));
+        assert_int_equal(director_steps_lost(d), 0);
+        finish(&d, expected, dir);
+    }
+}
+
+static void let_pass_us(int us)
+{
+    const struct timespec time = {.tv_nsec = us * 1000L};
+    (void)nanosleep(&time, NULL); /* tidy: pause of a bounded poll (here: one turn) */
+}
+
+/* One who joins dies while the state moves: those who were there go on with what they held. */
+static void a_joiner_lost_while_state_moves(void **state)
+{
+    (void)state;
+    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+        char expected[64], dir[128];
+        expect(&variants[i], expected);
+        for (int us = 0; us <= 4000; us += 2000) {
+            char story[32];
+            (void)snprintf(story, sizeof story, "joiner-%d", us);
+            struct director *d = begin(&variants[i], story, 2, dir);
+            director_await_step(d, 3);
+            director_bench(d, 2, false);
+            director_prepare(d, false);
+            director_plan(d);
+            let_pass_us(us);
+            director_kill(d, 2);
+            director_bench(d, 3, false);
+            assert_true(director_form(d, false));
+            assert_int_equal(director_steps_lost(d), 0);
+            finish(&d, expected, dir);
+        }
+    }
+}
+
+/* What a rank held alone goes with it: back to the checkpoint, in another world. */
+static void a_lost_part_goes_back(void **state)
+{
+    (void)state;
+    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+        char expected[64], dir[128];
+        expect(&variants[i], expected);
+        struct director *d = begin(&variants[i], "back", 3, dir);
+        director_await_checkpoint(d, 4);
+        director_kill(d, 1);
+        director_bench(d, 3, false);
+        director_bench(d, 4, false);
+        assert_true(director_form(d, false));
+        finish(&d, expected, dir);
+    }
+}
+
+/* Nothing is there but the beginning. */
+static void without_a_checkpoint_from_the_seed(void **state)
+{
+    (void)state;
+    char expected[64];
+    const struct variant *v = &variants[VARIANTS - 1];
+    const struct dpt_config config = make_config(v);
+    expect(v, expected);
+    char dir[128];
+    struct director *d = rig_begin(&config, "seed", dir); /* makes the folder */
+    director_destroy(&d);
+    d = director_create_without_checkpoints(&config, dir);
+    for (int i = 0; i < 3; i++)
+        (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_kill(d, 2);
+    assert_true(director_form(d, false));
+    finish(&d, expected, "seed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(worlds_grow_and_shrink),
+        cmocka_unit_test(a_joiner_lost_while_state_moves),
+        cmocka_unit_test(a_lost_part_goes_back),
+        cmocka_unit_test(without_a_checkpoint_from_the_seed),
+    };
+    return cmocka_run_group_tests_name("rank_shards", tests, rig_setup, rig_teardown);
+}
