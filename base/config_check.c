@@ -198,6 +198,30 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
+/* Copies on other nodes need other nodes. */
+static enum dpt_status check_redundancy(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const bool hybrid = c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
+    const bool shadow = c->strategy.redundancy == DPT_REDUNDANCY_SHADOW;
+    if (shadow && (hybrid || !dpt_config_shards_state(c)))
+        return dpt_config_refuse_both(load, "strategy.redundancy", "strategy.name", err,
+                                      "strategy.redundancy shadow keeps a second copy of shards, "
+                                      "but with %s every %s holds the whole state already; write "
+                                      "none",
+                                      hybrid ? "hybrid_shard" : c->strategy.name,
+                                      hybrid ? "node" : "rank");
+    if (shadow && c->cluster.nnodes_max < 2)
+        return dpt_config_refuse_both(load, "strategy.redundancy", "cluster.nnodes", err,
+                                      "strategy.redundancy shadow keeps each shard on another node "
+                                      "too, but cluster.nnodes is 1; write none, or nnodes 2");
+    if (hybrid && c->cluster.nnodes_max < 2)
+        return dpt_config_refuse_both(load, "strategy.sharding", "cluster.nnodes", err,
+                                      "strategy.sharding hybrid_shard replicates across nodes, but "
+                                      "cluster.nnodes is 1; write full_shard, or nnodes 2");
+    return DPT_OK;
+}
+
 static enum dpt_status check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -211,7 +235,7 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
         return dpt_config_refuse_both(load, "strategy.sharding", "strategy.name", err,
                                       "strategy.sharding is null with strategy.name fsdp; name "
                                       "what it shards, or leave the key out for full_shard");
-    return DPT_OK;
+    return check_redundancy(load, err);
 }
 
 static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)

@@ -58,11 +58,11 @@ static const struct dpt_choice strategies[] = {{"ddp", 0, false},
 static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
                                               {"full_shard", DPT_SHARDING_FULL_SHARD, false},
                                               {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP, false},
-                                              {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD, true},
+                                              {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD, false},
                                               {"no_shard", DPT_SHARDING_NO_SHARD, false},
                                               {0}};
 static const struct dpt_choice redundancies[] = {
-    {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, true}, {0}};
+    {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, false}, {0}};
 
 _Static_assert(offsetof(struct dpt_config, cluster.nnodes_max) ==
                    offsetof(struct dpt_config, cluster.nnodes_min) + sizeof(int),

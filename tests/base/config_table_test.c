@@ -66,7 +66,7 @@ static void choices_of_this_version(void **state)
     dpt_config_key_choices(&dpt_config_keys[dpt_config_key_index("optimizer.schedule")], text, 256);
     assert_string_equal(text, "constant, linear, cosine");
     dpt_config_key_choices(&dpt_config_keys[dpt_config_key_index("strategy.sharding")], text, 256);
-    assert_string_equal(text, "null, full_shard, shard_grad_op, no_shard");
+    assert_string_equal(text, "null, full_shard, shard_grad_op, hybrid_shard, no_shard");
 }
 
 static void reference_page_is_current(void **state)

@@ -256,12 +256,10 @@ static void refused_until_a_later_version(void **state)
 {
     (void)state;
     static const char *const sets[] = {
-        "strategy.name=async",         "strategy.name=simple_ga",
-        "strategy.name=simple",        "train.precision=fp16",
-        "cluster.device=cuda",         "model.name=llama",
-        "train.reduction=fast",        "strategy.name=hook",
-        "strategy.redundancy=shadow",  "strategy.sharding=hybrid_shard",
-        "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
+        "strategy.name=async",  "strategy.name=simple_ga",     "strategy.name=simple",
+        "train.precision=fp16", "cluster.device=cuda",         "model.name=llama",
+        "train.reduction=fast", "strategy.name=hook",          "strategy.name=bucket_async",
+        "model.name=resnet",    "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
         char begin[128];
@@ -270,6 +268,31 @@ static void refused_until_a_later_version(void **state)
         assert_int_equal(dpt_config_load("", 0, "c.yaml", &sets[i], 1, &c, &err), DPT_ECONFIG);
         assert_ptr_equal(strstr(err.text, begin), err.text);
         assert_non_null(strstr(err.text, " is not supported by this version; supported: "));
+    }
+}
+
+/* One node by default. */
+static void copies_need_other_nodes(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"strategy: {name: zero2, redundancy: shadow}\n",
+         "strategy.redundancy shadow keeps each shard on another node too, but cluster.nnodes is "
+         "1; "
+         "write none, or nnodes 2"},
+        {"strategy: {name: fsdp, sharding: hybrid_shard}\n",
+         "strategy.sharding hybrid_shard replicates across nodes, but cluster.nnodes is 1; write "
+         "full_shard, or nnodes 2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        const char *nodes = "cluster.nnodes=2";
+        assert_int_equal(
+            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", NULL, 0, &c, &err),
+            DPT_ECONFIG);
+        assert_non_null(strstr(err.text, cases[i][1]));
+        assert_int_equal(
+            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", &nodes, 1, &c, &err),
+            DPT_OK);
     }
 }
 
@@ -303,6 +326,9 @@ static void refused_combinations(void **state)
          "nodes"},
         {"strategy.sharding=no_shard", "strategy.sharding says what fsdp shards, but strategy.name "
                                        "is ddp; write fsdp there, or null here"},
+        {"strategy={redundancy: shadow}",
+         "strategy.redundancy shadow keeps a second copy of shards, but with ddp every rank holds "
+         "the whole state already; write none"},
         {"strategy={name: fsdp, sharding: null}",
          "strategy.sharding is null with strategy.name fsdp; name what it shards, or leave the key "
          "out for full_shard"},
@@ -563,6 +589,7 @@ int main(void)
                                        cmocka_unit_test(overrides_win_in_order),
                                        cmocka_unit_test(refused_from_the_file),
                                        cmocka_unit_test(refused_until_a_later_version),
+                                       cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(refused_overrides),
                                        cmocka_unit_test(round_trips),

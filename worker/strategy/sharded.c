@@ -8,8 +8,13 @@
  *                    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
  *   zero3,
  *   full_shard       own shard    gathered unit by unit           (Zhao et al., VLDB'23)
+ *   hybrid_shard     own shard of the host's replica, gathered unit by unit inside the host
+ *
+ * With a shadow, a rank of another host holds each shard too.
  */
 #include "worker/strategy/sharded.h"
+
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +28,19 @@ static struct sharded_policy policy_of(const struct dpt_config *config)
 {
     const char *name = config->strategy.name;
     const enum dpt_sharding sharding = config->strategy.sharding;
-    if (strcmp(name, "zero3") == 0 ||
-        (strcmp(name, "fsdp") == 0 && sharding == DPT_SHARDING_FULL_SHARD))
-        return (struct sharded_policy){.weights = DPT_WEIGHTS_UNITS};
-    if (strcmp(name, "zero1") == 0)
-        return (struct sharded_policy){.weights = DPT_WEIGHTS_ONCE,
-                                       .lanes =
-                                           dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL};
-    if (strcmp(name, "zero2") == 0 || sharding == DPT_SHARDING_SHARD_GRAD_OP)
-        return (struct sharded_policy){.weights = DPT_WEIGHTS_ONCE};
-    return (struct sharded_policy){.whole_state = true, .weights = DPT_WEIGHTS_HELD};
+    struct sharded_policy p = {.shadow = config->strategy.redundancy == DPT_REDUNDANCY_SHADOW};
+    const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
+    p.group = sharding == DPT_SHARDING_HYBRID_SHARD;
+    p.whole_state = !dpt_config_shards_state(config);
+    /* A shadow is given its owner's sums as they are folded. */
+    p.lanes = strcmp(name, "zero1") == 0 && local && !p.shadow;
+    if (p.whole_state)
+        p.weights = DPT_WEIGHTS_HELD;
+    else if (strcmp(name, "zero3") == 0 || p.group || sharding == DPT_SHARDING_FULL_SHARD)
+        p.weights = DPT_WEIGHTS_UNITS;
+    else
+        p.weights = DPT_WEIGHTS_ONCE;
+    return p;
 }
 
 static void sharded_destroy(struct dpt_strategy **strategy)
@@ -113,6 +121,12 @@ static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
         s->position++;
     s->waves = waves_of(s, world);
     s->reduced_step = -1; /* what was to be applied has been */
+    sharded_find_group(s);
+    if (s->policy.shadow && s->ward < 0 && s->position == 0)
+        dpt_log(DPT_LOG_WARN,
+                "no shard has a shadow in this world of %d: one host has more than half of the "
+                "ranks; a loss now costs back to the newest checkpoint",
+                world->size);
     DPT_TRY(sharded_state_begin(s, err));
     return sharded_tasks_begin(s, err);
 }
@@ -285,6 +299,10 @@ static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strateg
     for (int i = 0; i < s->n_gradients; i++)
         ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->gradient[i]);
     ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->sum0);
+    if (s->applied)
+        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->applied);
+    if (s->shadowed)
+        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->shadowed);
     ret->gradient_bytes += (int64_t)(s->n_sums - 1) * (int64_t)s->sum_bytes;
 }
 

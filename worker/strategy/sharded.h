@@ -22,6 +22,8 @@ enum {
 
 struct sharded_policy {
     bool whole_state; /* each rank holds and applies everything, as ddp does; else its shard */
+    bool group;       /* the ranks of a host share a state among them: a replica; else all do */
+    bool shadow;      /* a rank of another host keeps each shard too, and applies the same step */
     enum dpt_weights_plan weights;
     bool lanes; /* gradients by lanes instead of waves */
 };
@@ -54,7 +56,9 @@ struct sharded {
     float *grads[DPT_UNITS_MAX];
     struct dpt_comm_mem *gradient[SHARDED_GRADIENTS_MAX];
     int n_gradients;
-    struct dpt_comm_mem *sum0; /* compact; the whole flat vector where all apply everything */
+    struct dpt_comm_mem *sum0;     /* compact; the whole flat vector where all apply everything */
+    struct dpt_comm_mem *applied;  /* the reduced gradient of a replica's shard; NULL: sum 0 */
+    struct dpt_comm_mem *shadowed; /* that of the shadow */
     void *sums[SHARDED_SUMS_MAX];
     size_t sum_bytes; /* of each but sum 0 */
     int n_sums;
@@ -65,6 +69,9 @@ struct sharded {
     /* The generation. */
     const struct dpt_world *world;
     int rank, host, position;
+    int group_first, group_size; /* positions whose shards are a whole state */
+    int buddy,
+        ward; /* position that keeps a shadow of this rank's shard, whose this one keeps; -1 */
     struct dpt_waves waves;
     struct dpt_fold *folds;
     int *first_fold; /* [waves + 1] */
@@ -93,12 +100,19 @@ DPT_MUST_USE enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *r
                                           struct dpt_err *err);
 /* Where the weights of unit `unit` are sent from: this rank's piece of them. */
 struct dpt_comm_mem *sharded_weights_mem(const struct sharded *s, int unit, size_t *ret_offset);
-/* Rank r's shard of n. */
+/* What rank `rank` folds of a unit. */
 struct dpt_interval sharded_piece(const struct sharded *s, int rank, int unit);
+/* What the rank at a position holds of the state. */
+struct dpt_shard sharded_shard(const struct sharded *s, int position);
+/* Who shares with whom, and who covers for whom, in this world. */
+void sharded_find_group(struct sharded *s);
+/* The reduced gradient of what this rank applies of unit `unit`: of its own part, of the shadow. */
+float *sharded_own_gradient(const struct sharded *s, int unit);
+float *sharded_shadow_gradient(const struct sharded *s, int unit);
 /* The own piece's sum `sum` of unit `unit`. */
 float *sharded_sum(const struct sharded *s, int sum, int unit);
-/* How the weights are had in a world of `size`. */
-enum dpt_weights_plan sharded_weights_plan(const struct sharded *s, int size);
+/* How the weights are had in this world. */
+enum dpt_weights_plan sharded_weights_plan(const struct sharded *s);
 /* Registered memory in place of *mem, kept when it has the size. */
 DPT_MUST_USE enum dpt_status sharded_mem(struct sharded *s, struct dpt_comm_mem **mem, size_t bytes,
                                          struct dpt_err *err);

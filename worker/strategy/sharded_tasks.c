@@ -46,6 +46,18 @@ static int other_position(const struct sharded *s, int i)
     return (s->position + i) % s->world->size;
 }
 
+/* What the rank at a position holds of a unit's weights. */
+static struct dpt_interval held_piece(const struct sharded *s, int position, int unit)
+{
+    return dpt_shard_piece(s->env.grid, sharded_shard(s, position), unit);
+}
+
+/* Position i places after the own one among those who share a state. */
+static int other_of_group(const struct sharded *s, int i)
+{
+    return s->group_first + (s->position - s->group_first + i) % s->group_size;
+}
+
 static char *gather_place(const struct sharded *s, const struct dpt_task *task, int64_t element)
 {
     if (task->buffer < 0)
@@ -57,7 +69,7 @@ static char *gather_place(const struct sharded *s, const struct dpt_task *task, 
 static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
-    const struct dpt_interval own = sharded_piece(s, s->rank, task->unit);
+    const struct dpt_interval own = held_piece(s, s->position, task->unit);
     const size_t own_bytes = is_empty(own) ? 0 : (size_t)(own.end - own.first) * s->width;
     const int computing = active(s, task);
     size_t offset;
@@ -66,9 +78,9 @@ static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct
     if (!task->idle && task->buffer >= 0 && own_bytes > 0)
         memcpy(gather_place(s, task, own.first), (char *)dpt_comm_mem_data(mem) + offset,
                own_bytes);
-    for (int i = 1; i < s->world->size; i++) {
-        const int position = other_position(s, i), peer = s->world->rank_of_position[position];
-        const struct dpt_interval theirs = sharded_piece(s, peer, task->unit);
+    for (int i = 1; i < s->group_size; i++) {
+        const int position = other_of_group(s, i), peer = s->world->rank_of_position[position];
+        const struct dpt_interval theirs = held_piece(s, position, task->unit);
         if (own_bytes > 0 && position < computing)
             x->out[x->n_out++] = (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
                                                         .peer = peer,
@@ -162,54 +174,93 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
     return dpt_stream_sync(stream, err);
 }
 
+/* What the rank at position `from` has folded of a unit and the one at `to` applies beside it. */
+static struct dpt_interval shared(const struct sharded *s, int from, int to, int unit)
+{
+    const struct dpt_interval folded = sharded_piece(s, s->world->rank_of_position[from], unit);
+    if (s->policy.shadow) {
+        const bool covers =
+            (from == s->position && to == s->buddy) || (to == s->position && from == s->ward);
+        return covers ? folded : (struct dpt_interval){0, 0};
+    }
+    return dpt_interval_intersect(folded, held_piece(s, to, unit));
+}
+
+/* Where this rank keeps element `element` of what it applies of a unit that others have folded. */
+static float *share_place(const struct sharded *s, int unit, int64_t element)
+{
+    if (s->policy.shadow)
+        return sharded_shadow_gradient(s, unit) + (element - held_piece(s, s->ward, unit).first);
+    return sharded_own_gradient(s, unit) + (element - held_piece(s, s->position, unit).first);
+}
+
 static void post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
-    const struct dpt_interval own = sharded_piece(s, s->rank, task->unit);
+    const int unit = task->unit;
+    const float *sums = dpt_comm_mem_data(s->sum0), *own = sharded_sum(s, 0, unit);
+    const int64_t own_first = sharded_piece(s, s->rank, unit).first;
     (void)turn;
-    for (int i = 1; i < s->world->size; i++) {
-        const int peer = s->world->rank_of_position[other_position(s, i)];
-        const struct dpt_interval theirs = sharded_piece(s, peer, task->unit);
-        if (!is_empty(own))
-            x->out[x->n_out++] =
-                (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
-                                       .peer = peer,
-                                       .mem = s->sum0,
-                                       .offset = (size_t)own.first * sizeof(float),
-                                       .bytes = (size_t)(own.end - own.first) * sizeof(float)};
-        if (!is_empty(theirs))
-            x->in[x->n_in++] = (struct dpt_comm_xfer){
-                .dir = DPT_COMM_RECV,
+    for (int i = 0; i < s->world->size; i++) {
+        const int position = other_position(s, i), peer = s->world->rank_of_position[position];
+        const struct dpt_interval give = shared(s, s->position, position, unit),
+                                  take = shared(s, position, s->position, unit);
+        if (i == 0) { /* the own part, where it is applied elsewhere than it was folded */
+            if (!is_empty(take) && s->applied)
+                memcpy(share_place(s, unit, take.first), own + (take.first - own_first),
+                       (size_t)(take.end - take.first) * sizeof(float));
+            continue;
+        }
+        if (!is_empty(give))
+            x->out[x->n_out++] = (struct dpt_comm_xfer){
+                .dir = DPT_COMM_SEND,
                 .peer = peer,
                 .mem = s->sum0,
-                .offset = (size_t)theirs.first * sizeof(float),
-                .bytes = (size_t)(theirs.end - theirs.first) * sizeof(float)};
+                .offset = (size_t)(own + (give.first - own_first) - sums) * sizeof(float),
+                .bytes = (size_t)(give.end - give.first) * sizeof(float)};
+        if (!is_empty(take))
+            x->in[x->n_in++] =
+                (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
+                                       .peer = peer,
+                                       .buf = share_place(s, unit, take.first),
+                                       .bytes = (size_t)(take.end - take.first) * sizeof(float)};
     }
+}
+
+static int64_t numel_of(struct dpt_interval range)
+{
+    return is_empty(range) ? 0 : range.end - range.first;
+}
+
+/* Elements that a task makes this rank send. */
+static int64_t task_numel(const struct sharded *s, const struct dpt_task *t)
+{
+    const int computing = s->lanes ? s->world->size : dpt_waves_active(&s->waves, t->wave);
+    int64_t numel = 0;
+    for (int i = 1; i < s->world->size; i++) {
+        const int position = other_position(s, i), rank = s->world->rank_of_position[position];
+        const bool in_group =
+            position >= s->group_first && position < s->group_first + s->group_size;
+        if (t->kind == DPT_TASK_GATHER && in_group && position < computing)
+            numel += numel_of(held_piece(s, s->position, t->unit));
+        else if (t->kind == DPT_TASK_SCATTER && !t->idle)
+            numel += numel_of(part_of(s, rank, t->unit, t->part, t->n_parts));
+        else if (t->kind == DPT_TASK_SHARE)
+            numel += numel_of(shared(s, s->position, position, t->unit));
+    }
+    return numel;
 }
 
 int64_t sharded_bytes_sent(const struct sharded *s)
 {
-    int64_t bytes = 0;
-    if (s->lanes) {
-        struct dpt_strategy_cost cost;
+    struct dpt_strategy_cost cost = {.sent_bytes = 0};
+    if (s->lanes)
         dpt_lane_sums_cost(s->lanes, &cost);
-        bytes = cost.sent_bytes;
-    }
+    int64_t bytes = cost.sent_bytes;
     for (int i = 0; i < s->list.n_tasks; i++) {
         const struct dpt_task *t = &s->list.tasks[i];
-        const int computing = s->lanes ? s->world->size : dpt_waves_active(&s->waves, t->wave);
-        const struct dpt_interval own = sharded_piece(s, s->rank, t->unit);
-        const int64_t numel = is_empty(own) ? 0 : own.end - own.first;
-        if (t->kind == DPT_TASK_GATHER)
-            bytes += numel * (int64_t)s->width * (computing - (s->position < computing));
-        else if (t->kind == DPT_TASK_SHARE)
-            bytes += numel * (int64_t)sizeof(float) * (s->world->size - 1);
-        for (int rank = 0; t->kind == DPT_TASK_SCATTER && !t->idle && rank < s->world->size;
-             rank++) {
-            const struct dpt_interval part = part_of(s, rank, t->unit, t->part, t->n_parts);
-            if (rank != s->rank && !is_empty(part))
-                bytes += (part.end - part.first) * (int64_t)sizeof(float);
-        }
+        bytes +=
+            task_numel(s, t) * (int64_t)(t->kind == DPT_TASK_GATHER ? s->width : sizeof(float));
     }
     return bytes;
 }
@@ -248,6 +299,25 @@ static void free_sums(struct sharded *s)
     s->n_sums = 0;
 }
 
+/* Room for what others have folded and this rank applies. */
+static enum dpt_status make_applied(struct sharded *s, struct dpt_err *err)
+{
+    if (s->policy.group && s->world->size > 1) {
+        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->position));
+        DPT_TRY(sharded_mem(s, &s->applied, (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float),
+                            err));
+    } else {
+        dpt_comm_mem_destroy(&s->applied);
+    }
+    if (s->ward >= 0) {
+        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->ward));
+        return sharded_mem(s, &s->shadowed, (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float),
+                           err);
+    }
+    dpt_comm_mem_destroy(&s->shadowed);
+    return DPT_OK;
+}
+
 static enum dpt_status make_sums(struct sharded *s, struct dpt_err *err)
 {
     const int64_t numel = dpt_shard_numel(s->env.grid, s->piece);
@@ -256,6 +326,7 @@ static enum dpt_status make_sums(struct sharded *s, struct dpt_err *err)
     DPT_ASSERT(n <= SHARDED_SUMS_MAX);
     DPT_TRY(sharded_mem(
         s, &s->sum0, s->policy.whole_state ? (size_t)s->flat_numel * sizeof(float) : bytes, err));
+    DPT_TRY(make_applied(s, err));
     free_sums(s);
     s->sum_bytes = bytes;
     for (s->n_sums = 1; s->n_sums < n; s->n_sums++)
@@ -324,7 +395,7 @@ static enum dpt_status begin_waves(struct sharded *s, struct dpt_step_spec *spec
     spec->waves = &s->waves;
     spec->member = s->position;
     spec->parts = s->parts;
-    spec->share = s->policy.whole_state && s->world->size > 1;
+    spec->share = s->world->size > 1 && (s->policy.whole_state || s->policy.group || s->ward >= 0);
     DPT_TRY(make_parts(s, err));
     DPT_TRY(make_gradients(s, spec, err));
     DPT_TRY(make_sums(s, err));
@@ -336,7 +407,7 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
     const struct dpt_config *config = s->env.config;
     struct dpt_step_spec spec = {.n_units = s->n_units,
                                  .borrows = s->borrows,
-                                 .weights = sharded_weights_plan(s, s->world->size),
+                                 .weights = sharded_weights_plan(s),
                                  .gathered_max = config->strategy.gathered_units_max,
                                  .prefetch = config->strategy.prefetch};
     s->piece = (struct dpt_shard){s->rank, s->world->size};
@@ -383,6 +454,8 @@ void sharded_tasks_destroy(struct sharded *s)
     dpt_lane_sums_destroy(&s->lanes);
     free_sums(s);
     dpt_comm_mem_destroy(&s->sum0);
+    dpt_comm_mem_destroy(&s->applied);
+    dpt_comm_mem_destroy(&s->shadowed);
     for (int i = 0; i < SHARDED_GRADIENTS_MAX; i++)
         dpt_comm_mem_destroy(&s->gradient[i]);
     free(s->block_sums);

@@ -23,14 +23,23 @@ struct variant {
     enum dpt_sharding sharding;
     int gathered_max;
     bool prefetch;
+    enum dpt_redundancy redundancy;
 };
 
-static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, 2, true};
+static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE};
 static const struct variant variants[] = {
-    {"fsdp", DPT_SHARDING_NO_SHARD, 2, true},    {"zero1", DPT_SHARDING_NULL, 2, true},
-    {"zero2", DPT_SHARDING_NULL, 2, true},       {"zero3", DPT_SHARDING_NULL, 2, true},
-    {"fsdp", DPT_SHARDING_FULL_SHARD, 1, true},  {"fsdp", DPT_SHARDING_FULL_SHARD, 3, true},
-    {"fsdp", DPT_SHARDING_FULL_SHARD, 2, false}, {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 2, true},
+    {"fsdp", DPT_SHARDING_NO_SHARD, 2, true, DPT_REDUNDANCY_NONE},
+    {"zero1", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"zero3", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, 1, true, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, 3, true, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, 2, false, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 2, true, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_HYBRID_SHARD, 2, true, DPT_REDUNDANCY_NONE},
+    {"zero1", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
+    {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, 2, true, DPT_REDUNDANCY_SHADOW},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -71,6 +80,7 @@ static struct dpt_config make_config(const struct variant *v, enum dpt_accumulat
     dpt_config_defaults(&c);
     (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", v->name);
     c.strategy.sharding = v->sharding;
+    c.strategy.redundancy = v->redundancy;
     c.strategy.gathered_units_max = v->gathered_max;
     c.strategy.prefetch = v->prefetch;
     c.strategy.bucket_mib = c.strategy.first_bucket_mib = 0.02;
@@ -178,6 +188,7 @@ static void open_world(struct rank *self, struct part *p, int stage)
                                    self->world->hosts[self->rank], &self->err),
              &self->err);
     copy_part(p, &ops->wanted(p->strategy)->own, false);
+    copy_part(p, &ops->wanted(p->strategy)->shadow, false);
     ops->state_changed(p->strategy);
     struct dpt_comm_spec spec = world_spec(self, (uint64_t)stage + 1);
     spec.world_size = size; /* the first ranks */
@@ -323,6 +334,29 @@ static void train(struct rank *self, struct part *p, int stage)
     copy_part(p, &p->strategy->ops->held(p->strategy)->own, true);
 }
 
+/* What the shadow holds is, bit for bit, what its owner does. */
+static void check_shadow(const struct part *p)
+{
+    const struct dpt_state_part *part = &p->strategy->ops->held(p->strategy)->shadow;
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        for (int u = 0; u < p->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
+            const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
+            if (piece.end > piece.first)
+                CHECK(memcmp(dpt_state_at(part, &p->grid, (enum dpt_vector)v, u),
+                             p->scene->vector[v] + piece.first,
+                             (size_t)(piece.end - piece.first) * sizeof(float)) == 0);
+        }
+    const bool wanted = p->scene->config.strategy.redundancy == DPT_REDUNDANCY_SHADOW;
+    int largest = 0;
+    for (int i = 0; i < p->world.size; i++) {
+        int n = 0;
+        for (int k = 0; k < p->world.size; k++)
+            n += p->host_of_position[k] == p->host_of_position[i];
+        largest = n > largest ? n : largest;
+    }
+    CHECK(dpt_shard_is_none(part->shard) == (!wanted || 2 * largest > p->world.size));
+}
+
 static void run_stages(struct rank *self)
 {
     struct scene *s = self->world->arg;
@@ -338,6 +372,7 @@ static void run_stages(struct rank *self)
         }
         pthread_barrier_wait(&self->world->barrier);
         if (plays) {
+            check_shadow(&p);
             dpt_comm_thread_close(p.thread);
             p.strategy->ops->end_generation(p.strategy);
         }

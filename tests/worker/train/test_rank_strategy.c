@@ -14,15 +14,22 @@
 struct variant {
     const char *name;
     enum dpt_sharding sharding;
+    enum dpt_redundancy redundancy;
 };
 
 static const struct variant variants[] = {
-    {"ddp", DPT_SHARDING_NULL},           {"fsdp", DPT_SHARDING_NO_SHARD},
-    {"zero1", DPT_SHARDING_NULL},         {"zero2", DPT_SHARDING_NULL},
-    {"zero3", DPT_SHARDING_NULL},         {"fsdp", DPT_SHARDING_FULL_SHARD},
-    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP},
+    {"ddp", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_NO_SHARD, DPT_REDUNDANCY_NONE},
+    {"zero1", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"zero2", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"zero3", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_HYBRID_SHARD, DPT_REDUNDANCY_NONE},
+    {"zero2", DPT_SHARDING_NULL, DPT_REDUNDANCY_SHADOW},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_REDUNDANCY_SHADOW},
 };
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+enum { VARIANTS = sizeof variants / sizeof variants[0], COVERED = 7 /* from here on */ };
 
 /* 11 slots: no world of 2, 3 or 4 divides them, and 4 lanes have several each. */
 static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
@@ -39,6 +46,7 @@ static void choose(struct dpt_config *config, const struct variant *v)
 {
     (void)snprintf(config->strategy.name, sizeof config->strategy.name, "%s", v->name);
     config->strategy.sharding = v->sharding;
+    config->strategy.redundancy = v->redundancy;
 }
 
 static void one_hash(enum dpt_accumulate accumulate, enum dpt_precision precision)
@@ -121,7 +129,7 @@ static void shards_are_dealt_anew(void **state)
 static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 {
     (void)state;
-    for (int v = 2; v < VARIANTS; v += 2) {
+    for (int v = 2; v < COVERED; v += 2) {
         struct dpt_config config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32, 150);
         char expected[64], dir[128], name[32];
         rig_undisturbed(&config, "nothing-lost", 1, false, expected);
@@ -135,6 +143,29 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
         director_kill(d, b);
         director_kill(d, c);
         assert_string_equal(director_finish(d), expected);
+        director_destroy(&d);
+    }
+}
+
+/* A rank dies: its shard is with a replica or a shadow. */
+static void what_is_covered_costs_no_step(void **state)
+{
+    (void)state;
+    for (int v = COVERED; v < VARIANTS; v++) {
+        struct dpt_config config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16, 120);
+        char expected[64], dir[128], name[32];
+        rig_undisturbed(&config, "all-live", 1, false, expected);
+        choose(&config, &variants[v]);
+        (void)snprintf(name, sizeof name, "covered-%d", v);
+        struct director *d = rig_begin(&config, name, dir);
+        int dies = -1;
+        for (int i = 0; i < 4; i++)
+            dies = director_start(d, i % 2);
+        assert_true(director_form(d, false));
+        director_await_step(d, 3);
+        director_kill(d, dies);
+        assert_string_equal(director_finish(d), expected);
+        assert_int_equal(director_steps_lost(d), 0);
         director_destroy(&d);
     }
 }
@@ -165,6 +196,7 @@ int main(void)
         cmocka_unit_test(deaths_and_healing_cost_no_step),
         cmocka_unit_test(shards_are_dealt_anew),
         cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
+        cmocka_unit_test(what_is_covered_costs_no_step),
         cmocka_unit_test(an_evaluation_changes_nothing),
     };
     return cmocka_run_group_tests_name("rank_strategy", tests, rig_setup, rig_teardown);
