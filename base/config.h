@@ -89,16 +89,19 @@ struct dpt_config {
         int64_t steps;
         int global_batch, micro_batch, seq_len;
         enum dpt_precision precision;
+        double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
+        int64_t loss_scale_interval;
         enum dpt_reduction reduction;
         enum dpt_accumulate accumulate;
         int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
         enum dpt_activation_checkpointing activation_checkpointing;
         double grad_clip; /* global L2 norm; 0 = off */
         int64_t log_every;
-        int64_t eval_every;  /* 0 = never */
-        int64_t eval_tokens; /* most tokens of data.val that an evaluation reads */
-        bool eval_only;      /* no training: evaluate one checkpoint, then end */
-        int64_t eval_step;   /* with eval_only: which checkpoint; DPT_AUTO: the newest */
+        int64_t verify_every; /* 0 = never */
+        int64_t eval_every;   /* 0 = never */
+        int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
+        bool eval_only;       /* no training: evaluate one checkpoint, then end */
+        int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
     } train;
     struct {
         char name[32]; /* "adamw", "sgd" */
@@ -109,6 +112,7 @@ struct dpt_config {
         double momentum; /* of sgd */
         bool nesterov;
         enum dpt_lr_scaling lr_scaling;
+        int base_batch; /* DPT_AUTO: none named */
     } optimizer;
     struct {
         char name[32]; /* "ddp" */

@@ -4,6 +4,7 @@
 
 #include "base/parse.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -156,6 +157,10 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
             load, "optimizer.warmup_steps", "train.steps", err,
             "optimizer.warmup_steps (%lld) is more than train.steps (%lld); set it to at most that",
             (long long)c->optimizer.warmup_steps, (long long)c->train.steps);
+    if (c->optimizer.lr_scaling == DPT_LR_SCALING_LINEAR && c->optimizer.base_batch == DPT_AUTO)
+        return dpt_config_refuse_both(load, "optimizer.lr_scaling", "optimizer.base_batch", err,
+                                      "optimizer.lr_scaling: linear needs optimizer.base_batch; "
+                                      "name the global batch that optimizer.lr was chosen for");
     if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
         return dpt_config_refuse_both(load, "optimizer.nesterov", "optimizer.momentum", err,
                                       "optimizer.nesterov has no momentum to look ahead by "
@@ -165,6 +170,42 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
         return dpt_config_refuse_both(
             load, "optimizer.min_lr", "optimizer.lr", err,
             "optimizer.min_lr (%s) is above optimizer.lr (%s); set it to at most that", min_lr, lr);
+    return DPT_OK;
+}
+
+/* The powers of two round a positive number, as "2 or 4". */
+static void nearest_powers(double value, char ret_text[128])
+{
+    int exponent;
+    (void)frexp(value, &exponent);
+    char below[DPT_DOUBLE_TEXT_BYTES], above[DPT_DOUBLE_TEXT_BYTES];
+    dpt_format_double(ldexp(1.0, exponent - 1), below);
+    dpt_format_double(ldexp(1.0, exponent), above);
+    (void)snprintf(ret_text, 128, "%s or %s", below, above);
+}
+
+/* Whatever the precision: what is no power of two now would be refused when it matters. */
+static enum dpt_status check_loss_scale(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct {
+        const char *path;
+        double value;
+    } keys[] = {{"train.loss_scale", c->train.loss_scale},
+                {"train.loss_scale_growth", c->train.loss_scale_growth},
+                {"train.loss_scale_backoff", c->train.loss_scale_backoff}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int exponent;
+        if (frexp(keys[i].value, &exponent) == 0.5)
+            continue;
+        char value[DPT_DOUBLE_TEXT_BYTES], nearest[128];
+        dpt_format_double(keys[i].value, value);
+        nearest_powers(keys[i].value, nearest);
+        return dpt_config_refuse(load, keys[i].path, err,
+                                 "%s is no power of two, so that gradients could not be scaled "
+                                 "back exactly; nearest: %s",
+                                 value, nearest);
+    }
     return DPT_OK;
 }
 
@@ -282,6 +323,7 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_optimizer(load, err));
+    DPT_TRY(check_loss_scale(load, err));
     DPT_TRY(check_evaluation(load, err));
     DPT_TRY(check_strategy(load, err));
     return check_rest(load, err);

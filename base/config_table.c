@@ -20,7 +20,7 @@ static const struct dpt_choice tokenizers[] = {
     {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, false}, {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
                                                {"bf16", DPT_PRECISION_BF16, false},
-                                               {"fp16", DPT_PRECISION_FP16, true},
+                                               {"fp16", DPT_PRECISION_FP16, false},
                                                {0}};
 static const struct dpt_choice reductions[] = {
     {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, true}, {0}};
@@ -43,7 +43,7 @@ static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT
                                               {"cosine", DPT_SCHEDULE_COSINE, false},
                                               {0}};
 static const struct dpt_choice lr_scalings[] = {
-    {"none", DPT_LR_SCALING_NONE, false}, {"linear", DPT_LR_SCALING_LINEAR, true}, {0}};
+    {"none", DPT_LR_SCALING_NONE, false}, {"linear", DPT_LR_SCALING_LINEAR, false}, {0}};
 static const struct dpt_choice strategies[] = {{"ddp", 0, false},
                                                {"simple", 0, true},
                                                {"simple_ga", 0, true},
@@ -194,6 +194,19 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = precisions, TRAJECTORY, .def = "fp32",
      .help = "arithmetic of forward and backward; weights in memory and in checkpoints, sums and "
              "gradients are fp32"},
+    {"train.loss_scale", DPT_KEY_DOUBLE, AT(train.loss_scale),
+     .min = 1, .max = 0x1p40, TRAJECTORY, .def = "65536",
+     .help = "fp16: what the loss is multiplied by at first; a power of two"},
+    {"train.loss_scale_growth", DPT_KEY_DOUBLE, AT(train.loss_scale_growth),
+     .min = 1, .max = 65536, TRAJECTORY, .def = "2",
+     .help = "fp16: what the scale grows by after loss_scale_interval good steps; a power of two"},
+    {"train.loss_scale_backoff", DPT_KEY_DOUBLE, AT(train.loss_scale_backoff),
+     .flags = DPT_KEY_OPEN_MIN | DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0.5",
+     .help = "fp16: what the scale shrinks by after an overflow, whose step is skipped; a power of "
+             "two"},
+    {"train.loss_scale_interval", DPT_KEY_INT64, AT(train.loss_scale_interval),
+     .min = 1, .max = 1e12, TRAJECTORY, .def = "2000",
+     .help = "fp16: good steps in a row after which the scale grows"},
     {"train.reduction", DPT_KEY_CHOICE, AT(train.reduction),
      .choices = reductions, TRAJECTORY, .def = "canonical",
      .help = "canonical: gradients are summed in one fixed order; fast: in the backend's"},
@@ -214,6 +227,10 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.log_every", DPT_KEY_INT64, AT(train.log_every),
      .min = 1, .max = 1e12, RUN, .def = "1",
      .help = "steps between lines of metrics.jsonl"},
+    {"train.verify_every", DPT_KEY_INT64, AT(train.verify_every),
+     .min = 0, .max = 1e12, RUN, .def = "0",
+     .help = "steps after which ranks that hold the same weights compare them, and stop the run "
+             "when one differs; 0: never"},
     {"train.eval_every", DPT_KEY_INT64, AT(train.eval_every),
      .min = 0, .max = 1e12, RUN, .def = "0",
      .help = "steps between evaluations on data.val, and one after the last step; 0: never"},
@@ -261,7 +278,12 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "sgd: step from where the momentum leads"},
     {"optimizer.lr_scaling", DPT_KEY_CHOICE, AT(optimizer.lr_scaling),
      .choices = lr_scalings, TRAJECTORY, .def = "none",
-     .help = "scale the learning rate with the global batch"},
+     .help = "linear: lr and min_lr are multiplied by train.global_batch / base_batch, the whole "
+             "schedule with its warm-up"},
+    {"optimizer.base_batch", DPT_KEY_INT, AT(optimizer.base_batch),
+     .flags = AUTO, .min = 1, .max = 16777216, TRAJECTORY, .def = "auto",
+     .help = "with lr_scaling: linear, the global batch that lr was chosen for; auto: none is "
+             "named"},
 
     {"strategy.name", DPT_KEY_CHOICE_TEXT, AT(strategy.name),
      .choices = strategies, RUN, .def = "ddp",

@@ -69,6 +69,11 @@ struct dpt_checkpoint_state {
     const char *weights_hash; /* of dpt_weights_hash, as hex; worked out when writing, not asked */
     const char *data_digest;  /* of the data that it was trained on, as hex; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
+    /* Of the loss in fp16. All 0: the run has none. */
+    struct {
+        double scale; /* 0: of another precision now */
+        int64_t good_steps, skipped_steps;
+    } scaler;
 };
 
 struct dpt_checkpoint_spec {

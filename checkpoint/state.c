@@ -18,6 +18,17 @@ void dpt_state_fini(struct dpt_state_copy *copy)
     *copy = (struct dpt_state_copy){0};
 }
 
+static bool add_scaler(json_t *root, const struct dpt_checkpoint_state *state)
+{
+    if (state->scaler.scale == 0 && state->scaler.good_steps == 0 &&
+        state->scaler.skipped_steps == 0)
+        return true;
+    json_t *scaler = json_pack("{s:f, s:I, s:I}", "scale", state->scaler.scale, "good_steps",
+                               (json_int_t)state->scaler.good_steps, "skipped_steps",
+                               (json_int_t)state->scaler.skipped_steps);
+    return scaler && json_object_set_new(root, "scaler", scaler) == 0;
+}
+
 enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char **ret_text,
                                 struct dpt_err *err)
 {
@@ -34,6 +45,10 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
                                 "samples", (json_int_t)state->samples, "seed", seed, "weights_hash",
                                 state->weights_hash, "data_digest", state->data_digest,
                                 "config_yaml", state->config_yaml, "history", history);
+    if (root && !add_scaler(root, state)) {
+        json_decref(root);
+        return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
+    }
     if (!root)
         return dpt_fail(err, DPT_EINVAL, "the run's state does not fit JSON: %s", why.text);
     char *text = json_dumps(root, JSON_INDENT(1));
@@ -57,6 +72,23 @@ static bool parse_seed(const char *text, uint64_t *ret)
     return at != text && *at == '\0';
 }
 
+/* Whether the numbers can be a scaler's is the trainer's to say. */
+static enum dpt_status parse_scaler(json_t *root, const char *what,
+                                    struct dpt_checkpoint_state *state, struct dpt_err *err)
+{
+    json_t *scaler = json_object_get(root, "scaler");
+    json_int_t good, skipped;
+    json_error_t why;
+    if (!scaler)
+        return DPT_OK;
+    if (json_unpack_ex(scaler, &why, 0, "{s:F, s:I, s:I}", "scale", &state->scaler.scale,
+                       "good_steps", &good, "skipped_steps", &skipped) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': scaler: %s", what, why.text);
+    state->scaler.good_steps = good;
+    state->scaler.skipped_steps = skipped;
+    return DPT_OK;
+}
+
 static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_state_copy *copy,
                                    struct dpt_err *err)
 {
@@ -77,6 +109,7 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
     if (step < 0 || samples < 0 || !json_is_array(history) || !parse_seed(seed, &copy->state.seed))
         return dpt_fail(err, DPT_ECORRUPT, "'%s': step, samples, seed or history is out of range",
                         what);
+    DPT_TRY(parse_scaler(root, what, &copy->state, err));
     copy->state.step = step;
     copy->state.samples = samples;
     copy->config_yaml = strdup(yaml);

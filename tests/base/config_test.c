@@ -163,8 +163,8 @@ static void overrides_win_in_order(void **state)
     assert_int_equal(c.cluster.nnodes_max, 2);
     assert_string_equal(c.cluster.rdzv, "[::1]:29500");
     /* What --set takes back is not held against the file. */
-    c = load("train: {precision: fp16, global_batch: 6, micro_batch: 4}",
-             "train={precision: fp32, micro_batch: 3}");
+    c = load("train: {reduction: fast, global_batch: 6, micro_batch: 4}",
+             "train={reduction: canonical, micro_batch: 3}");
     assert_int_equal(dpt_config_slots(&c), 2);
 }
 
@@ -255,11 +255,11 @@ static void refused_from_the_file(void **state)
 static void refused_until_a_later_version(void **state)
 {
     (void)state;
-    static const char *const sets[] = {
-        "strategy.name=async",  "strategy.name=simple_ga",     "strategy.name=simple",
-        "train.precision=fp16", "cluster.device=cuda",         "model.name=llama",
-        "train.reduction=fast", "strategy.name=hook",          "strategy.name=bucket_async",
-        "model.name=resnet",    "optimizer.lr_scaling=linear", "model.init_from=gpt2"};
+    static const char *const sets[] = {"strategy.name=async",  "strategy.name=simple_ga",
+                                       "strategy.name=simple", "cluster.device=cuda",
+                                       "model.name=llama",     "train.reduction=fast",
+                                       "strategy.name=hook",   "strategy.name=bucket_async",
+                                       "model.name=resnet",    "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
         char begin[128];
@@ -316,6 +316,18 @@ static void refused_combinations(void **state)
          "optimizer.nesterov has no momentum to look ahead by (optimizer.momentum is 0); set it to "
          "e.g. 0.9, or nesterov to false"},
         {"optimizer={name: sgd, nesterov: true}", NULL},
+        {"optimizer={lr_scaling: linear}",
+         "optimizer.lr_scaling: linear needs optimizer.base_batch; name the global batch that "
+         "optimizer.lr was chosen for"},
+        {"optimizer={lr_scaling: linear, base_batch: 256}", NULL},
+        {"train.loss_scale=3",
+         "train.loss_scale: 3 is no power of two, so that gradients could not be scaled back "
+         "exactly; nearest: 2 or 4"},
+        {"train={precision: fp16, loss_scale_backoff: 0.3}",
+         "train.loss_scale_backoff: 0.3 is no power of two, so that gradients could not be scaled "
+         "back exactly; nearest: 0.25 or 0.5"},
+        {"train={precision: fp16, loss_scale: 1, loss_scale_growth: 1, loss_scale_backoff: 0.125}",
+         NULL},
         {"train.steps=9",
          "optimizer.warmup_steps (10) is more than train.steps (9); set it to at most that"},
         {"optimizer.lr=1e-5",

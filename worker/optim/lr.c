@@ -28,9 +28,18 @@ static double half_cosine(double p)
     return root * root;
 }
 
+static double batch_factor(const struct dpt_config *config)
+{
+    if (config->optimizer.lr_scaling == DPT_LR_SCALING_NONE)
+        return 1.0;
+    DPT_ASSERT(config->optimizer.base_batch > 0); /* the config's check */
+    return (double)config->train.global_batch / (double)config->optimizer.base_batch;
+}
+
 double dpt_lr(const struct dpt_config *config, int64_t step)
 {
-    const double lr = config->optimizer.lr, min_lr = config->optimizer.min_lr;
+    const double factor = batch_factor(config);
+    const double lr = config->optimizer.lr * factor, min_lr = config->optimizer.min_lr * factor;
     const int64_t warmup = config->optimizer.warmup_steps;
     if (step < warmup)
         return lr * ((double)(step + 1) / (double)warmup);

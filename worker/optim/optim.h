@@ -10,8 +10,10 @@
 /* Learning rate of step `step` (0-based): warm-up lr*(step+1)/warmup_steps, so that the last step
  * of it has lr; then constant, or linear or cosine from lr at step warmup_steps down to min_lr at
  * the last step (and after). Where fewer than two steps are left after the warm-up there is nothing
- * to decay over: lr. Pure, in double by correctly rounded operations alone (the cosine by our own
- * polynomial): the same bits on every machine. */
+ * to decay over: lr. With lr_scaling: linear, both lr and min_lr are first multiplied by
+ * global_batch / base_batch (Goyal et al., arXiv:1706.02677): the warm-up takes as many steps as
+ * before and ends at the scaled rate. Pure, in double by correctly rounded operations alone (the
+ * cosine by our own polynomial): the same bits on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
 /* The flat vectors that a step reads and writes: each pointer is to its element `origin`. */
@@ -26,7 +28,7 @@ struct dpt_optim_vectors {
 struct dpt_optim_step {
     int64_t step;     /* 0-based: the learning rate's */
     int64_t updates;  /* made before this one: the moments' age. `step` less the steps skipped */
-    float grad_scale; /* each gradient is multiplied by it on the fly (clipping) */
+    float grad_scale; /* each gradient is multiplied by it on the fly: clipping, the loss's scale */
 };
 
 /* The update of optimizer.name (adamw, sgd: kernels/ops.h) on elements [first, end) of the flat

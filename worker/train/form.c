@@ -20,6 +20,7 @@ static void free_generation(struct generation *g)
     free(g->writer_shards);
     free(g->contributions);
     free(g->eval_shares);
+    free(g->verify_shares);
     *g = (struct generation){.number = 0};
 }
 
@@ -136,7 +137,8 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     }
     g->contributions = malloc(n * dpt_contribution_bytes(g->slots_max));
     g->eval_shares = malloc(n * DPT_EVAL_SHARE_BYTES);
-    if (!g->contributions || !g->eval_shares)
+    g->verify_shares = malloc(n * DPT_VERIFY_SHARE_BYTES);
+    if (!g->contributions || !g->eval_shares || !g->verify_shares)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
     return DPT_OK;

@@ -2,6 +2,7 @@
 #include "worker/train/outcome.h"
 
 #include "base/cursor.h"
+#include "worker/optim/scaler.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -21,9 +22,16 @@ static double double_of(uint64_t bits)
     return value;
 }
 
+/* What a scaler can have come to, 1 included. */
+static bool is_scale(double scale)
+{
+    int exponent;
+    return scale >= DPT_SCALE_MIN && scale <= DPT_SCALE_MAX && frexp(scale, &exponent) == 0.5;
+}
+
 size_t dpt_contribution_bytes(int slots_max)
 {
-    return 8 + 5 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 * (size_t)slots_max;
+    return 8 + 5 * 4 + 8 * DPT_ACCUM_LIMBS + 4 + 4 + 8 + 8 * (size_t)slots_max;
 }
 
 void dpt_contribution_pack(const struct dpt_contribution *c, int slots_max, void *buf)
@@ -41,6 +49,7 @@ void dpt_contribution_pack(const struct dpt_contribution *c, int slots_max, void
         dpt_writer_u64(&w, (uint64_t)c->norm.limb[i]);
     dpt_writer_u32(&w, c->norm.pending);
     dpt_writer_u32(&w, c->norm.flags);
+    dpt_writer_u64(&w, bits_of(c->scale));
     for (int i = 0; i < slots_max; i++)
         dpt_writer_u64(&w, i < c->n_slots ? bits_of(c->losses[i * c->stride]) : 0);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
@@ -54,6 +63,7 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
     dpt_accum_init(&norm);
     uint32_t flags = 0, leaving = 0;
     int seen = 0;
+    double scale = 1;
     bool slot_seen[DPT_SLOTS_MAX] = {false};
     for (int rank = 0; rank < world; rank++) {
         struct dpt_reader r;
@@ -78,6 +88,12 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
         if (!dpt_accum_is_sound(&share))
             return dpt_fail(err, DPT_EPROTO, "rank %d commits a norm that no sum can be", rank);
         dpt_accum_merge(&norm, &share);
+        double its_scale = double_of(dpt_reader_u64(&r));
+        if (!is_scale(its_scale) || (rank > 0 && its_scale != scale))
+            return dpt_fail(err, DPT_EPROTO,
+                            "rank %d commits step %lld with the loss scaled by %g, rank 0 by %g",
+                            rank, (long long)step, its_scale, rank > 0 ? scale : its_scale);
+        scale = its_scale;
         const uint64_t end = n == 0 ? first : first + (uint64_t)(n - 1) * stride + 1;
         if (n > (uint32_t)slots_max || stride < 1 || stride > (uint32_t)slots ||
             end > (uint64_t)slots)
@@ -101,7 +117,8 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
     ret->flags = flags;
     if (leaving == (uint32_t)world)
         ret->flags |= DPT_COMMIT_ALL_LEAVE;
-    ret->norm = sqrt(dpt_accum_value(&norm));
+    ret->norm = sqrt(dpt_accum_value(&norm)) / scale; /* a power of two: exact */
+    ret->scale = scale;
     return DPT_OK;
 }
 
@@ -114,6 +131,7 @@ enum dpt_status dpt_outcome_pack(const struct dpt_outcome *o, void *buf, size_t 
     dpt_writer_u32(&w, o->flags);
     dpt_writer_u32(&w, (uint32_t)o->slots);
     dpt_writer_u64(&w, bits_of(o->norm));
+    dpt_writer_u64(&w, bits_of(o->scale));
     for (int i = 0; i < o->slots; i++)
         dpt_writer_u64(&w, bits_of(o->losses[i]));
     DPT_TRY(dpt_writer_end(&w, "outcome of a step", err));
@@ -129,8 +147,8 @@ enum dpt_status dpt_outcome_unpack(const void *data, size_t bytes, int slots,
     int64_t step = (int64_t)dpt_reader_u64(&r);
     uint32_t flags = dpt_reader_u32(&r);
     uint32_t n = dpt_reader_u32(&r);
-    double norm = double_of(dpt_reader_u64(&r));
-    if (n != (uint32_t)slots || step < 0)
+    double norm = double_of(dpt_reader_u64(&r)), scale = double_of(dpt_reader_u64(&r));
+    if (n != (uint32_t)slots || step < 0 || !is_scale(scale))
         dpt_reader_reject(&r);
     for (uint32_t i = 0; !r.failed && i < n; i++)
         ret->losses[i] = double_of(dpt_reader_u64(&r));
@@ -139,6 +157,7 @@ enum dpt_status dpt_outcome_unpack(const void *data, size_t bytes, int slots,
     ret->flags = flags;
     ret->slots = slots;
     ret->norm = norm;
+    ret->scale = scale;
     return DPT_OK;
 }
 

@@ -31,6 +31,7 @@ struct dpt_contribution {
     const double *losses;  /* mean loss of slot first_slot + i, nats a token: of the rank's
                               slots */
     struct dpt_accum norm; /* its share of the squared norm */
+    double scale;          /* of the loss, and so of the gradient and its norm */
 };
 
 /* Caller's storage; `losses` [slots]. */
@@ -38,7 +39,8 @@ struct dpt_outcome {
     int64_t step;
     uint32_t flags;
     int slots;
-    double norm; /* of the reduced gradient, before clipping */
+    double norm;  /* of the reduced gradient, unscaled, before clipping */
+    double scale; /* of the loss in this step: 1, or what dpt_scaler had */
     double *losses;
 };
 
@@ -49,9 +51,9 @@ size_t dpt_contribution_bytes(int slots_max);
 void dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max, void *buf);
 
 /* Folds the contributions of `world` ranks, each dpt_contribution_bytes(slots_max) long in `all`.
- * Every slot of 0 … slots-1 must come exactly once, every step be `step` and every flag a rank's to
- * set, else DPT_EPROTO: ranks have gone apart, which is never to be trained over (ret->losses may
- * then have been written). */
+ * Every slot of 0 … slots-1 must come exactly once, every step be `step`, every scale the same
+ * and every flag a rank's to set, else DPT_EPROTO: ranks have gone apart, which is never to be
+ * trained over (ret->losses may then have been written). */
 DPT_MUST_USE enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max,
                                               int64_t step, int slots, struct dpt_outcome *ret,
                                               struct dpt_err *err);

@@ -412,19 +412,18 @@ static void report_fatal(struct dpt_rank *r, int exit_code, const char *text)
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
 
-/* A variable left over from a test must not spoil a run in silence. */
-static void read_flip(struct dpt_rank *r)
+/* RANK:STEP. A variable left over from a test must not spoil a run in silence. */
+static struct flip_place read_flip(const char *name, const char *what)
 {
-    const char *text = getenv("DPT_TEST_FLIP_GRADIENT_BIT");
+    const char *text = getenv(name);
+    struct flip_place place = {.rank = -1};
     long long step;
-    r->flip_rank = -1;
-    if (!text || sscanf(text, "%d:%lld", &r->flip_rank, &step) != 2)
-        return;
-    r->flip_step = step;
-    dpt_log(
-        DPT_LOG_WARN,
-        "DPT_TEST_FLIP_GRADIENT_BIT=%s is set: a gradient of this run will be damaged on purpose",
-        text);
+    if (!text || sscanf(text, "%d:%lld", &place.rank, &step) != 2)
+        return (struct flip_place){.rank = -1};
+    place.step = step;
+    dpt_log(DPT_LOG_WARN, "%s=%s is set: %s of this run will be damaged on purpose", name, text,
+            what);
+    return place;
 }
 
 int dpt_rank_run(const struct dpt_rank_options *options)
@@ -443,7 +442,9 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->verified_step = r->damaged_step = -1;
     r->validation.step = -1;
     dpt_history_init(&r->history);
-    read_flip(r);
+    dpt_scaler_init(r->config, &r->scaler);
+    r->flip_gradient = read_flip("DPT_TEST_FLIP_GRADIENT_BIT", "a gradient");
+    r->flip_weight = read_flip("DPT_TEST_FLIP_WEIGHT_BIT", "a weight");
     (void)pthread_mutex_init(&r->report_mutex, NULL);
     enum dpt_status status = DPT_OK;
     bool at_work = false;

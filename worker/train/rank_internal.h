@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "worker/data/data.h"
+#include "worker/optim/scaler.h"
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
 #include "worker/train/evaluation.h"
@@ -13,6 +14,7 @@
 #include "worker/train/pieces.h"
 #include "worker/train/rank.h"
 #include "worker/train/saver.h"
+#include "worker/train/verification.h"
 
 #include <pthread.h>
 
@@ -36,11 +38,12 @@ struct generation {
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
     struct dpt_shard *writer_shards; /* [checkpoint_writers] by slot */
     char attempt[2 * DPT_COMM_NONCE_BYTES + 1];
-    uint64_t plan_hash;    /* of the plan's digest: compared in the first exchange */
-    struct dpt_deal slots; /* of this rank */
-    int slots_max;         /* the most that any rank has */
-    void *contributions;   /* [world_size x dpt_contribution_bytes(slots_max)] */
-    uint8_t *eval_shares;  /* [world_size x DPT_EVAL_SHARE_BYTES] */
+    uint64_t plan_hash;     /* of the plan's digest: compared in the first exchange */
+    struct dpt_deal slots;  /* of this rank */
+    int slots_max;          /* the most that any rank has */
+    void *contributions;    /* [world_size x dpt_contribution_bytes(slots_max)] */
+    uint8_t *eval_shares;   /* [world_size x DPT_EVAL_SHARE_BYTES] */
+    uint8_t *verify_shares; /* [world_size x DPT_VERIFY_SHARE_BYTES] */
     bool ready;
     /* Why there is this generation, for events.jsonl. */
     char cause[DPT_PROTO_TEXT_BYTES], cause_kind[DPT_PROTO_NAME_BYTES];
@@ -98,19 +101,23 @@ struct dpt_rank {
     bool has_outcome;
     bool told_divergence;
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
-    int64_t start_step; /* where this run began */
-    int64_t steps_lost; /* in all re-formations so far */
+    struct dpt_scaler scaler; /* as of `step` */
+    int64_t start_step;       /* where this run began */
+    int64_t steps_lost;       /* in all re-formations so far */
     struct dpt_history history;
     struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver; */
     struct dpt_pieces saved_pieces;   /* likewise */
     char loaded_hash[DPT_HASH_HEX_BYTES]; /* what the checkpoint just read says of its weights; "":
                                              none was read */
-    int flip_rank;                        /* DPT_TEST_FLIP_GRADIENT_BIT; -1: not set */
-    int64_t flip_step;
-    int64_t damaged_step;    /* newest checkpoint passed over; -1: none */
-    int64_t verified_step;   /* checkpoint found whole by reading all of it; -1: none yet */
-    uint64_t generations;    /* that trained */
-    uint64_t ran_generation; /* newest that it was sent off in; 0: none */
+    uint8_t verify_share[DPT_VERIFY_SHARE_BYTES];
+    struct flip_place {
+        int rank; /* -1: not set */
+        int64_t step;
+    } flip_gradient, flip_weight; /* DPT_TEST_FLIP_GRADIENT_BIT, DPT_TEST_FLIP_WEIGHT_BIT */
+    int64_t damaged_step;         /* newest checkpoint passed over; -1: none */
+    int64_t verified_step;        /* checkpoint found whole by reading all of it; -1: none yet */
+    uint64_t generations;         /* that trained */
+    uint64_t ran_generation;      /* newest that it was sent off in; 0: none */
     /* Of the formation that has filled the strategy's `wanted` beside what is held; 0: none. */
     uint64_t pending_generation;
     bool gradient_void; /* the state moved since the gradient that the strategy has was reduced */
@@ -141,6 +148,8 @@ DPT_MUST_USE enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Pl
  * still be needed, and proves that all hold the same. */
 DPT_MUST_USE enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan,
                                           struct dpt_err *err);
+/* Hash of the weights in a part of the state: equal for equal shards of equal weights. */
+struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part);
 /* What the strategy wants is filled, and is held from now on; what it held is freed. */
 DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
 /* Can apply step r->step, if its outcome is told. */
@@ -180,6 +189,12 @@ DPT_MUST_USE enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped
                                            bool *ret_all_leave, struct dpt_err *err);
 /* Opens data.val and makes the buffers. */
 DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err);
+
+/* verify.c. Compares with the other ranks what several of them hold, at step r->step: DPT_ECORRUPT
+ * names who differs. Errors else as rank_compute_step's. */
+DPT_MUST_USE enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err);
+/* DPT_TEST_FLIP_WEIGHT_BIT, after step r->step was applied. */
+void rank_damage_weights(struct dpt_rank *r);
 
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */

@@ -27,10 +27,12 @@ struct hello {
     int checkpoint_slot;
     struct dpt_shard own; /* that it shall hold; a guest's: none */
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
-    /* In the second exchange: of the weights in each part that it holds now. */
+    /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
+     * from here on. */
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
+    struct dpt_scaler scaler;
 };
-enum { HELLO_BYTES = (10 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { HELLO_BYTES = (13 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 struct formation {
     struct dpt_rank *rank;
@@ -68,6 +70,11 @@ static void hello_pack(const struct hello *h, uint8_t buf[HELLO_BYTES])
         dpt_writer_u64(&w, h->hash[i].hi);
         dpt_writer_u64(&w, h->hash[i].lo);
     }
+    uint64_t scale;
+    memcpy(&scale, &h->scaler.scale, sizeof scale);
+    dpt_writer_u64(&w, scale);
+    dpt_writer_u64(&w, (uint64_t)h->scaler.good_steps);
+    dpt_writer_u64(&w, (uint64_t)h->scaler.skipped);
     DPT_ASSERT(!w.failed);
 }
 
@@ -100,6 +107,10 @@ static struct hello hello_of(const struct formation *f, int rank)
         h.hash[i].hi = dpt_reader_u64(&r);
         h.hash[i].lo = dpt_reader_u64(&r);
     }
+    uint64_t scale = dpt_reader_u64(&r);
+    memcpy(&h.scaler.scale, &scale, sizeof scale);
+    h.scaler.good_steps = (int64_t)dpt_reader_u64(&r);
+    h.scaler.skipped = (int64_t)dpt_reader_u64(&r);
     return h;
 }
 
@@ -190,7 +201,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
 
 /* ---- the proof ---- */
 
-static struct dpt_hash128 hash_of_part(const struct dpt_rank *r, const struct dpt_state_part *part)
+struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part)
 {
     struct dpt_hash128 chain[2] = {{0, 0}, {0, 0}};
     for (int u = 0; u < r->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
@@ -214,6 +225,26 @@ static bool differ(const struct hello *a, const struct hello *b)
     return false;
 }
 
+/* Who takes the state takes how the loss is scaled from the lowest rank that has it; the others
+ * must have the same. */
+static enum dpt_status adopt_scaler(struct formation *f, struct dpt_err *err)
+{
+    struct dpt_rank *r = f->rank;
+    int source = 0;
+    while (r->gen.takes_state[source])
+        source++;
+    const struct hello h = hello_of(f, source);
+    if (r->gen.takes_state[r->gen.rank])
+        return dpt_scaler_resume(r->config, r->step, &h.scaler, &r->scaler, err);
+    if (!dpt_scaler_equal(&h.scaler, &r->scaler))
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "rank %d goes on from step %lld with the loss scaled by %g and %lld steps "
+                        "skipped, rank %d by %g and %lld",
+                        source, (long long)r->step, h.scaler.scale, (long long)h.scaler.skipped,
+                        r->gen.rank, r->scaler.scale, (long long)r->scaler.skipped);
+    return DPT_OK;
+}
+
 /* Who holds the same part, as replica or as shadow, must hold the same weights. */
 static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
@@ -228,7 +259,7 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
                             i, f->rank->gen.rank, (long long)f->rank->step,
                             (unsigned long long)f->rank->gen.number);
     }
-    return DPT_OK;
+    return adopt_scaler(f, err);
 }
 
 /* Whether rank `i`'s own part is on another node, too. */
@@ -359,6 +390,7 @@ static enum dpt_status begin_from_seed(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
     DPT_TRY(rank_refuse_seed(r, err));
+    dpt_scaler_init(r->config, &r->scaler);
     begin_part(r, &wanted->own);
     begin_part(r, &wanted->shadow);
     return dpt_stream_sync(r->stream, err);
@@ -439,6 +471,11 @@ enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, boo
         return dpt_fail(err, DPT_EPROTO,
                         "the plan hands over the outcome of step %lld instead of %lld",
                         (long long)r->outcome.step, (long long)r->step);
+    if (r->outcome.scale != r->scaler.scale)
+        return dpt_fail(err, DPT_EPROTO,
+                        "the plan hands over the outcome of step %lld with the loss scaled by %g, "
+                        "where this rank scaled it by %g",
+                        (long long)r->step, r->outcome.scale, r->scaler.scale);
     r->has_outcome = true;
     dpt_log(DPT_LOG_INFO, "applying step %lld with the outcome that a survivor had",
             (long long)r->step);
@@ -557,8 +594,9 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
         status = take_state(&f, plan->resume_step, err);
     if (status == DPT_OK) {
         set_parts(f.mine.held, f.wanted);
-        f.mine.hash[0] = hash_of_part(r, &f.wanted->own);
-        f.mine.hash[1] = hash_of_part(r, &f.wanted->shadow);
+        f.mine.hash[0] = rank_part_hash(r, &f.wanted->own);
+        f.mine.hash[1] = rank_part_hash(r, &f.wanted->shadow);
+        f.mine.scaler = r->scaler;
         status = extend_history(r, &f, err);
     }
     if (status == DPT_OK && source == SOURCE_CHECKPOINT)

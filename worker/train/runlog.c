@@ -57,16 +57,20 @@ static enum dpt_status append_record(const char *path, const char *text, size_t 
 enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
                                    struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], lr[32], norm[32];
+    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], lr[32], norm[32], scale[32];
+    char scaler[96] = "";
     DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    if (m->is_scaled)
+        (void)snprintf(scaler, sizeof scaler, "\"scale\": %s, \"skipped_steps\": %lld, ",
+                       number(m->scale, scale), (long long)m->skipped_steps);
     int n = snprintf(
         line, sizeof line,
         "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
-        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"generation\": %llu, \"world_size\": %d, "
+        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, %s\"generation\": %llu, \"world_size\": %d, "
         "\"time\": %.3f}\n",
         (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
-        (long long)m->tokens, m->tokens_per_s, m->step_ms, (unsigned long long)m->generation,
-        m->world_size, dpt_wall_seconds());
+        (long long)m->tokens, m->tokens_per_s, m->step_ms, scaler,
+        (unsigned long long)m->generation, m->world_size, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     return append_record(path, line, (size_t)n, err);
 }

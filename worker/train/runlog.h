@@ -15,6 +15,9 @@ struct dpt_metrics {
     int64_t tokens; /* of the whole run up to this step */
     uint64_t generation;
     int world_size;
+    bool is_scaled; /* fp16: these two are written as well */
+    double scale;   /* of the step's loss */
+    int64_t skipped_steps;
 };
 
 /* An evaluation: a line of metrics.jsonl, too, told from a step's by its val_loss. */

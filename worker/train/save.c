@@ -86,7 +86,12 @@ void rank_save_begin(struct dpt_rank *r)
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
                   .data_digest = r->options->start->data[0] ? r->options->start->data : NULL,
-                  .history_json = r->saved_history.json},
+                  .history_json = r->saved_history.json,
+                  .scaler = {.scale = r->config->train.precision == DPT_PRECISION_FP16
+                                          ? r->scaler.scale
+                                          : 0,
+                             .good_steps = r->scaler.good_steps,
+                             .skipped_steps = r->scaler.skipped}},
         .keep = r->config->checkpoint.keep,
     };
     dpt_saver_begin(r->saver, &spec);
@@ -109,6 +114,15 @@ static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *chec
     return status;
 }
 
+static enum dpt_status load_scaler(struct dpt_rank *r, const struct dpt_checkpoint_state *state,
+                                   struct dpt_err *err)
+{
+    const struct dpt_scaler saved = {.scale = state->scaler.scale,
+                                     .good_steps = state->scaler.good_steps,
+                                     .skipped = state->scaler.skipped_steps};
+    return dpt_scaler_resume(r->config, state->step, &saved, &r->scaler, err);
+}
+
 enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
@@ -122,6 +136,8 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
         status = dpt_history_load(&r->history, state->history_json, err);
     if (status == DPT_OK)
         (void)snprintf(r->loaded_hash, sizeof r->loaded_hash, "%s", state->weights_hash);
+    if (status == DPT_OK)
+        status = load_scaler(r, state, err);
     dpt_checkpoint_close(&checkpoint);
     return status;
 }

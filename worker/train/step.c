@@ -19,7 +19,7 @@ struct flip {
 
 static bool flip_wanted(const struct dpt_rank *r)
 {
-    return r->gen.rank == r->flip_rank && r->step == r->flip_step;
+    return r->gen.rank == r->flip_gradient.rank && r->step == r->flip_gradient.step;
 }
 
 static void flip_and_announce(void *ctx, int param)
@@ -52,7 +52,8 @@ static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot
                               .slot = index,
                               .b = b,
                               .t = t,
-                              .dloss = (float)(1.0 / ((double)(b * t) * r->slots)),
+                              .dloss = (float)(1.0 / ((double)(b * t) * r->slots)) *
+                                       (float)r->scaler.scale,
                               .saved = r->saved,
                               .scratch = r->scratch,
                               .losses = r->token_losses};
@@ -131,7 +132,8 @@ static enum dpt_status commit(struct dpt_rank *r, struct dpt_err *err)
                                     .first_slot = r->gen.slots.first,
                                     .stride = r->gen.slots.stride,
                                     .n_slots = r->gen.slots.n,
-                                    .losses = r->slot_losses + r->gen.slots.first};
+                                    .losses = r->slot_losses + r->gen.slots.first,
+                                    .scale = r->scaler.scale};
     if (dpt_link_reform_wanted(r->link, r->gen.number))
         mine.flags |= DPT_COMMIT_REFORM;
     if (dpt_saver_busy(r->saver))

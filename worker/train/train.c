@@ -31,13 +31,39 @@ static bool writes_log(struct dpt_rank *r)
            dpt_link_await_write(r->link, interrupted, r);
 }
 
+/* An overflow at the smallest scales is the network's own, not the scale's. */
+static void tell_skipped(struct dpt_rank *r)
+{
+    dpt_log(
+        DPT_LOG_INFO,
+        "step %lld is skipped: its gradient overflowed with the loss scaled by %g; %lld skipped "
+        "so far, now by %g",
+        (long long)r->step, r->outcome.scale, (long long)r->scaler.skipped, r->scaler.scale);
+    if (r->scaler.scale >= 1 || r->told_divergence)
+        return;
+    r->told_divergence = true;
+    dpt_log(
+        DPT_LOG_ERROR,
+        "gradients overflow though the loss is scaled by %g only: the run has diverged and will "
+        "not recover; start from an earlier checkpoint with a lower optimizer.lr or with "
+        "train.precision: bf16",
+        r->outcome.scale);
+}
+
 enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
-    const struct dpt_optim_step step = {
-        .step = r->step,
-        .updates = r->step,
-        .grad_scale = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip)};
-    DPT_TRY(r->strategy->ops->apply(r->strategy, &step, err));
+    const bool skipped = dpt_scaler_skips(r->config, r->outcome.norm);
+    /* The scale is a power of two: the quotient is exact. */
+    const float clip = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip);
+    const struct dpt_optim_step step = {.step = r->step,
+                                        .updates = r->step - r->scaler.skipped,
+                                        .grad_scale = (float)((double)clip / r->outcome.scale)};
+    if (!skipped)
+        DPT_TRY(r->strategy->ops->apply(r->strategy, &step, err));
+    dpt_scaler_advance(r->config, skipped, &r->scaler);
+    if (skipped)
+        tell_skipped(r);
+    rank_damage_weights(r);
     r->step++;
     return DPT_OK;
 }
@@ -70,7 +96,10 @@ static void log_metrics(struct dpt_rank *r, double step_ms)
                                       step_ms > 0 ? (double)tokens_per_step(r) * 1e3 / step_ms : 0,
                                   .step_ms = step_ms,
                                   .generation = r->gen.number,
-                                  .world_size = r->gen.world_size};
+                                  .world_size = r->gen.world_size,
+                                  .is_scaled = r->config->train.precision == DPT_PRECISION_FP16,
+                                  .scale = r->outcome.scale,
+                                  .skipped_steps = r->scaler.skipped};
     struct dpt_err err;
     warn_of_divergence(r, m.loss);
     check_log(dpt_runlog_metrics(r->config->log.dir, &m, &err), &err);
@@ -275,11 +304,18 @@ static enum dpt_status broken_or_fatal(struct dpt_rank *r, enum dpt_status statu
     return dpt_wrap(err, status, "step %lld", (long long)r->step);
 }
 
+static bool verification_is_due(const struct dpt_rank *r)
+{
+    return r->config->train.verify_every > 0 && r->step % r->config->train.verify_every == 0;
+}
+
 static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
 {
     dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
+    if (verification_is_due(r)) /* before anything of the step is logged or saved */
+        DPT_TRY(rank_verify(r, err));
     double step_ms = account_step(r);
     bool last = r->step == r->config->train.steps;
     if ((r->step % r->config->train.log_every == 0 || last) && writes_log(r))

@@ -1,4 +1,5 @@
-/* Learning rate: warm-up and its edges, the three schedules, the ends. Clipping. */
+/* Learning rate: warm-up and its edges, the three schedules, the ends; PyTorch's schedulers;
+ * scaling with the batch. Clipping. */
 #include "worker/optim/optim.h"
 
 #include <math.h>
@@ -96,6 +97,48 @@ static void short_runs(void **state)
     assert_true(dpt_lr(&single, 0) == 3e-4);
 }
 
+/* Recorded by record_lr.py. */
+static void as_pytorch(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dpt_schedule schedule;
+        int64_t warmup, steps;
+        double lr[64];
+    } cases[] = {
+#include "tests/worker/optim/lr_cases.inc"
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct dpt_config config =
+            config_of(cases[i].schedule, cases[i].warmup, cases[i].steps);
+        for (int64_t step = 0; step < cases[i].steps; step++)
+            near(dpt_lr(&config, step), cases[i].lr[step]);
+    }
+}
+
+/* The whole schedule is scaled, warm-up and end included. */
+static void scaled_with_the_batch(void **state)
+{
+    (void)state;
+    static const enum dpt_schedule schedules[] = {DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR,
+                                                  DPT_SCHEDULE_COSINE};
+    for (int i = 0; i < 3; i++) {
+        const struct dpt_config plain = config_of(schedules[i], 10, 100);
+        struct dpt_config scaled = plain;
+        scaled.optimizer.lr_scaling = DPT_LR_SCALING_LINEAR;
+        scaled.optimizer.base_batch = 32;
+        scaled.train.global_batch = 32;
+        for (int64_t step = 0; step < 110; step++)
+            assert_true(dpt_lr(&scaled, step) == dpt_lr(&plain, step));
+        scaled.train.global_batch = 128;
+        for (int64_t step = 0; step < 110; step++)
+            near(dpt_lr(&scaled, step), 4.0 * dpt_lr(&plain, step));
+        scaled.train.global_batch = 24;
+        for (int64_t step = 0; step < 110; step++)
+            near(dpt_lr(&scaled, step), 0.75 * dpt_lr(&plain, step));
+    }
+}
+
 static void clip(void **state)
 {
     (void)state;
@@ -112,8 +155,10 @@ static void clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warmup), cmocka_unit_test(constant),   cmocka_unit_test(linear),
-        cmocka_unit_test(cosine), cmocka_unit_test(short_runs), cmocka_unit_test(clip),
+        cmocka_unit_test(warmup),     cmocka_unit_test(constant),
+        cmocka_unit_test(linear),     cmocka_unit_test(cosine),
+        cmocka_unit_test(short_runs), cmocka_unit_test(clip),
+        cmocka_unit_test(as_pytorch), cmocka_unit_test(scaled_with_the_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,6 +35,8 @@ struct plain {
     char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
     float *token_losses;
     double *block_sums;
+    double scale; /* of the loss: the rules of worker/optim/scaler.h, written anew */
+    int64_t good_steps, skipped;
     void *saved, *scratch;
 };
 
@@ -75,6 +77,7 @@ static void begin(struct plain *p)
         p->lane[i] = room(bytes);
     p->token_losses = room((size_t)(b * t) * sizeof(float));
     p->block_sums = room((size_t)(p->numel / DPT_BLOCK + 1) * sizeof(double));
+    p->scale = c->train.precision == DPT_PRECISION_FP16 ? c->train.loss_scale : 1.0;
     p->saved = room(dpt_model_saved_bytes(p->model, b, t));
     p->scratch = room(dpt_model_scratch_bytes(p->model, b, t));
     dpt_model_init_weights(p->model, p->ops, p->stream, c->seed, p->param);
@@ -136,7 +139,7 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
         .t = t,
         .weights = weights,
         .grads = grads,
-        .dloss = (float)(1.0 / ((double)(b * t) * dpt_config_slots(c))),
+        .dloss = (float)p->scale * (float)(1.0 / ((double)(b * t) * dpt_config_slots(c))),
         .saved = p->saved,
         .scratch = p->scratch,
         .losses = p->token_losses,
@@ -164,6 +167,26 @@ static float tree(const struct plain *p, struct dpt_range node, int64_t i)
     return left + right;
 }
 
+/* fp16: true when the step is not to be applied. */
+static bool overflowed(struct plain *p, double norm)
+{
+    const struct dpt_config *c = p->config;
+    if (c->train.precision != DPT_PRECISION_FP16)
+        return false;
+    if (!isfinite(norm)) {
+        p->scale *= c->train.loss_scale_backoff;
+        p->good_steps = 0;
+        p->skipped++;
+        return true;
+    }
+    p->good_steps++;
+    if (p->good_steps == c->train.loss_scale_interval) {
+        p->scale *= c->train.loss_scale_growth;
+        p->good_steps = 0;
+    }
+    return false;
+}
+
 static void train_step(struct plain *p, int64_t step)
 {
     /* `reduce` adds slot after slot: one lane. */
@@ -175,16 +198,21 @@ static void train_step(struct plain *p, int64_t step)
             run_slot(p, step, s, p->lane[lane], s != of_lane.first);
     }
     for (int64_t i = 0; i < p->numel; i++)
-        p->lane[0][i] = tree(p, (struct dpt_range){0, lanes}, i);
+        p->lane[0][i] = tree(p, (struct dpt_range){0, lanes}, i) / (float)p->scale;
     struct dpt_accum sum;
     dpt_accum_init(&sum);
     p->ops->sumsq_blocks(p->stream, p->numel, DPT_BLOCK, p->lane[0], p->block_sums);
     for (int64_t i = 0; i < p->numel / DPT_BLOCK; i++)
         dpt_accum_add(&sum, p->block_sums[i]);
-    float scale = dpt_clip_scale(sqrt(dpt_accum_value(&sum)), p->config->train.grad_clip);
+    const double norm = sqrt(dpt_accum_value(&sum));
+    const struct dpt_optim_step update = {.step = step,
+                                          .updates = step - p->skipped,
+                                          .grad_scale =
+                                              dpt_clip_scale(norm, p->config->train.grad_clip)};
+    if (overflowed(p, norm))
+        return;
     const struct dpt_optim_vectors flat = {
         .param = p->param, .m = p->m, .v = p->v, .grad = p->lane[0]};
-    const struct dpt_optim_step update = {.step = step, .updates = step, .grad_scale = scale};
     dpt_optim_update(p->config, p->model, p->ops, p->stream, &update, 0, p->numel, &flat);
     OK(dpt_stream_sync(p->stream, err_));
 }

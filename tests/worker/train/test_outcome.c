@@ -22,7 +22,8 @@ enum {
     AT_FIRST = 16,
     AT_STRIDE = 20,
     AT_COUNT = 24,
-    AT_NORM = 28
+    AT_NORM = 28,
+    AT_SCALE = AT_NORM + 8 * DPT_ACCUM_LIMBS + 8
 };
 
 struct fold {
@@ -49,7 +50,8 @@ static void begin(struct fold *f)
                                                   .first_slot = first,
                                                   .stride = 1,
                                                   .n_slots = n,
-                                                  .losses = f->losses + first};
+                                                  .losses = f->losses + first,
+                                                  .scale = 1};
         dpt_accum_init(&f->part[rank].norm);
         dpt_accum_add(&f->part[rank].norm, 0.1 * (rank + 1));
         dpt_accum_normalise(&f->part[rank].norm);
@@ -151,8 +153,12 @@ static void a_surplus_rank_has_no_slot(void **state)
     struct dpt_err err;
     begin(&f);
     f.part[0].n_slots = 0;
-    f.part[1] = (struct dpt_contribution){
-        .step = STEP, .stride = 1, .n_slots = 3, .losses = f.losses, .norm = f.part[1].norm};
+    f.part[1] = (struct dpt_contribution){.step = STEP,
+                                          .stride = 1,
+                                          .n_slots = 3,
+                                          .losses = f.losses,
+                                          .norm = f.part[1].norm,
+                                          .scale = 1};
     pack(&f);
     assert_int_equal(dpt_outcome_fold(f.all, 2, SLOTS_MAX, STEP, 3, &f.outcome, &err), DPT_OK);
     assert_memory_equal(f.folded, f.losses, 3 * sizeof(double));
@@ -184,6 +190,46 @@ static void norms_that_are_no_numbers(void **state)
         assert_memory_equal(losses, f.losses, sizeof losses);
         end(&f);
     }
+}
+
+/* The norm is of the unscaled gradient, bit for bit. */
+static void a_scaled_gradient(void **state)
+{
+    (void)state;
+    struct fold f;
+    struct dpt_err err;
+    begin(&f);
+    pack(&f);
+    assert_int_equal(fold(&f, &err), DPT_OK);
+    const double plain = f.outcome.norm;
+    assert_true(f.outcome.scale == 1);
+    end(&f);
+    begin(&f);
+    for (int rank = 0; rank < WORLD; rank++) {
+        f.part[rank].scale = 1024;
+        dpt_accum_init(&f.part[rank].norm);
+        dpt_accum_add(&f.part[rank].norm, 0.1 * (rank + 1) * 1024 * 1024);
+        dpt_accum_normalise(&f.part[rank].norm);
+    }
+    pack(&f);
+    assert_int_equal(fold(&f, &err), DPT_OK);
+    assert_true(f.outcome.scale == 1024);
+    assert_memory_equal(&f.outcome.norm, &plain, sizeof plain);
+    end(&f);
+}
+
+static void another_scale_is_refused(void **state)
+{
+    (void)state;
+    static const double bad[] = {2, 0, -1, 3, 0x1p65, 0x1p-65, (double)NAN, (double)INFINITY};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        for (int rank = 0; rank < WORLD; rank++) {
+            struct fold f;
+            begin(&f);
+            f.part[rank].scale = bad[i];
+            pack(&f);
+            expect_refused(&f, "scaled");
+        }
 }
 
 static void another_step_is_refused(void **state)
@@ -284,8 +330,12 @@ static void the_outcome_as_bytes(void **state)
 {
     (void)state;
     double losses[SLOTS] = {1, 2, 3, 4, 5, 6, 7}, back_losses[SLOTS];
-    struct dpt_outcome outcome = {
-        .step = 5, .flags = DPT_COMMIT_REFORM, .slots = SLOTS, .norm = 0.5, .losses = losses};
+    struct dpt_outcome outcome = {.step = 5,
+                                  .flags = DPT_COMMIT_REFORM,
+                                  .slots = SLOTS,
+                                  .norm = 0.5,
+                                  .scale = 4096,
+                                  .losses = losses};
     struct dpt_outcome back = {.losses = back_losses};
     uint8_t buf[DPT_OUTCOME_BYTES_MAX];
     size_t bytes = 0;
@@ -295,6 +345,7 @@ static void the_outcome_as_bytes(void **state)
     assert_int_equal(back.step, 5);
     assert_int_equal(back.flags, DPT_COMMIT_REFORM);
     assert_memory_equal(losses, back_losses, sizeof losses);
+    assert_true(back.norm == 0.5 && back.scale == 4096);
     for (size_t short_of = 0; short_of < bytes; short_of++)
         assert_int_not_equal(dpt_outcome_unpack(buf, short_of, SLOTS, &back, &err), DPT_OK);
     assert_int_not_equal(dpt_outcome_unpack(buf, bytes + 1, SLOTS, &back, &err), DPT_OK);
@@ -302,6 +353,10 @@ static void the_outcome_as_bytes(void **state)
     assert_int_not_equal(dpt_outcome_unpack(buf, bytes, SLOTS + 1, &back, &err), DPT_OK);
     buf[7] = 0x80; /* a negative step */
     assert_int_not_equal(dpt_outcome_unpack(buf, bytes, SLOTS, &back, &err), DPT_OK);
+    outcome.scale = 3; /* no power of two */
+    assert_int_equal(dpt_outcome_pack(&outcome, buf, sizeof buf, &bytes, &err), DPT_OK);
+    assert_int_not_equal(dpt_outcome_unpack(buf, bytes, SLOTS, &back, &err), DPT_OK);
+    outcome.scale = 1;
     /* Room is checked; the largest outcome fits where it is kept. */
     for (size_t room = 0; room < bytes; room++)
         assert_int_not_equal(dpt_outcome_pack(&outcome, buf, room, &bytes, &err), DPT_OK);
@@ -319,6 +374,8 @@ int main(void)
         cmocka_unit_test(all_leave_only_together),
         cmocka_unit_test(a_surplus_rank_has_no_slot),
         cmocka_unit_test(norms_that_are_no_numbers),
+        cmocka_unit_test(a_scaled_gradient),
+        cmocka_unit_test(another_scale_is_refused),
         cmocka_unit_test(another_step_is_refused),
         cmocka_unit_test(a_slot_twice_is_refused),
         cmocka_unit_test(a_missing_slot_is_refused),

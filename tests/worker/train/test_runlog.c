@@ -167,10 +167,31 @@ static void records_are_whole_lines(void **state)
                                            "step_ms", "generation", "world_size", "time"};
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
             assert_true(json_is_number(json_object_get(record, keys[k])));
+        assert_null(json_object_get(record, "scale")); /* of fp16 alone */
+        assert_null(json_object_get(record, "skipped_steps"));
         json_decref(record);
     }
     assert_null(fgets(line, sizeof line, f));
     assert_int_equal(fclose(f), 0);
+}
+
+static void a_scaled_step(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    struct dpt_metrics m = metrics_at(3);
+    m.is_scaled = true;
+    m.scale = 65536;
+    m.skipped_steps = 2;
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_metrics(dir, &m, &err), DPT_OK);
+    char path[128];
+    path_of("metrics.jsonl", path);
+    json_t *record = json_load_file(path, 0, NULL);
+    assert_non_null(record);
+    assert_true(json_number_value(json_object_get(record, "scale")) == 65536);
+    assert_int_equal(json_integer_value(json_object_get(record, "skipped_steps")), 2);
+    json_decref(record);
 }
 
 /* Half a line, left by a full disk, costs that line alone. */
@@ -362,6 +383,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(zeros_at_the_end, setup, teardown),
         cmocka_unit_test_setup_teardown(a_long_file, setup, teardown),
         cmocka_unit_test_setup_teardown(records_are_whole_lines, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_scaled_step, setup, teardown),
         cmocka_unit_test_setup_teardown(a_record_after_half_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_that_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(evaluations, setup, teardown),

@@ -1,0 +1,103 @@
+/* train.verify_every: it changes nothing, and stops a run whose ranks have gone apart before
+ * anything of the step is kept. */
+#include "tests/worker/train/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STEPS = 9 };
+
+static struct dpt_config make_config(int64_t every)
+{
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    config.train.verify_every = every;
+    return config;
+}
+
+static void it_changes_nothing(void **state)
+{
+    (void)state;
+    char plain[64], verified[64], name[32];
+    struct dpt_config config = make_config(0);
+    rig_undisturbed(&config, "plain", 1, false, plain);
+    config = make_config(1);
+    for (int world = 1; world <= 3; world++) {
+        (void)snprintf(name, sizeof name, "verified-%d", world);
+        rig_undisturbed(&config, name, world, world == 3, verified);
+        assert_string_equal(plain, verified);
+    }
+}
+
+/* The last line of metrics.jsonl. */
+static int last_logged_step(const char *dir)
+{
+    char path[192], line[1024];
+    int step = 0;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        assert_int_equal(sscanf(line, "{\"step\": %d,", &step), 1);
+    assert_int_equal(fclose(f), 0);
+    return step;
+}
+
+/* Rank 1 goes wrong in the fourth step, whose weights are due to be compared and saved. */
+static void a_rank_that_differs_is_named(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 3; world++) {
+        char name[32], dir[128], saved[192];
+        const struct dpt_config config = make_config(2);
+        (void)snprintf(name, sizeof name, "damaged-%d", world);
+        assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "1:3", 1), 0);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < world; rank++)
+            (void)director_start(d, rank % 2);
+        assert_int_equal(unsetenv("DPT_TEST_FLIP_WEIGHT_BIT"), 0);
+        assert_true(director_form(d, false));
+        const char *text = director_await_fatal(d);
+        assert_non_null(strstr(text, "rank 1 holds other weights after step 4 than rank 0"));
+        assert_non_null(strstr(text, world == 2 ? "too few" : "2 of the 3"));
+        director_destroy(&d);
+        assert_int_equal(last_logged_step(dir), 3);
+        (void)snprintf(saved, sizeof saved, "%s/checkpoints/step-00000004", dir);
+        assert_int_not_equal(access(saved, F_OK), 0);
+    }
+}
+
+/* Also with 16-bit weights, whose masters are what is compared, and where nobody looks for a while:
+ * the damage stays and is found at the next comparison. */
+static void damage_is_found_later(void **state)
+{
+    (void)state;
+    char dir[128];
+    struct dpt_config config = make_config(3);
+    config.train.precision = DPT_PRECISION_BF16;
+    assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "2:0", 1), 0);
+    struct director *d = rig_begin(&config, "later", dir);
+    for (int rank = 0; rank < 3; rank++)
+        (void)director_start(d, 0);
+    assert_int_equal(unsetenv("DPT_TEST_FLIP_WEIGHT_BIT"), 0);
+    assert_true(director_form(d, false));
+    assert_non_null(strstr(director_await_fatal(d), "rank 2 holds other weights after step 3"));
+    director_destroy(&d);
+    assert_int_equal(last_logged_step(dir), 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_changes_nothing),
+        cmocka_unit_test(a_rank_that_differs_is_named),
+        cmocka_unit_test(damage_is_found_later),
+    };
+    return cmocka_run_group_tests_name("rank_verify", tests, rig_setup, rig_teardown);
+}

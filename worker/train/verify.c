@@ -1,0 +1,47 @@
+/* Ranks compare what several of them hold (train.verify_every). */
+#include "worker/train/rank_internal.h"
+
+#include <string.h>
+
+void rank_damage_weights(struct dpt_rank *r)
+{
+    const struct dpt_state_part *own = &r->strategy->ops->held(r->strategy)->own;
+    if (r->gen.rank != r->flip_weight.rank || r->step != r->flip_weight.step)
+        return;
+    for (int unit = 0; unit < r->grid.n_units; unit++) {
+        const struct dpt_interval piece = dpt_shard_piece(&r->grid, own->shard, unit);
+        if (piece.first >= piece.end)
+            continue;
+        uint32_t bits;
+        float *at = dpt_state_at(own, &r->grid, DPT_VECTOR_PARAM, unit);
+        memcpy(&bits, at, sizeof bits);
+        bits ^= 1;
+        memcpy(at, &bits, sizeof bits);
+        return;
+    }
+}
+
+static enum dpt_status job_exchange(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_rank *r = ctx;
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), r->verify_share,
+                                     DPT_VERIFY_SHARE_BYTES, r->gen.verify_shares, err);
+}
+
+enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_strategy_state *state = r->strategy->ops->held(r->strategy);
+    const struct dpt_state_part *const parts[DPT_VERIFY_PARTS] = {&state->own, &state->shadow};
+    struct dpt_verify_share mine = {.step = r->step};
+    if (r->gen.world_size == 1)
+        return DPT_OK;
+    for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
+        if (dpt_shard_is_none(parts[i]->shard))
+            continue;
+        mine.part[i].shard = parts[i]->shard;
+        mine.part[i].hash = rank_part_hash(r, parts[i]);
+    }
+    dpt_verify_share_pack(&mine, r->verify_share);
+    DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_exchange, r, err));
+    return dpt_verify_fold(r->gen.verify_shares, r->gen.world_size, r->step, err);
+}
