@@ -21,7 +21,7 @@
 enum { WARMUP_STEPS = 2, TOKENS = 1 << 20, YAML_BYTES = 2048 };
 
 struct train_args {
-    const char *preset, *json;
+    const char *preset, *json, *checkpointing;
     int batch, seq, slots, threads, steps;
     enum dpt_dtype dtype;
     enum dpt_pack_weights pack;
@@ -51,8 +51,13 @@ static bool take_pack(const char *text, enum dpt_pack_weights *ret)
 
 static bool parse(int argc, char **argv, struct train_args *a)
 {
-    *a = (struct train_args){
-        .preset = "gpt2-124m", .batch = 4, .seq = 64, .slots = 1, .threads = 2, .steps = 12};
+    *a = (struct train_args){.preset = "gpt2-124m",
+                             .checkpointing = "none",
+                             .batch = 4,
+                             .seq = 64,
+                             .slots = 1,
+                             .threads = 2,
+                             .steps = 12};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool ok = true;
@@ -60,6 +65,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
             a->preset = value;
         else if (strcmp(argv[i], "--json") == 0)
             a->json = value;
+        else if (strcmp(argv[i], "--checkpointing") == 0)
+            a->checkpointing = value;
         else if (strcmp(argv[i], "--batch") == 0)
             ok = take_int(value, &a->batch);
         else if (strcmp(argv[i], "--seq") == 0)
@@ -80,8 +87,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
             (void)fprintf(stderr,
                           "usage: dpt-bench train [--preset gpt2-124m] [--batch 4] [--seq 64] "
                           "[--slots 1] [--threads 2] "
-                          "[--steps 12] [--precision fp32|bf16] [--pack-weights auto|on|off] "
-                          "[--json FILE]\n"
+                          "[--steps 12] [--precision fp32|bf16|fp16] [--pack-weights auto|on|off] "
+                          "[--checkpointing none|selective|full] [--json FILE]\n"
                           "  batch: sequences a micro-batch; slots: micro-batches a step; steps: "
                           "at least %d\n",
                           WARMUP_STEPS + 3);
@@ -126,11 +133,11 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
                    "model: {name: gpt2, preset: %s}\n"
                    "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
                    "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
-                   "%s, log_every: 1}\n"
+                   "%s, activation_checkpointing: %s, log_every: 1}\n"
                    "optimizer: {warmup_steps: 1}\n"
                    "checkpoint: {every_steps: 0}\n",
                    a->threads, pack_names[a->pack], a->preset, dir, a->steps, a->batch * a->slots,
-                   a->batch, a->seq, dpt_bench_precision(a->dtype));
+                   a->batch, a->seq, dpt_bench_precision(a->dtype), a->checkpointing);
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -198,6 +205,8 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     DPT_TRY(make_config(a, dir, &config, err));
     DPT_TRY(dpt_model_create(&config, &model, err));
     int64_t parameters = dpt_model_param_count(model);
+    const size_t saved = dpt_model_saved_bytes(model, a->batch, a->seq),
+                 scratch = dpt_model_scratch_bytes(model, a->batch, a->seq);
     dpt_model_destroy(&model);
     DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
     train(&config, dir, &result);
@@ -212,14 +221,18 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
            100 * gflops / rate, rate);
     printf("packed weights: %s\n", pack_names[a->pack]);
+    printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
+           (double)saved / 0x1p20, a->checkpointing, (double)scratch / 0x1p20);
     printf("allocations in %d steps: %lld\n", result.steps_counted, (long long)result.allocations);
-    *ret = json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i}", "bench",
-                     "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype),
-                     "pack_weights", pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots",
-                     a->slots, "threads", a->threads, "parameters", (json_int_t)parameters,
-                     "step_ms", result.step_ms, "tokens_per_s", tokens_per_s, "gflops", gflops,
-                     "gemm_gflops", rate, "share", gflops / rate, "allocations_in_step",
-                     (json_int_t)result.allocations, "steps_counted", result.steps_counted);
+    *ret = json_pack(
+        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I}", "bench",
+        "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype), "pack_weights",
+        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
+        a->threads, "parameters", (json_int_t)parameters, "step_ms", result.step_ms, "tokens_per_s",
+        tokens_per_s, "gflops", gflops, "gemm_gflops", rate, "share", gflops / rate,
+        "allocations_in_step", (json_int_t)result.allocations, "steps_counted",
+        result.steps_counted, "checkpointing", a->checkpointing, "saved_bytes", (json_int_t)saved,
+        "scratch_bytes", (json_int_t)scratch);
     return DPT_OK;
 }
 

@@ -33,6 +33,11 @@ static void it_changes_nothing(void **state)
         rig_undisturbed(&config, name, world, world == 3, verified);
         assert_string_equal(plain, verified);
     }
+    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    rig_undisturbed(&config, "verified-reduce", 3, true, verified);
+    config.train.verify_every = 0;
+    rig_undisturbed(&config, "plain-reduce", 1, false, plain);
+    assert_string_equal(plain, verified);
 }
 
 /* The last line of metrics.jsonl. */
