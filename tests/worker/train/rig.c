@@ -74,6 +74,25 @@ struct dpt_config rig_make_config(int global_batch, int steps, const char *extra
     return config;
 }
 
+const char *const rig_strategies[RIG_STRATEGIES] = {
+    "ddp", "zero1", "zero2", "zero3", "no_shard", "full_shard", "shard_grad_op"};
+
+void rig_choose(struct dpt_config *config, const char *strategy)
+{
+    static const struct {
+        const char *name;
+        enum dpt_sharding sharding;
+    } shardings[] = {{"no_shard", DPT_SHARDING_NO_SHARD},
+                     {"full_shard", DPT_SHARDING_FULL_SHARD},
+                     {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP}};
+    config->strategy.sharding = DPT_SHARDING_NULL;
+    for (size_t i = 0; i < sizeof shardings / sizeof shardings[0]; i++)
+        if (strcmp(strategy, shardings[i].name) == 0)
+            config->strategy.sharding = shardings[i].sharding;
+    (void)snprintf(config->strategy.name, sizeof config->strategy.name, "%s",
+                   config->strategy.sharding == DPT_SHARDING_NULL ? strategy : "fsdp");
+}
+
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
     (void)snprintf(config->data.val, sizeof config->data.val, "%s/val", root);

@@ -124,6 +124,15 @@ static void activation_checkpointing_changes_nothing(void **state)
                 (void)snprintf(name, sizeof name, "dropped-%d-%d-%d", precision, mode, world);
                 expect_hash(hash, &config, name, world, true);
             }
+        /* Also where backward has to gather the weights again. */
+        config.train.accumulate = DPT_ACCUMULATE_LOCAL;
+        for (int i = 1; i < RIG_STRATEGIES; i += RIG_EVERY) {
+            rig_choose(&config, rig_strategies[i]);
+            config.train.activation_checkpointing =
+                i % 2 ? DPT_ACTIVATION_CHECKPOINTING_FULL : DPT_ACTIVATION_CHECKPOINTING_SELECTIVE;
+            (void)snprintf(name, sizeof name, "dropped-%d-%s", precision, rig_strategies[i]);
+            expect_hash(hash, &config, name, 2, false);
+        }
     }
 }
 

@@ -47,16 +47,24 @@ static void one_hash_in_every_world(void **state)
     one_hash(&config, "eight");
 }
 
-/* Where owners of pieces add slot by slot, in memory that is whole on every rank or not. */
-static void one_hash_slot_by_slot(void **state)
+/* Whoever holds the gradient, all know of an overflow. */
+static void one_hash_of_every_strategy(void **state)
 {
     (void)state;
     struct dpt_config config = make_config(7, 8);
-    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    one_hash(&config, "ddp");
-    (void)snprintf(config.strategy.name, sizeof config.strategy.name, "fsdp");
-    config.strategy.sharding = DPT_SHARDING_NO_SHARD;
-    one_hash(&config, "fsdp");
+    char expected[DPT_HASH_HEX_BYTES], hash[64], name[48];
+    for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++) {
+        config.train.accumulate = order;
+        rig_choose(&config, "ddp");
+        plain_train(&config, expected);
+        for (int i = 0; i < RIG_STRATEGIES; i += RIG_EVERY) {
+            rig_choose(&config, rig_strategies[i]);
+            (void)snprintf(name, sizeof name, "%s-%d", rig_strategies[i], order);
+            rig_undisturbed(&config, name, 3, true, hash);
+            if (strcmp(expected, hash) != 0)
+                fail_msg("%s: %s instead of %s", name, hash, expected);
+        }
+    }
 }
 
 static double number_of(const json_t *record, const char *key)
@@ -172,7 +180,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_in_every_world),
-        cmocka_unit_test(one_hash_slot_by_slot),
+        cmocka_unit_test(one_hash_of_every_strategy),
         cmocka_unit_test(the_log_tells_scale_and_skipped_steps),
         cmocka_unit_test(a_skipped_step_changes_nothing),
         cmocka_unit_test(a_checkpoint_has_the_scaler),
