@@ -193,6 +193,11 @@ DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt
 /* verify.c. Compares with the other ranks what several of them hold, at step r->step: DPT_ECORRUPT
  * names who differs. Errors else as rank_compute_step's. */
 DPT_MUST_USE enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err);
+/* In a formation, `theirs` is how rank `source`, the lowest that has the state, scales the loss:
+ * who takes the state takes it, the others must have the same (DPT_ECORRUPT). */
+DPT_MUST_USE enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source,
+                                               const struct dpt_scaler *theirs,
+                                               struct dpt_err *err);
 /* DPT_TEST_FLIP_WEIGHT_BIT, after step r->step was applied. */
 void rank_damage_weights(struct dpt_rank *r);
 

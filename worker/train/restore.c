@@ -225,24 +225,13 @@ static bool differ(const struct hello *a, const struct hello *b)
     return false;
 }
 
-/* Who takes the state takes how the loss is scaled from the lowest rank that has it; the others
- * must have the same. */
 static enum dpt_status adopt_scaler(struct formation *f, struct dpt_err *err)
 {
-    struct dpt_rank *r = f->rank;
     int source = 0;
-    while (r->gen.takes_state[source])
+    while (f->rank->gen.takes_state[source])
         source++;
     const struct hello h = hello_of(f, source);
-    if (r->gen.takes_state[r->gen.rank])
-        return dpt_scaler_resume(r->config, r->step, &h.scaler, &r->scaler, err);
-    if (!dpt_scaler_equal(&h.scaler, &r->scaler))
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "rank %d goes on from step %lld with the loss scaled by %g and %lld steps "
-                        "skipped, rank %d by %g and %lld",
-                        source, (long long)r->step, h.scaler.scale, (long long)h.scaler.skipped,
-                        r->gen.rank, r->scaler.scale, (long long)r->scaler.skipped);
-    return DPT_OK;
+    return rank_adopt_scaler(f->rank, source, &h.scaler, err);
 }
 
 /* Who holds the same part, as replica or as shadow, must hold the same weights. */

@@ -1,4 +1,4 @@
-/* Ranks compare what several of them hold (train.verify_every). */
+/* Ranks compare what several of them hold: the weights (train.verify_every), the loss's scale. */
 #include "worker/train/rank_internal.h"
 
 #include <string.h>
@@ -44,4 +44,18 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
     dpt_verify_share_pack(&mine, r->verify_share);
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_exchange, r, err));
     return dpt_verify_fold(r->gen.verify_shares, r->gen.world_size, r->step, err);
+}
+
+enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source, const struct dpt_scaler *theirs,
+                                  struct dpt_err *err)
+{
+    if (r->gen.takes_state[r->gen.rank])
+        return dpt_scaler_resume(r->config, r->step, theirs, &r->scaler, err);
+    if (!dpt_scaler_equal(theirs, &r->scaler))
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "rank %d goes on from step %lld with the loss scaled by %g and %lld steps "
+                        "skipped, rank %d by %g and %lld",
+                        source, (long long)r->step, theirs->scale, (long long)theirs->skipped,
+                        r->gen.rank, r->scaler.scale, (long long)r->scaler.skipped);
+    return DPT_OK;
 }
