@@ -312,22 +312,6 @@ static void refused_combinations(void **state)
                           "train.micro_batch = 8); set it to at most 8, or auto"},
         {"model.n_head=5",
          "model.n_embd (768) is not a multiple of model.n_head (5); nearest: 765 or 770"},
-        {"optimizer={name: sgd, nesterov: true, momentum: 0}",
-         "optimizer.nesterov has no momentum to look ahead by (optimizer.momentum is 0); set it to "
-         "e.g. 0.9, or nesterov to false"},
-        {"optimizer={name: sgd, nesterov: true}", NULL},
-        {"optimizer={lr_scaling: linear}",
-         "optimizer.lr_scaling: linear needs optimizer.base_batch; name the global batch that "
-         "optimizer.lr was chosen for"},
-        {"optimizer={lr_scaling: linear, base_batch: 256}", NULL},
-        {"train.loss_scale=3",
-         "train.loss_scale: 3 is no power of two, so that gradients could not be scaled back "
-         "exactly; nearest: 2 or 4"},
-        {"train={precision: fp16, loss_scale_backoff: 0.3}",
-         "train.loss_scale_backoff: 0.3 is no power of two, so that gradients could not be scaled "
-         "back exactly; nearest: 0.25 or 0.5"},
-        {"train={precision: fp16, loss_scale: 1, loss_scale_growth: 1, loss_scale_backoff: 0.125}",
-         NULL},
         {"train.steps=9",
          "optimizer.warmup_steps (10) is more than train.steps (9); set it to at most that"},
         {"optimizer.lr=1e-5",
