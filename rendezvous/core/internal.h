@@ -164,6 +164,7 @@ struct run {
     char name[DPT_PROTO_NAME_BYTES];
     Dpt__RunSpec spec; /* strings owned */
     char fingerprint[DPT_PROTO_DIGEST_BYTES], data_digest[DPT_PROTO_DIGEST_BYTES];
+    char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* of its first node */
     struct dpt_timing timing;
     enum dpt_rdzv_phase phase;
     uint64_t generation;      /* newest used here */

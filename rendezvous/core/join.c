@@ -46,6 +46,7 @@ static struct run *run_create(struct dpt_rdzv *core, const Dpt__AgentState *mess
     copy_text(run->name, sizeof run->name, message->stamp->run);
     copy_text(run->fingerprint, sizeof run->fingerprint, message->fingerprint);
     copy_text(run->data_digest, sizeof run->data_digest, message->data_digest);
+    copy_text(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, message->checkpoint_dir_id);
     run->spec = *spec;
     run->spec.config_digest = digest;
     run->spec.config_yaml = yaml;
@@ -190,6 +191,17 @@ static bool refusal(const struct run *run, const Dpt__AgentState *message, char 
                        "the data here (%s) are not those of run '%s' (%s): data.train, and "
                        "data.val when it evaluates",
                        message->data_digest, run->name, run->data_digest);
+    } else if (mine->one_checkpoint_dir &&
+               strcmp(run->checkpoint_dir_id, message->checkpoint_dir_id) != 0) {
+        (void)snprintf(ret_text, text_bytes,
+                       "%s of this node is not that of run '%s': under this strategy every rank "
+                       "holds a part of the state and writes it into one folder; give all nodes "
+                       "the same folder of a shared file system, or all of them none "
+                       "(checkpoint.dir=null), or take strategy.name=ddp",
+                       message->checkpoint_dir_id[0] ? "checkpoint.dir"
+                                                     : "The missing "
+                                                       "checkpoint.dir",
+                       run->name);
     } else if (run->n_nodes >= DPT_PROTO_NODES_MAX) {
         (void)snprintf(ret_text, text_bytes, "run '%s' has %d nodes, which is the most", run->name,
                        DPT_PROTO_NODES_MAX);

@@ -109,6 +109,7 @@ static void fill_spec(struct dpt_node *node)
     const int lanes = dpt_config_lanes(config);
     node->spec.max_world = lanes < DPT_PROTO_WORLD_MAX ? (uint32_t)lanes : DPT_PROTO_WORLD_MAX;
     node->spec.sharded = dpt_config_shards_state(config);
+    node->spec.one_checkpoint_dir = node->spec.sharded && !config->train.eval_only;
     node->spec.config_digest = node->digest;
     node->spec.config_yaml = node->config_text;
     node->spec.user = node->user;

@@ -298,7 +298,7 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     struct dpt_checkpoint *checkpoint = NULL;
     DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
-    static _Thread_local struct dpt_config saved;
+    static _Thread_local struct dpt_config saved, mine;
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     enum dpt_status status = dpt_config_load(state->config_yaml, strlen(state->config_yaml),
                                              "the checkpoint's config", NULL, 0, &saved, err);
@@ -306,15 +306,19 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
         status = check_data(r, step, state->data_digest, err);
     dpt_checkpoint_close(&checkpoint);
     DPT_TRY(status);
-    if (r->config->train.eval_only)
-        pass_over_training(r->config, &saved);
+    /* What auto means hangs on the strategy, which may be another one. */
+    mine = *r->config;
+    mine.train.accumulate = dpt_config_accumulate(&mine);
+    saved.train.accumulate = dpt_config_accumulate(&saved);
+    if (mine.train.eval_only)
+        pass_over_training(&mine, &saved);
     const struct dpt_rank_start *start = r->options->start;
     const char *allowed[DPT_RANK_ALLOW_MAX];
     for (int i = 0; i < start->n_allow; i++)
         allowed[i] = start->allow[i];
     char keys[512];
-    if (dpt_config_diff(&saved, r->config, DPT_CONFIG_TRAJECTORY, allowed, (size_t)start->n_allow,
-                        keys, sizeof keys) > 0)
+    if (dpt_config_diff(&saved, &mine, DPT_CONFIG_TRAJECTORY, allowed, (size_t)start->n_allow, keys,
+                        sizeof keys) > 0)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s' holds step %lld of a run with other settings: %s; give another "
                         "checkpoint.dir, the same settings, or "

@@ -39,6 +39,36 @@ static void refused(struct stage *stage, struct fake *fake, const char *why)
         fail_msg("wanted '%s' in: %s", why, fake->text);
 }
 
+/* Where every rank writes its part of a checkpoint all see one folder, or none has any. */
+static void test_one_checkpoint_folder(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    a.spec.one_checkpoint_dir = b.spec.one_checkpoint_dir = true;
+    fake_say(&a, stage);
+    b.state.checkpoint_dir_id = "elsewhere";
+    refused(stage, &b, "checkpoint.dir of this node is not that of run");
+    assert_non_null(strstr(b.text, "or take strategy.name=ddp")); /* the whole of it fits */
+    b.state.checkpoint_dir_id = "";
+    refused(stage, &b, "The missing checkpoint.dir of this node is not that of run");
+    assert_non_null(strstr(b.text, "or take strategy.name=ddp"));
+    b.state.checkpoint_dir_id = a.state.checkpoint_dir_id;
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(SETTLING));
+}
+
+static void test_whole_states_in_many_folders(void **state)
+{
+    struct stage *stage = *state;
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    fake_say(&a, stage);
+    b.state.checkpoint_dir_id = "elsewhere";
+    fake_say(&b, stage);
+    assert_int_equal(b.phase, PHASE(SETTLING));
+}
+
 static void test_refusals(void **state)
 {
     struct stage *stage = *state;
@@ -295,6 +325,8 @@ int main(void)
 #define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_refusals),
+        T(test_one_checkpoint_folder),
+        T(test_whole_states_in_many_folders),
         T(test_fingerprint_empty),
         T(test_config_question),
         T(test_last_call),
