@@ -120,7 +120,8 @@ int dpt_checkpoint_deal(const struct dpt_checkpoint_piece *pieces, int n, int re
                         int n_replicas, struct dpt_checkpoint_piece *ret);
 
 /* Errors of the three steps begin with "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the
- * disk is full; DPT_ETIMEOUT: a writer has not reported within timeout_ms; DPT_EINVAL: the spec.
+ * disk is full; DPT_ETIMEOUT: a writer has not reported within timeout_ms; DPT_EINVAL: the spec;
+ * DPT_EABORTED also when slot 0 has abandoned the attempt while another writer was at it.
  * Nothing that was whole before is touched unless commit returns DPT_OK. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec,
                                                        struct dpt_err *err);

@@ -5,8 +5,11 @@
 #include "checkpoint/attempt.h"
 #include "checkpoint/weights_hash.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES };
@@ -231,6 +234,16 @@ static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
     return status;
 }
 
+/* The first writer removes the attempt when it cannot go on; what others then run into is not why.
+ */
+static bool is_removed(const struct dpt_attempt *attempt)
+{
+    struct stat st;
+    return attempt->temporary.fd >= 0 &&
+           fstatat(attempt->dir.fd, attempt->temporary_name, &st, AT_SYMLINK_NOFOLLOW) != 0 &&
+           errno == ENOENT;
+}
+
 enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec,
                                           struct dpt_err *err)
 {
@@ -253,6 +266,8 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         status = dpt_attempt_write_part(&attempt, &part, err);
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);
+    if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt))
+        status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");
     dpt_manifest_fini(&part);
     dpt_attempt_fini(&attempt);
     return status == DPT_OK ? DPT_OK : dpt_attempt_wrap(spec, status, err);

@@ -490,6 +490,38 @@ static void a_writer_dies(void **state)
     model_fini(&model);
 }
 
+/* Slot 0 gives up while another writer is at work: that one is told so, and not what it ran into.
+ */
+static int writes_left;
+
+static int abandon_meanwhile(enum dpt_fault_op op, const char *path)
+{
+    if (op == DPT_FAULT_WRITE && writes_left-- == 0) {
+        char temporary[256];
+        (void)snprintf(temporary, sizeof temporary, "%s/.tmp-step-00000020-g7-a1", root);
+        assert_int_equal(dpt_fs_remove_tree(temporary, NULL), DPT_OK);
+        assert_non_null(path);
+    }
+    return 0;
+}
+
+static void abandoned_by_the_first(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, 20, 1);
+    for (writes_left = 0; writes_left < 3; writes_left++) {
+        struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
+        const int round = writes_left;
+        dpt_fault_hook = abandon_meanwhile;
+        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+        dpt_fault_hook = NULL;
+        assert_non_null(strstr(err.text, "given up by its first writer"));
+        writes_left = round;
+    }
+    model_fini(&model);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, quiet, done)
 
 int main(void)
@@ -507,6 +539,7 @@ int main(void)
                                        TEST(full_disk_injected),
                                        TEST(full_disk),
                                        TEST(file_size_limit),
-                                       TEST(a_writer_dies)};
+                                       TEST(a_writer_dies),
+                                       TEST(abandoned_by_the_first)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

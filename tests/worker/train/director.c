@@ -41,9 +41,11 @@ static void fail_at(const struct director *d, const char *what)
 
 struct director *director_create(const struct dpt_config *config, const char *dir)
 {
+    static uint8_t n_directors;
     struct director *d = calloc(1, sizeof *d);
     d->frame = malloc(DPT_RANK_FRAME_BYTES_MAX);
     d->config = *config;
+    d->number = n_directors++;
     d->best_step = -1;
     (void)snprintf(d->config.log.dir, sizeof d->config.log.dir, "%s", dir);
     (void)snprintf(d->config.checkpoint.dir, sizeof d->config.checkpoint.dir, "%s/checkpoints",

@@ -26,6 +26,7 @@ struct director {
     struct dpt_config config;
     struct member member[DIRECTOR_RANKS_MAX];
     int n;
+    uint8_t number; /* of the director in this process: no nonce comes twice */
     uint64_t generation, ran;
     int64_t best_step;
     int64_t steps_lost;

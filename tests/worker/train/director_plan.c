@@ -85,7 +85,7 @@ void director_send_plan(struct director *d)
     int64_t checkpoint = newest < 0 ? newest_checkpoint(d) : -1;
     int64_t resume = newest >= 0 ? newest : checkpoint >= 0 ? checkpoint : 0;
     Dpt__PlanRank ranks[DIRECTOR_RANKS_MAX], *list[DIRECTOR_RANKS_MAX];
-    uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {(uint8_t)d->generation, 7};
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES] = {(uint8_t)d->generation, 7, d->number};
     Dpt__Plan plan = DPT__PLAN__INIT;
     int host_of[DIRECTOR_RANKS_MAX], world = 0, hosts = 0, guests = 0;
     for (int host = 0; host < DIRECTOR_RANKS_MAX; host++) { /* positions are host by host */

@@ -20,6 +20,7 @@ struct layout {
     const char *name;
     enum dpt_sharding sharding;
     int world;
+    enum dpt_redundancy redundancy;
 };
 
 /* 11 slots in 5 lanes. */
@@ -30,6 +31,7 @@ static struct dpt_config make_config(const struct layout *layout, int steps)
     config.train.lanes = 5;
     (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", layout->name);
     config.strategy.sharding = layout->sharding;
+    config.strategy.redundancy = layout->redundancy;
     return config;
 }
 
@@ -65,16 +67,24 @@ static void verify(const char *dir, const char *hash)
 static void same_files_of_all(void **state)
 {
     (void)state;
+    /* Nodes of 2 and 1, and of 3 and 2 ranks cut the state in their own ways. */
     static const struct layout layouts[] = {
-        {"ddp", DPT_SHARDING_NULL, 3},           {"fsdp", DPT_SHARDING_NO_SHARD, 2},
-        {"zero1", DPT_SHARDING_NULL, 2},         {"zero1", DPT_SHARDING_NULL, 5},
-        {"zero2", DPT_SHARDING_NULL, 3},         {"zero3", DPT_SHARDING_NULL, 4},
-        {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5}, {"fsdp", DPT_SHARDING_FULL_SHARD, 1},
-        {"fsdp", DPT_SHARDING_FULL_SHARD, 3}};
+        {"ddp", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_NO_SHARD, 2, DPT_REDUNDANCY_NONE},
+        {"zero1", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE},
+        {"zero1", DPT_SHARDING_NULL, 5, DPT_REDUNDANCY_NONE},
+        {"zero2", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
+        {"zero3", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_SHADOW},
+        {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 3, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 5, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 4, DPT_REDUNDANCY_NONE}};
     static const char *const files[] = {
         "model-00001-of-00001.safetensors", "optimizer/m-00001-of-00001.safetensors",
         "optimizer/v-00001-of-00001.safetensors", "model.safetensors.index.json", "config.json"};
-    const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1};
+    const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE};
     struct dpt_config config = make_config(&alone, STEPS);
     char expected[64], hash[64], name[32];
     rig_undisturbed(&config, "alone", 1, false, expected);
@@ -123,15 +133,23 @@ static void any_goes_on_from_any(void **state)
 {
     (void)state;
     static const struct layout pairs[][2] = {
-        {{"ddp", DPT_SHARDING_NULL, 1}, {"fsdp", DPT_SHARDING_FULL_SHARD, 3}},
-        {{"ddp", DPT_SHARDING_NULL, 3}, {"zero1", DPT_SHARDING_NULL, 2}},
-        {{"zero1", DPT_SHARDING_NULL, 4}, {"zero3", DPT_SHARDING_NULL, 5}},
-        {{"zero2", DPT_SHARDING_NULL, 2}, {"ddp", DPT_SHARDING_NULL, 2}},
-        {{"zero3", DPT_SHARDING_NULL, 5}, {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 1}},
-        {{"fsdp", DPT_SHARDING_FULL_SHARD, 3}, {"fsdp", DPT_SHARDING_FULL_SHARD, 4}},
-        {{"fsdp", DPT_SHARDING_FULL_SHARD, 4}, {"ddp", DPT_SHARDING_NULL, 1}},
-        {{"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5}, {"zero2", DPT_SHARDING_NULL, 3}}};
-    const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1};
+        {{"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE},
+         {"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_NONE}},
+        {{"ddp", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_NONE},
+         {"zero1", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE}},
+        {{"zero1", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_NONE},
+         {"zero3", DPT_SHARDING_NULL, 5, DPT_REDUNDANCY_SHADOW}},
+        {{"zero2", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_SHADOW},
+         {"ddp", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE}},
+        {{"zero3", DPT_SHARDING_NULL, 5, DPT_REDUNDANCY_NONE},
+         {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 1, DPT_REDUNDANCY_NONE}},
+        {{"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_SHADOW},
+         {"fsdp", DPT_SHARDING_HYBRID_SHARD, 4, DPT_REDUNDANCY_NONE}},
+        {{"fsdp", DPT_SHARDING_HYBRID_SHARD, 5, DPT_REDUNDANCY_NONE},
+         {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE}},
+        {{"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5, DPT_REDUNDANCY_NONE},
+         {"zero2", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_SHADOW}}};
+    const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE};
     const struct dpt_config config = make_config(&alone, LONG_STEPS);
     char expected[64], name[32];
     rig_undisturbed(&config, "undisturbed", 1, false, expected);
@@ -146,8 +164,8 @@ static void any_goes_on_from_any(void **state)
 static void another_order_is_refused(void **state)
 {
     (void)state;
-    const struct layout ddp = {"ddp", DPT_SHARDING_NULL, 1},
-                        fsdp = {"fsdp", DPT_SHARDING_FULL_SHARD, 1};
+    const struct layout ddp = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE},
+                        fsdp = {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE};
     char dir[128], hash[64];
     struct dpt_config config = make_config(&ddp, STEPS);
     config.train.accumulate = DPT_ACCUMULATE_AUTO;
