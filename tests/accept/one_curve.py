@@ -75,10 +75,14 @@ def one_hash_124m(line):
 
 
 def resized(root, sets):
-    """A run through 1 → 3 → 2 → 4 nodes of one rank each: two join, one is killed, two join. Returns its hash."""
+    """A run through 1 → 3 → 2 → 4 machines of one rank each (by host_group: they share no memory): two join, one is
+    killed, two join. Returns its hash."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
+
+        def machine(name):
+            return cluster.start_worker(name, sets={"cluster.host_group": name})
 
         def reach(world):
             def steady():
@@ -86,13 +90,13 @@ def resized(root, sets):
                 return worlds == [world] * 3
             wait_until(f"three steps in a row in a world of {world}", steady, STEP_TIMEOUT_S, cluster.log_tails)
 
-        nodes = [cluster.start_worker("n1")]
+        nodes = [machine("n1")]
         reach(1)
-        nodes += [cluster.start_worker("n2"), cluster.start_worker("n3")]
+        nodes += [machine("n2"), machine("n3")]
         reach(3)
         nodes[1].kill_machine()
         reach(2)
-        nodes += [cluster.start_worker("n4"), cluster.start_worker("n5")]
+        nodes += [machine("n4"), machine("n5")]
         reach(4)
         left = [n for n in nodes if n is not nodes[1]]
         wait_until("the run ends", lambda: not any(n.alive() for n in left), RUN_TIMEOUT_S, cluster.log_tails)
