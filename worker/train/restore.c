@@ -318,24 +318,29 @@ static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, s
     return dpt_history_append(&r->history, &entry, err);
 }
 
-/* The rank whose account of the run counts: it goes on from the state that counts, lowest rank
- * first. */
+/* The rank whose account of the run counts: of those at the step that the world goes on from the
+ * lowest; where nobody is (all go back to a checkpoint), of those that have seen the most
+ * generations. */
+static bool has_better_account(const struct hello *h, const struct hello *best, int64_t resume_step)
+{
+    if ((h->step == resume_step) != (best->step == resume_step))
+        return h->step == resume_step;
+    return h->step != resume_step && h->generations > best->generations;
+}
+
 static void adopt_history(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
 {
-    r->start_step = plan->resume_step;
-    r->steps_lost = 0;
-    r->generations = 0;
-    for (int i = 0; i < r->gen.world_size; i++) {
+    struct hello best = hello_of(f, 0);
+    for (int i = 1; i < r->gen.world_size; i++) {
         const struct hello h = hello_of(f, i);
-        if (h.step == plan->resume_step) {
-            r->start_step = h.start_step;
-            r->steps_lost = h.steps_lost;
-            r->generations = h.generations;
-            break;
-        }
+        if (has_better_account(&h, &best, plan->resume_step))
+            best = h;
     }
-    r->steps_lost += r->gen.steps_lost;
-    r->generations++;
+    const bool begins = best.generations == 0;
+    r->start_step =
+        begins || best.start_step > plan->resume_step ? plan->resume_step : best.start_step;
+    r->steps_lost = (begins ? 0 : best.steps_lost) + r->gen.steps_lost;
+    r->generations = best.generations + 1;
 }
 
 /* An evaluation of the state that the world goes on from counts for all if one rank has it: what

@@ -125,6 +125,16 @@ static void shards_are_dealt_anew(void **state)
     }
 }
 
+/* The run's account goes on though its state went back. */
+static void expect_account(const char *dir, int64_t steps_lost)
+{
+    json_t *summary = rig_summary_of(dir);
+    assert_int_equal(json_integer_value(json_object_get(summary, "start_step")), 0);
+    assert_int_equal(json_integer_value(json_object_get(summary, "generations")), 2);
+    assert_int_equal(json_integer_value(json_object_get(summary, "steps_lost")), steps_lost);
+    json_decref(summary);
+}
+
 /* The only holder of a shard dies: the run goes on from the checkpoint, with the same curve. */
 static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 {
@@ -143,6 +153,7 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
         director_kill(d, b);
         director_kill(d, c);
         assert_string_equal(director_finish(d), expected);
+        expect_account(dir, director_steps_lost(d));
         director_destroy(&d);
     }
 }
