@@ -17,15 +17,21 @@ struct variant {
     const char *name;
     enum dpt_sharding sharding;
     enum dpt_precision precision;
+    enum dpt_redundancy redundancy;
 };
 
 static const struct variant variants[] = {
-    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32},
-    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_BF16},
-    {"zero2", DPT_SHARDING_NULL, DPT_PRECISION_BF16},
-    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_FP32},
+    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
+    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_BF16, DPT_REDUNDANCY_NONE},
+    {"zero2", DPT_SHARDING_NULL, DPT_PRECISION_BF16, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
+    /* What one rank holds another does, too. */
+    {"zero1", DPT_SHARDING_NULL, DPT_PRECISION_FP32, DPT_REDUNDANCY_SHADOW},
+    {"zero2", DPT_SHARDING_NULL, DPT_PRECISION_BF16, DPT_REDUNDANCY_SHADOW},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_PRECISION_BF16, DPT_REDUNDANCY_SHADOW},
+    {"fsdp", DPT_SHARDING_HYBRID_SHARD, DPT_PRECISION_FP32, DPT_REDUNDANCY_NONE},
 };
-enum { VARIANTS = sizeof variants / sizeof variants[0] };
+enum { VARIANTS = sizeof variants / sizeof variants[0], FIRST_COVERED = 4 };
 
 static struct dpt_config make_config(const struct variant *v)
 {
@@ -36,13 +42,15 @@ static struct dpt_config make_config(const struct variant *v)
     config.checkpoint.every_steps = 4;
     (void)snprintf(config.strategy.name, sizeof config.strategy.name, "%s", v->name);
     config.strategy.sharding = v->sharding;
+    config.strategy.redundancy = v->redundancy;
     return config;
 }
 
 /* ddp's hash is every strategy's. */
 static void expect(const struct variant *v, char ret[64])
 {
-    static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32};
+    static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32,
+                                       DPT_REDUNDANCY_NONE};
     struct dpt_config config = make_config(&ddp);
     char name[32];
     config.train.precision = v->precision;
@@ -134,7 +142,7 @@ static void a_joiner_lost_while_state_moves(void **state)
 static void a_lost_part_goes_back(void **state)
 {
     (void)state;
-    for (int i = 0; i < VARIANTS; i += RIG_EVERY) {
+    for (int i = 0; i < FIRST_COVERED; i += RIG_EVERY) {
         char expected[64], dir[128];
         expect(&variants[i], expected);
         struct director *d = begin(&variants[i], "back", 3, dir);
@@ -147,12 +155,62 @@ static void a_lost_part_goes_back(void **state)
     }
 }
 
+/* Each of four in turn; then one who joins, while what was lost is mended; then another. */
+static void a_covered_loss_costs_nothing(void **state)
+{
+    (void)state;
+    for (int i = FIRST_COVERED; i < VARIANTS; i += RIG_EVERY) {
+        char expected[64], dir[128];
+        expect(&variants[i], expected);
+        for (int victim = 0; victim < 4; victim++) {
+            char story[32];
+            (void)snprintf(story, sizeof story, "covered-%d", victim);
+            struct director *d = begin(&variants[i], story, 4, dir);
+            director_await_step(d, 3);
+            director_kill(d, victim);
+            director_bench(d, 4, false);
+            director_prepare(d, false);
+            director_plan(d);
+            let_pass_us(victim * 700);
+            director_kill(d, 4);
+            assert_true(director_form(d, false));
+            director_await_step(d, 7);
+            assert_int_equal(director_steps_lost(d), 0);
+            finish(&d, expected, dir);
+        }
+    }
+}
+
+/* A second loss after the first was mended costs nothing either; before, it goes back. */
+static void a_second_loss(void **state)
+{
+    (void)state;
+    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += RIG_EVERY)
+        for (int mended = 0; mended < 2; mended++) {
+            char expected[64], dir[128], story[32];
+            expect(&variants[i], expected);
+            (void)snprintf(story, sizeof story, "second-%d", mended);
+            struct director *d = begin(&variants[i], story, 4, dir);
+            director_await_checkpoint(d, 4);
+            director_kill(d, 0); /* ranks 0 and 1 stand on the first host, 2 and 3 on the other */
+            if (mended) {
+                director_bench(d, 4, false); /* in its place: on the same host */
+                assert_true(director_form(d, false));
+            }
+            director_kill(d, 1);
+            assert_true(director_form(d, false));
+            if (mended)
+                assert_int_equal(director_steps_lost(d), 0);
+            finish(&d, expected, dir);
+        }
+}
+
 /* Nothing is there but the beginning. */
 static void without_a_checkpoint_from_the_seed(void **state)
 {
     (void)state;
     char expected[64];
-    const struct variant *v = &variants[VARIANTS - 1];
+    const struct variant *v = &variants[FIRST_COVERED - 1];
     const struct dpt_config config = make_config(v);
     expect(v, expected);
     char dir[128];
@@ -174,6 +232,8 @@ int main(void)
         cmocka_unit_test(worlds_grow_and_shrink),
         cmocka_unit_test(a_joiner_lost_while_state_moves),
         cmocka_unit_test(a_lost_part_goes_back),
+        cmocka_unit_test(a_covered_loss_costs_nothing),
+        cmocka_unit_test(a_second_loss),
         cmocka_unit_test(without_a_checkpoint_from_the_seed),
     };
     return cmocka_run_group_tests_name("rank_shards", tests, rig_setup, rig_teardown);
