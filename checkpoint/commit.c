@@ -202,14 +202,22 @@ enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, st
 
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec)
 {
-    char name[DPT_CHECKPOINT_NAME_BYTES];
+    char name[DPT_CHECKPOINT_NAME_BYTES], removed[DPT_CHECKPOINT_NAME_BYTES];
     struct dpt_folder dir;
     struct dpt_err err;
     if (dpt_name_temporary(spec->state.step, spec->generation, spec->attempt, name, &err) !=
             DPT_OK ||
+        dpt_name_temporary(spec->state.step, spec->generation, "abandoned", removed, &err) !=
+            DPT_OK ||
         dpt_folder_open(spec->dir, &dir, &err) != DPT_OK)
         return; /* then nothing was written either */
-    if (dpt_io_remove_tree(&dir, name, &err) != DPT_OK)
+    /* The name goes first: a writer that still works there tells by it why its files are gone. */
+    enum dpt_status status = dpt_io_remove_tree(&dir, removed, &err);
+    if (status == DPT_OK)
+        status = dpt_io_rename(&dir, name, removed, &err);
+    if (status == DPT_OK)
+        status = dpt_io_remove_tree(&dir, removed, &err);
+    if (status != DPT_OK && status != DPT_ENOENT)
         dpt_log(DPT_LOG_DEBUG, "leftovers of a dropped checkpoint remain: %s", err.text);
     dpt_folder_close(&dir);
 }

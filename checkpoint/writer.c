@@ -236,10 +236,11 @@ static enum dpt_status write_share(const struct dpt_checkpoint_spec *spec,
 
 /* The first writer removes the attempt when it cannot go on; what others then run into is not why.
  */
-static bool is_removed(const struct dpt_attempt *attempt)
+static bool is_removed(const struct dpt_attempt *attempt, enum dpt_status why)
 {
     struct stat st;
-    return attempt->temporary.fd >= 0 &&
+    const bool was_there = attempt->temporary.fd >= 0 || why == DPT_ENOENT;
+    return was_there && attempt->dir.fd >= 0 &&
            fstatat(attempt->dir.fd, attempt->temporary_name, &st, AT_SYMLINK_NOFOLLOW) != 0 &&
            errno == ENOENT;
 }
@@ -266,7 +267,7 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         status = dpt_attempt_write_part(&attempt, &part, err);
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);
-    if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt))
+    if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt, status))
         status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");
     dpt_manifest_fini(&part);
     dpt_attempt_fini(&attempt);

@@ -522,6 +522,41 @@ static void abandoned_by_the_first(void **state)
     model_fini(&model);
 }
 
+/* The same while slot 0 is still removing what there is: some files are gone, others not yet. */
+static struct dpt_checkpoint_spec first_spec;
+
+static int abandon_in_part(enum dpt_fault_op op, const char *path)
+{
+    if (op == DPT_FAULT_REMOVE_TREE && access(path, F_OK) == 0) {
+        char inner[300];
+        (void)snprintf(inner, sizeof inner, "%s/optimizer", path);
+        assert_int_equal(dpt_fs_remove_tree(inner, NULL), DPT_OK);
+        return EBUSY;
+    }
+    if (op == DPT_FAULT_CREATE && strstr(path, "/optimizer/") && writes_left-- == 0)
+        dpt_checkpoint_abandon(&first_spec);
+    return 0;
+}
+
+static void abandoned_in_part(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, 20, 1);
+    first_spec = model_spec(&model, root, 20, 0, 2);
+    for (int round = 0; round < 2; round++) { /* before the first moments, before the second */
+        struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 1, 2);
+        writes_left = round;
+        dpt_fault_hook = abandon_in_part;
+        assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+        dpt_fault_hook = NULL;
+        assert_int_equal(writes_left, -1);
+        assert_non_null(strstr(err.text, "given up by its first writer"));
+        OK(dpt_checkpoint_clean(root, 99, "next", &err));
+    }
+    model_fini(&model);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, quiet, done)
 
 int main(void)
@@ -540,6 +575,7 @@ int main(void)
                                        TEST(full_disk),
                                        TEST(file_size_limit),
                                        TEST(a_writer_dies),
-                                       TEST(abandoned_by_the_first)};
+                                       TEST(abandoned_by_the_first),
+                                       TEST(abandoned_in_part)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
