@@ -4,10 +4,10 @@
  * A rank keeps what it held beside what it is given until it knows that all ranks of the generation
  * have theirs: until GO. A generation that fails before may have to be followed by one that goes on
  * from the old; the next plan says which counts (Plan.state_generation). */
-#include "base/cursor.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "worker/strategy/reshard.h"
+#include "worker/train/hello.h"
 #include "worker/train/rank_internal.h"
 
 #include <stdlib.h>
@@ -15,115 +15,29 @@
 
 enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 
-/* What ranks tell each other first: that they carry out the same plan, what the run has been so
- * far, and what they hold and lack of its state. */
-struct hello {
-    uint64_t plan_hash;
-    int64_t step; /* before it is given any; -1: no state */
-    int64_t start_step, steps_lost;
-    uint64_t generations;
-    int64_t val_step; /* the newest evaluation; -1: none */
-    double val_loss;
-    int checkpoint_slot;
-    struct dpt_shard own; /* that it shall hold; a guest's: none */
-    struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
-    /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
-     * from here on. */
-    struct dpt_hash128 hash[DPT_RESHARD_PARTS];
-    struct dpt_scaler scaler;
-};
-enum { HELLO_BYTES = (13 + 6 * DPT_RESHARD_PARTS) * 8 };
-
 struct formation {
     struct dpt_rank *rank;
-    struct hello mine;
-    uint8_t *all; /* [world_size * HELLO_BYTES] */
+    struct dpt_hello mine;
+    uint8_t *all; /* [world_size * DPT_HELLO_BYTES] */
     const struct dpt_strategy_state *held, *wanted;
 };
 
-static void pack_shards(struct dpt_writer *w, const struct dpt_shard *shards, int n)
+static struct dpt_hello hello_of(const struct formation *f, int rank)
 {
-    for (int i = 0; i < n; i++) {
-        dpt_writer_u64(w, (uint64_t)shards[i].index);
-        dpt_writer_u64(w, (uint64_t)shards[i].of);
-    }
-}
-
-static void hello_pack(const struct hello *h, uint8_t buf[HELLO_BYTES])
-{
-    struct dpt_writer w;
-    uint64_t val_loss;
-    memcpy(&val_loss, &h->val_loss, sizeof val_loss);
-    dpt_writer_init(&w, buf, HELLO_BYTES);
-    dpt_writer_u64(&w, h->plan_hash);
-    dpt_writer_u64(&w, (uint64_t)h->step);
-    dpt_writer_u64(&w, (uint64_t)h->start_step);
-    dpt_writer_u64(&w, (uint64_t)h->steps_lost);
-    dpt_writer_u64(&w, h->generations);
-    dpt_writer_u64(&w, (uint64_t)h->val_step);
-    dpt_writer_u64(&w, val_loss);
-    dpt_writer_u64(&w, (uint64_t)h->checkpoint_slot);
-    pack_shards(&w, &h->own, 1);
-    pack_shards(&w, h->held, DPT_RESHARD_PARTS);
-    pack_shards(&w, h->wanted, DPT_RESHARD_PARTS);
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
-        dpt_writer_u64(&w, h->hash[i].hi);
-        dpt_writer_u64(&w, h->hash[i].lo);
-    }
-    uint64_t scale;
-    memcpy(&scale, &h->scaler.scale, sizeof scale);
-    dpt_writer_u64(&w, scale);
-    dpt_writer_u64(&w, (uint64_t)h->scaler.good_steps);
-    dpt_writer_u64(&w, (uint64_t)h->scaler.skipped);
-    DPT_ASSERT(!w.failed);
-}
-
-static void unpack_shards(struct dpt_reader *r, struct dpt_shard *ret, int n)
-{
-    for (int i = 0; i < n; i++) {
-        ret[i].index = (int)dpt_reader_u64(r);
-        ret[i].of = (int)dpt_reader_u64(r);
-    }
-}
-
-static struct hello hello_of(const struct formation *f, int rank)
-{
-    struct dpt_reader r;
-    struct hello h;
-    dpt_reader_init(&r, f->all + (size_t)rank * HELLO_BYTES, HELLO_BYTES);
-    h.plan_hash = dpt_reader_u64(&r);
-    h.step = (int64_t)dpt_reader_u64(&r);
-    h.start_step = (int64_t)dpt_reader_u64(&r);
-    h.steps_lost = (int64_t)dpt_reader_u64(&r);
-    h.generations = dpt_reader_u64(&r);
-    h.val_step = (int64_t)dpt_reader_u64(&r);
-    uint64_t val_loss = dpt_reader_u64(&r);
-    memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
-    h.checkpoint_slot = (int)dpt_reader_u64(&r);
-    unpack_shards(&r, &h.own, 1);
-    unpack_shards(&r, h.held, DPT_RESHARD_PARTS);
-    unpack_shards(&r, h.wanted, DPT_RESHARD_PARTS);
-    for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
-        h.hash[i].hi = dpt_reader_u64(&r);
-        h.hash[i].lo = dpt_reader_u64(&r);
-    }
-    uint64_t scale = dpt_reader_u64(&r);
-    memcpy(&h.scaler.scale, &scale, sizeof scale);
-    h.scaler.good_steps = (int64_t)dpt_reader_u64(&r);
-    h.scaler.skipped = (int64_t)dpt_reader_u64(&r);
-    return h;
+    return dpt_hello_unpack(f->all + (size_t)rank * DPT_HELLO_BYTES);
 }
 
 static enum dpt_status exchange_hellos(struct dpt_comm_thread *thread, struct formation *f,
                                        struct dpt_err *err)
 {
-    uint8_t mine[HELLO_BYTES];
-    hello_pack(&f->mine, mine);
+    uint8_t mine[DPT_HELLO_BYTES];
+    dpt_hello_pack(&f->mine, mine);
     if (f->rank->gen.world_size == 1) {
-        memcpy(f->all, mine, HELLO_BYTES);
+        memcpy(f->all, mine, DPT_HELLO_BYTES);
         return DPT_OK;
     }
-    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), mine, HELLO_BYTES, f->all, err);
+    return dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), mine, DPT_HELLO_BYTES, f->all,
+                                     err);
 }
 
 /* A shard that another rank tells of must be one. */
@@ -138,7 +52,7 @@ static enum dpt_status learn_shards(struct formation *f, struct dpt_err *err)
 {
     struct generation *g = &f->rank->gen;
     for (int i = 0; i < g->world_size; i++) {
-        const struct hello h = hello_of(f, i);
+        const struct dpt_hello h = hello_of(f, i);
         bool good = is_shard(h.own) && dpt_shard_is_none(h.own) == (i >= g->n_trainers) &&
                     h.checkpoint_slot < g->checkpoint_writers;
         for (int k = 0; k < DPT_RESHARD_PARTS; k++)
@@ -177,7 +91,7 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
     if (!ranks)
         return dpt_fail(err, DPT_ENOMEM, "resharding: out of memory");
     for (int i = 0; i < n; i++) {
-        const struct hello h = hello_of(f, i);
+        const struct dpt_hello h = hello_of(f, i);
         ranks[i].host = r->gen.host_of_rank[i];
         memcpy(ranks[i].held, h.held, sizeof h.held);
         memcpy(ranks[i].wanted, h.wanted, sizeof h.wanted);
@@ -215,7 +129,7 @@ struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_sta
     return chain[0];
 }
 
-static bool differ(const struct hello *a, const struct hello *b)
+static bool differ(const struct dpt_hello *a, const struct dpt_hello *b)
 {
     for (int i = 0; i < DPT_RESHARD_PARTS; i++)
         for (int k = 0; k < DPT_RESHARD_PARTS; k++)
@@ -230,7 +144,7 @@ static enum dpt_status adopt_scaler(struct formation *f, struct dpt_err *err)
     int source = 0;
     while (f->rank->gen.takes_state[source])
         source++;
-    const struct hello h = hello_of(f, source);
+    const struct dpt_hello h = hello_of(f, source);
     return rank_adopt_scaler(f->rank, source, &h.scaler, err);
 }
 
@@ -240,7 +154,7 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
     struct formation *f = ctx;
     DPT_TRY(exchange_hellos(thread, f, err));
     for (int i = 0; i < f->rank->gen.world_size; i++) {
-        const struct hello h = hello_of(f, i);
+        const struct dpt_hello h = hello_of(f, i);
         if (differ(&f->mine, &h))
             return dpt_fail(err, DPT_ECORRUPT,
                             "rank %d holds other weights than rank %d at step %lld, though both "
@@ -257,7 +171,7 @@ static bool is_covered(const struct formation *f, int i)
     const struct generation *g = &f->rank->gen;
     const struct dpt_shard own = hello_of(f, i).own;
     for (int k = 0; k < g->n_trainers; k++) {
-        const struct hello h = hello_of(f, k);
+        const struct dpt_hello h = hello_of(f, k);
         for (int part = 0; part < DPT_RESHARD_PARTS; part++)
             if (g->node_of_rank[k] != g->node_of_rank[i] && dpt_shard_equal(h.held[part], own))
                 return true;
@@ -321,7 +235,8 @@ static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, s
 /* The rank whose account of the run counts: of those at the step that the world goes on from the
  * lowest; where nobody is (all go back to a checkpoint), of those that have seen the most
  * generations. */
-static bool has_better_account(const struct hello *h, const struct hello *best, int64_t resume_step)
+static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello *best,
+                               int64_t resume_step)
 {
     if ((h->step == resume_step) != (best->step == resume_step))
         return h->step == resume_step;
@@ -330,9 +245,9 @@ static bool has_better_account(const struct hello *h, const struct hello *best, 
 
 static void adopt_history(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
 {
-    struct hello best = hello_of(f, 0);
+    struct dpt_hello best = hello_of(f, 0);
     for (int i = 1; i < r->gen.world_size; i++) {
-        const struct hello h = hello_of(f, i);
+        const struct dpt_hello h = hello_of(f, i);
         if (has_better_account(&h, &best, plan->resume_step))
             best = h;
     }
@@ -350,7 +265,7 @@ static void adopt_validation(struct dpt_rank *r, const struct formation *f, cons
     const double own_ms = r->validation.step == plan->resume_step ? r->validation.ms : 0;
     r->validation = (struct validation){.step = -1};
     for (int i = 0; i < r->gen.world_size; i++) {
-        const struct hello h = hello_of(f, i);
+        const struct dpt_hello h = hello_of(f, i);
         if (h.step == plan->resume_step && h.val_step == plan->resume_step)
             r->validation = (struct validation){h.val_step, h.val_loss, own_ms};
     }
@@ -571,7 +486,7 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
                                    .val_step = r->validation.step,
                                    .val_loss = r->validation.loss,
                                    .checkpoint_slot = r->gen.checkpoint_slot},
-                          .all = calloc((size_t)r->gen.world_size, HELLO_BYTES)};
+                          .all = calloc((size_t)r->gen.world_size, DPT_HELLO_BYTES)};
     if (!f.all)
         return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
     r->loaded_hash[0] = '\0';

@@ -331,7 +331,10 @@ static void train(struct rank *self, struct part *p, int stage)
             s->loss = loss;
     }
     pthread_barrier_wait(&self->world->barrier); /* all have read what they go on from */
+    static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER; /* replicas write the same places */
+    (void)pthread_mutex_lock(&writes);
     copy_part(p, &p->strategy->ops->held(p->strategy)->own, true);
+    (void)pthread_mutex_unlock(&writes);
 }
 
 /* What the shadow holds is, bit for bit, what its owner does. */
