@@ -22,7 +22,7 @@ STRATEGIES = {
 WHOLE = ("ddp", "no_shard", "hybrid_shard")  # survive the loss of a node without shadows
 CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for precision in ("fp32", "bf16")]
 GPT2_124M = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024, "model.vocab": 50257,
-             "train.seq_len": 64, "cluster.timeout_s": 20}
+             "train.seq_len": 64, "cluster.timeout_s": 20, "optimizer.warmup_steps": 0, "optimizer.lr": 6e-4}
 CHECKPOINTING = ("none", "selective", "full")
 
 
