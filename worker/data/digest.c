@@ -24,7 +24,7 @@ static struct dpt_hash128 join(struct dpt_hash128 h, uint64_t a, uint64_t b)
 }
 
 /* `n` bytes of the shard's tokens from byte `at` of them on. */
-static enum dpt_status read_block(const struct dpt_shard *shard, int fd, int64_t at, size_t n,
+static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, int64_t at, size_t n,
                                   uint8_t *ret, struct dpt_err *err)
 {
     if (!shard->encoded)
@@ -36,7 +36,7 @@ static enum dpt_status read_block(const struct dpt_shard *shard, int fd, int64_t
     return DPT_OK;
 }
 
-static enum dpt_status add_shard(const struct dpt_shard *shard, uint8_t *block,
+static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *block,
                                  struct dpt_hash128 *h, struct dpt_err *err)
 {
     const int64_t bytes = shard->tokens * shard->width;

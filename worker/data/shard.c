@@ -18,7 +18,7 @@ static int open_for_reading(const char *path)
 }
 
 /* Opens `shard->path` the first time and notes which file it is. */
-static enum dpt_status open_first(struct dpt_shard *shard, int *ret_fd, struct dpt_err *err)
+static enum dpt_status open_first(struct dpt_token_shard *shard, int *ret_fd, struct dpt_err *err)
 {
     struct stat st;
     int fd = open_for_reading(shard->path);
@@ -37,7 +37,8 @@ static enum dpt_status open_first(struct dpt_shard *shard, int *ret_fd, struct d
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd, struct dpt_err *err)
+enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
+                               struct dpt_err *err)
 {
     struct stat st;
     int fd = open_for_reading(shard->path);
@@ -56,7 +57,7 @@ enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd, struc
     return DPT_OK;
 }
 
-static enum dpt_status parse_header(struct dpt_shard *shard, const uint8_t *header,
+static enum dpt_status parse_header(struct dpt_token_shard *shard, const uint8_t *header,
                                     struct dpt_err *err)
 {
     struct dpt_reader reader;
@@ -91,7 +92,7 @@ static enum dpt_status parse_header(struct dpt_shard *shard, const uint8_t *head
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_probe_tokens(struct dpt_shard *shard, struct dpt_err *err)
+enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard, struct dpt_err *err)
 {
     uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
     int fd = -1;
@@ -107,7 +108,7 @@ enum dpt_status dpt_shard_probe_tokens(struct dpt_shard *shard, struct dpt_err *
     return status == DPT_OK ? parse_header(shard, header, err) : status;
 }
 
-enum dpt_status dpt_shard_probe_text(struct dpt_shard *shard, struct dpt_err *err)
+enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard, struct dpt_err *err)
 {
     int fd = -1;
     DPT_TRY(open_first(shard, &fd, err));
@@ -117,8 +118,8 @@ enum dpt_status dpt_shard_probe_text(struct dpt_shard *shard, struct dpt_err *er
     return DPT_OK;
 }
 
-static enum dpt_status read_file(const struct dpt_shard *shard, int fd, int64_t first, int64_t n,
-                                 int32_t *ret, struct dpt_err *err)
+static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, int64_t first,
+                                 int64_t n, int32_t *ret, struct dpt_err *err)
 {
     uint8_t chunk[CHUNK_TOKENS * 4];
     for (int64_t done = 0; done < n;) {
@@ -143,8 +144,8 @@ static enum dpt_status read_file(const struct dpt_shard *shard, int fd, int64_t 
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_read(const struct dpt_shard *shard, int64_t first, int64_t n, int vocab,
-                               int32_t *ret, struct dpt_err *err)
+enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first, int64_t n,
+                               int vocab, int32_t *ret, struct dpt_err *err)
 {
     if (shard->encoded) {
         for (int64_t i = 0; i < n; i++)

@@ -9,7 +9,8 @@ enum { BYTE_VOCAB = 256 };
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct dpt_shard *)a)->path, ((const struct dpt_shard *)b)->path);
+    return strcmp(((const struct dpt_token_shard *)a)->path,
+                  ((const struct dpt_token_shard *)b)->path);
 }
 
 static enum dpt_status no_memory(struct dpt_err *err)
@@ -58,7 +59,7 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
     return status;
 }
 
-static enum dpt_status open_shard(const struct dpt_config *config, struct dpt_shard *shard,
+static enum dpt_status open_shard(const struct dpt_config *config, struct dpt_token_shard *shard,
                                   struct dpt_err *err)
 {
     enum dpt_status status = config->data.kind == DPT_DATA_TEXT
@@ -75,7 +76,7 @@ static enum dpt_status open_shards(const struct dpt_config *config, struct dpt_d
                                    struct dpt_err *err)
 {
     for (int i = 0; i < data->n_shards; i++) {
-        struct dpt_shard *shard = &data->shards[i];
+        struct dpt_token_shard *shard = &data->shards[i];
         enum dpt_status status = open_shard(config, shard, err);
         if (status != DPT_OK)
             return dpt_wrap(err, status, "%s", data->key);
@@ -170,7 +171,7 @@ int64_t dpt_data_tokens(const struct dpt_data *data)
 
 /* The shard that holds sample `index`: the last one that starts at or before it (one without
  * samples starts where the next one does, so it is never the last). */
-static const struct dpt_shard *shard_of(const struct dpt_data *data, int64_t index)
+static const struct dpt_token_shard *shard_of(const struct dpt_data *data, int64_t index)
 {
     int low = 0, high = data->n_shards - 1;
     while (low < high) {
@@ -189,7 +190,7 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int32_
     if (index < 0 || index >= data->samples)
         return dpt_fail(err, DPT_EINVAL, "sample %lld of %lld", (long long)index,
                         (long long)data->samples);
-    const struct dpt_shard *shard = shard_of(data, index);
+    const struct dpt_token_shard *shard = shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
     int32_t last = 0;
     enum dpt_status status = dpt_shard_read(shard, first, n, data->vocab, ret_tokens, err);

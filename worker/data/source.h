@@ -13,7 +13,7 @@ enum {
 };
 
 /* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from `at` on. */
-struct dpt_shard {
+struct dpt_token_shard {
     char *path;
     int64_t at, tokens;
     int width;
@@ -26,7 +26,7 @@ struct dpt_shard {
 
 struct dpt_data {
     const char *key; /* of the config, for errors: "data.train" or "data.val" */
-    struct dpt_shard *shards;
+    struct dpt_token_shard *shards;
     int n_shards;
     int64_t tokens, samples;
     int seq_len, vocab;
@@ -34,21 +34,24 @@ struct dpt_data {
 
 /* Looks at the file `shard->path` and fills in the rest, but for the samples: a .bin shard, whose
  * magic, version and length are checked, or a text whose bytes are the tokens. */
-DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_shard *shard, struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_shard *shard, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard,
+                                                    struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
+                                                  struct dpt_err *err);
 
 /* After dpt_shard_probe_text: encodes the text by the config's tokenizer gpt2 and keeps its tokens.
  * Text of DPT_ENCODE_BYTES_MAX bytes at most; more is for `dpt-data encode`. */
-DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_shard *shard,
+DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
                                                    const struct dpt_config *config,
                                                    struct dpt_err *err);
 
 /* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that it was. */
-DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_shard *shard, int *ret_fd,
+DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
                                             struct dpt_err *err);
 
 /* Reads `n` tokens from token `first` on, which the shard has. A token >= vocab is DPT_ECORRUPT. */
-DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_shard *shard, int64_t first, int64_t n,
-                                            int vocab, int32_t *ret, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first,
+                                            int64_t n, int vocab, int32_t *ret,
+                                            struct dpt_err *err);
 
 #endif

@@ -37,8 +37,8 @@ static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vo
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_encode_text(struct dpt_shard *shard, const struct dpt_config *config,
-                                      struct dpt_err *err)
+enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
+                                      const struct dpt_config *config, struct dpt_err *err)
 {
     struct dpt_vocab *vocab = NULL;
     struct dpt_tokens tokens = {0};

@@ -34,7 +34,7 @@ static void count(struct dpt_scan *scan, const uint8_t *block, size_t bytes, int
 static enum dpt_status read_all(struct dpt_scan *scan, int fd, uint8_t *block, struct dpt_err *err)
 {
     struct dpt_sha256 sha;
-    const struct dpt_shard *shard = &scan->shard;
+    const struct dpt_token_shard *shard = &scan->shard;
     dpt_sha256_init(&sha);
     DPT_TRY(dpt_fs_pread_all(fd, block, DPT_SHARD_HEADER_BYTES, 0, shard->path, err));
     dpt_sha256_add(&sha, block, DPT_SHARD_HEADER_BYTES);

@@ -9,8 +9,8 @@
 enum { DPT_SCAN_TOKENS = 1 << 18 };
 
 struct dpt_scan {
-    struct dpt_shard shard; /* but for its path, which is the caller's */
-    int64_t *counts;        /* (DPT_SCAN_TOKENS), of tokens below that */
+    struct dpt_token_shard shard; /* but for its path, which is the caller's */
+    int64_t *counts;              /* (DPT_SCAN_TOKENS), of tokens below that */
     uint32_t largest;
     int64_t largest_at; /* its first place */
     char sha256[DPT_SHA256_HEX_BYTES];
