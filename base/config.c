@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
+enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16, FAST_LANES_MAX = 1024 };
 
 /* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
  * than a path. */
@@ -332,10 +332,19 @@ int dpt_config_slots(const struct dpt_config *config)
 
 int dpt_config_lanes(const struct dpt_config *config)
 {
-    int slots = dpt_config_slots(config);
+    const int slots = dpt_config_slots(config);
+    const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
+    const int most = fast ? FAST_LANES_MAX : AUTO_LANES_MAX;
     if (config->train.lanes != DPT_AUTO)
         return config->train.lanes;
-    return slots < AUTO_LANES_MAX ? slots : AUTO_LANES_MAX;
+    return slots < most ? slots : most;
+}
+
+int dpt_config_lanes_of(const struct dpt_config *config, int world_size)
+{
+    const bool of_ranks = config->train.reduction == DPT_REDUCTION_FAST ||
+                          config->strategy.compression == DPT_COMPRESSION_POWERSGD;
+    return of_ranks ? world_size : dpt_config_lanes(config);
 }
 
 bool dpt_config_evaluates(const struct dpt_config *config)
@@ -352,12 +361,30 @@ bool dpt_config_shards_state(const struct dpt_config *config)
     return false;
 }
 
+bool dpt_config_scales_loss(const struct dpt_config *config)
+{
+    return config->train.precision == DPT_PRECISION_FP16 ||
+           config->strategy.compression == DPT_COMPRESSION_FP16;
+}
+
+bool dpt_config_sends_lanes(const struct dpt_config *config)
+{
+    if (dpt_config_accumulate(config) != DPT_ACCUMULATE_LOCAL)
+        return false;
+    if (!dpt_config_shards_state(config))
+        return true;
+    /* A shadow is given its owner's sums as they are folded. */
+    return strcmp(config->strategy.name, "zero1") == 0 &&
+           config->strategy.redundancy != DPT_REDUNDANCY_SHADOW;
+}
+
 enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
 {
-    static const char *const reducing[] = {"zero2", "zero3", "fsdp"};
+    static const char *const reducing[] = {"zero2", "zero3", "fsdp", "simple"};
     if (config->train.accumulate != DPT_ACCUMULATE_AUTO)
         return config->train.accumulate;
-    if (config->strategy.sharding == DPT_SHARDING_HYBRID_SHARD)
+    if (config->strategy.sharding == DPT_SHARDING_HYBRID_SHARD ||
+        config->train.reduction == DPT_REDUCTION_FAST)
         return DPT_ACCUMULATE_LOCAL;
     for (size_t i = 0; i < sizeof reducing / sizeof *reducing; i++)
         if (strcmp(config->strategy.name, reducing[i]) == 0)

@@ -43,6 +43,12 @@ enum dpt_sharding {
     DPT_SHARDING_HYBRID_SHARD,
     DPT_SHARDING_NO_SHARD
 };
+enum dpt_compression {
+    DPT_COMPRESSION_NONE,
+    DPT_COMPRESSION_BF16,
+    DPT_COMPRESSION_FP16,
+    DPT_COMPRESSION_POWERSGD
+};
 enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
@@ -120,8 +126,12 @@ struct dpt_config {
         bool overlap;
         enum dpt_sharding sharding;
         enum dpt_redundancy redundancy;
+        double rebuild_mib;     /* of a shadow, copied while training waits, or beside a step */
         bool prefetch;          /* gather a unit while the one before it is computed */
         int gathered_units_max; /* units gathered at once */
+        enum dpt_compression compression; /* of gradients on their way */
+        int powersgd_rank;
+        int64_t powersgd_start_step;
     } strategy;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
@@ -168,13 +178,22 @@ void dpt_config_markdown(FILE *out);
 
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
-int dpt_config_lanes(const struct dpt_config *config);
+int dpt_config_lanes(const struct dpt_config *config); /* and the largest world that trains */
+/* Lanes of a world of so many ranks: the config's, or, with reduction fast, one a rank. */
+int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
 
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);
 
 /* Whether the ranks hold parts of the training state: zero1 to 3, and fsdp but for no_shard. */
 bool dpt_config_shards_state(const struct dpt_config *config);
+
+/* Whether the loss is multiplied by a dynamic scale: fp16 computes or carries gradients. */
+bool dpt_config_scales_loss(const struct dpt_config *config);
+
+/* Whether each rank adds up its own run of lanes and sends only sums of lanes (`accumulate: local`
+ * of ddp, no_shard, and zero1 without a shadow); else slots are scattered one by one. */
+bool dpt_config_sends_lanes(const struct dpt_config *config);
 
 /* `accumulate` resolved from auto: reduce for zero2, zero3 and fsdp, local for all else and
  * hybrid_shard. */

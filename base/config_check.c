@@ -263,6 +263,107 @@ static enum dpt_status check_redundancy(const struct dpt_config_load *load, stru
     return DPT_OK;
 }
 
+/* When gradients are reduced is what the teaching variants of ddp are told apart by. */
+static enum dpt_status check_overlap(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    static const struct {
+        const char *name, *without;
+    } overlapping[] = {
+        {"hook", "simple_ga"}, {"async", "simple_ga"}, {"bucket_async", "ddp or simple_ga"}};
+    const struct dpt_config *c = &load->config;
+    for (size_t i = 0; i < sizeof overlapping / sizeof *overlapping; i++)
+        if (!c->strategy.overlap && strcmp(c->strategy.name, overlapping[i].name) == 0)
+            return dpt_config_refuse_both(
+                load, "strategy.overlap", "strategy.name", err,
+                "strategy.overlap false reduces after the backward pass, but %s is the strategy "
+                "that reduces in it; write true, or strategy.name %s",
+                c->strategy.name, overlapping[i].without);
+    return DPT_OK;
+}
+
+/* Only where a rank adds up its slots by itself is there an order to leave open. */
+static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    static const char *const by_lanes[] = {"ddp",   "simple_ga",    "hook",
+                                           "async", "bucket_async", "zero1"};
+    const struct dpt_config *c = &load->config;
+    bool leaves_open = c->strategy.sharding == DPT_SHARDING_NO_SHARD;
+    if (c->train.reduction != DPT_REDUCTION_FAST)
+        return DPT_OK;
+    for (size_t i = 0; i < sizeof by_lanes / sizeof *by_lanes; i++)
+        leaves_open = leaves_open || strcmp(c->strategy.name, by_lanes[i]) == 0;
+    if (!leaves_open || c->strategy.redundancy == DPT_REDUNDANCY_SHADOW)
+        return dpt_config_refuse_both(
+            load, "train.reduction", "strategy.name", err,
+            "train.reduction fast has nothing to gain with strategy.name %s%s, where every slot's "
+            "gradient goes to its owners and is added as it comes; write canonical",
+            c->strategy.name, leaves_open ? " and shadows" : "");
+    if (c->train.accumulate == DPT_ACCUMULATE_REDUCE)
+        return dpt_config_refuse_both(load, "train.accumulate", "train.reduction", err,
+                                      "train.accumulate reduce is an order of addition, and "
+                                      "train.reduction fast leaves it open; write auto, or "
+                                      "reduction canonical");
+    if (c->train.lanes != DPT_AUTO)
+        return dpt_config_refuse_both(load, "train.lanes", "train.reduction", err,
+                                      "train.lanes (%d) are sums of the canonical order, and "
+                                      "train.reduction fast has one a rank; write auto, or "
+                                      "reduction canonical",
+                                      c->train.lanes);
+    return DPT_OK;
+}
+
+/* What is rounded is a slot (`reduce`) or a lane (`local`), the same in every world. */
+static enum dpt_status check_compression(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.compression == DPT_COMPRESSION_NONE)
+        return DPT_OK;
+    const bool powersgd = c->strategy.compression == DPT_COMPRESSION_POWERSGD;
+    if (powersgd && strcmp(c->strategy.name, "ddp") != 0)
+        return dpt_config_refuse_both(load, "strategy.compression", "strategy.name", err,
+                                      "strategy.compression powersgd needs the whole gradient on "
+                                      "every rank, which %s does not give; write strategy.name "
+                                      "ddp, or compression none, bf16 or fp16",
+                                      c->strategy.name);
+    if (powersgd && dpt_config_accumulate(c) != DPT_ACCUMULATE_LOCAL)
+        return dpt_config_refuse_both(load, "strategy.compression", "train.accumulate", err,
+                                      "strategy.compression powersgd compresses the sum of a "
+                                      "rank's slots once a step, and train.accumulate reduce sends "
+                                      "each; write local there, or none, bf16 or fp16 here");
+    if (powersgd && c->train.precision == DPT_PRECISION_FP16)
+        return dpt_config_refuse_both(load, "strategy.compression", "train.precision", err,
+                                      "strategy.compression powersgd keeps what it has not sent "
+                                      "for the next step, whose loss train.precision fp16 may "
+                                      "scale otherwise; write bf16 or fp32 there");
+    if (strcmp(c->strategy.name, "ddp") != 0 && strcmp(c->strategy.name, "fsdp") != 0 &&
+        !dpt_config_shards_state(c))
+        return dpt_config_refuse_both(load, "strategy.compression", "strategy.name", err,
+                                      "strategy.compression is of ddp, zero1 to zero3 and fsdp, "
+                                      "not of %s; write ddp there, or none here",
+                                      c->strategy.name);
+    if (c->train.reduction != DPT_REDUCTION_CANONICAL)
+        return dpt_config_refuse_both(load, "strategy.compression", "train.reduction", err,
+                                      "strategy.compression rounds in a fixed order, which "
+                                      "train.reduction fast gives up; write canonical there, or "
+                                      "none here");
+    const int slots = dpt_config_slots(c), lanes = dpt_config_lanes(c);
+    if (dpt_config_accumulate(c) == DPT_ACCUMULATE_LOCAL &&
+        c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD)
+        return dpt_config_refuse_both(load, "strategy.compression", "train.accumulate", err,
+                                      "strategy.compression is not of hybrid_shard under "
+                                      "train.accumulate local, whose nodes send fp32 sums once a "
+                                      "step; write accumulate: reduce, or compression: none");
+    if (dpt_config_accumulate(c) == DPT_ACCUMULATE_LOCAL && !dpt_config_sends_lanes(c) &&
+        lanes != slots)
+        return dpt_config_refuse_both(
+            load, "strategy.compression", "train.accumulate", err,
+            "strategy.compression rounds whole lanes under train.accumulate local, but this "
+            "strategy sends slots, %d of them for %d lanes; write train.lanes: %d, accumulate: "
+            "reduce, or compression: none",
+            slots, lanes, slots);
+    return DPT_OK;
+}
+
 static enum dpt_status check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -276,6 +377,9 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
         return dpt_config_refuse_both(load, "strategy.sharding", "strategy.name", err,
                                       "strategy.sharding is null with strategy.name fsdp; name "
                                       "what it shards, or leave the key out for full_shard");
+    DPT_TRY(check_overlap(load, err));
+    DPT_TRY(check_reduction(load, err));
+    DPT_TRY(check_compression(load, err));
     return check_redundancy(load, err);
 }
 

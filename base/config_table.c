@@ -23,7 +23,7 @@ static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, fals
                                                {"fp16", DPT_PRECISION_FP16, false},
                                                {0}};
 static const struct dpt_choice reductions[] = {
-    {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, true}, {0}};
+    {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, false}, {0}};
 static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, false},
                                                 {"local", DPT_ACCUMULATE_LOCAL, false},
                                                 {"reduce", DPT_ACCUMULATE_REDUCE, false},
@@ -45,11 +45,11 @@ static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT
 static const struct dpt_choice lr_scalings[] = {
     {"none", DPT_LR_SCALING_NONE, false}, {"linear", DPT_LR_SCALING_LINEAR, false}, {0}};
 static const struct dpt_choice strategies[] = {{"ddp", 0, false},
-                                               {"simple", 0, true},
-                                               {"simple_ga", 0, true},
-                                               {"hook", 0, true},
-                                               {"async", 0, true},
-                                               {"bucket_async", 0, true},
+                                               {"simple", 0, false},
+                                               {"simple_ga", 0, false},
+                                               {"hook", 0, false},
+                                               {"async", 0, false},
+                                               {"bucket_async", 0, false},
                                                {"zero1", 0, false},
                                                {"zero2", 0, false},
                                                {"zero3", 0, false},
@@ -63,6 +63,12 @@ static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
                                               {0}};
 static const struct dpt_choice redundancies[] = {
     {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, false}, {0}};
+
+static const struct dpt_choice compressions[] = {{"none", DPT_COMPRESSION_NONE, false},
+                                                 {"bf16", DPT_COMPRESSION_BF16, false},
+                                                 {"fp16", DPT_COMPRESSION_FP16, false},
+                                                 {"powersgd", DPT_COMPRESSION_POWERSGD, false},
+                                                 {0}};
 
 _Static_assert(offsetof(struct dpt_config, cluster.nnodes_max) ==
                    offsetof(struct dpt_config, cluster.nnodes_min) + sizeof(int),
@@ -209,14 +215,16 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "fp16: good steps in a row after which the scale grows"},
     {"train.reduction", DPT_KEY_CHOICE, AT(train.reduction),
      .choices = reductions, TRAJECTORY, .def = "canonical",
-     .help = "canonical: gradients are summed in one fixed order; fast: in the backend's"},
+     .help = "canonical: gradients are summed in one fixed order; fast: in the one that is "
+             "quickest in the present world, so that every world trains other bits"},
     {"train.accumulate", DPT_KEY_CHOICE, AT(train.accumulate),
      .choices = accumulates, TRAJECTORY, .def = "auto",
      .help = "which fixed order: lanes added in a tree (local) or slot by slot (reduce); auto: "
              "the strategy's"},
     {"train.lanes", DPT_KEY_INT, AT(train.lanes),
      .flags = AUTO, .min = 1, .max = 4096, TRAJECTORY, .def = "auto",
-     .help = "partial sums of a step; the largest world that can share one; auto: min(slots, 16)"},
+     .help = "partial sums of a step; the largest world that can share one; auto: min(slots, 16), "
+             "or with reduction: fast as many as ranks"},
     {"train.activation_checkpointing", DPT_KEY_CHOICE, AT(train.activation_checkpointing),
      .choices = activation_checkpointings, RUN, .def = "none",
      .help = "recompute activations in the backward pass: all but each unit's input (full), or "
@@ -287,13 +295,14 @@ const struct dpt_key dpt_config_keys[] = {
 
     {"strategy.name", DPT_KEY_CHOICE_TEXT, AT(strategy.name),
      .choices = strategies, RUN, .def = "ddp",
-     .help = "what happens between the model's units"},
+     .help = "what happens between the model's units; simple, simple_ga, hook, async and "
+             "bucket_async are ddp done worse, to learn from (docs/strategies.md)"},
     {"strategy.bucket_mib", DPT_KEY_DOUBLE, AT(strategy.bucket_mib),
      .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 16384, RUN, .def = "25",
-     .help = "gradients reduced together"},
+     .help = "gradients reduced together (ddp, bucket_async)"},
     {"strategy.first_bucket_mib", DPT_KEY_DOUBLE, AT(strategy.first_bucket_mib),
      .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 16384, RUN, .def = "1",
-     .help = "the first bucket, small so that the reduction starts early"},
+     .help = "the first bucket, small so that the reduction starts early (ddp)"},
     {"strategy.overlap", DPT_KEY_BOOL, AT(strategy.overlap),
      RUN, .def = "true",
      .help = "reduce while the backward pass goes on"},
@@ -304,6 +313,10 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = redundancies, RUN, .def = "none",
      .help = "shadow: a buddy on another node keeps each shard"},
 
+    {"strategy.rebuild_mib", DPT_KEY_DOUBLE, AT(strategy.rebuild_mib),
+     .min = 0, .max = 1048576, RUN, .def = "16",
+     .help = "after a loss: shadows of up to so much a rank are made before training goes on, "
+             "larger ones so much a step (a unit at least) while it does"},
     {"strategy.prefetch", DPT_KEY_BOOL, AT(strategy.prefetch),
      RUN, .def = "true",
      .help = "sharded weights: gather a unit while the one before it is computed"},
@@ -311,6 +324,18 @@ const struct dpt_key dpt_config_keys[] = {
      .min = 1, .max = 64, RUN, .def = "2",
      .help = "sharded weights: units gathered at once, beside a tied embedding, which has a place "
              "of its own; 2 at least for prefetch"},
+
+    {"strategy.compression", DPT_KEY_CHOICE, AT(strategy.compression),
+     .choices = compressions, TRAJECTORY, .def = "none",
+     .help = "bf16, fp16: gradients are rounded to 16 bits, in every world alike, and so travel "
+             "between hosts in half the bytes; fp16 scales the loss (train.loss_scale); powersgd: "
+             "matrices as products of two narrow ones, outside the one trajectory"},
+    {"strategy.powersgd_rank", DPT_KEY_INT, AT(strategy.powersgd_rank),
+     .min = 1, .max = 64, TRAJECTORY, .def = "1",
+     .help = "powersgd: columns of the narrow matrices"},
+    {"strategy.powersgd_start_step", DPT_KEY_INT64, AT(strategy.powersgd_start_step),
+     .min = 0, .max = 1e12, TRAJECTORY, .def = "1000",
+     .help = "powersgd: steps before the first that is compressed"},
 
     {"checkpoint.dir", DPT_KEY_TEXT, AT(checkpoint.dir),
      .flags = NULLABLE, NODE, .def = "null",

@@ -1,4 +1,4 @@
-/* Available memory (memory.h). */
+/* Available memory, and a process's own (memory.h). */
 #include "base/memory.h"
 
 #include <stdbool.h>
@@ -83,4 +83,32 @@ int64_t dpt_memory_available(const char *root)
         *slash = '\0';
     }
     return available;
+}
+
+/* One look at the file: its numbers belong together. */
+void dpt_memory_of_process(const char *root, struct dpt_process_memory *ret)
+{
+    const struct {
+        const char *key;
+        int64_t *bytes;
+    } fields[] = {{"VmHWM:", &ret->peak},
+                  {"VmRSS:", &ret->resident},
+                  {"RssAnon:", &ret->anon},
+                  {"RssFile:", &ret->file},
+                  {"RssShmem:", &ret->shared}};
+    enum { FIELDS = sizeof fields / sizeof *fields };
+    char line[LINE_BYTES];
+    for (int i = 0; i < FIELDS; i++)
+        *fields[i].bytes = -1;
+    FILE *f = open_in(root, "proc/self/status");
+    while (f && fgets(line, sizeof line, f))
+        for (int i = 0; i < FIELDS; i++) {
+            const size_t length = strlen(fields[i].key);
+            long long kib;
+            if (strncmp(line, fields[i].key, length) == 0 &&
+                sscanf(line + length, " %lld", &kib) == 1)
+                *fields[i].bytes = kib * 1024;
+        }
+    if (f)
+        (void)fclose(f);
 }

@@ -1,4 +1,4 @@
-/* How much memory a process may still take. */
+/* How much memory a process may still take, and what it has. */
 #ifndef DPT_BASE_MEMORY_H
 #define DPT_BASE_MEMORY_H
 
@@ -9,5 +9,15 @@
  * and cannot be reclaimed); 0 when the kernel says nothing. `root` comes before the paths, "" but
  * in tests. An estimate: others take memory, too. */
 int64_t dpt_memory_available(const char *root);
+
+/* What the kernel says of this process, in bytes (/proc/self/status); -1 where it does not say.
+ * Shared memory that another process made counts in `resident` as soon as its pages are touched
+ * here. */
+struct dpt_process_memory {
+    int64_t peak;               /* the most that `resident` ever was: VmHWM */
+    int64_t resident;           /* VmRSS: the sum of the next three */
+    int64_t anon, file, shared; /* RssAnon, RssFile, RssShmem */
+};
+void dpt_memory_of_process(const char *root, struct dpt_process_memory *ret);
 
 #endif

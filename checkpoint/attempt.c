@@ -19,7 +19,7 @@ static enum dpt_status check_spec(const struct dpt_checkpoint_spec *spec, struct
         return dpt_fail(err, DPT_EINVAL, "checkpoint step, samples or keep is out of range");
     for (int i = 0; !spec->pieces && i < spec->n_tensors; i++) {
         const struct dpt_checkpoint_tensor *tensor = &spec->tensors[i];
-        if (!tensor->param || (spec->moments && (!tensor->m || !tensor->v)))
+        if (!tensor->param || (spec->moments && (!tensor->m || (!tensor->v && !spec->no_v))))
             return dpt_fail(err, DPT_EINVAL, "tensor '%s': param is needed%s", tensor->name,
                             spec->moments ? ", m and v too" : "");
     }
@@ -36,7 +36,7 @@ static enum dpt_status check_pieces(const struct dpt_checkpoint_spec *spec,
         if (piece->tensor < 0 || piece->tensor >= spec->n_tensors || piece->tensor < tensor ||
             piece->first < (piece->tensor == tensor ? end : 0) || piece->end <= piece->first ||
             piece->end > files->tensor[piece->tensor].numel || !piece->param ||
-            (spec->moments && (!piece->m || !piece->v)))
+            (spec->moments && (!piece->m || (!piece->v && !spec->no_v))))
             return dpt_fail(err, DPT_EINVAL,
                             "piece %d of the writer, elements %lld to %lld of tensor %d, is out of "
                             "order or of range, or without values",

@@ -27,6 +27,7 @@
 #ifndef DPT_CHECKPOINT_CHECKPOINT_H
 #define DPT_CHECKPOINT_CHECKPOINT_H
 
+#include "base/account.h"
 #include "base/err.h"
 #include "base/hash.h"
 
@@ -68,6 +69,7 @@ struct dpt_checkpoint_state {
     const char *config_yaml;  /* canonical config of the run */
     const char *weights_hash; /* of dpt_weights_hash, as hex; worked out when writing, not asked */
     const char *data_digest;  /* of the data that it was trained on, as hex; NULL: not known */
+    const char *fingerprint;  /* of the kind of device that computed it; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
     /* Of the loss in fp16. All 0: the run has none. */
     struct {
@@ -86,6 +88,7 @@ struct dpt_checkpoint_spec {
     const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer */
     int n_tensors;
     bool moments; /* m and v are written too */
+    bool no_v;    /* with moments: there is no second one; zeroes are written, v is NULL */
     /* What this writer writes, in the order of tensors and elements, disjoint; then the values of
      * `tensors` are not looked at. NULL: every writer has all tensors whole, and they are dealt
      * evenly. All writers' pieces together are every element once (DPT_ECORRUPT at collect). */
@@ -97,7 +100,11 @@ struct dpt_checkpoint_spec {
     int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
     /* Polled every 2 MiB (NULL: never); true ends the call with DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
-    void *ctx;
+    /* dpt_checkpoint_write_part calls it (NULL: not) when it has read the last value: the tensors
+     * may change while it waits for the disk. Its return says the same. */
+    void (*taken)(void *ctx);
+    void *ctx;                   /* of both */
+    struct dpt_account *account; /* what the writer's buffers count into; NULL: nothing */
 };
 
 /* Elements of a flat vector in which tensors lie one after another, perhaps with gaps, and where in

@@ -14,6 +14,7 @@ void dpt_state_fini(struct dpt_state_copy *copy)
     free(copy->config_yaml);
     free(copy->weights_hash);
     free(copy->data_digest);
+    free(copy->fingerprint);
     free(copy->history_json);
     *copy = (struct dpt_state_copy){0};
 }
@@ -40,11 +41,12 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
     }
     char seed[24]; /* as text: JSON numbers of 64 bits without sign are not portable */
     (void)snprintf(seed, sizeof seed, "%" PRIu64, state->seed);
-    json_t *root = json_pack_ex(&why, 0, "{s:i, s:I, s:I, s:s, s:s, s:s*, s:s, s:o}", "version",
-                                (int)DPT_CHECKPOINT_VERSION, "step", (json_int_t)state->step,
-                                "samples", (json_int_t)state->samples, "seed", seed, "weights_hash",
-                                state->weights_hash, "data_digest", state->data_digest,
-                                "config_yaml", state->config_yaml, "history", history);
+    json_t *root =
+        json_pack_ex(&why, 0, "{s:i, s:I, s:I, s:s, s:s, s:s*, s:s*, s:s, s:o}", "version",
+                     (int)DPT_CHECKPOINT_VERSION, "step", (json_int_t)state->step, "samples",
+                     (json_int_t)state->samples, "seed", seed, "weights_hash", state->weights_hash,
+                     "data_digest", state->data_digest, "fingerprint", state->fingerprint,
+                     "config_yaml", state->config_yaml, "history", history);
     if (root && !add_scaler(root, state)) {
         json_decref(root);
         return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
@@ -94,7 +96,7 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
 {
     int version;
     json_int_t step, samples;
-    const char *seed, *hash, *yaml, *data = NULL;
+    const char *seed, *hash, *yaml, *data = NULL, *fingerprint = NULL;
     json_t *history;
     json_error_t why;
     if (json_unpack_ex(root, &why, 0, "{s:i}", "version", &version) != 0)
@@ -102,9 +104,10 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
     if (version != DPT_CHECKPOINT_VERSION)
         return dpt_fail(err, DPT_EVERSION, "'%s' has version %d, this program reads version %d",
                         what, version, DPT_CHECKPOINT_VERSION);
-    if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s?s, s:s, s:o}", "step", &step,
+    if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s?s, s?s, s:s, s:o}", "step", &step,
                        "samples", &samples, "seed", &seed, "weights_hash", &hash, "data_digest",
-                       &data, "config_yaml", &yaml, "history", &history) != 0)
+                       &data, "fingerprint", &fingerprint, "config_yaml", &yaml, "history",
+                       &history) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
     if (step < 0 || samples < 0 || !json_is_array(history) || !parse_seed(seed, &copy->state.seed))
         return dpt_fail(err, DPT_ECORRUPT, "'%s': step, samples, seed or history is out of range",
@@ -115,13 +118,15 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
     copy->config_yaml = strdup(yaml);
     copy->weights_hash = strdup(hash);
     copy->data_digest = data ? strdup(data) : NULL;
+    copy->fingerprint = fingerprint ? strdup(fingerprint) : NULL;
     copy->history_json = json_dumps(history, JSON_COMPACT);
     if (!copy->config_yaml || !copy->weights_hash || (data && !copy->data_digest) ||
-        !copy->history_json)
+        (fingerprint && !copy->fingerprint) || !copy->history_json)
         return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
     copy->state.config_yaml = copy->config_yaml;
     copy->state.weights_hash = copy->weights_hash;
     copy->state.data_digest = copy->data_digest;
+    copy->state.fingerprint = copy->fingerprint;
     copy->state.history_json = copy->history_json;
     return DPT_OK;
 }

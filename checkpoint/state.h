@@ -14,7 +14,7 @@ enum { DPT_STATE_BYTES_MAX = 16 << 20, DPT_INDEX_BYTES_MAX = 64 << 20 };
 /* A state that owns its strings. Zero-initialise. */
 struct dpt_state_copy {
     struct dpt_checkpoint_state state;
-    char *config_yaml, *weights_hash, *data_digest, *history_json;
+    char *config_yaml, *weights_hash, *data_digest, *fingerprint, *history_json;
 };
 
 void dpt_state_fini(struct dpt_state_copy *copy);

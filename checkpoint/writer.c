@@ -2,6 +2,7 @@
  * durable, then reported with the checksums of what it wrote. Bytes go through one buffer, whose
  * start lies on the grid that direct writes need: what fills whole pages is written directly, the
  * ends of a run, whose pages others may share, through the page cache. */
+#include "base/fs.h"
 #include "checkpoint/attempt.h"
 #include "checkpoint/weights_hash.h"
 
@@ -12,7 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES };
+enum {
+    BUFFER_BYTES = 2 * DPT_CHECKPOINT_BLOCK_BYTES,
+    UNSYNCED_MAX = 64 /* files kept open until they are made durable together */
+};
+
+struct unsynced {
+    int fd;
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+};
 
 /* The file being written. */
 struct sink {
@@ -25,6 +34,8 @@ struct sink {
     int fd;
     const char *name;
     char path[PATH_MAX];
+    int n_unsynced;
+    struct unsynced unsynced[UNSYNCED_MAX];
 };
 
 /* How much of [from, to) the next write takes, and whether it can be direct. */
@@ -64,16 +75,20 @@ static enum dpt_status seek(struct sink *sink, int64_t at, struct dpt_err *err)
     return dpt_manifest_add(sink->part, sink->name, at, &sink->run, err);
 }
 
+/* `data` NULL: zeroes. */
 static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, struct dpt_err *err)
 {
     const uint8_t *from = data;
     while (bytes > 0) {
         const size_t room = BUFFER_BYTES - sink->to;
         const size_t n = bytes < room ? bytes : room;
-        memcpy(sink->buffer + sink->to, from, n);
+        if (from)
+            memcpy(sink->buffer + sink->to, from, n);
+        else
+            memset(sink->buffer + sink->to, 0, n);
         DPT_TRY(dpt_manifest_add_bytes(sink->run, sink->buffer + sink->to, n, err));
         sink->to += n;
-        from += n;
+        from = from ? from + n : NULL;
         bytes -= n;
         if (sink->to < BUFFER_BYTES)
             break;
@@ -129,7 +144,30 @@ static bool writes_head(const struct dpt_checkpoint_spec *spec, const struct dpt
     return n_pieces > 0 && pieces[0].tensor == tensor && pieces[0].first == 0;
 }
 
-/* Writes and syncs the file's pieces of one kind. */
+static void close_files(struct sink *sink)
+{
+    for (int i = 0; i < sink->n_unsynced; i++)
+        if (sink->unsynced[i].fd >= 0)
+            (void)close(sink->unsynced[i].fd); /* an earlier error is reported */
+    sink->n_unsynced = 0;
+}
+
+/* Makes durable what was written, in that order, and closes it. */
+static enum dpt_status sync_files(struct sink *sink, const struct dpt_attempt *attempt,
+                                  struct dpt_err *err)
+{
+    for (int i = 0; i < sink->n_unsynced; i++) {
+        struct unsynced *file = &sink->unsynced[i];
+        DPT_TRY(
+            dpt_fs_join(attempt->temporary.path, file->name, sink->path, sizeof sink->path, err));
+        DPT_TRY(dpt_io_sync(file->fd, sink->path, err));
+        DPT_TRY(dpt_io_close(&file->fd, sink->path, err));
+    }
+    sink->n_unsynced = 0;
+    return DPT_OK;
+}
+
+/* Writes the file's pieces of one kind. */
 static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *attempt,
                                   enum dpt_kind kind, int number,
                                   const struct dpt_checkpoint_piece *pieces, int n_pieces,
@@ -155,13 +193,12 @@ static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *a
         status = put_piece(sink, kind, &attempt->files.tensor[pieces[i].tensor], &pieces[i], err);
     if (status == DPT_OK)
         status = flush(sink, err);
-    if (status == DPT_OK)
-        status = dpt_io_sync(sink->fd, sink->path, err);
-    if (status != DPT_OK) {
-        (void)close(sink->fd); /* the first error is the one to report */
-        return status;
-    }
-    return dpt_io_close(&sink->fd, sink->path, err);
+    struct unsynced *written = &sink->unsynced[sink->n_unsynced++];
+    written->fd = sink->fd;
+    memcpy(written->name, name, sizeof name);
+    if (status == DPT_OK && sink->n_unsynced == UNSYNCED_MAX)
+        status = sync_files(sink, attempt, err);
+    return status;
 }
 
 static enum dpt_status write_kind(struct sink *sink, const struct dpt_attempt *attempt,
@@ -200,14 +237,21 @@ static enum dpt_status write_pieces(const struct dpt_checkpoint_spec *spec,
     sink.buffer = aligned_alloc(DPT_IO_DIRECT_ALIGN, BUFFER_BYTES);
     if (!sink.buffer)
         return dpt_fail(err, DPT_ENOMEM, "write buffer: out of memory");
+    dpt_account_add(spec->account, DPT_MEMORY_CHECKPOINT, BUFFER_BYTES, BUFFER_BYTES);
     enum dpt_status status = DPT_OK;
     if (spec->moments)
         status = dpt_folder_make(&attempt->temporary, DPT_NAME_OPTIMIZER, err);
     for (int kind = 0; status == DPT_OK && kind < attempt->n_kinds; kind++)
         status = write_kind(&sink, attempt, (enum dpt_kind)kind, pieces, n_pieces, err);
+    if (status == DPT_OK && spec->taken)
+        spec->taken(spec->ctx);
+    if (status == DPT_OK)
+        status = sync_files(&sink, attempt, err);
     if (status == DPT_OK && spec->moments)
         status = sync_optimizer(attempt, err);
+    close_files(&sink);
     free(sink.buffer);
+    dpt_account_sub(spec->account, DPT_MEMORY_CHECKPOINT, BUFFER_BYTES, BUFFER_BYTES);
     return status;
 }
 

@@ -21,10 +21,17 @@ const char *dpt_device_fingerprint(const struct dpt_device *dev)
     return dev->fingerprint;
 }
 
-enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
-                                 struct dpt_err *err)
+void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account)
+{
+    DPT_ASSERT(dpt_device_bytes(dev) == 0);
+    dev->account = account;
+}
+
+enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag tag, size_t bytes,
+                                     void **ret, struct dpt_err *err)
 {
     DPT_TRY(dev->vtable->alloc(dev, bytes, ret, err));
+    dpt_account_add(dev->account, tag, bytes, dev->vtable->reserved(bytes));
     size_t now = atomic_fetch_add(&dev->bytes, bytes) + bytes;
     size_t peak = atomic_load(&dev->bytes_peak);
     while (now > peak && !atomic_compare_exchange_weak(&dev->bytes_peak, &peak, now)) {
@@ -32,12 +39,24 @@ enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **re
     return DPT_OK;
 }
 
-void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes)
+void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *ptr, size_t bytes)
 {
     if (!ptr)
         return;
     dev->vtable->free(dev, ptr, bytes);
+    dpt_account_sub(dev->account, tag, bytes, dev->vtable->reserved(bytes));
     atomic_fetch_sub(&dev->bytes, bytes);
+}
+
+enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
+                                 struct dpt_err *err)
+{
+    return dpt_device_alloc_for(dev, DPT_MEMORY_OTHER, bytes, ret, err);
+}
+
+void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    dpt_device_free_for(dev, DPT_MEMORY_OTHER, ptr, bytes);
 }
 
 size_t dpt_device_bytes(const struct dpt_device *dev)

@@ -12,6 +12,7 @@
 #ifndef DPT_KERNELS_DEVICE_H
 #define DPT_KERNELS_DEVICE_H
 
+#include "base/account.h"
 #include "base/err.h"
 #include "kernels/tensor.h"
 
@@ -34,8 +35,17 @@ const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
  * the same bits. Static storage of the device. */
 const char *dpt_device_fingerprint(const struct dpt_device *dev);
 
-/* Device memory, aligned to 64 bytes, zeroed and touched. Owned by the caller, freed with
- * dpt_device_free. Counts into dpt_device_bytes / dpt_device_bytes_peak. */
+/* From here on allocations count into `account` (borrowed for the device's life) beside the
+ * device's own counters. Once, before the first allocation that is kept. */
+void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account);
+
+/* Device memory, aligned to 64 bytes, zeroed and touched, for what `tag` says. Owned by the caller,
+ * freed with dpt_device_free_for and the same numbers. Counts into the account and into
+ * dpt_device_bytes / dpt_device_bytes_peak. */
+DPT_MUST_USE enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag tag,
+                                                  size_t bytes, void **ret, struct dpt_err *err);
+void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *ptr, size_t bytes);
+/* The same, for DPT_MEMORY_OTHER. */
 DPT_MUST_USE enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
                                               struct dpt_err *err);
 void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes);

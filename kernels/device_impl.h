@@ -13,6 +13,8 @@ struct dpt_device_vtable {
     void (*destroy)(struct dpt_device *dev);
     enum dpt_status (*alloc)(struct dpt_device *dev, size_t bytes, void **ret, struct dpt_err *err);
     void (*free)(struct dpt_device *dev, void *ptr, size_t bytes);
+    /* What an allocation of so many bytes takes from the system. */
+    size_t (*reserved)(size_t bytes);
     enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, struct dpt_stream **ret,
                                      struct dpt_err *err);
     void (*stream_destroy)(struct dpt_stream *stream);
@@ -29,6 +31,7 @@ struct dpt_device {
     const struct dpt_device_vtable *vtable;
     char fingerprint[DPT_DEVICE_FINGERPRINT_BYTES];
     atomic_size_t bytes, bytes_peak;
+    struct dpt_account *account; /* NULL: none */
 };
 
 /* First member of every stream. */

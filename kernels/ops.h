@@ -268,6 +268,11 @@ struct dpt_ops {
     /* dst[i] = src[i] rounded to `dtype`. */
     void (*cast)(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
                  void *dst);
+    /* dst[i] = src[i], of `dtype`, as f32. */
+    void (*widen)(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
+                  float *dst);
+    /* x[i] = x[i] rounded to `dtype`, as f32 again: cast and widen where it lies. */
+    void (*round_to)(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
     /* Sum of squares of each block of `block` elements (the last may be short), in double, each in
      * a fixed order that starts anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass
      * through. */
@@ -277,6 +282,9 @@ struct dpt_ops {
     void (*fill_normal)(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
                         float mean, float std, float *dst);
     void (*fill)(struct dpt_stream *s, int64_t n, float value, float *dst);
+    /* Makes the columns of x (n, r), r of a few, orthonormal in place: Gram-Schmidt in their order.
+     * One that those before it span becomes zero; NaN spreads. */
+    void (*orthonormalise)(struct dpt_stream *s, int64_t n, int64_t r, float *x);
 };
 
 #endif

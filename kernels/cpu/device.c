@@ -37,9 +37,12 @@ static const struct dpt_ops cpu_ops = {
     .add = dpt_cpu_add,
     .copy = dpt_cpu_copy,
     .cast = dpt_cpu_cast,
+    .widen = dpt_cpu_widen,
+    .round_to = dpt_cpu_round_to,
     .sumsq_blocks = dpt_cpu_sumsq_blocks,
     .fill_normal = dpt_cpu_fill_normal,
     .fill = dpt_cpu_fill,
+    .orthonormalise = dpt_cpu_orthonormalise,
 };
 
 static void cpu_destroy(struct dpt_device *dev)
@@ -69,23 +72,26 @@ static void *map_huge(size_t bytes)
     return p + head;
 }
 
+static size_t cpu_reserved(size_t bytes)
+{
+    if (bytes >= MAP_BYTES_MIN)
+        return huge_round(bytes);
+    return bytes ? dpt_round64(bytes) : 64;
+}
+
 static enum dpt_status cpu_alloc(struct dpt_device *dev, size_t bytes, void **ret,
                                  struct dpt_err *err)
 {
     (void)dev;
     void *p;
-    if (bytes >= MAP_BYTES_MIN) {
-        p = map_huge(bytes);
-        bytes = huge_round(bytes);
-    } else {
-        bytes = bytes ? dpt_round64(bytes) : 64;
-        p = aligned_alloc(64, bytes);
-    }
+    const bool mapped = bytes >= MAP_BYTES_MIN;
+    bytes = cpu_reserved(bytes);
+    p = mapped ? map_huge(bytes) : aligned_alloc(64, bytes);
     if (!p)
         return dpt_fail(err, DPT_ENOMEM, "%zu bytes of CPU memory", bytes);
     bool touched = false;
 #ifdef MADV_POPULATE_WRITE
-    touched = bytes >= MAP_BYTES_MIN && madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
+    touched = mapped && madvise(p, bytes, MADV_POPULATE_WRITE) == 0;
 #endif
     if (!touched) /* mapped memory is zero, but not there yet */
         memset(p, 0, bytes);
@@ -108,7 +114,8 @@ static void cpu_stream_destroy(struct dpt_stream *stream)
     dpt_pool_destroy(&s->pool);
     dpt_gemm_engine_destroy(&s->gemm);
     for (int i = 0; i < DPT_WORKSPACE_COUNT; i++)
-        dpt_device_free(s->base.device, s->workspaces[i].ptr, s->workspaces[i].bytes);
+        dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspaces[i].ptr,
+                            s->workspaces[i].bytes);
     free(s);
 }
 
@@ -169,6 +176,7 @@ static const struct dpt_device_vtable cpu_vtable = {
     .destroy = cpu_destroy,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .reserved = cpu_reserved,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_set_threads = cpu_stream_set_threads,
@@ -224,12 +232,14 @@ bool dpt_cpu_workspace(struct dpt_cpu_stream *s, enum dpt_workspace_kind kind, s
     each = dpt_round64(each);
     size_t bytes = shared + each * (size_t)s->threads;
     if (bytes > s->workspaces[kind].bytes) {
-        dpt_device_free(s->base.device, s->workspaces[kind].ptr, s->workspaces[kind].bytes);
+        dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspaces[kind].ptr,
+                            s->workspaces[kind].bytes);
         s->workspaces[kind].ptr = NULL;
         s->workspaces[kind].bytes = 0;
         void *ptr = NULL;
         struct dpt_err err;
-        enum dpt_status status = dpt_device_alloc(s->base.device, bytes, &ptr, &err);
+        enum dpt_status status =
+            dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &ptr, &err);
         if (status != DPT_OK) {
             dpt_cpu_fail(s, status, err.text);
             return false;

@@ -4,7 +4,10 @@
 
 #include <string.h>
 
-enum { CHUNK = 1 << 15 }; /* elements: 128 KiB of f32 */
+enum {
+    CHUNK = 1 << 15,      /* elements: 128 KiB of f32 */
+    ROUND_CHUNK = 1 << 11 /* rounded at once, on the stack */
+};
 
 /* A range [at, at + n) of a chunk. */
 static int64_t chunk_count(int64_t n)
@@ -153,6 +156,30 @@ static void cast_item(void *ctx, int64_t item, int thread)
                                      dpt_at_out(j->dst, j->dtype, at));
 }
 
+static void widen_item(void *ctx, int64_t item, int thread)
+{
+    const struct copy_job *j = ctx;
+    int64_t at = item * CHUNK;
+    (void)thread;
+    j->kernels->of[j->dtype]->widen(chunk_size(j->n, at), dpt_at(j->src, j->dtype, at),
+                                    dpt_at_out(j->dst, DPT_F32, at));
+}
+
+static void round_item(void *ctx, int64_t item, int thread)
+{
+    const struct copy_job *j = ctx;
+    const struct dpt_elem_kernels *k = j->kernels->of[j->dtype];
+    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
+    uint16_t half[ROUND_CHUNK];
+    (void)thread;
+    for (; at < end; at += ROUND_CHUNK) {
+        int64_t n = dpt_min64(ROUND_CHUNK, end - at);
+        float *x = (float *)j->dst + at;
+        k->narrow(n, x, half);
+        k->widen(n, half, x);
+    }
+}
+
 static void fill_item(void *ctx, int64_t item, int thread)
 {
     const struct copy_job *j = ctx;
@@ -177,6 +204,23 @@ void dpt_cpu_cast(struct dpt_stream *stream, int64_t n, const float *src, enum d
     struct copy_job job = {.kernels = s->kernels, .n = n, .src = src, .dtype = dtype, .dst = dst};
     if (dpt_cpu_begin(s, dtype, "cast") && !s->preparing)
         dpt_pool_run(s->pool, chunk_count(n), cast_item, &job);
+}
+
+void dpt_cpu_widen(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, const void *src,
+                   float *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct copy_job job = {.kernels = s->kernels, .n = n, .src = src, .dtype = dtype, .dst = dst};
+    if (dpt_cpu_begin(s, dtype, "widen") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), widen_item, &job);
+}
+
+void dpt_cpu_round_to(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float *x)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct copy_job job = {.kernels = s->kernels, .n = n, .dtype = dtype, .dst = x};
+    if (dpt_cpu_begin(s, dtype, "round") && !s->preparing && dtype != DPT_F32)
+        dpt_pool_run(s->pool, chunk_count(n), round_item, &job);
 }
 
 void dpt_cpu_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)

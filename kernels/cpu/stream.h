@@ -118,10 +118,14 @@ void dpt_cpu_add(struct dpt_stream *s, int64_t n, const float *a, const float *b
 void dpt_cpu_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
 void dpt_cpu_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
                   void *dst);
+void dpt_cpu_widen(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
+                   float *dst);
+void dpt_cpu_round_to(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
 void dpt_cpu_sumsq_blocks(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
                           double *ret);
 void dpt_cpu_fill_normal(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
                          float mean, float std, float *dst);
 void dpt_cpu_fill(struct dpt_stream *s, int64_t n, float value, float *dst);
+void dpt_cpu_orthonormalise(struct dpt_stream *s, int64_t n, int64_t r, float *x);
 
 #endif

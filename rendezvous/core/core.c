@@ -219,8 +219,9 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
         .step = run->step,
         .redundancy = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED
                           ? DPT_RDZV_REDUNDANCY_REBUILDING
-                      : run->plan.in_force && run->redundant ? DPT_RDZV_REDUNDANCY_WHOLE
-                                                             : DPT_RDZV_REDUNDANCY_NONE,
+                      : run->plan.in_force && run->redundant  ? DPT_RDZV_REDUNDANCY_WHOLE
+                      : run->plan.in_force && run->rebuilding ? DPT_RDZV_REDUNDANCY_REBUILDING
+                                                              : DPT_RDZV_REDUNDANCY_NONE,
     };
     bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
     (void)snprintf(ret->run, sizeof ret->run, "%s", run->name);

@@ -123,9 +123,11 @@ const char *dpt_rdzv_phase_name(enum dpt_rdzv_phase phase);
 /* What the loss of one node would cost: of a part that nobody else holds, the steps since the
  * newest checkpoint. */
 enum dpt_rdzv_redundancy {
-    DPT_RDZV_REDUNDANCY_NONE,       /* some part of the state is on one node alone */
-    DPT_RDZV_REDUNDANCY_REBUILDING, /* a generation is being formed: parts are moved and copied */
-    DPT_RDZV_REDUNDANCY_WHOLE,      /* every part is on two nodes at least */
+    DPT_RDZV_REDUNDANCY_NONE, /* some part of the state is on one node alone */
+    /* A generation is being formed, parts are moved and copied; or it trains already, and copies
+     * are still being made. */
+    DPT_RDZV_REDUNDANCY_REBUILDING,
+    DPT_RDZV_REDUNDANCY_WHOLE, /* every part is on two nodes at least */
     DPT_RDZV_REDUNDANCY_COUNT
 };
 const char *dpt_rdzv_redundancy_name(enum dpt_rdzv_redundancy redundancy);

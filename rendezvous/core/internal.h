@@ -64,6 +64,7 @@ struct rank {
     int n_shards;                       /* 0: everything */
     bool gradient;
     uint64_t pending_generation, ran_generation;
+    bool rebuilding;
     uint64_t failed_generation;
     int32_t suspect;
     bool busy;
@@ -89,6 +90,7 @@ struct node {
     int64_t extended_until_ms, forgiven_ms;
     int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
     int64_t benched_until_ms;
+    int64_t leaving_ms;  /* since when it is */
     uint64_t generation; /* newest it knows */
     uint32_t crashes, plan_world;
     bool leaving, answer; /* answer: has spoken in this step */
@@ -185,7 +187,8 @@ struct run {
     struct plan plan;
     struct cause cause;
     uint64_t run_generation; /* newest generation sent off */
-    bool redundant; /* of plan.generation, since its ranks are ready: every part is on two nodes */
+    bool redundant;  /* of plan.generation, since its ranks are ready: every part is on two nodes */
+    bool rebuilding; /* it was not when it was last sent off, and its ranks copy what is missing */
     struct loss losses[LOSSES_MAX];
     size_t n_losses;    /* further ones are not remembered */
     int64_t grant_step; /* in plan.generation; -1: none */
@@ -323,6 +326,8 @@ bool dpt_rdzv_has_state(const struct run *run, const struct source *source,
                         const struct rank *rank);
 /* All of the plan's ranks are ready: whether every part of the state is on two nodes at least. */
 bool dpt_rdzv_is_redundant(const struct run *run);
+/* A rank of the plan says that copies are still being made. */
+bool dpt_rdzv_is_rebuilding(const struct run *run);
 /* Remembers what goes with a rank. */
 void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct rank *rank);
 /* "shard 2 of 4 of step 57 is gone with node c: going back …"; "" when nothing is lost. */

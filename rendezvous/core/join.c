@@ -240,6 +240,7 @@ static void take_shards(struct rank *rank, const Dpt__RankState *state)
     rank->gradient = state->gradient;
     rank->pending_generation = state->pending_generation;
     rank->ran_generation = state->ran_generation;
+    rank->rebuilding = state->rebuilding;
 }
 
 /* Whether a process that had a place in the generation in force is gone, and its last word. */
@@ -407,9 +408,11 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
     copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
     node->plan_world = message->plan_world;
     node->generation = message->stamp->generation;
-    if (message->leaving && !node->leaving)
+    if (message->leaving && !node->leaving) {
+        node->leaving_ms = core->now_ms;
         dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation, "node %s leaves",
                        node->id);
+    }
     node->leaving = message->leaving;
     /* Generations that an earlier server used are used up. */
     if (node->generation > run->generation_high)

@@ -299,12 +299,32 @@ static bool all_reported(const struct run *run)
     return true;
 }
 
+/* Who leaves has little time, and a step may take more: then the step in flight is given up and
+ * runs again without the node. Where nobody stays there is nobody to run it, and the ranks save. */
+static void hasten(struct dpt_rdzv *core, struct run *run)
+{
+    const struct node *due = NULL;
+    bool some_stay = false;
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *node = run->nodes[i];
+        some_stay = some_stay || (node_is_member(run, node) && !node->leaving);
+        if (node->leaving && core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
+            due = node;
+    }
+    if (!run->soft || due == NULL || !some_stay)
+        return;
+    const struct cause cause = dpt_rdzv_cause(
+        CAUSE_LEFT, 0, "node %s leaves and cannot wait for the end of the step", due->id);
+    dpt_rdzv_prepare(core, run, false, &cause);
+}
+
 static void preparing(struct dpt_rdzv *core, struct run *run)
 {
     if (all_finished(run)) {
         done(core, run);
         return;
     }
+    hasten(core, run);
     if (!all_reported(run) || core->now_ms < run->plan_after_ms)
         return;
     dpt_rdzv_judge_pairs(core, run);
@@ -354,6 +374,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
         return;
     }
     run->redundant = dpt_rdzv_is_redundant(run);
+    run->rebuilding = dpt_rdzv_is_rebuilding(run);
     run->steps_done = run->plan.resume_step; /* only now: one that never ran has told no loss */
     run->stepped = false;
     run->step_ms = core->now_ms;
@@ -364,6 +385,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
                    (long long)run->plan.resume_step,
                    !run->spec.sharded ? ""
                    : run->redundant   ? ", redundancy whole"
+                   : run->rebuilding  ? ", redundancy rebuilding"
                                       : ", redundancy none");
 }
 
@@ -416,6 +438,20 @@ static bool all_step(const struct run *run)
     return true;
 }
 
+/* Copies that were made while training went on are whole. */
+static void notice_rebuilt(struct dpt_rdzv *core, struct run *run)
+{
+    if (!run->rebuilding || dpt_rdzv_is_rebuilding(run))
+        return;
+    run->rebuilding = false;
+    run->redundant = dpt_rdzv_is_redundant(run);
+    run->changed = true;
+    dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                   "generation %llu: redundancy %s after step %lld",
+                   (unsigned long long)run->generation, run->redundant ? "whole" : "none",
+                   (long long)run->step);
+}
+
 static void running(struct dpt_rdzv *core, struct run *run)
 {
     for (uint32_t i = 0; i < run->plan.world_size; i++)
@@ -424,6 +460,7 @@ static void running(struct dpt_rdzv *core, struct run *run)
             return;
         }
     release_leaving(core, run);
+    notice_rebuilt(core, run);
     const struct node *node = foreigner(run);
     if (node != NULL) {
         struct cause cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0,

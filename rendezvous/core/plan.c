@@ -147,11 +147,10 @@ static void assign_ranks(const struct draft *draft, struct plan *plan)
         }
 }
 
-/* Hosts and nodes by their lowest rank; positions host by host, inside a host by rank, and the
- * guests' after all others'. */
-static void assign_positions(struct plan *plan)
+/* Hosts and nodes by their lowest rank. */
+static void number_hosts_and_nodes(struct plan *plan)
 {
-    uint32_t position = 0, n_nodes = 0;
+    uint32_t n_nodes = 0;
     plan->n_hosts = 0;
     for (uint32_t i = 0; i < plan->world_size; i++)
         plan->places[i].host = plan->places[i].node_index = UINT32_MAX;
@@ -162,15 +161,29 @@ static void assign_positions(struct plan *plan)
             struct place *place = &plan->places[k];
             if (new_node && place->node == first->node)
                 place->node_index = n_nodes;
-            if (!new_host || strcmp(place->node->host, first->node->host) != 0)
-                continue;
-            place->host = plan->n_hosts;
-            if (!place->guest)
-                place->position = position++;
+            if (new_host && strcmp(place->node->host, first->node->host) == 0)
+                place->host = plan->n_hosts;
         }
         plan->n_hosts += new_host;
         n_nodes += new_node;
     }
+}
+
+/* Host by host, on a host node by node, in a node by rank; and the guests' after all others'. */
+static void assign_positions(struct plan *plan)
+{
+    uint32_t position = 0;
+    number_hosts_and_nodes(plan);
+    for (uint32_t host = 0; host < plan->n_hosts; host++)
+        for (uint32_t i = 0; i < plan->world_size; i++) {
+            const struct place *first = &plan->places[i];
+            bool placed = first->host != host || first->guest;
+            for (uint32_t k = 0; k < i && !placed; k++)
+                placed = plan->places[k].node == first->node && !plan->places[k].guest;
+            for (uint32_t k = i; k < plan->world_size && !placed; k++)
+                if (plan->places[k].node == first->node && !plan->places[k].guest)
+                    plan->places[k].position = position++;
+        }
     for (uint32_t i = 0; i < plan->world_size; i++)
         if (plan->places[i].guest)
             plan->places[i].position = position++;

@@ -298,6 +298,17 @@ bool dpt_rdzv_is_redundant(const struct run *run)
     return true;
 }
 
+bool dpt_rdzv_is_rebuilding(const struct run *run)
+{
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct place *place = &run->plan.places[i];
+        if (place->node != NULL && place->node->ranks[place->local_rank].spawn == place->spawn &&
+            place->node->ranks[place->local_rank].rebuilding)
+            return true;
+    }
+    return false;
+}
+
 /* ---- what is lost ---- */
 
 void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct rank *rank)
@@ -335,7 +346,8 @@ void dpt_rdzv_tell_loss(const struct run *run, const struct source *source,
     else if (source->step > 0)
         (void)snprintf(back, sizeof back, "step %lld", (long long)source->step);
     (void)snprintf(ret, DPT_PROTO_TEXT_BYTES,
-                   "shard %d of %d is gone%s: going back to %s, losing %lld steps",
-                   source->missing.index, source->missing.of, who, back,
-                   (long long)(run->steps_done - (source->step > 0 ? source->step : 0)));
+                   "shard %d of %d is gone%s%s: going back to %s, losing %lld steps",
+                   source->missing.index, source->missing.of, who,
+                   run->rebuilding ? ", before its copy was rebuilt after the loss before" : "",
+                   back, (long long)(run->steps_done - (source->step > 0 ? source->step : 0)));
 }

@@ -29,6 +29,7 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
         .busy_ms = 60 * t,
         .join_ms = 12 * t,
         .drain_ms = 8000,
+        .boundary_ms = 4000,
         .exit_ms = clamp(t / 5, 50, 1000),
         .respawn_ms = clamp(t / 50, 10, 200),
         .respawn_max_ms = t,
@@ -43,13 +44,14 @@ void dpt_timing_print(const struct dpt_timing *timing, char *ret_text, size_t te
     (void)snprintf(
         ret_text, text_bytes,
         "timeout %lld ms: heartbeat %lld, grace %lld, lease %lld, write %lld, gap %lld, "
-        "last call %lld, quiesce %lld, stall %lld, busy %lld, join %lld, drain %lld, exit %lld, "
+        "last call %lld, quiesce %lld, stall %lld, busy %lld, join %lld, drain %lld, boundary "
+        "%lld, exit %lld, "
         "respawn %lld to %lld, bench %lld, forget %lld",
         (long long)timing->timeout_ms, (long long)timing->heartbeat_ms, (long long)timing->grace_ms,
         (long long)timing->lease_ms, (long long)timing->write_ms, (long long)timing->gap_ms,
         (long long)timing->last_call_ms, (long long)timing->quiesce_ms, (long long)timing->stall_ms,
         (long long)timing->busy_ms, (long long)timing->join_ms, (long long)timing->drain_ms,
-        (long long)timing->exit_ms, (long long)timing->respawn_ms,
+        (long long)timing->boundary_ms, (long long)timing->exit_ms, (long long)timing->respawn_ms,
         (long long)timing->respawn_max_ms, (long long)timing->bench_ms,
         (long long)timing->forget_ms);
 }

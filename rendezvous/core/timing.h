@@ -23,6 +23,7 @@ struct dpt_timing {
     int64_t busy_ms;        /* the same while a rank says that it is saving or evaluating */
     int64_t join_ms;        /* agent: no server heard at start -> exit 3 */
     int64_t drain_ms;       /* leaving node: what has not drained by then is a loss */
+    int64_t boundary_ms;    /* ... and so long the others finish the step in flight for it */
     int64_t exit_ms;        /* asked to exit -> killed */
     int64_t respawn_ms;     /* first pause before a dead rank is started again; doubles ... */
     int64_t respawn_max_ms; /* ... up to this */

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 enum {
-    DPT_PROTO_VERSION = 1,
+    DPT_PROTO_VERSION = 2, /* 1: a plan named one rank to heal from, and no shards */
 
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
     DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */

@@ -1,16 +1,29 @@
 """One curve: every data-parallel strategy trains the same bits at any world size, and none loses a step."""
 
+import json
+import subprocess
+
 from accept.bad_input import EXIT_CONFIG, run_worker, show_complaint
+from accept.memory import peak_bytes
+from accept.shadow import shadow_cost
+from accept.speed import bench
 from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, check_run, settings, undisturbed
-from cluster import Cluster, wait_until
+from cluster import ROOT, Cluster, ClusterError, program, wait_until
 
 MATRIX_STEPS = 40
 RESIZED_STEPS = 2000  # enough that all four worlds come to pass before the end
 SLOTS = 8
+TRIALS = 300
+HURT = ("ddp", "full_shard+shadow", "zero2+shadow", "hybrid_shard")
 
 # What a user names → keys. Sharded strategies keep each shard twice where there is a second node to keep it on.
 STRATEGIES = {
     "ddp": {},
+    "simple": {"strategy.name": "simple"},
+    "simple_ga": {"strategy.name": "simple_ga"},
+    "hook": {"strategy.name": "hook"},
+    "async": {"strategy.name": "async"},
+    "bucket_async": {"strategy.name": "bucket_async"},
     "zero1": {"strategy.name": "zero1"},
     "zero2": {"strategy.name": "zero2"},
     "zero3": {"strategy.name": "zero3"},
@@ -19,11 +32,14 @@ STRATEGIES = {
     "shard_grad_op": {"strategy.name": "fsdp", "strategy.sharding": "shard_grad_op"},
     "hybrid_shard": {"strategy.name": "fsdp", "strategy.sharding": "hybrid_shard"},
 }
-WHOLE = ("ddp", "no_shard", "hybrid_shard")  # survive the loss of a node without shadows
+# Survive the loss of a node without shadows.
+WHOLE = ("ddp", "simple", "simple_ga", "hook", "async", "bucket_async", "no_shard", "hybrid_shard")
 CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for precision in ("fp32", "bf16")]
 GPT2_124M = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024, "model.vocab": 50257,
              "train.seq_len": 64, "cluster.timeout_s": 20, "optimizer.warmup_steps": 0, "optimizer.lr": 6e-4}
+RECORDED = ROOT / "tests/worker/train/recorded"
 CHECKPOINTING = ("none", "selective", "full")
+COST_BAR = 3  # %, of canonical beside fast
 
 
 def keys_of(name, **more):
@@ -75,14 +91,15 @@ def one_hash_124m(line):
 
 
 def resized(root, sets):
-    """A run through 1 → 3 → 2 → 4 machines of one rank each (by host_group: they share no memory): two join, one is
-    killed, two join. Returns its hash."""
+    """A run through 1 → 3 → 2 → 4 nodes of one rank each: two join, one is killed, two join. Every second node shares
+    no memory with the others, as if it were on another machine. Returns its hash."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
 
         def machine(name):
-            return cluster.start_worker(name, sets={"cluster.host_group": name})
+            elsewhere = {"cluster.host_group": "other"}
+            return cluster.start_worker(name, sets=elsewhere if name in ("n2", "n4") else None)
 
         def reach(world):
             def steady():
@@ -120,6 +137,18 @@ def one_hash_resized(line):
             line.show(f"{name}, {accumulate}, {precision}: weights_hash", value, f"== {calm}", value == calm)
 
 
+def canonical_cost(line):
+    """Canonical costs <= 3% of step time at 2 and 4 ranks beside fast, GPT-2 124M fp32 B=4 T=64, 8 slots a step, one
+    thread a rank: steps of both alternate in the same processes, medians."""
+    report = bench(line, "canonical", "--ranks", "2,4", "--pairs", str(line.repeat(5)))
+    for row in report["rows"]:
+        canonical, fast = row["canonical"], row["fast"]
+        line.note(f"{row['ranks']} ranks, {row['pairs']} pairs: canonical {canonical['median_ms']:.0f} ms, fast "
+                  f"{fast['median_ms']:.0f} ms; of CPU time {row['cpu_cost_percent']:.2f}%; sent "
+                  f"{canonical['bytes_sent']} and {fast['bytes_sent']} bytes")
+        line.at_most(f"{row['ranks']} ranks, cost of canonical", round(row["cost_percent"], 2), COST_BAR, "%")
+
+
 def refused(line):
     """Bad settings are refused at start with the reason and the nearest legal setting: hybrid on one node, shadow
     without a second node, a micro_batch that does not divide, lanes above G; exit 2."""
@@ -138,4 +167,74 @@ def refused(line):
         show_complaint(line, name, code, (EXIT_CONFIG,), output, patterns)
 
 
-LINES = [one_hash, one_hash_124m, one_hash_resized, refused]
+def recovery_trials(line):
+    """300 recovery trials over ddp, full_shard+shadow, zero2+shadow, hybrid_shard with 4 ranks: 0 hangs, 0 steps lost,
+    0 hash differences, p99 total <= 3 s + one step for process death."""
+    trials = max(len(HURT), line.repeat(TRIALS))
+    record, log = line.folder / "recover.json", line.folder / "recover.log"
+    argv = [program("dpt-bench"), "recover", "--trials", trials, "--seed", line.seed, "--strategy", ",".join(HURT),
+            "--ranks", 4, "--json", record]
+    line.command(argv)
+    with open(log, "w", encoding="utf-8") as out:
+        run = subprocess.run([str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT)
+    told = log.read_text()
+    if not record.exists():
+        raise ClusterError(f"dpt-bench recover: exit {run.returncode}\n{told[-4000:]}")
+    found = json.loads(record.read_text())
+    for row in found["faults"]:
+        totals = ", ".join(f"{q} {row['total_ms'][q]:.0f} ms" for q in ("p50", "p99") if row["total_ms"][q] is not None)
+        line.note(f"{row['fault']}: {row['trials']} trials, total {totals}")
+    line.at_least("trials", found["trials"], trials)
+    for what in ("hangs", "steps_lost", "steps_logged_wrong", "hash_differences", "survivors_restarted"):
+        line.show(what, found[what], "== 0", found[what] == 0)
+    for one in found["strategies"]:
+        line.show(f"{one['strategy']}, step {one['steps']}: weights_hash", one["weights_hash"],
+                  f"== {one['calm_hash']}",
+                  one["weights_hash"] == one["calm_hash"] != "")
+    line.at_most("p99 total beyond one step, process death", found["death_p99_ms"], 3000, "ms")
+    if run.returncode:
+        raise ClusterError(f"dpt-bench recover: exit {run.returncode}\n{told[-4000:]}")
+
+
+def losses_of(root, nodes, ranks, sets):
+    """The losses of every step of the recorded run, on `nodes` machines (by host_group) of `ranks` ranks each."""
+    sets = dict(sets, **{"data.train": RECORDED / "words.txt", "cluster.nnodes": nodes})
+    with Cluster(root, config=RECORDED / "pytorch_run.yaml", sets=sets, shared_dirs=True) as cluster:
+        cluster.start_server()
+        for i in range(nodes):
+            cluster.start_worker(f"n{i}", ranks=ranks, sets={"cluster.host_group": f"n{i}"})
+        codes = cluster.wait_done(RUN_TIMEOUT_S)
+        if any(codes.values()):
+            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+        metrics = cluster.metrics()
+        if {m["world_size"] for m in metrics} != {nodes * ranks}:
+            raise ClusterError(f"ran at world sizes {sorted({m['world_size'] for m in metrics})}")
+        return [m["loss"] for m in metrics]
+
+
+def pytorch_losses(line):
+    """Tiny GPT-2's losses equal PyTorch DDP's and FSDP's (recorded by tests/worker/train/record_pytorch.py) to 1e-4 in
+    fp32, at every step, with every strategy."""
+    record = json.loads((RECORDED / "pytorch_losses.json").read_text())
+    line.note(f"recorded with torch {record['torch']}, {record['backend']}, {record['processes']} processes")
+    peers = {}
+    for run in record["runs"]:
+        peers.setdefault((run["optimizer"], run["nesterov"], run["lr"]), {})[run["peer"]] = run["losses"]
+    for (optimizer, nesterov, lr), recorded in peers.items():
+        how = {"optimizer.name": optimizer, "optimizer.nesterov": str(nesterov).lower(), "optimizer.lr": lr,
+               "optimizer.min_lr": lr / 10}
+        for name in STRATEGIES:
+            sets = dict(how, **STRATEGIES[name])
+            ranks = 2 if name == "hybrid_shard" else 1  # it shards inside a node
+            line.command(f"dpt-worker --config tests/worker/train/recorded/pytorch_run.yaml, 2 nodes, ranks of each: "
+                         f"{ranks}, {sets}")
+            losses = losses_of(line.folder / f"{optimizer}-{nesterov}-{name}", 2, ranks, sets)
+            worst = {peer: max(abs(a - b) for a, b in zip(losses, theirs, strict=True))
+                     for peer, theirs in recorded.items()}
+            peer = max(worst, key=worst.get)
+            line.at_most(f"{name}, {optimizer}{' nesterov' if nesterov else ''}: worst difference of {len(losses)} "
+                         f"losses from {len(recorded)} peers ({peer})", worst[peer], 1e-4)
+
+
+LINES = [one_hash, one_hash_124m, one_hash_resized, pytorch_losses, recovery_trials, canonical_cost,
+         refused, peak_bytes, shadow_cost]

@@ -67,7 +67,8 @@ static void test_from_a_file(void **state)
     assert_int_equal(node->facts.n_ranks, 3);
     assert_string_not_equal(node->log_dir_id, node->checkpoint_dir_id);
     assert_int_equal(strlen(node->data.used), DPT_HASH_HEX_BYTES - 1);
-    assert_string_equal(node->data.train, node->data.used);
+    assert_true(node->data.train.hash[0] != '\0' && node->data.train.stamp[0] != '\0');
+    assert_string_equal(node->data.val.hash, "");
     assert_true(node->fingerprint[0] != '\0' && node->user[0] != '\0');
     dpt_node_destroy(&node);
     assert_null(node);

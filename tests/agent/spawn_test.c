@@ -55,6 +55,9 @@ static struct dpt_rank_start make_start(void)
     (void)snprintf(start.node, sizeof start.node, "node-a");
     (void)snprintf(start.address, sizeof start.address, "::1");
     (void)snprintf(start.data, sizeof start.data, "0123456789abcdef0123456789abcdef");
+    (void)snprintf(start.data_stamp, sizeof start.data_stamp, "%032d", 1);
+    (void)snprintf(start.val, sizeof start.val, "%032d", 2);
+    (void)snprintf(start.val_stamp, sizeof start.val_stamp, "%032d", 3);
     (void)snprintf(start.allow[0], sizeof start.allow[0], "optimizer.lr");
     return start;
 }

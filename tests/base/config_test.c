@@ -255,11 +255,8 @@ static void refused_from_the_file(void **state)
 static void refused_until_a_later_version(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"strategy.name=async",  "strategy.name=simple_ga",
-                                       "strategy.name=simple", "cluster.device=cuda",
-                                       "model.name=llama",     "train.reduction=fast",
-                                       "strategy.name=hook",   "strategy.name=bucket_async",
-                                       "model.name=resnet",    "model.init_from=gpt2"};
+    static const char *const sets[] = {"cluster.device=cuda", "model.name=llama",
+                                       "model.name=resnet", "model.init_from=gpt2"};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct dpt_config c;
         char begin[128];
@@ -268,31 +265,6 @@ static void refused_until_a_later_version(void **state)
         assert_int_equal(dpt_config_load("", 0, "c.yaml", &sets[i], 1, &c, &err), DPT_ECONFIG);
         assert_ptr_equal(strstr(err.text, begin), err.text);
         assert_non_null(strstr(err.text, " is not supported by this version; supported: "));
-    }
-}
-
-/* One node by default. */
-static void copies_need_other_nodes(void **state)
-{
-    (void)state;
-    static const char *const cases[][2] = {
-        {"strategy: {name: zero2, redundancy: shadow}\n",
-         "strategy.redundancy shadow keeps each shard on another node too, but cluster.nnodes is "
-         "1; "
-         "write none, or nnodes 2"},
-        {"strategy: {name: fsdp, sharding: hybrid_shard}\n",
-         "strategy.sharding hybrid_shard replicates across nodes, but cluster.nnodes is 1; write "
-         "full_shard, or nnodes 2"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dpt_config c;
-        const char *nodes = "cluster.nnodes=2";
-        assert_int_equal(
-            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", NULL, 0, &c, &err),
-            DPT_ECONFIG);
-        assert_non_null(strstr(err.text, cases[i][1]));
-        assert_int_equal(
-            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", &nodes, 1, &c, &err),
-            DPT_OK);
     }
 }
 
@@ -550,32 +522,6 @@ static void differences(void **state)
     assert_string_equal(small, "train.steps (100, h");
 }
 
-static void accumulation_by_strategy(void **state)
-{
-    (void)state;
-    struct dpt_config c = load(example, NULL);
-    static const struct {
-        const char *strategy;
-        enum dpt_accumulate accumulate;
-    } cases[] = {{"ddp", DPT_ACCUMULATE_LOCAL},
-                 {"zero1", DPT_ACCUMULATE_LOCAL},
-                 {"zero2", DPT_ACCUMULATE_REDUCE},
-                 {"zero3", DPT_ACCUMULATE_REDUCE},
-                 {"fsdp", DPT_ACCUMULATE_REDUCE}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", cases[i].strategy);
-        assert_int_equal(dpt_config_accumulate(&c), cases[i].accumulate);
-    }
-    c.strategy.sharding = DPT_SHARDING_HYBRID_SHARD;
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
-    c.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_REDUCE);
-    c.train.global_batch = 256; /* 64 slots */
-    assert_int_equal(dpt_config_lanes(&c), 16);
-    c.train.lanes = 32;
-    assert_int_equal(dpt_config_lanes(&c), 32);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_example_loads),
@@ -585,12 +531,10 @@ int main(void)
                                        cmocka_unit_test(overrides_win_in_order),
                                        cmocka_unit_test(refused_from_the_file),
                                        cmocka_unit_test(refused_until_a_later_version),
-                                       cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(refused_overrides),
                                        cmocka_unit_test(round_trips),
                                        cmocka_unit_test(damaged_texts),
-                                       cmocka_unit_test(differences),
-                                       cmocka_unit_test(accumulation_by_strategy)};
+                                       cmocka_unit_test(differences)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

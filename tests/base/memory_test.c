@@ -81,6 +81,26 @@ static void test_groups(void **state)
     assert_int_equal(dpt_memory_available(root), 0);
 }
 
+static void test_process(void **state)
+{
+    (void)state;
+    struct dpt_process_memory process;
+    put("/proc/self/status", "Name:\tx\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\nRssAnon:\t 9 kB\n"
+                             "RssFile:\t 8 kB\nRssShmem:\t       3 kB\n");
+    dpt_memory_of_process(root, &process);
+    assert_int_equal(process.peak, 30 * 1024);
+    assert_int_equal(process.resident, 20 * 1024);
+    assert_int_equal(process.anon, 9 * 1024);
+    assert_int_equal(process.file, 8 * 1024);
+    assert_int_equal(process.shared, 3 * 1024);
+    put("/proc/self/status", "Name:\tx\n");
+    dpt_memory_of_process(root, &process);
+    assert_int_equal(process.peak, -1);
+    dpt_memory_of_process("", &process);
+    assert_true(process.peak >= process.resident && process.resident > 1 << 16);
+    assert_int_equal(process.anon + process.file + process.shared, process.resident);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +108,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(test_groups, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,7 +17,8 @@ struct dpt_bench {
 };
 
 extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train,
-    dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_checkpoint;
+    dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_canonical,
+    dpt_bench_checkpoint, dpt_bench_strategies, dpt_bench_memory;
 
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
  * 9), `--precision fp32|bf16|fp16` (default fp32). Prints usage and returns false for anything

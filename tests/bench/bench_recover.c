@@ -1,424 +1,230 @@
 /* dpt-bench recover: what a failure costs. The real programs train on this machine; one fault after
  * another, drawn by a seed, is done to them; how long the run takes to go on is read from its logs.
  *
- * A trial: draw a fault and a moment within a step, do it, in some trials do a second one when the
- * next generation has begun to form; wait until a generation without what died has completed a
- * step; then bring the number of nodes back to what it was. Every wait has a deadline; a missed one
- * is a hang and ends the run. */
+ * A run for each strategy, many trials in one. A trial: draw a fault and aim it at a moment, do it;
+ * in some trials do a second one when the next generation forms; wait until a generation without
+ * what died has completed a step; then bring the number of nodes back to what it was. Every wait
+ * has a deadline; a missed one is a hang and ends the run. Then the same config runs as far
+ * undisturbed: loss and gradient norm of every step must be the same, and the hash of the weights
+ * at the end. */
 #include "tests/bench/bench.h"
 
 #include "base/clock.h"
-#include "base/rng.h"
-#include "tests/bench/bench_recover_cluster.h"
-#include "tests/bench/bench_recover_report.h"
-#include "tests/bench/bench_recover_watch.h"
+#include "tests/bench/bench_recover_trial.h"
 
-#include <errno.h>
-#include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
 enum {
     TRIALS_MAX = 10000,
-    DEADLINE_TIMEOUTS = 12, /* a wait's deadline, in timeouts … */
-    DEADLINE_MS_MIN = 60 * 1000,
-    STEADY_STEPS = 3, /* that many, and a generation counts as running */
-    SECOND_MS = 50    /* the second fault comes within that of the formation's beginning */
+    RANKS_MAX = 8,
+    REBUILD_MIB = 16,
+    CALM_STEP_MS = 60 * 1000 /* the longest without a step */
 };
 
 struct arguments {
-    int trials, nodes, n_embd;
+    int trials, ranks, n_embd;
     uint64_t seed;
-    double timeout_s;
+    double timeout_s, rebuild_mib;
     const char *json;
-    bool keep;
-};
-
-struct survivor {
-    const struct rec_node *node;
-    pid_t agent, rank;
+    bool keep, one_host, kills_only;
+    struct rec_strategy strategies[REC_STRATEGIES_MAX];
+    int n_strategies;
 };
 
 struct bench {
     const struct arguments *args;
-    struct rec_cluster cluster;
-    struct rec_watch watch;
-    uint64_t draws;
     struct rec_trial *trials;
-    int n_trials, hangs;
-
-    /* The trial that runs. */
-    struct rec_trial *trial;
-    uint64_t from;                          /* newest generation when the last fault came */
-    uint64_t resumed;                       /* the generation that went on */
-    int world;                              /* wanted */
-    int ranks_killed;                       /* of those who are wanted */
-    const struct rec_node *rank_victims[2]; /* nodes of those ranks … */
-    pid_t rank_was[2];                      /* … what they were … */
-    double rank_again[2];                   /* … and when there was another one; 0: not yet */
-    struct rec_node *victim;                /* of the first fault; the joiner of a join */
-    struct rec_node *second_victim;
-    struct survivor survivors[REC_NODES_MAX];
-    int n_survivors;
+    struct rec_totals totals;
 };
-
-static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int number)
 {
-    stop_signal = number;
+    rec_stop_signal = number;
 }
 
-/* ---- waiting ---- */
+/* ---- the run that is hurt ---- */
 
-static uint32_t draw(struct bench *b, uint32_t n)
-{
-    uint32_t block[4];
-    dpt_philox(dpt_rng_key(b->args->seed, DPT_RNG_TEST, 0, 0, 0), b->draws++, block);
-    return block[0] % n;
-}
-
-/* Looks at everything once. */
-static enum dpt_status look(struct bench *b, struct dpt_err *err)
-{
-    if (stop_signal)
-        return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)stop_signal);
-    DPT_TRY(rec_cluster_reap(&b->cluster, err));
-    DPT_TRY(rec_watch_poll(&b->watch, err));
-    for (int i = 0; i < b->ranks_killed; i++) {
-        pid_t rank = b->rank_again[i] > 0 ? 0 : rec_node_rank(b->rank_victims[i]);
-        if (rank > 0 && rank != b->rank_was[i])
-            b->rank_again[i] = dpt_wall_seconds();
-    }
-    return DPT_OK;
-}
-
-static int64_t deadline_ms(const struct bench *b)
-{
-    int64_t ms = (int64_t)(b->args->timeout_s * 1000) * DEADLINE_TIMEOUTS;
-    return ms > DEADLINE_MS_MIN ? ms : DEADLINE_MS_MIN;
-}
-
-static enum dpt_status wait_for(struct bench *b, const char *what, bool (*there)(struct bench *),
-                                struct dpt_err *err)
-{
-    int64_t deadline = dpt_now_ms() + deadline_ms(b);
-    for (;;) {
-        DPT_TRY(look(b, err));
-        if (there(b))
-            return DPT_OK;
-        if (dpt_now_ms() >= deadline)
-            return dpt_fail(err, DPT_ETIMEOUT, "hang: not within %lld ms: %s",
-                            (long long)deadline_ms(b), what);
-        rec_pause();
-    }
-}
-
-/* The moment of a fault is drawn; nothing is waited for. */
-static enum dpt_status wait_drawn(struct bench *b, double ms, struct dpt_err *err)
-{
-    int64_t until = dpt_now_ns() + (int64_t)(ms * 1e6);
-    do {
-        DPT_TRY(look(b, err));
-    } while (dpt_now_ns() < until);
-    return DPT_OK;
-}
-
-static bool listens(struct bench *b)
+static bool listens(struct rec_bench *b)
 {
     return rec_server_listens(&b->cluster);
 }
 
-static bool forms(struct bench *b)
+static void print_trial(const struct rec_totals *totals, const struct rec_trial *t)
 {
-    return b->watch.newest_forming > b->from;
-}
-
-/* The world that is wanted trains, and nothing else is under way. */
-static bool steady(struct bench *b)
-{
-    const struct rec_generation *g = rec_watch_generation(&b->watch, b->watch.newest);
-    return g && g->world == b->world && g->steps >= STEADY_STEPS &&
-           b->watch.newest_forming <= b->watch.newest;
-}
-
-static bool victim_ended(struct bench *b)
-{
-    return b->victim->ended;
-}
-
-static bool second_victim_ended(struct bench *b)
-{
-    return b->second_victim->ended;
-}
-
-/* A generation made without what died: its world is that of the others; or the nodes that lost only
- * their rank are back with new ones. */
-static bool made_without_the_dead(const struct bench *b, const struct rec_generation *g)
-{
-    if (g->steps == 0 || g->world > b->world)
-        return false;
-    if (g->world <= b->world - b->ranks_killed)
-        return g->world == b->world - b->ranks_killed;
-    for (int i = 0; i < b->ranks_killed; i++)
-        if (b->rank_again[i] <= 0 || g->first_step < b->rank_again[i])
-            return false;
-    return true;
-}
-
-static bool resumed(struct bench *b)
-{
-    for (uint64_t n = b->from + 1; n <= b->watch.newest; n++) {
-        const struct rec_generation *g = rec_watch_generation(&b->watch, n);
-        if (g && made_without_the_dead(b, g)) {
-            b->resumed = n;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* ---- faults ---- */
-
-/* A running node other than `not`, drawn. */
-static struct rec_node *draw_node(struct bench *b, const struct rec_node * not )
-{
-    struct rec_node *running[REC_NODES_MAX];
-    uint32_t n = 0;
-    for (int i = 0; i < REC_NODES_MAX; i++)
-        if (b->cluster.nodes[i].pid > 0 && &b->cluster.nodes[i] != not )
-            running[n++] = &b->cluster.nodes[i];
-    return running[draw(b, n)];
-}
-
-/* Does it; *victim is who, or becomes the joiner. Sets *ret_time. */
-static enum dpt_status hurt(struct bench *b, enum rec_fault fault, struct rec_node **victim,
-                            double *ret_time, struct dpt_err *err)
-{
-    struct rec_node *node = *victim;
-    pid_t rank = fault == REC_JOIN ? 0 : rec_node_rank(node);
-    if (fault == REC_KILL_RANK && rank == 0)
-        return dpt_fail(err, DPT_EPEER, "worker %s has no rank to kill", node->id);
-    *ret_time = dpt_wall_seconds();
-    switch (fault) {
-    case REC_KILL_RANK:
-        b->rank_victims[b->ranks_killed] = node;
-        b->rank_was[b->ranks_killed] = rank;
-        b->rank_again[b->ranks_killed++] = 0;
-        (void)kill(rank, SIGKILL);
-        break;
-    case REC_KILL_WORKER:
-    case REC_DRAIN:
-        node->stops = true;
-        b->world--;
-        (void)kill(node->pid, fault == REC_DRAIN ? SIGTERM : SIGKILL);
-        break;
-    case REC_JOIN:
-        b->world++;
-        return rec_node_start(&b->cluster, victim, err);
-    case REC_STOP:
-        b->world--;
-        (void)kill(node->pid, SIGSTOP);
-        if (rank > 0)
-            (void)kill(rank, SIGSTOP);
-        break;
-    case REC_FAULT_COUNT:
-        break;
-    }
-    return DPT_OK;
-}
-
-static void plan_trial(struct bench *b, struct rec_trial *t)
-{
-    static const enum rec_fault faults[] = {
-        REC_KILL_RANK,   REC_KILL_RANK,   REC_KILL_RANK,   REC_KILL_RANK,   REC_KILL_RANK,
-        REC_KILL_RANK,   REC_KILL_WORKER, REC_KILL_WORKER, REC_KILL_WORKER, REC_KILL_WORKER,
-        REC_KILL_WORKER, REC_KILL_WORKER, REC_DRAIN,       REC_DRAIN,       REC_DRAIN,
-        REC_JOIN,        REC_JOIN,        REC_JOIN,        REC_STOP,        REC_STOP};
-    double load = 0;
-    (void)getloadavg(&load, 1);
-    *t = (struct rec_trial){.fault = faults[draw(b, sizeof faults / sizeof *faults)],
-                            .second = draw(b, 2) ? REC_KILL_RANK : REC_KILL_WORKER,
-                            .noticed_ms = NAN,
-                            .back_ms = NAN,
-                            .step_ms = rec_watch_median_step_ms(&b->watch),
-                            .load = load};
-    /* One who holds the state must be left. */
-    t->doubled = draw(b, 4) == 0 && t->fault != REC_STOP && b->args->nodes > 2;
-}
-
-static void remember_survivors(struct bench *b)
-{
-    b->n_survivors = 0;
-    for (int i = 0; i < REC_NODES_MAX; i++) {
-        const struct rec_node *node = &b->cluster.nodes[i];
-        if (node->pid > 0)
-            b->survivors[b->n_survivors++] =
-                (struct survivor){node, node->pid, rec_node_rank(node)};
-    }
-}
-
-static bool survivors_kept(const struct bench *b)
-{
-    for (int i = 0; i < b->n_survivors; i++) {
-        const struct survivor *s = &b->survivors[i];
-        if (s->node != b->victim && s->node != b->second_victim &&
-            (s->node->pid != s->agent || s->rank == 0 || rec_node_rank(s->node) != s->rank))
-            return false;
-    }
-    return true;
-}
-
-static void take_figures(struct bench *b, double fault_time)
-{
-    struct rec_trial *t = b->trial;
-    t->generation = *rec_watch_generation(&b->watch, b->resumed);
-    t->resumed_ms = (t->generation.first_step - fault_time) * 1e3;
-    t->pause_ms = (t->generation.first_step - t->generation.step_before) * 1e3;
-    const struct rec_generation *first = rec_watch_generation(&b->watch, b->from + 1);
-    if (!t->doubled && first && first->forming > 0)
-        t->noticed_ms = (first->forming - fault_time) * 1e3;
-    t->measured = true;
-}
-
-static enum dpt_status take_exit(struct bench *b, struct rec_node *node, bool drained,
-                                 bool (*ended)(struct bench *), struct dpt_err *err)
-{
-    int status = 0;
-    char id[sizeof node->id];
-    memcpy(id, node->id, sizeof id);
-    DPT_TRY(wait_for(b, "the worker that was told to end, or killed, ends", ended, err));
-    (void)rec_node_gone(node, &status);
-    if (drained && status != 0)
-        return dpt_fail(err, DPT_EPEER, "worker %s was told to leave and ended with status 0x%x",
-                        id, status);
-    return DPT_OK;
-}
-
-/* Back to the number of nodes that there were: who died is replaced, who was stopped continues, and
- * after a join somebody goes. */
-static enum dpt_status restore_nodes(struct bench *b, struct dpt_err *err)
-{
-    const struct rec_trial *t = b->trial;
-    if (t->fault == REC_KILL_WORKER || t->fault == REC_DRAIN)
-        DPT_TRY(take_exit(b, b->victim, t->fault == REC_DRAIN, victim_ended, err));
-    if (t->doubled && t->second == REC_KILL_WORKER)
-        DPT_TRY(take_exit(b, b->second_victim, false, second_victim_ended, err));
-    if (t->fault == REC_STOP) {
-        pid_t rank = rec_node_rank(b->victim);
-        if (rank > 0)
-            (void)kill(rank, SIGCONT);
-        (void)kill(b->victim->pid, SIGCONT);
-        b->world++;
-    }
-    double time;
-    while (b->world < b->args->nodes) {
-        struct rec_node *joiner = NULL;
-        DPT_TRY(hurt(b, REC_JOIN, &joiner, &time, err));
-    }
-    if (b->world == b->args->nodes)
-        return wait_for(b, "all nodes train again", steady, err);
-    b->victim = draw_node(b, NULL);
-    DPT_TRY(hurt(b, REC_DRAIN, &b->victim, &time, err));
-    DPT_TRY(take_exit(b, b->victim, true, victim_ended, err));
-    return wait_for(b, "the others train after one left", steady, err);
-}
-
-static enum dpt_status run_trial(struct bench *b, struct dpt_err *err)
-{
-    struct rec_trial *t = b->trial;
-    double first_time, time;
-    int64_t lost_before = b->watch.steps_lost;
-    plan_trial(b, t);
-    b->ranks_killed = 0;
-    b->victim = t->fault == REC_JOIN ? NULL : draw_node(b, NULL);
-    b->second_victim = NULL;
-    remember_survivors(b);
-    DPT_TRY(wait_drawn(b, t->step_ms * draw(b, 1000) / 1000, err));
-    b->from = b->watch.newest;
-    DPT_TRY(hurt(b, t->fault, &b->victim, &first_time, err));
-    time = first_time;
-    if (t->doubled) {
-        DPT_TRY(wait_for(b, "the next generation begins to form", forms, err));
-        DPT_TRY(wait_drawn(b, draw(b, SECOND_MS * 1000) / 1e3, err));
-        b->from = b->watch.newest;
-        b->second_victim = draw_node(b, t->fault == REC_JOIN ? NULL : b->victim);
-        DPT_TRY(hurt(b, t->second, &b->second_victim, &time, err));
-    }
-    DPT_TRY(wait_for(b, "a step of the next generation, without what died", resumed, err));
-    take_figures(b, time);
-    DPT_TRY(wait_for(b, "everybody who is left trains", steady, err));
-    t->survivors_kept = survivors_kept(b);
-    DPT_TRY(restore_nodes(b, err));
-    t->back_ms = (dpt_wall_seconds() - first_time) * 1e3;
-    t->steps_lost = b->watch.steps_lost - lost_before;
-    return DPT_OK;
-}
-
-/* ---- the run ---- */
-
-static void print_trial(const struct bench *b, const struct rec_trial *t)
-{
+    printf("%3d %-22s %-9s at %-5s", totals->trials, totals->outcomes[t->strategy].strategy->name,
+           rec_fault_names[t->fault], rec_aim_names[t->aim]);
+    if (t->doubled)
+        printf(", %s in %s (%s)", rec_fault_names[t->second], rec_aim_names[t->aim_second],
+               rec_landing_names[t->landing]);
     printf(
-        "%3d %-11s%s%s: generation %llu (%s), detect %.0f, total %.0f; paused %.0f ms, next step "
-        "%.0f ms after the fault%s; all back after %.0f ms\n",
-        b->n_trials, rec_fault_names[t->fault], t->doubled ? ", then " : "",
-        t->doubled ? rec_fault_names[t->second] : "", (unsigned long long)t->generation.number,
-        t->generation.kind, t->generation.phase_ms[REC_DETECT], t->generation.phase_ms[REC_TOTAL],
-        t->pause_ms, t->resumed_ms, t->survivors_kept ? "" : "; SURVIVORS RESTARTED", t->back_ms);
+        ": generation %llu (%s), detect %.0f, total %.0f; paused %.0f ms, next step %.0f ms after "
+        "the fault%s%s; all back after %.0f ms\n",
+        (unsigned long long)t->generation.number, t->generation.kind,
+        t->generation.phase_ms[REC_DETECT], t->generation.phase_ms[REC_TOTAL], t->pause_ms,
+        t->resumed_ms, t->survivors_kept ? "" : "; SURVIVORS RESTARTED",
+        t->steps_lost > 0 ? "; STEPS LOST" : "", t->back_ms);
     (void)fflush(stdout);
 }
 
-static enum dpt_status run_trials(struct bench *b, struct dpt_err *err)
+static enum dpt_status start_all(struct rec_bench *b, struct dpt_err *err)
 {
-    const struct rec_run run = {.nodes_max = b->args->nodes + 1,
-                                .n_embd = b->args->n_embd,
-                                .timeout_s = b->args->timeout_s};
-    DPT_TRY(rec_cluster_create(&run, &b->cluster, err));
-    DPT_TRY(rec_watch_init(&b->watch, b->cluster.dir, err));
     DPT_TRY(rec_server_start(&b->cluster, err));
-    DPT_TRY(wait_for(b, "the server listens", listens, err));
-    for (; b->world < b->args->nodes; b->world++) {
+    DPT_TRY(rec_wait(b, "the server listens", listens, err));
+    for (int i = 0; i < b->nodes; i++) {
         struct rec_node *node;
         DPT_TRY(rec_node_start(&b->cluster, &node, err));
+        b->world += b->cluster.run.strategy->ranks_per_node;
     }
-    DPT_TRY(wait_for(b, "all nodes train", steady, err));
-    printf("%d workers, timeout %g s, %.1f ms a step; seed %llu\n", b->args->nodes,
-           b->args->timeout_s, rec_watch_median_step_ms(&b->watch),
-           (unsigned long long)b->args->seed);
-    while (b->n_trials < b->args->trials) {
-        b->trial = &b->trials[b->n_trials++];
-        DPT_TRY(run_trial(b, err));
-        print_trial(b, b->trial);
+    return rec_wait(b, "all nodes train", rec_steady, err);
+}
+
+static enum dpt_status run_trials(struct bench *all, struct rec_bench *b, int strategy, int trials,
+                                  struct dpt_err *err)
+{
+    struct rec_totals *totals = &all->totals;
+    DPT_TRY(start_all(b, err));
+    printf("%s: %d nodes, timeout %g s, %.1f ms a step; seed %llu\n", b->cluster.run.strategy->name,
+           b->nodes, b->cluster.run.timeout_s, rec_watch_median_step_ms(&b->watch),
+           (unsigned long long)b->seed);
+    for (int i = 0; i < trials; i++) {
+        b->trial = &all->trials[totals->trials++];
+        *b->trial = (struct rec_trial){.strategy = strategy};
+        DPT_TRY(rec_trial_run(b, err));
+        b->trial->strategy = strategy;
+        print_trial(totals, b->trial);
     }
+    DPT_TRY(rec_cluster_end(&b->cluster, err));
+    return rec_watch_poll(&b->watch, err);
+}
+
+/* ---- the run that is not ---- */
+
+struct calm {
+    struct rec_watch watch;
+    struct rec_node *node;
+};
+
+static enum dpt_status await_calm(struct rec_bench *b, struct calm *calm, struct dpt_err *err)
+{
+    int64_t seen = -1, since_ms = dpt_now_ms();
+    for (;;) {
+        if (rec_stop_signal)
+            return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)rec_stop_signal);
+        DPT_TRY(rec_cluster_reap(&b->cluster, err));
+        DPT_TRY(rec_watch_poll(&calm->watch, err));
+        if (calm->node->ended)
+            return DPT_OK;
+        if (calm->watch.step > seen) {
+            seen = calm->watch.step;
+            since_ms = dpt_now_ms();
+        } else if (dpt_now_ms() - since_ms > CALM_STEP_MS)
+            return dpt_fail(err, DPT_ETIMEOUT, "the undisturbed run hangs at step %lld",
+                            (long long)seen);
+        rec_pause();
+    }
+}
+
+static enum dpt_status run_calm(struct rec_bench *b, struct calm *calm, int64_t steps,
+                                char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
+{
+    int status = 0;
+    DPT_TRY(rec_calm_start(&b->cluster, steps, err));
+    DPT_TRY(rec_wait(b, "the server listens", listens, err));
+    DPT_TRY(rec_watch_init(&calm->watch, b->cluster.dir, "calm", err));
+    DPT_TRY(rec_node_start(&b->cluster, &calm->node, err));
+    calm->node->stops = true;
+    DPT_TRY(await_calm(b, calm, err));
+    DPT_TRY(rec_watch_poll(&calm->watch, err));
+    (void)rec_node_gone(calm->node, &status);
+    if (status != 0)
+        return dpt_fail(err, DPT_EPEER, "the undisturbed run ended with status 0x%x", status);
+    DPT_TRY(rec_calm_hash(&b->cluster, ret_hash, err));
     return rec_cluster_end(&b->cluster, err);
 }
 
-static int report(const struct bench *b, struct rec_totals *totals)
+/* From the trial on in which they part, every step differs: it is the one to look at. */
+static void compare(const struct rec_bench *b, const struct rec_watch *calm, int strategy,
+                    const struct rec_totals *totals, struct rec_trial *trials,
+                    struct rec_outcome *o)
 {
-    totals->nodes = b->args->nodes;
-    totals->n_embd = b->args->n_embd;
-    totals->trials_wanted = b->args->trials;
-    totals->timeout_s = b->args->timeout_s;
-    totals->seed = b->args->seed;
-    totals->trials = b->n_trials;
-    totals->hangs = b->hangs;
-    totals->generations = b->watch.newest;
-    totals->steps = b->watch.step;
-    totals->steps_lost = b->watch.steps_lost;
-    totals->steps_repeated = b->watch.steps_repeated;
-    for (int i = 0; i < b->n_trials; i++)
-        totals->survivors_changed += b->trials[i].measured && !b->trials[i].survivors_kept;
-    (void)getloadavg(&totals->load_after, 1);
-    rec_report_print(b->trials, totals);
-    int code = dpt_bench_finish(&(struct dpt_bench_args){.json = b->args->json},
-                                rec_report_json(b->trials, totals));
-    bool good = totals->clean && totals->hangs == 0 && totals->steps_lost == 0 &&
-                totals->steps_repeated == 0 && totals->survivors_changed == 0;
-    return good ? code : 1;
+    const int64_t differs = rec_watch_differs(&b->watch, calm, 1, b->watch.step + 1);
+    o->calm_steps = differs < 0 ? b->watch.step : differs - 1;
+    for (int i = 0; i < totals->trials; i++)
+        if (trials[i].strategy == strategy && trials[i].measured) {
+            trials[i].compared = true;
+            trials[i].differs = differs >= trials[i].first_step && differs < trials[i].end_step;
+        }
+}
+
+static enum dpt_status check_hash(struct bench *all, struct rec_bench *b, int strategy,
+                                  struct dpt_err *err)
+{
+    struct rec_outcome *o = &all->totals.outcomes[strategy];
+    struct calm calm = {.node = NULL};
+    int64_t step = 0;
+    DPT_TRY(rec_cluster_saved(&b->cluster, &step, o->hash, err));
+    if (step != b->watch.step)
+        return dpt_fail(err, DPT_EPEER, "the run ended at step %lld, its newest checkpoint is %lld",
+                        (long long)b->watch.step, (long long)step);
+    enum dpt_status status = run_calm(b, &calm, step, o->calm_hash, err);
+    compare(b, &calm.watch, strategy, &all->totals, all->trials, o);
+    printf("%s: step %lld %s, undisturbed %s\n", o->strategy->name, (long long)step, o->hash,
+           o->calm_hash);
+    rec_watch_fini(&calm.watch);
+    return status;
+}
+
+/* ---- all ---- */
+
+static void take_outcome(const struct rec_bench *b, struct rec_outcome *o)
+{
+    o->generations = b->watch.newest;
+    o->steps = b->watch.step;
+    o->steps_lost = b->watch.steps_lost;
+    o->steps_repeated = b->watch.steps_repeated;
+    o->steps_skipped = b->watch.steps_skipped;
+    o->step_ms = rec_watch_median_step_ms(&b->watch);
+    o->outcomes_told = rec_cluster_count(&b->cluster, "with the outcome that a survivor had");
+}
+
+static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_err *err)
+{
+    const struct arguments *args = all->args;
+    struct rec_outcome *o = &all->totals.outcomes[strategy];
+    const struct rec_strategy *s = &args->strategies[strategy];
+    const int n = args->n_strategies;
+    struct rec_bench *b = calloc(1, sizeof *b);
+    DPT_ASSERT(b);
+    b->seed = args->seed;
+    b->kills_only = args->kills_only;
+    b->draws = (uint64_t)strategy << 32;
+    b->nodes = args->ranks / s->ranks_per_node;
+    *o = (struct rec_outcome){.strategy = s, .nodes = b->nodes};
+    all->totals.n_outcomes = strategy + 1;
+    const struct rec_run run = {.strategy = s,
+                                .nodes_max = b->nodes + 1,
+                                .n_embd = args->n_embd,
+                                .timeout_s = args->timeout_s,
+                                .rebuild_mib = args->rebuild_mib,
+                                .one_host = args->one_host};
+    enum dpt_status status = rec_cluster_create(&run, &b->cluster, err);
+    if (status == DPT_OK)
+        status = rec_watch_init(&b->watch, b->cluster.dir, "log", err);
+    if (status == DPT_OK)
+        status =
+            run_trials(all, b, strategy, args->trials / n + (strategy < args->trials % n), err);
+    take_outcome(b, o);
+    if (status == DPT_OK)
+        status = check_hash(all, b, strategy, err);
+    all->totals.hangs += status == DPT_ETIMEOUT;
+    if (status != DPT_OK && status != DPT_EABORTED)
+        rec_cluster_tell(&b->cluster);
+    rec_cluster_destroy(&b->cluster, args->keep);
+    rec_watch_fini(&b->watch);
+    free(b);
+    return status;
 }
 
 /* ---- arguments ---- */
@@ -433,85 +239,124 @@ static bool take_number(const char *text, double min, double max, double *ret)
     return true;
 }
 
+static int complain(void)
+{
+    (void)fprintf(
+        stderr,
+        "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
+        "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--json FILE] "
+        "[--keep]\n"
+        "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
+        "full_shard+shadow, hybrid_shard; ranks: 2 to %d, on a node each, of hybrid_shard two on a "
+        "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
+        "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
+        "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
+        "stops; keep: leave the temporary folders\n",
+        RANKS_MAX);
+    return 2;
+}
+
+static bool take_flag(const char *text, struct arguments *a)
+{
+    const struct {
+        const char *name;
+        bool *flag;
+    } flags[] = {{"--keep", &a->keep}, {"--one-host", &a->one_host}, {"--kills", &a->kills_only}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strcmp(text, flags[i].name) == 0)
+            return *flags[i].flag = true;
+    return false;
+}
+
 static bool parse(int argc, char **argv, struct arguments *a)
 {
-    double trials = 40, nodes = 3, seed = 1, n_embd = 64;
-    *a = (struct arguments){.timeout_s = 5};
+    double trials = 40, ranks = 4, seed = 1, n_embd = 64;
+    const char *strategies = "ddp";
+    struct dpt_err err;
+    *a = (struct arguments){.timeout_s = 5, .rebuild_mib = REBUILD_MIB};
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool ok = true;
-        if (strcmp(argv[i], "--keep") == 0) {
-            a->keep = true;
+        if (take_flag(argv[i], a))
             continue;
-        }
         if (strcmp(argv[i], "--trials") == 0)
             ok = take_number(value, 1, TRIALS_MAX, &trials);
-        else if (strcmp(argv[i], "--nodes") == 0)
-            ok = take_number(value, 2, 8, &nodes);
+        else if (strcmp(argv[i], "--ranks") == 0)
+            ok = take_number(value, 2, RANKS_MAX, &ranks);
         else if (strcmp(argv[i], "--seed") == 0)
             ok = take_number(value, 0, 9e15, &seed);
         else if (strcmp(argv[i], "--timeout-s") == 0)
             ok = take_number(value, 0.2, 600, &a->timeout_s);
+        else if (strcmp(argv[i], "--rebuild-mib") == 0)
+            ok = take_number(value, 0, 1e6, &a->rebuild_mib);
         else if (strcmp(argv[i], "--n-embd") == 0)
             ok = take_number(value, 4, 4096, &n_embd) && (int)n_embd % 4 == 0;
+        else if (strcmp(argv[i], "--strategy") == 0)
+            strategies = value;
         else if (strcmp(argv[i], "--json") == 0)
             a->json = value;
         else
             ok = false;
-        if (!ok || !*value) {
-            (void)fprintf(stderr,
-                          "usage: dpt-bench recover [--trials 40] [--seed 1] [--nodes 3] "
-                          "[--timeout-s 5] [--n-embd 64] [--json FILE] [--keep]\n"
-                          "  nodes: 2 to 8 workers; timeout-s: cluster.timeout_s; n-embd: width of "
-                          "the GPT-2 of 2 blocks, a multiple of 4; keep: leave the temporary "
-                          "folder\n");
+        if (!ok || !*value)
             return false;
-        }
         i++;
     }
     a->trials = (int)trials;
-    a->nodes = (int)nodes;
+    a->ranks = (int)ranks;
     a->n_embd = (int)n_embd;
     a->seed = (uint64_t)seed;
-    return true;
+    if (rec_strategies_parse(strategies, a->ranks, a->strategies, &a->n_strategies, &err) == DPT_OK)
+        return true;
+    (void)fprintf(stderr, "dpt-bench recover: --strategy: %s\n", err.text);
+    return false;
+}
+
+static int finish(struct bench *all)
+{
+    (void)getloadavg(&all->totals.load_after, 1);
+    rec_report_sum(all->trials, &all->totals);
+    rec_report_print(all->trials, &all->totals);
+    int code = dpt_bench_finish(&(struct dpt_bench_args){.json = all->args->json},
+                                rec_report_json(all->trials, &all->totals));
+    return rec_report_is_good(&all->totals) ? code : 1;
 }
 
 static int run(int argc, char **argv)
 {
     struct arguments args;
-    struct rec_totals totals = {0};
     struct dpt_err err;
     if (!parse(argc, argv, &args))
-        return 2;
+        return complain();
     struct sigaction action = {.sa_handler = on_signal};
     if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
         sigaction(SIGHUP, &action, NULL) != 0) {
         perror("dpt-bench recover: signals");
         return 1;
     }
-    struct bench *b = calloc(1, sizeof *b);
-    DPT_ASSERT(b);
-    b->args = &args;
-    b->trials = calloc((size_t)args.trials, sizeof *b->trials);
-    DPT_ASSERT(b->trials);
-    (void)getloadavg(&totals.load_before, 1);
-    enum dpt_status status = run_trials(b, &err);
-    totals.clean = status == DPT_OK;
-    if (status != DPT_OK) {
-        b->hangs += status == DPT_ETIMEOUT;
-        (void)fprintf(stderr, "dpt-bench recover: trial %d: %s\n", b->n_trials, err.text);
-        if (status != DPT_EABORTED)
-            rec_cluster_tell(&b->cluster);
-    }
-    rec_cluster_destroy(&b->cluster, args.keep);
-    int code = report(b, &totals);
-    rec_watch_fini(&b->watch);
-    free(b->trials);
-    free(b);
+    struct bench all = {.args = &args,
+                        .totals = {.n_embd = args.n_embd,
+                                   .trials_wanted = args.trials,
+                                   .timeout_s = args.timeout_s,
+                                   .rebuild_mib = args.rebuild_mib,
+                                   .one_host = args.one_host,
+                                   .seed = args.seed}};
+    all.trials = calloc((size_t)args.trials, sizeof *all.trials);
+    DPT_ASSERT(all.trials);
+    (void)getloadavg(&all.totals.load_before, 1);
+    const int64_t began_ms = dpt_now_ms();
+    enum dpt_status status = DPT_OK;
+    for (int s = 0; s < args.n_strategies && status == DPT_OK; s++)
+        status = run_strategy(&all, s, &err);
+    all.totals.clean = status == DPT_OK;
+    all.totals.seconds = (double)(dpt_now_ms() - began_ms) * 1e-3;
+    if (status != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench recover: trial %d: %s\n", all.totals.trials, err.text);
+    int code = finish(&all);
+    free(all.trials);
     return code;
 }
 
 const struct dpt_bench dpt_bench_recover = {
     .name = "recover",
-    .help = "what a failure costs: kills, drains, joins in a real run",
+    .help = "what a failure costs: kills, drains, joins in a real run of each strategy",
     .run = run};

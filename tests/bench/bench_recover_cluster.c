@@ -3,11 +3,15 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/rng.h"
+#include "checkpoint/checkpoint.h"
 #include "tests/tmp.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,9 +23,11 @@
 
 enum {
     TEXT_BYTES = 200 * 1000,
+    ENDLESS_STEPS = 100 * 1000 * 1000,
     ARGS_MAX = 16,
     KILL_MS = 5000, /* after SIGKILL */
     TAIL_BYTES = 2500,
+    LOG_END_BYTES = 32 * 1024,
     CHILDREN_BYTES = 256
 };
 
@@ -52,24 +58,31 @@ static enum dpt_status write_text(const char *path, struct dpt_err *err)
     return status;
 }
 
-static enum dpt_status write_config(const struct rec_cluster *c, const struct rec_run *run,
-                                    struct dpt_err *err)
+/* `calm` 0: of the run that is hurt; else of the one that is not, of so many steps. The schedule is
+ * constant, so that how many steps there are changes nothing. */
+static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, struct dpt_err *err)
 {
-    char yaml[2048], path[REC_PATH_BYTES];
+    const struct rec_run *run = &c->run;
+    char yaml[2048], strategy[256], path[REC_PATH_BYTES];
+    const char *below = calm > 0 ? "calm" : "log";
+    rec_strategy_yaml(run->strategy, run->rebuild_mib, strategy, sizeof strategy);
     int bytes = snprintf(
         yaml, sizeof yaml,
         "run: recover\n"
-        "cluster: {nnodes: \"1:%d\", gpus_per_node: 1, device: cpu, threads: 1, timeout_s: %g, "
+        "cluster: {nnodes: \"1:%d\", gpus_per_node: %d, device: cpu, threads: %d, timeout_s: %g, "
         "max_restarts: 1000}\n"
         "model: {name: gpt2, n_layer: 2, n_head: 4, n_embd: %d, context: 32, vocab: 256}\n"
         "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
-        "train: {steps: 100000000, global_batch: 32, micro_batch: 2, seq_len: 32, precision: fp32, "
+        "train: {steps: %lld, global_batch: 32, micro_batch: 2, seq_len: 32, precision: fp32, "
         "log_every: 1}\n"
-        "optimizer: {name: adamw, lr: 1.0e-3}\n"
-        "strategy: {name: ddp, bucket_mib: 0.05, first_bucket_mib: 0.01}\n"
-        "checkpoint: {dir: \"%s/checkpoints\", every_steps: 0}\n"
-        "log: {dir: \"%s/log\"}\n",
-        run->nodes_max, run->timeout_s, run->n_embd, c->dir, c->dir, c->dir);
+        "optimizer: {name: adamw, lr: 1.0e-3, schedule: constant}\n"
+        "strategy: %s\n"
+        "checkpoint: {dir: \"%s/%s/checkpoints\", every_steps: 0}\n"
+        "log: {dir: \"%s/%s\"}\n",
+        run->nodes_max, calm > 0 ? 1 : run->strategy->ranks_per_node, calm > 0 ? 2 : 1,
+        run->timeout_s, run->n_embd, c->dir, (long long)(calm > 0 ? calm : ENDLESS_STEPS), strategy,
+        c->dir, below, c->dir, below);
+    DPT_ASSERT(bytes > 0 && (size_t)bytes < sizeof yaml);
     DPT_TRY(dpt_fs_join(c->dir, "config.yaml", path, sizeof path, err));
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
 }
@@ -95,7 +108,7 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
                                    struct dpt_err *err)
 {
     char path[REC_PATH_BYTES];
-    *ret = (struct rec_cluster){0};
+    *ret = (struct rec_cluster){.run = *run};
     DPT_TRY(find_programs(ret, err));
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return dpt_fail_errno(err, errno, "become the parent of orphans");
@@ -103,7 +116,7 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
         return dpt_fail(err, DPT_EIO, "no temporary folder");
     DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
     DPT_TRY(write_text(path, err));
-    return write_config(ret, run, err);
+    return write_config(ret, 0, err);
 }
 
 /* ---- processes ---- */
@@ -171,34 +184,42 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
     DPT_ASSERT(node);
     struct rec_node made = {0};
     (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
-    char program[REC_PATH_BYTES + 16], config[REC_PATH_BYTES], endpoint[32], log[32];
+    char program[REC_PATH_BYTES + 16], config[REC_PATH_BYTES], endpoint[32], log[32], host[64];
     (void)snprintf(program, sizeof program, "%s/dpt-worker", c->bin);
     (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
     (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
     (void)snprintf(log, sizeof log, "%s.log", made.id);
-    char *const argv[] = {program, "--config",        config,   "--node-id",
-                          made.id, "--rdzv-endpoint", endpoint, (char *)NULL};
+    (void)snprintf(host, sizeof host, "cluster.host_group=%s", c->run.one_host ? "one" : made.id);
+    char *const argv[] = {program,           "--config", config,  "--node-id", made.id,
+                          "--rdzv-endpoint", endpoint,   "--set", host,        (char *)NULL};
     DPT_TRY(start(c, log, argv, &made.pid, err));
     *node = made;
     *ret = node;
     return DPT_OK;
 }
 
-/* Is its first argument --rank? A child that has not reached exec yet is none. */
-static bool is_rank(pid_t pid)
+/* Is it the rank process `local`? A child that has not reached exec yet is none. */
+static bool is_rank(pid_t pid, int local)
 {
-    char path[64], line[128] = {0};
+    char path[64], line[512] = {0}, wanted[32];
     (void)snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    (void)snprintf(wanted, sizeof wanted, "local_rank=%d", local);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
     ssize_t bytes = read(fd, line, sizeof line - 1);
     (void)close(fd);
-    size_t first = strlen(line) + 1;
-    return bytes > (ssize_t)first && strcmp(line + first, "--rank") == 0;
+    bool rank = false;
+    int at = 0;
+    for (const char *arg = line; arg < line + bytes; arg += strlen(arg) + 1, at++) {
+        rank = rank || (at == 1 && strcmp(arg, "--rank") == 0);
+        if (rank && strcmp(arg, wanted) == 0)
+            return true;
+    }
+    return false;
 }
 
-pid_t rec_node_rank(const struct rec_node *node)
+pid_t rec_node_rank(const struct rec_node *node, int local)
 {
     /* The agent's main thread starts the ranks. */
     char path[64], line[CHILDREN_BYTES] = {0};
@@ -210,9 +231,28 @@ pid_t rec_node_rank(const struct rec_node *node)
     (void)fclose(f);
     char *end;
     for (long pid; children && (pid = strtol(children, &end, 10)) > 0; children = end)
-        if (is_rank((pid_t)pid))
+        if (is_rank((pid_t)pid, local))
             return (pid_t)pid;
     return 0;
+}
+
+int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int local)
+{
+    char path[REC_PATH_BYTES], text[LOG_END_BYTES + 1];
+    (void)snprintf(path, sizeof path, "%s/log/node-%s/rank-%d.log", c->dir, node->id, local);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return -1;
+    if (fseek(f, -LOG_END_BYTES, SEEK_END) != 0)
+        rewind(f);
+    text[fread(text, 1, LOG_END_BYTES, f)] = '\0';
+    (void)fclose(f);
+    int place = -1, rank, world;
+    char n;
+    for (const char *at = text; (at = strstr(at, ": rank ")); at++)
+        if (sscanf(at, ": rank %d of %d goes o%c", &rank, &world, &n) == 3 && n == 'n')
+            place = rank;
+    return place;
 }
 
 static struct rec_node *node_of(struct rec_cluster *c, pid_t pid)
@@ -288,6 +328,7 @@ static enum dpt_status end_nodes(struct rec_cluster *c, struct dpt_err *err)
         if (c->nodes[i].pid > 0 && c->nodes[i].status != 0)
             return dpt_fail(err, DPT_EPEER, "worker %s ended with status 0x%x after SIGTERM",
                             c->nodes[i].id, c->nodes[i].status);
+    memset(c->nodes, 0, sizeof c->nodes);
     return DPT_OK;
 }
 
@@ -333,6 +374,78 @@ void rec_cluster_destroy(struct rec_cluster *c, bool keep)
     else if (c->dir[0] && dpt_fs_remove_tree(c->dir, &err) != DPT_OK)
         (void)fprintf(stderr, "dpt-bench recover: %s\n", err.text);
     *c = (struct rec_cluster){0};
+}
+
+/* ---- what came of it ---- */
+
+enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
+                                  char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    int64_t step = -1;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_hash128 hash;
+    DPT_TRY(dpt_fs_join(c->dir, "log/checkpoints", path, sizeof path, err));
+    DPT_TRY(dpt_checkpoint_newest(path, &step, err));
+    if (step < 0)
+        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", path);
+    DPT_TRY(dpt_checkpoint_open(path, step, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_hash(checkpoint, &hash, err);
+    dpt_checkpoint_close(&checkpoint);
+    DPT_TRY(status);
+    dpt_hash128_hex(hash, ret_hash);
+    *ret_step = step;
+    return DPT_OK;
+}
+
+static int64_t count_in(const char *path, const char *text)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int64_t count = 0;
+    FILE *f = fopen(path, "re");
+    while (f && getline(&line, &room, f) > 0)
+        count += strstr(line, text) != NULL;
+    free(line);
+    if (f)
+        (void)fclose(f);
+    return count;
+}
+
+int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
+{
+    char pattern[REC_PATH_BYTES];
+    glob_t found;
+    int64_t count = 0;
+    (void)snprintf(pattern, sizeof pattern, "%s/log/node-*/rank-*.log", c->dir);
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return 0;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        count += count_in(found.gl_pathv[i], text);
+    globfree(&found);
+    return count;
+}
+
+enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps, struct dpt_err *err)
+{
+    char port_file[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
+    if (unlink(port_file) != 0)
+        return dpt_fail_errno(err, errno, "remove '%s'", port_file);
+    DPT_TRY(write_config(c, steps, err));
+    return rec_server_start(c, err);
+}
+
+enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
+                              struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, "calm/summary.json", path, sizeof path, err));
+    json_t *summary = json_load_file(path, 0, NULL);
+    const char *hash = json_string_value(json_object_get(summary, "weights_hash"));
+    (void)snprintf(ret, REC_HASH_BYTES, "%s", hash ? hash : "");
+    json_decref(summary);
+    return ret[0] ? DPT_OK : dpt_fail(err, DPT_ENOENT, "no weights_hash in '%s'", path);
 }
 
 static void tell_end(const char *path)

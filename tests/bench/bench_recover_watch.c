@@ -11,6 +11,8 @@
 const char *const rec_phase_names[REC_PHASE_COUNT] = {"detect_ms",  "abort_ms",   "rendezvous_ms",
                                                       "rebuild_ms", "restore_ms", "total_ms"};
 
+enum { STEPS_MAX = 100 * 1000 * 1000 };
+
 static struct rec_generation *at(struct rec_watch *w, uint64_t number)
 {
     struct rec_generation *g = &w->generations[number % REC_GENERATIONS];
@@ -34,6 +36,24 @@ static int64_t integer_of(const json_t *object, const char *key)
     return (int64_t)json_integer_value(json_object_get(object, key));
 }
 
+const char *const rec_landing_names[REC_LANDING_COUNT] = {"steps", "prepare", "build"};
+
+/* Steps come one by one, so room is doubled some twenty times. */
+static void take_value(struct rec_watch *w, int64_t step, const json_t *line)
+{
+    if (step < 0 || step > STEPS_MAX)
+        return;
+    if (step >= w->values_max) {
+        const int64_t max = 2 * step + 1024;
+        struct rec_value *values = realloc(w->values, (size_t)max * sizeof *values);
+        DPT_ASSERT(values);
+        memset(values + w->values_max, 0, (size_t)(max - w->values_max) * sizeof *values);
+        w->values = values;
+        w->values_max = max;
+    }
+    w->values[step] = (struct rec_value){real_of(line, "loss"), real_of(line, "grad_norm")};
+}
+
 static void take_metrics(struct rec_watch *w, const json_t *line)
 {
     struct rec_generation *g = at(w, (uint64_t)integer_of(line, "generation"));
@@ -41,6 +61,10 @@ static void take_metrics(struct rec_watch *w, const json_t *line)
     double time = real_of(line, "time"), step_ms = real_of(line, "step_ms");
     if (step <= w->step)
         w->steps_repeated++;
+    else
+        take_value(w, step, line);
+    if (step > w->step + 1)
+        w->steps_skipped += step - w->step - 1;
     /* Without a duration it is a step of the generation before, whose writer did not live to log
      * it: when it was completed is not known. */
     if (g && step_ms > 0) {
@@ -62,30 +86,78 @@ static void take_event(struct rec_watch *w, const json_t *line)
     struct rec_generation *g = at(w, (uint64_t)integer_of(line, "generation"));
     const char *kind = json_string_value(json_object_get(line, "kind"));
     w->steps_lost += integer_of(line, "steps_lost");
-    if (!g)
+    if (!g || (kind && strcmp(kind, "redundancy") == 0)) /* no recovery: the last one's copies */
         return;
     g->has_event = true;
     g->event_steps_lost = integer_of(line, "steps_lost");
     (void)snprintf(g->kind, sizeof g->kind, "%s", kind ? kind : "");
     for (int p = 0; p < REC_PHASE_COUNT; p++)
         g->phase_ms[p] = real_of(line, rec_phase_names[p]);
+    w->healing_ms[w->healings++ % REC_STEP_TIMES] =
+        g->phase_ms[REC_REBUILD] + g->phase_ms[REC_RESTORE];
 }
 
-/* `2026-01-02T03:04:05.678Z I dpt-rdzv: …: forming generation 7: why`. */
+/* When a line of a log was written; false: it is none. */
+static bool time_of(const char *line, double *ret)
+{
+    struct tm tm = {0};
+    const char *fraction = strptime(line, "%Y-%m-%dT%H:%M:%S", &tm);
+    if (!fraction)
+        return false;
+    *ret = (double)timegm(&tm) + strtod(fraction, NULL);
+    return true;
+}
+
+/* `2026-01-02T03:04:05.678Z I dpt-rdzv: …: forming generation 7: why`, `…: plan of generation 7:
+ * world 4 …`, `…: generation 7 runs, world …`. */
 static void take_server(struct rec_watch *w, const char *line)
 {
-    static const char mark[] = ": forming generation ";
-    const char *found = strstr(line, mark);
-    struct tm tm = {0};
-    const char *fraction = found ? strptime(line, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
-    if (!fraction)
+    static const char *const marks[] = {": forming generation ", ": plan of generation ",
+                                        ": generation "};
+    double time;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const char *found = strstr(line, marks[i]);
+        if (!found)
+            continue;
+        char *after;
+        const uint64_t number = strtoull(found + strlen(marks[i]), &after, 10);
+        struct rec_generation *g = at(w, number);
+        if (!g || !time_of(line, &time) || (i == 2 && strncmp(after, " runs", 5) != 0))
+            return;
+        double *when = i == 0 ? &g->forming : i == 1 ? &g->planned : &g->runs;
+        if (*when <= 0)
+            *when = time;
+        if (i == 0 && number > w->newest_forming)
+            w->newest_forming = number;
+        if (i == 1 && number > w->newest_planned)
+            w->newest_planned = number;
         return;
-    uint64_t number = strtoull(found + sizeof mark - 1, NULL, 10);
-    struct rec_generation *g = at(w, number);
-    if (g && g->forming <= 0)
-        g->forming = (double)timegm(&tm) + strtod(fraction, NULL);
-    if (number > w->newest_forming)
-        w->newest_forming = number;
+    }
+}
+
+enum rec_landing rec_watch_landing(const struct rec_watch *w, double time)
+{
+    const struct rec_generation *newest = NULL;
+    for (int i = 0; i < REC_GENERATIONS; i++) {
+        const struct rec_generation *g = &w->generations[i];
+        if (g->forming > 0 && g->forming <= time && (!newest || g->number > newest->number))
+            newest = g;
+    }
+    if (!newest || (newest->runs > 0 && newest->runs <= time))
+        return REC_IN_STEPS;
+    return newest->planned > 0 && newest->planned <= time ? REC_IN_BUILD : REC_IN_PREPARE;
+}
+
+int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *other, int64_t first,
+                          int64_t end)
+{
+    for (int64_t s = first; s < end && s < w->values_max && s < other->values_max; s++) {
+        const struct rec_value *a = &w->values[s], *b = &other->values[s];
+        const bool known = a->norm != 0 && b->norm != 0;
+        if (known && memcmp(a, b, sizeof *a) != 0)
+            return s;
+    }
+    return -1;
 }
 
 /* The next whole line without its newline; NULL when there is none yet. */
@@ -131,12 +203,15 @@ enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err)
     return poll_records(w, &w->events, take_event, err);
 }
 
-enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, struct dpt_err *err)
+enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, const char *below,
+                               struct dpt_err *err)
 {
+    char path[sizeof w->server.path];
     *w = (struct rec_watch){0};
+    DPT_TRY(dpt_fs_join(dir, below, path, sizeof path, err));
     DPT_TRY(dpt_fs_join(dir, "rdzv.log", w->server.path, sizeof w->server.path, err));
-    DPT_TRY(dpt_fs_join(dir, "log/metrics.jsonl", w->metrics.path, sizeof w->metrics.path, err));
-    return dpt_fs_join(dir, "log/events.jsonl", w->events.path, sizeof w->events.path, err);
+    DPT_TRY(dpt_fs_join(path, "metrics.jsonl", w->metrics.path, sizeof w->metrics.path, err));
+    return dpt_fs_join(path, "events.jsonl", w->events.path, sizeof w->events.path, err);
 }
 
 void rec_watch_fini(struct rec_watch *w)
@@ -145,6 +220,7 @@ void rec_watch_fini(struct rec_watch *w)
     for (int i = 0; i < 3; i++)
         if (tails[i]->file)
             (void)fclose(tails[i]->file);
+    free(w->values);
     *w = (struct rec_watch){0};
 }
 
@@ -154,11 +230,21 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double rec_watch_median_step_ms(const struct rec_watch *w)
+static double median_of(const double *values, int64_t taken)
 {
     double sorted[REC_STEP_TIMES];
-    size_t n = w->steps_timed < REC_STEP_TIMES ? (size_t)w->steps_timed : REC_STEP_TIMES;
-    memcpy(sorted, w->step_ms, n * sizeof *sorted);
+    size_t n = taken < REC_STEP_TIMES ? (size_t)taken : REC_STEP_TIMES;
+    memcpy(sorted, values, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, by_value);
     return n > 0 ? sorted[n / 2] : 0;
+}
+
+double rec_watch_median_step_ms(const struct rec_watch *w)
+{
+    return median_of(w->step_ms, w->steps_timed);
+}
+
+double rec_watch_median_healing_ms(const struct rec_watch *w)
+{
+    return median_of(w->healing_ms, w->healings);
 }

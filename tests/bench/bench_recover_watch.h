@@ -25,7 +25,7 @@ enum { REC_GENERATIONS = 256 /* remembered */, REC_STEP_TIMES = 32, REC_LINE_BYT
 /* Times are seconds since 1970, 0: not yet. */
 struct rec_generation {
     uint64_t number;
-    double forming; /* the server's first word of it */
+    double forming, planned, runs; /* as the server says: first word, plan, sent off */
     bool has_event;
     double phase_ms[REC_PHASE_COUNT];
     char kind[24];
@@ -43,21 +43,33 @@ struct rec_tail {
     size_t bytes; /* of a line that is still being written */
 };
 
+/* Of one completed step, as it was logged first; both 0: it was not. Any difference of a weight
+ * shows here. */
+struct rec_value {
+    double loss, norm;
+};
+
 struct rec_watch {
     struct rec_tail metrics, events, server;
     struct rec_generation generations[REC_GENERATIONS];
     uint64_t newest;         /* generation that has completed a step */
-    uint64_t newest_forming; /* generation that the server has begun to form */
+    uint64_t newest_forming; /* generation that the server has begun to form, */
+    uint64_t newest_planned; /* made a plan of */
     int64_t step;            /* last completed */
     double step_time;
     double step_ms[REC_STEP_TIMES]; /* of the last steps within a generation */
     int64_t steps_timed;
-    int64_t steps_lost;     /* sum of the events' */
-    int64_t steps_repeated; /* logged again, under a number that had been logged */
+    int64_t steps_lost;       /* sum of the events' */
+    int64_t steps_repeated;   /* logged again, under a number that had been logged */
+    int64_t steps_skipped;    /* never logged, though later ones were */
+    struct rec_value *values; /* [values_max] by step; owned */
+    int64_t values_max;
+    double healing_ms[REC_STEP_TIMES]; /* rebuild and restore of the last generations */
+    int64_t healings;
 };
 
-/* `dir` is the cluster's folder. */
-DPT_MUST_USE enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir,
+/* Reads what is in the folder `below` of the cluster's folder `dir`. */
+DPT_MUST_USE enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, const char *below,
                                             struct dpt_err *err);
 void rec_watch_fini(struct rec_watch *w);
 
@@ -68,5 +80,16 @@ DPT_MUST_USE enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err 
 const struct rec_generation *rec_watch_generation(struct rec_watch *w, uint64_t number);
 
 double rec_watch_median_step_ms(const struct rec_watch *w);
+/* Of a generation, from its plan to its ranks' readiness; 0: none was seen. */
+double rec_watch_median_healing_ms(const struct rec_watch *w);
+
+/* What the newest generation that had begun by `time` was doing then. */
+enum rec_landing { REC_IN_STEPS, REC_IN_PREPARE, REC_IN_BUILD, REC_LANDING_COUNT };
+extern const char *const rec_landing_names[REC_LANDING_COUNT];
+enum rec_landing rec_watch_landing(const struct rec_watch *w, double time);
+
+/* The first step in [first, end) that both know and that differs; -1: none. */
+int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *other, int64_t first,
+                          int64_t end);
 
 #endif

@@ -157,6 +157,41 @@ static void no_moments(void **state)
     model_fini(&model);
 }
 
+/* One moment (SGD): the second is written as zeroes, from no memory. */
+static void no_second_moment(void **state)
+{
+    (void)state;
+    struct model model;
+    struct dpt_checkpoint *checkpoint;
+    model_init(&model, 21, 1);
+    struct dpt_checkpoint_tensor one[MODEL_TENSORS_MAX];
+    for (int i = 0; i < model.n; i++) {
+        one[i] = model.tensors[i];
+        one[i].v = NULL;
+    }
+    struct dpt_checkpoint_spec spec = model_spec(&model, root, 21, 0, 1);
+    spec.tensors = one;
+    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EINVAL); /* forgotten? */
+    spec.no_v = true;
+    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(dpt_checkpoint_collect(&spec, 1000, &err));
+    OK(dpt_checkpoint_commit(&spec, &err));
+    OK(dpt_checkpoint_open(root, 21, &checkpoint, &err));
+    float first = model.tensors[0].m[0];
+    model.tensors[0].m[0] = 0;
+    OK(dpt_checkpoint_read(checkpoint, model.tensors, model.n, &err));
+    assert_true(model.tensors[0].m[0] == first);
+    for (int i = 0; i < model.n; i++) {
+        int64_t numel = 1;
+        for (int d = 0; d < model.tensors[i].ndim; d++)
+            numel *= model.tensors[i].dim[d];
+        for (int64_t e = 0; e < numel; e++)
+            assert_true(model.tensors[i].v[e] == 0);
+    }
+    dpt_checkpoint_close(&checkpoint);
+    model_fini(&model);
+}
+
 static void newest_among_others(void **state)
 {
     (void)state;
@@ -509,6 +544,7 @@ int main(void)
                                        TEST(read_some),
                                        TEST(another_model),
                                        TEST(no_moments),
+                                       TEST(no_second_moment),
                                        TEST(newest_among_others),
                                        TEST(one_line_for_damage),
                                        TEST(prune_keeps_whole_ones),

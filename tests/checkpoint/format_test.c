@@ -302,6 +302,7 @@ static void state_round_trip(void **state)
                                      .config_yaml = "a: \"b\"\n",
                                      .weights_hash = "00ff",
                                      .data_digest = "11aa",
+                                     .fingerprint = "cpu",
                                      .scaler = {0x1p-3, 5, 6},
                                      .history_json = " [ 1, {\"x\": 0.1} ] "};
     assert_int_equal(dpt_state_print(&s, &text, &err), DPT_OK);
@@ -309,18 +310,21 @@ static void state_round_trip(void **state)
     assert_true(copy.state.seed == UINT64_MAX && copy.state.samples == INT64_MAX);
     assert_string_equal(copy.state.config_yaml, "a: \"b\"\n");
     assert_string_equal(copy.state.data_digest, "11aa");
+    assert_string_equal(copy.state.fingerprint, "cpu");
     assert_true(copy.state.scaler.scale == 0x1p-3 && copy.state.scaler.good_steps == 5 &&
                 copy.state.scaler.skipped_steps == 6);
     dpt_state_fini(&copy);
     /* Who does not know the data says nothing of it. */
     char *silent;
-    s.data_digest = NULL;
+    s.data_digest = s.fingerprint = NULL;
     s.scaler.scale = 0;
     s.scaler.good_steps = s.scaler.skipped_steps = 0;
     assert_int_equal(dpt_state_print(&s, &silent, &err), DPT_OK);
     assert_null(strstr(silent, "data_digest"));
+    assert_null(strstr(silent, "fingerprint"));
     assert_int_equal(dpt_state_parse(silent, strlen(silent), "s", &copy, &err), DPT_OK);
     assert_null(copy.state.data_digest);
+    assert_null(copy.state.fingerprint);
     assert_null(strstr(silent, "scaler"));
     assert_true(copy.state.scaler.scale == 0 && copy.state.scaler.skipped_steps == 0);
     dpt_state_fini(&copy);

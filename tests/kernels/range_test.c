@@ -205,7 +205,7 @@ static void test_plain_results(void **state)
     test_stream_close(&t);
 }
 
-/* cast, and AdamW's copy: each element rounded as half.h says. */
+/* cast, round_to, widen, and AdamW's copy: each element rounded as half.h says. */
 static void test_rounding_ops(void **state)
 {
     (void)state;
@@ -217,6 +217,16 @@ static void test_rounding_ops(void **state)
         t.ops->cast(t.stream, N, b[0], dtype, half);
         for (int i = 0; i < N; i++)
             assert_int_equal(half[i], half_of(dtype, b[0][i]));
+        t.ops->widen(t.stream, N, dtype, half, b[1]);
+        memcpy(b[2], b[0], N * sizeof(float));
+        t.ops->round_to(t.stream, N, dtype, b[2]);
+        for (int i = 0; i < N; i++) {
+            const float wide = float_of(dtype, half[i]);
+            assert_memory_equal(&b[1][i], &wide, sizeof wide);
+        }
+        assert_memory_equal(b[2], b[1], N * sizeof(float));
+        memset(b[1], 0, N * sizeof(float));
+        memset(b[2], 0, N * sizeof(float));
         t.ops->adamw(t.stream, &(struct dpt_adamw){.n = N,
                                                    .lr = 1e-3f,
                                                    .bias1 = 1.0f,
@@ -234,12 +244,50 @@ static void test_rounding_ops(void **state)
     }
     float same[3] = {0};
     t.ops->cast(t.stream, 3, b[0], DPT_F32, same);
+    t.ops->round_to(t.stream, 3, DPT_F32, same);
     assert_memory_equal(same, b[0], sizeof same);
     test_stream_check(&t);
     free(half);
     for (int i = 0; i < BUFFERS; i++)
         free(b[i]);
     test_stream_close(&t);
+}
+
+/* Columns become orthonormal and span what they did; one that is spanned already becomes zero;
+ * NaN spreads; the number of threads does not matter. */
+static void test_orthonormal_columns(void **state)
+{
+    (void)state;
+    enum { ROWS = 5003, COLUMNS = 3 };
+    float *x = malloc((size_t)ROWS * COLUMNS * sizeof *x), *first = malloc(ROWS * sizeof *first);
+    for (int threads = 1; threads <= 2; threads++) {
+        struct test_stream t = test_stream_open(threads);
+        t.ops->fill_normal(t.stream, (int64_t)ROWS * COLUMNS, dpt_rng_key(8, DPT_RNG_TEST, 1, 0, 0),
+                           0, 0.5f, 2.0f, x);
+        for (int i = 0; i < ROWS; i++) {
+            first[i] = x[i * COLUMNS];
+            x[i * COLUMNS + 2] = 3.0f * x[i * COLUMNS] - 0.5f * x[i * COLUMNS + 1];
+        }
+        t.ops->orthonormalise(t.stream, ROWS, COLUMNS, x);
+        double dots[COLUMNS][COLUMNS] = {{0}}, along = 0, length = 0;
+        for (int i = 0; i < ROWS; i++) {
+            for (int a = 0; a < COLUMNS; a++)
+                for (int b = 0; b < COLUMNS; b++)
+                    dots[a][b] += (double)x[i * COLUMNS + a] * (double)x[i * COLUMNS + b];
+            along += (double)x[i * COLUMNS] * (double)first[i];
+            length += (double)first[i] * (double)first[i];
+        }
+        assert_true(fabs(dots[0][0] - 1) < 1e-6 && fabs(dots[1][1] - 1) < 1e-6);
+        assert_true(fabs(dots[0][1]) < 1e-6 && fabs(along - sqrt(length)) < 1e-5 * along);
+        assert_true(dots[2][2] == 0);
+        x[COLUMNS] = NAN;
+        t.ops->orthonormalise(t.stream, ROWS, COLUMNS, x);
+        assert_true(isnan(x[0]) && isnan(x[1]));
+        test_stream_check(&t);
+        test_stream_close(&t);
+    }
+    free(x);
+    free(first);
 }
 
 static void test_normal_values(void **state)
@@ -329,9 +377,10 @@ static void test_dropout_mask(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split_ranges),  cmocka_unit_test(test_plain_results),
-        cmocka_unit_test(test_normal_values), cmocka_unit_test(test_sums_of_squares),
-        cmocka_unit_test(test_dropout_mask),  cmocka_unit_test(test_rounding_ops),
+        cmocka_unit_test(test_split_ranges),        cmocka_unit_test(test_plain_results),
+        cmocka_unit_test(test_orthonormal_columns), cmocka_unit_test(test_normal_values),
+        cmocka_unit_test(test_sums_of_squares),     cmocka_unit_test(test_dropout_mask),
+        cmocka_unit_test(test_rounding_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

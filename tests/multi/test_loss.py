@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
-from cluster import Worker, proc_alive, proc_children, proc_fds, proc_threads, wait_until
+from cluster import ROOT, Worker, make_text, proc_alive, proc_children, proc_fds, proc_threads, wait_until
+
+RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"  # a small vocabulary in OpenAI's form
 
 
 @pytest.fixture
@@ -35,6 +37,25 @@ def wait_reformed(cluster, after, world, timeout):
     wait_until(f"world {world} after generation {after}",
                lambda: generation(cluster) > after and cluster.metrics()[-1]["world_size"] == world, timeout,
                cluster.log_tails)
+
+
+def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
+    """A text that is encoded at start can change unseen by those who read it; a rank that comes later sees it."""
+    text = make_text(tmp_path / "text.txt", 20_000)
+    cluster = make_cluster(sets={"train.steps": 100_000, "data.train": text, "data.tokenizer": "gpt2",
+                                 "data.any_vocab": "true", "data.vocab_bpe": RECORDED / "tiny.bpe",
+                                 "data.encoder_json": RECORDED / "tiny.json", "model.vocab": 700})
+    server = cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    make_text(tmp_path / "text.txt", 20_000, seed=9)
+    os.kill(b.rank_pids()[0], signal.SIGKILL)
+    assert b.wait(30 * slow) == 2, b.log()
+    assert "data.train was changed since this worker began" in b.log() and "text.txt" in b.log()
+    assert a.wait(30 * slow) == 4, a.log()  # a damaged run ends rather than train on two texts
+    server.term()
+    assert server.wait(10 * slow) == 0
+    cluster.check_nothing_left()
 
 
 def test_kill_replace_leave_stop(make_cluster, start_calm, slow):

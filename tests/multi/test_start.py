@@ -201,6 +201,21 @@ def test_other_data_at_resume(make_cluster, tmp_path, slow):
     assert cluster.summaries()[0]["start_step"] == 20
 
 
+def test_other_kind_of_machine_at_resume(make_cluster, slow):
+    """Another instruction set computes other bits: a run goes on there only if that is said."""
+    cluster = make_cluster(sets={"train.steps": 10})
+    assert cluster.start_worker("a", nnodes=1, endpoint=False).wait(60 * slow) == 0
+    older = {"ONEDNN_MAX_CPU_ISA": "SSE41"}
+    longer, allow = {"train.steps": 20}, ["--allow-change", "train.steps"]
+    refused = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer, args=allow, env=older)
+    assert refused.wait(60 * slow) == 2, refused.log()
+    assert "another kind of machine" in refused.log() and "--allow-change cluster.device" in refused.log()
+    allowed = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer, env=older,
+                                   args=[*allow, "--allow-change", "cluster.device"])
+    assert allowed.wait(60 * slow) == 0, allowed.log()
+    assert cluster.summaries()[0]["start_step"] == 10
+
+
 def test_finished_run_is_started_again(make_cluster, slow):
     """Nothing is left to do: the results stay as they are."""
     cluster = make_cluster(sets={"train.steps": 10})

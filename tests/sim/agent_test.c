@@ -78,6 +78,19 @@ static void test_other_version(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
 }
 
+static void test_older_version(void **state)
+{
+    struct bench *b = *state;
+    bench_configure(b);
+    b->server.version = 1;
+    b->server.text = "this worker speaks protocol 2";
+    bench_server(b, SERVER(REFUSED), 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_non_null(strstr(b->exit_text, "the server speaks protocol 1"));
+    assert_non_null(strstr(b->exit_text, "protocol 2"));
+}
+
 static void test_not_for_us(void **state)
 {
     struct bench *b = *state;
@@ -353,6 +366,7 @@ int main(void)
         T(test_config_of_the_demo),
         T(test_refused),
         T(test_other_version),
+        T(test_older_version),
         T(test_not_for_us),
         T(test_stale_server),
         T(test_restarted_server),

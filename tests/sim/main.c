@@ -41,6 +41,7 @@ static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_tota
     ret_totals->fenced_writes += sim->fenced_writes;
     ret_totals->expulsions += sim->expulsions;
     ret_totals->moved += sim->moved;
+    ret_totals->rebuilt += sim->rebuilt;
     ret_totals->dropped += sim->dropped;
     ret_totals->hosted += sim->hosted;
     sim_destroy(&sim);
@@ -76,14 +77,16 @@ int main(int argc, char **argv)
     printf(
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "
-        "%llu parts moved, %llu of these dropped, %llu handed over by who left\n",
+        "%llu parts moved, %llu of these dropped, %llu shadows rebuilt beside the steps, %llu "
+        "handed "
+        "over by who left\n",
         (unsigned long long)count, (unsigned long long)failed, (unsigned long long)totals->events,
         (unsigned long long)totals->formations, (unsigned long long)totals->applied,
         (unsigned long long)totals->healed, (unsigned long long)totals->handed,
         (unsigned long long)totals->loaded, (unsigned long long)totals->saved,
         (unsigned long long)totals->fenced_writes, (unsigned long long)totals->expulsions,
         (unsigned long long)totals->moved, (unsigned long long)totals->dropped,
-        (unsigned long long)totals->hosted);
+        (unsigned long long)totals->rebuilt, (unsigned long long)totals->hosted);
     free(totals);
     return failed == 0 ? 0 : 1;
 }

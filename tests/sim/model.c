@@ -96,6 +96,8 @@ static void tell_state(const struct sim *sim, const struct proc *proc, Dpt__Rank
     state->gradient = proc->step >= 0 && proc->gradient_step == proc->step + 1;
     state->pending_generation = proc->pending_generation;
     state->ran_generation = proc->ran_generation;
+    state->rebuilding = proc->group != NULL && proc->group->rebuilds &&
+                        proc->step < proc->group->resume_step + REBUILD_STEPS;
 }
 
 void model_report(struct sim *sim, struct proc *proc)
@@ -318,9 +320,20 @@ static void write_log(struct sim *sim, const struct proc *proc)
                  m->id, proc->local, (long long)proc->step, (unsigned long long)proc->generation);
 }
 
+static void rebuild(struct sim *sim, struct proc *proc)
+{
+    const struct group *group = proc->group;
+    if (group == NULL || !group->rebuilds || proc->step != group->resume_step + REBUILD_STEPS ||
+        dpt_shard_is_none(group->late[proc->rank]))
+        return;
+    proc->held.shadow = group->late[proc->rank];
+    sim->rebuilt++;
+}
+
 static void applied(struct sim *sim, struct proc *proc)
 {
     proc->step++;
+    rebuild(sim, proc);
     proc->weights = mix(proc->weights ^ proc->outcome);
     sim->applied++;
     proc->step_ms = proc->applied_ms > 0 ? sim->now_ms - proc->applied_ms : 0;

@@ -1,47 +1,53 @@
 /* One generation's data plane: who is in it, the reduction under way, and how a break spreads. */
 #include "tests/sim/sim.h"
+#include "worker/plan/world.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- who holds what ---- */
 
-static uint32_t largest_node(const Dpt__Plan *plan, uint32_t world)
-{
-    uint32_t largest = 0;
-    for (uint32_t i = 0; i < world; i++) {
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < world; k++)
-            n += plan->ranks[k]->node == plan->ranks[i]->node;
-        largest = n > largest ? n : largest;
-    }
-    return largest;
-}
-
 static void deal(const struct sim *sim, struct group *group, const Dpt__Plan *plan)
 {
-    const uint32_t world = plan->world_size - plan->guests;
-    const uint32_t shift = largest_node(plan, world);
-    uint32_t rank_at[MACHINES_MAX * LOCALS_MAX];
-    for (uint32_t i = 0; i < world; i++)
-        rank_at[plan->ranks[i]->position] = i;
-    for (uint32_t i = 0; i < world; i++) {
-        uint32_t index = 0, of = 0;
-        for (uint32_t k = 0; k < world; k++) {
-            of += plan->ranks[k]->host == plan->ranks[i]->host;
-            index += plan->ranks[k]->host == plan->ranks[i]->host && k < i;
-        }
-        struct parts *wants = &group->wants[i];
+    enum { RANKS_MAX = MACHINES_MAX * LOCALS_MAX };
+    const int size = (int)(plan->world_size - plan->guests);
+    int rank_at[RANKS_MAX], host_at[RANKS_MAX], node_at[RANKS_MAX];
+    for (int i = 0; i < size; i++) {
+        const Dpt__PlanRank *rank = plan->ranks[i];
+        rank_at[rank->position] = i;
+        host_at[rank->position] = (int)rank->host;
+        node_at[rank->position] = (int)rank->node;
+    }
+    const struct dpt_world world = {
+        .size = size, .host_of_position = host_at, .node_of_position = node_at};
+    const int shift = sim->profile.sharding == SHARDING_SHADOW ? dpt_shadow_shift(&world) : 0;
+    for (int at = 0; at < size; at++) {
+        const struct dpt_range node = dpt_world_node(&world, at);
+        const int ward = dpt_shadow_ward(&world, shift, at);
+        struct parts *wants = &group->wants[rank_at[at]];
         *wants = (struct parts){.own = {0, 1}};
         if (sim->profile.sharding == SHARDING_HYBRID)
-            wants->own = (struct dpt_shard){(int)index, (int)of};
+            wants->own = (struct dpt_shard){at - node.first, node.end - node.first};
         else if (sim->profile.sharding != SHARDING_NONE)
-            wants->own = (struct dpt_shard){(int)i, (int)world};
-        /* The ranks of a node stand together: one as many places on as the largest node has is of
-         * another node. */
-        if (sim->profile.sharding == SHARDING_SHADOW && world >= 2 * shift)
-            wants->shadow = (struct dpt_shard){
-                (int)rank_at[(plan->ranks[i]->position + world - shift) % world], (int)world};
+            wants->own = (struct dpt_shard){rank_at[at], size};
+        if (ward >= 0)
+            wants->shadow = (struct dpt_shard){rank_at[ward], size};
+    }
+}
+
+/* After a loss every other run goes on without shadows, which come beside the steps. */
+static void defer_shadows(const struct sim *sim, struct group *group, const Dpt__Plan *plan)
+{
+    const bool lost = strcmp(plan->cause_kind, "node_lost") == 0 ||
+                      strcmp(plan->cause_kind, "rank_lost") == 0 ||
+                      strcmp(plan->cause_kind, "comm_error") == 0;
+    if (sim->seed % 2 == 0 || !lost || plan->load_checkpoint >= 0 || plan->from_seed)
+        return;
+    for (uint32_t i = 0; i < plan->world_size - plan->guests; i++) {
+        struct parts *wants = &group->wants[i];
+        group->late[i] = wants->shadow;
+        group->rebuilds = group->rebuilds || !dpt_shard_is_none(wants->shadow);
+        wants->shadow = (struct dpt_shard){0, 0};
     }
 }
 
@@ -90,6 +96,7 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
     group->guests = plan->guests;
     sim->hosted += plan->guests > 0;
     deal(sim, group, plan);
+    defer_shadows(sim, group, plan);
     group->resume_step = group->step = plan->resume_step;
     group->load_checkpoint = plan->load_checkpoint;
     group->writers = plan->checkpoint_writers;

@@ -103,6 +103,8 @@ enum rank_stage {
 
 struct group;
 
+enum { REBUILD_STEPS = 3 };
+
 /* How the ranks of a simulated run deal the state. */
 enum sharding {
     SHARDING_NONE,   /* all hold everything */
@@ -153,8 +155,10 @@ struct group {
     uint64_t run_life; /* of the run that planned it */
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world, guests, arrived;
-    struct parts wants[MACHINES_MAX * LOCALS_MAX];   /* by rank */
-    struct proc *members[MACHINES_MAX * LOCALS_MAX]; /* by rank; NULL until it arrives */
+    struct parts wants[MACHINES_MAX * LOCALS_MAX];    /* by rank */
+    struct dpt_shard late[MACHINES_MAX * LOCALS_MAX]; /* shadows that are copied beside the steps */
+    bool rebuilds;                                    /* there are such */
+    struct proc *members[MACHINES_MAX * LOCALS_MAX];  /* by rank; NULL until it arrives */
     int64_t resume_step, load_checkpoint;
     uint32_t writers, parts;
     int64_t step; /* of the reduction under way: step + 1 is being made */
@@ -244,6 +248,7 @@ struct sim {
     bool done_seen;       /* the server said DONE */
     /* counts, for the summary and to see that the faults bite */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
+    uint64_t rebuilt; /* shadows that became whole while training went on */
     uint64_t moved, dropped,
         hosted;        /* new layouts put in place, given up; generations with guests */
     char failure[512]; /* first broken invariant; "" while all is well */

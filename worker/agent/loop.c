@@ -73,7 +73,11 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
                                    .log_level = (int)options->log_level,
                                    .n_allow = options->n_allow};
     (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
-    (void)snprintf(start.data, sizeof start.data, "%s", loop->node->data.train);
+    const struct dpt_data_digest *data = &loop->node->data;
+    memcpy(start.data, data->train.hash, sizeof start.data);
+    memcpy(start.data_stamp, data->train.stamp, sizeof start.data_stamp);
+    memcpy(start.val, data->val.hash, sizeof start.val);
+    memcpy(start.val_stamp, data->val.stamp, sizeof start.val_stamp);
     for (int i = 0; i < options->n_allow; i++)
         (void)snprintf(start.allow[i], sizeof start.allow[i], "%s", options->allow[i]);
     struct dpt_err err;

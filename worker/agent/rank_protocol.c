@@ -48,8 +48,14 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
     add_number(ret, &n, "agent=", (uint64_t)start->agent);
     add_arg(ret, &n, "address=", start->address);
     add_number(ret, &n, "log_level=", (uint64_t)start->log_level);
-    if (start->data[0] != '\0')
+    if (start->data[0] != '\0') {
         add_arg(ret, &n, "data=", start->data);
+        add_arg(ret, &n, "data_stamp=", start->data_stamp);
+    }
+    if (start->val[0] != '\0') {
+        add_arg(ret, &n, "val=", start->val);
+        add_arg(ret, &n, "val_stamp=", start->val_stamp);
+    }
     for (int i = 0; i < start->n_allow; i++)
         add_arg(ret, &n, "allow=", start->allow[i]);
 }
@@ -110,6 +116,12 @@ static bool decode_arg(const char *key, size_t key_bytes, const char *value,
         return parse_int(value, 0, DPT_LOG_LEVEL_COUNT - 1, &start->log_level);
     if (IS("data"))
         return parse_text(value, start->data, sizeof start->data);
+    if (IS("data_stamp"))
+        return parse_text(value, start->data_stamp, sizeof start->data_stamp);
+    if (IS("val"))
+        return parse_text(value, start->val, sizeof start->val);
+    if (IS("val_stamp"))
+        return parse_text(value, start->val_stamp, sizeof start->val_stamp);
     if (IS("allow") && start->n_allow < DPT_RANK_ALLOW_MAX)
         return parse_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
     return false;

@@ -40,7 +40,10 @@ struct dpt_rank_start {
     pid_t agent;                      /* parent: for the getppid check after PR_SET_PDEATHSIG */
     char address[64];                 /* numeric IP address on which the data plane listens */
     int log_level;                    /* enum dpt_log_level */
-    char data[DPT_HASH_HEX_BYTES];    /* content hash of data.train; "": the run only evaluates */
+    /* Hash and stamp (worker/data/data.h) of data.train and data.val as the agent found them; "":
+     * the run does not use them. */
+    char data[DPT_HASH_HEX_BYTES], data_stamp[DPT_HASH_HEX_BYTES];
+    char val[DPT_HASH_HEX_BYTES], val_stamp[DPT_HASH_HEX_BYTES];
     int n_allow;
     char allow[DPT_RANK_ALLOW_MAX][DPT_CONFIG_NAME_BYTES]; /* keys whose change resume accepts */
 };

@@ -105,6 +105,8 @@ static int show(const struct dpt_checkpoint *checkpoint)
     (void)printf("weights_hash  %s\n", state->weights_hash);
     if (state->data_digest)
         (void)printf("data          %s\n", state->data_digest);
+    if (state->fingerprint)
+        (void)printf("computed by   %s\n", state->fingerprint);
     (void)printf("writers       %d\n", checkpoint->manifest.n_writers);
     (void)printf("size          %.1f MiB in %d files\n", mib(manifest_bytes(&checkpoint->manifest)),
                  checkpoint->manifest.n_files);

@@ -206,14 +206,33 @@ void dpt_comm_shut(struct dpt_comm *comm)
 
 /* Creation and destruction of the common part. */
 
+static int inline_slots(int n_peers)
+{
+    return n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
+}
+
+static size_t pool_bytes(int n_peers, int world_size)
+{
+    return sizeof(struct dpt_comm) + COMM_RECORDS_MAX * sizeof(struct dpt_rec) +
+           (size_t)inline_slots(n_peers) * DPT_COMM_BUF_BYTES_MAX +
+           2 * (size_t)world_size * sizeof(struct dpt_comm_xfer);
+}
+
+size_t dpt_comm_own_bytes(int world_size)
+{
+    return COMM_STAGING_BYTES + (world_size > 1 ? pool_bytes(world_size - 1, world_size) : 0);
+}
+
 static enum dpt_status alloc_pools(struct dpt_comm *comm, int n_peers, struct dpt_err *err)
 {
-    const int smalls = n_peers * 4 > COMM_INLINE_SLOTS_MIN ? n_peers * 4 : COMM_INLINE_SLOTS_MIN;
+    const int smalls = inline_slots(n_peers);
     comm->links = calloc((size_t)n_peers + 1, sizeof(struct dpt_link *));
     comm->link_of = calloc((size_t)comm->world_size, sizeof(struct dpt_link *));
     comm->recs = calloc(COMM_RECORDS_MAX, sizeof *comm->recs);
     comm->smalls = calloc((size_t)smalls, DPT_COMM_BUF_BYTES_MAX);
     comm->xfers = calloc(2 * (size_t)comm->world_size, sizeof *comm->xfers);
+    comm->pool_bytes = pool_bytes(n_peers, comm->world_size);
+    dpt_account_add(comm->listener->account, DPT_MEMORY_COMM, comm->pool_bytes, comm->pool_bytes);
     if (comm->links == NULL || comm->link_of == NULL || comm->recs == NULL ||
         comm->smalls == NULL || comm->xfers == NULL)
         return dpt_fail(err, DPT_ENOMEM, "memory for a communicator of %d ranks", comm->world_size);
@@ -341,6 +360,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
     free(comm->recs);
     free(comm->smalls);
     free(comm->xfers);
+    dpt_account_sub(comm->listener->account, DPT_MEMORY_COMM, comm->pool_bytes, comm->pool_bytes);
     comm->listener->comms--;
     free(comm);
 }

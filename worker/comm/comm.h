@@ -21,6 +21,7 @@
 #ifndef DPT_WORKER_COMM_COMM_H
 #define DPT_WORKER_COMM_COMM_H
 
+#include "base/account.h"
 #include "base/err.h"
 
 #include <stdbool.h>
@@ -51,6 +52,18 @@ void dpt_comm_listener_destroy(struct dpt_comm_listener **listener);
 const char *dpt_comm_listener_shm_addr(const struct dpt_comm_listener *listener);
 const char *dpt_comm_listener_tcp_addr(const struct dpt_comm_listener *listener);
 
+/* From here on what the listener and its communicators allocate counts into `account` (borrowed for
+ * its life; NULL, as in the beginning: it does not count): registered memory, what there is of it
+ * already included, and the communicators' records. While there is no communicator. */
+void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account);
+
+/* Bytes that a listener and its communicator of a world of this size take beside the memory that
+ * their users register: staging of small messages, records of what is under way. */
+size_t dpt_comm_own_bytes(int world_size);
+
+/* Bytes of registered memory that are mapped now, in whole pages. */
+size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener);
+
 /* Registered memory of this process (memfd-backed, zeroed, touched, 64-byte aligned). Register
  * before the first communicator or between generations, never while one exists. At most 64 regions
  * a listener. */
@@ -60,6 +73,11 @@ DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *liste
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener,
                                                       size_t bytes, struct dpt_comm_mem **ret,
                                                       struct dpt_err *err);
+/* The same, counted for what `tag` says; the two above are for DPT_MEMORY_COMM. */
+DPT_MUST_USE enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener,
+                                                     enum dpt_memory_tag tag, bool open,
+                                                     size_t bytes, struct dpt_comm_mem **ret,
+                                                     struct dpt_err *err);
 /* While a communicator exists: only memory that was withdrawn from it. */
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);

@@ -28,6 +28,7 @@ struct dpt_comm_mem {
     int fd;
     uint8_t *data;
     size_t bytes, map_bytes;
+    enum dpt_memory_tag tag;
     bool open;      /* peers map it to write */
     bool withdrawn; /* from the communicator there is */
 };
@@ -40,6 +41,7 @@ struct dpt_comm_listener {
     struct dpt_comm_mem *mems[COMM_REGIONS];
     struct dpt_comm_mem *staging; /* where small_all_gather sends from */
     int comms;                    /* alive */
+    struct dpt_account *account;  /* NULL: nothing is counted */
     struct dpt_sim_net *sim;      /* NULL: real sockets */
     int sim_node;
 };
@@ -141,6 +143,7 @@ struct dpt_link {
 
 struct dpt_comm {
     struct dpt_comm_listener *listener;
+    size_t pool_bytes; /* of records, small copies, and this */
     char run[DPT_COMM_RUN_BYTES];
     uint64_t generation;
     int rank, world_size, timeout_ms;

@@ -67,8 +67,9 @@ static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status create(struct dpt_comm_listener *listener, size_t bytes, bool open,
-                              struct dpt_comm_mem **ret, struct dpt_err *err)
+enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum dpt_memory_tag tag,
+                                        bool open, size_t bytes, struct dpt_comm_mem **ret,
+                                        struct dpt_err *err)
 {
     DPT_ASSERT(listener->comms == 0);
     const int region = free_region(listener);
@@ -85,9 +86,11 @@ static enum dpt_status create(struct dpt_comm_listener *listener, size_t bytes, 
                                  .region = region,
                                  .fd = -1,
                                  .bytes = bytes,
+                                 .tag = tag,
                                  .open = open,
                                  .map_bytes = (bytes + page - 1) / page * page};
     listener->mems[region] = mem;
+    dpt_account_add(listener->account, tag, bytes, mem->map_bytes);
     const enum dpt_status status = map(mem, err);
     if (status != DPT_OK) {
         dpt_comm_mem_destroy(&mem);
@@ -100,13 +103,34 @@ static enum dpt_status create(struct dpt_comm_listener *listener, size_t bytes, 
 enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
                                     struct dpt_comm_mem **ret, struct dpt_err *err)
 {
-    return create(listener, bytes, false, ret, err);
+    return dpt_comm_mem_create_for(listener, DPT_MEMORY_COMM, false, bytes, ret, err);
 }
 
 enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener, size_t bytes,
                                          struct dpt_comm_mem **ret, struct dpt_err *err)
 {
-    return create(listener, bytes, true, ret, err);
+    return dpt_comm_mem_create_for(listener, DPT_MEMORY_COMM, true, bytes, ret, err);
+}
+
+size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < COMM_REGIONS; i++)
+        bytes += listener->mems[i] != NULL ? listener->mems[i]->map_bytes : 0;
+    return bytes;
+}
+
+void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account)
+{
+    DPT_ASSERT(listener->comms == 0);
+    for (int i = 0; i < COMM_REGIONS; i++) {
+        const struct dpt_comm_mem *mem = listener->mems[i];
+        if (mem == NULL)
+            continue;
+        dpt_account_sub(listener->account, mem->tag, mem->bytes, mem->map_bytes);
+        dpt_account_add(account, mem->tag, mem->bytes, mem->map_bytes);
+    }
+    listener->account = account;
 }
 
 enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err)
@@ -144,6 +168,7 @@ void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
     if (mem->fd >= 0)
         close(mem->fd);
     mem->listener->mems[mem->region] = NULL;
+    dpt_account_sub(mem->listener->account, mem->tag, mem->bytes, mem->map_bytes);
     free(mem);
 }
 

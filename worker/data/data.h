@@ -36,16 +36,29 @@ DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t 
                                            int32_t *ret_tokens, int32_t *ret_targets,
                                            struct dpt_err *err);
 
-/* Content hashes over all the tokens' bytes, in shard order. Cached by nobody: reads everything
- * once at start. */
+/* What a source holds: `hash` over all its tokens' bytes, in shard order; `stamp` of which files
+ * these are (place, size, time of the last change), which costs next to nothing to look at. Both
+ * "": the config does not use the source. */
+struct dpt_data_identity {
+    char hash[DPT_HASH_HEX_BYTES], stamp[DPT_HASH_HEX_BYTES];
+};
+
 struct dpt_data_digest {
-    /* Of what the config uses: of data.train unless the run only evaluates, then of data.val if it
+    /* Of what the config uses: of data.train unless the run only evaluates, and of data.val if it
      * evaluates. Equal on two nodes if they work on the same data. */
     char used[DPT_HASH_HEX_BYTES];
-    char train[DPT_HASH_HEX_BYTES]; /* of data.train alone; "": the run only evaluates */
+    struct dpt_data_identity train, val;
 };
+
+/* Opens and reads everything once; a line of the log says so where that takes a while. */
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              struct dpt_data_digest *ret, struct dpt_err *err);
+
+/* Does `data` hold what another process of this machine found? Read again only where the stamp is
+ * another. DPT_ECORRUPT: it does not. An empty `was` says nothing. */
+DPT_MUST_USE enum dpt_status dpt_data_check(const struct dpt_data *data,
+                                            const struct dpt_data_identity *was,
+                                            struct dpt_err *err);
 
 /* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step
  * after step. Sample j of slot s of step k is sample number (k * G + s) * micro_batch + j of the
@@ -54,6 +67,8 @@ DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
                                                const struct dpt_data *data, struct dpt_loader **ret,
                                                struct dpt_err *err);
 void dpt_loader_destroy(struct dpt_loader **loader);
+/* Bytes of the micro-batches that it has room for. */
+size_t dpt_loader_bytes(const struct dpt_loader *loader);
 
 /* Starts (again) at `step` for slots first_slot, first_slot + stride, … below end_slot; what was
  * read ahead is dropped. An empty range idles the loader. */

@@ -4,11 +4,15 @@
 
 #include "base/cursor.h"
 #include "base/fs.h"
+#include "base/log.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 20 };
+/* Reading that many bytes takes seconds. */
+static const int64_t LONG_BYTES = (int64_t)2 << 30;
 
 /* h <- XXH3-128(h, a, b). */
 static struct dpt_hash128 join(struct dpt_hash128 h, uint64_t a, uint64_t b)
@@ -58,15 +62,55 @@ static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *b
     return status;
 }
 
-/* Takes the data. */
-static enum dpt_status add_data(struct dpt_data *data, uint8_t *block, struct dpt_hash128 *h,
-                                struct dpt_err *err)
+static void say_long(const struct dpt_data *data)
 {
+    int64_t bytes = 0;
+    for (int i = 0; i < data->n_shards; i++)
+        bytes += data->shards[i].encoded ? 0 : data->shards[i].tokens * data->shards[i].width;
+    if (bytes >= LONG_BYTES)
+        dpt_log(DPT_LOG_INFO, "%s: reading %.1f GB once, for the hash of its content", data->key,
+                (double)bytes / 1e9);
+}
+
+static enum dpt_status hash_content(const struct dpt_data *data, struct dpt_hash128 *ret,
+                                    struct dpt_err *err)
+{
+    struct dpt_hash128 h = {0, 0};
+    uint8_t *block = malloc(BLOCK_BYTES);
+    if (!block)
+        return dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
+    say_long(data);
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
-        status = add_shard(&data->shards[i], block, h, err);
-    if (status != DPT_OK)
-        (void)dpt_wrap(err, status, "%s", data->key);
+        status = add_shard(&data->shards[i], block, &h, err);
+    free(block);
+    *ret = h;
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+}
+
+static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES])
+{
+    struct dpt_hash128 h = {0, 0};
+    for (int i = 0; i < data->n_shards; i++) {
+        const struct dpt_token_shard *shard = &data->shards[i];
+        h = join(h, shard->device, shard->inode);
+        h = join(h, (uint64_t)shard->file_bytes, 0);
+        h = join(h, (uint64_t)shard->changed_s, (uint64_t)shard->changed_ns);
+    }
+    dpt_hash128_hex(h, ret);
+}
+
+/* Takes the data. */
+static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity *ret,
+                                struct dpt_hash128 *used, struct dpt_err *err)
+{
+    struct dpt_hash128 h;
+    const enum dpt_status status = hash_content(data, &h, err);
+    if (status == DPT_OK) {
+        dpt_hash128_hex(h, ret->hash);
+        make_stamp(data, ret->stamp);
+        *used = join(*used, h.hi, h.lo);
+    }
     dpt_data_close(&data);
     return status;
 }
@@ -75,26 +119,36 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, struct dpt_data
                                 struct dpt_err *err)
 {
     struct dpt_data *data;
-    struct dpt_hash128 h = {0, 0};
-    struct dpt_data_digest digest = {.train = ""};
-    uint8_t *block = malloc(BLOCK_BYTES);
-    enum dpt_status status =
-        block ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
-    if (status == DPT_OK && !config->train.eval_only) {
-        status = dpt_data_open(config, &data, err);
-        if (status == DPT_OK)
-            status = add_data(data, block, &h, err);
-        dpt_hash128_hex(h, digest.train);
+    struct dpt_hash128 used = {0, 0};
+    struct dpt_data_digest digest = {.used = ""};
+    if (!config->train.eval_only) {
+        DPT_TRY(dpt_data_open(config, &data, err));
+        DPT_TRY(identify(data, &digest.train, &used, err));
     }
-    if (status == DPT_OK && dpt_config_evaluates(config)) {
-        status = dpt_data_open_val(config, &data, err);
-        if (status == DPT_OK)
-            status = add_data(data, block, &h, err);
+    if (dpt_config_evaluates(config)) {
+        DPT_TRY(dpt_data_open_val(config, &data, err));
+        DPT_TRY(identify(data, &digest.val, &used, err));
     }
-    free(block);
-    if (status != DPT_OK)
-        return status;
-    dpt_hash128_hex(h, digest.used);
+    dpt_hash128_hex(used, digest.used);
     *ret = digest;
     return DPT_OK;
+}
+
+enum dpt_status dpt_data_check(const struct dpt_data *data, const struct dpt_data_identity *was,
+                               struct dpt_err *err)
+{
+    char stamp[DPT_HASH_HEX_BYTES], hash[DPT_HASH_HEX_BYTES];
+    struct dpt_hash128 h;
+    make_stamp(data, stamp);
+    if (!was->hash[0] || strcmp(stamp, was->stamp) == 0)
+        return DPT_OK;
+    DPT_TRY(hash_content(data, &h, err));
+    dpt_hash128_hex(h, hash);
+    if (strcmp(hash, was->hash) == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT,
+                    "%s was changed since this worker began: '%s'%s not what the run trains on; "
+                    "put the former file back and start this worker again",
+                    data->key, data->shards[0].path,
+                    data->n_shards > 1 ? " and those beside it are" : " is");
 }

@@ -183,6 +183,12 @@ void dpt_loader_destroy(struct dpt_loader **loader)
     *loader = NULL;
 }
 
+size_t dpt_loader_bytes(const struct dpt_loader *loader)
+{
+    return (size_t)loader->micro_batch * (size_t)loader->seq_len * 2 * RING_BUFFERS *
+           sizeof(int32_t);
+}
+
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
                       int stride)
 {

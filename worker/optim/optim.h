@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "worker/model/model.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Learning rate of step `step` (0-based): warm-up lr*(step+1)/warmup_steps, so that the last step
@@ -30,6 +31,10 @@ struct dpt_optim_step {
     int64_t updates;  /* made before this one: the moments' age. `step` less the steps skipped */
     float grad_scale; /* each gradient is multiplied by it on the fly: clipping, the loss's scale */
 };
+
+/* Whether optimizer.name keeps a second moment: without, there is no `v` (NULL), and a checkpoint
+ * has zeroes for it. */
+bool dpt_optim_has_second_moment(const struct dpt_config *config);
 
 /* The update of optimizer.name (adamw, sgd: kernels/ops.h) on elements [first, end) of the flat
  * vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of an

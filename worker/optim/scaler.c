@@ -3,14 +3,10 @@
 
 #include <math.h>
 
-static bool is_dynamic(const struct dpt_config *config)
-{
-    return config->train.precision == DPT_PRECISION_FP16;
-}
-
 void dpt_scaler_init(const struct dpt_config *config, struct dpt_scaler *ret)
 {
-    *ret = (struct dpt_scaler){.scale = is_dynamic(config) ? config->train.loss_scale : 1.0};
+    *ret = (struct dpt_scaler){.scale =
+                                   dpt_config_scales_loss(config) ? config->train.loss_scale : 1.0};
 }
 
 enum dpt_status dpt_scaler_resume(const struct dpt_config *config, int64_t step,
@@ -21,7 +17,7 @@ enum dpt_status dpt_scaler_resume(const struct dpt_config *config, int64_t step,
         return dpt_fail(err, DPT_ECORRUPT,
                         "the state of the loss scale: %lld of %lld steps were skipped",
                         (long long)saved->skipped, (long long)step);
-    if (!is_dynamic(config) || saved->scale == 0) {
+    if (!dpt_config_scales_loss(config) || saved->scale == 0) {
         dpt_scaler_init(config, ret);
         ret->skipped = saved->skipped;
         return DPT_OK;
@@ -38,12 +34,12 @@ enum dpt_status dpt_scaler_resume(const struct dpt_config *config, int64_t step,
 
 bool dpt_scaler_skips(const struct dpt_config *config, double norm)
 {
-    return is_dynamic(config) && !isfinite(norm);
+    return dpt_config_scales_loss(config) && !isfinite(norm);
 }
 
 void dpt_scaler_advance(const struct dpt_config *config, bool skipped, struct dpt_scaler *scaler)
 {
-    if (!is_dynamic(config))
+    if (!dpt_config_scales_loss(config))
         return;
     double scale = scaler->scale;
     if (skipped) {

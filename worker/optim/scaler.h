@@ -1,5 +1,5 @@
-/* The dynamic scale of the loss with train.precision fp16 (Micikevicius et al., "Mixed Precision
- * Training", arXiv:1710.03740, section 3.2; rules as PyTorch's GradScaler).
+/* The dynamic scale of the loss with train.precision or strategy.compression fp16 (Micikevicius et
+ * al., "Mixed Precision Training", arXiv:1710.03740, section 3.2; rules as PyTorch's GradScaler).
  *
  * A step's loss is multiplied by the scale, so that the gradients of activations stay clear of
  * fp16's underflow, and every gradient comes out multiplied. Scales are powers of two: undoing them
@@ -7,7 +7,7 @@
  * leaves weights and moments as they were. Its norm says so, which is the same on all ranks.
  *
  * The scaler is part of the trajectory: it goes on from the state that weights and moments go on
- * from. With another precision the scale is 1, nothing is skipped and nothing changes. Pure. */
+ * from. Without fp16 the scale is 1, nothing is skipped and nothing changes. Pure. */
 #ifndef DPT_WORKER_OPTIM_SCALER_H
 #define DPT_WORKER_OPTIM_SCALER_H
 

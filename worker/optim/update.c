@@ -15,6 +15,16 @@ static double power(double base, int64_t n)
     return result;
 }
 
+static bool is_sgd(const struct dpt_config *config)
+{
+    return strcmp(config->optimizer.name, "sgd") == 0;
+}
+
+bool dpt_optim_has_second_moment(const struct dpt_config *config)
+{
+    return !is_sgd(config);
+}
+
 /* One kind of update; its numbers are the step's, its vectors are set for each tensor. */
 struct update {
     bool is_sgd;
@@ -28,7 +38,7 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
                                const struct dpt_optim_step *step)
 {
     const float lr = (float)dpt_lr(config, step->step);
-    struct update u = {.is_sgd = strcmp(config->optimizer.name, "sgd") == 0,
+    struct update u = {.is_sgd = is_sgd(config),
                        .copy_dtype = dpt_model_dtype(model),
                        .weight_decay = (float)config->optimizer.weight_decay};
     u.sgd = (struct dpt_sgd){.lr = lr,

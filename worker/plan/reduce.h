@@ -2,26 +2,16 @@
  * reduce-scatter by direct exchange followed by an all-gather, host by host.
  *
  * A bucket (a range of blocks of the flat gradient) is cut into one piece a rank, in whole blocks,
- * nearly equal. A piece's owner ends up with its sum in tree order. A host first brings a piece's
- * sums of its own lanes to one of its ranks (the owner, if it is of this host, else rank `piece mod
- * host's ranks` of the host), which joins them to the host's maximal subtrees; only these cross to
- * the owner. Pure. */
+ * nearly equal (dpt_layout_piece). A piece's owner ends up with its sum in tree order. A host first
+ * brings a piece's sums of its own lanes to one of its ranks (the owner, if it is of this host,
+ * else rank `piece mod host's ranks` of the host), which joins them to the host's maximal subtrees;
+ * only these cross to the owner. Pure. */
 #ifndef DPT_WORKER_PLAN_REDUCE_H
 #define DPT_WORKER_PLAN_REDUCE_H
 
-#include "worker/plan/lanes.h"
+#include "worker/plan/world.h"
 
 #include <stdint.h>
-
-struct dpt_world {
-    int lanes, size;
-    const int *rank_of_position; /* [size]; positions are host by host */
-    const int *host_of_position; /* [size]; nondecreasing */
-};
-
-/* Piece `i` of `n` of a bucket of `numel` elements in blocks of `block`: element range. */
-void dpt_piece_range(int64_t numel, int64_t block, int n, int i, int64_t *ret_first,
-                     int64_t *ret_end);
 
 /* One partial sum in flight: subtree `node` of piece `piece`, from rank `from` to rank `to`. from
  * == to: it is already there. */
@@ -42,8 +32,9 @@ int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, i
 /* Which rank of host `host` gathers piece `piece` in stage 1. */
 int dpt_reduce_gatherer(const struct dpt_world *world, int host, int piece);
 
-/* Bytes a rank sends in one all-reduce of `numel` f32 elements: both stages and the all-gather. */
-int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block,
-                              int rank);
+/* Bytes a rank sends in one reduction of `numel` f32 elements: both stages and, with `gather`, the
+ * all-gather. An element that goes to another host has `far_bytes`, others four. */
+int64_t dpt_reduce_bytes_sent(const struct dpt_world *world, int64_t numel, int64_t block, int rank,
+                              bool gather, int far_bytes);
 
 #endif

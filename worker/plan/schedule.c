@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRADIENT_BUFFERS = 2, NO_UNIT = -1 };
+enum { GRADIENT_BUFFERS = 2, SHARE_LAG = 2, NO_UNIT = -1 };
 
 /* A list being made. It is that of member 0, which has a slot in every wave; what another member
  * has not is taken out at the end. */
@@ -227,6 +227,19 @@ static void backward(struct maker *m, int unit)
         scatter(m, unit);
 }
 
+/* Between forward and backward, which no copy keeps waiting. */
+static void copy_state(struct maker *m)
+{
+    for (int unit = 0; unit < m->spec->n_units; unit++)
+        for (int v = 0; v < m->spec->copies; v++)
+            add_task(m, (struct dpt_task){.kind = DPT_TASK_COPY,
+                                          .unit = unit,
+                                          .buffer = -1,
+                                          .part = v,
+                                          .n_parts = m->spec->copies,
+                                          .actions = m->n_actions});
+}
+
 static void make_slot(struct maker *m)
 {
     const int n = m->spec->n_units;
@@ -236,6 +249,8 @@ static void make_slot(struct maker *m)
         (void)add_action(m, DPT_ACTION_FORWARD, unit);
         free_weights(m, unit);
     }
+    if (m->wave == 0 && !m->spec->forward_only)
+        copy_state(m);
     for (int unit = n - 1; unit >= 0 && !m->spec->forward_only; unit--)
         backward(m, unit);
     (void)add_action(m, DPT_ACTION_END_SLOT, -1);
@@ -260,31 +275,64 @@ static void order_tasks(struct maker *m, struct dpt_task *sorted, int *now_at)
             m->actions[a].first_task = now_at[m->actions[a].first_task];
 }
 
-/* Copies the ordered tasks, with the last wave's shares between them: a unit is shared out behind
- * the scatter of the next one, so that its own has been folded by then. Gives the actions' names of
- * tasks the new places. */
-static void insert_shares(struct maker *m, const struct dpt_task *sorted, int *now_at)
+/* Behind the scatter of a unit of the last wave come, of units before it: the CROSS of the last
+ * one, which has been folded by then, and the SHARE of one SHARE_LAG before that, so that nobody
+ * waits for another node's sums with the next scatter unposted. */
+struct tail {
+    int unit, scatters, crosses;
+};
+
+static void add_cross(struct maker *m, struct tail *tail, int *crosses)
 {
-    int n = 0, scatters = 0;
-    struct dpt_task waiting = {.kind = DPT_TASK_SHARE, .unit = NO_UNIT};
-    for (int i = 0; i < m->n_tasks; i++) {
+    const int parts = m->spec->cross_parts ? m->spec->cross_parts[tail->unit] : 0;
+    for (int part = 0; part < parts; part++)
+        m->tasks[m->n_tasks++] = (struct dpt_task){.kind = DPT_TASK_CROSS,
+                                                   .unit = tail->unit,
+                                                   .wave = m->n_waves - 1,
+                                                   .buffer = -1,
+                                                   .part = part,
+                                                   .n_parts = parts,
+                                                   .scatters = tail->scatters};
+    *crosses += parts;
+    tail->crosses = *crosses;
+}
+
+static void add_share(struct maker *m, const struct tail *tail)
+{
+    if (m->spec->share)
+        m->tasks[m->n_tasks++] = (struct dpt_task){.kind = DPT_TASK_SHARE,
+                                                   .unit = tail->unit,
+                                                   .wave = m->n_waves - 1,
+                                                   .buffer = -1,
+                                                   .scatters = tail->scatters,
+                                                   .crosses = tail->crosses};
+}
+
+/* Copies the ordered tasks, with what follows the last wave's scatters between them. Gives the
+ * actions' names of tasks the new places. */
+static void insert_tails(struct maker *m, const struct dpt_task *sorted, int *now_at,
+                         struct tail *tails)
+{
+    const int lag = m->spec->cross_parts ? SHARE_LAG : 0, n_sorted = m->n_tasks;
+    int scatters = 0, crosses = 0, n_tails = 0;
+    m->n_tasks = 0;
+    for (int i = 0; i < n_sorted; i++) {
         const struct dpt_task *t = &sorted[i];
-        now_at[i] = n;
-        m->tasks[n++] = *t;
+        now_at[i] = m->n_tasks;
+        m->tasks[m->n_tasks++] = *t;
         scatters += t->kind == DPT_TASK_SCATTER;
-        if (!m->spec->share || t->kind != DPT_TASK_SCATTER || t->wave < m->n_waves - 1 ||
-            t->part < t->n_parts - 1)
+        if (t->kind != DPT_TASK_SCATTER || t->wave < m->n_waves - 1 || t->part < t->n_parts - 1)
             continue;
-        if (waiting.unit != NO_UNIT)
-            m->tasks[n++] = waiting;
-        waiting.unit = t->unit;
-        waiting.wave = t->wave;
-        waiting.buffer = -1;
-        waiting.scatters = scatters;
+        tails[n_tails++] = (struct tail){.unit = t->unit, .scatters = scatters};
+        if (n_tails > 1)
+            add_cross(m, &tails[n_tails - 2], &crosses);
+        if (n_tails > 1 + lag)
+            add_share(m, &tails[n_tails - 2 - lag]);
     }
-    if (waiting.unit != NO_UNIT)
-        m->tasks[n++] = waiting;
-    m->n_tasks = n;
+    if (n_tails > 0)
+        add_cross(m, &tails[n_tails - 1], &crosses);
+    for (int i = n_tails > 1 + lag ? n_tails - 1 - lag : 0; i < n_tails; i++)
+        add_share(m, &tails[i]);
     for (int a = 0; a < m->n_actions; a++)
         if (m->actions[a].n_tasks > 0)
             m->actions[a].first_task = now_at[m->actions[a].first_task];
@@ -303,7 +351,8 @@ static void leave_out(struct maker *m)
             m->actions[n++] = m->actions[i];
     m->n_actions = n;
     for (int i = 0; i < m->n_tasks; i++)
-        if (m->tasks[i].wave >= spec->deal.n && m->tasks[i].kind != DPT_TASK_SHARE) {
+        if (m->tasks[i].wave >= spec->deal.n &&
+            (m->tasks[i].kind == DPT_TASK_GATHER || m->tasks[i].kind == DPT_TASK_SCATTER)) {
             m->tasks[i].idle = true;
             m->tasks[i].actions = 0;
         }
@@ -313,7 +362,7 @@ static int parts_of(const struct dpt_step_spec *spec)
 {
     int n = 0;
     for (int u = 0; spec->waves && u < spec->n_units; u++)
-        n += spec->parts[u];
+        n += spec->parts[u] + (spec->cross_parts ? spec->cross_parts[u] : 0);
     return n;
 }
 
@@ -321,6 +370,7 @@ static int parts_of(const struct dpt_step_spec *spec)
 struct room {
     struct dpt_task *sorted;
     int *now_at, *table;
+    struct tail *tails;
 };
 
 static void free_room(struct maker *m, struct room *room)
@@ -328,6 +378,7 @@ static void free_room(struct maker *m, struct room *room)
     free(room->sorted);
     free(room->now_at);
     free(room->table);
+    free(room->tails);
     free(m->buffers);
     free(m->here);
 }
@@ -338,7 +389,8 @@ static bool make_room(struct maker *m, struct room *room)
     const size_t units = (size_t)spec->n_units, waves = (size_t)m->n_waves;
     /* Beside a use of a unit there are at most: GATHER twice, RESERVE twice, FREE, REDUCE. */
     const size_t actions_max = waves * (2 + 2 * units * 7);
-    const size_t tasks_max = waves * (4 * units + (size_t)parts_of(spec)) + units;
+    const size_t tasks_max =
+        waves * (4 * units + (size_t)parts_of(spec)) + units + units * (size_t)spec->copies;
     int own;
     const int gradients = dpt_step_gradient_buffers(spec, &own);
     const size_t table = 2 * (size_t)gradients + units;
@@ -349,8 +401,9 @@ static bool make_room(struct maker *m, struct room *room)
     m->buffers = calloc((size_t)spec->gathered_max + 1, sizeof *m->buffers);
     m->here = calloc(units, sizeof *m->here);
     room->table = malloc(table * sizeof *room->table);
+    room->tails = calloc(units, sizeof *room->tails);
     if (!m->actions || !m->tasks || !room->sorted || !room->now_at || !m->buffers || !m->here ||
-        !room->table)
+        !room->table || !room->tails)
         return false;
     for (size_t i = 0; i < table; i++)
         room->table[i] = -1;
@@ -376,7 +429,7 @@ enum dpt_status dpt_step_list_init(struct dpt_step_list *list, const struct dpt_
         for (m.wave = 0; m.wave < m.n_waves; m.wave++)
             make_slot(&m);
         order_tasks(&m, room.sorted, room.now_at);
-        insert_shares(&m, room.sorted, room.now_at);
+        insert_tails(&m, room.sorted, room.now_at, room.tails);
         leave_out(&m);
         *list = (struct dpt_step_list){m.actions, m.n_actions, m.tasks, m.n_tasks};
     } else {

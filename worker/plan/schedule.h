@@ -3,11 +3,12 @@
  * differ in their lists, not in the loops. Pure but for the memory of the lists.
  *
  * All ranks that share the work make the same list of tasks, in the same order, and post them in
- * that order: so matching never depends on who is faster. A task is posted when as many of the
- * rank's own actions are done as it says, the last of which is a FREE or a REDUCE, and an action
- * waits for the tasks that it names. Tasks
- * are ordered by what they wait for, so that no rank waits for a task behind one that it keeps back
- * itself: the lists cannot deadlock. */
+ * that order: so matching never depends on who is faster. (Where nodes fold by themselves, each has
+ * waves of its own; what goes between them, CROSS and SHARE, is in one order on all.) A task is
+ * posted when as many of the rank's own actions are done as it says, the last of which is a FREE or
+ * a REDUCE, and an action waits for the tasks that it names. Tasks are ordered by what they wait
+ * for, so that no rank waits for a task behind one that it keeps back itself: the lists cannot
+ * deadlock. */
 #ifndef DPT_WORKER_PLAN_SCHEDULE_H
 #define DPT_WORKER_PLAN_SCHEDULE_H
 
@@ -37,7 +38,10 @@ struct dpt_action {
 enum dpt_task_kind {
     DPT_TASK_GATHER,  /* owners' pieces of a unit's weights to who needs them */
     DPT_TASK_SCATTER, /* pieces of a slot's gradient of a unit to their owners, who fold them */
+    DPT_TASK_CROSS,   /* the folded sums of a unit, of nodes that fold by themselves, to the owners
+                         of the whole sum's pieces, who add them */
     DPT_TASK_SHARE,   /* the folded pieces of a unit to who applies them beside the owner */
+    DPT_TASK_COPY,    /* vector `part` of an owner's state of a unit to who shall keep it too */
     DPT_TASK_COUNT
 };
 
@@ -45,9 +49,10 @@ struct dpt_task {
     enum dpt_task_kind kind;
     int unit, wave;
     int buffer;        /* of weights, of gradients; -1: none */
-    int part, n_parts; /* SCATTER: which part of every piece */
+    int part, n_parts; /* SCATTER, CROSS: which part of every piece; COPY: which vector */
     int actions;       /* own actions that must be done before */
     int scatters;      /* tasks of kind SCATTER that must have been folded before */
+    int crosses;       /* tasks of kind CROSS */
     bool idle; /* this rank has no slot in the wave: it gives weights, takes gradients only */
 };
 
@@ -78,8 +83,10 @@ struct dpt_step_spec {
     /* Gradients are scattered in waves; NULL: not. deal is then waves' own for `member`. */
     const struct dpt_waves *waves;
     int member;
-    const int *parts; /* [n_units] into how many parts a scatter is cut; >= 1 */
+    const int *parts;       /* [n_units] into how many parts a scatter is cut; >= 1 */
+    const int *cross_parts; /* [n_units] the same of a CROSS; NULL: the waves' folds are whole */
     bool share;
+    int copies; /* vectors of the state that may have to be copied beside the first slot; 0: none */
 };
 
 /* Makes the list; to be finished by fini, which accepts zeroes. DPT_ENOMEM. */

@@ -1,6 +1,8 @@
 /* The thread that owns a rank's communicator: a job slot under one mutex. */
 #include "worker/strategy/comm_thread.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +33,18 @@ struct dpt_comm_thread {
     int suspect;
 
     atomic_bool failed; /* the pending job ended with an error */
+
+    uint64_t bytes_of_last; /* of `comm`, as the last job left it; under the mutex */
+    struct dpt_comm_account account;
 };
+
+/* With the mutex, by the communicator's own thread. */
+static void count_bytes(struct dpt_comm_thread *t)
+{
+    const uint64_t bytes = t->comm ? dpt_comm_bytes_sent(t->comm) : 0;
+    t->account.bytes_sent += t->comm ? bytes - t->bytes_of_last : 0;
+    t->bytes_of_last = bytes;
+}
 
 static void *run(void *arg)
 {
@@ -56,6 +69,7 @@ static void *run(void *arg)
         if (status != DPT_OK && t->comm)
             t->suspect = dpt_comm_suspect(t->comm);
         atomic_store(&t->failed, status != DPT_OK);
+        count_bytes(t);
         t->done = true;
         (void)pthread_cond_broadcast(&t->cond);
     }
@@ -99,6 +113,7 @@ static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dp
             continue;
     (void)pthread_mutex_lock(&t->mutex);
     struct dpt_comm *comm = t->comm;
+    count_bytes(t);
     t->comm = NULL;
     (void)pthread_mutex_unlock(&t->mutex);
     dpt_comm_destroy(&comm);
@@ -193,8 +208,10 @@ enum dpt_status dpt_comm_thread_wait(struct dpt_comm_thread *t, struct dpt_err *
     t->awaited = true;
     if (t->comm)
         dpt_comm_allow_spin(t->comm, true);
+    const int64_t from = dpt_now_ns();
     while (!t->done)
         (void)pthread_cond_wait(&t->cond, &t->mutex);
+    t->account.waited_ns += dpt_now_ns() - from;
     t->pending = t->awaited = false;
     if (t->comm)
         dpt_comm_allow_spin(t->comm, false);
@@ -210,6 +227,20 @@ enum dpt_status dpt_comm_thread_run(struct dpt_comm_thread *t, dpt_comm_job job,
 {
     dpt_comm_thread_post(t, job, ctx);
     return dpt_comm_thread_wait(t, err);
+}
+
+void dpt_comm_thread_add_wait(struct dpt_comm_thread *t, int64_t ns)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    t->account.waited_ns += ns;
+    (void)pthread_mutex_unlock(&t->mutex);
+}
+
+void dpt_comm_thread_account(struct dpt_comm_thread *t, struct dpt_comm_account *ret)
+{
+    (void)pthread_mutex_lock(&t->mutex);
+    *ret = t->account;
+    (void)pthread_mutex_unlock(&t->mutex);
 }
 
 bool dpt_comm_thread_failed(struct dpt_comm_thread *t)

@@ -59,6 +59,17 @@ bool dpt_comm_thread_failed(struct dpt_comm_thread *thread);
  * next open. Any thread. */
 void dpt_comm_thread_abort(struct dpt_comm_thread *thread);
 
+/* What communication has cost since the thread was made: who wants a step's share takes differences
+ * (after its commit, by which all of the step's jobs have ended). */
+struct dpt_comm_account {
+    int64_t waited_ns;   /* the main thread, for jobs and parts of them */
+    uint64_t bytes_sent; /* as dpt_comm_bytes_sent counts, over all communicators, up to the last
+                            job's end */
+};
+void dpt_comm_thread_account(struct dpt_comm_thread *thread, struct dpt_comm_account *ret);
+/* Adds a wait for a part of a job, which whoever made the job waits for by its own means. */
+void dpt_comm_thread_add_wait(struct dpt_comm_thread *thread, int64_t ns);
+
 /* Wakes a job that waits in dpt_comm_poll: there is more to do. Any thread. */
 void dpt_comm_thread_wake(struct dpt_comm_thread *thread);
 

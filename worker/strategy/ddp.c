@@ -1,5 +1,7 @@
-/* Distributed data parallel under `accumulate: local`: every rank holds weights, moments and the
- * whole reduced gradient, which lanes and buckets give it (lane_sums.h).
+/* Distributed data parallel, and its teaching variants (ddp_policy.h): every rank holds weights,
+ * moments and the whole reduced gradient. Sums of lanes give it to them, once a step (lane_sums.h);
+ * or, for the variants under `accumulate: reduce` and the one that reduces after each micro-batch,
+ * the slots one by one (slot_sums.h). ddp itself under `reduce` is in sharded.h.
  *
  * With a compute dtype of 16 bits the slots read a copy of the parameters, which each step's update
  * writes along with them. Where it pays their products read packed forms, made before the first
@@ -7,6 +9,8 @@
 #include "worker/optim/optim.h"
 #include "worker/strategy/lane_sums.h"
 #include "worker/strategy/packed_weights.h"
+#include "worker/strategy/powersgd.h"
+#include "worker/strategy/slot_sums.h"
 #include "worker/strategy/strategy.h"
 
 #include <stdlib.h>
@@ -23,7 +27,9 @@ struct ddp {
     size_t copy_bytes;
     bool copy_is_old; /* the parameters were written by others since it was made */
     struct dpt_packed_weights *packed;
-    struct dpt_lane_sums *lanes;
+    struct dpt_lane_sums *lanes;   /* one of the two; */
+    struct dpt_slot_sums *slots;   /* the other is NULL */
+    struct dpt_powersgd *powersgd; /* reduces what the lanes have; NULL: they do */
     double *block_sums;
 
     /* The generation. */
@@ -41,9 +47,15 @@ static struct ddp *ddp_of(struct dpt_strategy *s)
     return (struct ddp *)s;
 }
 
+static float *gradient(const struct ddp *d)
+{
+    return d->slots ? dpt_slot_sums_gradient(d->slots) : dpt_lane_sums_gradient(d->lanes);
+}
+
 static float *state_data(const struct ddp *d, enum dpt_vector vector)
 {
-    return dpt_comm_mem_data(d->state.own.vector[vector].mem);
+    struct dpt_comm_mem *mem = d->state.own.vector[vector].mem;
+    return mem ? dpt_comm_mem_data(mem) : NULL;
 }
 
 static void ddp_destroy(struct dpt_strategy **strategy)
@@ -52,12 +64,14 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     if (!d)
         return;
     dpt_lane_sums_destroy(&d->lanes);
+    dpt_powersgd_destroy(&d->powersgd);
+    dpt_slot_sums_destroy(&d->slots);
     dpt_step_list_fini(&d->list);
     dpt_step_list_fini(&d->eval_list);
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         dpt_comm_mem_destroy(&d->state.own.vector[v].mem);
     dpt_packed_weights_destroy(&d->packed);
-    dpt_device_free(d->env.device, d->copy, d->copy_bytes);
+    dpt_device_free_for(d->env.device, DPT_MEMORY_WEIGHTS, d->copy, d->copy_bytes);
     free(d->weights);
     free(d->block_sums);
     free(d);
@@ -71,7 +85,17 @@ static enum dpt_status make_copy(struct ddp *d, struct dpt_err *err)
     if (dtype == DPT_F32)
         return DPT_OK;
     d->copy_bytes = (size_t)d->flat_numel * dpt_dtype_bytes(dtype);
-    return dpt_device_alloc(d->env.device, d->copy_bytes, &d->copy, err);
+    return dpt_device_alloc_for(d->env.device, DPT_MEMORY_WEIGHTS, d->copy_bytes, &d->copy, err);
+}
+
+static enum dpt_status make_sums(struct ddp *d, struct dpt_err *err)
+{
+    const bool by_slots = dpt_ddp_policy_of(d->env.config).each_slot ||
+                          dpt_config_accumulate(d->env.config) == DPT_ACCUMULATE_REDUCE;
+    if (d->env.config->strategy.compression == DPT_COMPRESSION_POWERSGD)
+        DPT_TRY(dpt_powersgd_create(&d->env, &d->powersgd, err));
+    return by_slots ? dpt_slot_sums_create(&d->env, &d->slots, err)
+                    : dpt_lane_sums_create(&d->env, false, &d->lanes, err);
 }
 
 static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
@@ -94,16 +118,18 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     if (!d->weights || !d->block_sums)
         status = dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
     d->state.own.shard = (struct dpt_shard){0, 1};
-    for (int v = 0; status == DPT_OK && v < DPT_VECTOR_COUNT; v++) {
+    for (int v = 0; status == DPT_OK && v < dpt_vectors(env->config); v++) {
         d->state.own.vector[v].flat = true;
-        status = dpt_comm_mem_create(env->listener, bytes, &d->state.own.vector[v].mem, err);
+        status = dpt_comm_mem_create_for(
+            env->listener, dpt_vector_tag((enum dpt_vector)v, dpt_model_dtype(env->model)), false,
+            bytes, &d->state.own.vector[v].mem, err);
     }
     if (status == DPT_OK)
         status = make_copy(d, err);
     if (status == DPT_OK)
         status = dpt_packed_weights_create(&d->env, &d->packed, err);
     if (status == DPT_OK)
-        status = dpt_lane_sums_create(&d->env, false, &d->lanes, err);
+        status = make_sums(d, err);
     if (status != DPT_OK) {
         ddp_destroy(&self);
         return status;
@@ -128,7 +154,8 @@ static struct dpt_deal ddp_deal(const struct dpt_strategy *s, const struct dpt_w
                                 int position)
 {
     const struct ddp *d = (const struct ddp *)s;
-    return dpt_lane_sums_deal(d->lanes, world, position);
+    return d->slots ? dpt_slot_sums_deal(d->slots, world, position)
+                    : dpt_lane_sums_deal(d->lanes, world, position);
 }
 
 static enum dpt_status make_lists(struct ddp *d, struct dpt_deal deal, struct dpt_err *err)
@@ -154,7 +181,10 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
         position++;
     const struct dpt_deal deal = ddp_deal(s, world, position);
     DPT_TRY(dpt_packed_weights_decide(d->packed, deal.n, ranks_of_host(world, position), err));
-    DPT_TRY(dpt_lane_sums_begin_generation(d->lanes, world, rank, host, err));
+    DPT_TRY(d->slots ? dpt_slot_sums_begin_generation(d->slots, world, rank, host, err)
+                     : dpt_lane_sums_begin_generation(d->lanes, world, rank, host, err));
+    if (d->powersgd)
+        DPT_TRY(dpt_powersgd_begin_generation(d->powersgd, world, rank, host, err));
     DPT_TRY(make_lists(d, deal, err));
     d->world = world;
     d->rank = rank;
@@ -164,10 +194,21 @@ static enum dpt_status ddp_begin_generation(struct dpt_strategy *s, const struct
 static void ddp_end_generation(struct dpt_strategy *s)
 {
     struct ddp *d = ddp_of(s);
-    dpt_lane_sums_end_generation(d->lanes);
+    if (d->slots)
+        dpt_slot_sums_end_generation(d->slots);
+    else
+        dpt_lane_sums_end_generation(d->lanes);
+    if (d->powersgd)
+        dpt_powersgd_end_generation(d->powersgd);
     dpt_step_list_fini(&d->list);
     dpt_step_list_fini(&d->eval_list);
     d->world = NULL;
+}
+
+/* Whether the present step's sums of lanes are reduced by PowerSGD. */
+static bool is_compressed(const struct ddp *d)
+{
+    return d->powersgd && dpt_powersgd_is_due(d->powersgd, d->step);
 }
 
 static void ddp_begin_step(struct dpt_strategy *s, int64_t step)
@@ -175,7 +216,10 @@ static void ddp_begin_step(struct dpt_strategy *s, int64_t step)
     struct ddp *d = ddp_of(s);
     d->step = step;
     d->reduced_step = -1;
-    dpt_lane_sums_begin_step(d->lanes, true);
+    if (d->slots)
+        dpt_slot_sums_begin_step(d->slots);
+    else
+        dpt_lane_sums_begin_step(d->lanes, !is_compressed(d));
 }
 
 static void use_weights(struct ddp *d, struct dpt_slot *slot)
@@ -199,19 +243,28 @@ static void ddp_begin_slot(struct dpt_strategy *s, int slot_index, struct dpt_sl
 {
     struct ddp *d = ddp_of(s);
     use_weights(d, slot);
-    dpt_lane_sums_begin_slot(d->lanes, slot_index, slot);
+    if (d->slots)
+        dpt_slot_sums_begin_slot(d->slots, slot);
+    else
+        dpt_lane_sums_begin_slot(d->lanes, slot_index, slot);
 }
 
 static void ddp_end_slot(struct dpt_strategy *s, int slot_index)
 {
+    const struct ddp *d = ddp_of(s);
     (void)slot_index;
-    dpt_lane_sums_end_slot(ddp_of(s)->lanes);
+    if (d->slots)
+        dpt_slot_sums_end_slot(d->slots);
+    else
+        dpt_lane_sums_end_slot(d->lanes);
 }
 
 static enum dpt_status ddp_await_gradient(struct dpt_strategy *s, struct dpt_err *err)
 {
     struct ddp *d = ddp_of(s);
-    DPT_TRY(dpt_lane_sums_wait(d->lanes, err));
+    DPT_TRY(d->slots ? dpt_slot_sums_wait(d->slots, err) : dpt_lane_sums_wait(d->lanes, err));
+    if (is_compressed(d))
+        DPT_TRY(dpt_powersgd_reduce(d->powersgd, d->step, gradient(d), err));
     d->reduced_step = d->step;
     return DPT_OK;
 }
@@ -254,13 +307,13 @@ static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *
                                       struct dpt_err *err)
 {
     struct ddp *d = ddp_of(s);
-    int64_t first, end;
-    dpt_piece_range(d->flat_numel, DPT_BLOCK, d->world->size, d->rank, &first, &end);
-    d->ops->sumsq_blocks(d->env.stream, end - first, DPT_BLOCK,
-                         dpt_lane_sums_gradient(d->lanes) + first, d->block_sums);
+    const struct dpt_interval piece =
+        dpt_layout_piece(d->flat_numel, DPT_BLOCK, d->world->size, d->rank);
+    d->ops->sumsq_blocks(d->env.stream, piece.end - piece.first, DPT_BLOCK,
+                         gradient(d) + piece.first, d->block_sums);
     DPT_TRY(dpt_stream_sync(d->env.stream, err));
     dpt_accum_init(ret);
-    for (int64_t b = 0; b < (end - first) / DPT_BLOCK; b++)
+    for (int64_t b = 0; b < (piece.end - piece.first) / DPT_BLOCK; b++)
         dpt_accum_add(ret, d->block_sums[b]);
     dpt_accum_normalise(ret);
     return DPT_OK;
@@ -274,11 +327,13 @@ static enum dpt_status ddp_apply(struct dpt_strategy *s, const struct dpt_optim_
     const struct dpt_optim_vectors flat = {.param = state_data(d, DPT_VECTOR_PARAM),
                                            .m = state_data(d, DPT_VECTOR_M),
                                            .v = state_data(d, DPT_VECTOR_V),
-                                           .grad = dpt_lane_sums_gradient(d->lanes),
+                                           .grad = gradient(d),
                                            .copy = d->copy};
     dpt_optim_update(d->env.config, d->env.model, d->ops, d->env.stream, step, 0, d->flat_numel,
                      &flat);
     forget_packed(d);
+    if (is_compressed(d))
+        dpt_powersgd_applied(d->powersgd, step->step);
     return dpt_stream_sync(d->env.stream, err);
 }
 
@@ -304,7 +359,12 @@ static void ddp_state_changed(struct dpt_strategy *s)
 static void ddp_cost(const struct dpt_strategy *s, struct dpt_strategy_cost *ret)
 {
     const struct ddp *d = (const struct ddp *)s;
-    dpt_lane_sums_cost(d->lanes, ret);
+    if (d->slots)
+        dpt_slot_sums_cost(d->slots, ret);
+    else
+        dpt_lane_sums_cost(d->lanes, ret);
+    if (d->powersgd)
+        dpt_powersgd_cost(d->powersgd, ret);
     ret->packed_bytes = dpt_packed_weights_bytes(d->packed);
 }
 

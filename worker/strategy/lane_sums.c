@@ -1,6 +1,8 @@
 /* Lanes, their stack, and buckets on their way to the reducer (lane_sums.h). */
 #include "worker/strategy/lane_sums.h"
 
+#include "worker/strategy/wire.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +11,7 @@ enum { BUFFERS_MAX = DPT_COVER_MAX };
 struct dpt_lane_sums {
     struct dpt_strategy_env env;
     const struct dpt_ops *ops;
+    struct dpt_ddp_policy policy;
     bool shards;
     int64_t flat_numel;
     float **grads; /* [n_units], of the lane being filled */
@@ -35,11 +38,20 @@ struct dpt_lane_sums {
     int depth;       /* index of the buffer being filled */
     bool lane_ends;  /* the present slot is the lane's last */
     bool adds_apart; /* it is not the lane's first */
+    bool direct;     /* it is the whole lane, and added to the sum below as backward makes it */
+    enum dpt_status status; /* of what was waited for in an announcement or at a slot's end */
+    struct dpt_err err;
 };
 
 static float *buffer_data(const struct dpt_lane_sums *d, int i)
 {
     return dpt_comm_mem_data(d->buffer[i]);
+}
+
+/* The order of addition is open: parts of a slot's gradient are added as they come. */
+static bool is_fast(const struct dpt_lane_sums *d)
+{
+    return d->env.config->train.reduction == DPT_REDUCTION_FAST;
 }
 
 static size_t apart_bytes(const struct dpt_lane_sums *d)
@@ -55,7 +67,7 @@ void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
     dpt_reducer_destroy(&d->reducer);
     for (int i = 0; i < d->n_buffers; i++)
         dpt_comm_mem_destroy(&d->buffer[i]);
-    dpt_device_free(d->env.device, d->apart, apart_bytes(d));
+    dpt_device_free_for(d->env.device, DPT_MEMORY_SLOT_GRADIENTS, d->apart, apart_bytes(d));
     free(d->grads);
     free(d->buckets);
     free(d->bucket_of_param);
@@ -81,25 +93,17 @@ static void make_unit_buckets(struct dpt_lane_sums *d)
 static enum dpt_status make_buckets(struct dpt_lane_sums *d, struct dpt_err *err)
 {
     const struct dpt_model *model = d->env.model;
-    int n = dpt_model_n_params(model);
-    int64_t *offset = calloc((size_t)n, sizeof *offset);
+    const int n = dpt_model_n_params(model);
     d->buckets = calloc((size_t)n, sizeof *d->buckets);
     d->bucket_of_param = calloc((size_t)n, sizeof *d->bucket_of_param);
     d->announced = calloc((size_t)n, sizeof *d->announced);
-    if (!offset || !d->buckets || !d->bucket_of_param || !d->announced) {
-        free(offset);
+    if (!d->buckets || !d->bucket_of_param || !d->announced)
         return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
-    }
     if (d->shards)
         make_unit_buckets(d);
-    for (int i = 0; i < n; i++)
-        offset[i] = dpt_model_param(model, i)->offset;
-    const double mib = 1024.0 * 1024.0;
-    if (!d->shards)
-        d->n_buckets = dpt_buckets_make(
-            offset, n, d->flat_numel, (int64_t)(d->env.config->strategy.first_bucket_mib * mib),
-            (int64_t)(d->env.config->strategy.bucket_mib * mib), d->buckets);
-    free(offset);
+    else
+        DPT_TRY(dpt_ddp_policy_buckets(&d->policy, d->env.config, model, d->buckets, &d->n_buckets,
+                                       err));
     for (int b = 0; b < d->n_buckets; b++)
         for (int i = 0; i < d->buckets[b].n_tensors; i++)
             d->bucket_of_param[d->buckets[b].first_tensor + i] = b;
@@ -112,10 +116,14 @@ static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
         if (dpt_model_unit(d->env.model, u)->borrows >= 0)
             d->tied = dpt_model_unit(d->env.model, u)->borrows;
-    if (d->tied < 0 || dpt_config_slots(config) == dpt_config_lanes(config))
+    /* PowerSGD's lanes are as many as ranks. */
+    const bool single = dpt_config_slots(config) == dpt_config_lanes(config) &&
+                        config->strategy.compression != DPT_COMPRESSION_POWERSGD;
+    if (d->tied < 0 || single || is_fast(d))
         return DPT_OK;
     void *memory = NULL;
-    DPT_TRY(dpt_device_alloc(d->env.device, apart_bytes(d), &memory, err));
+    DPT_TRY(dpt_device_alloc_for(d->env.device, DPT_MEMORY_SLOT_GRADIENTS, apart_bytes(d), &memory,
+                                 err));
     d->apart = memory;
     return DPT_OK;
 }
@@ -137,6 +145,7 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env, bool sh
         return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
     d->env = *env;
     d->ops = dpt_device_ops(env->device);
+    d->policy = dpt_ddp_policy_of(env->config);
     d->shards = shards;
     d->flat_numel = dpt_model_flat_numel(env->model);
     d->tied = -1;
@@ -182,6 +191,7 @@ enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
                                           .world = world,
                                           .rank = rank,
                                           .host = host,
+                                          .wire = dpt_wire_dtype(d->env.config),
                                           .shards = d->shards};
     DPT_TRY(dpt_reducer_create(&spec, &d->reducer, err));
     d->world = world;
@@ -199,23 +209,42 @@ void dpt_lane_sums_begin_step(struct dpt_lane_sums *d, bool post)
 {
     d->lane = d->lanes.first;
     d->depth = 0;
-    if (post)
+    d->status = DPT_OK;
+    if (post && !d->policy.waits)
         dpt_reducer_begin(d->reducer);
     else
         dpt_reducer_reset(d->reducer);
 }
 
-/* A bucket's range is complete in the lane being filled: join it up the stack and, after the last
- * lane, let it go. */
-static void bucket_complete(struct dpt_lane_sums *d, int bucket)
+/* A bucket's sums are those of this rank's lanes. */
+static void let_go(struct dpt_lane_sums *d, int bucket)
 {
-    const struct dpt_bucket *b = &d->buckets[bucket];
-    int joins = dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane);
-    for (int top = d->depth; joins > 0; joins--, top--)
-        d->ops->add(d->env.stream, b->end - b->first, buffer_data(d, top - 1) + b->first,
-                    buffer_data(d, top) + b->first, buffer_data(d, top - 1) + b->first);
-    if (d->lane == d->lanes.end - 1 && d->env.config->strategy.overlap)
+    if (!d->policy.waits)
         dpt_reducer_ready(d->reducer, bucket);
+    else if (d->status == DPT_OK)
+        d->status = dpt_reducer_run(d->reducer, bucket, &d->err);
+}
+
+static void round_tensor(struct dpt_lane_sums *d, const struct dpt_param *param, float *sum)
+{
+    d->ops->round_to(d->env.stream, param->numel, dpt_wire_dtype(d->env.config), sum);
+}
+
+/* A tensor is complete in the lane being filled: joins it up the stack, while it is still in the
+ * caches, each sum rounded if they are (wire.h). What lies between units stays zero. */
+static void join(struct dpt_lane_sums *d, const struct dpt_param *param)
+{
+    int joins = dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane), top = d->depth;
+    round_tensor(d, param, buffer_data(d, top) + param->offset);
+    if (d->direct && param->unit != d->tied) { /* the first is done */
+        joins--;
+        top--;
+    }
+    for (; joins > 0; joins--, top--) {
+        float *sum = buffer_data(d, top - 1) + param->offset;
+        d->ops->add(d->env.stream, param->numel, sum, buffer_data(d, top) + param->offset, sum);
+        round_tensor(d, param, sum);
+    }
 }
 
 /* The tied unit's tensor is whole in this slot: adds it to the lane's. */
@@ -229,12 +258,28 @@ static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
 static void announce(void *ctx, int param)
 {
     struct dpt_lane_sums *d = ctx;
-    if (d->adds_apart && dpt_model_param(d->env.model, param)->unit == d->tied)
-        add_apart(d, dpt_model_param(d->env.model, param));
-    int bucket = d->bucket_of_param[param];
-    d->announced[bucket]++;
-    if (d->lane_ends && d->announced[bucket] == d->buckets[bucket].n_tensors)
-        bucket_complete(d, bucket);
+    const struct dpt_param *p = dpt_model_param(d->env.model, param);
+    const int bucket = d->bucket_of_param[param];
+    if (d->adds_apart && p->unit == d->tied)
+        add_apart(d, p);
+    if (d->lane_ends)
+        join(d, p);
+    if (++d->announced[bucket] == d->buckets[bucket].n_tensors && d->lane_ends &&
+        d->lane == d->lanes.end - 1 && d->policy.announced)
+        let_go(d, bucket);
+}
+
+/* Backward writes parameters only. What lies behind a unit's in its last block counts as zero, and
+ * is not where something was packed for the way (wire.h). */
+static void clear_padding(const struct dpt_lane_sums *d)
+{
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++) {
+        const struct dpt_unit *unit = dpt_model_unit(d->env.model, u);
+        const struct dpt_param *last =
+            dpt_model_param(d->env.model, unit->first_param + unit->n_params - 1);
+        const int64_t used = last->offset + last->numel, end = unit->offset + unit->numel;
+        memset(buffer_data(d, d->depth) + used, 0, (size_t)(end - used) * sizeof(float));
+    }
 }
 
 void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dpt_slot *slot)
@@ -242,13 +287,21 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     struct dpt_range of_lane =
         dpt_lane_slots(dpt_config_slots(d->env.config), d->world->lanes, d->lane);
     DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
+    /* Adding a slot as it is made is adding it when it is whole, but for a tied tensor, and where
+     * lanes are rounded first. */
+    d->direct = dpt_wire_dtype(d->env.config) == DPT_F32 && of_lane.end - of_lane.first == 1 &&
+                dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane) > 0;
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
-        d->grads[u] = buffer_data(d, d->depth) + dpt_model_unit(d->env.model, u)->offset;
+        d->grads[u] = buffer_data(d, d->depth - (d->direct && u != d->tied)) +
+                      dpt_model_unit(d->env.model, u)->offset;
     memset(d->announced, 0, (size_t)d->n_buckets * sizeof *d->announced);
     d->lane_ends = slot_index == of_lane.end - 1;
     slot->grads = d->grads;
-    slot->accumulate = slot_index != of_lane.first;
-    slot->tied_apart = d->adds_apart = slot->accumulate && d->apart;
+    slot->accumulate = slot_index != of_lane.first || d->direct;
+    if (slot_index == of_lane.first && dpt_wire_dtype(d->env.config) != DPT_F32)
+        clear_padding(d);
+    d->adds_apart = slot_index != of_lane.first && d->apart && !is_fast(d);
+    slot->tied_apart = d->adds_apart || d->direct;
     if (d->adds_apart)
         d->grads[d->tied] = d->apart;
     slot->announce = announce;
@@ -261,9 +314,9 @@ void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
         return;
     d->depth += 1 - dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane);
     d->lane++;
-    if (d->lane == d->lanes.end && !d->env.config->strategy.overlap)
+    if (d->lane == d->lanes.end && !d->policy.announced)
         for (int b = 0; b < d->n_buckets; b++)
-            dpt_reducer_ready(d->reducer, b);
+            let_go(d, b);
 }
 
 enum dpt_status dpt_lane_sums_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
@@ -275,6 +328,10 @@ enum dpt_status dpt_lane_sums_job(struct dpt_comm_thread *thread, void *ctx, str
 enum dpt_status dpt_lane_sums_wait(struct dpt_lane_sums *d, struct dpt_err *err)
 {
     DPT_ASSERT(d->lane == d->lanes.end);
+    if (d->status != DPT_OK) {
+        *err = d->err;
+        return d->status;
+    }
     return dpt_reducer_wait(d->reducer, err);
 }
 

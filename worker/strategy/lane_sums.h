@@ -1,6 +1,7 @@
 /* The gradients of a rank's own run of lanes (`accumulate: local` with whole gradient buffers):
  * slots are added into lanes as backward goes, lanes up the tree, and buckets go to the reducer
- * while backward goes on with the tensors before them (Li et al., "PyTorch Distributed", VLDB'20).
+ * while backward goes on with the tensors before them (Li et al., "PyTorch Distributed", VLDB'20);
+ * or as another policy has it (ddp_policy.h).
  *
  * Lane buffers are a stack, as worker/plan/lanes.h describes. When the last slot of a lane
  * announces the last tensor of a bucket, that bucket's range is joined up the stack; after the last
@@ -8,6 +9,7 @@
 #ifndef DPT_WORKER_STRATEGY_LANE_SUMS_H
 #define DPT_WORKER_STRATEGY_LANE_SUMS_H
 
+#include "worker/strategy/ddp_policy.h"
 #include "worker/strategy/reducer.h"
 #include "worker/strategy/strategy.h"
 
@@ -30,6 +32,7 @@ void dpt_lane_sums_end_generation(struct dpt_lane_sums *sums);
 void dpt_lane_sums_begin_step(struct dpt_lane_sums *sums, bool post);
 /* Fills grads, accumulate and announce. */
 void dpt_lane_sums_begin_slot(struct dpt_lane_sums *sums, int slot_index, struct dpt_slot *slot);
+/* Waits for peers where the policy does. What fails here and in an announcement, wait tells. */
 void dpt_lane_sums_end_slot(struct dpt_lane_sums *sums);
 
 /* A dpt_comm_job, with the sums as its context. */

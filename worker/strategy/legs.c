@@ -34,6 +34,14 @@ static struct dpt_range lanes_of_positions(const struct dpt_world *world,
                               dpt_position_lanes(world->lanes, world->size, positions.end - 1).end};
 }
 
+static int host_of(const struct dpt_world *world, int rank)
+{
+    int position = 0;
+    while (world->rank_of_position[position] != rank)
+        position++;
+    return world->host_of_position[position];
+}
+
 static int n_hosts(const struct dpt_world *world)
 {
     int n = 1;
@@ -74,6 +82,7 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
     int rank = r->rank;
     /* No transfer of a single host goes any further. */
     const bool write = r->gather && !r->legs->cross;
+    const bool far = plan == &r->legs->stage[DPT_STAGE_CROSS];
     plan->legs = calloc((size_t)n + 1, sizeof *plan->legs);
     if (sends != plan)
         sends->legs = calloc((size_t)n + 1, sizeof *sends->legs);
@@ -86,7 +95,7 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
             int buffer = node_index(own, n_own, t->node);
             DPT_ASSERT(buffer >= 0);
             sends->legs[sends->n_legs++] = (struct dpt_leg){
-                DPT_COMM_SEND, t->to, t->piece, buffer, write && buffer == 0, t->node};
+                DPT_COMM_SEND, t->to, t->piece, buffer, write && buffer == 0, far, t->node};
         }
         if (t->to != rank)
             continue;
@@ -111,8 +120,8 @@ static enum dpt_status plan_stage(struct planner *r, struct dpt_stage_legs *plan
             const bool first =
                 i == 0 || transfers[i - 1].from != t->from || transfers[i - 1].piece != t->piece;
             part->leg = plan->n_legs;
-            plan->legs[plan->n_legs++] =
-                (struct dpt_leg){DPT_COMM_LEND, t->from, t->piece, -1, write && first, t->node};
+            plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_LEND,  t->from, t->piece, -1,
+                                                          write && first, far,     t->node};
         }
     }
     return DPT_OK;
@@ -129,8 +138,11 @@ static enum dpt_status plan_gather(struct planner *r, struct dpt_err *err)
     for (int peer = 0; peer < size; peer++) {
         if (peer == rank)
             continue;
-        plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_SEND, peer, rank, 0, false, none};
-        plan->legs[plan->n_legs++] = (struct dpt_leg){DPT_COMM_RECV, peer, peer, 0, false, none};
+        const bool far = host_of(r->world, peer) != r->host;
+        plan->legs[plan->n_legs++] =
+            (struct dpt_leg){DPT_COMM_SEND, peer, rank, 0, false, far, none};
+        plan->legs[plan->n_legs++] =
+            (struct dpt_leg){DPT_COMM_RECV, peer, peer, 0, false, far, none};
     }
     return DPT_OK;
 }

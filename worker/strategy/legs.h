@@ -16,6 +16,7 @@ struct dpt_leg {
     int piece;
     int buffer; /* lane buffer sent from or received into; -1: lent */
     bool write; /* who borrows it writes the sum there */
+    bool far;   /* the peer is of another host */
     struct dpt_range node;
 };
 

@@ -77,7 +77,7 @@ void dpt_packed_weights_destroy(struct dpt_packed_weights **packed)
     struct dpt_packed_weights *p = *packed;
     if (!p)
         return;
-    dpt_device_free(p->env->device, p->memory, p->bytes);
+    dpt_device_free_for(p->env->device, DPT_MEMORY_PACKED, p->memory, p->bytes);
     free(p->forms);
     free(p->pointers);
     free(p);
@@ -94,7 +94,8 @@ enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *p, int slot
     if (!p->used || p->memory)
         return DPT_OK;
     void *memory = NULL;
-    enum dpt_status status = dpt_device_alloc(p->env->device, p->bytes, &memory, err);
+    enum dpt_status status =
+        dpt_device_alloc_for(p->env->device, DPT_MEMORY_PACKED, p->bytes, &memory, err);
     p->memory = memory;
     p->used = status == DPT_OK;
     if (status == DPT_ENOMEM && mode == DPT_PACK_WEIGHTS_AUTO) {

@@ -5,8 +5,10 @@
  * Where a range is cut changes no sum. */
 #include "worker/strategy/reducer.h"
 
+#include "checkpoint/layout/layout.h"
 #include "worker/strategy/legs.h"
 #include "worker/strategy/tree_sum.h"
+#include "worker/strategy/wire.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,6 +31,7 @@ struct chunk {
     int bucket;
     int64_t first, end; /* elements of the flat gradient */
     int part, n_parts;  /* of every piece of [first, end); 0 of 1 unless the sums stay in shards */
+    int64_t narrow_at;  /* of the own piece in `narrow` */
 };
 
 /* A chunk under way. */
@@ -43,12 +46,14 @@ struct dpt_reducer {
     struct dpt_legs legs;
     int n_chunks;
     struct chunk *chunks;       /* bucket by bucket */
+    int *first_chunk;           /* [n_buckets + 1] */
     struct chunk_run run[RUNS]; /* of chunk i: i mod RUNS */
     struct dpt_partial *partials;
     float **copies; /* [n_legs]: where others want a sum */
     float *scratch;
     struct dpt_comm_mem *staging[STAGING_COUNT];
-    atomic_int *ready; /* [n_buckets] */
+    struct dpt_comm_mem *narrow; /* the sums of the own pieces as other hosts get them */
+    atomic_int *ready;           /* [n_buckets] */
     bool posted;
 };
 
@@ -62,8 +67,8 @@ enum dpt_status dpt_reducer_buffer_create(struct dpt_comm_listener *listener, in
                                           struct dpt_err *err)
 {
     const size_t bytes = (size_t)numel * sizeof(float);
-    return index == 0 ? dpt_comm_mem_create_open(listener, bytes, ret, err)
-                      : dpt_comm_mem_create(listener, bytes, ret, err);
+    return dpt_comm_mem_create_for(listener, index == 0 ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS,
+                                   index == 0, bytes, ret, err);
 }
 
 /* Elements of a chunk. */
@@ -91,9 +96,9 @@ static struct chunk chunk_of(const struct dpt_reducer *r, int bucket, int64_t i,
     const struct dpt_bucket *b = &r->spec.buckets[bucket];
     const int64_t most = chunk_numel(r);
     if (r->spec.shards)
-        return (struct chunk){bucket, b->first, b->end, (int)i, (int)n};
+        return (struct chunk){bucket, b->first, b->end, (int)i, (int)n, 0};
     const int64_t first = b->first + i * (n > 1 ? most : 0);
-    return (struct chunk){bucket, first, i == n - 1 ? b->end : first + most, 0, 1};
+    return (struct chunk){bucket, first, i == n - 1 ? b->end : first + most, 0, 1, 0};
 }
 
 static enum dpt_status cut_chunks(struct dpt_reducer *r, struct dpt_err *err)
@@ -104,12 +109,14 @@ static enum dpt_status cut_chunks(struct dpt_reducer *r, struct dpt_err *err)
     if (n > INT32_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "all-reduce of %lld chunks", (long long)n);
     r->chunks = calloc((size_t)n + 1, sizeof *r->chunks);
-    if (!r->chunks)
+    r->first_chunk = calloc((size_t)r->spec.n_buckets + 1, sizeof *r->first_chunk);
+    if (!r->chunks || !r->first_chunk)
         return dpt_fail(err, DPT_ENOMEM, "all-reduce: out of memory");
     for (int b = 0; b < r->spec.n_buckets; b++) {
         const int64_t of_bucket = chunks_of(r, &r->spec.buckets[b]);
         for (int64_t i = 0; i < of_bucket; i++)
             r->chunks[r->n_chunks++] = chunk_of(r, b, i, of_bucket);
+        r->first_chunk[b + 1] = r->n_chunks;
     }
     DPT_ASSERT(r->n_chunks == n);
     return DPT_OK;
@@ -119,13 +126,12 @@ static enum dpt_status cut_chunks(struct dpt_reducer *r, struct dpt_err *err)
 static int64_t piece_at(const struct dpt_reducer *r, int c, int piece, int64_t *ret_numel)
 {
     const struct chunk *chunk = &r->chunks[c];
-    int64_t first, end, part_first, part_end;
-    dpt_piece_range(chunk->end - chunk->first, r->spec.block, r->spec.world->size, piece, &first,
-                    &end);
-    dpt_piece_range(end - first, r->spec.block, chunk->n_parts, chunk->part, &part_first,
-                    &part_end);
-    *ret_numel = part_end - part_first;
-    return chunk->first + first + part_first;
+    const struct dpt_interval whole =
+        dpt_layout_piece(chunk->end - chunk->first, r->spec.block, r->spec.world->size, piece);
+    const struct dpt_interval part =
+        dpt_layout_piece(whole.end - whole.first, r->spec.block, chunk->n_parts, chunk->part);
+    *ret_numel = part.end - part.first;
+    return chunk->first + whole.first + part.first;
 }
 
 static struct chunk_run *run_of(struct dpt_reducer *r, int c)
@@ -145,6 +151,32 @@ static enum dpt_status make_run(struct dpt_reducer *r, struct chunk_run *run, st
     return DPT_OK;
 }
 
+/* Bytes of an element between hosts. */
+static size_t far_bytes(const struct dpt_reducer *r)
+{
+    return dpt_dtype_bytes(r->spec.wire);
+}
+
+static bool is_narrow(const struct dpt_reducer *r, const struct dpt_leg *leg)
+{
+    return leg->far && r->spec.wire != DPT_F32;
+}
+
+static enum dpt_status make_narrow(struct dpt_reducer *r, struct dpt_err *err)
+{
+    int64_t numel, at = 0;
+    if (!r->legs.cross || r->spec.shards || r->spec.wire == DPT_F32)
+        return DPT_OK;
+    for (int c = 0; c < r->n_chunks; c++) {
+        r->chunks[c].narrow_at = at;
+        (void)piece_at(r, c, r->spec.rank, &numel);
+        at += numel;
+    }
+    return at > 0
+               ? dpt_comm_mem_create(r->spec.listener, (size_t)at * far_bytes(r), &r->narrow, err)
+               : DPT_OK;
+}
+
 static enum dpt_status make_staging(struct dpt_reducer *r, struct dpt_err *err)
 {
     const struct dpt_stage_legs *cross = &r->legs.stage[DPT_STAGE_CROSS];
@@ -155,7 +187,7 @@ static enum dpt_status make_staging(struct dpt_reducer *r, struct dpt_err *err)
             int64_t numel;
             (void)piece_at(r, c, cross->legs[i].piece, &numel);
             if (cross->legs[i].dir == DPT_COMM_LEND)
-                bytes += (size_t)numel * sizeof(float);
+                bytes += (size_t)numel * far_bytes(r);
         }
         bytes_max = bytes > bytes_max ? bytes : bytes_max;
     }
@@ -177,6 +209,7 @@ static enum dpt_status make(struct dpt_reducer *r, struct dpt_err *err)
     DPT_TRY(cut_chunks(r, err));
     for (int i = 0; i < RUNS; i++)
         DPT_TRY(make_run(r, &r->run[i], err));
+    DPT_TRY(make_narrow(r, err));
     return make_staging(r, err);
 }
 
@@ -207,8 +240,10 @@ void dpt_reducer_destroy(struct dpt_reducer **reducer)
         }
     for (int i = 0; i < STAGING_COUNT; i++)
         dpt_comm_mem_destroy(&r->staging[i]);
+    dpt_comm_mem_destroy(&r->narrow);
     dpt_legs_fini(&r->legs);
     free(r->chunks);
+    free(r->first_chunk);
     free(r->ready);
     free(r->partials);
     free(r->copies);
@@ -222,17 +257,42 @@ int64_t dpt_reducer_bytes_sent(const struct dpt_reducer *r)
     int64_t bytes = 0;
     for (int c = 0; c < r->n_chunks; c++) {
         const struct chunk *chunk = &r->chunks[c];
-        const int64_t numel = chunk->end - chunk->first;
-        int64_t first, end;
-        if (chunk->part > 0)
-            continue; /* the first part counts for the whole bucket */
-        bytes += dpt_reduce_bytes_sent(r->spec.world, numel, r->spec.block, r->spec.rank);
-        if (!r->spec.shards)
-            continue;
-        dpt_piece_range(numel, r->spec.block, r->spec.world->size, r->spec.rank, &first, &end);
-        bytes -= (r->spec.world->size - 1) * (end - first) * (int64_t)sizeof(float);
+        if (chunk->part == 0) /* the first part counts for the whole bucket */
+            bytes += dpt_reduce_bytes_sent(r->spec.world, chunk->end - chunk->first, r->spec.block,
+                                           r->spec.rank, !r->spec.shards, (int)far_bytes(r));
     }
     return bytes;
+}
+
+/* Makes the transfer of a leg narrow that goes to, or comes from, another host. What is sent to
+ * who sums it is packed where it lies: this rank needs it no more. */
+static void narrow_xfer(struct dpt_reducer *r, int c, enum dpt_stage s, const struct dpt_leg *leg,
+                        int64_t at, int64_t numel, struct dpt_comm_xfer *x)
+{
+    float *values =
+        leg->buffer < 0 ? NULL : (float *)dpt_comm_mem_data(r->spec.buffers[leg->buffer]) + at;
+    x->bytes = (size_t)numel * far_bytes(r);
+    if (leg->dir == DPT_COMM_RECV) {
+        x->offset =
+            (size_t)((char *)dpt_wire_inbox(numel, values) - (char *)dpt_comm_mem_data(x->mem));
+    } else if (leg->dir == DPT_COMM_SEND && s == DPT_STAGE_CROSS) {
+        dpt_wire_pack(r->spec.ops, r->spec.stream, r->spec.wire, numel, values);
+    } else if (leg->dir == DPT_COMM_SEND) {
+        x->mem = r->narrow;
+        x->offset = (size_t)r->chunks[c].narrow_at * far_bytes(r);
+    }
+}
+
+/* The own piece of a chunk, summed, as other hosts get it. */
+static void narrow_own(struct dpt_reducer *r, int c)
+{
+    int64_t numel;
+    const int64_t at = piece_at(r, c, r->spec.rank, &numel);
+    const float *sum = (float *)dpt_comm_mem_data(r->spec.buffers[0]) + at;
+    if (r->narrow && numel > 0)
+        r->spec.ops->cast(r->spec.stream, numel, sum, r->spec.wire,
+                          (char *)dpt_comm_mem_data(r->narrow) +
+                              (size_t)r->chunks[c].narrow_at * far_bytes(r));
 }
 
 /* Posts the transfers of one stage of a chunk; a stage without legs has no op. */
@@ -257,14 +317,17 @@ static enum dpt_status post_stage(struct dpt_reducer *r, struct dpt_comm *comm, 
                                    .offset = leg->buffer >= 0 ? (size_t)at * sizeof(float) : 0,
                                    .bytes = (size_t)numel * sizeof(float),
                                    .write = leg->write};
+        if (is_narrow(r, leg))
+            narrow_xfer(r, c, s, leg, at, numel, &run->xfers[s][n - 1]);
         if (s == DPT_STAGE_CROSS && leg->dir == DPT_COMM_LEND) {
             run->xfers[s][n - 1].mem = r->staging[c % STAGING_COUNT];
             run->xfers[s][n - 1].offset = staged;
-            staged += (size_t)numel * sizeof(float);
+            staged += run->xfers[s][n - 1].bytes;
         }
     }
     if (n == 0)
         return DPT_OK;
+    DPT_TRY(dpt_stream_sync(r->spec.stream, err));
     return dpt_comm_exchange(comm, run->xfers[s], n, &run->op[s], err);
 }
 
@@ -294,7 +357,12 @@ static void sum_piece(struct dpt_reducer *r, int c, enum dpt_stage s, const stru
         const struct dpt_comm_xfer *lent =
             source->buffer >= 0 ? NULL : &run->xfers[s][run->xfer_of_leg[s][source->leg]];
         const float *own = lent ? NULL : dpt_comm_mem_data(r->spec.buffers[source->buffer]);
-        r->partials[p] = (struct dpt_partial){source->node, lent ? lent->lent : own + at};
+        const bool narrow = lent && is_narrow(r, &r->legs.stage[s].legs[source->leg]);
+        r->partials[p] = (struct dpt_partial){.node = source->node,
+                                              .data = !lent    ? own + at
+                                                      : narrow ? NULL
+                                                               : lent->lent,
+                                              .narrow = narrow ? lent->lent : NULL};
         if (lent && lent->lent_write)
             r->copies[n_copies++] = lent->lent_write;
     }
@@ -302,7 +370,7 @@ static void sum_piece(struct dpt_reducer *r, int c, enum dpt_stage s, const stru
     for (int o = 0; o < g->n_out; o++)
         out[o] = (float *)dpt_comm_mem_data(r->spec.buffers[o]) + at;
     dpt_tree_sum(r->spec.ops, r->spec.stream, r->partials, g->n_parts, g->out, out, g->n_out,
-                 r->copies, n_copies, numel, r->scratch);
+                 r->copies, n_copies, r->spec.wire, numel, r->scratch);
 }
 
 /* Carries a chunk from the arrival of one stage's parts to the sums of that stage. */
@@ -334,6 +402,20 @@ static enum dpt_status await_ready(struct dpt_reducer *r, struct dpt_comm *comm,
     return DPT_OK;
 }
 
+/* What other hosts have sent of a chunk's sums lies narrow in its place. */
+static enum dpt_status widen_arrived(struct dpt_reducer *r, int c, struct dpt_err *err)
+{
+    const struct dpt_stage_legs *plan = &r->legs.stage[DPT_STAGE_GATHER];
+    for (int i = 0; i < plan->n_legs; i++) {
+        const struct dpt_leg *leg = &plan->legs[i];
+        int64_t numel, at = piece_at(r, c, leg->piece, &numel);
+        if (leg->dir == DPT_COMM_RECV && numel > 0 && is_narrow(r, leg))
+            dpt_wire_unpack(r->spec.ops, r->spec.stream, r->spec.wire, numel,
+                            (float *)dpt_comm_mem_data(r->spec.buffers[leg->buffer]) + at);
+    }
+    return dpt_stream_sync(r->spec.stream, err);
+}
+
 /* Waits until chunk `c` has gone round: everything received, everything sent taken. */
 static enum dpt_status end_gather(struct dpt_reducer *r, struct dpt_comm *comm, int c,
                                   struct dpt_err *err)
@@ -345,47 +427,76 @@ static enum dpt_status end_gather(struct dpt_reducer *r, struct dpt_comm *comm, 
     do
         status = dpt_comm_poll(comm, *op, -1, err);
     while (status == DPT_INPROGRESS);
-    if (status == DPT_OK)
-        dpt_comm_op_free(comm, op);
-    return status;
+    if (status != DPT_OK)
+        return status;
+    dpt_comm_op_free(comm, op);
+    return widen_arrived(r, c, err);
 }
 
-/* Posts the last stage of a chunk, once that of a much earlier one has ended. */
-static enum dpt_status post_gather(struct dpt_reducer *r, struct dpt_comm *comm, int c,
+/* Posts the last stage of a chunk, once that of a much earlier one has ended; `first` is the
+ * earliest that is under way. */
+static enum dpt_status post_gather(struct dpt_reducer *r, struct dpt_comm *comm, int first, int c,
                                    struct dpt_err *err)
 {
-    if (c >= GATHERS_MAX)
+    if (c - first >= GATHERS_MAX)
         DPT_TRY(end_gather(r, comm, c - GATHERS_MAX, err));
+    narrow_own(r, c);
     return post_stage(r, comm, c, DPT_STAGE_GATHER, err);
+}
+
+/* Chunks [first, end), from their buckets' completion to their sums. */
+static enum dpt_status run_chunks(struct dpt_reducer *r, struct dpt_comm *comm, int first, int end,
+                                  struct dpt_err *err)
+{
+    const bool cross = r->legs.cross;
+    const int gather_lag = cross ? LAG_MAX : 0;
+    for (int turn = first; turn < end + LAG_MAX; turn++) {
+        const int gather = turn - gather_lag;
+        if (turn < end) {
+            DPT_TRY(await_ready(r, comm, r->chunks[turn].bucket, err));
+            DPT_TRY(post_stage(r, comm, turn, DPT_STAGE_LOCAL, err));
+        }
+        if (!cross && gather < end)
+            DPT_TRY(post_gather(r, comm, first, gather, err));
+        if (turn - 1 >= first && turn - 1 < end) {
+            DPT_TRY(finish_stage(r, comm, turn - 1, DPT_STAGE_LOCAL, err));
+            if (cross)
+                DPT_TRY(post_stage(r, comm, turn - 1, DPT_STAGE_CROSS, err));
+        }
+        if (cross && gather >= first) {
+            DPT_TRY(finish_stage(r, comm, gather, DPT_STAGE_CROSS, err));
+            DPT_TRY(post_gather(r, comm, first, gather, err));
+        }
+    }
+    for (int c = end - first > GATHERS_MAX ? end - GATHERS_MAX : first; c < end; c++)
+        DPT_TRY(end_gather(r, comm, c, err));
+    return DPT_OK;
 }
 
 enum dpt_status dpt_reducer_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_reducer *r = ctx;
-    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
-    const bool cross = r->legs.cross;
-    const int n = r->n_chunks, gather_lag = cross ? LAG_MAX : 0;
-    for (int turn = 0; turn < n + LAG_MAX; turn++) {
-        const int gather = turn - gather_lag;
-        if (turn < n) {
-            DPT_TRY(await_ready(r, comm, r->chunks[turn].bucket, err));
-            DPT_TRY(post_stage(r, comm, turn, DPT_STAGE_LOCAL, err));
-        }
-        if (!cross && gather < n)
-            DPT_TRY(post_gather(r, comm, gather, err));
-        if (turn >= 1 && turn - 1 < n) {
-            DPT_TRY(finish_stage(r, comm, turn - 1, DPT_STAGE_LOCAL, err));
-            if (cross)
-                DPT_TRY(post_stage(r, comm, turn - 1, DPT_STAGE_CROSS, err));
-        }
-        if (cross && gather >= 0) {
-            DPT_TRY(finish_stage(r, comm, gather, DPT_STAGE_CROSS, err));
-            DPT_TRY(post_gather(r, comm, gather, err));
-        }
-    }
-    for (int c = n > GATHERS_MAX ? n - GATHERS_MAX : 0; c < n; c++)
-        DPT_TRY(end_gather(r, comm, c, err));
-    return DPT_OK;
+    return run_chunks(r, dpt_comm_thread_comm(thread), 0, r->n_chunks, err);
+}
+
+struct one_bucket {
+    struct dpt_reducer *r;
+    int bucket;
+};
+
+static enum dpt_status job_one(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    const struct one_bucket *one = ctx;
+    return run_chunks(one->r, dpt_comm_thread_comm(thread), one->r->first_chunk[one->bucket],
+                      one->r->first_chunk[one->bucket + 1], err);
+}
+
+enum dpt_status dpt_reducer_run(struct dpt_reducer *r, int bucket, struct dpt_err *err)
+{
+    struct one_bucket one = {r, bucket};
+    atomic_store_explicit(&r->ready[bucket], 1, memory_order_release);
+    return r->spec.world->size == 1 ? DPT_OK
+                                    : dpt_comm_thread_run(r->spec.thread, job_one, &one, err);
 }
 
 void dpt_reducer_reset(struct dpt_reducer *r)

@@ -31,6 +31,9 @@ struct dpt_reducer_spec {
     const struct dpt_world *world; /* borrowed */
     size_t piece_bytes;            /* of a chunk inside one host, about; 0: as fits the caches */
     int rank, host;
+    /* What every sum is rounded to, and goes to other hosts in; DPT_F32: nothing is rounded. What
+     * the buffers hold at the beginning has been rounded. */
+    enum dpt_dtype wire;
     /* Each bucket is a unit, and its sum stays with the ranks whose shards of it are its pieces:
      * rank r of n has piece r of n of every bucket. */
     bool shards;
@@ -60,6 +63,11 @@ void dpt_reducer_reset(struct dpt_reducer *reducer);
 
 /* Bucket `bucket`'s range of this rank's subtree sums is final. By the main thread. */
 void dpt_reducer_ready(struct dpt_reducer *reducer, int bucket);
+
+/* Instead of begin, ready and wait: reduces one bucket, and returns when its sum is here. Begins
+ * with reset. */
+DPT_MUST_USE enum dpt_status dpt_reducer_run(struct dpt_reducer *reducer, int bucket,
+                                             struct dpt_err *err);
 
 /* The job itself, a dpt_comm_job with the reducer as its context: for who is on the communication
  * thread already and has said that all buckets are ready. */

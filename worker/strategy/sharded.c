@@ -8,13 +8,14 @@
  *                    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
  *   zero3,
  *   full_shard       own shard    gathered unit by unit           (Zhao et al., VLDB'23)
- *   hybrid_shard     own shard of the host's replica, gathered unit by unit inside the host
+ *   hybrid_shard     own shard of the node's replica, gathered unit by unit inside the node
  *
- * With a shadow, a rank of another host holds each shard too.
+ * With a shadow, a rank of another node holds each shard too.
  */
 #include "worker/strategy/sharded.h"
 
 #include "base/log.h"
+#include "worker/strategy/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +30,10 @@ static struct sharded_policy policy_of(const struct dpt_config *config)
     const char *name = config->strategy.name;
     const enum dpt_sharding sharding = config->strategy.sharding;
     struct sharded_policy p = {.shadow = config->strategy.redundancy == DPT_REDUNDANCY_SHADOW};
-    const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
     p.group = sharding == DPT_SHARDING_HYBRID_SHARD;
     p.whole_state = !dpt_config_shards_state(config);
-    /* A shadow is given its owner's sums as they are folded. */
-    p.lanes = strcmp(name, "zero1") == 0 && local && !p.shadow;
+    p.lanes = !p.whole_state && dpt_config_sends_lanes(config);
+    p.by_node = p.group && dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
     if (p.whole_state)
         p.weights = DPT_WEIGHTS_HELD;
     else if (strcmp(name, "zero3") == 0 || p.group || sharding == DPT_SHARDING_FULL_SHARD)
@@ -66,6 +66,7 @@ static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct
     s->ops = dpt_device_ops(env->device);
     s->dtype = dpt_model_dtype(env->model);
     s->width = dpt_dtype_bytes(s->dtype);
+    s->wire = dpt_wire_dtype(env->config);
     s->n_units = dpt_model_n_units(env->model);
     s->flat_numel = dpt_model_flat_numel(env->model);
     s->stale = true;
@@ -88,24 +89,43 @@ static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct
     return status;
 }
 
-static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world *world)
+/* The waves of those who fold together with the rank at a position. */
+static struct dpt_waves waves_of(const struct sharded *s, const struct dpt_world *world,
+                                 int position, int *ret_member)
 {
     const bool reduce = dpt_config_accumulate(s->env.config) == DPT_ACCUMULATE_REDUCE;
     const int lanes = reduce ? 1 : world->lanes;
+    const struct dpt_range members =
+        s->policy.by_node ? dpt_world_node(world, position) : (struct dpt_range){0, world->size};
+    *ret_member = position - members.first;
     return (struct dpt_waves){.slots = dpt_config_slots(s->env.config),
                               .lanes = lanes,
-                              .run = {0, lanes},
-                              .members = world->size};
+                              .run = s->policy.by_node ? dpt_world_lanes(world, members)
+                                                       : (struct dpt_range){0, lanes},
+                              .members = members.end - members.first};
 }
 
 static struct dpt_deal sharded_deal(const struct dpt_strategy *strategy,
                                     const struct dpt_world *world, int position)
 {
     const struct sharded *s = (const struct sharded *)strategy;
-    const struct dpt_waves waves = waves_of(s, world);
+    int member;
+    const struct dpt_waves waves = waves_of(s, world, position, &member);
     if (s->lanes)
         return dpt_lane_sums_deal(s->lanes, world, position);
-    return dpt_waves_deal(&waves, position);
+    return dpt_waves_deal(&waves, member);
+}
+
+static void warn_of_bare_shards(const struct sharded *s)
+{
+    int bare = 0;
+    for (int p = 0; p < s->world->size; p++)
+        bare += dpt_shadow_buddy(s->world, s->shadow_shift, p) < 0;
+    if (bare > 0)
+        dpt_log(DPT_LOG_WARN,
+                "%d of %d shards have no shadow: one node has more than half of the ranks; its "
+                "loss costs back to the newest checkpoint",
+                bare, s->world->size);
 }
 
 static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
@@ -119,14 +139,12 @@ static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
     s->position = 0;
     while (world->rank_of_position[s->position] != rank)
         s->position++;
-    s->waves = waves_of(s, world);
+    int member;
+    s->waves = waves_of(s, world, s->position, &member);
     s->reduced_step = -1; /* what was to be applied has been */
     sharded_find_group(s);
-    if (s->policy.shadow && s->ward < 0 && s->position == 0)
-        dpt_log(DPT_LOG_WARN,
-                "no shard has a shadow in this world of %d: one host has more than half of the "
-                "ranks; a loss now costs back to the newest checkpoint",
-                world->size);
+    if (s->policy.shadow && s->position == 0)
+        warn_of_bare_shards(s);
     DPT_TRY(sharded_state_begin(s, err));
     return sharded_tasks_begin(s, err);
 }
@@ -160,6 +178,7 @@ static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
     s->step = step;
     s->reduced_step = -1;
     s->present = &s->list;
+    sharded_rebuild_step(s);
     if (s->lanes)
         dpt_lane_sums_begin_step(s->lanes, false);
     dpt_walk_begin(s->walk, &s->list, gathered_already(s), s->lanes != NULL);
@@ -219,6 +238,8 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
         return DPT_OK;
     case DPT_ACTION_FREE:
     case DPT_ACTION_REDUCE:
+        if (a->kind == DPT_ACTION_REDUCE)
+            sharded_round_gradient(s, a->unit);
         DPT_TRY(dpt_stream_sync(s->env.stream, err)); /* others read, or overwrite, from here on */
         return dpt_walk_advance(s->walk, action + 1, err);
     default:
@@ -286,6 +307,21 @@ static void sharded_changed(struct dpt_strategy *strategy)
     sharded_state_changed(sharded_of(strategy));
 }
 
+static struct dpt_shard sharded_defer(struct dpt_strategy *strategy)
+{
+    return sharded_defer_shadow(sharded_of(strategy));
+}
+
+static void sharded_rebuild(struct dpt_strategy *strategy, const bool *late)
+{
+    sharded_rebuild_begin(sharded_of(strategy), late);
+}
+
+static bool sharded_rebuilding(const struct dpt_strategy *strategy)
+{
+    return ((const struct sharded *)strategy)->rebuilds;
+}
+
 static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strategy_cost *ret)
 {
     const struct sharded *s = (const struct sharded *)strategy;
@@ -296,14 +332,15 @@ static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strateg
     }
     *ret = (struct dpt_strategy_cost){.gradient_buffers = s->n_gradients + s->n_sums,
                                       .sent_bytes = sharded_bytes_sent(s)};
+    struct dpt_comm_mem *const others[] = {s->added, s->applied, s->shadowed, s->narrow_sum};
     for (int i = 0; i < s->n_gradients; i++)
-        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->gradient[i]);
-    ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->sum0);
-    if (s->applied)
-        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->applied);
-    if (s->shadowed)
-        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->shadowed);
-    ret->gradient_bytes += (int64_t)(s->n_sums - 1) * (int64_t)s->sum_bytes;
+        ret->gradient_bytes +=
+            (int64_t)dpt_comm_mem_bytes(s->gradient[i]) +
+            (s->narrow_gradient[i] ? (int64_t)dpt_comm_mem_bytes(s->narrow_gradient[i]) : 0);
+    for (int i = 0; i < s->n_sums; i++)
+        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->sums[i]);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        ret->gradient_bytes += others[i] ? (int64_t)dpt_comm_mem_bytes(others[i]) : 0;
 }
 
 const struct dpt_strategy_ops dpt_strategy_sharded = {
@@ -328,5 +365,8 @@ const struct dpt_strategy_ops dpt_strategy_sharded = {
     .held = sharded_held,
     .wanted = sharded_wanted,
     .state_changed = sharded_changed,
+    .defer_shadow = sharded_defer,
+    .rebuild = sharded_rebuild,
+    .rebuilding = sharded_rebuilding,
     .cost = sharded_cost,
 };

@@ -1,5 +1,6 @@
 /* What the files of the sharded strategies share (sharded.c: the vtable; sharded_state.c: masters,
- * moments and weights; sharded_tasks.c: what goes between ranks).
+ * moments and weights; sharded_tasks.c: what goes between ranks; sharded_share.c: what follows the
+ * folds).
  *
  * One strategy with three questions, which a policy answers: what state a rank holds, when it has
  * which weights, and how gradients are summed. Gradients are scattered in waves
@@ -22,11 +23,14 @@ enum {
 
 struct sharded_policy {
     bool whole_state; /* each rank holds and applies everything, as ddp does; else its shard */
-    bool group;       /* the ranks of a host share a state among them: a replica; else all do */
-    bool shadow;      /* a rank of another host keeps each shard too, and applies the same step */
+    bool group;       /* the ranks of a node share a state among them: a replica; else all do */
+    bool shadow;      /* a rank of another node keeps each shard too, and applies the same step */
     enum dpt_weights_plan weights;
-    bool lanes; /* gradients by lanes instead of waves */
+    bool lanes;   /* gradients by lanes instead of waves */
+    bool by_node; /* each node folds its own lanes, and sums go between nodes once a step */
 };
+
+struct sharded_cross; /* sharded_share.c */
 
 struct sharded {
     struct dpt_strategy base;
@@ -34,7 +38,8 @@ struct sharded {
     struct sharded_policy policy;
     const struct dpt_ops *ops;
     enum dpt_dtype dtype;
-    size_t width; /* bytes of an element of the weights */
+    size_t width;        /* bytes of an element of the weights */
+    enum dpt_dtype wire; /* what gradients are rounded to (wire.h); DPT_F32: they are not */
     int n_units, tied;
     int borrows[DPT_UNITS_MAX];
     int64_t flat_numel;
@@ -44,6 +49,10 @@ struct sharded {
      * them, compact, where they are gathered unit by unit and are not the masters. */
     struct dpt_strategy_state held, wanted;
     bool moves; /* `wanted` is not what is held */
+    /* A shadow that is being copied (sharded_rebuild.c). */
+    struct dpt_state_part late; /* units below late_units are as their owner's; 0 of 0: none */
+    int late_units, late_end;   /* what this step has copied ends before late_end */
+    bool rebuilds, buddy_late;
     struct dpt_comm_mem *whole, *copy;
     bool stale; /* other ranks' pieces of `whole` */
     const void *weights[DPT_UNITS_MAX];
@@ -55,33 +64,40 @@ struct sharded {
      */
     float *grads[DPT_UNITS_MAX];
     struct dpt_comm_mem *gradient[SHARDED_GRADIENTS_MAX];
+    /* The same, and the sums of the own piece, as other hosts get them; NULL: as they are. */
+    struct dpt_comm_mem *narrow_gradient[SHARDED_GRADIENTS_MAX], *narrow_sum;
     int n_gradients;
-    struct dpt_comm_mem *sum0;     /* compact; the whole flat vector where all apply everything */
+    struct dpt_comm_mem *sums[SHARDED_SUMS_MAX]; /* compact; sum 0: the whole flat vector where all
+                                                    apply everything */
+    int n_sums;
+    struct dpt_comm_mem *added;    /* by_node: of the nodes' sums, compact by sharded_added */
     struct dpt_comm_mem *applied;  /* the reduced gradient of a replica's shard; NULL: sum 0 */
     struct dpt_comm_mem *shadowed; /* that of the shadow */
-    void *sums[SHARDED_SUMS_MAX];
-    size_t sum_bytes; /* of each but sum 0 */
-    int n_sums;
-    struct dpt_shard piece;      /* that this rank folds */
-    struct dpt_lane_sums *lanes; /* instead of all these; NULL: waves */
+    struct dpt_shard piece;        /* that this rank folds */
+    struct dpt_lane_sums *lanes;   /* instead of all these; NULL: waves */
     double *block_sums;
 
     /* The generation. */
     const struct dpt_world *world;
     int rank, host, position;
     int group_first, group_size; /* positions whose shards are a whole state */
-    int buddy,
-        ward; /* position that keeps a shadow of this rank's shard, whose this one keeps; -1 */
+    int shadow_shift;            /* worker/plan/world.h; 0: no shard has a shadow */
+    int buddy, ward; /* positions: that keeps a shadow of this rank's shard; whose this one keeps;
+                        -1 */
+    struct dpt_range members; /* positions that fold together: all, or by_node the node's */
+    int largest;              /* of them: that with the largest pieces */
     struct dpt_waves waves;
+    struct sharded_cross *cross; /* by_node in a world of several; else NULL */
     struct dpt_fold *folds;
     int *first_fold; /* [waves + 1] */
     int parts[DPT_UNITS_MAX];
     struct dpt_step_list list, eval_list;
     struct dpt_walk *walk;
-    const float **contributions; /* [world size], by position */
+    const void **contributions; /* [members] */
+    bool *narrow_from;          /* [members], which of them come as `wire` */
     void *staging;
     size_t staging_bytes; /* of one part of one rank; 0: all are of this host */
-    int n_staged;         /* ranks of other hosts */
+    int n_staged;         /* members of other hosts */
 
     /* The step. */
     const struct dpt_step_list *present; /* list or eval_list; NULL: nothing is gone through */
@@ -100,8 +116,8 @@ DPT_MUST_USE enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *r
                                           struct dpt_err *err);
 /* Where the weights of unit `unit` are sent from: this rank's piece of them. */
 struct dpt_comm_mem *sharded_weights_mem(const struct sharded *s, int unit, size_t *ret_offset);
-/* What rank `rank` folds of a unit. */
-struct dpt_interval sharded_piece(const struct sharded *s, int rank, int unit);
+/* What the rank at a position folds. */
+struct dpt_shard sharded_folded(const struct sharded *s, int position);
 /* What the rank at a position holds of the state. */
 struct dpt_shard sharded_shard(const struct sharded *s, int position);
 /* Who shares with whom, and who covers for whom, in this world. */
@@ -114,14 +130,56 @@ float *sharded_sum(const struct sharded *s, int sum, int unit);
 /* How the weights are had in this world. */
 enum dpt_weights_plan sharded_weights_plan(const struct sharded *s);
 /* Registered memory in place of *mem, kept when it has the size. */
-DPT_MUST_USE enum dpt_status sharded_mem(struct sharded *s, struct dpt_comm_mem **mem, size_t bytes,
+DPT_MUST_USE enum dpt_status sharded_mem(struct sharded *s, enum dpt_memory_tag tag,
+                                         struct dpt_comm_mem **mem, size_t bytes,
                                          struct dpt_err *err);
+
+/* sharded_rebuild.c: strategy.h, defer_shadow, rebuild, rebuilding. */
+struct dpt_shard sharded_defer_shadow(struct sharded *s);
+void sharded_rebuild_begin(struct sharded *s, const bool *late);
+/* At a step's beginning: what is copied beside it. */
+void sharded_rebuild_step(struct sharded *s);
+/* The step is applied: what it has copied counts. When all is there the shadow is held. */
+void sharded_rebuild_applied(struct sharded *s);
+/* Gives up what was not whole. */
+void sharded_rebuild_drop(struct sharded *s);
+/* The shadow, or as much of one as this step has; 0 of 0: none. */
+const struct dpt_state_part *sharded_shadow(const struct sharded *s);
+void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
 
 /* sharded_tasks.c: gradients' memory, lists and the walk over them. */
 DPT_MUST_USE enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err);
 void sharded_tasks_end(struct sharded *s);
 void sharded_tasks_destroy(struct sharded *s);
+/* The slot's gradient of a unit is whole: makes it what is sent. */
+void sharded_round_gradient(struct sharded *s, int unit);
+/* Bytes of an element of a gradient on its way to or from the rank at a position, and whether they
+ * are fewer than in memory (wire.h). */
+size_t sharded_width(const struct sharded *s, int position);
+bool sharded_is_narrow(const struct sharded *s, int position);
+/* Element `at` of the own piece of a unit among the sums as other hosts get them. */
+size_t sharded_narrow_offset(const struct sharded *s, int unit, int64_t at);
 /* Bytes that this rank sends in a step. */
 int64_t sharded_bytes_sent(const struct sharded *s);
+/* What the rank at a position holds of a unit; what it has of the whole sum before it is shared. */
+struct dpt_interval sharded_held_piece(const struct sharded *s, int position, int unit);
+struct dpt_interval sharded_whole_piece(const struct sharded *s, int position, int unit);
+
+/* sharded_share.c: by_node only, but for the last four. Plan and memory of a generation. */
+DPT_MUST_USE enum dpt_status sharded_cross_begin(struct sharded *s, struct dpt_err *err);
+void sharded_cross_end(struct sharded *s);
+/* What the rank at a position adds of the nodes' sums; this rank's sum of unit `unit`. */
+struct dpt_shard sharded_added(const struct sharded *s, int position);
+float *sharded_added_sum(const struct sharded *s, int unit);
+void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
+DPT_MUST_USE enum dpt_status sharded_crossed(void *ctx, const struct dpt_task *task, int turn,
+                                             const struct dpt_walk_xfers *x, struct dpt_err *err);
+const int *sharded_cross_parts(const struct sharded *s); /* [n_units]; NULL: none */
+int sharded_xfers_max(const struct sharded *s);          /* of a task, in one direction */
+void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
+DPT_MUST_USE enum dpt_status sharded_shared(void *ctx, const struct dpt_task *task, int turn,
+                                            const struct dpt_walk_xfers *x, struct dpt_err *err);
+/* Bytes that a task of kind CROSS or SHARE makes this rank send. */
+int64_t sharded_share_bytes(const struct sharded *s, const struct dpt_task *task);
 
 #endif

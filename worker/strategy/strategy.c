@@ -1,6 +1,8 @@
 /* The table of strategies. */
 #include "worker/strategy/strategy.h"
 
+#include "worker/strategy/ddp_policy.h"
+
 #include <string.h>
 
 int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_grid *grid,
@@ -17,6 +19,18 @@ float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *gr
     return data + dpt_state_offset(part, grid, vector, unit);
 }
 
+int dpt_vectors(const struct dpt_config *config)
+{
+    return dpt_optim_has_second_moment(config) ? DPT_VECTOR_COUNT : DPT_VECTOR_V;
+}
+
+enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype)
+{
+    if (vector != DPT_VECTOR_PARAM)
+        return DPT_MEMORY_MOMENTS;
+    return dtype == DPT_F32 ? DPT_MEMORY_WEIGHTS : DPT_MEMORY_MASTERS;
+}
+
 const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config)
 {
     static const char *const sharded[] = {"zero1", "zero2", "zero3", "fsdp"};
@@ -27,6 +41,8 @@ const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config
     if (replicated)
         return dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL ? &dpt_strategy_ddp
                                                                      : &dpt_strategy_sharded;
+    if (dpt_ddp_policy_find(name))
+        return &dpt_strategy_ddp;
     for (size_t i = 0; i < sizeof sharded / sizeof sharded[0]; i++)
         if (strcmp(sharded[i], name) == 0)
             return &dpt_strategy_sharded;

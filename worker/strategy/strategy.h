@@ -67,6 +67,12 @@ int64_t dpt_state_offset(const struct dpt_state_part *part, const struct dpt_gri
 float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *grid,
                     enum dpt_vector vector, int unit);
 
+/* The first so many vectors are held: without a second moment not the last one. */
+int dpt_vectors(const struct dpt_config *config);
+
+/* What a vector of a rank's own part counts as. */
+enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype);
+
 struct dpt_strategy_cost {
     int64_t gradient_bytes, sent_bytes;
     int gradient_buffers;
@@ -135,6 +141,18 @@ struct dpt_strategy_ops {
      * the place of is freed, and what is made from the parameters is made anew before the next
      * slot. */
     void (*state_changed)(struct dpt_strategy *s);
+    /* Shadows after a loss; all three NULL where there are none.
+     * Between begin_generation and state_changed: takes the shadow out of what is wanted, if it is
+     * to be filled and is more than is copied while training waits (strategy.rebuild_mib). Returns
+     * the shard that is left out, and comes later; of 0: none. */
+    struct dpt_shard (*defer_shadow)(struct dpt_strategy *s);
+    /* Before the generation's first step, on all its ranks if any left its shadow out: `late` says
+     * which, by rank. Some units of the state are copied in each step from here on, and what is
+     * there of a shadow takes part in the steps; a step that is not applied has copied nothing. */
+    void (*rebuild)(struct dpt_strategy *s, const bool *late);
+    /* It has not been copied whole yet. Turns false on all ranks after the same step; the shadow is
+     * held from then on. */
+    bool (*rebuilding)(const struct dpt_strategy *s);
     /* What this generation costs the rank: bytes of gradients and in how many buffers, bytes sent
      * in a step (both stages and the all-gather), bytes of packed weights. Between begin_generation
      * and end_generation. */
@@ -149,7 +167,7 @@ struct dpt_strategy {
 /* The strategy that the config names, for its order of addition; NULL when there is none. */
 const struct dpt_strategy_ops *dpt_strategy_find(const struct dpt_config *config);
 
-extern const struct dpt_strategy_ops dpt_strategy_ddp; /* accumulate: local */
-extern const struct dpt_strategy_ops dpt_strategy_sharded;
+extern const struct dpt_strategy_ops dpt_strategy_ddp;     /* and its teaching variants */
+extern const struct dpt_strategy_ops dpt_strategy_sharded; /* ddp under accumulate: reduce, too */
 
 #endif

@@ -16,6 +16,7 @@ struct eval {
     const struct dpt_partial *parts;
     int next; /* the first part not yet used: parts are met in lane order */
     int n_parts;
+    enum dpt_dtype dtype;
     int64_t offset, numel; /* the chunk */
     float *levels;
 };
@@ -27,7 +28,12 @@ static const float *eval_node(struct eval *e, struct dpt_range node, int level, 
     const struct dpt_partial *part = &e->parts[e->next];
     if (part->node.first == node.first && part->node.end == node.end) {
         e->next++;
-        return part->data + e->offset;
+        if (!part->narrow)
+            return part->data + e->offset;
+        e->ops->widen(e->stream, e->numel, e->dtype,
+                      (const char *)part->narrow + (size_t)e->offset * dpt_dtype_bytes(e->dtype),
+                      dst);
+        return dst;
     }
     DPT_ASSERT(node.end - node.first >= 2);
     int split = dpt_tree_split(node);
@@ -36,13 +42,14 @@ static const float *eval_node(struct eval *e, struct dpt_range node, int level, 
     const float *right =
         eval_node(e, (struct dpt_range){split, node.end}, level + 1, temp + DPT_TREE_SUM_CHUNK);
     e->ops->add(e->stream, e->numel, left, right, dst);
+    e->ops->round_to(e->stream, e->numel, e->dtype, dst);
     return dst;
 }
 
 void dpt_tree_sum(const struct dpt_ops *ops, struct dpt_stream *stream,
                   const struct dpt_partial *parts, int n_parts, const struct dpt_range *out_nodes,
                   float *const *out_data, int n_out, float *const *copies, int n_copies,
-                  int64_t numel, float *scratch)
+                  enum dpt_dtype dtype, int64_t numel, float *scratch)
 {
     DPT_ASSERT(n_out <= DPT_COVER_MAX && (n_copies == 0 || n_out == 1));
     const float *sum[DPT_COVER_MAX];
@@ -52,6 +59,7 @@ void dpt_tree_sum(const struct dpt_ops *ops, struct dpt_stream *stream,
                          .stream = stream,
                          .parts = parts,
                          .n_parts = n_parts,
+                         .dtype = dtype,
                          .offset = at,
                          .numel = len,
                          .levels = scratch + (size_t)DPT_COVER_MAX * DPT_TREE_SUM_CHUNK};

@@ -1,6 +1,8 @@
 /* The walk over a step's tasks (walk.h). */
 #include "worker/strategy/walk.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -31,11 +33,12 @@ struct dpt_walk {
     /* The step. */
     const struct dpt_step_list *list;
     bool skip_gathers, then;
-    bool posted; /* the job */
-    int next;    /* task to post */
-    int oldest;  /* all before are over */
-    int turn;    /* scatters posted */
-    int folded;  /* and folded */
+    int copy_first, copy_end;   /* units */
+    bool posted;                /* the job */
+    int next;                   /* task to post */
+    int oldest;                 /* all before are over */
+    int turn[DPT_TASK_COUNT];   /* tasks posted */
+    int folded[DPT_TASK_COUNT]; /* and arrived */
     atomic_int actions;
 
     pthread_mutex_t mutex;
@@ -54,10 +57,12 @@ enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_ma
         return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
     w->spec = *spec;
     w->n_tasks_max = n_tasks_max;
-    w->window = TRANSFERS_MAX / (2 * spec->world_size);
+    const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
+    w->window = (int)(TRANSFERS_MAX / (2 * peers));
     if (w->window > WINDOW_MAX)
         w->window = WINDOW_MAX;
-    const size_t peers = (size_t)spec->world_size; /* one more than there are */
+    if (w->window < 1)
+        w->window = 1;
     w->xfers = calloc((size_t)w->window * 2 * peers, sizeof *w->xfers);
     w->state = calloc((size_t)n_tasks_max + 1, sizeof *w->state);
     (void)pthread_mutex_init(&w->mutex, NULL);
@@ -98,16 +103,18 @@ static void set_state(struct dpt_walk *w, int task, enum state state)
 
 static bool left_out(const struct dpt_walk *w, const struct dpt_task *task)
 {
+    if (task->kind == DPT_TASK_COPY)
+        return task->unit < w->copy_first || task->unit >= w->copy_end;
     return w->skip_gathers && task->kind == DPT_TASK_GATHER;
 }
 
 static bool is_ready(const struct dpt_walk *w, const struct dpt_task *task)
 {
     if (atomic_load_explicit(&w->actions, memory_order_acquire) < task->actions ||
-        w->folded < task->scatters)
+        w->folded[DPT_TASK_SCATTER] < task->scatters || w->folded[DPT_TASK_CROSS] < task->crosses)
         return false;
-    return task->kind != DPT_TASK_SCATTER || w->spec.turns == 0 ||
-           w->turn - w->folded < w->spec.turns;
+    const int turns = w->spec.kinds[task->kind].turns;
+    return turns == 0 || w->turn[task->kind] - w->folded[task->kind] < turns;
 }
 
 static enum dpt_status start(struct dpt_walk *w, struct dpt_comm *comm, struct dpt_err *err)
@@ -116,12 +123,12 @@ static enum dpt_status start(struct dpt_walk *w, struct dpt_comm *comm, struct d
     struct running *run = &w->running[w->next % w->window];
     run->xfers.n_in = run->xfers.n_out = 0;
     run->arrived = false;
-    run->turn = task->kind == DPT_TASK_SCATTER ? w->turn++ : 0;
+    run->turn = w->turn[task->kind]++;
     w->next++;
     if (left_out(w, task))
         return DPT_OK;
     w->spec.kinds[task->kind].post(w->spec.ctx, task, run->turn, &run->xfers);
-    DPT_ASSERT(run->xfers.n_in < w->spec.world_size && run->xfers.n_out < w->spec.world_size);
+    DPT_ASSERT(run->xfers.n_in <= w->spec.xfers_max && run->xfers.n_out <= w->spec.xfers_max);
     if (run->xfers.n_in > 0)
         DPT_TRY(dpt_comm_exchange(comm, run->xfers.in, run->xfers.n_in, &run->in, err));
     if (run->xfers.n_out > 0)
@@ -141,7 +148,7 @@ static enum dpt_status take(struct dpt_walk *w, struct dpt_comm *comm, int index
     if (run->in)
         dpt_comm_op_free(comm, &run->in);
     run->arrived = true;
-    w->folded += task->kind == DPT_TASK_SCATTER;
+    w->folded[task->kind]++;
     set_state(w, index, ARRIVED);
     return DPT_OK;
 }
@@ -156,16 +163,17 @@ static enum dpt_status move(struct dpt_walk *w, struct dpt_comm *comm, bool *ret
         DPT_TRY(start(w, comm, err));
         *ret_moved = true;
     }
-    bool scatter_waits = false;
+    bool waits[DPT_TASK_COUNT] = {false}; /* one before it of the kind has not arrived */
     for (int i = w->oldest; i < w->next; i++) {
         struct running *run = &w->running[i % w->window];
-        const bool scatter = w->list->tasks[i].kind == DPT_TASK_SCATTER;
-        if (!run->arrived && (!scatter || !scatter_waits) &&
+        const enum dpt_task_kind kind = w->list->tasks[i].kind;
+        const bool in_order = kind == DPT_TASK_SCATTER || kind == DPT_TASK_CROSS;
+        if (!run->arrived && !(in_order && waits[kind]) &&
             (!run->in || dpt_comm_op_received(run->in))) {
             DPT_TRY(take(w, comm, i, err));
             *ret_moved = true;
         }
-        scatter_waits = scatter_waits || (scatter && !run->arrived);
+        waits[kind] = waits[kind] || !run->arrived;
         if (run->out && dpt_comm_op_done(run->out))
             dpt_comm_op_free(comm, &run->out);
     }
@@ -204,6 +212,12 @@ static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt
     return status == DPT_OK && w->then ? w->spec.then(thread, w->spec.then_ctx, err) : status;
 }
 
+void dpt_walk_copy(struct dpt_walk *w, int first, int end)
+{
+    w->copy_first = first;
+    w->copy_end = end;
+}
+
 void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool skip_gathers,
                     bool then)
 {
@@ -211,7 +225,9 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
     w->list = list;
     w->skip_gathers = skip_gathers;
     w->then = then;
-    w->next = w->oldest = w->turn = w->folded = 0;
+    w->next = w->oldest = 0;
+    memset(w->turn, 0, sizeof w->turn);
+    memset(w->folded, 0, sizeof w->folded);
     w->ended = false;
     memset(w->state, WAITING, (size_t)list->n_tasks);
     for (int i = 0; i < w->window; i++)
@@ -249,6 +265,7 @@ static enum dpt_status why(struct dpt_walk *w, struct dpt_err *err)
 enum dpt_status dpt_walk_await(struct dpt_walk *w, int first, int n, bool done, struct dpt_err *err)
 {
     const uint8_t enough = done ? DONE : ARRIVED;
+    const int64_t from = dpt_now_ns();
     bool there = true;
     if (w->spec.world_size == 1)
         DPT_TRY(dpt_walk_advance(w, atomic_load(&w->actions), err));
@@ -261,6 +278,8 @@ enum dpt_status dpt_walk_await(struct dpt_walk *w, int first, int n, bool done, 
     }
     w->awaited = false;
     (void)pthread_mutex_unlock(&w->mutex);
+    if (w->posted)
+        dpt_comm_thread_add_wait(w->spec.thread, dpt_now_ns() - from);
     return there ? DPT_OK : why(w, err);
 }
 

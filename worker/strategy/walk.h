@@ -3,24 +3,25 @@
  *
  * Tasks are posted in order, each as soon as the main thread has come as far as it says, and a
  * bounded number is under way at once. When all that a task receives has arrived, its kind's
- * function makes of it what it is for; gradients in the order of the tasks, everything else as it
- * comes. In a world of one there is nobody to talk to: the main thread itself carries out what is
- * ready. Nothing is allocated in a step. */
+ * function makes of it what it is for; gradients (SCATTER, CROSS) in the order of the tasks of
+ * their kind, everything else as it comes. In a world of one there is nobody to talk to: the main
+ * thread itself carries out what is ready. Nothing is allocated in a step. */
 #ifndef DPT_WORKER_STRATEGY_WALK_H
 #define DPT_WORKER_STRATEGY_WALK_H
 
 #include "worker/plan/schedule.h"
 #include "worker/strategy/comm_thread.h"
 
-/* The transfers of a task: `in` has room for world size - 1 of RECV and LEND, `out` for as many of
- * SEND. */
+/* The transfers of a task: `in` has room for as many of RECV and LEND as the walk's spec says,
+ * `out` for as many of SEND. */
 struct dpt_walk_xfers {
     struct dpt_comm_xfer *in, *out;
     int n_in, n_out;
 };
 
 struct dpt_walk_kind {
-    /* Fills in the transfers. `turn` counts tasks of kind SCATTER: two with the same turn modulo
+    int turns; /* 0: no bound */
+    /* Fills in the transfers. `turn` counts tasks of this kind: two with the same turn modulo
      * `turns` are never under way together, so that each may have its own staging. */
     void (*post)(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *xfers);
     /* All of `in` is there. What is lent is given back afterwards. NULL: nothing to do. */
@@ -31,7 +32,7 @@ struct dpt_walk_kind {
 struct dpt_walk_spec {
     struct dpt_comm_thread *thread;
     int world_size;
-    int turns; /* 0: no bound */
+    int xfers_max; /* of a task, in one direction */
     struct dpt_walk_kind kinds[DPT_TASK_COUNT];
     void *ctx;
     /* Work of the same step that follows the tasks on the communication thread; NULL: none. */
@@ -52,6 +53,10 @@ void dpt_walk_destroy(struct dpt_walk **walk);
  * alike. */
 void dpt_walk_begin(struct dpt_walk *walk, const struct dpt_step_list *list, bool skip_gathers,
                     bool then);
+
+/* From the next list on, of the tasks of kind COPY those of units [first, end) are carried out, at
+ * first none. All ranks must say the same. */
+void dpt_walk_copy(struct dpt_walk *walk, int first, int end);
 
 /* So many actions are done. */
 DPT_MUST_USE enum dpt_status dpt_walk_advance(struct dpt_walk *walk, int actions,

@@ -13,6 +13,7 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_config *c = r->config;
     size_t tokens = (size_t)c->train.micro_batch * (size_t)c->train.seq_len;
     DPT_TRY(dpt_data_open_val(c, &r->val, err));
+    DPT_TRY(rank_check_source(r->val, r->options->start->val, r->options->start->val_stamp, err));
     r->val_sequences =
         dpt_eval_sequences(dpt_data_samples(r->val), c->train.seq_len, c->train.eval_tokens);
     r->val_tokens = calloc(tokens, sizeof *r->val_tokens);

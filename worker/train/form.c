@@ -12,6 +12,7 @@ static void free_generation(struct generation *g)
 {
     free(g->rank_of_position);
     free(g->host_of_position);
+    free(g->node_of_position);
     free(g->peers);
     free(g->takes_state);
     free(g->host_of_rank);
@@ -58,6 +59,7 @@ static void fill_members(struct generation *g, const Dpt__Plan *plan)
         const Dpt__PlanRank *p = plan->ranks[i];
         g->rank_of_position[p->position] = (int)p->rank;
         g->host_of_position[p->position] = (int)p->host;
+        g->node_of_position[p->position] = (int)p->node;
         g->host_of_rank[p->rank] = (int)p->host;
         g->node_of_rank[p->rank] = (int)p->node;
         g->takes_state[p->rank] = p->takes_state;
@@ -112,22 +114,24 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
         g->steps_lost = plan->steps_done_before - plan->resume_step;
     g->rank_of_position = calloc(n, sizeof *g->rank_of_position);
     g->host_of_position = calloc(n, sizeof *g->host_of_position);
+    g->node_of_position = calloc(n, sizeof *g->node_of_position);
     g->peers = calloc(n, sizeof *g->peers);
     g->takes_state = calloc(n, sizeof *g->takes_state);
     g->host_of_rank = calloc(n, sizeof *g->host_of_rank);
     g->node_of_rank = calloc(n, sizeof *g->node_of_rank);
     g->shards = calloc(n, sizeof *g->shards);
     g->writer_shards = calloc(plan->checkpoint_writers + 1, sizeof *g->writer_shards);
-    if (!g->rank_of_position || !g->host_of_position || !g->peers || !g->takes_state ||
-        !g->host_of_rank || !g->node_of_rank || !g->shards || !g->writer_shards)
+    if (!g->rank_of_position || !g->host_of_position || !g->node_of_position || !g->peers ||
+        !g->takes_state || !g->host_of_rank || !g->node_of_rank || !g->shards || !g->writer_shards)
         return dpt_fail(err, DPT_ENOMEM, "plan of generation %llu: out of memory",
                         (unsigned long long)g->number);
     fill_members(g, plan);
     hex_of(&plan->nonce, g->attempt, sizeof g->attempt);
-    g->world = (struct dpt_world){.lanes = dpt_config_lanes(r->config),
+    g->world = (struct dpt_world){.lanes = dpt_config_lanes_of(r->config, trainers),
                                   .size = trainers,
                                   .rank_of_position = g->rank_of_position,
-                                  .host_of_position = g->host_of_position};
+                                  .host_of_position = g->host_of_position,
+                                  .node_of_position = g->node_of_position};
     for (int p = 0; p < trainers; p++) {
         const struct dpt_deal deal = r->strategy->ops->deal(r->strategy, &g->world, p);
         if (p == g->position)
@@ -193,6 +197,18 @@ static void tell_plan(const struct dpt_rank *r)
         r->gen.slots.first, r->gen.slots.stride, mib_of(r, &state->own) + mib_of(r, &state->shadow),
         (double)cost.packed_bytes / mib, (double)cost.gradient_bytes / mib, cost.gradient_buffers,
         (double)cost.sent_bytes / mib);
+    if (r->config->strategy.compression == DPT_COMPRESSION_POWERSGD && r->gen.rank == 0)
+        dpt_log(DPT_LOG_WARN,
+                "strategy.compression is powersgd: gradients are approximated by matrices of rank "
+                "%d from step %lld on, outside the one trajectory; weights_hash is this cluster's, "
+                "not the config's",
+                r->config->strategy.powersgd_rank,
+                (long long)r->config->strategy.powersgd_start_step);
+    if (r->config->train.reduction == DPT_REDUCTION_FAST && r->gen.rank == 0)
+        dpt_log(DPT_LOG_WARN,
+                "train.reduction is fast: gradients are added in the order that is quickest among "
+                "%d ranks; weights_hash is this cluster's, not the config's",
+                r->gen.world_size);
 }
 
 enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)

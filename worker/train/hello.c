@@ -27,6 +27,7 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, (uint64_t)h->val_step);
     dpt_writer_u64(&w, val_loss);
     dpt_writer_u64(&w, (uint64_t)h->checkpoint_slot);
+    pack_shards(&w, &h->late, 1);
     pack_shards(&w, &h->own, 1);
     pack_shards(&w, h->held, DPT_RESHARD_PARTS);
     pack_shards(&w, h->wanted, DPT_RESHARD_PARTS);
@@ -64,6 +65,7 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     uint64_t val_loss = dpt_reader_u64(&r);
     memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
     h.checkpoint_slot = (int)dpt_reader_u64(&r);
+    unpack_shards(&r, &h.late, 1);
     unpack_shards(&r, &h.own, 1);
     unpack_shards(&r, h.held, DPT_RESHARD_PARTS);
     unpack_shards(&r, h.wanted, DPT_RESHARD_PARTS);

@@ -18,14 +18,15 @@ struct dpt_hello {
     int64_t val_step; /* the newest evaluation; -1: none */
     double val_loss;
     int checkpoint_slot;
-    struct dpt_shard own; /* that it shall hold; a guest's: none */
+    struct dpt_shard late; /* of the shadow that comes while training goes on; of 0: none */
+    struct dpt_shard own;  /* that it shall hold; a guest's: none */
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
     /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
      * from here on. */
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;
 };
-enum { DPT_HELLO_BYTES = (13 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (15 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

@@ -79,6 +79,7 @@ static void fill_shards(const struct dpt_rank_report *r, Dpt__RankState *state,
     state->gradient = r->gradient;
     state->pending_generation = r->pending_generation;
     state->ran_generation = r->ran_generation;
+    state->rebuilding = r->rebuilding;
 }
 
 /* Sends the rank's state; false: the agent is gone. A full queue drops the frame: the next

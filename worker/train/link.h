@@ -30,6 +30,7 @@ struct dpt_rank_report {
     int n_shards;  /* 0: everything */
     bool gradient; /* of step_applied + 1, for all that is held */
     uint64_t pending_generation, ran_generation;
+    bool rebuilding;
     int64_t checkpoint_step;
     uint64_t failed_generation;
     int suspect;

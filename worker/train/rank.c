@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "kernels/device.h"
 #include "rendezvous/core/timing.h"
 #include "worker/train/rank_internal.h"
@@ -38,6 +39,7 @@ static void tell_state(struct dpt_rank *r)
     report->n_shards = 0;
     report->gradient = false;
     report->ran_generation = r->ran_generation;
+    report->rebuilding = r->gen.rebuilding;
     report->pending_generation = 0;
     if (r->step < 0)
         return;
@@ -159,8 +161,10 @@ static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
     int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
     r->saved_bytes = dpt_model_saved_bytes(r->model, b, t);
     r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, t);
-    DPT_TRY(dpt_device_alloc(r->device, r->saved_bytes, &r->saved, err));
-    DPT_TRY(dpt_device_alloc(r->device, r->scratch_bytes, &r->scratch, err));
+    DPT_TRY(
+        dpt_device_alloc_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved_bytes, &r->saved, err));
+    DPT_TRY(
+        dpt_device_alloc_for(r->device, DPT_MEMORY_SCRATCH, r->scratch_bytes, &r->scratch, err));
     r->token_losses = calloc((size_t)(b * t), sizeof *r->token_losses);
     r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
     r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
@@ -182,6 +186,7 @@ static void make_grid(struct dpt_rank *r)
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
+    dpt_device_set_account(r->device, &r->memory);
     r->ops = dpt_device_ops(r->device);
     DPT_TRY(rank_open_stream(r, err));
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
@@ -189,7 +194,11 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     make_grid(r);
     if (!r->config->train.eval_only) {
         DPT_TRY(dpt_data_open(r->config, &r->data, err));
+        DPT_TRY(rank_check_source(r->data, r->options->start->data, r->options->start->data_stamp,
+                                  err));
         DPT_TRY(dpt_loader_create(r->config, r->data, &r->loader, err));
+        dpt_account_add(&r->memory, DPT_MEMORY_DATA, dpt_loader_bytes(r->loader),
+                        dpt_loader_bytes(r->loader));
     }
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
@@ -217,7 +226,11 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 static enum dpt_status make_link(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
+    struct dpt_process_memory process;
+    dpt_memory_of_process("", &process);
+    r->memory_at_start = process.resident;
     DPT_TRY(dpt_comm_listener_create(start->address, &r->listener, err));
+    dpt_comm_listener_set_account(r->listener, &r->memory);
     DPT_TRY(dpt_comm_thread_create(r->listener, &r->comm_thread, err));
     r->report = (struct dpt_rank_report){.local_rank = (uint32_t)start->local_rank,
                                          .spawn = (uint32_t)start->spawn,
@@ -361,9 +374,9 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_comm_listener_destroy(&r->listener);
     dpt_model_destroy(&r->model);
     if (r->saved)
-        dpt_device_free(r->device, r->saved, r->saved_bytes);
+        dpt_device_free_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved, r->saved_bytes);
     if (r->scratch)
-        dpt_device_free(r->device, r->scratch, r->scratch_bytes);
+        dpt_device_free_for(r->device, DPT_MEMORY_SCRATCH, r->scratch, r->scratch_bytes);
     dpt_stream_destroy(&r->stream);
     dpt_stream_destroy(&r->comm_stream);
     dpt_device_destroy(&r->device);

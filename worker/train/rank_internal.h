@@ -26,13 +26,15 @@ struct generation {
     int rank, world_size, position, host;
     int n_trainers; /* the ranks from here on are guests: they hand over their state, that is all */
     bool begun;     /* the strategy's generation; not a guest's */
-    int *rank_of_position, *host_of_position; /* [world_size] */
-    int *node_of_rank;                        /* [world_size] */
-    bool redundant;                           /* every part of the state is on two nodes at least */
-    int *host_of_rank;                        /* [world_size] */
-    struct dpt_world world;                   /* of the trainers */
-    struct dpt_comm_peer *peers;              /* [world_size - 1] */
-    bool *takes_state;                        /* [world_size], by rank */
+    int *rank_of_position, *host_of_position, *node_of_position; /* [world_size] */
+    int *node_of_rank;                                           /* [world_size] */
+    bool redundant;              /* every part of the state is on two nodes at least */
+    bool rebuilding;             /* shadows are copied beside the steps: … */
+    bool will_be_redundant;      /* … as it will be then */
+    int *host_of_rank;           /* [world_size] */
+    struct dpt_world world;      /* of the trainers */
+    struct dpt_comm_peer *peers; /* [world_size - 1] */
+    bool *takes_state;           /* [world_size], by rank */
     bool writes_log;
     int checkpoint_slot, checkpoint_writers;
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */
@@ -57,6 +59,9 @@ struct dpt_rank {
     char *config_yaml;
     int slots; /* G */
 
+    struct dpt_account memory; /* all that is allocated in the large */
+    int64_t memory_at_start;   /* of the process, before that */
+    int64_t memory_first;      /* what `memory` had after the first step of this process */
     struct dpt_device *device;
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
@@ -125,7 +130,9 @@ struct dpt_rank {
 
     /* Times of the present re-formation, CLOCK_MONOTONIC ms. */
     int64_t prepared_ms, quiesced_ms, plan_ms, rebuilt_ms, restored_ms;
-    int64_t last_step_ns;
+    int64_t rebuild_step;                 /* that the rebuilding of shadows began with */
+    int64_t last_step_ns;                 /* when the last step ended, or what came after it; */
+    struct dpt_comm_account last_account; /* as of then */
     int64_t step_ms[STEP_TIMES_COUNT];
     int n_step_ms;
     int64_t tokens_trained; /* by this process's generations, for the mean rate */
@@ -148,6 +155,20 @@ DPT_MUST_USE enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Pl
  * still be needed, and proves that all hold the same. */
 DPT_MUST_USE enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan,
                                           struct dpt_err *err);
+/* redundancy.c. With a plan that follows a loss: leaves this rank's shadow out of what is filled
+ * before GO, if there is much of it, and returns its shard; of 0: no. */
+struct dpt_shard rank_defer_shadow(struct dpt_rank *r, const Dpt__Plan *plan);
+/* With the hellos of the first exchange, those of all ranks [world_size x DPT_HELLO_BYTES]. */
+DPT_MUST_USE enum dpt_status rank_begin_rebuild(struct dpt_rank *r, const uint8_t *hellos,
+                                                struct dpt_err *err);
+/* With those of the second: how much of the state is on two nodes. */
+DPT_MUST_USE enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
+                                                   struct dpt_err *err);
+/* After a step was applied; when the last shadow has become whole by it all ranks prove that, and
+ * the log, the events and the server are told. Errors as rank_compute_step's. */
+DPT_MUST_USE enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err);
+/* As events.jsonl says it. */
+const char *rank_redundancy(const struct dpt_rank *r);
 /* Hash of the weights in a part of the state: equal for equal shards of equal weights. */
 struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part);
 /* What the strategy wants is filled, and is held from now on; what it held is freed. */
@@ -173,6 +194,12 @@ DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
 /* Applies step r->step with r->outcome. */
 DPT_MUST_USE enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err);
+
+/* memory.c. After every step: notes what the first one left allocated. */
+void rank_note_first_step(struct dpt_rank *r);
+/* Writes what this rank holds beside what it should, at the run's end; a file that cannot be
+ * written is logged, and no failure. */
+void rank_write_memory(struct dpt_rank *r);
 
 /* step.c: one step up to its outcome (not applied). DPT_EABORTED: interrupted or a peer failed (the
  * comm thread knows). */
@@ -217,7 +244,11 @@ DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t st
  * line each. */
 DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
                                                     struct dpt_err *err);
+/* May the run go on from the newest checkpoint, as it is configured here? */
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
+/* Is an opened source still what the agent found (dpt_data_check)? */
+DPT_MUST_USE enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
+                                               const char *stamp, struct dpt_err *err);
 /* DPT_ECONFIG for a run that only evaluates: it needs a checkpoint and begins from no seed. */
 DPT_MUST_USE enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err);
 /* Whether checkpoint.dir already holds this step with these very weights, from another generation

@@ -53,7 +53,8 @@ static enum dpt_status learn_shards(struct formation *f, struct dpt_err *err)
     struct generation *g = &f->rank->gen;
     for (int i = 0; i < g->world_size; i++) {
         const struct dpt_hello h = hello_of(f, i);
-        bool good = is_shard(h.own) && dpt_shard_is_none(h.own) == (i >= g->n_trainers) &&
+        bool good = is_shard(h.own) && is_shard(h.late) &&
+                    dpt_shard_is_none(h.own) == (i >= g->n_trainers) &&
                     h.checkpoint_slot < g->checkpoint_writers;
         for (int k = 0; k < DPT_RESHARD_PARTS; k++)
             good = good && is_shard(h.held[k]) && is_shard(h.wanted[k]);
@@ -163,37 +164,6 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
                             (unsigned long long)f->rank->gen.number);
     }
     return adopt_scaler(f, err);
-}
-
-/* Whether rank `i`'s own part is on another node, too. */
-static bool is_covered(const struct formation *f, int i)
-{
-    const struct generation *g = &f->rank->gen;
-    const struct dpt_shard own = hello_of(f, i).own;
-    for (int k = 0; k < g->n_trainers; k++) {
-        const struct dpt_hello h = hello_of(f, k);
-        for (int part = 0; part < DPT_RESHARD_PARTS; part++)
-            if (g->node_of_rank[k] != g->node_of_rank[i] && dpt_shard_equal(h.held[part], own))
-                return true;
-    }
-    return false;
-}
-
-/* After the second exchange. */
-static void judge_redundancy(struct formation *f)
-{
-    struct dpt_rank *r = f->rank;
-    int alone = 0;
-    while (alone < r->gen.n_trainers && is_covered(f, alone))
-        alone++;
-    r->gen.redundant = alone == r->gen.n_trainers;
-    if (r->gen.rank == 0 && !r->gen.redundant &&
-        r->config->strategy.redundancy == DPT_REDUNDANCY_SHADOW)
-        dpt_log(
-            DPT_LOG_WARN,
-            "strategy.redundancy: shadow, but what rank %d holds no other node has: with it the "
-            "run goes back to its newest checkpoint; add a node",
-            alone);
 }
 
 /* ---- the run's history ---- */
@@ -490,10 +460,14 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
     if (!f.all)
         return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
     r->loaded_hash[0] = '\0';
+    if (source == SOURCE_MEMORY)
+        f.mine.late = rank_defer_shadow(r, plan);
     enum dpt_status status = check_place(r, plan, source, takes_state, err);
     say_parts(&f, source, takes_state);
     if (status == DPT_OK)
         status = dpt_comm_thread_run(r->comm_thread, job_greet, &f, err);
+    if (status == DPT_OK)
+        status = rank_begin_rebuild(r, f.all, err);
     if (status == DPT_OK) {
         adopt_history(r, &f, plan);
         adopt_validation(r, &f, plan);
@@ -513,7 +487,7 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
     if (status == DPT_OK)
         status = dpt_comm_thread_run(r->comm_thread, job_compare, &f, err);
     if (status == DPT_OK)
-        judge_redundancy(&f);
+        status = rank_judge_redundancy(r, f.all, err);
     free(f.all);
     return status;
 }

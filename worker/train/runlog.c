@@ -1,4 +1,4 @@
-/* metrics.jsonl, events.jsonl, summary.json, evaluation.json. */
+/* metrics.jsonl, events.jsonl, summary.json, evaluation.json, accounts of memory. */
 #include "worker/train/runlog.h"
 
 #include "base/clock.h"
@@ -66,11 +66,11 @@ enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
     int n = snprintf(
         line, sizeof line,
         "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
-        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, %s\"generation\": %llu, \"world_size\": %d, "
-        "\"time\": %.3f}\n",
+        "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld, "
+        "%s\"generation\": %llu, \"world_size\": %d, \"time\": %.3f}\n",
         (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
-        (long long)m->tokens, m->tokens_per_s, m->step_ms, scaler,
-        (unsigned long long)m->generation, m->world_size, dpt_wall_seconds());
+        (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
+        scaler, (unsigned long long)m->generation, m->world_size, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     return append_record(path, line, (size_t)n, err);
 }
@@ -128,12 +128,13 @@ enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record 
                                  struct dpt_err *err)
 {
     json_t *object = json_pack(
-        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:s, s:f}", "kind", e->kind,
-        "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
+        "{s:s, s:I, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:i, s:I, s:s, s:f}", "kind",
+        e->kind, "generation", (json_int_t)e->generation, "cause", text_json(e->cause), "detect_ms",
         e->detect_ms, "abort_ms", e->abort_ms, "rendezvous_ms", e->rendezvous_ms, "rebuild_ms",
         e->rebuild_ms, "restore_ms", e->restore_ms, "total_ms", e->total_ms, "steps_lost",
         (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
-        e->world_size, "redundancy", e->redundant ? "whole" : "none", "time", dpt_wall_seconds());
+        e->world_size, "sends_bytes", (json_int_t)e->sends_bytes, "redundancy", e->redundancy,
+        "time", dpt_wall_seconds());
     return write_json(object, dir, "events.jsonl", true, err);
 }
 
@@ -150,6 +151,53 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
         (json_int_t)s->steps_lost, "world_size", s->world_size, "peak_bytes_per_rank",
         (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
     return write_json(object, dir, "summary.json", false, err);
+}
+
+static json_t *use_json(int64_t bytes, int64_t peak)
+{
+    return json_pack("{s:I, s:I}", "bytes", (json_int_t)bytes, "peak", (json_int_t)peak);
+}
+
+static json_t *tags_json(const struct dpt_memory_record *m)
+{
+    json_t *tags = json_object();
+    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++) {
+        json_t *tag =
+            json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)m->use.tag[i], "peak",
+                      (json_int_t)m->use.tag_peak[i], "formula", (json_int_t)m->formula[i]);
+        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i), tag) != 0) {
+            json_decref(tags);
+            return NULL;
+        }
+    }
+    return tags;
+}
+
+enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_record *m,
+                                  struct dpt_err *err)
+{
+    char folder[DPT_CONFIG_PATH_BYTES + 32], name[DPT_CONFIG_NAME_BYTES + 64];
+    int64_t formula = 0;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
+        formula += m->formula[i];
+    (void)snprintf(name, sizeof name, "node-%s", m->node);
+    DPT_TRY(dpt_fs_join(dir, name, folder, sizeof folder, err));
+    DPT_TRY(dpt_fs_mkdirs(folder, err));
+    (void)snprintf(name, sizeof name, "rank-%d.memory.json", m->local_rank);
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I}",
+        "node", m->node, "local_rank", m->local_rank, "rank", m->rank, "world_size", m->world_size,
+        "strategy", m->strategy, "parameters", (json_int_t)m->parameters, "elements",
+        (json_int_t)m->elements, "tags", tags_json(m), "counted",
+        use_json(m->use.all, m->use.all_peak), "reserved",
+        use_json(m->use.reserved, m->use.reserved_peak), "after_first_step",
+        (json_int_t)m->after_first_step, "formula", (json_int_t)formula, "bound",
+        (json_int_t)m->bound, "process_peak", (json_int_t)m->process.peak, "process_resident",
+        (json_int_t)m->process.resident, "process_at_start", (json_int_t)m->process_at_start,
+        "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
+        (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own);
+    return write_json(object, folder, name, false, err);
 }
 
 enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,

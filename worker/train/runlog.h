@@ -1,10 +1,13 @@
 /* What a run leaves behind in log.dir: metrics.jsonl, events.jsonl, summary.json.
- * Written by the one rank per distinct folder that the plan names; a record is one write(2), so a
- * killed writer leaves no half line that its successor would continue. */
+ * Written by the one rank per distinct folder that the plan names (a rank's account of its memory
+ * by itself); a record is one write(2), so a killed writer leaves no half line that its successor
+ * would continue. */
 #ifndef DPT_WORKER_TRAIN_RUNLOG_H
 #define DPT_WORKER_TRAIN_RUNLOG_H
 
+#include "base/account.h"
 #include "base/err.h"
+#include "base/memory.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +15,9 @@
 struct dpt_metrics {
     int64_t step; /* completed steps, 1 after the first */
     double loss, lr, grad_norm, tokens_per_s, step_ms;
-    int64_t tokens; /* of the whole run up to this step */
+    double wait_ms; /* of step_ms: the writing rank's main thread waited for its communication */
+    int64_t sent_bytes; /* that it sent in the step */
+    int64_t tokens;     /* of the whole run up to this step */
     uint64_t generation;
     int world_size;
     bool is_scaled; /* fp16: these two are written as well */
@@ -31,14 +36,18 @@ struct dpt_eval_record {
 };
 
 struct dpt_event_record {
-    const char *kind; /* start | rank_lost | node_lost | joined | left | comm_error | stalled |
-                         server_restart */
+    /* start | rank_lost | node_lost | joined | left | comm_error | stalled | server_restart, or
+     * redundancy: no recovery, but what was being rebuilt after one is whole. */
+    const char *kind;
     const char *cause;
     uint64_t generation;
     double detect_ms, abort_ms, rendezvous_ms, rebuild_ms, restore_ms, total_ms;
     int64_t steps_lost, resume_step;
     int world_size;
-    bool redundant; /* every part of the state is held on two nodes at least */
+    int64_t sends_bytes; /* that the writing rank sends in a step, by the strategy's plan */
+    /* whole: every part of the state is held on two nodes at least; rebuilding: it will be, parts
+     * are copied while training goes on; none. */
+    const char *redundancy;
 };
 
 struct dpt_summary {
@@ -62,6 +71,25 @@ DPT_MUST_USE enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
                                                 struct dpt_err *err);
+
+/* What a rank holds and held at most, at the run's end: node-NODE/rank-LOCAL.memory.json. Bytes. */
+struct dpt_memory_record {
+    const char *node;
+    int local_rank, rank, world_size;
+    const char *strategy;
+    int64_t parameters, elements;      /* tied ones once; with the padding of units */
+    struct dpt_memory_use use;         /* by the account */
+    int64_t after_first_step;          /* what the account had then in all */
+    int64_t formula[DPT_MEMORY_COUNT]; /* dpt_memory_formula */
+    int64_t bound;                     /* dpt_memory_bound */
+    struct dpt_process_memory process;
+    int64_t process_at_start; /* resident before the first large allocation */
+    int64_t shared_own;       /* shared memory that this process made: all of its pages are there */
+};
+
+/* Makes the folder if need be. */
+DPT_MUST_USE enum dpt_status
+dpt_runlog_memory(const char *dir, const struct dpt_memory_record *memory, struct dpt_err *err);
 
 /* evaluation.json: what a run that only evaluates leaves. `run` and `weights_hash` of the weights
  * that were evaluated. */

@@ -1,5 +1,6 @@
 /* Checkpoints as the rank sees them: what to write, what to read, what may be resumed. */
 #include "base/log.h"
+#include "worker/optim/optim.h"
 #include "worker/train/rank_internal.h"
 #include "worker/train/state_hash.h"
 
@@ -78,6 +79,7 @@ void rank_save_begin(struct dpt_rank *r)
         .tensors = r->tensors.tensor,
         .n_tensors = r->tensors.n,
         .moments = true,
+        .no_v = !dpt_optim_has_second_moment(r->config),
         .pieces = r->saved_pieces.piece,
         .n_pieces = r->saved_pieces.n,
         .hf_config_json = r->hf_config,
@@ -86,13 +88,13 @@ void rank_save_begin(struct dpt_rank *r)
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
                   .data_digest = r->options->start->data[0] ? r->options->start->data : NULL,
+                  .fingerprint = dpt_device_fingerprint(r->device),
                   .history_json = r->saved_history.json,
-                  .scaler = {.scale = r->config->train.precision == DPT_PRECISION_FP16
-                                          ? r->scaler.scale
-                                          : 0,
+                  .scaler = {.scale = dpt_config_scales_loss(r->config) ? r->scaler.scale : 0,
                              .good_steps = r->scaler.good_steps,
                              .skipped_steps = r->scaler.skipped}},
         .keep = r->config->checkpoint.keep,
+        .account = &r->memory,
     };
     dpt_saver_begin(r->saver, &spec);
     dpt_saver_wait_written(r->saver);
@@ -251,78 +253,4 @@ static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_
 enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
 {
     return r->config->train.eval_only ? nothing_to_evaluate(r, err) : DPT_OK;
-}
-
-/* Of a run that only evaluates, what the model is must be the checkpoint's, and nothing else. */
-static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
-{
-    saved->seed = config->seed;
-    saved->train = config->train;
-    saved->optimizer = config->optimizer;
-    saved->model.dropout = config->model.dropout;
-    memcpy(saved->model.init_from, config->model.init_from, sizeof saved->model.init_from);
-    if (saved->data.kind != config->data.kind)
-        saved->data.tokenizer = config->data.tokenizer;
-    saved->data.kind = config->data.kind;
-}
-
-/* Is what the checkpoint was trained on what data.train holds here? Where one of them does not say,
- * it is. */
-static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const char *was,
-                                  struct dpt_err *err)
-{
-    const struct dpt_rank_start *start = r->options->start;
-    if (!was || !was[0] || !start->data[0] || strcmp(was, start->data) == 0)
-        return DPT_OK;
-    for (int i = 0; i < start->n_allow; i++)
-        if (strcmp(start->allow[i], "data.train") == 0)
-            return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG,
-                    "'%s' holds step %lld of a run on other data: the content of data.train ('%s') "
-                    "is not what it was; give another checkpoint.dir, the same data, or "
-                    "--allow-change data.train",
-                    r->config->checkpoint.dir, (long long)step, r->config->data.train);
-}
-
-/* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
- * config, and the data those it was trained on. */
-enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
-{
-    if (!r->config->checkpoint.dir[0])
-        return DPT_OK;
-    int64_t step = -1;
-    DPT_TRY(rank_newest_checkpoint(r, &step, err));
-    if (step < 0 && r->config->cluster.nnodes_max == 1)
-        return rank_refuse_seed(r, err); /* no other node has one */
-    if (step < 0)
-        return DPT_OK;
-    struct dpt_checkpoint *checkpoint = NULL;
-    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
-    static _Thread_local struct dpt_config saved, mine;
-    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
-    enum dpt_status status = dpt_config_load(state->config_yaml, strlen(state->config_yaml),
-                                             "the checkpoint's config", NULL, 0, &saved, err);
-    if (status == DPT_OK)
-        status = check_data(r, step, state->data_digest, err);
-    dpt_checkpoint_close(&checkpoint);
-    DPT_TRY(status);
-    /* What auto means hangs on the strategy, which may be another one. */
-    mine = *r->config;
-    mine.train.accumulate = dpt_config_accumulate(&mine);
-    saved.train.accumulate = dpt_config_accumulate(&saved);
-    if (mine.train.eval_only)
-        pass_over_training(&mine, &saved);
-    const struct dpt_rank_start *start = r->options->start;
-    const char *allowed[DPT_RANK_ALLOW_MAX];
-    for (int i = 0; i < start->n_allow; i++)
-        allowed[i] = start->allow[i];
-    char keys[512];
-    if (dpt_config_diff(&saved, &mine, DPT_CONFIG_TRAJECTORY, allowed, (size_t)start->n_allow, keys,
-                        sizeof keys) > 0)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' holds step %lld of a run with other settings: %s; give another "
-                        "checkpoint.dir, the same settings, or "
-                        "--allow-change KEY for each",
-                        r->config->checkpoint.dir, (long long)step, keys);
-    return DPT_OK;
 }

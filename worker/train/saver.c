@@ -30,8 +30,9 @@ static bool cancelled(void *ctx)
     return atomic_load(&s->cancel) || dpt_link_interrupted(s->options.link, s->spec.generation);
 }
 
-static void set_written(struct dpt_saver *s)
+static void set_written(void *ctx)
 {
+    struct dpt_saver *s = ctx;
     (void)pthread_mutex_lock(&s->mutex);
     s->written = true;
     (void)pthread_cond_broadcast(&s->cond);
@@ -69,7 +70,7 @@ static enum dpt_status attempt(struct dpt_saver *s, struct dpt_err *err)
     enum dpt_status status = fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_write_part(spec, err);
-    set_written(s);
+    set_written(s); /* also when it has failed */
     if (status == DPT_OK && spec->writer == 0)
         status = commit(s, err);
     if (status == DPT_OK && spec->writer == 0)
@@ -150,6 +151,7 @@ void dpt_saver_begin(struct dpt_saver *s, const struct dpt_checkpoint_spec *spec
     atomic_store(&s->cancel, false);
     s->spec = *spec;
     s->spec.cancelled = cancelled;
+    s->spec.taken = set_written;
     s->spec.ctx = s;
     s->status = DPT_OK;
     s->begun = s->busy = true;

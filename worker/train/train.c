@@ -46,7 +46,7 @@ static void tell_skipped(struct dpt_rank *r)
         DPT_LOG_ERROR,
         "gradients overflow though the loss is scaled by %g only: the run has diverged and will "
         "not recover; start from an earlier checkpoint with a lower optimizer.lr or with "
-        "train.precision: bf16",
+        "bf16 in place of fp16 (train.precision, strategy.compression)",
         r->outcome.scale);
 }
 
@@ -85,7 +85,7 @@ static void warn_of_divergence(struct dpt_rank *r, double loss)
             (long long)r->step, loss);
 }
 
-static void log_metrics(struct dpt_rank *r, double step_ms)
+static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_comm_account *account)
 {
     const struct dpt_metrics m = {.step = r->step,
                                   .loss = dpt_outcome_loss(&r->outcome),
@@ -95,9 +95,11 @@ static void log_metrics(struct dpt_rank *r, double step_ms)
                                   .tokens_per_s =
                                       step_ms > 0 ? (double)tokens_per_step(r) * 1e3 / step_ms : 0,
                                   .step_ms = step_ms,
+                                  .wait_ms = (double)account->waited_ns * 1e-6,
+                                  .sent_bytes = (int64_t)account->bytes_sent,
                                   .generation = r->gen.number,
                                   .world_size = r->gen.world_size,
-                                  .is_scaled = r->config->train.precision == DPT_PRECISION_FP16,
+                                  .is_scaled = dpt_config_scales_loss(r->config),
                                   .scale = r->outcome.scale,
                                   .skipped_steps = r->scaler.skipped};
     struct dpt_err err;
@@ -110,12 +112,13 @@ static void log_missed_step(struct dpt_rank *r)
 {
     if (!writes_log(r) || !r->has_outcome || r->step % r->config->train.log_every != 0)
         return;
+    const struct dpt_comm_account unknown = {0};
     struct dpt_err err;
     int64_t last = -1;
     enum dpt_status status = dpt_runlog_last_step(r->config->log.dir, &last, NULL, &err);
     check_log(status, &err);
     if (status == DPT_OK && last < r->step)
-        log_metrics(r, 0);
+        log_metrics(r, 0, &unknown);
 }
 
 static struct dpt_eval_record evaluation_of(const struct dpt_rank *r)
@@ -161,6 +164,8 @@ static void log_event(struct dpt_rank *r)
     if (!writes_log(r))
         return;
     int64_t now = dpt_now_ms();
+    struct dpt_strategy_cost cost;
+    r->strategy->ops->cost(r->strategy, &cost);
     const struct dpt_event_record e = {.kind = r->gen.cause_kind,
                                        .cause = r->gen.cause,
                                        .generation = r->gen.number,
@@ -174,16 +179,28 @@ static void log_event(struct dpt_rank *r)
                                        .steps_lost = r->gen.steps_lost,
                                        .resume_step = r->step,
                                        .world_size = r->gen.world_size,
-                                       .redundant = r->gen.redundant};
+                                       .sends_bytes = cost.sent_bytes,
+                                       .redundancy = rank_redundancy(r)};
     struct dpt_err err;
     check_log(dpt_runlog_event(r->config->log.dir, &e, &err), &err);
 }
 
-static double account_step(struct dpt_rank *r)
+/* What lies between two steps (a save, an evaluation) is not the next one's. */
+static void begin_step_account(struct dpt_rank *r)
 {
-    int64_t now = dpt_now_ns();
-    double step_ms = (double)(now - r->last_step_ns) * 1e-6;
-    r->last_step_ns = now;
+    r->last_step_ns = dpt_now_ns();
+    dpt_comm_thread_account(r->comm_thread, &r->last_account);
+}
+
+/* Time, waits and bytes of the step that was applied. */
+static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
+{
+    const int64_t began = r->last_step_ns;
+    const struct dpt_comm_account before = r->last_account;
+    begin_step_account(r);
+    double step_ms = (double)(r->last_step_ns - began) * 1e-6;
+    ret->waited_ns = r->last_account.waited_ns - before.waited_ns;
+    ret->bytes_sent = r->last_account.bytes_sent - before.bytes_sent;
     r->step_ms[r->n_step_ms++ % STEP_TIMES_COUNT] = (int64_t)step_ms;
     r->tokens_trained += tokens_per_step(r);
     r->train_seconds += step_ms * 1e-3;
@@ -216,7 +233,7 @@ static void save_if_due(struct dpt_rank *r)
     rank_publish_busy(r, true);
     rank_save_begin(r);
     rank_publish_busy(r, false);
-    r->last_step_ns = dpt_now_ns(); /* the pause for the save is not the next step's */
+    begin_step_account(r);
 }
 
 /* All nodes leave: what they hold is kept by a checkpoint, whole before anyone goes. */
@@ -280,6 +297,7 @@ static enum dpt_status save_last(struct dpt_rank *r, const char *weights_hash, s
 static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
+    rank_write_memory(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
     enum dpt_status status = save_last(r, hash, err);
     if (status != DPT_OK)
@@ -314,12 +332,15 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     dpt_log_set_where(r->gen.rank, r->gen.number, r->step);
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
+    rank_note_first_step(r);
     if (verification_is_due(r)) /* before anything of the step is logged or saved */
         DPT_TRY(rank_verify(r, err));
-    double step_ms = account_step(r);
+    DPT_TRY(rank_look_after_rebuild(r, err));
+    struct dpt_comm_account account;
+    double step_ms = account_step(r, &account);
     bool last = r->step == r->config->train.steps;
     if ((r->step % r->config->train.log_every == 0 || last) && writes_log(r))
-        log_metrics(r, step_ms);
+        log_metrics(r, step_ms, &account);
     rank_publish_progress(r);
     save_if_due(r);
     return DPT_OK;
@@ -360,7 +381,7 @@ static enum dpt_status evaluate_after_step(struct dpt_rank *r, bool *ret_stopped
     DPT_TRY(evaluate(r, ret_stopped, err));
     if (!*ret_stopped)
         log_evaluation(r);
-    r->last_step_ns = dpt_now_ns(); /* the evaluation's time is not the next step's */
+    begin_step_account(r);
     return DPT_OK;
 }
 
@@ -397,7 +418,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     status = catch_up(r, &stopped, err);
     if (status != DPT_OK)
         return broken_or_fatal(r, status, ret, err);
-    r->last_step_ns = dpt_now_ns();
+    begin_step_account(r);
     while (!stopped && r->step < r->config->train.steps) {
         status = one_step(r, err);
         if (status != DPT_OK)

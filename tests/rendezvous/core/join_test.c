@@ -78,6 +78,8 @@ static void test_refusals(void **state)
     assert_int_equal(a.phase, PHASE(SETTLING));
     b.state.version = DPT_PROTO_VERSION + 1;
     refused(stage, &b, "protocol");
+    b.state.version = 1;
+    refused(stage, &b, "speaks protocol 1, the server protocol 2: install the same version");
     b.state.version = DPT_PROTO_VERSION;
     b.spec.user = "bob";
     refused(stage, &b, "belongs to user 'alice'");

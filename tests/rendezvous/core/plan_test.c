@@ -112,6 +112,24 @@ static void test_positions_host_by_host(void **state)
     }
 }
 
+/* Two nodes on one host, the first of which has a second rank only after the other's first. */
+static void test_positions_node_by_node(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    b.state.host = "a";
+    fakes_start(&stage, all, 2);
+    a.state.n_ranks = 2;
+    fakes_settle(&stage, all, 2);
+    assert_int_equal(stage.view.world_size, 3);
+    uint32_t want_position[] = {0, 2, 1}, want_node[] = {0, 1, 0};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(a.plan->ranks[i]->position, want_position[i]);
+        assert_int_equal(a.plan->ranks[i]->node, want_node[i]);
+        assert_int_equal(a.plan->ranks[i]->host, 0);
+    }
+}
+
 static void test_stable_ranks(void **state)
 {
     (void)state;
@@ -273,6 +291,45 @@ static void test_leaving(void **state)
     assert_string_equal(b.plan->cause_kind, "left");
 }
 
+/* Who leaves cannot wait for the end of a long step: the others give it up. */
+static void test_leaving_in_a_long_step(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    fakes_start(&stage, all, 2);
+    holds(&a, 9, -1);
+    holds(&b, 9, -1);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    const struct dpt_timing timing = dpt_timing_from(5000);
+    stage_pass_speaking(&stage, all, 2, timing.boundary_ms - 2 * timing.heartbeat_ms);
+    assert_true(a.soft && b.soft);
+    stage_pass_speaking(&stage, all, 2, 4 * timing.heartbeat_ms);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    assert_false(a.soft || b.soft);
+    report(all, 2);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(b.plan->resume_step, 9);
+    assert_string_equal(b.plan->cause_kind, "left");
+    assert_int_equal(stage.view.restarts_left, 100);
+}
+
+/* When all leave there is nobody to run the step again: they save at its end, however long it is.
+ */
+static void test_all_leave_in_a_long_step(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    fakes_start(&stage, all, 2);
+    holds(&a, 9, -1);
+    holds(&b, 9, -1);
+    a.state.leaving = b.state.leaving = true;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    stage_pass_speaking(&stage, all, 2, 2 * dpt_timing_from(5000).boundary_ms);
+    assert_true(a.soft && b.soft);
+}
+
 /* Nodes leave one after another: who goes last hears that the state goes with it. */
 static void test_leaving_one_by_one(void **state)
 {
@@ -320,6 +377,7 @@ int main(void)
         T(test_fresh),
         T(test_folders_and_hosts),
         T(test_positions_host_by_host),
+        T(test_positions_node_by_node),
         T(test_stable_ranks),
         T(test_outcome_is_handed),
         T(test_nobody_has_the_outcome),
@@ -329,6 +387,8 @@ int main(void)
         T(test_spares),
         T(test_max_nodes),
         T(test_leaving),
+        T(test_leaving_in_a_long_step),
+        T(test_all_leave_in_a_long_step),
         T(test_leaving_one_by_one),
         T(test_leaving_holder),
     };

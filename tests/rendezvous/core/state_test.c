@@ -345,6 +345,64 @@ static void redundancy_is_seen(void **state)
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
 }
 
+/* Three become two, which have half each and copy the other's while they train. */
+static void run_in_halves_rebuilding(void)
+{
+    struct fake *rest[] = {&a, &b};
+    run_in_thirds(true);
+    lose(&c, rest, 2);
+    report(rest, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        rest[i]->ranks[0].pending_generation = stage.view.generation;
+        rest[i]->ranks[0].rebuilding = true;
+        fake_no_parts(rest[i]);
+        fake_part(rest[i], i, 2, true);
+    }
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
+    for (uint32_t i = 0; i < 2; i++) {
+        rest[i]->ranks[0].pending_generation = 0;
+        fake_no_parts(rest[i]);
+        fake_part(rest[i], i, 2, false);
+        stands(rest[i], 9, false, -1);
+        fake_say(rest[i], &stage);
+    }
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
+}
+
+static void copies_are_whole_while_it_trains(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b}, *last[] = {&a};
+    run_in_halves_rebuilding();
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
+        rest[i]->ranks[0].rebuilding = false;
+        fake_part(rest[i], 1 - i, 2, false);
+        fake_say(rest[i], &stage);
+    }
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+    lose(&b, last, 1);
+    report(last, 1);
+    assert_int_equal(a.plan->resume_step, 9);
+    assert_null(strstr(a.plan->cause, "gone"));
+}
+
+static void a_loss_before_copies_are_whole_goes_back(void **state)
+{
+    (void)state;
+    struct fake *last[] = {&a};
+    run_in_halves_rebuilding();
+    lose(&b, last, 1);
+    report(last, 1);
+    assert_int_equal(a.plan->load_checkpoint, 4);
+    if (strstr(a.plan->cause, "shard 1 of 2 is gone with node b, before its copy was rebuilt after "
+                              "the loss before: going back to the checkpoint of step 4, losing 5 "
+                              "steps") == NULL)
+        fail_msg("%s", a.plan->cause);
+}
+
 /* With shadows nobody needs who leaves. */
 static void who_is_covered_goes_at_once(void **state)
 {
@@ -375,6 +433,8 @@ int main(void)
         T(what_is_pending_may_save_the_rest),
         T(who_leaves_hands_over),
         T(redundancy_is_seen),
+        T(copies_are_whole_while_it_trains),
+        T(a_loss_before_copies_are_whole_goes_back),
         T(who_is_covered_goes_at_once),
     };
     return cmocka_run_group_tests_name("rendezvous_core_state", tests, NULL, NULL);

@@ -73,7 +73,9 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
 {
     uint64_t positions[DPT_PROTO_WORLD_MAX / 64] = {0}, slots[DPT_PROTO_WORLD_MAX / 64] = {0};
     uint64_t hosts[DPT_PROTO_WORLD_MAX / 64] = {0};
-    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, n_slots = 0, n_hosts = 0, n_runs = 0, n_take = 0;
+    uint64_t nodes[DPT_PROTO_WORLD_MAX / 64] = {0};
+    uint32_t host_of[DPT_PROTO_WORLD_MAX] = {0}, node_of[DPT_PROTO_WORLD_MAX] = {0};
+    uint32_t n_slots = 0, n_hosts = 0, n_runs = 0, n_nodes = 0, n_node_runs = 0, n_take = 0;
     const uint32_t world = plan->world_size - plan->guests;
     if (plan->guests >= plan->world_size || plan->n_ranks != plan->world_size ||
         plan->world_size > DPT_PROTO_WORLD_MAX) {
@@ -90,6 +92,7 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
             return;
         }
         host_of[rank->position] = rank->host;
+        node_of[rank->position] = rank->node;
         if (rank->checkpoint_slot >= 0) {
             n_slots++;
             if ((uint32_t)rank->checkpoint_slot >= plan->checkpoint_writers ||
@@ -104,12 +107,15 @@ static void check_seats(struct watch *watch, const Dpt__Plan *plan)
     if (n_take == plan->world_size)
         watch_broken(watch, "all %u ranks of generation %llu take state, and nobody has it", n_take,
                      (unsigned long long)plan->generation);
-    for (uint32_t i = 0; i < world; i++)
+    for (uint32_t i = 0; i < world; i++) {
         n_runs += i == 0 || host_of[i] != host_of[i - 1];
-    for (uint32_t i = 0; i < world; i++)
+        n_node_runs += i == 0 || node_of[i] != node_of[i - 1];
         n_hosts += take(hosts, host_of[i]);
-    if (n_runs != n_hosts)
-        watch_broken(watch, "%u hosts in %u runs of positions", n_hosts, n_runs);
+        n_nodes += take(nodes, node_of[i]);
+    }
+    if (n_runs != n_hosts || n_node_runs != n_nodes)
+        watch_broken(watch, "%u hosts in %u runs of positions, %u nodes in %u", n_hosts, n_runs,
+                     n_nodes, n_node_runs);
     for (uint32_t i = world; i < plan->world_size; i++) /* guests may be of others */
         n_hosts += take(hosts, host_of[i]);
     if (n_slots != plan->checkpoint_writers || n_hosts != plan->n_hosts)

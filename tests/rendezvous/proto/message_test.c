@@ -193,6 +193,7 @@ static void test_values_survive(void **state)
     f.shards[3].pending = f.ranks[0].gradient = true;
     f.ranks[0].pending_generation = 9;
     f.ranks[0].ran_generation = 8;
+    f.ranks[0].rebuilding = true;
     size_t bytes = encode(&f, AGENT);
     Dpt__AgentState *back = NULL;
     struct dpt_err err;
@@ -211,6 +212,7 @@ static void test_values_survive(void **state)
     assert_true(back->ranks[0]->gradient);
     assert_int_equal(back->ranks[0]->pending_generation, 9);
     assert_int_equal(back->ranks[0]->ran_generation, 8);
+    assert_true(back->ranks[0]->rebuilding);
     dpt_message_free_agent_state(&back);
     assert_null(back);
     dpt_message_free_agent_state(&back);
@@ -396,28 +398,29 @@ static void test_plan_fields(void **state)
     SPOIL(TO_RANK, "grant_step", f.to_rank.grant_step = -2);
 }
 
-/* Another version is let through as far as it takes to answer it. */
+/* Another version, older or newer, is let through as far as it takes to answer it. */
 static void test_other_version(void **state)
 {
     (void)state;
     struct fixture f;
     fill(&f);
-    f.agent.version = DPT_PROTO_VERSION + 1;
     f.ranks[0].phase = (Dpt__RankPhase)99;
     f.spec.min_nodes = 0;
-    takes(&f, AGENT);
-    f.server.version = DPT_PROTO_VERSION + 1;
     f.server.phase = (Dpt__ServerPhase)99;
-    takes(&f, SERVER);
+    for (int other = -1; other <= 1; other += 2) {
+        f.agent.version = f.server.version = (uint32_t)(DPT_PROTO_VERSION + other);
+        takes(&f, AGENT);
+        takes(&f, SERVER);
+    }
 }
 
 static void test_other_version_refused(void **state)
 {
     (void)state;
     SPOIL(AGENT, "software",
-          (f.agent.version = 2, f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES)));
-    SPOIL(AGENT, "node", (f.agent.version = 2, f.stamp.node = "a/b"));
-    SPOIL(SERVER, "text", (f.server.version = 2, f.server.text = "\001"));
+          (f.agent.version = 1, f.agent.software = (char *)text_of(DPT_PROTO_NAME_BYTES)));
+    SPOIL(AGENT, "node", (f.agent.version = 1, f.stamp.node = "a/b"));
+    SPOIL(SERVER, "text", (f.server.version = 1, f.server.text = "\001"));
 }
 
 static void test_names(void **state)

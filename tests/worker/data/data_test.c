@@ -114,13 +114,12 @@ static void expect_refusal(enum dpt_status status, const char *name, const char 
     assert_int_equal(dpt_data_digest(&config, &digest, &err), status);
 }
 
-/* Of all that the config uses; of data.train alone it is the same where nothing else is used. */
+/* Of all that the config uses. */
 static void make_digest(char ret_hex[DPT_HASH_HEX_BYTES])
 {
     struct dpt_data_digest digest;
     assert_int_equal(dpt_data_digest(&config, &digest, &err), DPT_OK);
     memcpy(ret_hex, digest.used, DPT_HASH_HEX_BYTES);
-    assert_string_equal(digest.train, dpt_config_evaluates(&config) ? digest.train : digest.used);
 }
 
 static void text_is_bytes(void **state)
@@ -419,11 +418,14 @@ static void digest_of_training_data(void **state)
     (void)snprintf(config.data.val, sizeof config.data.val, "%s/v.bin", root);
     config.train.eval_every = 1;
     assert_int_equal(dpt_data_digest(&config, &both, &err), DPT_OK);
-    assert_string_equal(both.train, plain.train);
+    assert_string_equal(both.train.hash, plain.train.hash);
+    assert_string_equal(plain.val.hash, "");
+    assert_string_not_equal(both.val.hash, both.train.hash);
     assert_string_not_equal(both.used, plain.used);
     config.train.eval_only = true;
     assert_int_equal(dpt_data_digest(&config, &eval, &err), DPT_OK);
-    assert_string_equal(eval.train, "");
+    assert_string_equal(eval.train.hash, "");
+    assert_string_equal(eval.val.hash, both.val.hash);
     assert_string_not_equal(eval.used, both.used);
 }
 
@@ -444,6 +446,39 @@ static void digest_of_a_large_text(void **state)
     free(text);
 }
 
+/* Another process of the machine looks later: at the same file, at the same content in another, at
+ * other content. */
+static void checked_against_what_was(void **state)
+{
+    (void)state;
+    struct dpt_data_digest was, touched;
+    char text[3 * SEQ + 1];
+    memset(text, 'a', sizeof text);
+    write_file("t.txt", text, sizeof text);
+    use(DPT_DATA_TEXT, "t.txt");
+    assert_int_equal(dpt_data_digest(&config, &was, &err), DPT_OK);
+    struct dpt_data *data = open_data();
+    assert_int_equal(dpt_data_check(data, &was.train, &err), DPT_OK);
+    dpt_data_close(&data);
+
+    write_file("t.txt", text, sizeof text);
+    assert_int_equal(dpt_data_digest(&config, &touched, &err), DPT_OK);
+    assert_string_not_equal(touched.train.stamp, was.train.stamp);
+    data = open_data();
+    assert_int_equal(dpt_data_check(data, &was.train, &err), DPT_OK);
+    dpt_data_close(&data);
+
+    text[SEQ] = 'b';
+    write_file("t.txt", text, sizeof text);
+    data = open_data();
+    assert_int_equal(dpt_data_check(data, &was.train, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "data.train was changed"));
+    assert_non_null(strstr(err.text, "t.txt"));
+    const struct dpt_data_identity nothing = {.hash = ""};
+    assert_int_equal(dpt_data_check(data, &nothing, &err), DPT_OK);
+    dpt_data_close(&data);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -461,6 +496,7 @@ int main(void)
                                        TEST(files_that_change),
                                        TEST(digest),
                                        TEST(digest_of_training_data),
-                                       TEST(digest_of_a_large_text)};
+                                       TEST(digest_of_a_large_text),
+                                       TEST(checked_against_what_was)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

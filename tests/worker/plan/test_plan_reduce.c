@@ -1,5 +1,6 @@
 /* The canonical reduction, played symbolically: a partial sum is a value that depends on the whole
  * expression it was made by, so that only the one fixed tree gives the expected one. */
+#include "checkpoint/layout/layout.h"
 #include "worker/plan/reduce.h"
 
 #include <setjmp.h>
@@ -132,14 +133,18 @@ static void play_piece(const struct dpt_world *w, int piece, int n1, int n2)
 
 static void check_bytes(const struct dpt_world *w, int n1, int n2, int64_t numel, int64_t block)
 {
-    int64_t sent[WORLD_MAX] = {0}, elements[WORLD_MAX], at = 0;
+    int64_t sent[WORLD_MAX] = {0}, spread[WORLD_MAX] = {0}, spread_far[WORLD_MAX] = {0},
+            far[WORLD_MAX] = {0}, elements[WORLD_MAX], at = 0;
     for (int p = 0; p < w->size; p++) {
-        int64_t first, end;
-        dpt_piece_range(numel, block, w->size, p, &first, &end);
-        assert_true(first == at && end >= first && (end % block == 0 || end == numel));
-        elements[p] = end - first;
-        sent[p] += (w->size - 1) * elements[p];
-        at = end;
+        const struct dpt_interval piece = dpt_layout_piece(numel, block, w->size, p);
+        assert_true(piece.first == at && piece.end >= at &&
+                    (piece.end % block == 0 || piece.end == numel));
+        elements[p] = piece.end - piece.first;
+        spread[p] = (w->size - 1) * elements[p];
+        for (int other = 0; other < w->size; other++)
+            if (host_of(w, other) != host_of(w, p))
+                spread_far[p] += elements[p];
+        at = piece.end;
     }
     assert_true(at == numel);
     for (int i = 0; i < n1; i++)
@@ -147,9 +152,16 @@ static void check_bytes(const struct dpt_world *w, int n1, int n2, int64_t numel
             sent[stage1[i].from] += elements[stage1[i].piece];
     for (int i = 0; i < n2; i++)
         if (stage2[i].from != stage2[i].to)
-            sent[stage2[i].from] += elements[stage2[i].piece];
-    for (int r = 0; r < w->size; r++)
-        assert_true(dpt_reduce_bytes_sent(w, numel, block, r) == 4 * sent[r]);
+            far[stage2[i].from] += elements[stage2[i].piece];
+    for (int r = 0; r < w->size; r++) {
+        const int64_t all = sent[r] + far[r];
+        assert_true(dpt_reduce_bytes_sent(w, numel, block, r, true, 4) == 4 * (all + spread[r]));
+        assert_true(dpt_reduce_bytes_sent(w, numel, block, r, false, 4) == 4 * all);
+        assert_true(dpt_reduce_bytes_sent(w, numel, block, r, false, 2) ==
+                    4 * sent[r] + 2 * far[r]);
+        assert_true(dpt_reduce_bytes_sent(w, numel, block, r, true, 2) ==
+                    4 * (all + spread[r]) - 2 * (far[r] + spread_far[r]));
+    }
 }
 
 static void play(const struct dpt_world *w)
@@ -188,7 +200,7 @@ static void play_ranks(int lanes, int size, const int *hosts)
                 ranks[p] = ranks[other];
                 ranks[other] = kept;
             }
-        play(&(struct dpt_world){lanes, size, ranks, hosts});
+        play(&(struct dpt_world){lanes, size, ranks, hosts, NULL});
     }
 }
 
@@ -223,9 +235,9 @@ static void even_worlds_send_what_a_ring_does(void **state)
 {
     (void)state;
     const int ranks[] = {0, 1, 2, 3}, hosts[] = {0, 0, 0, 0};
-    const struct dpt_world w = {8, 4, ranks, hosts};
+    const struct dpt_world w = {8, 4, ranks, hosts, NULL};
     for (int r = 0; r < 4; r++) /* 2 (n - 1) / n of the vector, as a ring does */
-        assert_true(dpt_reduce_bytes_sent(&w, 4096, 64, r) == 2 * 3 * 1024 * 4);
+        assert_true(dpt_reduce_bytes_sent(&w, 4096, 64, r, true, 4) == 2 * 3 * 1024 * 4);
 }
 
 int main(void)

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS_MAX = 8, UNITS_MAX = 8, BUFFERS_MAX = 16, SLOTS_MAX = 24, NOTHING = -1 };
+enum { RANKS_MAX = 8, UNITS_MAX = 8, BUFFERS_MAX = 16, SLOTS_MAX = 24, COPIES = 3, NOTHING = -1 };
 
 struct world {
     int ranks, n_units, slots;
-    int borrows[UNITS_MAX], parts[UNITS_MAX];
+    int borrows[UNITS_MAX], parts[UNITS_MAX], cross_parts[UNITS_MAX];
     struct dpt_waves waves;
     struct dpt_step_spec spec[RANKS_MAX];
     struct dpt_step_list list[RANKS_MAX];
@@ -37,13 +37,14 @@ struct rank {
 };
 
 static void make_world(struct world *w, int ranks, int slots, int lanes, int n_units, bool tied,
-                       enum dpt_weights_plan weights, int gathered_max, bool prefetch)
+                       enum dpt_weights_plan weights, int gathered_max, bool prefetch, bool cross)
 {
     *w = (struct world){.ranks = ranks, .n_units = n_units, .slots = slots, .window = 4};
     w->waves = (struct dpt_waves){slots, lanes, {0, lanes}, ranks};
     for (int u = 0; u < n_units; u++) {
         w->borrows[u] = tied && u == n_units - 1 ? 0 : -1;
         w->parts[u] = 1 + u % 3;
+        w->cross_parts[u] = 1 + u % 2;
     }
     for (int r = 0; r < ranks; r++) {
         struct dpt_err err;
@@ -56,7 +57,9 @@ static void make_world(struct world *w, int ranks, int slots, int lanes, int n_u
                                             .waves = &w->waves,
                                             .member = r,
                                             .parts = w->parts,
-                                            .share = true};
+                                            .cross_parts = cross ? w->cross_parts : NULL,
+                                            .share = true,
+                                            .copies = cross ? 0 : COPIES};
         assert_int_equal(dpt_step_list_init(&w->list[r], &w->spec[r], &err), DPT_OK);
     }
 }
@@ -76,12 +79,12 @@ static int finished(const struct world *w, const struct rank *ranks)
     return n;
 }
 
-static int scatters_before(const struct dpt_step_list *list, int n)
+static int count_before(const struct dpt_step_list *list, enum dpt_task_kind kind, int n)
 {
-    int scatters = 0;
+    int found = 0;
     for (int i = 0; i < n; i++)
-        scatters += list->tasks[i].kind == DPT_TASK_SCATTER;
-    return scatters;
+        found += list->tasks[i].kind == kind;
+    return found;
 }
 
 static bool post(const struct world *w, struct rank *ranks, int r)
@@ -92,7 +95,8 @@ static bool post(const struct world *w, struct rank *ranks, int r)
     if (rank->posted == list->n_tasks || rank->posted - over >= w->window)
         return false;
     const struct dpt_task *t = &list->tasks[rank->posted];
-    if (t->actions > rank->told || t->scatters > scatters_before(list, over))
+    if (t->actions > rank->told || t->scatters > count_before(list, DPT_TASK_SCATTER, over) ||
+        t->crosses > count_before(list, DPT_TASK_CROSS, over))
         return false;
     if (t->kind == DPT_TASK_GATHER && t->buffer >= 0 && !t->idle) {
         rank->weights[t->buffer] = NOTHING; /* being written */
@@ -219,40 +223,49 @@ static void same_tasks_everywhere(const struct world *w)
             const struct dpt_task *a = &w->list[0].tasks[i], *b = &w->list[r].tasks[i];
             assert_true(a->kind == b->kind && a->unit == b->unit && a->wave == b->wave &&
                         a->part == b->part && a->n_parts == b->n_parts &&
-                        a->scatters == b->scatters);
-            assert_int_equal(b->idle, b->kind != DPT_TASK_SHARE &&
+                        a->scatters == b->scatters && a->crosses == b->crosses);
+            assert_int_equal(b->idle, b->kind != DPT_TASK_SHARE && b->kind != DPT_TASK_CROSS &&
                                           r >= dpt_waves_active(&w->waves, b->wave));
         }
     }
 }
 
-static void every_part_is_scattered_once(const struct world *w)
+/* How many tasks of the kind there are up to the last of the unit. */
+static int count_to_last(const struct dpt_step_list *list, enum dpt_task_kind kind, int unit)
+{
+    int last = 0;
+    for (int i = 0; i < list->n_tasks; i++)
+        if (list->tasks[i].kind == kind && list->tasks[i].unit == unit)
+            last = i + 1;
+    return count_before(list, kind, last);
+}
+
+static void every_part_is_scattered_once(const struct world *w, bool cross)
 {
     const struct dpt_step_list *list = &w->list[0];
-    int scatters = 0, shares = 0;
+    int per_wave = 0, per_step = 0;
     for (int i = 0; i < list->n_tasks; i++) {
         const struct dpt_task *t = &list->tasks[i];
-        scatters += t->kind == DPT_TASK_SCATTER;
-        shares += t->kind == DPT_TASK_SHARE;
-        /* A unit's parts stand together, and its share behind them. */
-        if (t->kind == DPT_TASK_SCATTER && t->part > 0)
-            assert_true(list->tasks[i - 1].unit == t->unit &&
+        const bool cut = t->kind == DPT_TASK_SCATTER || t->kind == DPT_TASK_CROSS;
+        /* A unit's parts stand together; behind them what is made of its sums. */
+        if (cut && t->part > 0)
+            assert_true(list->tasks[i - 1].unit == t->unit && list->tasks[i - 1].kind == t->kind &&
                         list->tasks[i - 1].part == t->part - 1);
-        if (t->kind == DPT_TASK_SHARE) {
-            int last = -1, n = 0;
-            for (int j = 0; j < list->n_tasks; j++)
-                if (list->tasks[j].kind == DPT_TASK_SCATTER) {
-                    n++;
-                    last = list->tasks[j].unit == t->unit ? n : last;
-                }
-            assert_int_equal(t->scatters, last);
-        }
+        if (t->kind == DPT_TASK_CROSS || t->kind == DPT_TASK_SHARE)
+            assert_int_equal(t->scatters, count_to_last(list, DPT_TASK_SCATTER, t->unit));
+        if (t->kind == DPT_TASK_SHARE)
+            assert_int_equal(t->crosses, count_to_last(list, DPT_TASK_CROSS, t->unit));
     }
-    int per_wave = 0;
-    for (int u = 0; u < w->n_units; u++)
+    for (int u = 0; u < w->n_units; u++) {
         per_wave += w->parts[u];
-    assert_int_equal(scatters, per_wave * dpt_waves_count(&w->waves));
-    assert_int_equal(shares, w->n_units);
+        per_step += w->cross_parts[u];
+    }
+    assert_int_equal(count_before(list, DPT_TASK_SCATTER, list->n_tasks),
+                     per_wave * dpt_waves_count(&w->waves));
+    assert_int_equal(count_before(list, DPT_TASK_CROSS, list->n_tasks), cross ? per_step : 0);
+    assert_int_equal(count_before(list, DPT_TASK_SHARE, list->n_tasks), w->n_units);
+    assert_int_equal(count_before(list, DPT_TASK_COPY, list->n_tasks),
+                     cross ? 0 : COPIES * w->n_units);
 }
 
 static void lists_come_to_their_end(void **state)
@@ -264,12 +277,13 @@ static void lists_come_to_their_end(void **state)
             for (int weights = DPT_WEIGHTS_HELD; weights <= DPT_WEIGHTS_UNITS; weights++)
                 for (int variant = 0; variant < 8; variant++) {
                     const int gathered_max = 1 + variant / 2;
+                    const bool cross = (variant + ranks) % 2 == 0;
                     struct world w;
                     make_world(&w, ranks, slots, 1 + (slots - 1) * (variant % 2), 4 + variant % 3,
                                variant != 5, (enum dpt_weights_plan)weights, gathered_max,
-                               variant != 3);
+                               variant != 3, cross);
                     same_tasks_everywhere(&w);
-                    every_part_is_scattered_once(&w);
+                    every_part_is_scattered_once(&w, cross);
                     run(&w, ++seed);
                     end_world(&w);
                 }
@@ -290,15 +304,15 @@ static void what_is_there_is_used(void **state)
 {
     (void)state;
     struct world w;
-    make_world(&w, 2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true);
+    make_world(&w, 2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 4);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true);
+    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, 0), 1);
     /* Units 1 … 5 forward; back, 5 and 4 are there, 3, 2, 1 come; in the next slot 1 and 2 are. */
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 1 + 8 + 3 * 6);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true);
+    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 6);
     end_world(&w);
 }
@@ -310,7 +324,7 @@ static void prefetch_is_early(void **state)
     (void)state;
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         struct world w;
-        make_world(&w, 2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0);
+        make_world(&w, 2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0, false);
         const struct dpt_step_list *list = &w.list[0];
         int used[UNITS_MAX] = {0};
         for (int a = 0; a < list->n_actions; a++)
@@ -353,14 +367,14 @@ static void buffers_are_counted(void **state)
     (void)state;
     struct world w;
     int own;
-    make_world(&w, 2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true);
+    make_world(&w, 2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, false);
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 3);
     assert_int_equal(own, 1);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 3);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 0), 0);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 4), -1);
     end_world(&w);
-    make_world(&w, 2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true);
+    make_world(&w, 2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, false);
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 0);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 2);
     assert_int_equal(own, 0);

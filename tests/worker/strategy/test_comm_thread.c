@@ -99,7 +99,9 @@ static void without_peers(void **state)
 
 static void one_generation_after_another(struct rank *self)
 {
+    const uint64_t bytes = sizeof(int) * (uint64_t)(self->world->size - 1);
     struct dpt_comm_thread *t = NULL;
+    struct dpt_comm_account account, later;
     make(self, &t);
     for (uint64_t generation = 1; generation <= ROUNDS; generation++) {
         open_generation(self, t, generation);
@@ -107,7 +109,14 @@ static void one_generation_after_another(struct rank *self)
         CHECK(!dpt_comm_thread_failed(t));
         dpt_comm_thread_close(t);
         CHECK(dpt_comm_thread_comm(t) == NULL);
+        dpt_comm_thread_account(t, &account);
+        CHECK(account.bytes_sent == generation * bytes);
+        CHECK(account.waited_ns > 0);
     }
+    dpt_comm_thread_add_wait(t, 1000);
+    dpt_comm_thread_account(t, &later);
+    CHECK(later.waited_ns == account.waited_ns + 1000);
+    CHECK(later.bytes_sent == account.bytes_sent);
     dpt_comm_thread_destroy(&t);
 }
 

@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
+#include "kernels/half.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +24,7 @@ struct setting {
     size_t piece_bytes;
     int64_t block, numel;
     struct dpt_bucket buckets[BUCKETS_MAX];
+    enum dpt_dtype wire;
     uint64_t seed;
     float *values;   /* [steps][lanes][numel] */
     float *expected; /* [steps][numel], in tree order */
@@ -43,6 +45,13 @@ static float *lane_values(const struct setting *s, int step, int lane)
     return s->values + ((int64_t)step * s->lanes + lane) * s->numel;
 }
 
+static float rounded(const struct setting *s, float x)
+{
+    return s->wire == DPT_BF16  ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
+           : s->wire == DPT_F16 ? dpt_f32_of_f16(dpt_f16_of_f32(x))
+                                : x;
+}
+
 /* Values whose sum depends on the order. */
 static void make_values(const struct setting *s, int step, int lane)
 {
@@ -51,7 +60,7 @@ static void make_values(const struct setting *s, int step, int lane)
         uint32_t block[4];
         dpt_philox(key, (uint64_t)i, block);
         lane_values(s, step, lane)[i] =
-            (float)(int32_t)block[0] * 0x1p-31f * (float)(1 << (block[1] % 12));
+            rounded(s, (float)(int32_t)block[0] * 0x1p-31f * (float)(1 << (block[1] % 12)));
     }
 }
 
@@ -62,7 +71,7 @@ static float node_value(const struct setting *s, int step, struct dpt_range node
     int split = dpt_tree_split(node);
     float left = node_value(s, step, (struct dpt_range){node.first, split}, i);
     float right = node_value(s, step, (struct dpt_range){split, node.end}, i);
-    return left + right;
+    return rounded(s, left + right);
 }
 
 struct part {
@@ -129,6 +138,7 @@ static void make_part(struct rank *self, struct setting *s, struct part *p)
                                           .n_buffers = p->n_buffers,
                                           .world = &p->world,
                                           .piece_bytes = s->piece_bytes,
+                                          .wire = s->wire,
                                           .rank = self->rank,
                                           .host = self->world->hosts[self->rank]};
     CHECK_OK(dpt_reducer_create(&spec, &p->reducer, &self->err), &self->err);
@@ -184,10 +194,23 @@ static void say_ready(const struct setting *s, const struct part *p, int rank, i
         dpt_reducer_ready(p->reducer, (step + rank) % 2 == 0 ? i : s->n_buckets - 1 - i);
 }
 
+static enum dpt_status job_sent(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
+    uint64_t *ret = ctx;
+    if (!comm)
+        return DPT_OK;
+    while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS)
+        continue;
+    *ret = dpt_comm_bytes_sent(comm);
+    return DPT_OK;
+}
+
 static void reduce_some_steps(struct rank *self)
 {
     struct setting *s = self->world->arg;
     struct part p;
+    uint64_t sent = 0;
     make_part(self, s, &p);
     for (int step = 0; step < s->steps; step++) {
         fill(s, &p, self->rank, step);
@@ -195,6 +218,8 @@ static void reduce_some_steps(struct rank *self)
         say_ready(s, &p, self->rank, step);
         CHECK_OK(dpt_reducer_wait(p.reducer, &self->err), &self->err);
         check_sum(s, &p, step);
+        CHECK_OK(dpt_comm_thread_run(p.thread, job_sent, &sent, &self->err), &self->err);
+        CHECK((int64_t)sent == (step + 1) * dpt_reducer_bytes_sent(p.reducer));
         pthread_barrier_wait(&self->world->barrier); /* the next step overwrites what is lent */
     }
     end_part(&p);
@@ -249,6 +274,7 @@ static void every_world_and_lane_count(void **state)
                 static struct setting s;
                 dpt_cores_set_demand(lanes % 3 == 0); /* waits spin, or not */
                 s = (struct setting){.lanes = lanes,
+                                     .wire = (enum dpt_dtype)(lanes % DPT_DTYPE_COUNT),
                                      .block = 16,
                                      .piece_bytes = lanes % 2 == 0 ? 0 : 128, /* many chunks */
                                      .steps = 2,
@@ -264,9 +290,10 @@ static void large_buckets(void **state)
 {
     (void)state;
     for (int layout = 0; layout < 3; layout++)
-        for (size_t piece_bytes = 0; piece_bytes <= 4096; piece_bytes += 4096) {
+        for (size_t piece_bytes = 0; piece_bytes <= 2 * 4096; piece_bytes += 4096) {
             static struct setting s;
             s = (struct setting){.lanes = 7,
+                                 .wire = piece_bytes == 4096 ? DPT_BF16 : DPT_F32,
                                  .block = 1024,
                                  .piece_bytes = piece_bytes,
                                  .steps = 1,
@@ -284,6 +311,7 @@ static void many_tiny_buckets(void **state)
     for (int layout = 0; layout < 3; layout++) {
         static struct setting s;
         s = (struct setting){.lanes = 5, .block = 16, .steps = STEPS, .seed = 9, .leaver = -1};
+        s.wire = layout == 1 ? DPT_BF16 : DPT_F32;
         cut_buckets(&s, BUCKETS_MAX, 20);
         run(&s, 4, layout, reduce_some_steps);
     }

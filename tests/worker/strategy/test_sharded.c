@@ -1,30 +1,18 @@
 /* Strategies over real communicators, ranks as threads on pretended hosts, without trainer and
  * agent: at equal order of addition every strategy ends every world with the bits of ddp alone, and
  * goes on from what another world held. */
-#include "tests/worker/comm/comm_world.h"
-#include "worker/strategy/strategy.h"
+#include "tests/worker/strategy/sharded_scene.h"
 
 #include "base/cores.h"
-#include "base/rng.h"
-#include "kernels/device.h"
+#include "worker/strategy/ddp_policy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <math.h>
+#include <stdio.h>
 #include <string.h>
-
-enum { STAGES_MAX = 6, STEPS = 2, SLOTS = 11, MICRO_BATCH = 2, SEQ_LEN = 8, VOCAB = 300 };
-
-struct variant {
-    const char *name;
-    enum dpt_sharding sharding;
-    int gathered_max;
-    bool prefetch;
-    enum dpt_redundancy redundancy;
-};
 
 static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE};
 static const struct variant variants[] = {
@@ -40,415 +28,39 @@ static const struct variant variants[] = {
     {"zero1", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
     {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_FULL_SHARD, 2, true, DPT_REDUNDANCY_SHADOW},
+    {"simple", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"simple_ga", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"hook", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"async", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+    {"bucket_async", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* A run through several worlds, whose whole state lies in `vector` between them. */
-struct scene {
-    struct dpt_config config;
-    int n_stages, size[STAGES_MAX];
-    int64_t numel;
-    float *vector[DPT_VECTOR_COUNT];
-    double loss; /* of the evaluation after the last step */
-    uint64_t sent[RANKS_MAX],
-        told[RANKS_MAX]; /* bytes in the first step, by communicator and plan */
+static const struct layout one_node = {{0}, {0}};
+static const struct layout layouts[] = {
+    {{0}, {0}},
+    {{0, 1, 0, 1, 0, 1}, {0, 1, 0, 1, 0, 1}},
+    {{0, 1, 2, 0, 1, 2}, {0, 1, 2, 0, 1, 2}},
+    {{0, 1, 0, 1, 0, 1}, {0}}, /* nodes of one host */
+    {{0, 0, 0, 1, 0, 1}, {0}}, /* one node has more than half */
+    {{0, 0, 1, 0, 2, 2}, {0}}, /* and it has just half */
+    {{0, 1, 2, 2, 2, 1}, {0, 0, 1, 1, 1, 0}},
 };
-
-struct part {
-    struct scene *scene;
-    struct dpt_device *device;
-    struct dpt_stream *stream, *comm_stream;
-    const struct dpt_ops *ops;
-    struct dpt_model *model;
-    struct dpt_comm_thread *thread;
-    int64_t offset[DPT_UNITS_MAX + 1];
-    struct dpt_grid grid;
-    struct dpt_strategy *strategy;
-    struct dpt_world world;
-    int rank_of_position[RANKS_MAX], host_of_position[RANKS_MAX];
-    void *saved, *scratch;
-    float losses[MICRO_BATCH * SEQ_LEN];
-    int32_t tokens[MICRO_BATCH * SEQ_LEN], targets[MICRO_BATCH * SEQ_LEN];
-    struct dpt_accum mine, all[RANKS_MAX];
-    uint64_t sent;
-};
-
-static struct dpt_config make_config(const struct variant *v, enum dpt_accumulate accumulate,
-                                     enum dpt_precision precision)
-{
-    struct dpt_config c;
-    dpt_config_defaults(&c);
-    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", v->name);
-    c.strategy.sharding = v->sharding;
-    c.strategy.redundancy = v->redundancy;
-    c.strategy.gathered_units_max = v->gathered_max;
-    c.strategy.prefetch = v->prefetch;
-    c.strategy.bucket_mib = c.strategy.first_bucket_mib = 0.02;
-    c.model.n_layer = 3;
-    c.model.n_head = 2;
-    c.model.n_embd = 32;
-    c.model.context = SEQ_LEN;
-    c.model.vocab = VOCAB;
-    c.model.dropout = 0.1;
-    c.train.global_batch = SLOTS * MICRO_BATCH;
-    c.train.micro_batch = MICRO_BATCH;
-    c.train.seq_len = SEQ_LEN;
-    c.train.precision = precision;
-    c.train.accumulate = accumulate;
-    c.train.lanes = 5;
-    c.train.steps = 100;
-    c.optimizer.lr = 1e-2;
-    return c;
-}
-
-static void make_part(struct rank *self, struct part *p)
-{
-    struct scene *s = self->world->arg;
-    struct dpt_err *err = &self->err;
-    *p = (struct part){.scene = s};
-    CHECK_OK(dpt_device_cpu_create(&p->device, err), err);
-    CHECK_OK(dpt_stream_create(p->device, 1, &p->stream, err), err);
-    CHECK_OK(dpt_stream_create(p->device, 1, &p->comm_stream, err), err);
-    p->ops = dpt_device_ops(p->device);
-    CHECK_OK(dpt_model_create(&s->config, &p->model, err), err);
-    CHECK_OK(dpt_comm_thread_create(self->listener, &p->thread, err), err);
-    const int n = dpt_model_n_units(p->model);
-    for (int u = 0; u < n; u++)
-        p->offset[u] = dpt_model_unit(p->model, u)->offset;
-    p->offset[n] = dpt_model_flat_numel(p->model);
-    p->grid = (struct dpt_grid){.offset = p->offset, .n_units = n, .block = DPT_BLOCK};
-    const struct dpt_strategy_env env = {.config = &s->config,
-                                         .model = p->model,
-                                         .device = p->device,
-                                         .stream = p->stream,
-                                         .comm_stream = p->comm_stream,
-                                         .listener = self->listener,
-                                         .comm_thread = p->thread,
-                                         .grid = &p->grid};
-    CHECK_OK(dpt_strategy_find(&s->config)->create(&env, &p->strategy, err), err);
-    CHECK_OK(dpt_device_alloc(p->device, dpt_model_saved_bytes(p->model, MICRO_BATCH, SEQ_LEN),
-                              &p->saved, err),
-             err);
-    CHECK_OK(dpt_device_alloc(p->device, dpt_model_scratch_bytes(p->model, MICRO_BATCH, SEQ_LEN),
-                              &p->scratch, err),
-             err);
-}
-
-static void end_part(struct part *p)
-{
-    p->strategy->ops->destroy(&p->strategy);
-    dpt_comm_thread_destroy(&p->thread);
-    dpt_device_free(p->device, p->saved, dpt_model_saved_bytes(p->model, MICRO_BATCH, SEQ_LEN));
-    dpt_device_free(p->device, p->scratch, dpt_model_scratch_bytes(p->model, MICRO_BATCH, SEQ_LEN));
-    dpt_model_destroy(&p->model);
-    dpt_stream_destroy(&p->stream);
-    dpt_stream_destroy(&p->comm_stream);
-    CHECK(dpt_device_bytes(p->device) == 0);
-    dpt_device_destroy(&p->device);
-}
-
-/* Ranks are numbered against the order of positions, so that taking one for the other shows. */
-static void make_world(struct rank *self, struct part *p, int size)
-{
-    int n = 0;
-    for (int host = 0; host < RANKS_MAX; host++)
-        for (int rank = size - 1; rank >= 0; rank--)
-            if (self->world->hosts[rank] == host) {
-                p->rank_of_position[n] = rank;
-                p->host_of_position[n++] = host;
-            }
-    CHECK(n == size);
-    p->world = (struct dpt_world){.lanes = dpt_config_lanes(&p->scene->config),
-                                  .size = size,
-                                  .rank_of_position = p->rank_of_position,
-                                  .host_of_position = p->host_of_position};
-}
-
-/* Copies each piece of a part between its memory and the scene's whole vectors. */
-static void copy_part(const struct part *p, const struct dpt_state_part *part, bool out)
-{
-    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        for (int u = 0; u < p->grid.n_units; u++) {
-            const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
-            if (piece.end <= piece.first)
-                continue;
-            float *own = dpt_state_at(part, &p->grid, (enum dpt_vector)v, u);
-            float *whole = p->scene->vector[v] + piece.first;
-            const size_t bytes = (size_t)(piece.end - piece.first) * sizeof(float);
-            memcpy(out ? whole : own, out ? own : whole, bytes);
-        }
-}
-
-static void open_world(struct rank *self, struct part *p, int stage)
-{
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    const int size = p->scene->size[stage];
-    make_world(self, p, size);
-    CHECK_OK(ops->begin_generation(p->strategy, &p->world, self->rank,
-                                   self->world->hosts[self->rank], &self->err),
-             &self->err);
-    copy_part(p, &ops->wanted(p->strategy)->own, false);
-    copy_part(p, &ops->wanted(p->strategy)->shadow, false);
-    ops->state_changed(p->strategy);
-    struct dpt_comm_spec spec = world_spec(self, (uint64_t)stage + 1);
-    spec.world_size = size; /* the first ranks */
-    spec.n_peers = size - 1;
-    dpt_comm_thread_arm(p->thread);
-    CHECK_OK(dpt_comm_thread_open(p->thread, &spec, &self->err), &self->err);
-}
-
-static void read_batch(struct part *p, uint64_t what, int64_t step, int slot)
-{
-    const struct dpt_rng_key key =
-        dpt_rng_key(what, DPT_RNG_TEST, (uint64_t)step, (uint64_t)slot, 0);
-    for (uint64_t i = 0; i < MICRO_BATCH * SEQ_LEN; i++) {
-        uint32_t draw[4];
-        dpt_philox(key, i, draw);
-        p->tokens[i] = (int32_t)(draw[0] % VOCAB);
-        p->targets[i] = (int32_t)(draw[1] % VOCAB);
-    }
-}
-
-static struct dpt_slot make_slot(struct part *p, enum dpt_mode mode, int64_t step, int slot)
-{
-    return (struct dpt_slot){.mode = mode,
-                             .seed = 5,
-                             .step = step,
-                             .slot = slot,
-                             .b = MICRO_BATCH,
-                             .t = SEQ_LEN,
-                             .tokens = p->tokens,
-                             .targets = p->targets,
-                             .dloss = 1.0f / (MICRO_BATCH * SEQ_LEN * SLOTS),
-                             .saved = p->saved,
-                             .scratch = p->scratch,
-                             .losses = p->losses};
-}
-
-static void run_list(struct rank *self, struct part *p, const struct dpt_step_list *list,
-                     int64_t step)
-{
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    struct dpt_slot slot = {.b = 0};
-    for (int i = 0; i < list->n_actions; i++) {
-        const struct dpt_action *a = &list->actions[i];
-        switch (a->kind) {
-        case DPT_ACTION_BEGIN_SLOT:
-            read_batch(p, 1, step, a->slot);
-            slot = make_slot(p, DPT_MODE_TRAIN, step, a->slot);
-            ops->begin_slot(p->strategy, a->slot, &slot);
-            break;
-        case DPT_ACTION_FORWARD:
-            dpt_model_forward(p->model, p->ops, p->stream, a->unit, &slot);
-            break;
-        case DPT_ACTION_BACKWARD:
-            dpt_model_backward(p->model, p->ops, p->stream, a->unit, &slot);
-            break;
-        case DPT_ACTION_END_SLOT:
-            CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-            ops->end_slot(p->strategy, a->slot);
-            break;
-        default:
-            CHECK_OK(ops->act(p->strategy, i, &slot, &self->err), &self->err);
-        }
-    }
-}
-
-static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
-{
-    struct part *p = ctx;
-    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
-    if (!comm) {
-        p->all[0] = p->mine;
-        return DPT_OK;
-    }
-    while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS) /* what was lent is back */
-        continue;
-    p->sent = dpt_comm_bytes_sent(comm);
-    return dpt_comm_small_all_gather(comm, &p->mine, sizeof p->mine, p->all, err);
-}
-
-static void one_step(struct rank *self, struct part *p, int64_t step)
-{
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    struct dpt_err *err = &self->err;
-    ops->begin_step(p->strategy, step);
-    run_list(self, p, ops->step_list(p->strategy), step);
-    CHECK(!ops->holds_gradient(p->strategy, step));
-    CHECK_OK(ops->await_gradient(p->strategy, err), err);
-    CHECK(ops->holds_gradient(p->strategy, step));
-    CHECK_OK(ops->norm_share(p->strategy, &p->mine, err), err);
-    CHECK_OK(dpt_comm_thread_run(p->thread, job_commit, p, err), err);
-    struct dpt_accum norm;
-    dpt_accum_init(&norm);
-    for (int r = 0; r < p->world.size; r++)
-        dpt_accum_merge(&norm, &p->all[r]);
-    const struct dpt_optim_step update = {.step = step,
-                                          .updates = step,
-                                          .grad_scale =
-                                              dpt_clip_scale(sqrt(dpt_accum_value(&norm)), 0.5)};
-    CHECK_OK(ops->apply(p->strategy, &update, err), err);
-}
-
-/* Every rank computes the same batch. */
-static double evaluate(struct rank *self, struct part *p)
-{
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    struct dpt_slot slot = make_slot(p, DPT_MODE_EVAL, 0, 0);
-    read_batch(p, 2, 0, 0);
-    ops->begin_eval(p->strategy, &slot);
-    const struct dpt_step_list *list = ops->eval_list(p->strategy);
-    for (int i = 0; i < list->n_actions; i++) {
-        const struct dpt_action *a = &list->actions[i];
-        if (a->kind == DPT_ACTION_FORWARD)
-            dpt_model_forward(p->model, p->ops, p->stream, a->unit, &slot);
-        else if (a->kind == DPT_ACTION_GATHER || a->kind == DPT_ACTION_FREE)
-            CHECK_OK(ops->act(p->strategy, i, &slot, &self->err), &self->err);
-    }
-    CHECK_OK(dpt_stream_sync(p->stream, &self->err), &self->err);
-    CHECK_OK(ops->end_eval(p->strategy, &self->err), &self->err);
-    double sum = 0;
-    for (int i = 0; i < MICRO_BATCH * SEQ_LEN; i++)
-        sum += (double)p->losses[i];
-    return sum;
-}
-
-static void train(struct rank *self, struct part *p, int stage)
-{
-    struct scene *s = p->scene;
-    for (int k = 0; k < STEPS; k++) {
-        one_step(self, p, (int64_t)stage * STEPS + k);
-        if (stage == 0 && k == 0) {
-            struct dpt_strategy_cost cost;
-            p->strategy->ops->cost(p->strategy, &cost);
-            s->sent[self->rank] = p->sent;
-            s->told[self->rank] = (uint64_t)cost.sent_bytes;
-        }
-        const double loss = evaluate(self, p);
-        if (k == 0) /* again, now that nothing has changed */
-            CHECK(evaluate(self, p) == loss);
-        if (self->rank == 0)
-            s->loss = loss;
-    }
-    pthread_barrier_wait(&self->world->barrier); /* all have read what they go on from */
-    static pthread_mutex_t writes = PTHREAD_MUTEX_INITIALIZER; /* replicas write the same places */
-    (void)pthread_mutex_lock(&writes);
-    copy_part(p, &p->strategy->ops->held(p->strategy)->own, true);
-    (void)pthread_mutex_unlock(&writes);
-}
-
-/* What the shadow holds is, bit for bit, what its owner does. */
-static void check_shadow(const struct part *p)
-{
-    const struct dpt_state_part *part = &p->strategy->ops->held(p->strategy)->shadow;
-    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        for (int u = 0; u < p->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
-            const struct dpt_interval piece = dpt_shard_piece(&p->grid, part->shard, u);
-            if (piece.end > piece.first)
-                CHECK(memcmp(dpt_state_at(part, &p->grid, (enum dpt_vector)v, u),
-                             p->scene->vector[v] + piece.first,
-                             (size_t)(piece.end - piece.first) * sizeof(float)) == 0);
-        }
-    const bool wanted = p->scene->config.strategy.redundancy == DPT_REDUNDANCY_SHADOW;
-    int largest = 0;
-    for (int i = 0; i < p->world.size; i++) {
-        int n = 0;
-        for (int k = 0; k < p->world.size; k++)
-            n += p->host_of_position[k] == p->host_of_position[i];
-        largest = n > largest ? n : largest;
-    }
-    CHECK(dpt_shard_is_none(part->shard) == (!wanted || 2 * largest > p->world.size));
-}
-
-static void run_stages(struct rank *self)
-{
-    struct scene *s = self->world->arg;
-    struct part p;
-    make_part(self, &p);
-    for (int stage = 0; stage < s->n_stages; stage++) {
-        const bool plays = self->rank < s->size[stage];
-        if (plays) {
-            open_world(self, &p, stage);
-            train(self, &p, stage);
-        } else {
-            pthread_barrier_wait(&self->world->barrier);
-        }
-        pthread_barrier_wait(&self->world->barrier);
-        if (plays) {
-            check_shadow(&p);
-            dpt_comm_thread_close(p.thread);
-            p.strategy->ops->end_generation(p.strategy);
-        }
-    }
-    end_part(&p);
-}
-
-static void begin_scene(struct scene *s, const struct variant *v, enum dpt_accumulate accumulate,
-                        enum dpt_precision precision, const int *sizes, int n_stages)
-{
-    struct dpt_err err;
-    struct dpt_model *model;
-    struct dpt_device *device;
-    struct dpt_stream *stream;
-    *s = (struct scene){.config = make_config(v, accumulate, precision), .n_stages = n_stages};
-    memcpy(s->size, sizes, (size_t)n_stages * sizeof *sizes);
-    CHECK_OK(dpt_device_cpu_create(&device, &err), &err);
-    CHECK_OK(dpt_stream_create(device, 1, &stream, &err), &err);
-    CHECK_OK(dpt_model_create(&s->config, &model, &err), &err);
-    s->numel = dpt_model_flat_numel(model);
-    for (int i = 0; i < DPT_VECTOR_COUNT; i++) {
-        s->vector[i] = calloc((size_t)s->numel, sizeof(float));
-        CHECK(s->vector[i] != NULL);
-    }
-    dpt_model_init_weights(model, dpt_device_ops(device), stream, 3, s->vector[DPT_VECTOR_PARAM]);
-    CHECK_OK(dpt_stream_sync(stream, &err), &err);
-    dpt_model_destroy(&model);
-    dpt_stream_destroy(&stream);
-    dpt_device_destroy(&device);
-}
-
-static void end_scene(struct scene *s)
-{
-    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        free(s->vector[v]);
-}
-
-static void run_scene(struct scene *s, int hosts)
-{
-    struct world world = {.arg = s};
-    for (int i = 0; i < s->n_stages; i++)
-        world.size = s->size[i] > world.size ? s->size[i] : world.size;
-    for (int r = 0; r < world.size; r++)
-        world.hosts[r] = r % hosts;
-    world_run_threads(&world, run_stages);
-}
-
-static void check_equal(const struct scene *expected, const struct scene *s, const char *what)
-{
-    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        for (int64_t i = 0; i < s->numel; i++)
-            if (memcmp(&expected->vector[v][i], &s->vector[v][i], sizeof(float)) != 0)
-                fail_msg("%s: %s, sharding %d: vector %d differs at element %lld", what,
-                         s->config.strategy.name, (int)s->config.strategy.sharding, v,
-                         (long long)i);
-    if (memcmp(&expected->loss, &s->loss, sizeof s->loss) != 0)
-        fail_msg("%s: %s: the evaluation gives %.17g, not %.17g", what, s->config.strategy.name,
-                 s->loss, expected->loss);
-}
+enum { LAYOUTS = sizeof layouts / sizeof layouts[0] };
 
 static void one_trajectory(enum dpt_accumulate accumulate, enum dpt_precision precision)
 {
     static const int alone[] = {1}, changing[] = {1, 3, 2, 4}, ones[] = {1, 1, 1, 1};
     struct scene expected, lasting;
     begin_scene(&expected, &ddp, accumulate, precision, alone, 1);
-    run_scene(&expected, 1);
+    run_scene(&expected, &one_node);
     begin_scene(&lasting, &ddp, accumulate, precision, ones, 4);
-    run_scene(&lasting, 1);
+    run_scene(&lasting, &one_node);
     for (int v = 0; v < VARIANTS; v++) {
         struct scene s;
         for (int size = 1; size <= 4; size++) {
             begin_scene(&s, &variants[v], accumulate, precision, &size, 1);
-            run_scene(&s, 1 + (size + v) % 3);
+            run_scene(&s, &layouts[(size + v) % LAYOUTS]);
             check_equal(&expected, &s, "one world");
             if (size > 1)
                 for (int r = 0; r < size; r++)
@@ -456,7 +68,7 @@ static void one_trajectory(enum dpt_accumulate accumulate, enum dpt_precision pr
             end_scene(&s);
         }
         begin_scene(&s, &variants[v], accumulate, precision, changing, 4);
-        run_scene(&s, 2);
+        run_scene(&s, &layouts[1 + v % (LAYOUTS - 1)]);
         check_equal(&lasting, &s, "worlds of 1, 3, 2, 4");
         end_scene(&s);
     }
@@ -488,6 +100,138 @@ static void local_bf16(void **state)
     one_trajectory(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16);
 }
 
+/* 6 ranks on nodes and hosts of all kinds; `rebuilds`: shadows come beside the steps. */
+static void on_nodes_and_hosts(enum dpt_accumulate accumulate, bool rebuilds)
+{
+    static const int alone[] = {1};
+    struct scene expected, s;
+    begin_scene(&expected, &ddp, accumulate, DPT_PRECISION_FP32, alone, 1);
+    expected.config.train.lanes = 7;
+    expected.steps = rebuilds ? REBUILT_STEPS : STEPS;
+    run_scene(&expected, &one_node);
+    for (int v = 0; v < VARIANTS; v++)
+        for (int l = rebuilds ? 2 : 0; l < LAYOUTS; l += rebuilds ? 2 : 1) {
+            if (variants[v].redundancy == DPT_REDUNDANCY_NONE &&
+                (rebuilds || variants[v].sharding != DPT_SHARDING_HYBRID_SHARD))
+                continue;
+            begin_scene(&s, &variants[v], accumulate, DPT_PRECISION_FP32, (int[]){6}, 1);
+            s.config.train.lanes = 7;
+            s.config.strategy.rebuild_mib = 0;
+            s.steps = expected.steps;
+            s.rebuilds = rebuilds;
+            run_scene(&s, &layouts[l]);
+            check_equal(&expected, &s, "six ranks");
+            for (int r = 0; r < 6 && !rebuilds; r++)
+                assert_int_equal(s.sent[r], s.told[r]);
+            end_scene(&s);
+        }
+    end_scene(&expected);
+}
+
+/* Where replicas and shadows are is the nodes' business; and a shadow that comes unit by unit
+ * beside the steps ends as its owner has it, also where some ranks have none. */
+static void nodes_and_hosts(void **state)
+{
+    (void)state;
+    on_nodes_and_hosts(DPT_ACCUMULATE_LOCAL, false);
+    on_nodes_and_hosts(DPT_ACCUMULATE_REDUCE, false);
+    on_nodes_and_hosts(DPT_ACCUMULATE_REDUCE, true);
+}
+
+/* Lanes of one slot, which lane sums add as they come, and waves fold when they are whole. */
+static void lanes_of_one_slot(void **state)
+{
+    (void)state;
+    static const int alone[] = {1};
+    static const struct variant waves = {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE};
+    static const struct variant by_lanes[] = {
+        {"ddp", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
+        {"zero1", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE}};
+    struct scene expected, s;
+    begin_scene(&expected, &waves, DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, alone, 1);
+    expected.config.train.lanes = SLOTS;
+    run_scene(&expected, &one_node);
+    for (size_t v = 0; v < sizeof by_lanes / sizeof by_lanes[0]; v++)
+        for (int size = 1; size <= 4; size++) {
+            begin_scene(&s, &by_lanes[v], DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, &size, 1);
+            s.config.train.lanes = SLOTS;
+            run_scene(&s, &layouts[size % LAYOUTS]);
+            check_equal(&expected, &s, "a lane a slot");
+            end_scene(&s);
+        }
+    end_scene(&expected);
+}
+
+/* A lane for each slot, since some strategies send slots. Returns the bytes that rank 1 sends. */
+static uint64_t run_compressed(struct scene *s, const struct variant *v,
+                               enum dpt_accumulate accumulate, enum dpt_compression compression,
+                               int size, const struct layout *layout)
+{
+    begin_scene(s, v, accumulate, DPT_PRECISION_FP32, &size, 1);
+    s->config.train.lanes = SLOTS;
+    s->config.strategy.compression = compression;
+    run_scene(s, layout);
+    for (int r = 0; size > 1 && r < size; r++)
+        assert_int_equal(s->sent[r], s->told[r]);
+    return s->sent[1];
+}
+
+/* Gradients in 16 bits: what goes with them has one trajectory, another than without, and ddp's
+ * bytes between hosts are half. */
+static void compressed(void **state)
+{
+    (void)state;
+    for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++)
+        for (int c = DPT_COMPRESSION_BF16; c <= DPT_COMPRESSION_FP16; c++) {
+            const enum dpt_accumulate accumulate = (enum dpt_accumulate)order;
+            const enum dpt_compression how = (enum dpt_compression)c;
+            struct scene expected, whole, s;
+            (void)run_compressed(&expected, &ddp, accumulate, how, 1, &one_node);
+            for (int v = 0; v < VARIANTS; v++) {
+                const bool hybrid = variants[v].sharding == DPT_SHARDING_HYBRID_SHARD;
+                if (dpt_ddp_policy_find(variants[v].name) ||
+                    (hybrid && accumulate == DPT_ACCUMULATE_LOCAL))
+                    continue; /* refused */
+                for (int size = 1 + (v + c) % 2; size <= 4; size += 2) {
+                    (void)run_compressed(&s, &variants[v], accumulate, how, size,
+                                         &layouts[(size + v) % LAYOUTS]);
+                    check_equal(&expected, &s, "in 16 bits");
+                    end_scene(&s);
+                }
+            }
+            const uint64_t narrow = run_compressed(&s, &ddp, accumulate, how, 3, &layouts[2]);
+            assert_int_equal(
+                run_compressed(&whole, &ddp, accumulate, DPT_COMPRESSION_NONE, 3, &layouts[2]),
+                2 * narrow);
+            assert_memory_not_equal(s.vector[0], whole.vector[0], (size_t)s.numel * sizeof(float));
+            end_scene(&s);
+            end_scene(&whole);
+            end_scene(&expected);
+        }
+}
+
+/* Two narrow matrices for each: what is sent is what the plan says, and little. */
+static void powersgd(void **state)
+{
+    (void)state;
+    for (int l = 0; l < 3; l++) {
+        struct scene s, whole;
+        begin_scene(&s, &ddp, DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, (int[]){3}, 1);
+        s.config.strategy.compression = DPT_COMPRESSION_POWERSGD;
+        s.config.strategy.powersgd_start_step = 0;
+        s.config.train.lanes = 3;
+        run_scene(&s, &layouts[l]);
+        (void)run_compressed(&whole, &ddp, DPT_ACCUMULATE_LOCAL, DPT_COMPRESSION_NONE, 3,
+                             &layouts[2]);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(s.sent[r], s.told[r]);
+            assert_in_range(s.sent[r], 1, whole.sent[r] / 6);
+        }
+        end_scene(&s);
+        end_scene(&whole);
+    }
+}
+
 /* The two orders are two trajectories, or the comparison above would show nothing. */
 static void orders_differ(void **state)
 {
@@ -496,20 +240,30 @@ static void orders_differ(void **state)
     struct scene a, b;
     begin_scene(&a, &ddp, DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, alone, 1);
     begin_scene(&b, &ddp, DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32, alone, 1);
-    run_scene(&a, 1);
-    run_scene(&b, 1);
+    run_scene(&a, &one_node);
+    run_scene(&b, &one_node);
     assert_memory_not_equal(a.vector[0], b.vector[0], (size_t)a.numel * sizeof(float));
     end_scene(&a);
     end_scene(&b);
 }
 
-int main(void)
+/* In three parts, so that they run side by side. */
+int main(int argc, char **argv)
 {
+    const struct CMUnitTest reduce[] = {cmocka_unit_test(reduce_fp32),
+                                        cmocka_unit_test(reduce_bf16)};
+    const struct CMUnitTest local[] = {cmocka_unit_test(local_fp32), cmocka_unit_test(local_bf16)};
+    const struct CMUnitTest worlds[] = {
+        cmocka_unit_test(nodes_and_hosts), cmocka_unit_test(lanes_of_one_slot),
+        cmocka_unit_test(orders_differ), cmocka_unit_test(compressed), cmocka_unit_test(powersgd)};
+    const char *part = argc == 2 ? argv[1] : "";
     dpt_cores_set_demand(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reduce_fp32),   cmocka_unit_test(reduce_bf16),
-        cmocka_unit_test(local_fp32),    cmocka_unit_test(local_bf16),
-        cmocka_unit_test(orders_differ),
-    };
-    return cmocka_run_group_tests_name("sharded", tests, NULL, NULL);
+    if (strcmp(part, "reduce") == 0)
+        return cmocka_run_group_tests_name("sharded, reduce", reduce, NULL, NULL);
+    if (strcmp(part, "local") == 0)
+        return cmocka_run_group_tests_name("sharded, local", local, NULL, NULL);
+    if (strcmp(part, "worlds") == 0)
+        return cmocka_run_group_tests_name("sharded, worlds", worlds, NULL, NULL);
+    (void)fprintf(stderr, "usage: %s reduce | local | worlds\n", argv[0]);
+    return 2;
 }

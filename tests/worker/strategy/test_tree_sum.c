@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "kernels/device.h"
+#include "kernels/half.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,6 +67,8 @@ struct sum {
     float *memory[LANES_MAX]; /* of each part */
     struct dpt_range outs[DPT_COVER_MAX];
     float *out_data[DPT_COVER_MAX];
+    enum dpt_dtype dtype;
+    uint16_t *narrow[LANES_MAX]; /* NULL: memory has it */
     int64_t numel;
 };
 
@@ -81,6 +84,13 @@ static void cut(struct sum *s, struct random *r, struct dpt_range node, uint32_t
     cut(s, r, (struct dpt_range){split, node.end}, whole_of);
 }
 
+static float rounded(const struct sum *s, float x)
+{
+    return s->dtype == DPT_BF16  ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
+           : s->dtype == DPT_F16 ? dpt_f32_of_f16(dpt_f16_of_f32(x))
+                                 : x;
+}
+
 /* One element of `node`'s sum; `next` walks over the parts. */
 static float reference(const struct sum *s, struct dpt_range node, int *next, int64_t i)
 {
@@ -92,7 +102,7 @@ static float reference(const struct sum *s, struct dpt_range node, int *next, in
     int split = dpt_tree_split(node);
     float left = reference(s, (struct dpt_range){node.first, split}, next, i);
     float right = reference(s, (struct dpt_range){split, node.end}, next, i);
-    return left + right;
+    return rounded(s, left + right);
 }
 
 static void fill(struct sum *s, struct random *r)
@@ -101,8 +111,16 @@ static void fill(struct sum *s, struct random *r)
         s->memory[p] = malloc((size_t)(s->numel + 1) * sizeof(float));
         assert_non_null(s->memory[p]);
         for (int64_t i = 0; i < s->numel; i++)
-            s->memory[p][i] = value(r);
+            s->memory[p][i] = rounded(s, value(r));
         s->parts[p].data = s->memory[p];
+        s->narrow[p] = NULL;
+        if (s->dtype == DPT_F32 || draw(r, 2) == 0)
+            continue;
+        s->narrow[p] = malloc((size_t)(s->numel + 1) * sizeof(uint16_t));
+        assert_non_null(s->narrow[p]);
+        for (int64_t i = 0; i < s->numel; i++)
+            s->narrow[p][i] = s->dtype == DPT_BF16 ? dpt_bf16_of_f32(s->memory[p][i])
+                                                   : dpt_f16_of_f32(s->memory[p][i]);
     }
 }
 
@@ -139,6 +157,11 @@ static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
         if (s->numel > 0)
             first = next;
     }
+    for (int p = 0; p < s->n_parts; p++)
+        if (s->narrow[p]) {
+            s->parts[p].data = NULL;
+            s->parts[p].narrow = s->narrow[p];
+        }
     float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
     assert_non_null(scratch);
     memset(scratch, 0xff, dpt_tree_sum_scratch_numel() * sizeof(float));
@@ -149,7 +172,7 @@ static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
         if (s->memory[p] != s->out_data[0])
             copies[n_copies++] = s->memory[p];
     dpt_tree_sum(ops, stream, s->parts, s->n_parts, s->outs, s->out_data, s->n_out, copies,
-                 n_copies, s->numel, scratch);
+                 n_copies, s->dtype, s->numel, scratch);
     free(scratch);
     for (int i = 0; i < n_copies; i++)
         if (memcmp(expected[0], copies[i], (size_t)s->numel * sizeof(float)) != 0)
@@ -166,17 +189,19 @@ static void check(struct sum *s, struct random *r, bool alias, uint64_t seed)
         if (!alias)
             free(s->out_data[o]);
     }
-    for (int p = 0; p < s->n_parts; p++)
+    for (int p = 0; p < s->n_parts; p++) {
         free(s->memory[p]);
+        free(s->narrow[p]);
+    }
 }
 
-static void random_sums(bool alias, bool whole)
+static void random_sums(bool alias, bool whole, enum dpt_dtype dtype)
 {
     static const int64_t numels[] = {
         0, 1, 5, DPT_TREE_SUM_CHUNK - 1, DPT_TREE_SUM_CHUNK, DPT_TREE_SUM_CHUNK + 1, NUMEL_MAX};
     for (uint64_t seed = 0; seed < ROUNDS; seed++) {
         struct random r = {.key = dpt_rng_key(seed, DPT_RNG_TEST, 2, alias, whole)};
-        struct sum s = {.lanes = 1 + (int)draw(&r, LANES_MAX)};
+        struct sum s = {.lanes = 1 + (int)draw(&r, LANES_MAX), .dtype = dtype};
         struct dpt_range run = {0, s.lanes};
         if (!whole) {
             run.first = (int)draw(&r, (uint32_t)s.lanes);
@@ -194,20 +219,31 @@ static void random_sums(bool alias, bool whole)
 static void the_whole_tree(void **state)
 {
     (void)state;
-    random_sums(false, true);
+    random_sums(false, true, DPT_F32);
 }
 
 static void several_results(void **state)
 {
     (void)state;
-    random_sums(false, false);
+    random_sums(false, false, DPT_F32);
 }
 
 static void results_where_parts_lie(void **state)
 {
     (void)state;
-    random_sums(true, true);
-    random_sums(true, false);
+    random_sums(true, true, DPT_F32);
+    random_sums(true, false, DPT_F32);
+}
+
+/* Each node's sum is rounded, and parts come in 16 bits or as they are. */
+static void rounded_sums(void **state)
+{
+    (void)state;
+    for (int alias = 0; alias < 2; alias++)
+        for (int whole = 0; whole < 2; whole++) {
+            random_sums(alias, whole, DPT_BF16);
+            random_sums(alias, whole, DPT_F16);
+        }
 }
 
 /* The deepest tree there is, lane by lane. */
@@ -220,7 +256,7 @@ static void every_lane_of_the_largest_tree(void **state)
         struct random r = {.key = dpt_rng_key(5, DPT_RNG_TEST, 3, 0, 0)};
         for (int i = 0; i < lanes; i++) {
             lane[i] = value(&r);
-            parts[i] = (struct dpt_partial){{i, i + 1}, &lane[i]};
+            parts[i] = (struct dpt_partial){.node = {i, i + 1}, .data = &lane[i]};
         }
         float level[DPT_LANES_MAX];
         /* The tree by hand: full subtrees are pairwise sums, the rest joins them from the right. */
@@ -239,7 +275,7 @@ static void every_lane_of_the_largest_tree(void **state)
         float got = 0, *out = &got;
         float *scratch = malloc(dpt_tree_sum_scratch_numel() * sizeof(float));
         assert_non_null(scratch);
-        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, NULL, 0, 1, scratch);
+        dpt_tree_sum(ops, stream, parts, lanes, &whole, &out, 1, NULL, 0, DPT_F32, 1, scratch);
         free(scratch);
         assert_memory_equal(&got, &rest, sizeof got);
     }
@@ -251,6 +287,7 @@ int main(void)
         cmocka_unit_test(the_whole_tree),
         cmocka_unit_test(several_results),
         cmocka_unit_test(results_where_parts_lie),
+        cmocka_unit_test(rounded_sums),
         cmocka_unit_test(every_lane_of_the_largest_tree),
     };
     return cmocka_run_group_tests_name("tree_sum", tests, setup, teardown);

@@ -230,6 +230,7 @@ void director_kill(struct director *d, int handle)
     if (!m->alive)
         return;
     m->alive = false;
+    d->lost = true;
     (void)close(m->fd);
     (void)pthread_join(m->thread, NULL);
     dpt_message_free_rank_to_agent(&m->said);
@@ -294,6 +295,7 @@ bool director_form(struct director *d, bool soft)
     if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
         return false;
     d->ran = d->generation;
+    d->lost = false;
     bool handed_over = false;
     for (int i = 0; i < d->n; i++) {
         struct member *m = &d->member[i];

@@ -71,8 +71,8 @@ static void seat(struct member *m, int at, int host, Dpt__PlanRank *ret)
 {
     m->rank = at;
     *ret = (Dpt__PlanRank)DPT__PLAN_RANK__INIT;
-    ret->rank = ret->position = ret->node = (uint32_t)at;
-    ret->host = (uint32_t)host;
+    ret->rank = ret->position = (uint32_t)at;
+    ret->host = ret->node = (uint32_t)host; /* each host is one node */
     ret->shm_addr = m->said->state->shm_addr;
     ret->tcp_addr = m->said->state->tcp_addr;
     ret->writes_log = at == 0;
@@ -126,8 +126,7 @@ void director_send_plan(struct director *d)
     plan.generation = d->generation;
     plan.nonce = (ProtobufCBinaryData){sizeof nonce, nonce};
     plan.world_size = (uint32_t)world;
-    plan.n_nodes = (uint32_t)world;
-    plan.n_hosts = (uint32_t)hosts;
+    plan.n_nodes = plan.n_hosts = (uint32_t)hosts;
     plan.n_ranks = (size_t)world;
     plan.ranks = list;
     plan.digest = digest;
@@ -138,7 +137,7 @@ void director_send_plan(struct director *d)
     plan.guests = (uint32_t)guests;
     plan.checkpoint_writers = (uint32_t)(world - guests);
     plan.cause = (char *)"the test says so";
-    plan.cause_kind = (char *)"start";
+    plan.cause_kind = (char *)(d->lost ? "node_lost" : "start");
     plan.steps_done_before = d->best_step > 0 ? d->best_step : 0;
     if (plan.steps_done_before - resume > d->steps_lost)
         d->steps_lost = plan.steps_done_before - resume;

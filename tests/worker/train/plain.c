@@ -5,6 +5,7 @@
 #include "base/accum.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/device.h"
+#include "kernels/half.h"
 #include "kernels/ops.h"
 #include "worker/data/data.h"
 #include "worker/model/model.h"
@@ -35,6 +36,7 @@ struct plain {
     char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
     float *token_losses;
     double *block_sums;
+    bool scales;
     double scale; /* of the loss: the rules of worker/optim/scaler.h, written anew */
     int64_t good_steps, skipped;
     void *saved, *scratch;
@@ -77,7 +79,9 @@ static void begin(struct plain *p)
         p->lane[i] = room(bytes);
     p->token_losses = room((size_t)(b * t) * sizeof(float));
     p->block_sums = room((size_t)(p->numel / DPT_BLOCK + 1) * sizeof(double));
-    p->scale = c->train.precision == DPT_PRECISION_FP16 ? c->train.loss_scale : 1.0;
+    p->scales =
+        c->train.precision == DPT_PRECISION_FP16 || c->strategy.compression == DPT_COMPRESSION_FP16;
+    p->scale = p->scales ? c->train.loss_scale : 1.0;
     p->saved = room(dpt_model_saved_bytes(p->model, b, t));
     p->scratch = room(dpt_model_scratch_bytes(p->model, b, t));
     dpt_model_init_weights(p->model, p->ops, p->stream, c->seed, p->param);
@@ -119,7 +123,18 @@ static void round_weights(struct plain *p, const void *ret[DPT_UNITS_MAX])
         ret[u] = p->copy + (size_t)dpt_model_unit(p->model, u)->offset * dpt_dtype_bytes(dtype);
 }
 
-/* Forward and backward of one slot; its gradient is added to the sum's. */
+/* As it is carried: strategy.compression. */
+static float carried(const struct plain *p, float x)
+{
+    if (p->config->strategy.compression == DPT_COMPRESSION_BF16)
+        return dpt_f32_of_bf16(dpt_bf16_of_f32(x));
+    if (p->config->strategy.compression == DPT_COMPRESSION_FP16)
+        return dpt_f32_of_f16(dpt_f16_of_f32(x));
+    return x;
+}
+
+/* Forward and backward of one slot; its gradient is added to the sum's. Slots that travel one by
+ * one are rounded one by one. */
 static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool accumulate)
 {
     const struct dpt_config *c = p->config;
@@ -151,27 +166,30 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
     for (int u = n_units - 1; u >= 0; u--)
         dpt_model_backward(p->model, p->ops, p->stream, u, &slot);
     OK(dpt_stream_sync(p->stream, err_));
-    for (int64_t i = 0; i < p->numel; i++)
-        sum[i] = accumulate ? sum[i] + p->slot[i] : p->slot[i];
+    const bool reduce = dpt_config_accumulate(c) == DPT_ACCUMULATE_REDUCE;
+    for (int64_t i = 0; i < p->numel; i++) {
+        const float term = reduce ? carried(p, p->slot[i]) : p->slot[i];
+        sum[i] = accumulate ? sum[i] + term : term;
+    }
 }
 
 static float tree(const struct plain *p, struct dpt_range node, int64_t i)
 {
     if (node.end - node.first == 1)
-        return p->lane[node.first][i];
+        return carried(p, p->lane[node.first][i]);
     int half = 1;
     while (2 * half < node.end - node.first)
         half *= 2;
     float left = tree(p, (struct dpt_range){node.first, node.first + half}, i);
     float right = tree(p, (struct dpt_range){node.first + half, node.end}, i);
-    return left + right;
+    return carried(p, left + right);
 }
 
 /* fp16: true when the step is not to be applied. */
 static bool overflowed(struct plain *p, double norm)
 {
     const struct dpt_config *c = p->config;
-    if (c->train.precision != DPT_PRECISION_FP16)
+    if (!p->scales)
         return false;
     if (!isfinite(norm)) {
         p->scale *= c->train.loss_scale_backoff;

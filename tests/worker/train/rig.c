@@ -76,6 +76,8 @@ struct dpt_config rig_make_config(int global_batch, int steps, const char *extra
 
 const char *const rig_strategies[RIG_STRATEGIES] = {
     "ddp", "zero1", "zero2", "zero3", "no_shard", "full_shard", "shard_grad_op"};
+const char *const rig_covered[RIG_COVERED] = {"hybrid_shard", "zero1+shadow", "zero2+shadow",
+                                              "full_shard+shadow"};
 
 void rig_choose(struct dpt_config *config, const char *strategy)
 {
@@ -84,13 +86,18 @@ void rig_choose(struct dpt_config *config, const char *strategy)
         enum dpt_sharding sharding;
     } shardings[] = {{"no_shard", DPT_SHARDING_NO_SHARD},
                      {"full_shard", DPT_SHARDING_FULL_SHARD},
+                     {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD},
                      {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP}};
+    const size_t word = strcspn(strategy, "+");
+    config->strategy.redundancy =
+        strategy[word] == '+' ? DPT_REDUNDANCY_SHADOW : DPT_REDUNDANCY_NONE;
     config->strategy.sharding = DPT_SHARDING_NULL;
     for (size_t i = 0; i < sizeof shardings / sizeof shardings[0]; i++)
-        if (strcmp(strategy, shardings[i].name) == 0)
+        if (strlen(shardings[i].name) == word && strncmp(strategy, shardings[i].name, word) == 0)
             config->strategy.sharding = shardings[i].sharding;
-    (void)snprintf(config->strategy.name, sizeof config->strategy.name, "%s",
-                   config->strategy.sharding == DPT_SHARDING_NULL ? strategy : "fsdp");
+    const bool sharding = config->strategy.sharding != DPT_SHARDING_NULL;
+    (void)snprintf(config->strategy.name, sizeof config->strategy.name, "%.*s",
+                   sharding ? 4 : (int)word, sharding ? "fsdp" : strategy);
 }
 
 void rig_evaluate(struct dpt_config *config, int every, int sequences)

@@ -21,9 +21,10 @@ int rig_teardown(void **state);
 /* `extra` is YAML of further sections. Micro-batch 2. */
 struct dpt_config rig_make_config(int global_batch, int steps, const char *extra);
 
-/* Strategies by one word each, a sharding of fsdp by its own. */
-enum { RIG_STRATEGIES = 7 };
-extern const char *const rig_strategies[RIG_STRATEGIES];
+/* Strategies by one word each, a sharding of fsdp by its own, with shadows behind a plus. Those of
+ * rig_covered shard the state and yet keep all of it on two nodes; they need a second one. */
+enum { RIG_STRATEGIES = 7, RIG_COVERED = 4 };
+extern const char *const rig_strategies[RIG_STRATEGIES], *const rig_covered[RIG_COVERED];
 void rig_choose(struct dpt_config *config, const char *strategy);
 
 /* Makes the run evaluate every so many steps on `sequences` sequences of another text (some 60 at

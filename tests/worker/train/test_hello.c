@@ -21,6 +21,7 @@ static struct dpt_hello sample(void)
                           .val_step = -6,
                           .val_loss = 7.25,
                           .checkpoint_slot = -8,
+                          .late = {14, 15},
                           .own = {9, 10},
                           .scaler = {.scale = 65536, .good_steps = 12, .skipped = 13}};
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
@@ -43,7 +44,7 @@ static void every_field_arrives(void **state)
     assert_true(h.generations == sent.generations && h.val_step == sent.val_step);
     assert_memory_equal(&h.val_loss, &sent.val_loss, sizeof h.val_loss);
     assert_int_equal(h.checkpoint_slot, sent.checkpoint_slot);
-    assert_true(dpt_shard_equal(h.own, sent.own));
+    assert_true(dpt_shard_equal(h.own, sent.own) && dpt_shard_equal(h.late, sent.late));
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
         assert_true(dpt_shard_equal(h.held[i], sent.held[i]));
         assert_true(dpt_shard_equal(h.wanted[i], sent.wanted[i]));

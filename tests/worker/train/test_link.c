@@ -137,6 +137,7 @@ static void a_state_is_said(void **state)
     p.report.gradient = true;
     p.report.pending_generation = 9;
     p.report.ran_generation = 8;
+    p.report.rebuilding = true;
     (void)snprintf(p.report.text, sizeof p.report.text, "a text");
     dpt_link_publish(p.link, &p.report, false);
     hear_step(&p, 3); /* with the next heartbeat */
@@ -152,6 +153,7 @@ static void a_state_is_said(void **state)
     assert_true(said->state->gradient);
     assert_int_equal(said->state->pending_generation, 9);
     assert_int_equal(said->state->ran_generation, 8);
+    assert_true(said->state->rebuilding);
     assert_string_equal(said->state->text, "a text");
     assert_false(said->fatal);
     dpt_message_free_rank_to_agent(&said);

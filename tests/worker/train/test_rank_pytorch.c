@@ -1,6 +1,5 @@
-/* Whole runs against PyTorch's DistributedDataParallel: the losses of a tiny GPT-2, trained in
- * worlds of ranks from the same weights on the same samples, as record_ddp.py recorded them in
- * fp32.
+/* Whole runs against PyTorch's DDP and FSDP: the losses of a tiny GPT-2, trained in worlds of ranks
+ * from the same weights on the same samples, as record_pytorch.py recorded them in fp32.
  *
  * `test_rank_pytorch --dump FILE` writes what the recording needs: the run's numbers, the initial
  * weights and every step's samples. */
@@ -22,82 +21,158 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 12, SLOTS = 8, MICRO_BATCH = 2, DUMP_BYTES_MAX = 1 << 22 };
+enum {
+    STEPS = 12,
+    SLOTS = 8,
+    MICRO_BATCH = 2,
+    DUMP_BYTES_MAX = 1 << 22,
+    PEERS = 5,
+    GROUPS_MAX = 4
+};
 
-static const struct recorded {
-    const char *optimizer;
-    int nesterov;
+/* A run of a peer, as pytorch_losses.json has it. */
+struct recorded {
+    const char *peer, *optimizer;
+    bool nesterov;
     double lr;
     double loss[STEPS];
-} recorded[] = {
-#include "tests/worker/train/ddp_losses.inc"
 };
-enum { RECORDED = sizeof recorded / sizeof *recorded };
 
-static struct dpt_config make_config(const struct recorded *r)
+static const char *recorded_path(const char *name)
 {
-    struct dpt_config config = rig_make_config(MICRO_BATCH * SLOTS, STEPS, "");
-    config.model.dropout = 0;
-    (void)snprintf(config.optimizer.name, sizeof config.optimizer.name, "%s", r->optimizer);
-    config.optimizer.nesterov = r->nesterov != 0;
-    config.optimizer.lr = r->lr;
-    config.optimizer.min_lr = r->lr / 10;
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", DPT_TEST_RECORDED, name);
+    return path;
+}
+
+static void take_run(json_t *run, struct recorded *ret)
+{
+    json_t *losses;
+    assert_int_equal(json_unpack(run, "{s:s, s:s, s:b, s:F, s:o}", "peer", &ret->peer, "optimizer",
+                                 &ret->optimizer, "nesterov", &ret->nesterov, "lr", &ret->lr,
+                                 "losses", &losses),
+                     0);
+    assert_int_equal(json_array_size(losses), STEPS);
+    for (size_t step = 0; step < STEPS; step++)
+        ret->loss[step] = json_real_value(json_array_get(losses, step));
+}
+
+/* The recorded runs, in groups of one for each peer; to be read as long as the object is held. */
+static json_t *load_recorded(struct recorded ret[][PEERS], size_t groups_max, size_t *ret_groups)
+{
+    json_error_t error;
+    json_t *file = json_load_file(recorded_path("pytorch_losses.json"), 0, &error);
+    if (!file)
+        fail_msg("%s:%d: %s", error.source, error.line, error.text);
+    json_t *runs = json_object_get(file, "runs");
+    const size_t n = json_array_size(runs);
+    assert_true(n > 0 && n % PEERS == 0 && n / PEERS <= groups_max);
+    for (size_t i = 0; i < n; i++)
+        take_run(json_array_get(runs, i), &ret[i / PEERS][i % PEERS]);
+    *ret_groups = n / PEERS;
+    return file;
+}
+
+static struct dpt_config make_config(const char *optimizer, bool nesterov, double lr)
+{
+    static char yaml[8192];
+    struct dpt_config config;
+    struct dpt_err err;
+    FILE *f = fopen(recorded_path("pytorch_run.yaml"), "r");
+    assert_non_null(f);
+    const size_t bytes = fread(yaml, 1, sizeof yaml, f);
+    assert_int_equal(fclose(f), 0);
+    if (dpt_config_load(yaml, bytes, "pytorch_run.yaml", NULL, 0, &config, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(config.train.steps, STEPS);
+    assert_int_equal(config.train.micro_batch, MICRO_BATCH);
+    assert_int_equal(config.train.global_batch, MICRO_BATCH * SLOTS);
+    (void)snprintf(config.data.train, sizeof config.data.train, "%s", recorded_path("words.txt"));
+    (void)snprintf(config.optimizer.name, sizeof config.optimizer.name, "%s", optimizer);
+    config.optimizer.nesterov = nesterov;
+    config.optimizer.lr = lr;
+    config.optimizer.min_lr = lr / 10;
     return config;
 }
 
-/* Trains in a world of `world`; every loss of metrics.jsonl is to be near the recorded one. */
-static void expect_losses(const struct dpt_config *config, const struct recorded *r, int world,
-                          double tolerance)
+/* Trains in a world of `world`; gives the losses of metrics.jsonl. */
+static void train_losses(const struct dpt_config *config, int world, bool two_hosts,
+                         double ret[STEPS])
 {
     static int runs;
     char name[32], hash[64], path[192], line[1024];
     (void)snprintf(name, sizeof name, "run-%d", runs++);
-    rig_undisturbed(config, name, world, world > 2, hash);
+    rig_undisturbed(config, name, world, two_hosts, hash);
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", rig_dir(name));
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    double worst = 0;
     for (int step = 0; step < STEPS; step++) {
         assert_non_null(fgets(line, sizeof line, f));
         json_t *record = json_loads(line, 0, NULL);
-        const double loss = json_number_value(json_object_get(record, "loss"));
-        worst = fmax(worst, fabs(loss - r->loss[step]));
-        if (!(fabs(loss - r->loss[step]) <= tolerance))
-            fail_msg("%s, world %d, step %d: loss %.7f, recorded %.7f", r->optimizer, world, step,
-                     loss, r->loss[step]);
+        ret[step] = json_number_value(json_object_get(record, "loss"));
         json_decref(record);
     }
     assert_int_equal(fclose(f), 0);
-    print_message("%s%s, world %d: worst difference of a loss %.2g\n", r->optimizer,
-                  r->nesterov ? " nesterov" : "", world, worst);
+}
+
+/* Every loss is to be near what each of the peers recorded. */
+static void expect_losses(const struct dpt_config *config, const struct recorded peers[PEERS],
+                          int world, bool two_hosts, double tolerance)
+{
+    double loss[STEPS], worst = 0;
+    train_losses(config, world, two_hosts, loss);
+    for (int p = 0; p < PEERS; p++)
+        for (int step = 0; step < STEPS; step++) {
+            worst = fmax(worst, fabs(loss[step] - peers[p].loss[step]));
+            if (!(fabs(loss[step] - peers[p].loss[step]) <= tolerance))
+                fail_msg("%s, %s, world %d, step %d: loss %.7f, recorded of %s: %.7f",
+                         config->strategy.name, config->optimizer.name, world, step, loss[step],
+                         peers[p].peer, peers[p].loss[step]);
+        }
+    print_message("%s %d, %s%s, world %d: worst difference of a loss %.2g\n", config->strategy.name,
+                  (int)config->strategy.sharding, config->optimizer.name,
+                  config->optimizer.nesterov ? " nesterov" : "", world, worst);
 }
 
 static void losses_in_fp32(void **state)
 {
+    struct recorded recorded[GROUPS_MAX][PEERS];
+    size_t groups;
+    json_t *file = load_recorded(recorded, GROUPS_MAX, &groups);
     (void)state;
-    for (int i = 0; i < RECORDED; i++) {
-        struct dpt_config config = make_config(&recorded[i]);
+    for (size_t i = 0; i < groups; i++) {
+        const struct recorded *first = &recorded[i][0];
+        struct dpt_config config = make_config(first->optimizer, first->nesterov, first->lr);
         for (int world = 2; world <= 4; world *= 2)
-            expect_losses(&config, &recorded[i], world, 1e-4);
+            expect_losses(&config, recorded[i], world, world > 2, 1e-4);
         for (int k = 0; k < RIG_STRATEGIES; k += RIG_EVERY) { /* in their own order */
             rig_choose(&config, rig_strategies[k]);
-            expect_losses(&config, &recorded[i], 3, 1e-4);
+            expect_losses(&config, recorded[i], 3, true, 1e-4);
         }
-        assert_true(recorded[i].loss[STEPS - 1] < recorded[i].loss[0] - 0.1); /* training falls */
+        rig_choose(&config, "full_shard"); /* for fsdp as its name */
+        config.strategy.sharding = DPT_SHARDING_HYBRID_SHARD;
+        expect_losses(&config, recorded[i], 4, true, 1e-4);
+        assert_true(first->loss[STEPS - 1] < first->loss[0] - 0.1); /* training falls */
     }
+    json_decref(file);
 }
 
 /* Within what their rounding allows; fp16 with the scaler as it is by default. */
 static void losses_in_16_bits(void **state)
 {
+    struct recorded recorded[GROUPS_MAX][PEERS];
+    size_t groups;
+    json_t *file = load_recorded(recorded, GROUPS_MAX, &groups);
     (void)state;
-    for (int i = 0; i < RECORDED; i++) {
-        struct dpt_config config = make_config(&recorded[i]);
+    for (size_t i = 0; i < groups; i++) {
+        const struct recorded *first = &recorded[i][0];
+        struct dpt_config config = make_config(first->optimizer, first->nesterov, first->lr);
         config.train.precision = DPT_PRECISION_BF16;
-        expect_losses(&config, &recorded[i], 2, 3e-2);
+        expect_losses(&config, recorded[i], 2, false, 3e-2);
         config.train.precision = DPT_PRECISION_FP16;
-        expect_losses(&config, &recorded[i], 2, 4e-3);
+        expect_losses(&config, recorded[i], 2, false, 4e-3);
     }
+    json_decref(file);
 }
 
 static void put_f64(struct dpt_writer *w, double value)
@@ -152,13 +227,12 @@ static void dump_samples(struct dpt_writer *w, const struct dpt_config *config, 
 static int dump(const char *path)
 {
     static uint8_t file[DUMP_BYTES_MAX];
-    static const struct recorded first = {.optimizer = "adamw", .lr = 1e-2};
     struct dpt_err err = {.text = ""};
     struct dpt_model *model = NULL;
     struct dpt_writer w;
     if (rig_setup(NULL) != 0)
         return 1;
-    struct dpt_config config = make_config(&first);
+    struct dpt_config config = make_config("adamw", false, 1e-2);
     assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
     dpt_writer_init(&w, file, sizeof file);
     const int sizes[] = {config.model.n_layer,

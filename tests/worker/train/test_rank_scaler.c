@@ -64,6 +64,38 @@ static void one_hash_of_every_strategy(void **state)
             if (strcmp(expected, hash) != 0)
                 fail_msg("%s: %s instead of %s", name, hash, expected);
         }
+        for (int i = 0; i < RIG_COVERED; i += RIG_EVERY)
+            for (int world = 3; world <= 4; world++) {
+                rig_choose(&config, rig_covered[i]);
+                (void)snprintf(name, sizeof name, "%s-%d-%d", rig_covered[i], order, world);
+                rig_undisturbed(&config, name, world, true, hash);
+                if (strcmp(expected, hash) != 0)
+                    fail_msg("%s: %s instead of %s", name, hash, expected);
+            }
+    }
+}
+
+/* Steps that overflow are skipped by replicas and shadows too: what is left of them goes on. */
+static void a_covered_loss_costs_no_step(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(7, 40);
+    char expected[64], dir[128], name[48];
+    config.train.accumulate = DPT_ACCUMULATE_LOCAL;
+    rig_undisturbed(&config, "uncovered", 1, false, expected);
+    for (int i = 0; i < RIG_COVERED; i += RIG_EVERY) {
+        rig_choose(&config, rig_covered[i]);
+        (void)snprintf(name, sizeof name, "loss-%s", rig_covered[i]);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < 4; rank++)
+            (void)director_start(d, rank % 2);
+        assert_true(director_form(d, false));
+        director_await_step(d, 2 + i); /* amid the first overflows, and after them */
+        director_kill(d, i);
+        if (strcmp(director_finish(d), expected) != 0)
+            fail_msg("%s: %s instead of %s", name, director_finish(d), expected);
+        assert_int_equal(director_steps_lost(d), 0);
+        director_destroy(&d);
     }
 }
 
@@ -181,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_in_every_world),
         cmocka_unit_test(one_hash_of_every_strategy),
+        cmocka_unit_test(a_covered_loss_costs_no_step),
         cmocka_unit_test(the_log_tells_scale_and_skipped_steps),
         cmocka_unit_test(a_skipped_step_changes_nothing),
         cmocka_unit_test(a_checkpoint_has_the_scaler),

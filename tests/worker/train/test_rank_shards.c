@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { STEPS = 16, RANKS = 5 };
+enum { STEPS = 16, REBUILT_STEPS = 40, RANKS = 5 };
 
 struct variant {
     const char *name;
@@ -205,6 +205,107 @@ static void a_second_loss(void **state)
         }
 }
 
+/* Four ranks on as many nodes, of which the first dies; shadows come a unit a step from then on.
+ * `layers` + 2 units. */
+static struct director *begin_rebuilding(const struct variant *v, const char *story, int layers,
+                                         char dir[128], char expected[64])
+{
+    static const struct variant ddp = {"ddp", DPT_SHARDING_NULL, DPT_PRECISION_FP32,
+                                       DPT_REDUNDANCY_NONE};
+    struct dpt_config config = make_config(&ddp);
+    char name[64];
+    config.train.precision = v->precision;
+    config.train.steps = REBUILT_STEPS;
+    config.model.n_layer = layers;
+    (void)snprintf(name, sizeof name, "calm-%s-%d", story, (int)v->precision);
+    rig_undisturbed(&config, name, 1, false, expected);
+    config = make_config(v);
+    config.train.steps = REBUILT_STEPS;
+    config.model.n_layer = layers;
+    config.strategy.rebuild_mib = 0;
+    config.checkpoint.every_steps = 0;
+    (void)snprintf(name, sizeof name, "%s-%d", story, (int)(v - variants));
+    struct director *d = rig_begin(&config, name, dir);
+    for (int i = 0; i < 4; i++)
+        (void)director_start(d, i);
+    assert_true(director_form(d, false));
+    director_await_step(d, 4);
+    director_kill(d, 0);
+    assert_true(director_form(d, false));
+    assert_int_equal(director_steps_lost(d), 0);
+    return d;
+}
+
+/* What events.jsonl says of redundancy, a letter a line. */
+static void redundancy_told(const char *dir, char *ret, size_t bytes)
+{
+    static const char *const words[] = {"\"whole\"", "\"rebuilding\"", "\"none\""};
+    char path[160], line[1024];
+    size_t n = 0;
+    (void)snprintf(path, sizeof path, "%s/events.jsonl", dir);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) && n + 1 < bytes)
+        for (int w = 0; w < 3; w++)
+            if (strstr(line, words[w]))
+                ret[n++] = words[w][1];
+    assert_int_equal(fclose(f), 0);
+    ret[n] = '\0';
+}
+
+/* While shadows are rebuilt training goes on; when they are there another loss costs nothing. */
+static void shadows_come_back_beside_the_steps(void **state)
+{
+    (void)state;
+    for (int i = FIRST_COVERED; i < FIRST_COVERED + 3; i += RIG_EVERY) {
+        char expected[64], dir[128], told[16];
+        struct director *d = begin_rebuilding(&variants[i], "rebuilt", 2, dir, expected);
+        director_await_step(d, director_best_step(d) + 8);
+        director_kill(d, 2);
+        assert_true(director_form(d, false));
+        assert_int_equal(director_steps_lost(d), 0);
+        const char *hash = director_finish(d);
+        assert_string_equal(hash, expected);
+        director_destroy(&d);
+        redundancy_told(dir, told, sizeof told);
+        assert_memory_equal(told, "wrwr", 4); /* four, three, all whole again, two */
+    }
+}
+
+/* Before they are there it goes back (here to the beginning), and comes out the same. */
+static void a_loss_before_shadows_are_back(void **state)
+{
+    (void)state;
+    char expected[64], dir[128];
+    const struct variant *v = &variants[FIRST_COVERED + 2];
+    struct director *d = begin_rebuilding(v, "early", 14, dir, expected);
+    director_kill(d, 2);
+    assert_true(director_form(d, false));
+    assert_true(director_steps_lost(d) > 0);
+    const char *hash = director_finish(d);
+    assert_string_equal(hash, expected);
+    director_destroy(&d);
+}
+
+/* Two nodes, of two ranks and of one, cut their replicas differently: each has what the other has.
+ * When one is gone nobody has. */
+static void replicas_of_different_nodes(void **state)
+{
+    (void)state;
+    const struct variant *v = &variants[VARIANTS - 1];
+    char expected[64], dir[128], told[16];
+    assert_int_equal(v->sharding, DPT_SHARDING_HYBRID_SHARD);
+    expect(v, expected);
+    struct director *d = begin(v, "uneven", 3, dir);
+    director_await_step(d, 3);
+    director_kill(d, 1);
+    assert_true(director_form(d, false));
+    assert_int_equal(director_steps_lost(d), 0);
+    finish(&d, expected, "uneven");
+    redundancy_told(dir, told, sizeof told);
+    assert_string_equal(told, "wn");
+}
+
 /* Nothing is there but the beginning. */
 static void without_a_checkpoint_from_the_seed(void **state)
 {
@@ -234,6 +335,9 @@ int main(void)
         cmocka_unit_test(a_lost_part_goes_back),
         cmocka_unit_test(a_covered_loss_costs_nothing),
         cmocka_unit_test(a_second_loss),
+        cmocka_unit_test(shadows_come_back_beside_the_steps),
+        cmocka_unit_test(a_loss_before_shadows_are_back),
+        cmocka_unit_test(replicas_of_different_nodes),
         cmocka_unit_test(without_a_checkpoint_from_the_seed),
     };
     return cmocka_run_group_tests_name("rank_shards", tests, rig_setup, rig_teardown);

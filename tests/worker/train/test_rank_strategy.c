@@ -28,8 +28,17 @@ static const struct variant variants[] = {
     {"fsdp", DPT_SHARDING_HYBRID_SHARD, DPT_REDUNDANCY_NONE},
     {"zero2", DPT_SHARDING_NULL, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_REDUNDANCY_SHADOW},
+    {"simple", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"simple_ga", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"hook", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"async", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
+    {"bucket_async", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
 };
-enum { VARIANTS = sizeof variants / sizeof variants[0], COVERED = 7 /* from here on */ };
+enum {
+    VARIANTS = sizeof variants / sizeof variants[0],
+    COVERED = 7 /* from here on */,
+    TEACHING = 10 /* likewise */
+};
 
 /* 11 slots: no world of 2, 3 or 4 divides them, and 4 lanes have several each. */
 static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
@@ -160,27 +169,41 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
     }
 }
 
+/* One of four ranks dies in the middle of the run. */
+static void lose_one(int v, enum dpt_accumulate accumulate, const char *what)
+{
+    struct dpt_config config = make_config(accumulate, DPT_PRECISION_BF16, 120);
+    char expected[64], dir[128], name[32];
+    (void)snprintf(name, sizeof name, "%s-all-live", what);
+    rig_undisturbed(&config, name, 1, false, expected);
+    choose(&config, &variants[v]);
+    (void)snprintf(name, sizeof name, "%s-%d", what, v);
+    struct director *d = rig_begin(&config, name, dir);
+    int dies = -1;
+    for (int i = 0; i < 4; i++)
+        dies = director_start(d, i % 2);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_kill(d, dies);
+    assert_string_equal(director_finish(d), expected);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+}
+
 /* A rank dies: its shard is with a replica or a shadow. */
 static void what_is_covered_costs_no_step(void **state)
 {
     (void)state;
-    for (int v = COVERED; v < VARIANTS; v++) {
-        struct dpt_config config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16, 120);
-        char expected[64], dir[128], name[32];
-        rig_undisturbed(&config, "all-live", 1, false, expected);
-        choose(&config, &variants[v]);
-        (void)snprintf(name, sizeof name, "covered-%d", v);
-        struct director *d = rig_begin(&config, name, dir);
-        int dies = -1;
-        for (int i = 0; i < 4; i++)
-            dies = director_start(d, i % 2);
-        assert_true(director_form(d, false));
-        director_await_step(d, 3);
-        director_kill(d, dies);
-        assert_string_equal(director_finish(d), expected);
-        assert_int_equal(director_steps_lost(d), 0);
-        director_destroy(&d);
-    }
+    for (int v = COVERED; v < VARIANTS; v++)
+        lose_one(v, DPT_ACCUMULATE_REDUCE, "covered");
+}
+
+/* Also where the main thread waits for sums of lanes in the middle of its backward pass. */
+static void a_death_in_a_hook_costs_no_step(void **state)
+{
+    (void)state;
+    for (int v = TEACHING; v < VARIANTS; v++)
+        lose_one(v, DPT_ACCUMULATE_LOCAL, "hooked");
 }
 
 /* Evaluations between the steps change nothing. */
@@ -210,6 +233,7 @@ int main(void)
         cmocka_unit_test(shards_are_dealt_anew),
         cmocka_unit_test(a_lost_shard_costs_back_to_the_checkpoint),
         cmocka_unit_test(what_is_covered_costs_no_step),
+        cmocka_unit_test(a_death_in_a_hook_costs_no_step),
         cmocka_unit_test(an_evaluation_changes_nothing),
     };
     return cmocka_run_group_tests_name("rank_strategy", tests, rig_setup, rig_teardown);

@@ -41,6 +41,14 @@ static void it_changes_nothing(void **state)
         rig_undisturbed(&config, name, 2, false, verified);
         assert_string_equal(plain, verified);
     }
+    /* Replicas and shadows are, with their owners. */
+    for (int i = 0; i < RIG_COVERED; i += RIG_EVERY)
+        for (int world = 3; world <= 4; world++) {
+            rig_choose(&config, rig_covered[i]);
+            (void)snprintf(name, sizeof name, "verified-%s-%d", rig_covered[i], world);
+            rig_undisturbed(&config, name, world, true, verified);
+            assert_string_equal(plain, verified);
+        }
 }
 
 /* The last line of metrics.jsonl. */
@@ -81,6 +89,30 @@ static void a_rank_that_differs_is_named(void **state)
     }
 }
 
+/* A rank's own part goes wrong, and its replica's or shadow's does not: ranks 0 and 1 are of one
+ * node, 2 and 3 of the other, and shard 3 of 4 is on 3 and 1, as half 1 of 2 is. */
+static void a_replica_or_shadow_that_differs_is_found(void **state)
+{
+    (void)state;
+    for (int i = 0; i < RIG_COVERED; i++) {
+        char name[48], dir[128];
+        struct dpt_config config = make_config(2);
+        rig_choose(&config, rig_covered[i]);
+        (void)snprintf(name, sizeof name, "apart-%s", rig_covered[i]);
+        assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "3:3", 1), 0);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < 4; rank++)
+            (void)director_start(d, rank % 2);
+        assert_int_equal(unsetenv("DPT_TEST_FLIP_WEIGHT_BIT"), 0);
+        assert_true(director_form(d, false));
+        const char *text = director_await_fatal(d);
+        if (!strstr(text, "rank 3 holds other weights after step 4 than rank 1"))
+            fail_msg("%s: %s", name, text);
+        director_destroy(&d);
+        assert_int_equal(last_logged_step(dir), 3);
+    }
+}
+
 /* Also with 16-bit weights, whose masters are what is compared, and where nobody looks for a while:
  * the damage stays and is found at the next comparison. */
 static void damage_is_found_later(void **state)
@@ -105,6 +137,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_changes_nothing),
         cmocka_unit_test(a_rank_that_differs_is_named),
+        cmocka_unit_test(a_replica_or_shadow_that_differs_is_found),
         cmocka_unit_test(damage_is_found_later),
     };
     return cmocka_run_group_tests_name("rank_verify", tests, rig_setup, rig_teardown);

@@ -66,6 +66,8 @@ static struct dpt_metrics metrics_at(int64_t step)
                                 .tokens = 64 * step,
                                 .tokens_per_s = 1e4,
                                 .step_ms = 2.5,
+                                .wait_ms = 0.5,
+                                .sent_bytes = 4096,
                                 .generation = 3,
                                 .world_size = 2};
 }
@@ -163,8 +165,11 @@ static void records_are_whole_lines(void **state)
         assert_non_null(record);
         assert_int_equal(json_integer_value(json_object_get(record, "step")), i);
         assert_true(json_real_value(json_object_get(record, "loss")) == 1.0 / 3);
-        static const char *const keys[] = {"lr",      "grad_norm",  "tokens",     "tokens_per_s",
-                                           "step_ms", "generation", "world_size", "time"};
+        assert_true(json_real_value(json_object_get(record, "wait_ms")) == 0.5);
+        assert_int_equal(json_integer_value(json_object_get(record, "sent_bytes")), 4096);
+        static const char *const keys[] = {"lr",         "grad_norm", "tokens",     "tokens_per_s",
+                                           "step_ms",    "wait_ms",   "sent_bytes", "generation",
+                                           "world_size", "time"};
         for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
             assert_true(json_is_number(json_object_get(record, keys[k])));
         assert_null(json_object_get(record, "scale")); /* of fp16 alone */
@@ -305,8 +310,10 @@ static void an_event_quotes_anything(void **state)
     char path[128], line[1024];
     path_of("events.jsonl", path);
     for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++) {
-        const struct dpt_event_record e = {
-            .kind = "node_lost", .cause = causes[i], .redundant = i == 1};
+        const struct dpt_event_record e = {.kind = "node_lost",
+                                           .cause = causes[i],
+                                           .sends_bytes = 7000,
+                                           .redundancy = i == 1 ? "whole" : "none"};
         struct dpt_err err;
         if (dpt_runlog_event(dir, &e, &err) != DPT_OK)
             fail_msg("%s", err.text);
@@ -318,6 +325,7 @@ static void an_event_quotes_anything(void **state)
         json_t *record = json_loads(line, 0, NULL);
         assert_non_null(record);
         assert_non_null(json_object_get(record, "cause"));
+        assert_int_equal(json_integer_value(json_object_get(record, "sends_bytes")), 7000);
         assert_string_equal(json_string_value(json_object_get(record, "redundancy")),
                             i == 1 ? "whole" : "none");
         json_decref(record);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "checkpoint/fault.h"
 #include "worker/agent/rank_protocol.h"
 
 #include <setjmp.h>
@@ -15,8 +16,10 @@
 
 #include <cmocka.h>
 #include <dirent.h>
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -384,6 +387,43 @@ static void disks_that_fail(void **state)
     end(&s);
 }
 
+static sem_t disk;
+
+static int wait_for_disk(enum dpt_fault_op op, const char *path)
+{
+    (void)path;
+    if (op == DPT_FAULT_FSYNC) {
+        while (sem_wait(&disk) != 0)
+            assert_int_equal(errno, EINTR);
+        assert_int_equal(sem_post(&disk), 0);
+    }
+    return 0;
+}
+
+/* The tensors are free as soon as they were read: whoever computes does not wait for the disk. */
+static void a_slow_disk(void **state)
+{
+    (void)state;
+    struct stage s;
+    struct dpt_err err;
+    begin(&s, COLLECT_MS);
+    const char *dir = in_root("slow");
+    assert_int_equal(dpt_fs_mkdirs(dir, &err), DPT_OK); /* else it is made durable first */
+    assert_int_equal(sem_init(&disk, 0, 0), 0);
+    dpt_fault_hook = wait_for_disk;
+    atomic_store(&s.agent.grant, STEP);
+    save_part(&s, dir, 0, 1);
+    dpt_saver_wait_written(s.saver);
+    assert_true(dpt_saver_busy(s.saver));
+    assert_int_equal(newest(dir), -1);
+    assert_int_equal(sem_post(&disk), 0);
+    assert_int_equal(end_of_save(&s, &err), DPT_OK);
+    assert_int_equal(newest(dir), STEP);
+    dpt_fault_hook = NULL;
+    assert_int_equal(sem_destroy(&disk), 0);
+    end(&s);
+}
+
 /* Cancelled at whatever moment: whole, or absent and nothing left. */
 static void cancelled_at_any_moment(void **state)
 {
@@ -418,6 +458,7 @@ int main(void)
         cmocka_unit_test(two_writers),
         cmocka_unit_test(the_fence),
         cmocka_unit_test(disks_that_fail),
+        cmocka_unit_test(a_slow_disk),
         cmocka_unit_test(cancelled_at_any_moment),
     };
     return cmocka_run_group_tests_name("saver", tests, make_fast_root, remove_root);

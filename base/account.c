@@ -1,0 +1,75 @@
+/* Counters of memory: see account.h. */
+#include "base/account.h"
+
+#include "base/err.h"
+
+static const char *const names[DPT_MEMORY_COUNT] = {
+    [DPT_MEMORY_WEIGHTS] = "weights",
+    [DPT_MEMORY_MASTERS] = "masters",
+    [DPT_MEMORY_MOMENTS] = "moments",
+    [DPT_MEMORY_GRADIENT] = "gradient",
+    [DPT_MEMORY_SUMS] = "sums",
+    [DPT_MEMORY_SLOT_GRADIENTS] = "slot_gradients",
+    [DPT_MEMORY_GATHERED] = "gathered",
+    [DPT_MEMORY_SHADOW] = "shadow",
+    [DPT_MEMORY_PACKED] = "packed",
+    [DPT_MEMORY_ACTIVATIONS] = "activations",
+    [DPT_MEMORY_SCRATCH] = "scratch",
+    [DPT_MEMORY_WORKSPACE] = "workspace",
+    [DPT_MEMORY_COMM] = "comm",
+    [DPT_MEMORY_DATA] = "data",
+    [DPT_MEMORY_CHECKPOINT] = "checkpoint",
+    [DPT_MEMORY_OTHER] = "other",
+};
+
+const char *dpt_memory_tag_name(enum dpt_memory_tag tag)
+{
+    DPT_ASSERT((unsigned)tag < DPT_MEMORY_COUNT);
+    return names[tag];
+}
+
+static void add(struct dpt_counter *counter, size_t bytes)
+{
+    const long long now = atomic_fetch_add(&counter->now, (long long)bytes) + (long long)bytes;
+    long long peak = atomic_load(&counter->peak);
+    while (now > peak && !atomic_compare_exchange_weak(&counter->peak, &peak, now)) {
+    }
+}
+
+static void sub(struct dpt_counter *counter, size_t bytes)
+{
+    const long long before = atomic_fetch_sub(&counter->now, (long long)bytes);
+    DPT_ASSERT(before >= (long long)bytes); /* released as what it was not allocated as */
+}
+
+void dpt_account_add(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
+                     size_t reserved)
+{
+    if (!account)
+        return;
+    add(&account->tag[tag], bytes);
+    add(&account->all, bytes);
+    add(&account->reserved, reserved);
+}
+
+void dpt_account_sub(struct dpt_account *account, enum dpt_memory_tag tag, size_t bytes,
+                     size_t reserved)
+{
+    if (!account)
+        return;
+    sub(&account->tag[tag], bytes);
+    sub(&account->all, bytes);
+    sub(&account->reserved, reserved);
+}
+
+void dpt_account_read(const struct dpt_account *account, struct dpt_memory_use *ret)
+{
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
+        ret->tag[i] = atomic_load(&account->tag[i].now);
+        ret->tag_peak[i] = atomic_load(&account->tag[i].peak);
+    }
+    ret->all = atomic_load(&account->all.now);
+    ret->all_peak = atomic_load(&account->all.peak);
+    ret->reserved = atomic_load(&account->reserved.now);
+    ret->reserved_peak = atomic_load(&account->reserved.peak);
+}

@@ -1,0 +1,47 @@
+/* Gram-Schmidt on the columns of a tall, narrow matrix, in double, in the order of its rows: few
+ * columns, so that one thread is enough and the bits are the same for any number of them. */
+#include "kernels/cpu/stream.h"
+
+#include <math.h>
+
+/* Of a column's length: what is left of one that those before it span, within f32's rounding. */
+static const double VANISHED = 1e-6;
+
+static double dot(int64_t n, int64_t r, const float *a, const float *b)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)a[i * r] * (double)b[i * r];
+    return sum;
+}
+
+static void scale(int64_t n, int64_t r, double factor, float *x)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i * r] = (float)((double)x[i * r] * factor);
+}
+
+/* x -= (x . q) q */
+static void project_out(int64_t n, int64_t r, const float *q, float *x)
+{
+    const double part = dot(n, r, q, x);
+    for (int64_t i = 0; i < n; i++)
+        x[i * r] = (float)((double)x[i * r] - part * (double)q[i * r]);
+}
+
+void dpt_cpu_orthonormalise(struct dpt_stream *stream, int64_t n, int64_t r, float *x)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_begin(s, DPT_F32, "orthonormalise") || s->preparing)
+        return;
+    for (int64_t j = 0; j < r; j++) {
+        const double before = sqrt(dot(n, r, x + j, x + j));
+        if (before > 0) /* so that squares stay in range */
+            scale(n, r, 1 / before, x + j);
+        for (int pass = 0; pass < 2; pass++) /* the second for what the first's rounding has left */
+            for (int64_t k = 0; k < j; k++)
+                project_out(n, r, x + k, x + j);
+        const double left = sqrt(dot(n, r, x + j, x + j));
+        scale(n, r, left <= VANISHED ? 0 : 1 / left, x + j); /* not a number goes on */
+    }
+}

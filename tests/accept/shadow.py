@@ -1,0 +1,102 @@
+"""What shadows cost over slow links: two nodes in network namespaces, with a wire limited by tc(8) between them."""
+
+import statistics
+
+from cluster import Cluster, ClusterError
+from netns import NET, Unavailable, Wire, start_server, start_worker
+
+STRATEGIES = {"full_shard": {"strategy.name": "fsdp", "strategy.sharding": "full_shard"},
+              "zero2": {"strategy.name": "zero2"}}
+MODEL = {"model.n_layer": 6, "model.n_head": 4, "model.n_embd": 256, "model.context": 64, "train.seq_len": 64,
+         "train.micro_batch": 2, "train.global_batch": 16}  # 4 slots each of two ranks
+EXPOSED = (0.30, 0.50)  # share of the step, without shadows
+AIM = 0.40
+NEAR = 0.05
+SEARCHES_MAX, SEARCH_STEPS = 6, 4
+WARM_STEPS, STEPS = 2, 8  # of a run that counts
+PAIRS = 3
+FREE_MBIT = 40000
+TIMEOUT_S = 180
+
+
+class Steps:
+    """A run under way between two namespaces."""
+
+    def __init__(self, folder, wire, keys):
+        sets = dict(MODEL, **keys, **{"train.steps": 100000, "train.log_every": 1, "checkpoint.every_steps": 0,
+                                      "cluster.timeout_s": 20, "cluster.nnodes": 2, "train.precision": "fp32"})
+        self.cluster = Cluster(folder, sets=sets, shared_dirs=True)
+        self.wire = wire
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        port = start_server(self.cluster, self.wire.names[0], 10, "--insecure")
+        for i, name in enumerate(self.wire.names):
+            start_worker(self.cluster, name, f"n{i}", f"{NET}1:{port}", nnodes=2)
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.cluster.__exit__(kind, value, trace)
+
+    def medians(self, count):
+        """Of so many steps from now on, the first ones not counted: (ms, share of it that the rank waited for its
+        communication)."""
+        first = self.cluster.step() + WARM_STEPS
+        self.cluster.wait_step(first + count, TIMEOUT_S)
+        steps = [m for m in self.cluster.metrics() if first < m["step"] <= first + count]
+        return (statistics.median(m["step_ms"] for m in steps),
+                statistics.median(m["wait_ms"] / m["step_ms"] for m in steps))
+
+
+def find_rate(line, wire, name):
+    """The rate in Mbit/s that leaves about AIM of a step exposed communication without shadows."""
+    with Steps(line.folder / f"{name}-search", wire, STRATEGIES[name]) as run:
+        wire.limit(FREE_MBIT)
+        free_ms, exposed = run.medians(SEARCH_STEPS)
+        line.note(f"{name} on a free wire: {free_ms:.0f} ms a step, {100 * exposed:.0f} % exposed")
+        sent = statistics.median(m["sent_bytes"] for m in run.cluster.metrics())
+        mbit = sent * 8 / (free_ms / (1 - AIM) / 1000) / 1e6
+        for _ in range(SEARCHES_MAX):
+            mbit = round(mbit)
+            wire.limit(mbit)
+            step_ms, exposed = run.medians(SEARCH_STEPS)
+            line.note(f"{name} at {mbit} Mbit/s: {step_ms:.0f} ms a step, {100 * exposed:.0f} % exposed")
+            if abs(exposed - AIM) < NEAR:
+                return mbit
+            # Exposed time is about what the bytes take beyond what computing hides.
+            hidden_ms = sent * 8 / mbit / 1000 - exposed * step_ms
+            mbit = sent * 8 / 1000 / (hidden_ms + AIM / (1 - AIM) * (1 - exposed) * step_ms)
+    raise ClusterError(f"{name}: no rate leaves {AIM} of a step exposed")
+
+
+def measure(line, wire, name):
+    """The cost of shadows under a strategy, beside the exposed communication without."""
+    mbit = find_rate(line, wire, name)
+    found = {"none": [], "shadow": []}
+    line.command(f"dpt-worker, 2 nodes, {name}, 4 slots a rank, tc qdisc … tbf rate {mbit}mbit, "
+                 "strategy.redundancy none and shadow in turn")
+    for pair in range(line.repeat(PAIRS)):
+        for redundancy in found:
+            keys = dict(STRATEGIES[name], **{"strategy.redundancy": redundancy})
+            with Steps(line.folder / f"{name}-{pair}-{redundancy}", wire, keys) as run:
+                found[redundancy].append(run.medians(STEPS))
+    none, shadow = (statistics.median(ms for ms, _ in found[r]) for r in ("none", "shadow"))
+    exposed = statistics.median(share for _, share in found["none"])
+    runs = {redundancy: [round(ms) for ms, _ in found[redundancy]] for redundancy in found}
+    line.note(f"{name} at {mbit} Mbit/s: {none:.0f} ms a step, {100 * exposed:.0f} % exposed; with shadows "
+              f"{shadow:.0f} ms; medians of {runs['none']}, {runs['shadow']}")
+    return shadow / none - 1, exposed
+
+
+def shadow_cost(line):
+    """Shadows cost <= 10% of step time at 4 slots a rank over links limited by `tc tbf` so that 30 to 50% of the step
+    is exposed communication without them: full_shard and zero2."""
+    try:
+        with Wire() as wire:
+            for name in STRATEGIES:
+                cost, exposed = measure(line, wire, name)
+                line.show(f"{name}: exposed communication without shadows, of the step", round(exposed, 3),
+                          f"{EXPOSED[0]} to {EXPOSED[1]}", EXPOSED[0] <= exposed <= EXPOSED[1])
+                line.at_most(f"{name}: cost of shadows, of the step", round(cost, 4), 0.10)
+    except Unavailable as reason:
+        line.show("not run", str(reason), "needs namespaces and tbf", False)

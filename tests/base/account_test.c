@@ -1,0 +1,117 @@
+/* Counters of memory: what is added and taken away, peaks, two accounts apart, several threads. */
+#include "base/account.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { THREADS = 4, ROUNDS = 20000, BYTES = 3 };
+
+static void test_counts_by_tag(void **state)
+{
+    struct dpt_account account = {0};
+    struct dpt_memory_use use;
+    (void)state;
+    dpt_account_add(&account, DPT_MEMORY_WEIGHTS, 100, 128);
+    dpt_account_add(&account, DPT_MEMORY_MOMENTS, 50, 64);
+    dpt_account_sub(&account, DPT_MEMORY_WEIGHTS, 100, 128);
+    dpt_account_add(&account, DPT_MEMORY_WEIGHTS, 10, 64);
+    dpt_account_read(&account, &use);
+    assert_int_equal(use.tag[DPT_MEMORY_WEIGHTS], 10);
+    assert_int_equal(use.tag_peak[DPT_MEMORY_WEIGHTS], 100);
+    assert_int_equal(use.tag[DPT_MEMORY_MOMENTS], 50);
+    assert_int_equal(use.tag[DPT_MEMORY_COMM], 0);
+    assert_int_equal(use.all, 60);
+    assert_int_equal(use.all_peak, 150);
+    assert_int_equal(use.reserved, 128);
+    assert_int_equal(use.reserved_peak, 192);
+}
+
+static void test_accounts_are_apart(void **state)
+{
+    struct dpt_account a = {0}, b = {0};
+    struct dpt_memory_use use;
+    (void)state;
+    dpt_account_add(&a, DPT_MEMORY_DATA, 7, 7);
+    dpt_account_add(NULL, DPT_MEMORY_DATA, 1000, 1000); /* nobody counts */
+    dpt_account_sub(NULL, DPT_MEMORY_DATA, 1000, 1000);
+    dpt_account_read(&b, &use);
+    assert_int_equal(use.all, 0);
+    assert_int_equal(use.all_peak, 0);
+    dpt_account_read(&a, &use);
+    assert_int_equal(use.all, 7);
+}
+
+static void *count(void *arg)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        dpt_account_add(arg, DPT_MEMORY_SUMS, BYTES, BYTES);
+        if (i % 2)
+            dpt_account_sub(arg, DPT_MEMORY_SUMS, BYTES, BYTES);
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    struct dpt_account account = {0};
+    struct dpt_memory_use use;
+    pthread_t threads[THREADS];
+    (void)state;
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, count, &account), 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    dpt_account_read(&account, &use);
+    const int64_t left = (int64_t)THREADS * ROUNDS / 2 * BYTES;
+    assert_int_equal(use.all, left);
+    assert_int_equal(use.tag[DPT_MEMORY_SUMS], left);
+    assert_in_range(use.all_peak, left, left + (int64_t)THREADS * BYTES);
+}
+
+static void test_names_are_distinct(void **state)
+{
+    (void)state;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++)
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(dpt_memory_tag_name((enum dpt_memory_tag)i),
+                                    dpt_memory_tag_name((enum dpt_memory_tag)j));
+}
+
+/* Released for another purpose than it was taken for: the account would lie from then on. */
+static void test_wrong_tag_ends_the_process(void **state)
+{
+    int status;
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        struct dpt_account account = {0};
+        (void)close(2); /* the assertion's words are wanted */
+        dpt_account_add(&account, DPT_MEMORY_WEIGHTS, 8, 8);
+        dpt_account_sub(&account, DPT_MEMORY_MASTERS, 8, 8);
+        _exit(0);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts_by_tag),
+        cmocka_unit_test(test_accounts_are_apart),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_names_are_distinct),
+        cmocka_unit_test(test_wrong_tag_ends_the_process),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

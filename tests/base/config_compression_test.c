@@ -1,0 +1,131 @@
+/* strategy.compression: which strategies and orders it goes with, and the nearest that can be. */
+#include "base/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Under `local` what travels is a slot there, and what is rounded a lane. */
+static const char text[] = "train: {global_batch: 32, micro_batch: 4, accumulate: local}\n"
+                           "strategy: {name: zero3, compression: bf16}\n";
+
+static void combinations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *error; /* NULL: it can be */
+    } cases[] = {
+        {"train.lanes=8", NULL},
+        {"train.lanes=auto", NULL},
+        {"train={accumulate: reduce, lanes: 4}", NULL},
+        {"strategy={name: zero1, compression: fp16}", NULL},
+        {"strategy={name: fsdp, sharding: no_shard, compression: bf16}", NULL},
+        {"strategy={name: fsdp, compression: fp16}", NULL},
+        {"strategy.name=ddp", NULL},
+        {"strategy.compression=none", NULL},
+        {"strategy={name: simple_ga, compression: bf16}",
+         "strategy.compression is of ddp, zero1 to zero3 and fsdp, not of simple_ga; write ddp "
+         "there, or none here"},
+        {"strategy={name: fsdp, sharding: hybrid_shard, compression: bf16}",
+         "strategy.compression is not of hybrid_shard under train.accumulate local, whose nodes "
+         "send fp32 sums once a step; write accumulate: reduce, or compression: none"},
+        {"train.lanes=4",
+         "strategy.compression rounds whole lanes under train.accumulate local, but this strategy "
+         "sends slots, 8 of them for 4 lanes; write train.lanes: 8, accumulate: reduce, or "
+         "compression: none"},
+        {"strategy={name: ddp, compression: powersgd}", NULL},
+        {"strategy.compression=powersgd",
+         "strategy.compression powersgd needs the whole gradient on every rank, which zero3 does "
+         "not give; write strategy.name ddp, or compression none, bf16 or fp16"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        struct dpt_err err;
+        const enum dpt_status status =
+            dpt_config_load(text, sizeof text - 1, "c.yaml", &cases[i].set, 1, &c, &err);
+        assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
+        if (cases[i].error)
+            assert_non_null(strstr(err.text, cases[i].error));
+    }
+}
+
+/* Four lanes of two slots each can be where a rank adds up its own. */
+static void lanes_are_sent_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *strategy;
+        bool can;
+    } cases[] = {{"strategy.name=ddp", true},
+                 {"strategy.name=zero1", true},
+                 {"strategy={name: fsdp, sharding: no_shard, compression: bf16}", true},
+                 {"strategy.name=zero2", false},
+                 {"strategy={name: fsdp, sharding: shard_grad_op, compression: bf16}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        struct dpt_err err;
+        const char *sets[] = {"train.lanes=4", cases[i].strategy};
+        const enum dpt_status status =
+            dpt_config_load(text, sizeof text - 1, "c.yaml", sets, 2, &c, &err);
+        assert_int_equal(status, cases[i].can ? DPT_OK : DPT_ECONFIG);
+        assert_true(!cases[i].can || dpt_config_sends_lanes(&c));
+    }
+}
+
+static void powersgd_has_its_terms(void **state)
+{
+    (void)state;
+    static const char own[] = "strategy: {name: ddp, compression: powersgd}\n";
+    static const struct {
+        const char *set, *error;
+    } cases[] = {
+        {"train.precision=bf16", NULL},
+        {"strategy.powersgd_rank=4", NULL},
+        {"train.accumulate=reduce",
+         "strategy.compression powersgd compresses the sum of a rank's slots once a step, and "
+         "train.accumulate reduce sends each; write local there, or none, bf16 or fp16 here"},
+        {"train.precision=fp16",
+         "strategy.compression powersgd keeps what it has not sent for the next step, whose loss "
+         "train.precision fp16 may scale otherwise; write bf16 or fp32 there"},
+        {"train.reduction=fast", "write canonical there, or none here"},
+        {"strategy.powersgd_rank=0", "strategy.powersgd_rank: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        struct dpt_err err;
+        const enum dpt_status status =
+            dpt_config_load(own, sizeof own - 1, "c.yaml", &cases[i].set, 1, &c, &err);
+        assert_int_equal(status, cases[i].error ? DPT_ECONFIG : DPT_OK);
+        if (cases[i].error)
+            assert_non_null(strstr(err.text, cases[i].error));
+    }
+}
+
+static void fp16_scales_the_loss(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    assert_false(dpt_config_scales_loss(&c));
+    c.strategy.compression = DPT_COMPRESSION_BF16;
+    assert_false(dpt_config_scales_loss(&c));
+    c.strategy.compression = DPT_COMPRESSION_FP16;
+    assert_true(dpt_config_scales_loss(&c));
+    c.strategy.compression = DPT_COMPRESSION_NONE;
+    c.train.precision = DPT_PRECISION_FP16;
+    assert_true(dpt_config_scales_loss(&c));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(combinations),
+        cmocka_unit_test(lanes_are_sent_whole),
+        cmocka_unit_test(powersgd_has_its_terms),
+        cmocka_unit_test(fp16_scales_the_loss),
+    };
+    return cmocka_run_group_tests_name("config_compression", tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* Configs: strategies and orders of addition, what each refuses, what auto stands for. */
+#include "base/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct dpt_err err;
+
+/* The defaults with one thing changed. */
+static enum dpt_status load(const char *set, struct dpt_config *ret)
+{
+    return dpt_config_load("", 0, "c.yaml", &set, 1, ret, &err);
+}
+
+/* One node by default. */
+static void copies_need_other_nodes(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"strategy: {name: zero2, redundancy: shadow}\n",
+         "strategy.redundancy shadow keeps each shard on another node too, but cluster.nnodes is "
+         "1; "
+         "write none, or nnodes 2"},
+        {"strategy: {name: fsdp, sharding: hybrid_shard}\n",
+         "strategy.sharding hybrid_shard replicates across nodes, but cluster.nnodes is 1; write "
+         "full_shard, or nnodes 2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        const char *nodes = "cluster.nnodes=2";
+        assert_int_equal(
+            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", NULL, 0, &c, &err),
+            DPT_ECONFIG);
+        assert_non_null(strstr(err.text, cases[i][1]));
+        assert_int_equal(
+            dpt_config_load(cases[i][0], strlen(cases[i][0]), "c.yaml", &nodes, 1, &c, &err),
+            DPT_OK);
+    }
+}
+
+static void refused_combinations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *error;
+    } cases[] = {
+        {"strategy={name: hook, overlap: false}",
+         "strategy.overlap false reduces after the backward pass, but hook is the strategy that "
+         "reduces in it; write true, or strategy.name simple_ga"},
+        {"strategy={name: bucket_async, overlap: false}",
+         "strategy.overlap false reduces after the backward pass, but bucket_async is the strategy "
+         "that reduces in it; write true, or strategy.name ddp or simple_ga"},
+        {"strategy={name: simple_ga, overlap: false}", NULL}, /* it does anyway */
+        {"strategy={name: async, redundancy: shadow}",
+         "strategy.redundancy shadow keeps a second copy of shards, but with async every rank "
+         "holds the whole state already; write none"},
+        {"strategy={name: async, sharding: full_shard}",
+         "strategy.sharding says what fsdp shards, but strategy.name is async; write fsdp there, "
+         "or null here"},
+        {"train={reduction: fast}", NULL},
+        {"train={reduction: fast, accumulate: local}", NULL},
+        {"train={reduction: fast, accumulate: reduce}",
+         "train.accumulate reduce is an order of addition, and train.reduction fast leaves it "
+         "open; write auto, or reduction canonical"},
+        {"train={reduction: fast, lanes: 4}",
+         "train.lanes (4) are sums of the canonical order, and train.reduction fast has one a "
+         "rank; write auto, or reduction canonical"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        char line[DPT_ERR_TEXT_BYTES];
+        const enum dpt_status status = load(cases[i].set, &c);
+        if (!cases[i].error && status != DPT_OK)
+            fail_msg("%s", err.text);
+        if (!cases[i].error)
+            continue;
+        (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
+        assert_int_equal(status, DPT_ECONFIG);
+        assert_string_equal(err.text, line);
+    }
+}
+
+static void accumulation_by_strategy(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    static const struct {
+        const char *strategy;
+        enum dpt_accumulate accumulate;
+    } cases[] = {{"ddp", DPT_ACCUMULATE_LOCAL},       {"simple", DPT_ACCUMULATE_REDUCE},
+                 {"simple_ga", DPT_ACCUMULATE_LOCAL}, {"bucket_async", DPT_ACCUMULATE_LOCAL},
+                 {"zero1", DPT_ACCUMULATE_LOCAL},     {"zero2", DPT_ACCUMULATE_REDUCE},
+                 {"zero3", DPT_ACCUMULATE_REDUCE},    {"fsdp", DPT_ACCUMULATE_REDUCE}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        (void)snprintf(c.strategy.name, sizeof c.strategy.name, "%s", cases[i].strategy);
+        assert_int_equal(dpt_config_accumulate(&c), cases[i].accumulate);
+    }
+    c.strategy.sharding = DPT_SHARDING_HYBRID_SHARD;
+    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    c.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_REDUCE);
+}
+
+static void lanes_by_the_config_alone(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    c.train.global_batch = 64 * c.train.micro_batch; /* 64 slots */
+    assert_int_equal(dpt_config_lanes(&c), 16);
+    assert_int_equal(dpt_config_lanes_of(&c, 3), 16);
+    c.train.lanes = 32;
+    assert_int_equal(dpt_config_lanes(&c), 32);
+    assert_int_equal(dpt_config_lanes_of(&c, 3), 32);
+}
+
+static void fast_has_lanes_of_the_world(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    assert_int_equal(load("train={reduction: fast, global_batch: 256}", &c), DPT_OK);
+    assert_int_equal(dpt_config_lanes(&c), 64); /* ranks at most: one a slot */
+    assert_int_equal(dpt_config_lanes_of(&c, 3), 3);
+    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    c.strategy.sharding = DPT_SHARDING_NO_SHARD;
+    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "fsdp");
+    assert_int_equal(dpt_config_accumulate(&c), DPT_ACCUMULATE_LOCAL);
+    c.train.global_batch = 4 * 4096;
+    assert_int_equal(dpt_config_lanes(&c), 1024);
+}
+
+static void fast_where_it_gains_nothing(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"{name: simple}",
+                                             "{name: zero2}",
+                                             "{name: zero3}",
+                                             "{name: fsdp}",
+                                             "{name: fsdp, sharding: shard_grad_op}",
+                                             "{name: fsdp, sharding: hybrid_shard}",
+                                             "{name: zero1, redundancy: shadow}"};
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        struct dpt_config c;
+        char text[128];
+        (void)snprintf(text, sizeof text,
+                       "train: {reduction: fast}\nstrategy: %s\ncluster: {nnodes: 2}\n",
+                       strategies[i]);
+        assert_int_equal(dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err),
+                         DPT_ECONFIG);
+        assert_non_null(strstr(err.text, "train.reduction fast has nothing to gain with "));
+        assert_non_null(strstr(err.text, "; write canonical"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
+                                       cmocka_unit_test(refused_combinations),
+                                       cmocka_unit_test(accumulation_by_strategy),
+                                       cmocka_unit_test(lanes_by_the_config_alone),
+                                       cmocka_unit_test(fast_has_lanes_of_the_world),
+                                       cmocka_unit_test(fast_where_it_gains_nothing)};
+    return cmocka_run_group_tests_name("config_strategy", tests, NULL, NULL);
+}

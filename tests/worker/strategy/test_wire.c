@@ -1,0 +1,74 @@
+/* Packing where values lie: what is packed, carried from the first half of one place to the second
+ * of another and unpacked there is the values rounded; nothing beside it changes. */
+#include "worker/strategy/wire.h"
+
+#include "base/rng.h"
+#include "kernels/device.h"
+#include "kernels/half.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+enum { NUMEL_MAX = 3 * 2048 + 5, GUARD = 7 };
+
+static float rounded(enum dpt_dtype dtype, float x)
+{
+    return dtype == DPT_BF16 ? dpt_f32_of_bf16(dpt_bf16_of_f32(x))
+                             : dpt_f32_of_f16(dpt_f16_of_f32(x));
+}
+
+static void there_and_back(void **state)
+{
+    (void)state;
+    static const int64_t numels[] = {0, 1, 2, 15, 2047, 2048, 2049, 4096, NUMEL_MAX};
+    static float from[NUMEL_MAX + GUARD], to[NUMEL_MAX + GUARD], expected[NUMEL_MAX + GUARD];
+    struct dpt_err err;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    assert_int_equal(dpt_device_cpu_create(&device, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(device, 1, &stream, &err), DPT_OK);
+    const struct dpt_ops *ops = dpt_device_ops(device);
+    for (enum dpt_dtype dtype = DPT_BF16; dtype <= DPT_F16; dtype++)
+        for (size_t k = 0; k < sizeof numels / sizeof numels[0]; k++) {
+            const int64_t n = numels[k];
+            for (int64_t i = 0; i < NUMEL_MAX + GUARD; i++) {
+                uint32_t block[4];
+                dpt_philox(dpt_rng_key(k, DPT_RNG_TEST, 4, 0, 0), (uint64_t)i, block);
+                from[i] = (float)(int32_t)block[0] * 0x1p-20f;
+                to[i] = -1.0f;
+                expected[i] = i < n ? rounded(dtype, from[i]) : -1.0f;
+            }
+            const float guard = from[n];
+            dpt_wire_pack(ops, stream, dtype, n, from);
+            assert_true(from[n] == guard);
+            memcpy(dpt_wire_inbox(n, to), from, (size_t)n * 2);
+            dpt_wire_unpack(ops, stream, dtype, n, to);
+            assert_int_equal(dpt_stream_sync(stream, &err), DPT_OK);
+            assert_memory_equal(to, expected, sizeof to);
+        }
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&device);
+}
+
+static void what_the_config_says(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    assert_int_equal(dpt_wire_dtype(&c), DPT_F32);
+    c.strategy.compression = DPT_COMPRESSION_BF16;
+    assert_int_equal(dpt_wire_dtype(&c), DPT_BF16);
+    c.strategy.compression = DPT_COMPRESSION_FP16;
+    assert_int_equal(dpt_wire_dtype(&c), DPT_F16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(there_and_back),
+                                       cmocka_unit_test(what_the_config_says)};
+    return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
+}

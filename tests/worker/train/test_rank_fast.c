@@ -1,0 +1,116 @@
+/* train.reduction fast: each world adds in its own order, so bits are the world's; all else stays:
+ * ranks hold the same, strategies that add alike agree, a loss costs no step. */
+#include "tests/worker/train/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 12, WORLDS = 4 };
+
+/* 11 slots: no world of 2, 3 or 4 divides them. */
+static struct dpt_config make_config(int steps)
+{
+    struct dpt_config config = rig_make_config(2 * 11, steps, "");
+    config.train.reduction = DPT_REDUCTION_FAST;
+    config.train.verify_every = 1; /* the run ends at once when ranks differ */
+    return config;
+}
+
+static double loss_of(const char *name)
+{
+    json_t *summary = rig_summary_of(rig_dir(name));
+    const double loss = json_real_value(json_object_get(summary, "loss"));
+    json_decref(summary);
+    return loss;
+}
+
+static void near(const char *name, double expected)
+{
+    const double loss = loss_of(name);
+    if (!(fabs(loss - expected) <= 1e-4 * expected))
+        fail_msg("%s ends with a loss of %.9g, not %.9g", name, loss, expected);
+}
+
+static double canonical_loss(int steps)
+{
+    char hash[64], name[32];
+    struct dpt_config config = make_config(steps);
+    config.train.reduction = DPT_REDUCTION_CANONICAL;
+    (void)snprintf(name, sizeof name, "canonical-%d", steps);
+    rig_undisturbed(&config, name, 1, false, hash);
+    return loss_of(name);
+}
+
+static void each_world_is_near_the_canonical_curve(void **state)
+{
+    (void)state;
+    const double expected = canonical_loss(STEPS);
+    const struct dpt_config config = make_config(STEPS);
+    char hash[WORLDS][64], name[32];
+    int others = 0;
+    for (int world = 1; world <= WORLDS; world++) {
+        (void)snprintf(name, sizeof name, "fast-%d", world);
+        rig_undisturbed(&config, name, world, world > 2, hash[world - 1]);
+        near(name, expected);
+        others += strcmp(hash[world - 1], hash[0]) != 0;
+    }
+    assert_true(others > 0); /* else nothing above was fast */
+}
+
+static void strategies_that_add_alike_agree(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"simple_ga",    "hook",  "async",
+                                        "bucket_async", "zero1", "no_shard"};
+    struct dpt_config config = make_config(STEPS);
+    char expected[64], hash[64], name[32];
+    rig_undisturbed(&config, "fast-ddp", 3, false, expected);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i += RIG_EVERY) {
+        rig_choose(&config, names[i]);
+        (void)snprintf(name, sizeof name, "fast-%s", names[i]);
+        rig_undisturbed(&config, name, 3, false, hash);
+        if (strcmp(hash, expected) != 0)
+            fail_msg("%s: %s instead of %s", names[i], hash, expected);
+    }
+}
+
+static void a_loss_costs_no_step(void **state)
+{
+    (void)state;
+    enum { LONG_STEPS = 60 };
+    const double expected = canonical_loss(LONG_STEPS);
+    const struct dpt_config config = make_config(LONG_STEPS);
+    char dir[128];
+    struct director *d = rig_begin(&config, "fast-killed", dir);
+    (void)director_start(d, 0);
+    (void)director_start(d, 0);
+    const int dies = director_start(d, 1), joiner = director_start(d, 0);
+    director_bench(d, joiner, true);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_kill(d, dies);
+    assert_true(director_form(d, false));
+    director_await_step(d, 6);
+    director_bench(d, joiner, false);
+    assert_true(director_form(d, true));
+    (void)director_finish(d);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+    near("fast-killed", expected);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_world_is_near_the_canonical_curve),
+        cmocka_unit_test(strategies_that_add_alike_agree),
+        cmocka_unit_test(a_loss_costs_no_step),
+    };
+    return cmocka_run_group_tests_name("rank_fast", tests, rig_setup, rig_teardown);
+}

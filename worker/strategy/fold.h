@@ -1,0 +1,29 @@
+/* Carries out the folds of a wave (worker/plan/waves.h) on elements of a piece. */
+#ifndef DPT_WORKER_STRATEGY_FOLD_H
+#define DPT_WORKER_STRATEGY_FOLD_H
+
+#include "kernels/ops.h"
+#include "worker/plan/waves.h"
+
+#include <stdbool.h>
+
+enum { DPT_FOLD_NARROW_CHUNK = 4096 };
+
+struct dpt_wave_folds {
+    const struct dpt_fold *folds;
+    int n;
+    float *const *sums;               /* of `numel` elements each */
+    const void *const *contributions; /* by member, likewise: f32, */
+    const bool *narrow;               /* or in `wire` where this says so; NULL: nowhere */
+    enum dpt_dtype wire;              /* what sums of lanes are rounded to (wire.h), */
+    bool last;                        /* and with the last wave sum 0 */
+    int64_t numel;
+    /* So many are gone through at a time that the sums stay in the caches while one after the other
+     * is added; with `narrow` at most DPT_FOLD_NARROW_CHUNK. */
+    int64_t chunk;
+};
+
+void dpt_fold_wave(const struct dpt_ops *ops, struct dpt_stream *stream,
+                   const struct dpt_wave_folds *wave);
+
+#endif

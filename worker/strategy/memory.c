@@ -1,0 +1,447 @@
+/* The formulas: see memory.h. */
+#include "worker/strategy/memory.h"
+
+#include "worker/comm/comm.h"
+#include "worker/optim/optim.h"
+#include "worker/plan/waves.h"
+#include "worker/strategy/ddp_policy.h"
+#include "worker/strategy/wire.h"
+
+#include <string.h>
+
+enum {
+    F32 = 4,
+    TURNS = 2,             /* parts under way between hosts at once */
+    PART_BYTES = 2 << 20,  /* of a piece that goes round at once, */
+    CROSS_BYTES = 2 << 20, /* of one that goes between nodes */
+    SLOT_UNITS = 2,        /* units whose gradient of a slot is held at once, beside the tied one */
+    LOADER_BATCHES = 8,    /* micro-batches read ahead */
+    TOKEN_BYTES = 2 * 4,   /* of a token and its target */
+    HEAD_ROWS = 256,       /* whose logits exist at once; twice as many with 16 bits */
+    HEAD_COLUMNS = 3072,   /* of the vocabulary, in one product */
+    TILE_COLUMNS = 192,    /* of a product's result, */
+    TILE_BYTES = 128 << 10 /* about, and what else a thread keeps for one */
+};
+
+enum kind { WHOLE, ZERO1, ONCE, UNITS, HYBRID };
+
+/* A spec with what follows from it. */
+struct memory {
+    const struct dpt_memory_spec *spec;
+    enum kind kind;
+    bool lanes;   /* own runs of lanes in whole buffers, sums of lanes travel */
+    bool by_node; /* in waves inside each node, whose sums meet once a step */
+    bool slots;   /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
+    int64_t p, w, k, wire, tied, largest_other, largest;
+    int n, position;
+    struct dpt_range host, node; /* positions */
+};
+
+static enum kind kind_of(const struct dpt_config *config)
+{
+    const enum dpt_sharding sharding = config->strategy.sharding;
+    if (!dpt_config_shards_state(config))
+        return WHOLE;
+    if (strcmp(config->strategy.name, "zero1") == 0)
+        return ZERO1;
+    if (sharding == DPT_SHARDING_HYBRID_SHARD)
+        return HYBRID;
+    if (strcmp(config->strategy.name, "zero3") == 0 || sharding == DPT_SHARDING_FULL_SHARD)
+        return UNITS;
+    return ONCE;
+}
+
+static void find_units(struct memory *m)
+{
+    const struct dpt_model *model = m->spec->model;
+    const int n = dpt_model_n_units(model);
+    int tied = -1;
+    for (int u = 0; u < n; u++)
+        if (dpt_model_unit(model, u)->borrows >= 0)
+            tied = dpt_model_unit(model, u)->borrows;
+    for (int u = 0; u < n; u++) {
+        const int64_t numel = dpt_model_unit(model, u)->numel;
+        if (u == tied)
+            m->tied = numel;
+        else if (numel > m->largest_other)
+            m->largest_other = numel;
+    }
+    m->largest = m->tied > m->largest_other ? m->tied : m->largest_other;
+}
+
+static struct memory memory_of(const struct dpt_memory_spec *spec)
+{
+    const struct dpt_config *config = spec->config;
+    struct memory m = {.spec = spec,
+                       .kind = kind_of(config),
+                       .p = dpt_model_flat_numel(spec->model),
+                       .w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(spec->model)),
+                       .n = spec->world->size};
+    m.k = m.w == F32 ? 0 : F32;
+    m.wire = (int64_t)dpt_dtype_bytes(dpt_wire_dtype(config));
+    const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
+    const struct dpt_ddp_policy *policy = dpt_ddp_policy_find(config->strategy.name);
+    m.slots = policy && (policy->each_slot || (!local && strcmp(policy->name, "ddp") != 0));
+    m.lanes = local && !m.slots &&
+              (m.kind == WHOLE ||
+               (m.kind == ZERO1 && config->strategy.redundancy != DPT_REDUNDANCY_SHADOW));
+    m.by_node = m.kind == HYBRID && local;
+    find_units(&m);
+    while (spec->world->rank_of_position[m.position] != spec->rank)
+        m.position++;
+    m.host = dpt_world_host(spec->world, m.position);
+    m.node = dpt_world_node(spec->world, m.position);
+    return m;
+}
+
+/* The order of addition is open. */
+static bool is_fast(const struct memory *m)
+{
+    return m->spec->config->train.reduction == DPT_REDUCTION_FAST;
+}
+
+static int count(struct dpt_range range)
+{
+    return range.end - range.first;
+}
+
+static int64_t numel_of(struct dpt_interval range)
+{
+    return range.end - range.first;
+}
+
+/* Elements of a shard; there is memory for a block at least. */
+static int64_t shard_numel(const struct memory *m, int index, int of)
+{
+    const int64_t numel = dpt_shard_numel(m->spec->grid, (struct dpt_shard){index, of});
+    return numel > 0 ? numel : m->spec->grid->block;
+}
+
+/* Elements of the state that this rank applies. */
+static int64_t own_numel(const struct memory *m)
+{
+    if (m->kind == WHOLE)
+        return m->p;
+    if (m->kind == HYBRID)
+        return shard_numel(m, m->position - m->node.first, count(m->node));
+    return shard_numel(m, m->spec->rank, m->n);
+}
+
+/* Rank whose shard this one keeps; -1: none. */
+static int ward_of(const struct memory *m)
+{
+    const struct dpt_world *world = m->spec->world;
+    if (m->spec->config->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
+        return -1;
+    const int ward = dpt_shadow_ward(world, dpt_shadow_shift(world), m->position);
+    return ward < 0 ? -1 : world->rank_of_position[ward];
+}
+
+static int sums_of(const struct memory *m)
+{
+    const struct dpt_world *world = m->spec->world;
+    const bool reduce = dpt_config_accumulate(m->spec->config) == DPT_ACCUMULATE_REDUCE;
+    const int lanes = reduce ? 1 : world->lanes;
+    const struct dpt_waves waves = {.slots = dpt_config_slots(m->spec->config),
+                                    .lanes = lanes,
+                                    .run = m->by_node ? dpt_world_lanes(world, m->node)
+                                                      : (struct dpt_range){0, lanes},
+                                    .members = m->by_node ? count(m->node) : m->n};
+    return dpt_waves_sums(&waves);
+}
+
+/* Whole subtrees of the lanes of positions in a row: a host's, a node's. */
+static int subtrees(const struct memory *m, struct dpt_range positions)
+{
+    struct dpt_range cover[DPT_COVER_MAX];
+    return dpt_tree_cover(m->spec->world->lanes, dpt_world_lanes(m->spec->world, positions), cover);
+}
+
+/* Buffers of a rank's own run of lanes: as many as its own stack is deep, or as its host has
+ * subtrees when these are brought together here. */
+static int lane_buffers(const struct memory *m)
+{
+    const struct dpt_world *world = m->spec->world;
+    const int own =
+        dpt_tree_buffers(world->lanes, dpt_position_lanes(world->lanes, m->n, m->position));
+    if (count(m->host) == m->n)
+        return own;
+    const int host = subtrees(m, m->host);
+    return own > host ? own : host;
+}
+
+static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
+{
+    const int64_t own = own_numel(m);
+    const bool units = m->kind == UNITS || m->kind == HYBRID;
+    ret[DPT_MEMORY_WEIGHTS] = (units ? own : m->p) * m->w;
+    ret[DPT_MEMORY_MASTERS] = own * m->k;
+    const int moments = dpt_optim_has_second_moment(m->spec->config) ? 2 : 1;
+    ret[DPT_MEMORY_MOMENTS] = own * moments * F32;
+    const int sharers = m->kind == HYBRID ? count(m->node) : m->n;
+    if (units && sharers > 1)
+        ret[DPT_MEMORY_GATHERED] =
+            (m->tied + m->spec->config->strategy.gathered_units_max * m->largest_other) * m->w;
+    const int ward = ward_of(m);
+    if (ward >= 0)
+        ret[DPT_MEMORY_SHADOW] = shard_numel(m, ward, m->n) * (2 + moments) * F32;
+}
+
+/* What ddp's family reduces together. Returns how many buckets there are. */
+static int find_buckets(const struct memory *m, struct dpt_bucket ret[DPT_PARAMS_MAX])
+{
+    const struct dpt_config *config = m->spec->config;
+    const struct dpt_ddp_policy policy = dpt_ddp_policy_of(config);
+    const double mib = 1024.0 * 1024.0;
+    const int64_t bytes = policy.tensors ? 0 : (int64_t)(config->strategy.bucket_mib * mib);
+    int64_t offset[DPT_PARAMS_MAX];
+    const int n = dpt_model_n_params(m->spec->model);
+    for (int i = 0; i < n; i++)
+        offset[i] = dpt_model_param(m->spec->model, i)->offset;
+    return dpt_buckets_make(offset, n, m->p,
+                            policy.small_first ? (int64_t)(config->strategy.first_bucket_mib * mib)
+                                               : bytes,
+                            bytes, ret);
+}
+
+/* A rank's pieces of the buckets: of all together, and the largest. */
+static void bucket_pieces(const struct memory *m, int rank, int64_t *ret_all, int64_t *ret_largest)
+{
+    struct dpt_bucket buckets[DPT_PARAMS_MAX];
+    const int n = find_buckets(m, buckets);
+    *ret_all = *ret_largest = 0;
+    for (int b = 0; b < n; b++) {
+        const int64_t piece = numel_of(
+            dpt_layout_piece(buckets[b].end - buckets[b].first, m->spec->grid->block, m->n, rank));
+        *ret_all += piece;
+        *ret_largest = piece > *ret_largest ? piece : *ret_largest;
+    }
+}
+
+/* What the rank at a position has of its node's replica. */
+static struct dpt_shard node_shard(const struct memory *m, int position)
+{
+    const struct dpt_range node = dpt_world_node(m->spec->world, position);
+    return (struct dpt_shard){position - node.first, count(node)};
+}
+
+/* Which N-th of the sum of all nodes this rank adds: ranks in the order of where their shards lie.
+ */
+static int crossing_index(const struct memory *m)
+{
+    const struct dpt_shard own = node_shard(m, m->position);
+    int index = 0;
+    for (int p = 0; p < m->n; p++) {
+        const struct dpt_shard other = node_shard(m, p);
+        const int difference = other.index * own.of - own.index * other.of;
+        index += difference < 0 || (difference == 0 && p < m->position);
+    }
+    return index;
+}
+
+static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
+{
+    const struct dpt_config *config = m->spec->config;
+    if (m->lanes) {
+        const bool slots_are_added =
+            dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
+        ret[DPT_MEMORY_GRADIENT] = m->p * F32;
+        ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added ? m->tied * F32 : 0;
+        return;
+    }
+    if (m->slots) {
+        int64_t own, largest;
+        bucket_pieces(m, m->spec->rank, &own, &largest);
+        ret[DPT_MEMORY_GRADIENT] = m->p * F32;
+        ret[DPT_MEMORY_SUMS] = sums_of(m) * (own > 0 ? own : m->spec->grid->block) * F32;
+        return;
+    }
+    const int64_t piece = m->by_node ? own_numel(m) : shard_numel(m, m->spec->rank, m->n);
+    ret[DPT_MEMORY_GRADIENT] = (m->kind == WHOLE ? m->p : piece) * F32;
+    if (m->by_node && count(m->node) < m->n) /* a piece of the sum of all nodes */
+        ret[DPT_MEMORY_GRADIENT] += shard_numel(m, crossing_index(m), m->n) * F32;
+    if (m->kind == HYBRID && !m->by_node && m->n > 1) /* what is applied of what all fold */
+        ret[DPT_MEMORY_GRADIENT] += own_numel(m) * F32;
+    ret[DPT_MEMORY_SUMS] = (sums_of(m) - 1) * piece * F32;
+    ret[DPT_MEMORY_SLOT_GRADIENTS] = (m->tied + SLOT_UNITS * m->largest_other) * F32;
+}
+
+/* Elements of the largest part of rank `rank`'s pieces of a range that goes round at once. Pieces
+ * are cut alike for all ranks: by the first one's, which is the largest, or by all together. */
+static int64_t part_numel(const struct memory *m, int rank, int64_t numel)
+{
+    const int64_t block = m->spec->grid->block, most = PART_BYTES / F32;
+    const int64_t first = numel_of(dpt_layout_piece(numel, block, m->n, 0));
+    const int64_t cut = m->lanes ? numel : first, by = m->lanes ? most * m->n : most;
+    const int64_t own = numel_of(dpt_layout_piece(numel, block, m->n, rank));
+    return numel_of(dpt_layout_piece(own, block, (int)((cut + by - 1) / by), 0));
+}
+
+static int64_t largest_part(const struct memory *m, int rank)
+{
+    int64_t largest = 0;
+    for (int u = 0; u < m->spec->grid->n_units; u++) {
+        const int64_t part = part_numel(m, rank, dpt_model_unit(m->spec->model, u)->numel);
+        largest = part > largest ? part : largest;
+    }
+    return largest;
+}
+
+static int64_t largest_part_of_bucket(const struct memory *m)
+{
+    struct dpt_bucket buckets[DPT_PARAMS_MAX];
+    const int n = find_buckets(m, buckets);
+    int64_t largest = 0;
+    for (int b = 0; b < n; b++) {
+        const int64_t part = part_numel(m, 0, buckets[b].end - buckets[b].first);
+        largest = part > largest ? part : largest;
+    }
+    return largest;
+}
+
+/* Elements that come from other hosts of a part of a unit that this rank adds. */
+static int64_t crossing_numel(const struct memory *m, int unit, struct dpt_interval part)
+{
+    const struct dpt_world *world = m->spec->world;
+    int64_t numel = 0;
+    for (int p = 0; p < m->n; p++) {
+        const struct dpt_interval theirs =
+            dpt_interval_intersect(dpt_shard_piece(m->spec->grid, node_shard(m, p), unit), part);
+        if (world->host_of_position[p] != world->host_of_position[m->position] &&
+            theirs.end > theirs.first)
+            numel += subtrees(m, dpt_world_node(world, p)) * numel_of(theirs);
+    }
+    return numel;
+}
+
+/* The most of it that is under way at once. */
+static int64_t largest_crossing(const struct memory *m)
+{
+    const struct dpt_grid *grid = m->spec->grid;
+    const struct dpt_shard own = {crossing_index(m), m->n};
+    int64_t largest = 0;
+    for (int u = 0; u < grid->n_units; u++) {
+        const struct dpt_interval piece = dpt_shard_piece(grid, own, u);
+        const int64_t first = numel_of(dpt_shard_piece(grid, (struct dpt_shard){0, m->n}, u)) * F32;
+        const int parts = first > CROSS_BYTES ? (int)((first + CROSS_BYTES - 1) / CROSS_BYTES) : 1;
+        for (int i = 0; i < parts && piece.end > piece.first; i++) {
+            const struct dpt_interval part =
+                dpt_layout_piece(numel_of(piece), grid->block, parts, i);
+            const int64_t numel = crossing_numel(
+                m, u, (struct dpt_interval){piece.first + part.first, piece.first + part.end});
+            largest = numel > largest ? numel : largest;
+        }
+    }
+    return largest;
+}
+
+/* What arrives from other hosts is staged. */
+static int64_t staging(const struct memory *m)
+{
+    const struct dpt_world *world = m->spec->world;
+    if (count(m->host) == m->n)
+        return 0;
+    if (m->by_node)
+        return TURNS * largest_crossing(m) * F32;
+    if (!m->lanes)
+        return (int64_t)TURNS * (m->n - count(m->host)) * m->wire *
+               (m->slots ? largest_part_of_bucket(m) : largest_part(m, 0));
+    int64_t arrive = 0, all, piece;
+    struct dpt_range host;
+    for (int at = 0; at < m->n; at = host.end) {
+        host = dpt_world_host(world, at);
+        arrive += host.first == m->host.first ? 0 : subtrees(m, host);
+    }
+    bucket_pieces(m, m->spec->rank, &all, &piece);
+    if (m->kind != WHOLE)
+        piece = largest_part(m, m->spec->rank);
+    return TURNS * arrive * piece * m->wire;
+}
+
+/* Gradients as other hosts get them, beside those in f32. */
+static int64_t narrowed(const struct memory *m)
+{
+    int64_t all, largest;
+    if (m->wire == F32 || count(m->host) == m->n)
+        return 0;
+    if (!m->lanes)
+        return (m->tied + SLOT_UNITS * m->largest_other + shard_numel(m, m->spec->rank, m->n)) *
+               m->wire;
+    bucket_pieces(m, m->spec->rank, &all, &largest);
+    if (m->kind == ZERO1) /* the reduced gradient stays with its owners */
+        return 0;
+    return all * m->wire;
+}
+
+/* An operation's logits, and a product's packed operands. */
+static int64_t workspace(const struct memory *m)
+{
+    const struct dpt_config *config = m->spec->config;
+    const int64_t c = config->model.n_embd, v = dpt_model_vocab(m->spec->model),
+                  bt = (int64_t)config->train.micro_batch * config->train.seq_len;
+    const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
+                  rows = bt < most_rows ? bt : most_rows;
+    const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + c * F32));
+    /* The head's gradient meets what is there already: it is summed apart from it first. */
+    const int64_t apart = is_fast(m) && bt > most_rows ? v * c * F32 : 0;
+    const int64_t weights = 4 * c * c, activations = 5 * c * bt,
+                  head = c * (v < HEAD_COLUMNS ? v : HEAD_COLUMNS);
+    int64_t operands = weights > activations ? weights : activations;
+    operands = head > operands ? head : operands;
+    const int64_t depth = 4 * c > HEAD_COLUMNS || v < HEAD_COLUMNS ? 4 * c : HEAD_COLUMNS,
+                  of_thread = TILE_COLUMNS * depth * m->w + TILE_BYTES;
+    return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;
+}
+
+void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
+{
+    const struct memory m = memory_of(spec);
+    const struct dpt_config *config = spec->config;
+    const int64_t b = config->train.micro_batch, t = config->train.seq_len;
+    memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
+    state(&m, ret);
+    gradients(&m, ret);
+    ret[DPT_MEMORY_PACKED] = spec->packed_bytes;
+    ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
+    ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
+    ret[DPT_MEMORY_WORKSPACE] = workspace(&m);
+    ret[DPT_MEMORY_COMM] = staging(&m) + narrowed(&m) + (int64_t)dpt_comm_own_bytes(m.n);
+    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * b * t * TOKEN_BYTES;
+}
+
+int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
+{
+    const struct memory m = memory_of(spec);
+    const bool reduce = dpt_config_accumulate(spec->config) == DPT_ACCUMULATE_REDUCE;
+    const int64_t shard = shard_numel(&m, 0, m.n), of_node = shard_numel(&m, 0, count(m.node)),
+                  units = 2 * m.largest * (m.w + F32);
+    int64_t formula[DPT_MEMORY_COUNT], bytes = 0;
+    dpt_memory_formula(spec, formula);
+    switch (m.kind) {
+    case WHOLE:
+        bytes = m.p * (m.w + m.k + 12) + (reduce && !m.slots ? 8 * m.largest : 0);
+        break;
+    case ZERO1:
+        bytes = m.lanes ? m.p * (m.w + F32) + shard * (m.k + 8)
+                        : m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
+        break;
+    case ONCE:
+        bytes = m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
+        break;
+    case UNITS:
+        bytes = shard * (m.w + m.k + 12) + units;
+        break;
+    case HYBRID:
+        bytes = of_node * (m.w + m.k + 12) + shard * F32 + units;
+        break;
+    }
+    if (ward_of(&m) >= 0)
+        bytes += 16 * shard;
+    static const enum dpt_memory_tag others[] = {
+        DPT_MEMORY_SUMS,      DPT_MEMORY_PACKED, DPT_MEMORY_ACTIVATIONS, DPT_MEMORY_SCRATCH,
+        DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        bytes += formula[others[i]];
+    return bytes;
+}

@@ -1,0 +1,44 @@
+/* What a rank holds in memory, worked out: the formulas of docs/strategies.md, for any strategy,
+ * order of addition, precision and world, in whole blocks of 1024. They know the config and the
+ * world and look at nothing that was allocated; tests and dpt-bench hold them against the account
+ * (base/account.h). Pure. */
+#ifndef DPT_WORKER_STRATEGY_MEMORY_H
+#define DPT_WORKER_STRATEGY_MEMORY_H
+
+#include "base/account.h"
+#include "checkpoint/layout/shard.h"
+#include "worker/model/model.h"
+#include "worker/plan/world.h"
+
+/* All borrowed. */
+struct dpt_memory_spec {
+    const struct dpt_config *config;
+    const struct dpt_model *model;
+    const struct dpt_grid *grid; /* of the model's units */
+    const struct dpt_world *world;
+    int rank;
+    int threads;          /* that it computes with: workspace */
+    int64_t packed_bytes; /* of weights in the form that products read, if they are packed */
+};
+
+/* Bytes of each tag between the steps of a generation. Exact for everything that a strategy holds,
+ * for activations, scratch and data; workspace and comm are within a few hundred KiB (what a
+ * thread packs at a time, links to peers). `checkpoint` is what a writer takes while it writes, and
+ * counts 0 here; `other` is 0. */
+void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
+
+/* The same as one sum for a person to check: with P parameters, N ranks, w bytes of a parameter in
+ * the compute dtype, k of the f32 master beside it (0 with f32, else 4), U the largest unit,
+ *   ddp, no_shard          P (w + k + 12)                      (reduce: + 8 U)
+ *   ddp's variants         P (w + k + 12)
+ *   zero1                  P (w + 4) + P (k + 8) / N           (in waves: as zero2)
+ *   zero2, shard_grad_op   P w + P (k + 12) / N + 8 U
+ *   zero3, full_shard      P (w + k + 12) / N + 2 U (w + 4)
+ *   hybrid_shard           P (w + k + 12) / h + 4 P / N + 2 U (w + 4), h ranks on the node
+ *   with a shadow          + 16 P / N
+ * and what dpt_memory_formula says of all other tags. The largest shard counts. We hold no more,
+ * but for the tied unit where that is not the largest (4 of it in waves, w of it where units are
+ * gathered), and its gradient (4) where lanes of several slots are summed. */
+int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);
+
+#endif

@@ -1,0 +1,112 @@
+/* Whether a rank may go on: with this config, these data and this kind of machine from the newest
+ * checkpoint, and with the data that its agent has seen. */
+#include "worker/train/rank_internal.h"
+
+#include <string.h>
+
+enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash, const char *stamp,
+                                  struct dpt_err *err)
+{
+    struct dpt_data_identity was;
+    (void)snprintf(was.hash, sizeof was.hash, "%s", hash);
+    (void)snprintf(was.stamp, sizeof was.stamp, "%s", stamp);
+    return dpt_data_check(data, &was, err);
+}
+
+/* Of a run that only evaluates, what the model is must be the checkpoint's, and nothing else. */
+static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
+{
+    saved->seed = config->seed;
+    saved->train = config->train;
+    saved->optimizer = config->optimizer;
+    saved->model.dropout = config->model.dropout;
+    memcpy(saved->model.init_from, config->model.init_from, sizeof saved->model.init_from);
+    if (saved->data.kind != config->data.kind)
+        saved->data.tokenizer = config->data.tokenizer;
+    saved->data.kind = config->data.kind;
+}
+
+static bool allowed(const struct dpt_rank *r, const char *key)
+{
+    const struct dpt_rank_start *start = r->options->start;
+    for (int i = 0; i < start->n_allow; i++)
+        if (strcmp(start->allow[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* Is what the checkpoint was trained on what data.train holds here? Where one of them does not say,
+ * it is. */
+static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const char *was,
+                                  struct dpt_err *err)
+{
+    const char *data = r->options->start->data;
+    if (!was || !was[0] || !data[0] || strcmp(was, data) == 0 || allowed(r, "data.train"))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run on other data: the content of data.train ('%s') "
+                    "is not what it was; give another checkpoint.dir, the same data, or "
+                    "--allow-change data.train",
+                    r->config->checkpoint.dir, (long long)step, r->config->data.train);
+}
+
+/* Another kind of machine computes other bits. Under `fast`, and where nothing is trained, they
+ * are not promised. */
+static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step, const char *was,
+                                         struct dpt_err *err)
+{
+    const char *is = dpt_device_fingerprint(r->device);
+    if (!was || strcmp(was, is) == 0 || r->config->train.reduction == DPT_REDUCTION_FAST ||
+        r->config->train.eval_only || allowed(r, "cluster.device"))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run on another kind of machine: %s; this one (%s) "
+                    "would go on with other bits; give machines of the former kind, or "
+                    "--allow-change cluster.device",
+                    r->config->checkpoint.dir, (long long)step, was, is);
+}
+
+/* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
+ * config, the data those it was trained on, the machine of the kind that computed it. */
+enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
+{
+    if (!r->config->checkpoint.dir[0])
+        return DPT_OK;
+    int64_t step = -1;
+    DPT_TRY(rank_newest_checkpoint(r, &step, err));
+    if (step < 0 && r->config->cluster.nnodes_max == 1)
+        return rank_refuse_seed(r, err); /* no other node has one */
+    if (step < 0)
+        return DPT_OK;
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
+    static _Thread_local struct dpt_config saved, mine;
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    enum dpt_status status = dpt_config_load(state->config_yaml, strlen(state->config_yaml),
+                                             "the checkpoint's config", NULL, 0, &saved, err);
+    if (status == DPT_OK)
+        status = check_data(r, step, state->data_digest, err);
+    if (status == DPT_OK)
+        status = check_fingerprint(r, step, state->fingerprint, err);
+    dpt_checkpoint_close(&checkpoint);
+    DPT_TRY(status);
+    /* What auto means hangs on the strategy, which may be another one. */
+    mine = *r->config;
+    mine.train.accumulate = dpt_config_accumulate(&mine);
+    saved.train.accumulate = dpt_config_accumulate(&saved);
+    if (mine.train.eval_only)
+        pass_over_training(&mine, &saved);
+    const struct dpt_rank_start *start = r->options->start;
+    const char *allow[DPT_RANK_ALLOW_MAX];
+    for (int i = 0; i < start->n_allow; i++)
+        allow[i] = start->allow[i];
+    char keys[512];
+    if (dpt_config_diff(&saved, &mine, DPT_CONFIG_TRAJECTORY, allow, (size_t)start->n_allow, keys,
+                        sizeof keys) > 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run with other settings: %s; give another "
+                        "checkpoint.dir, the same settings, or "
+                        "--allow-change KEY for each",
+                        r->config->checkpoint.dir, (long long)step, keys);
+    return DPT_OK;
+}
