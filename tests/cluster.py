@@ -495,12 +495,13 @@ class Cluster:
             time.sleep(0.02)
         print(f"cluster {self.root}: processes that would not die: {self.pids()}", file=sys.stderr)
 
-    def check_nothing_left(self, timeout=5):
-        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about."""
+    def check_nothing_left(self, timeout=5, unreplaced=()):
+        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about. Workers
+        in `unreplaced` lost a rank that never came back: what it had begun lies until the next start."""
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []
-        killed = {w.checkpoint_dir: w.returncode() == -signal.SIGKILL for w in self.workers}
+        killed = {w.checkpoint_dir: w.returncode() == -signal.SIGKILL or w in unreplaced for w in self.workers}
         for directory in filter(Path.is_dir, killed):
             for path in directory.iterdir():
                 # On a machine that lost power what was begun lies until it comes back.

@@ -124,7 +124,8 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
         dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
         return true;
     case DPT__SERVER_PHASE__SERVER_FAILED:
-        dpt_agent_end(agent, agent->fatal ? agent->fatal_code : DPT_EXIT_FAILED, false, NULL,
+        /* The ranks here may be sound: they clear away a checkpoint that they have begun. */
+        dpt_agent_end(agent, agent->fatal ? agent->fatal_code : DPT_EXIT_FAILED, true, NULL,
                       "the run failed: %s", message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_EXPELLED:

@@ -43,7 +43,7 @@ struct dpt_link {
     } slots[SLOTS];
 
     atomic_bool stop, gone, leaving;
-    _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen */
+    _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen; hard: all at EXIT */
     _Atomic int64_t lease_until_ms;
 };
 
@@ -137,18 +137,25 @@ static uint64_t granted_generation(const struct dpt_link *link, const Dpt__Agent
     return link->report.generation;
 }
 
+/* Whatever a generation below this one is doing ends. */
+static void interrupt(struct dpt_link *link, uint64_t generation)
+{
+    raise_to(&link->hard_generation, generation);
+    link->options.on_interrupt(link->options.ctx, generation);
+}
+
 static void take_frame(struct dpt_link *link, int slot)
 {
     const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
     atomic_store(&link->leaving, m->leaving != 0);
-    if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
-        raise_to(&link->hard_generation, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
-        link->options.on_prepare(link->options.ctx, m->generation);
+        interrupt(link, m->generation);
+    if (m->command == DPT__RANK_COMMAND__COMMAND_EXIT)
+        interrupt(link, UINT64_MAX);
     (void)pthread_mutex_lock(&link->mutex);
     link->grant_generation = granted_generation(link, m);
     link->grant_step = m->grant_step;

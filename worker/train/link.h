@@ -50,9 +50,9 @@ struct dpt_rank_report {
 struct dpt_link_options {
     int fd; /* SOCK_SEQPACKET; owned by the link from here on */
     int64_t heartbeat_ms;
-    /* On the link's thread: a hard PREPARE of `generation` (repeated with every heartbeat), and the
-     * end of the agent. */
-    void (*on_prepare)(void *ctx, uint64_t generation);
+    /* On the link's thread: a hard PREPARE of `generation` or an EXIT (UINT64_MAX), repeated with
+     * every heartbeat, and the end of the agent. */
+    void (*on_interrupt)(void *ctx, uint64_t generation);
     void (*on_closed)(void *ctx);
     void *ctx;
 };
@@ -75,8 +75,8 @@ const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
  * deadline). Main thread. */
 DPT_MUST_USE enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err);
 
-/* True once a hard PREPARE of a generation above `generation`, or the end of the agent, has been
- * seen. Any thread. */
+/* True once a hard PREPARE of a generation above `generation`, an EXIT, or the end of the agent has
+ * been seen. Any thread. */
 bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation);
 
 /* True once any PREPARE of a generation above `generation` has been seen. Any thread. */

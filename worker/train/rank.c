@@ -141,7 +141,7 @@ static void want_grant(void *ctx, int64_t step)
 }
 
 /* On the link's thread. */
-static void on_prepare(void *ctx, uint64_t generation)
+static void on_interrupt(void *ctx, uint64_t generation)
 {
     struct dpt_rank *r = ctx;
     (void)generation;
@@ -248,7 +248,7 @@ static enum dpt_status make_link(struct dpt_rank *r, struct dpt_err *err)
         dpt_timing_from((int64_t)(r->config->cluster.timeout_s * 1000));
     const struct dpt_link_options link = {.fd = r->options->link_fd,
                                           .heartbeat_ms = timing.heartbeat_ms,
-                                          .on_prepare = on_prepare,
+                                          .on_interrupt = on_interrupt,
                                           .on_closed = on_closed,
                                           .ctx = r};
     DPT_TRY(dpt_link_create(&link, &r->report, &r->link, err));

@@ -38,7 +38,7 @@ struct pair {
     _Atomic uint64_t prepared;
 };
 
-static void on_prepare(void *ctx, uint64_t generation)
+static void on_interrupt(void *ctx, uint64_t generation)
 {
     struct pair *p = ctx;
     atomic_store(&p->prepared, generation);
@@ -66,7 +66,7 @@ static void begin(struct pair *p, int heartbeat_ms)
     p->agent = fds[0];
     const struct dpt_link_options options = {.fd = fds[1],
                                              .heartbeat_ms = heartbeat_ms,
-                                             .on_prepare = on_prepare,
+                                             .on_interrupt = on_interrupt,
                                              .on_closed = on_closed,
                                              .ctx = p};
     if (dpt_link_create(&options, &p->report, &p->link, &err) != DPT_OK)
@@ -254,7 +254,7 @@ static void nonsense_is_dropped(void **state)
     end(&p);
 }
 
-static void a_prepare_interrupts(void **state)
+static void a_prepare_and_the_end_interrupt(void **state)
 {
     (void)state;
     struct pair p;
@@ -275,6 +275,9 @@ static void a_prepare_interrupts(void **state)
     follow(&p, PREPARE, 3); /* a late one takes nothing back */
     assert_true(dpt_link_interrupted(p.link, 4));
     assert_false(dpt_link_interrupted(p.link, 5));
+    follow(&p, EXIT, 3); /* nothing that goes on outlives the end */
+    assert_true(dpt_link_interrupted(p.link, 5));
+    assert_int_equal(atomic_load(&p.prepared), UINT64_MAX);
     end(&p);
 }
 
@@ -422,7 +425,7 @@ int main(void)
         cmocka_unit_test(an_agent_that_does_not_listen),
         cmocka_unit_test(a_command_is_told_once),
         cmocka_unit_test(nonsense_is_dropped),
-        cmocka_unit_test(a_prepare_interrupts),
+        cmocka_unit_test(a_prepare_and_the_end_interrupt),
         cmocka_unit_test(an_agent_that_goes),
         cmocka_unit_test(the_fence),
         cmocka_unit_test(grants_are_of_one_generation_and_step),

@@ -106,7 +106,7 @@ static void begin(struct stage *s, int collect_ms)
     atomic_store(&s->agent.lease_ms, AGENT_END_LEASE_MS);
     const struct dpt_link_options link = {.fd = fds[1],
                                           .heartbeat_ms = HEARTBEAT_MS,
-                                          .on_prepare = ignore_prepare,
+                                          .on_interrupt = ignore_prepare,
                                           .on_closed = ignore_closed,
                                           .ctx = s};
     if (dpt_link_create(&link, &s->report, &s->link, &err) != DPT_OK)
