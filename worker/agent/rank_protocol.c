@@ -141,7 +141,9 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
     }
     if (start.node[0] == '\0' || start.address[0] == '\0' || start.spawn == 0 ||
         start.threads < 0 || start.agent == 0 || start.local_rank < 0 ||
-        start.local_rank >= start.ranks)
+        start.local_rank >= start.ranks ||
+        (start.data[0] == '\0') != (start.data_stamp[0] == '\0') ||
+        (start.val[0] == '\0') != (start.val_stamp[0] == '\0'))
         return dpt_fail(err, DPT_EINVAL,
                         "rank process: incomplete arguments; ranks are started by dpt-worker");
     *ret = start;
