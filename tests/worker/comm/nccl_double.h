@@ -1,0 +1,87 @@
+/* A double of NCCL and of a CUDA stream for the tests of one rank's machine: what each call does
+ * and when it is done is written in a script, time is a number, and every call is held against the
+ * rules that NCCL's users must keep. A broken rule ends the program with the seed.
+ *
+ * The rules: only the owner's thread calls; nothing is called on a freed communicator; one
+ * operation at a time on each, none while a child is made of it; operations only inside a group, a
+ * group for one communicator; buffers are registered and deregistered only at rest, and gone before
+ * a free unless the communicator was never brought to rest; revoke once, never after finalize;
+ * destroy only what is finalized; and nobody is freed in use while another is in use that nobody
+ * tried to revoke.
+ */
+#ifndef DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
+#define DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
+
+#include "worker/comm/nccl_internal.h"
+
+#include <setjmp.h>
+
+enum { NEVER = -1, DOUBLE_HANDLES_MAX = 256, DOUBLE_REGISTERED_MAX = 4096 };
+
+/* What the next call of each kind does. Times in ms after the call; NEVER. */
+struct nccl_script {
+    int create_ms, launch_ms, op_ms, revoke_ms, finalize_ms;
+    int abort_takes_ms, revoke_takes_ms; /* the call itself; NEVER: it does not return */
+    int drain_ms;                        /* after an abort, until the stream is idle */
+    enum dpt_nccl_result create, create_ends, op, op_ends, revoke, revoke_ends, finalize,
+        finalize_ends, abort, register_buffer, deregister, stream_create, id;
+    bool child_left; /* a creation that ends badly leaves a handle to be freed */
+};
+
+enum double_state { IN_CREATION, AT_REST, IN_LAUNCH, IN_OPERATION, IN_REVOKE, IN_FINALIZE, FINAL };
+
+struct double_handle {
+    bool used, freed;
+    enum double_state state;
+    int64_t done_ms; /* of what the state says; INT64_MAX: never */
+    enum dpt_nccl_result ends, error;
+    struct nccl_script script;    /* as it was when the present work began */
+    struct double_handle *parent; /* while it is made by split or shrink */
+    struct dpt_nccl_place *place; /* likewise: where it is to be written */
+    struct double_handle *child;  /* being made of it */
+    bool revoke_tried, quiet;     /* quiet: the revoke has ended well */
+    struct double_stream *stream; /* of its operations */
+    int ops_begun, ops_done;      /* really done */
+    int registered, dropped;      /* dropped: deregister failed */
+};
+
+struct double_stream {
+    bool used, freed;
+    int64_t idle_ms; /* INT64_MAX: not before an abort */
+    bool broken;
+};
+
+struct nccl_double {
+    struct dpt_nccl_calls calls;
+    struct dpt_nccl_guard guard;
+    uint64_t seed; /* told when a rule is broken */
+    int64_t now_ms;
+    uint64_t thread, owner;
+    struct nccl_script script;
+    struct double_handle handles[DOUBLE_HANDLES_MAX];
+    struct double_stream streams[DOUBLE_HANDLES_MAX];
+    int n_handles, n_streams, n_calls, n_aborts, n_destroys, n_revokes;
+    int group;                     /* depth */
+    struct double_handle *grouped; /* the communicator of the open group, once it has one */
+    bool group_failed;
+    jmp_buf *lost_to; /* where losing the process goes; must be set before it is */
+    const char *lost; /* what was named then */
+};
+
+enum { DOUBLE_TIMEOUT_MS = 1000 };
+
+/* Everything goes well, each thing in a few ms. */
+void nccl_double_init(struct nccl_double *d, uint64_t seed);
+struct dpt_nccl *nccl_double_machine(struct nccl_double *d);
+struct double_handle *double_of(const struct dpt_nccl *n, int comm);
+/* Nothing is left: handles, streams, registrations. */
+void nccl_double_check_clean(struct nccl_double *d);
+void nccl_double_broken(const struct nccl_double *d, const char *file, int line, const char *rule);
+
+#define RULE(d, cond)                                                                              \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            nccl_double_broken(d, __FILE__, __LINE__, #cond);                                      \
+    } while (0)
+
+#endif

@@ -1,0 +1,109 @@
+/* What dpt calls of NCCL and of CUDA to move device memory, as one table of functions: nccl.c binds
+ * it to the libraries, the tests bind it to doubles, and nccl_machine.c decides what is called
+ * when.
+ *
+ * All calls are made by one thread, the owner. With non-blocking communicators (the only kind used)
+ * they return at once, except abort, destroy, revoke and deregister, which may take long or for
+ * ever: nccl_guard.h watches over that. DPT_NCCL_INPROGRESS means posted; async_error tells how it
+ * went. */
+#ifndef DPT_WORKER_COMM_NCCL_CALLS_H
+#define DPT_WORKER_COMM_NCCL_CALLS_H
+
+#include "base/err.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DPT_NCCL_ID_BYTES = 128 };
+
+enum dpt_nccl_result {
+    DPT_NCCL_OK,
+    DPT_NCCL_INPROGRESS,
+    DPT_NCCL_EUSAGE,    /* invalid argument or usage: the call has changed nothing */
+    DPT_NCCL_EREMOTE,   /* a peer is lost, or the network to it */
+    DPT_NCCL_ESYSTEM,   /* a system call */
+    DPT_NCCL_EINTERNAL, /* the library's own */
+    DPT_NCCL_ECUDA,     /* the device's: mostly the end of what this process can do with it */
+    DPT_NCCL_RESULT_COUNT
+};
+
+/* Element types of the library's own reductions. */
+enum dpt_nccl_dtype { DPT_NCCL_F32, DPT_NCCL_BF16, DPT_NCCL_F16, DPT_NCCL_BYTES };
+
+struct dpt_nccl_handle; /* a communicator of the library */
+/* Where creation writes it; atomic, because it may do so from a thread of its own. */
+struct dpt_nccl_place {
+    _Atomic(struct dpt_nccl_handle *) handle;
+};
+struct dpt_nccl_stream; /* a queue of device work; owned by the machine that asked for it */
+
+struct dpt_nccl_calls {
+    int64_t (*now_ms)(void *ctx);  /* monotonic */
+    void (*pause)(void *ctx);      /* lets some tens of microseconds pass */
+    uint64_t (*thread)(void *ctx); /* who calls; equal numbers are one thread */
+
+    enum dpt_nccl_result (*unique_id)(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES]);
+    /* The creation of a communicator. The handle is known at once (init) or when creation has ended
+     * (split and shrink, whose progress and errors are the parent's): *ret, NULL before, is written
+     * until then. */
+    enum dpt_nccl_result (*init)(void *ctx, int size, const uint8_t id[DPT_NCCL_ID_BYTES], int rank,
+                                 struct dpt_nccl_place *ret);
+    enum dpt_nccl_result (*split)(void *ctx, struct dpt_nccl_handle *parent, int color, int key,
+                                  struct dpt_nccl_place *ret);
+    /* `excluded`: ranks of the parent, ascending. NULL: the library has no shrink. */
+    enum dpt_nccl_result (*shrink)(void *ctx, struct dpt_nccl_handle *parent, const int *excluded,
+                                   int n_excluded, struct dpt_nccl_place *ret);
+    /* How the last call on it goes: OK, INPROGRESS, or its error. */
+    enum dpt_nccl_result (*async_error)(void *ctx, struct dpt_nccl_handle *handle);
+    /* Stops what is in flight, keeps the communicator; async_error tells when it is quiet. NULL:
+     * the library has none. */
+    enum dpt_nccl_result (*revoke)(void *ctx, struct dpt_nccl_handle *handle);
+    /* Flushes, with all peers; async_error tells when. */
+    enum dpt_nccl_result (*finalize)(void *ctx, struct dpt_nccl_handle *handle);
+    /* After finalize / from any state: stop, and free. The handle is gone whatever they return. */
+    enum dpt_nccl_result (*destroy)(void *ctx, struct dpt_nccl_handle *handle);
+    enum dpt_nccl_result (*abort)(void *ctx, struct dpt_nccl_handle *handle);
+
+    enum dpt_nccl_result (*group_start)(void *ctx);
+    enum dpt_nccl_result (*group_end)(void *ctx);
+    enum dpt_nccl_result (*send)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
+                                 size_t bytes, int peer, struct dpt_nccl_stream *stream);
+    enum dpt_nccl_result (*recv)(void *ctx, struct dpt_nccl_handle *handle, void *to, size_t bytes,
+                                 int peer, struct dpt_nccl_stream *stream);
+    /* Sums in the library's order; `count` elements a rank for scatter and gather. */
+    enum dpt_nccl_result (*all_reduce)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
+                                       void *to, size_t count, enum dpt_nccl_dtype dtype,
+                                       struct dpt_nccl_stream *stream);
+    enum dpt_nccl_result (*reduce_scatter)(void *ctx, struct dpt_nccl_handle *handle,
+                                           const void *from, void *to, size_t count,
+                                           enum dpt_nccl_dtype dtype,
+                                           struct dpt_nccl_stream *stream);
+    enum dpt_nccl_result (*all_gather)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
+                                       void *to, size_t count, enum dpt_nccl_dtype dtype,
+                                       struct dpt_nccl_stream *stream);
+
+    enum dpt_nccl_result (*register_buffer)(void *ctx, struct dpt_nccl_handle *handle, void *data,
+                                            size_t bytes, void **ret);
+    enum dpt_nccl_result (*deregister)(void *ctx, struct dpt_nccl_handle *handle, void *registered);
+
+    /* What the library says of the last error; never NULL. `handle` may be NULL. */
+    const char *(*last_error)(void *ctx, struct dpt_nccl_handle *handle);
+
+    enum dpt_nccl_result (*stream_create)(void *ctx, struct dpt_nccl_stream **ret);
+    void (*stream_destroy)(void *ctx, struct dpt_nccl_stream *stream);
+    /* What follows in the stream waits for `event` (a cudaEvent_t). */
+    enum dpt_nccl_result (*stream_after)(void *ctx, struct dpt_nccl_stream *stream, void *event);
+    /* OK: all that was put into the stream is done; INPROGRESS; ECUDA. */
+    enum dpt_nccl_result (*stream_query)(void *ctx, struct dpt_nccl_stream *stream);
+};
+
+#ifdef DPT_HAVE_NCCL
+/* The libraries' table (nccl.c, static storage); its context is NULL, and it works on the CUDA
+ * device that is current in the owner's thread. DPT_EUNSUPPORTED: the library that is loaded is
+ * older than 2.27, or there is no device. */
+DPT_MUST_USE enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret,
+                                                 struct dpt_err *err);
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+/* What nccl_machine.c and nccl_stop.c share. */
+#ifndef DPT_WORKER_COMM_NCCL_INTERNAL_H
+#define DPT_WORKER_COMM_NCCL_INTERNAL_H
+
+#include "worker/comm/nccl_machine.h"
+
+#include <stdatomic.h>
+
+enum nccl_phase { PHASE_WORKING, PHASE_CLOSING, PHASE_REVOKING, PHASE_FREEING };
+
+struct nccl_comm {
+    enum dpt_nccl_state state;
+    struct dpt_nccl_place place; /* of its handle; written by the library until it is READY */
+    struct dpt_nccl_stream *stream;
+    int parent;       /* CREATING by split or shrink: of whom; else -1 */
+    bool lends;       /* a child is being made of it: no call on it but async_error and abort */
+    int64_t until_ms; /* CREATING, DRAINING */
+    void *registered[DPT_NCCL_REGISTERED_MAX];
+    int n_registered;
+};
+
+struct dpt_nccl {
+    const struct dpt_nccl_calls *calls;
+    void *ctx;
+    struct dpt_nccl_guard *guard;
+    int timeout_ms;
+    uint64_t owner; /* thread */
+    atomic_bool abort_asked;
+    enum nccl_phase phase;
+    int keep;               /* what stays REVOKED after the stop; -1: nothing */
+    int64_t phase_until_ms; /* CLOSING, REVOKING */
+    int64_t stop_until_ms;  /* of REVOKING and FREEING together */
+    enum dpt_status status; /* the failure, once there is one */
+    struct dpt_err failure;
+    struct nccl_comm comms[DPT_NCCL_COMMS_MAX];
+};
+
+static inline void dpt_nccl_assert_owner(const struct dpt_nccl *n)
+{
+    DPT_ASSERT(n->calls->thread(n->ctx) == n->owner);
+}
+
+/* NULL: there is none, or not yet. */
+static inline struct dpt_nccl_handle *dpt_nccl_handle_of(const struct nccl_comm *c)
+{
+    return atomic_load(&c->place.handle);
+}
+
+static inline int dpt_nccl_index(const struct dpt_nccl *n, const struct nccl_comm *c)
+{
+    return (int)(c - n->comms);
+}
+
+/* The call has done, or begun, what it was asked for. */
+static inline bool dpt_nccl_went(enum dpt_nccl_result result)
+{
+    return result == DPT_NCCL_OK || result == DPT_NCCL_INPROGRESS;
+}
+
+/* Looks, under the guard like every call: a driver that hangs, hangs anywhere. */
+static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_nccl_handle *handle)
+{
+    dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError",
+                         n->calls->now_ms(n->ctx) + n->timeout_ms);
+    const enum dpt_nccl_result result = n->calls->async_error(n->ctx, handle);
+    dpt_nccl_guard_leave(n->guard);
+    return result;
+}
+
+static inline enum dpt_nccl_result dpt_nccl_look_at_stream(struct dpt_nccl *n,
+                                                           struct dpt_nccl_stream *stream)
+{
+    dpt_nccl_guard_enter(n->guard, "cudaStreamQuery", n->calls->now_ms(n->ctx) + n->timeout_ms);
+    const enum dpt_nccl_result result = n->calls->stream_query(n->ctx, stream);
+    dpt_nccl_guard_leave(n->guard);
+    return result;
+}
+
+/* nccl_machine.c: keeps the first failure, which stands in n->failure; fills *err with it. */
+enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status,
+                                      struct dpt_err *err);
+
+/* nccl_stop.c: gives the communicator back (destroy when FINALIZED, else abort), which must return
+ * by then; DRAINING follows. */
+void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms);
+/* Its stream, which is idle: FREE follows. */
+void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c);
+/* DRAINING: FREE when the stream is idle. */
+void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c);
+/* A step while closing or stopping. */
+enum dpt_status dpt_nccl_step_end(struct dpt_nccl *n);
+
+#endif

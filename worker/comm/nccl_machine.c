@@ -1,0 +1,378 @@
+/* The life of NCCL communicators (nccl_machine.h): creation, operations, failures. How they end is
+ * in nccl_stop.c. */
+#include "worker/comm/nccl_internal.h"
+
+#include <stdlib.h>
+
+enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
+                                struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
+                                struct dpt_err *err)
+{
+    DPT_ASSERT(guard->timeout_ms > 0);
+    struct dpt_nccl *n = calloc(1, sizeof *n);
+    if (n == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
+    n->calls = calls;
+    n->ctx = ctx;
+    n->guard = guard;
+    n->timeout_ms = guard->timeout_ms;
+    n->owner = calls->thread(ctx);
+    n->phase = PHASE_WORKING;
+    atomic_init(&n->abort_asked, false);
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
+        n->comms[i].parent = -1;
+    *ret = n;
+    return DPT_OK;
+}
+
+void dpt_nccl_destroy(struct dpt_nccl **nccl_p)
+{
+    struct dpt_nccl *n = *nccl_p;
+    *nccl_p = NULL;
+    if (n == NULL)
+        return;
+    DPT_ASSERT(n->phase == PHASE_WORKING);
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
+        DPT_ASSERT(n->comms[i].state == DPT_NCCL_FREE);
+    free(n);
+}
+
+void dpt_nccl_abort(struct dpt_nccl *n)
+{
+    atomic_store(&n->abort_asked, true);
+}
+
+void dpt_nccl_arm(struct dpt_nccl *n)
+{
+    dpt_nccl_assert_owner(n);
+    DPT_ASSERT(n->phase == PHASE_WORKING);
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
+        DPT_ASSERT(n->comms[i].state == DPT_NCCL_FREE || n->comms[i].state == DPT_NCCL_REVOKED);
+    n->status = DPT_OK;
+    atomic_store(&n->abort_asked, false);
+}
+
+enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *n, int comm)
+{
+    return n->comms[comm].state;
+}
+
+bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
+{
+    return n->calls->shrink != NULL && n->calls->revoke != NULL;
+}
+
+/* Failures. The first one stays. */
+
+enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status,
+                                      struct dpt_err *err)
+{
+    if (n->status == DPT_OK) {
+        n->status = status;
+        n->failure.status = status;
+    }
+    if (err != NULL)
+        *err = n->failure;
+    return n->status;
+}
+
+static enum dpt_status status_of(enum dpt_nccl_result result)
+{
+    switch (result) {
+    case DPT_NCCL_EUSAGE:
+        return DPT_EINVAL;
+    case DPT_NCCL_EREMOTE:
+        return DPT_EPEER;
+    default:
+        return DPT_EIO;
+    }
+}
+
+static enum dpt_status fail(struct dpt_nccl *n, const struct nccl_comm *c, const char *what,
+                            enum dpt_nccl_result result, struct dpt_err *err)
+{
+    if (n->status == DPT_OK)
+        (void)dpt_fail(&n->failure, status_of(result), "%s of the GPU's communicator %d: %s", what,
+                       dpt_nccl_index(n, c), n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+    return dpt_nccl_keep_failure(n, status_of(result), err);
+}
+
+static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
+{
+    dpt_nccl_assert_owner(n);
+    DPT_ASSERT(n->phase == PHASE_WORKING);
+    if (n->status == DPT_OK && atomic_load(&n->abort_asked))
+        (void)dpt_fail(&n->failure, DPT_EABORTED, "the GPU's communicators were aborted");
+    else if (n->status == DPT_OK)
+        return DPT_OK;
+    return dpt_nccl_keep_failure(n, DPT_EABORTED, err);
+}
+
+static int64_t call_limit(const struct dpt_nccl *n)
+{
+    return n->calls->now_ms(n->ctx) + n->timeout_ms;
+}
+
+/* Creation. */
+
+static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dpt_err *err)
+{
+    DPT_TRY(check_working(n, err));
+    DPT_ASSERT(comm >= 0 && comm < DPT_NCCL_COMMS_MAX && comm != parent);
+    struct nccl_comm *c = &n->comms[comm];
+    DPT_ASSERT(c->state == DPT_NCCL_FREE && c->n_registered == 0);
+    c->parent = parent;
+    c->lends = false;
+    atomic_store(&c->place.handle, NULL);
+    dpt_nccl_guard_enter(n->guard, "cudaStreamCreate", call_limit(n));
+    const enum dpt_nccl_result result = n->calls->stream_create(n->ctx, &c->stream);
+    dpt_nccl_guard_leave(n->guard);
+    if (result != DPT_NCCL_OK)
+        return fail(n, c, "the stream", result, err);
+    c->until_ms = call_limit(n);
+    c->state = DPT_NCCL_CREATING;
+    return DPT_OK;
+}
+
+/* The call that creates has returned. One that was refused leaves nothing behind but the stream,
+ * unless it has left a handle, which only the stop may take. */
+static enum dpt_status begun(struct dpt_nccl *n, struct nccl_comm *c, enum dpt_nccl_result result,
+                             struct dpt_err *err)
+{
+    if (dpt_nccl_went(result)) {
+        if (c->parent >= 0)
+            n->comms[c->parent].lends = true;
+        return DPT_OK;
+    }
+    const enum dpt_status status = fail(n, c, "the creation", result, err);
+    if (dpt_nccl_handle_of(c) == NULL)
+        dpt_nccl_drop_stream(n, c);
+    return status;
+}
+
+enum dpt_status dpt_nccl_init(struct dpt_nccl *n, int comm, int size, int rank,
+                              const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
+{
+    DPT_ASSERT(size > 0 && rank >= 0 && rank < size);
+    DPT_TRY(begin(n, comm, -1, err));
+    struct nccl_comm *c = &n->comms[comm];
+    dpt_nccl_guard_enter(n->guard, "ncclCommInitRankConfig", c->until_ms);
+    const enum dpt_nccl_result result = n->calls->init(n->ctx, size, id, rank, &c->place);
+    dpt_nccl_guard_leave(n->guard);
+    return begun(n, c, result, err);
+}
+
+enum dpt_status dpt_nccl_split(struct dpt_nccl *n, int comm, int parent, int color, int key,
+                               struct dpt_err *err)
+{
+    const struct nccl_comm *p = &n->comms[parent];
+    DPT_ASSERT(p->state == DPT_NCCL_READY && !p->lends);
+    DPT_TRY(begin(n, comm, parent, err));
+    struct nccl_comm *c = &n->comms[comm];
+    dpt_nccl_guard_enter(n->guard, "ncclCommSplit", c->until_ms);
+    const enum dpt_nccl_result result =
+        n->calls->split(n->ctx, dpt_nccl_handle_of(p), color, key, &c->place);
+    dpt_nccl_guard_leave(n->guard);
+    return begun(n, c, result, err);
+}
+
+enum dpt_status dpt_nccl_shrink(struct dpt_nccl *n, int comm, int parent, const int *excluded,
+                                int n_excluded, struct dpt_err *err)
+{
+    const struct nccl_comm *p = &n->comms[parent];
+    DPT_ASSERT(p->state == DPT_NCCL_REVOKED && !p->lends && n_excluded > 0);
+    DPT_ASSERT(dpt_nccl_can_shrink(n));
+    DPT_TRY(begin(n, comm, parent, err));
+    struct nccl_comm *c = &n->comms[comm];
+    dpt_nccl_guard_enter(n->guard, "ncclCommShrink", c->until_ms);
+    const enum dpt_nccl_result result =
+        n->calls->shrink(n->ctx, dpt_nccl_handle_of(p), excluded, n_excluded, &c->place);
+    dpt_nccl_guard_leave(n->guard);
+    return begun(n, c, result, err);
+}
+
+/* How a creation goes: while a child is made its parent tells, then the child itself. */
+static enum dpt_nccl_result look_at_creation(struct dpt_nccl *n, struct nccl_comm *c)
+{
+    if (c->parent >= 0) {
+        const enum dpt_nccl_result result =
+            dpt_nccl_look(n, dpt_nccl_handle_of(&n->comms[c->parent]));
+        if (result != DPT_NCCL_OK)
+            return result;
+    }
+    struct dpt_nccl_handle *handle = dpt_nccl_handle_of(c);
+    return handle != NULL ? dpt_nccl_look(n, handle) : DPT_NCCL_EINTERNAL;
+}
+
+static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+{
+    const enum dpt_nccl_result result = look_at_creation(n, c);
+    if (result == DPT_NCCL_INPROGRESS && n->calls->now_ms(n->ctx) < c->until_ms)
+        return DPT_OK;
+    if (result == DPT_NCCL_INPROGRESS) {
+        if (n->status == DPT_OK)
+            (void)dpt_fail(&n->failure, DPT_ETIMEOUT,
+                           "the GPU's communicator %d was not created within %d ms: a rank that "
+                           "belongs to it did not come, or its network is not the others'",
+                           dpt_nccl_index(n, c), n->timeout_ms);
+        return dpt_nccl_keep_failure(n, DPT_ETIMEOUT, err);
+    }
+    if (result != DPT_NCCL_OK)
+        return fail(n, c, "the creation", result, err);
+    c->state = DPT_NCCL_READY;
+    if (c->parent >= 0) {
+        struct nccl_comm *parent = &n->comms[c->parent];
+        c->parent = -1;
+        parent->lends = false;
+        if (parent->state == DPT_NCCL_REVOKED) /* shrunk: it has had its use */
+            dpt_nccl_free_comm(n, parent, call_limit(n));
+    }
+    return DPT_OK;
+}
+
+/* Buffers. */
+
+enum dpt_status dpt_nccl_register(struct dpt_nccl *n, int comm, void *data, size_t bytes,
+                                  struct dpt_err *err)
+{
+    DPT_TRY(check_working(n, err));
+    struct nccl_comm *c = &n->comms[comm];
+    DPT_ASSERT(c->state == DPT_NCCL_READY && !c->lends);
+    if (c->n_registered == DPT_NCCL_REGISTERED_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "more than %d buffers registered with a communicator",
+                        DPT_NCCL_REGISTERED_MAX);
+    void *registered = NULL;
+    dpt_nccl_guard_enter(n->guard, "ncclCommRegister", call_limit(n));
+    const enum dpt_nccl_result result =
+        n->calls->register_buffer(n->ctx, dpt_nccl_handle_of(c), data, bytes, &registered);
+    dpt_nccl_guard_leave(n->guard);
+    if (result != DPT_NCCL_OK)
+        return dpt_fail(err, DPT_EUNSUPPORTED, "register %zu bytes of device memory: %s", bytes,
+                        n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+    c->registered[c->n_registered++] = registered;
+    return DPT_OK;
+}
+
+/* Operations. */
+
+static enum dpt_nccl_result post(struct dpt_nccl *n, const struct nccl_comm *c,
+                                 const struct dpt_nccl_piece *p)
+{
+    switch (p->kind) {
+    case DPT_NCCL_SEND:
+        return n->calls->send(n->ctx, dpt_nccl_handle_of(c), p->from, p->count, p->peer, c->stream);
+    case DPT_NCCL_RECV:
+        return n->calls->recv(n->ctx, dpt_nccl_handle_of(c), p->to, p->count, p->peer, c->stream);
+    case DPT_NCCL_ALL_REDUCE:
+        return n->calls->all_reduce(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
+                                    p->dtype, c->stream);
+    case DPT_NCCL_REDUCE_SCATTER:
+        return n->calls->reduce_scatter(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
+                                        p->dtype, c->stream);
+    case DPT_NCCL_ALL_GATHER:
+        return n->calls->all_gather(n->ctx, dpt_nccl_handle_of(c), p->from, p->to, p->count,
+                                    p->dtype, c->stream);
+    case DPT_NCCL_KIND_COUNT:
+        break;
+    }
+    DPT_ASSERT(!"no such kind of operation");
+    return DPT_NCCL_EUSAGE;
+}
+
+static enum dpt_nccl_result post_group(struct dpt_nccl *n, const struct nccl_comm *c,
+                                       const struct dpt_nccl_piece *pieces, int n_pieces,
+                                       void *event)
+{
+    enum dpt_nccl_result result = DPT_NCCL_OK;
+    if (event != NULL)
+        result = n->calls->stream_after(n->ctx, c->stream, event);
+    if (result == DPT_NCCL_OK)
+        result = n->calls->group_start(n->ctx);
+    if (result != DPT_NCCL_OK) /* these two do not leave anything for later */
+        return dpt_nccl_went(result) ? DPT_NCCL_EINTERNAL : result;
+    for (int i = 0; i < n_pieces && dpt_nccl_went(result); i++)
+        result = post(n, c, &pieces[i]);
+    /* A group that was begun is ended, whatever became of it. */
+    const enum dpt_nccl_result ended = n->calls->group_end(n->ctx);
+    return dpt_nccl_went(result) ? ended : result;
+}
+
+enum dpt_status dpt_nccl_launch(struct dpt_nccl *n, int comm, const struct dpt_nccl_piece *pieces,
+                                int n_pieces, void *event, struct dpt_err *err)
+{
+    DPT_TRY(check_working(n, err));
+    struct nccl_comm *c = &n->comms[comm];
+    if (c->state != DPT_NCCL_READY || c->lends)
+        return dpt_fail(err, DPT_EINVAL,
+                        "an operation on the GPU's communicator %d, which is not free for one",
+                        comm);
+    dpt_nccl_guard_enter(n->guard, "the launch of a group of NCCL's", call_limit(n));
+    const enum dpt_nccl_result result = post_group(n, c, pieces, n_pieces, event);
+    dpt_nccl_guard_leave(n->guard);
+    c->state = DPT_NCCL_LAUNCHING;
+    return dpt_nccl_went(result) ? DPT_OK : fail(n, c, "an operation", result, err);
+}
+
+static enum dpt_status step_operation(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+{
+    /* The stream is looked at first: an error that comes between the two looks is then seen. While
+       the library is launching, an idle stream means nothing. */
+    enum dpt_nccl_result device = DPT_NCCL_INPROGRESS;
+    if (c->state == DPT_NCCL_RUNNING)
+        device = dpt_nccl_look_at_stream(n, c->stream);
+    const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
+    if (!dpt_nccl_went(result))
+        return fail(n, c, "an operation", result, err);
+    if (!dpt_nccl_went(device))
+        return fail(n, c, "the stream", device, err);
+    if (result == DPT_NCCL_OK && c->state == DPT_NCCL_LAUNCHING)
+        c->state = DPT_NCCL_RUNNING;
+    else if (result == DPT_NCCL_OK && device == DPT_NCCL_OK)
+        c->state = DPT_NCCL_READY;
+    return DPT_OK;
+}
+
+static enum dpt_status step_ready(struct dpt_nccl *n, struct nccl_comm *c, struct dpt_err *err)
+{
+    if (c->lends) /* its state is the creation's */
+        return DPT_OK;
+    const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
+    return dpt_nccl_went(result) ? DPT_OK : fail(n, c, "the state", result, err);
+}
+
+static enum dpt_status step_working(struct dpt_nccl *n, struct dpt_err *err)
+{
+    bool under_way = false;
+    DPT_TRY(check_working(n, err));
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        switch (c->state) {
+        case DPT_NCCL_CREATING:
+            DPT_TRY(step_creating(n, c, err));
+            break;
+        case DPT_NCCL_READY:
+            DPT_TRY(step_ready(n, c, err));
+            break;
+        case DPT_NCCL_LAUNCHING:
+        case DPT_NCCL_RUNNING:
+            DPT_TRY(step_operation(n, c, err));
+            break;
+        case DPT_NCCL_DRAINING:
+            dpt_nccl_drain(n, c);
+            break;
+        default:
+            break;
+        }
+    }
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        const enum dpt_nccl_state state = n->comms[i].state;
+        under_way |= state != DPT_NCCL_FREE && state != DPT_NCCL_READY && state != DPT_NCCL_REVOKED;
+    }
+    return under_way ? DPT_INPROGRESS : DPT_OK;
+}
+
+enum dpt_status dpt_nccl_step(struct dpt_nccl *n, struct dpt_err *err)
+{
+    dpt_nccl_assert_owner(n);
+    return n->phase == PHASE_WORKING ? step_working(n, err) : dpt_nccl_step_end(n);
+}

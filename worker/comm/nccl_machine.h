@@ -1,0 +1,140 @@
+/* The life of the NCCL communicators of one rank: which call may be made when, until when each wait
+ * lasts, and how everything ends. Logic over a table of calls (nccl_calls.h) and the clock in it;
+ * it starts no thread and never waits: dpt_nccl_step looks and moves on.
+ *
+ * One communicator:
+ *
+ *   FREE ─init, split, shrink─► CREATING ─► READY ─launch─► LAUNCHING ─► RUNNING ─► READY
+ *                                  │          │                 │           │
+ *                                  │          ├────── stop ─────┴───────────┘
+ *                                  │          ▼
+ *                                  │       REVOKING ─quiet─► REVOKED ─shrink─► (another CREATING)
+ *                                  │          │ refused, late   │
+ *                                  └─ abort ──┴─────────────────┴──► DRAINING ─stream idle─► FREE
+ *   READY ─close─► FINALIZING ─all─► FINALIZED ─destroy─► DRAINING
+ *
+ * All of them together:
+ *
+ *   WORKING ─close─► CLOSING ─all finalized─► FREEING ─► WORKING
+ *      │               │ abort, error, late
+ *      └─────stop──────┴─► REVOKING ─all quiet, or half the timeout─► FREEING ─► WORKING
+ *
+ * So all are revoked before one is freed. LAUNCHING is the library's own work (it may connect to
+ * the peer, and waits until that posts too), RUNNING the device's. Both end by abort, not by time:
+ * a peer may compute as long as it likes. Creating, closing and stopping take timeout_ms each (a
+ * stop at worst twice that: each of its calls has an eighth at least). What the library does not
+ * give back by then (an abort that does not return, a stream that does not get idle) cannot be left
+ * alone, since it may write memory: the process is lost (nccl_guard.h).
+ *
+ * One thread, that which made it, owns it and calls everything here but dpt_nccl_abort. An
+ * operation counts as done only when its stream is idle and the communicator has no error, before
+ * any stop: a revoke or an abort ends kernels early, and nothing that ends so is ever called done.
+ */
+#ifndef DPT_WORKER_COMM_NCCL_MACHINE_H
+#define DPT_WORKER_COMM_NCCL_MACHINE_H
+
+#include "worker/comm/nccl_calls.h"
+#include "worker/comm/nccl_guard.h"
+
+enum {
+    DPT_NCCL_COMMS_MAX = 8,      /* at a time, with those kept for a shrink */
+    DPT_NCCL_REGISTERED_MAX = 64 /* buffers a communicator */
+};
+
+enum dpt_nccl_state {
+    DPT_NCCL_FREE,
+    DPT_NCCL_CREATING,
+    DPT_NCCL_READY,
+    DPT_NCCL_LAUNCHING, /* an operation is being put into the stream */
+    DPT_NCCL_RUNNING,   /* it is there */
+    DPT_NCCL_REVOKING,
+    DPT_NCCL_REVOKED, /* quiet: nothing of it writes any more; a shrink may start from it */
+    DPT_NCCL_FINALIZING,
+    DPT_NCCL_FINALIZED,
+    DPT_NCCL_DRAINING, /* the communicator is gone, its stream not yet idle */
+    DPT_NCCL_STATE_COUNT
+};
+
+struct dpt_nccl;
+
+/* `calls`, `ctx` and `guard` are borrowed; the guard gets the name and limit of every call that may
+ * not return, and its timeout is the machine's. The calling thread becomes the owner. */
+DPT_MUST_USE enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
+                                             struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
+                                             struct dpt_err *err);
+/* When every communicator is FREE. Accepts a pointer to NULL. */
+void dpt_nccl_destroy(struct dpt_nccl **nccl);
+
+/* Asks for the end: the owner's next step fails with DPT_EABORTED, and the owner stops. Any thread,
+ * any state, returns at once; holds until dpt_nccl_arm. */
+void dpt_nccl_abort(struct dpt_nccl *nccl);
+/* Forgets that. Between two generations: every communicator FREE or REVOKED. */
+void dpt_nccl_arm(struct dpt_nccl *nccl);
+
+enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *nccl, int comm);
+
+/* Begins to create communicator `comm` (0 … DPT_NCCL_COMMS_MAX - 1, FREE); dpt_nccl_step tells when
+ * it is READY. A failure is the machine's, and stop follows.
+ * init: rank of size, all with the same id. split: of a READY one, by all its ranks; those of one
+ * color go together, in the order of `key`. shrink: of a REVOKED one, without the ranks in
+ * `excluded` (ascending), by all others; when it has succeeded the old one is freed. */
+DPT_MUST_USE enum dpt_status dpt_nccl_init(struct dpt_nccl *nccl, int comm, int size, int rank,
+                                           const uint8_t id[DPT_NCCL_ID_BYTES],
+                                           struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_nccl_split(struct dpt_nccl *nccl, int comm, int parent, int color,
+                                            int key, struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_nccl_shrink(struct dpt_nccl *nccl, int comm, int parent,
+                                             const int *excluded, int n_excluded,
+                                             struct dpt_err *err);
+/* True: the library can shrink, and revoke, without which nothing is left to shrink. */
+bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
+
+/* Registers device memory with a READY communicator, for transfers without a copy. What is
+ * registered is deregistered before its communicator is freed; only where that could not be brought
+ * to rest (it was being aborted) the library drops it with the communicator. DPT_EUNSUPPORTED: the
+ * library declined, transfers work all the same. DPT_EOVERFLOW: DPT_NCCL_REGISTERED_MAX. */
+DPT_MUST_USE enum dpt_status dpt_nccl_register(struct dpt_nccl *nccl, int comm, void *data,
+                                               size_t bytes, struct dpt_err *err);
+
+enum dpt_nccl_kind {
+    DPT_NCCL_SEND,           /* bytes of `from` to `peer` */
+    DPT_NCCL_RECV,           /* bytes of `to` from `peer` */
+    DPT_NCCL_ALL_REDUCE,     /* `count` elements of `from` to `to`, in the library's order */
+    DPT_NCCL_REDUCE_SCATTER, /* `count` elements of the sum to `to` */
+    DPT_NCCL_ALL_GATHER,     /* `count` elements of each rank to `to` */
+    DPT_NCCL_KIND_COUNT
+};
+
+struct dpt_nccl_piece {
+    enum dpt_nccl_kind kind;
+    int peer; /* rank in the communicator */
+    const void *from;
+    void *to;
+    size_t count; /* bytes for SEND and RECV */
+    enum dpt_nccl_dtype dtype;
+};
+
+/* Launches one operation, a group of pieces that go at once, on a READY communicator, in its own
+ * stream, after `event` (a cudaEvent_t; NULL: at once). Done when the communicator is READY again.
+ * DPT_EINVAL: it is not READY (it has an operation), nothing was called. */
+DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
+                                             const struct dpt_nccl_piece *pieces, int n_pieces,
+                                             void *event, struct dpt_err *err);
+
+/* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
+ * operation or ending. DPT_OK: nothing is. While working it fails with DPT_EABORTED, DPT_ETIMEOUT
+ * (creation), DPT_EPEER (the library lost a peer) or DPT_EIO; that holds until dpt_nccl_stop, after
+ * which it fails no more. */
+DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
+
+/* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: this
+ * communicator, if it could be brought to rest, stays as REVOKED, to be shrunk; -1: all are freed.
+ * Again while stopping: what was kept may only be given up. */
+void dpt_nccl_stop(struct dpt_nccl *nccl, int keep);
+
+/* Begins the orderly end: what is READY is flushed together with its peers and freed, what is
+ * REVOKED freed; then dpt_nccl_step until DPT_OK. Where something is being created or in operation,
+ * or has failed, or when a peer does not follow in time, it is a stop. */
+void dpt_nccl_close(struct dpt_nccl *nccl);
+
+#endif

@@ -1,0 +1,236 @@
+/* How NCCL communicators end (nccl_machine.h): orderly, or revoked all, then aborted and freed. */
+#include "base/log.h"
+#include "worker/comm/nccl_internal.h"
+
+static int64_t now_of(const struct dpt_nccl *n)
+{
+    return n->calls->now_ms(n->ctx);
+}
+
+/* Until when a call that stops or frees must be back: the end of the stop, but never so soon that a
+ * call which does not tarry could be found late. */
+static int64_t end_limit(const struct dpt_nccl *n)
+{
+    const int64_t least = now_of(n) + n->timeout_ms / 8;
+    return n->stop_until_ms > least ? n->stop_until_ms : least;
+}
+
+static int count(const struct dpt_nccl *n, enum dpt_nccl_state state)
+{
+    int sum = 0;
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
+        sum += n->comms[i].state == state;
+    return sum;
+}
+
+/* Of a communicator at rest. */
+static void deregister_all(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
+{
+    while (c->n_registered > 0) {
+        c->n_registered--;
+        dpt_nccl_guard_enter(n->guard, "ncclCommDeregister", until_ms);
+        const enum dpt_nccl_result result =
+            n->calls->deregister(n->ctx, dpt_nccl_handle_of(c), c->registered[c->n_registered]);
+        dpt_nccl_guard_leave(n->guard);
+        if (result != DPT_NCCL_OK)
+            dpt_log(DPT_LOG_DEBUG, "a buffer is left to the communicator's end: %s",
+                    n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+    }
+}
+
+void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
+{
+    struct dpt_nccl_handle *handle = dpt_nccl_handle_of(c);
+    if (handle != NULL) {
+        const bool destroy = c->state == DPT_NCCL_FINALIZED;
+        dpt_nccl_guard_enter(n->guard, destroy ? "ncclCommDestroy" : "ncclCommAbort", until_ms);
+        const enum dpt_nccl_result result =
+            destroy ? n->calls->destroy(n->ctx, handle) : n->calls->abort(n->ctx, handle);
+        dpt_nccl_guard_leave(n->guard);
+        if (result != DPT_NCCL_OK) /* it is gone all the same */
+            dpt_log(DPT_LOG_DEBUG, "the end of a communicator of the GPU: %s",
+                    n->calls->last_error(n->ctx, NULL));
+    }
+    atomic_store(&c->place.handle, NULL);
+    c->n_registered = 0; /* those that are left went with it */
+    c->lends = false;
+    c->parent = -1;
+    c->until_ms = until_ms;
+    c->state = DPT_NCCL_DRAINING;
+}
+
+void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
+{
+    dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", now_of(n) + n->timeout_ms);
+    n->calls->stream_destroy(n->ctx, c->stream);
+    dpt_nccl_guard_leave(n->guard);
+    c->stream = NULL;
+    c->parent = -1;
+    c->state = DPT_NCCL_FREE;
+}
+
+void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
+{
+    const enum dpt_nccl_result result = dpt_nccl_look_at_stream(n, c->stream);
+    if (result == DPT_NCCL_INPROGRESS) {
+        if (now_of(n) > c->until_ms)
+            dpt_nccl_guard_lost(n->guard, "a kernel of an aborted communicator");
+        return;
+    }
+    /* An error is the device's: nothing runs there any more, and the next use of it tells. */
+    dpt_nccl_drop_stream(n, c);
+}
+
+/* The stop. */
+
+static bool is_live(const struct nccl_comm *c)
+{
+    return c->state == DPT_NCCL_READY || c->state == DPT_NCCL_LAUNCHING ||
+           c->state == DPT_NCCL_RUNNING;
+}
+
+static void revoke_one(struct dpt_nccl *n, struct nccl_comm *c)
+{
+    dpt_nccl_guard_enter(n->guard, "ncclCommRevoke", end_limit(n));
+    const enum dpt_nccl_result result = n->calls->revoke(n->ctx, dpt_nccl_handle_of(c));
+    dpt_nccl_guard_leave(n->guard);
+    if (dpt_nccl_went(result))
+        c->state = DPT_NCCL_REVOKING;
+    else
+        dpt_log(DPT_LOG_DEBUG, "a communicator of the GPU is aborted as it is, not revoked: %s",
+                n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+}
+
+void dpt_nccl_stop(struct dpt_nccl *n, int keep)
+{
+    dpt_nccl_assert_owner(n);
+    if (n->phase == PHASE_REVOKING || n->phase == PHASE_FREEING) {
+        n->keep = n->keep == keep ? keep : -1;
+        return;
+    }
+    const int64_t now = now_of(n);
+    n->keep = keep;
+    n->phase = PHASE_REVOKING;
+    n->phase_until_ms = now + n->timeout_ms / 2;
+    n->stop_until_ms = now + n->timeout_ms;
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        if (n->calls->revoke != NULL && is_live(c) && !c->lends)
+            revoke_one(n, c);
+    }
+}
+
+static void step_revoking(struct dpt_nccl *n)
+{
+    const bool late = now_of(n) >= n->phase_until_ms;
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        if (c->state != DPT_NCCL_REVOKING)
+            continue;
+        const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
+        const enum dpt_nccl_result device = dpt_nccl_look_at_stream(n, c->stream);
+        if (result == DPT_NCCL_OK && device == DPT_NCCL_OK) {
+            c->state = DPT_NCCL_REVOKED;
+            deregister_all(n, c, end_limit(n));
+        } else if (late || !dpt_nccl_went(result) || !dpt_nccl_went(device)) {
+            c->state = DPT_NCCL_RUNNING; /* not brought to rest: only abort is left */
+        }
+    }
+    if (count(n, DPT_NCCL_REVOKING) == 0)
+        n->phase = PHASE_FREEING;
+}
+
+static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
+{
+    return c->state == DPT_NCCL_REVOKED && !c->lends && dpt_nccl_index(n, c) == n->keep;
+}
+
+/* Those of which a child is being made go first: their abort ends the making, and only then it is
+ * known whether there is a child. */
+static void free_all(struct dpt_nccl *n, bool children)
+{
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        const bool is_child = c->state == DPT_NCCL_CREATING && c->parent >= 0;
+        if (c->state != DPT_NCCL_FREE && c->state != DPT_NCCL_DRAINING && !is_kept(n, c) &&
+            is_child == children)
+            dpt_nccl_free_comm(n, c, end_limit(n));
+    }
+}
+
+static enum dpt_status step_freeing(struct dpt_nccl *n)
+{
+    free_all(n, false);
+    free_all(n, true);
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
+        if (n->comms[i].state == DPT_NCCL_DRAINING)
+            dpt_nccl_drain(n, &n->comms[i]);
+    if (count(n, DPT_NCCL_DRAINING) > 0)
+        return DPT_INPROGRESS;
+    n->phase = PHASE_WORKING;
+    n->status = DPT_OK;
+    return DPT_OK;
+}
+
+/* The orderly end. */
+
+void dpt_nccl_close(struct dpt_nccl *n)
+{
+    dpt_nccl_assert_owner(n);
+    if (n->phase != PHASE_WORKING)
+        return;
+    const bool busy =
+        count(n, DPT_NCCL_CREATING) + count(n, DPT_NCCL_LAUNCHING) + count(n, DPT_NCCL_RUNNING) > 0;
+    if (busy || n->status != DPT_OK || atomic_load(&n->abort_asked)) {
+        dpt_nccl_stop(n, -1);
+        return;
+    }
+    n->phase = PHASE_CLOSING;
+    n->phase_until_ms = now_of(n) + n->timeout_ms;
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        if (c->state != DPT_NCCL_READY)
+            continue;
+        deregister_all(n, c, n->phase_until_ms);
+        dpt_nccl_guard_enter(n->guard, "ncclCommFinalize", n->phase_until_ms);
+        const enum dpt_nccl_result result = n->calls->finalize(n->ctx, dpt_nccl_handle_of(c));
+        dpt_nccl_guard_leave(n->guard);
+        c->state = DPT_NCCL_FINALIZING;
+        if (!dpt_nccl_went(result)) {
+            dpt_nccl_stop(n, -1);
+            return;
+        }
+    }
+}
+
+static void step_closing(struct dpt_nccl *n)
+{
+    bool ends = now_of(n) >= n->phase_until_ms || atomic_load(&n->abort_asked);
+    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
+        struct nccl_comm *c = &n->comms[i];
+        if (c->state == DPT_NCCL_DRAINING)
+            dpt_nccl_drain(n, c);
+        if (c->state != DPT_NCCL_FINALIZING)
+            continue;
+        const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
+        if (result == DPT_NCCL_OK)
+            c->state = DPT_NCCL_FINALIZED;
+        ends |= !dpt_nccl_went(result);
+    }
+    if (count(n, DPT_NCCL_FINALIZING) == 0) {
+        n->keep = -1;
+        n->stop_until_ms = now_of(n) + n->timeout_ms;
+        n->phase = PHASE_FREEING;
+    } else if (ends) {
+        dpt_nccl_stop(n, -1);
+    }
+}
+
+enum dpt_status dpt_nccl_step_end(struct dpt_nccl *n)
+{
+    if (n->phase == PHASE_CLOSING)
+        step_closing(n);
+    if (n->phase == PHASE_REVOKING)
+        step_revoking(n);
+    return n->phase == PHASE_FREEING ? step_freeing(n) : DPT_INPROGRESS;
+}
