@@ -391,7 +391,8 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
         DPT_TRY(move_ready(comm, err));
         if (reached(comm, op, until, looked))
             return DPT_OK;
-        if (looked && atomic_exchange(&comm->wake_asked, false))
+        comm->woken = looked && atomic_exchange(&comm->wake_asked, false);
+        if (comm->woken)
             return DPT_INPROGRESS;
         if (wait_ms != 0 && spin(comm))
             continue;

@@ -156,14 +156,15 @@ struct dpt_comm {
     enum dpt_status status;   /* the failure, once there is one */
     struct dpt_err failure;
     int suspect;
-    bool shut; /* no peer writes here any more */
-    uint64_t bytes_sent;
     int ops_in_flight; /* not done */
+    bool shut;         /* no peer writes here any more */
     bool news;         /* an op was done since dpt_comm_poll_any last said so */
+    bool woken;        /* why the last poll came back in progress: dpt_comm_wake */
+    bool settling;     /* in dpt_comm_settle: an abort does not stop a copy */
+    bool dirty;        /* some link is */
+    uint64_t bytes_sent;
     int64_t last_poll_ms;
-    bool settling;            /* in dpt_comm_settle: an abort does not stop a copy */
     int64_t polling_since_ms; /* begin of the owner's present run of polls without a long pause */
-    bool dirty;               /* some link is */
 
     struct dpt_comm_op ops[DPT_COMM_OPS_MAX], *ops_free;
     struct dpt_rec *recs, *recs_free;

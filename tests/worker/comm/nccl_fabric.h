@@ -1,0 +1,77 @@
+/* A double of NCCL among ranks that are threads: communicators come to be when all have called,
+ * what is sent is copied from the sender's memory to the receiver's, and an operation waits for the
+ * peer's. For the tests of what stands on the machine; the machine itself has nccl_double.h. */
+#ifndef DPT_TESTS_WORKER_COMM_NCCL_FABRIC_H
+#define DPT_TESTS_WORKER_COMM_NCCL_FABRIC_H
+
+#include "worker/comm/nccl_calls.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 64, FABRIC_PIECES_MAX = 64 };
+
+enum fabric_fault {
+    FABRIC_WELL,
+    FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
+    FABRIC_NO_SHRINK,      /* its shrink fails */
+    FABRIC_NO_REVOKE       /* its revoke is refused */
+};
+
+struct fabric_piece {
+    bool send, moved;
+    int peer;
+    const uint8_t *from;
+    uint8_t *to;
+    size_t bytes;
+};
+
+struct fabric_handle {
+    bool used, gone, revoked, finalized;
+    struct clique *clique;
+    int rank;
+    struct fabric_handle *made_of; /* a child waits to be complete */
+    struct dpt_nccl_place *place;
+    struct clique *child; /* being made of this one */
+    int child_rank;
+    uint64_t ops; /* begun */
+    struct fabric_piece pieces[FABRIC_PIECES_MAX];
+    int n_pieces;
+    int registered;
+};
+
+/* The ranks of one communicator. */
+struct clique {
+    uint8_t id[DPT_NCCL_ID_BYTES];
+    const struct clique *parent;
+    int color, size, n_calls, calls_wanted;
+    struct fabric_handle members[FABRIC_RANKS_MAX];
+    int keys[FABRIC_RANKS_MAX], colors[FABRIC_RANKS_MAX]; /* of a split, by rank of the parent */
+    struct fabric_handle *callers[FABRIC_RANKS_MAX];
+    bool complete;
+};
+
+struct fabric {
+    pthread_mutex_t mutex;
+    struct clique cliques[FABRIC_CLIQUES_MAX];
+    int n_cliques, ids;
+    int live, live_streams, registered; /* of all ranks; 0 at the end */
+};
+
+/* One rank's view: the context of its calls. */
+struct fabric_rank {
+    struct fabric *fabric;
+    enum fabric_fault fault;
+    struct fabric_handle *grouped;
+    struct fabric_piece pieces[FABRIC_PIECES_MAX];
+    int n_pieces;
+    int inits, shrinks;
+};
+
+extern const struct dpt_nccl_calls fabric_calls;
+
+void fabric_init(struct fabric *fabric);
+/* Checks that nothing is left. */
+void fabric_fini(struct fabric *fabric);
+
+#endif

@@ -1,0 +1,75 @@
+/* What ranks tell each other, over the communicator of the CPU, to build those of the GPU, and what
+ * follows from it. Pure.
+ *
+ * First each rank offers what it still holds of the last generation and says where it belongs; then
+ * it is clear to all whether the world's communicator is shrunk or made anew. In the second case
+ * its first rank makes an id and gives it to all. At the end each says whether it came through. */
+#ifndef DPT_WORKER_COMM_NCCL_FORM_H
+#define DPT_WORKER_COMM_NCCL_FORM_H
+
+#include "worker/comm/comm.h"
+#include "worker/comm/nccl_calls.h"
+
+enum {
+    DPT_NCCL_SPLITS_MAX = 4, /* groups beside the world */
+    DPT_NCCL_OFFER_BYTES = 40 + 8 * DPT_NCCL_SPLITS_MAX,
+    DPT_NCCL_ID_MESSAGE_BYTES = 32 + DPT_NCCL_ID_BYTES
+};
+
+/* In which group of a split a rank is, and where: ranks of one color are one group, in the order of
+ * `key`, ties in the order of the world's communicator. */
+struct dpt_nccl_split_of {
+    int color, key; /* >= 0 */
+};
+
+struct dpt_nccl_offer {
+    uint64_t generation; /* to be built */
+    /* The world's communicator that is kept REVOKED: the same number at all who were in it; 0: none
+     * is, or the library cannot shrink. */
+    uint64_t kept;
+    int kept_rank, kept_size;
+    int n_splits;
+    struct dpt_nccl_split_of splits[DPT_NCCL_SPLITS_MAX];
+};
+
+void dpt_nccl_offer_pack(const struct dpt_nccl_offer *offer, uint8_t ret[DPT_NCCL_OFFER_BYTES]);
+/* DPT_EPROTO: no offer for this generation, or values that cannot be. */
+DPT_MUST_USE enum dpt_status dpt_nccl_offer_unpack(const uint8_t bytes[DPT_NCCL_OFFER_BYTES],
+                                                   uint64_t generation, struct dpt_nccl_offer *ret,
+                                                   struct dpt_err *err);
+
+/* The number by which an offer names the communicator that is built with this generation and nonce;
+ * never 0. */
+uint64_t dpt_nccl_kept_number(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES]);
+
+/* An id, bound to the generation and nonce for which it was made. */
+void dpt_nccl_id_pack(uint64_t generation, const uint8_t nonce[DPT_COMM_NONCE_BYTES],
+                      const uint8_t id[DPT_NCCL_ID_BYTES], uint8_t ret[DPT_NCCL_ID_MESSAGE_BYTES]);
+/* DPT_EPROTO: made for another generation, or no id. */
+DPT_MUST_USE enum dpt_status dpt_nccl_id_unpack(const uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES],
+                                                uint64_t generation,
+                                                const uint8_t nonce[DPT_COMM_NONCE_BYTES],
+                                                uint8_t ret[DPT_NCCL_ID_BYTES],
+                                                struct dpt_err *err);
+
+/* How the world's communicator is built. */
+struct dpt_nccl_world {
+    bool shrink;
+    int n_excluded;
+    int excluded[DPT_COMM_WORLD_MAX]; /* shrink: ranks of the kept one that are no more, ascending
+                                       */
+    int order[DPT_COMM_WORLD_MAX];    /* rank of the run → rank in the communicator */
+};
+
+/* Shrink where all ranks kept the same communicator and somebody of it is missing; else a new one,
+ * in the order of ranks. `offers`: [size], by rank. The same on every rank. */
+void dpt_nccl_plan_world(const struct dpt_nccl_offer *offers, int size, bool may_shrink,
+                         struct dpt_nccl_world *ret);
+
+/* Split `s`: rank of the run → rank in the communicator of `rank`'s group; -1 outside it. ret_size:
+ * of the group. */
+void dpt_nccl_plan_split(const struct dpt_nccl_offer *offers, int size,
+                         const struct dpt_nccl_world *world, int s, int rank,
+                         int ret_order[DPT_COMM_WORLD_MAX], int *ret_size);
+
+#endif

@@ -1,0 +1,60 @@
+/* What nccl_comm.c and nccl_open.c share. */
+#ifndef DPT_WORKER_COMM_NCCL_GROUP_H
+#define DPT_WORKER_COMM_NCCL_GROUP_H
+
+#include "worker/comm/nccl_comm.h"
+
+struct nccl_op {
+    const struct dpt_nccl_piece *pieces;
+    int n_pieces;
+    void *event;
+};
+
+struct nccl_group {
+    int size;                       /* 0: not open */
+    int order[DPT_COMM_WORLD_MAX];  /* rank of the run → rank here; -1: outside */
+    uint64_t posted, started, done; /* operations, since creation: tickets */
+    struct nccl_op queue[DPT_NCCL_QUEUE_MAX];
+};
+
+struct dpt_nccl_comm {
+    const struct dpt_nccl_calls *calls;
+    void *ctx;
+    struct dpt_nccl_guard guard;
+    struct dpt_nccl_watch *watch;
+    struct dpt_nccl *machine;
+    struct dpt_comm *control; /* NULL: nothing is open */
+    bool built;               /* every group is READY, on every rank */
+    int world_at;             /* which of the machine's two places for worlds is the present one */
+    uint64_t kept;            /* number of the world there: in use, or kept; 0: there is none */
+    int kept_rank, kept_size;
+    int n_splits;
+    struct dpt_nccl_world world;
+    struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
+    uint64_t bytes_sent;
+    struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
+    uint8_t told[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
+    /* Verdicts: what each rank has said, and how that travels. */
+    uint8_t verdicts[DPT_COMM_WORLD_MAX];
+    struct dpt_comm_xfer verdicts_in[DPT_COMM_WORLD_MAX], verdicts_out[DPT_COMM_WORLD_MAX];
+    struct dpt_comm_op *hearing;
+    struct dpt_nccl_piece scratch[DPT_NCCL_PIECES_MAX];
+};
+
+/* The machine's communicator of a group: two places for worlds, the present and the one that is
+ * shrunk, then those of the splits. */
+static inline int dpt_nccl_comm_at(const struct dpt_nccl_comm *c, int group)
+{
+    return group == 0 ? c->world_at : 1 + group;
+}
+_Static_assert(2 + DPT_NCCL_SPLITS_MAX <= DPT_NCCL_COMMS_MAX, "every group has its place");
+
+/* Steps the machine, notes what is done, launches what is next. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err);
+/* Keeps the control moving for wait_ms, or until it is woken; its failure. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int wait_ms,
+                                                  bool *ret_woken, struct dpt_err *err);
+/* Steps to the end of a close or stop, and forgets what was open. */
+void dpt_nccl_comm_finish(struct dpt_nccl_comm *c);
+
+#endif

@@ -1,0 +1,252 @@
+/* How the GPU's communicators of a generation are built (nccl_comm.h), over the control:
+ *
+ *   offers ──► shrink ──► splits ──► verdicts ──all through──► open
+ *     │           └ somebody failed: stop, free ┐
+ *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
+ *
+ * A peer's death ends it as soon as the control shows it, the deadline of the machine where it does
+ * not. Who fails clears away first and tells then; who hears it does the same. */
+#include "worker/comm/nccl_group.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+enum { VERDICT_FAILED, VERDICT_THROUGH, VERDICT_NONE };
+
+static enum dpt_status exchange_offers(struct dpt_nccl_comm *c,
+                                       const struct dpt_nccl_comm_spec *spec, struct dpt_err *err)
+{
+    struct dpt_nccl_offer mine = {.generation = spec->generation,
+                                  .kept = c->kept,
+                                  .kept_rank = c->kept_rank,
+                                  .kept_size = c->kept_size,
+                                  .n_splits = spec->n_splits};
+    uint8_t bytes[DPT_NCCL_OFFER_BYTES];
+    memcpy(mine.splits, spec->splits, sizeof mine.splits);
+    dpt_nccl_offer_pack(&mine, bytes);
+    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->told, err));
+    for (int i = 0; i < dpt_comm_world_size(c->control); i++) {
+        DPT_TRY(dpt_nccl_offer_unpack(c->told + (size_t)i * sizeof bytes, spec->generation,
+                                      &c->offers[i], err));
+        if (c->offers[i].n_splits != spec->n_splits)
+            return dpt_fail(err, DPT_EPROTO, "rank %d wants %d groups of GPUs, this one %d", i,
+                            c->offers[i].n_splits, spec->n_splits);
+    }
+    return DPT_OK;
+}
+
+/* Verdicts are listened for from the beginning of an attempt: who hears that a rank has failed need
+ * not wait for what that rank will never do. */
+static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_err *err)
+{
+    int n = 0;
+    for (int i = 0; i < dpt_comm_world_size(c->control); i++) {
+        c->verdicts[i] = VERDICT_NONE;
+        if (i != dpt_comm_rank(c->control))
+            c->verdicts_in[n++] = (struct dpt_comm_xfer){
+                .dir = DPT_COMM_RECV, .peer = i, .buf = &c->verdicts[i], .bytes = 1};
+    }
+    return dpt_comm_exchange(c->control, c->verdicts_in, n, &c->hearing, err);
+}
+
+/* The first rank that has said that it failed; -1: none has. */
+static int first_failed(const struct dpt_nccl_comm *c)
+{
+    for (int i = 0; i < dpt_comm_world_size(c->control); i++)
+        if (c->verdicts[i] == VERDICT_FAILED)
+            return i;
+    return -1;
+}
+
+/* Waits until nothing is being created any more. */
+static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err)
+{
+    for (;;) {
+        bool woken;
+        const enum dpt_status status = dpt_nccl_comm_move(c, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+        if (first_failed(c) >= 0)
+            return dpt_fail(err, DPT_EIO, "rank %d could not create the GPU's communicators",
+                            first_failed(c));
+        DPT_TRY(dpt_nccl_comm_listen(c, 1, &woken, err));
+    }
+}
+
+/* The splits one after another: each takes part of the world's communicator. */
+static enum dpt_status create_splits(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                                     struct dpt_err *err)
+{
+    const int rank = dpt_comm_rank(c->control), size = dpt_comm_world_size(c->control);
+    struct nccl_group *world = &c->groups[0];
+    world->size = size;
+    memcpy(world->order, c->world.order, sizeof world->order);
+    for (int s = 0; s < spec->n_splits; s++) {
+        struct nccl_group *g = &c->groups[s + 1];
+        dpt_nccl_plan_split(c->offers, size, &c->world, s, rank, g->order, &g->size);
+        DPT_TRY(dpt_nccl_split(c->machine, dpt_nccl_comm_at(c, s + 1), c->world_at,
+                               spec->splits[s].color, spec->splits[s].key, err));
+        DPT_TRY(wait_created(c, err));
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status shrink(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                              struct dpt_err *err)
+{
+    const int old = c->world_at;
+    c->world_at = 1 - old;
+    DPT_TRY(
+        dpt_nccl_shrink(c->machine, c->world_at, old, c->world.excluded, c->world.n_excluded, err));
+    DPT_TRY(wait_created(c, err));
+    return create_splits(c, spec, err);
+}
+
+static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                                   uint8_t ret_id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
+{
+    uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES] = {0}, id[DPT_NCCL_ID_BYTES];
+    bool made = true;
+    if (dpt_comm_rank(c->control) == 0) {
+        dpt_nccl_guard_enter(&c->guard, "ncclGetUniqueId",
+                             c->calls->now_ms(c->ctx) + c->guard.timeout_ms);
+        made = c->calls->unique_id(c->ctx, id) == DPT_NCCL_OK;
+        dpt_nccl_guard_leave(&c->guard);
+        if (made)
+            dpt_nccl_id_pack(spec->generation, spec->nonce, id, bytes);
+    }
+    DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->told, err));
+    if (!made)
+        return dpt_fail(err, DPT_EIO, "an id for the GPU's communicators: %s",
+                        c->calls->last_error(c->ctx, NULL));
+    return dpt_nccl_id_unpack(c->told, spec->generation, spec->nonce, ret_id, err);
+}
+
+static enum dpt_status make_new(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                                const uint8_t id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
+{
+    DPT_TRY(dpt_nccl_init(c->machine, c->world_at, dpt_comm_world_size(c->control),
+                          dpt_comm_rank(c->control), id, err));
+    DPT_TRY(wait_created(c, err));
+    return create_splits(c, spec, err);
+}
+
+static void clear_away(struct dpt_nccl_comm *c)
+{
+    dpt_nccl_stop(c->machine, -1);
+    while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
+        c->calls->pause(c->ctx);
+    c->kept = 0;
+}
+
+static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
+                                struct dpt_err *err)
+{
+    enum dpt_status status;
+    do
+        status = dpt_comm_poll(c->control, op, -1, err);
+    while (status == DPT_INPROGRESS);
+    return status;
+}
+
+/* Says how it went here, and hears the others out. Fails as the control does. */
+static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, bool through, struct dpt_err *err)
+{
+    const int rank = dpt_comm_rank(c->control);
+    struct dpt_comm_op *saying;
+    int n = 0;
+    c->verdicts[rank] = through ? VERDICT_THROUGH : VERDICT_FAILED;
+    for (int i = 0; i < dpt_comm_world_size(c->control); i++)
+        if (i != rank)
+            c->verdicts_out[n++] = (struct dpt_comm_xfer){
+                .dir = DPT_COMM_SEND, .peer = i, .buf = &c->verdicts[rank], .bytes = 1};
+    DPT_TRY(dpt_comm_exchange(c->control, c->verdicts_out, n, &saying, err));
+    DPT_TRY(wait_for(c, saying, err));
+    dpt_comm_op_free(c->control, &saying);
+    DPT_TRY(wait_for(c, c->hearing, err));
+    dpt_comm_op_free(c->control, &c->hearing);
+    for (int i = 0; i < dpt_comm_world_size(c->control); i++)
+        if (c->verdicts[i] != VERDICT_THROUGH && c->verdicts[i] != VERDICT_FAILED)
+            return dpt_fail(err, DPT_EPROTO, "what rank %d says is no verdict", i);
+    return DPT_OK;
+}
+
+/* After an attempt of this rank's with `status`. DPT_OK with *ret_all: all are through. A failure
+ * of the control, or an abort, is nothing to talk about. */
+static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, bool *ret_all,
+                              struct dpt_err *failure)
+{
+    struct dpt_err err = {0};
+    if (status != DPT_OK) {
+        clear_away(c);
+        dpt_log(DPT_LOG_DEBUG, "the GPU's communicators: %s", failure->text);
+    }
+    const enum dpt_status told = exchange_verdicts(c, status == DPT_OK, &err);
+    if (told != DPT_OK) {
+        *failure = err;
+        return told;
+    }
+    const int first = first_failed(c);
+    *ret_all = first < 0;
+    if (!*ret_all && status == DPT_OK) {
+        clear_away(c);
+        (void)dpt_fail(failure, DPT_EIO, "rank %d could not create the GPU's communicators", first);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status build(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                             struct dpt_err *err)
+{
+    bool all = false;
+    uint8_t id[DPT_NCCL_ID_BYTES];
+    struct dpt_err failure = {0};
+    const int size = dpt_comm_world_size(c->control);
+    DPT_TRY(exchange_offers(c, spec, err));
+    dpt_nccl_plan_world(c->offers, size, dpt_nccl_can_shrink(c->machine), &c->world);
+    if (c->world.shrink) {
+        DPT_TRY(listen_for_verdicts(c, err));
+        const enum dpt_status status = shrink(c, spec, &failure);
+        if (settle(c, status, &all, &failure) != DPT_OK) {
+            *err = failure;
+            return failure.status;
+        }
+        if (all)
+            return DPT_OK;
+        dpt_nccl_plan_world(c->offers, size, false, &c->world);
+    }
+    clear_away(c); /* what was kept, or is left of a shrink */
+    DPT_TRY(exchange_id(c, spec, id, err));
+    DPT_TRY(listen_for_verdicts(c, err));
+    enum dpt_status status = make_new(c, spec, id, &failure);
+    status = settle(c, status, &all, &failure);
+    if (status == DPT_OK && all)
+        return DPT_OK;
+    *err = failure;
+    return failure.status;
+}
+
+enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
+                                   struct dpt_err *err)
+{
+    DPT_ASSERT(c->control == NULL && spec->control != NULL);
+    DPT_ASSERT(spec->n_splits >= 0 && spec->n_splits <= DPT_NCCL_SPLITS_MAX);
+    struct dpt_err failure = {0};
+    c->control = spec->control;
+    c->n_splits = spec->n_splits;
+    c->built = false;
+    const enum dpt_status status = build(c, spec, &failure);
+    if (status != DPT_OK) {
+        clear_away(c);
+        dpt_nccl_comm_finish(c);
+        if (err != NULL)
+            *err = failure;
+        return status;
+    }
+    c->built = true;
+    c->kept = dpt_nccl_kept_number(spec->generation, spec->nonce);
+    c->kept_rank = c->world.order[dpt_comm_rank(c->control)];
+    c->kept_size = dpt_comm_world_size(c->control);
+    return DPT_OK;
+}
