@@ -1,0 +1,370 @@
+/* NCCL and CUDA's runtime behind the table of nccl_calls.h: the only file that includes their
+ * headers in this folder. What the calls mean and when they are made is nccl_machine.c's. */
+#include "worker/comm/nccl_calls.h"
+
+#include "base/clock.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    VERSION_SHRINK = 22703, /* 2.27.3 */
+    VERSION_REVOKE = 22807, /* 2.28.7 */
+    EXCLUDED_MAX = 1024,
+    PAUSE_NS = 50 * 1000
+};
+_Static_assert(NCCL_VERSION_CODE >= VERSION_SHRINK, "NCCL 2.27.3 or newer");
+_Static_assert(NCCL_UNIQUE_ID_BYTES == DPT_NCCL_ID_BYTES, "an id is as long as NCCL's");
+_Static_assert(sizeof(struct dpt_nccl_place) == sizeof(ncclComm_t), "a place takes a communicator");
+
+struct dpt_nccl_stream {
+    cudaStream_t stream;
+};
+
+static _Thread_local char last_text[512]; /* of this thread's last failed call */
+
+static enum dpt_nccl_result result_of(ncclResult_t result, ncclComm_t comm)
+{
+    if (result == ncclSuccess)
+        return DPT_NCCL_OK;
+    if (result == ncclInProgress)
+        return DPT_NCCL_INPROGRESS;
+    const char *more = ncclGetLastError(comm);
+    (void)snprintf(last_text, sizeof last_text, "NCCL: %s%s%s", ncclGetErrorString(result),
+                   more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "");
+    switch (result) {
+    case ncclInvalidArgument:
+    case ncclInvalidUsage:
+        return DPT_NCCL_EUSAGE;
+    case ncclRemoteError:
+        return DPT_NCCL_EREMOTE;
+    case ncclSystemError:
+        return DPT_NCCL_ESYSTEM;
+    case ncclUnhandledCudaError:
+        return DPT_NCCL_ECUDA;
+    default:
+        return DPT_NCCL_EINTERNAL;
+    }
+}
+
+static enum dpt_nccl_result result_of_cuda(cudaError_t result)
+{
+    if (result == cudaSuccess)
+        return DPT_NCCL_OK;
+    if (result == cudaErrorNotReady)
+        return DPT_NCCL_INPROGRESS;
+    (void)snprintf(last_text, sizeof last_text, "CUDA: %s", cudaGetErrorString(result));
+    return DPT_NCCL_ECUDA;
+}
+
+static ncclComm_t comm_of(struct dpt_nccl_handle *handle)
+{
+    return (ncclComm_t)(void *)handle;
+}
+
+static ncclConfig_t config(void)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.commName = "dpt";
+    return config;
+}
+
+static int64_t call_now_ms(void *ctx)
+{
+    (void)ctx;
+    return dpt_now_ms();
+}
+
+static void call_pause(void *ctx)
+{
+    (void)ctx;
+    const struct timespec time = {.tv_nsec = PAUSE_NS};
+    (void)nanosleep(&time, NULL); /* cut short by a signal: no harm */
+}
+
+static uint64_t call_thread(void *ctx)
+{
+    (void)ctx;
+    return (uint64_t)pthread_self();
+}
+
+/* Communicators. */
+
+static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES])
+{
+    (void)ctx;
+    ncclUniqueId id;
+    const enum dpt_nccl_result result = result_of(ncclGetUniqueId(&id), NULL);
+    if (result == DPT_NCCL_OK)
+        memcpy(ret, id.internal, sizeof id.internal);
+    return result;
+}
+
+static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[DPT_NCCL_ID_BYTES],
+                                      int rank, struct dpt_nccl_place *ret)
+{
+    (void)ctx;
+    ncclUniqueId id;
+    ncclConfig_t with = config();
+    memcpy(id.internal, bytes, sizeof id.internal);
+    return result_of(ncclCommInitRankConfig((ncclComm_t *)(void *)ret, size, id, rank, &with),
+                     NULL);
+}
+
+static enum dpt_nccl_result call_split(void *ctx, struct dpt_nccl_handle *parent, int color,
+                                       int key, struct dpt_nccl_place *ret)
+{
+    (void)ctx;
+    ncclConfig_t with = config();
+    return result_of(ncclCommSplit(comm_of(parent), color, key, (ncclComm_t *)(void *)ret, &with),
+                     comm_of(parent));
+}
+
+/* The parent was revoked and is at rest, so there is nothing for the shrink itself to abort. */
+static enum dpt_nccl_result call_shrink(void *ctx, struct dpt_nccl_handle *parent,
+                                        const int *excluded, int n_excluded,
+                                        struct dpt_nccl_place *ret)
+{
+    (void)ctx;
+    ncclConfig_t with = config();
+    int list[EXCLUDED_MAX];
+    DPT_ASSERT(n_excluded <= EXCLUDED_MAX);
+    memcpy(list, excluded, (size_t)n_excluded * sizeof list[0]);
+    return result_of(ncclCommShrink(comm_of(parent), list, n_excluded, (ncclComm_t *)(void *)ret,
+                                    &with, NCCL_SHRINK_DEFAULT),
+                     comm_of(parent));
+}
+
+static enum dpt_nccl_result call_async_error(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(comm_of(handle), &state);
+    return result_of(result == ncclSuccess ? state : result, comm_of(handle));
+}
+
+#if NCCL_VERSION_CODE >= 22807
+static enum dpt_nccl_result call_revoke(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    return result_of(ncclCommRevoke(comm_of(handle), NCCL_REVOKE_DEFAULT), comm_of(handle));
+}
+#endif
+
+static enum dpt_nccl_result call_finalize(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    return result_of(ncclCommFinalize(comm_of(handle)), comm_of(handle));
+}
+
+static enum dpt_nccl_result call_destroy(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    return result_of(ncclCommDestroy(comm_of(handle)), NULL);
+}
+
+static enum dpt_nccl_result call_abort(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    return result_of(ncclCommAbort(comm_of(handle)), NULL);
+}
+
+/* Operations. */
+
+static ncclDataType_t type_of(enum dpt_nccl_dtype dtype)
+{
+    switch (dtype) {
+    case DPT_NCCL_F32:
+        return ncclFloat32;
+    case DPT_NCCL_BF16:
+        return ncclBfloat16;
+    case DPT_NCCL_F16:
+        return ncclFloat16;
+    case DPT_NCCL_BYTES:
+        return ncclUint8;
+    }
+    DPT_ASSERT(!"no such element type");
+    return ncclUint8;
+}
+
+static enum dpt_nccl_result call_group_start(void *ctx)
+{
+    (void)ctx;
+    return result_of(ncclGroupStart(), NULL);
+}
+
+static enum dpt_nccl_result call_group_end(void *ctx)
+{
+    (void)ctx;
+    return result_of(ncclGroupEnd(), NULL);
+}
+
+static enum dpt_nccl_result call_send(void *ctx, struct dpt_nccl_handle *handle, const void *from,
+                                      size_t bytes, int peer, struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of(ncclSend(from, bytes, ncclUint8, peer, comm_of(handle), stream->stream),
+                     comm_of(handle));
+}
+
+static enum dpt_nccl_result call_recv(void *ctx, struct dpt_nccl_handle *handle, void *to,
+                                      size_t bytes, int peer, struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of(ncclRecv(to, bytes, ncclUint8, peer, comm_of(handle), stream->stream),
+                     comm_of(handle));
+}
+
+static enum dpt_nccl_result call_all_reduce(void *ctx, struct dpt_nccl_handle *handle,
+                                            const void *from, void *to, size_t count,
+                                            enum dpt_nccl_dtype dtype,
+                                            struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of(
+        ncclAllReduce(from, to, count, type_of(dtype), ncclSum, comm_of(handle), stream->stream),
+        comm_of(handle));
+}
+
+static enum dpt_nccl_result call_reduce_scatter(void *ctx, struct dpt_nccl_handle *handle,
+                                                const void *from, void *to, size_t count,
+                                                enum dpt_nccl_dtype dtype,
+                                                struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of(ncclReduceScatter(from, to, count, type_of(dtype), ncclSum, comm_of(handle),
+                                       stream->stream),
+                     comm_of(handle));
+}
+
+static enum dpt_nccl_result call_all_gather(void *ctx, struct dpt_nccl_handle *handle,
+                                            const void *from, void *to, size_t count,
+                                            enum dpt_nccl_dtype dtype,
+                                            struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of(
+        ncclAllGather(from, to, count, type_of(dtype), comm_of(handle), stream->stream),
+        comm_of(handle));
+}
+
+static enum dpt_nccl_result call_register(void *ctx, struct dpt_nccl_handle *handle, void *data,
+                                          size_t bytes, void **ret)
+{
+    (void)ctx;
+    return result_of(ncclCommRegister(comm_of(handle), data, bytes, ret), comm_of(handle));
+}
+
+static enum dpt_nccl_result call_deregister(void *ctx, struct dpt_nccl_handle *handle,
+                                            void *registered)
+{
+    (void)ctx;
+    return result_of(ncclCommDeregister(comm_of(handle), registered), comm_of(handle));
+}
+
+static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
+{
+    (void)ctx;
+    (void)handle; /* it was asked when the call failed */
+    return last_text[0] != '\0' ? last_text : "no reason was given";
+}
+
+/* Streams, of the highest priority: what waits for a transfer waits on every rank. */
+
+static enum dpt_nccl_result call_stream_create(void *ctx, struct dpt_nccl_stream **ret)
+{
+    (void)ctx;
+    int least, greatest;
+    struct dpt_nccl_stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        (void)snprintf(last_text, sizeof last_text, "out of memory");
+        return DPT_NCCL_ESYSTEM;
+    }
+    cudaError_t result = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (result == cudaSuccess)
+        result = cudaStreamCreateWithPriority(&stream->stream, cudaStreamNonBlocking, greatest);
+    if (result != cudaSuccess) {
+        free(stream);
+        return result_of_cuda(result);
+    }
+    *ret = stream;
+    return DPT_NCCL_OK;
+}
+
+static void call_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    (void)cudaStreamDestroy(stream->stream); /* an error is an older one's: the device is broken */
+    free(stream);
+}
+
+static enum dpt_nccl_result call_stream_after(void *ctx, struct dpt_nccl_stream *stream,
+                                              void *event)
+{
+    (void)ctx;
+    return result_of_cuda(cudaStreamWaitEvent(stream->stream, (cudaEvent_t)event, 0));
+}
+
+static enum dpt_nccl_result call_stream_query(void *ctx, struct dpt_nccl_stream *stream)
+{
+    (void)ctx;
+    return result_of_cuda(cudaStreamQuery(stream->stream));
+}
+
+static const struct dpt_nccl_calls calls = {
+    .now_ms = call_now_ms,
+    .pause = call_pause,
+    .thread = call_thread,
+    .unique_id = call_unique_id,
+    .init = call_init,
+    .split = call_split,
+    .shrink = call_shrink,
+    .async_error = call_async_error,
+#if NCCL_VERSION_CODE >= 22807
+    .revoke = call_revoke,
+#endif
+    .finalize = call_finalize,
+    .destroy = call_destroy,
+    .abort = call_abort,
+    .group_start = call_group_start,
+    .group_end = call_group_end,
+    .send = call_send,
+    .recv = call_recv,
+    .all_reduce = call_all_reduce,
+    .reduce_scatter = call_reduce_scatter,
+    .all_gather = call_all_gather,
+    .register_buffer = call_register,
+    .deregister = call_deregister,
+    .last_error = call_last_error,
+    .stream_create = call_stream_create,
+    .stream_destroy = call_stream_destroy,
+    .stream_after = call_stream_after,
+    .stream_query = call_stream_query,
+};
+
+enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret, struct dpt_err *err)
+{
+    int devices = 0, version = 0;
+    const cudaError_t cuda = cudaGetDeviceCount(&devices);
+    if (cuda != cudaSuccess || devices == 0)
+        return dpt_fail(err, DPT_EUNSUPPORTED, "no CUDA device: %s",
+                        cuda != cudaSuccess ? cudaGetErrorString(cuda) : "there is none");
+    const int least = calls.revoke != NULL ? VERSION_REVOKE : VERSION_SHRINK;
+    if (ncclGetVersion(&version) != ncclSuccess || version < least)
+        return dpt_fail(err, DPT_EUNSUPPORTED, "NCCL %d is loaded, %d or newer is needed", version,
+                        least);
+    const char *blocking = getenv("NCCL_COMM_BLOCKING");
+    if (blocking != NULL && strcmp(blocking, "1") == 0)
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "NCCL_COMM_BLOCKING=1 in the environment makes communicators that cannot "
+                        "be aborted; unset it");
+    *ret = &calls;
+    return DPT_OK;
+}
