@@ -52,10 +52,12 @@ enum dpt_status dpt_nccl_offer_unpack(const uint8_t bytes[DPT_NCCL_OFFER_BYTES],
     offer.kept_size = read_int(&reader, DPT_COMM_WORLD_MAX);
     if (offer.kept != 0 && offer.kept_rank >= offer.kept_size)
         dpt_reader_reject(&reader);
-    (void)dpt_reader_u64(&reader);
+    if (dpt_reader_u64(&reader) != 0)
+        dpt_reader_reject(&reader);
     for (int i = 0; i < DPT_NCCL_SPLITS_MAX; i++) {
-        offer.splits[i].color = read_int(&reader, INT32_MAX);
-        offer.splits[i].key = read_int(&reader, INT32_MAX);
+        const int max = i < offer.n_splits ? INT32_MAX : 0;
+        offer.splits[i].color = read_int(&reader, max);
+        offer.splits[i].key = read_int(&reader, max);
     }
     DPT_TRY(dpt_reader_end(&reader, "an offer for the GPU's communicators", err));
     if (offer.generation != generation)

@@ -27,7 +27,8 @@ static void offers_travel(void **state)
     assert_int_equal(dpt_nccl_offer_unpack(bytes, offer.generation, &back, &err), DPT_OK);
     assert_memory_equal(&back, &offer, sizeof offer);
     assert_int_equal(dpt_nccl_offer_unpack(bytes, offer.generation + 1, &back, &err), DPT_EPROTO);
-    static const size_t spoilt[] = {0, 7, 27, 31, 43}; /* mark, splits, rank, size, color */
+    /* Mark, splits, rank, size, what is 0, color, a split too many. */
+    static const size_t spoilt[] = {0, 7, 27, 31, 32, 43, 56};
     for (size_t i = 0; i < sizeof spoilt / sizeof spoilt[0]; i++) {
         memcpy(wrong, bytes, sizeof wrong);
         wrong[spoilt[i]] ^= 0x80;
