@@ -5,7 +5,8 @@
  *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
  *
  * A peer's death ends it as soon as the control shows it, the deadline of the machine where it does
- * not. Who fails clears away first and tells then; who hears it does the same. */
+ * not. Who fails says so first and clears away then, as does who hears it: NCCL's abort may wait
+ * for other ranks of the host, which must not be left waiting for this one. */
 #include "worker/comm/nccl_group.h"
 
 #include "base/log.h"
@@ -150,18 +151,24 @@ static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
     return status;
 }
 
-/* Says how it went here, and hears the others out. Fails as the control does. */
-static enum dpt_status exchange_verdicts(struct dpt_nccl_comm *c, bool through, struct dpt_err *err)
+/* Says how it went here. */
+static enum dpt_status say_verdict(struct dpt_nccl_comm *c, bool through, struct dpt_comm_op **ret,
+                                   struct dpt_err *err)
 {
     const int rank = dpt_comm_rank(c->control);
-    struct dpt_comm_op *saying;
     int n = 0;
     c->verdicts[rank] = through ? VERDICT_THROUGH : VERDICT_FAILED;
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (i != rank)
             c->verdicts_out[n++] = (struct dpt_comm_xfer){
                 .dir = DPT_COMM_SEND, .peer = i, .buf = &c->verdicts[rank], .bytes = 1};
-    DPT_TRY(dpt_comm_exchange(c->control, c->verdicts_out, n, &saying, err));
+    return dpt_comm_exchange(c->control, c->verdicts_out, n, ret, err);
+}
+
+/* Hears all out. */
+static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op *saying,
+                                     struct dpt_err *err)
+{
     DPT_TRY(wait_for(c, saying, err));
     dpt_comm_op_free(c->control, &saying);
     DPT_TRY(wait_for(c, c->hearing, err));
@@ -178,21 +185,22 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
                               struct dpt_err *failure)
 {
     struct dpt_err err = {0};
+    struct dpt_comm_op *saying;
+    enum dpt_status told = say_verdict(c, status == DPT_OK, &saying, &err);
     if (status != DPT_OK) {
-        clear_away(c);
         dpt_log(DPT_LOG_DEBUG, "the GPU's communicators: %s", failure->text);
+        clear_away(c);
     }
-    const enum dpt_status told = exchange_verdicts(c, status == DPT_OK, &err);
+    if (told == DPT_OK)
+        told = hear_verdicts(c, saying, &err);
     if (told != DPT_OK) {
         *failure = err;
         return told;
     }
     const int first = first_failed(c);
     *ret_all = first < 0;
-    if (!*ret_all && status == DPT_OK) {
-        clear_away(c);
+    if (!*ret_all && status == DPT_OK)
         (void)dpt_fail(failure, DPT_EIO, "rank %d could not create the GPU's communicators", first);
-    }
     return DPT_OK;
 }
 

@@ -315,14 +315,14 @@ static void death_ranks(struct rank *self)
     CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &piece, 1, NULL, &ticket, &self->err), &self->err);
     CHECK_STATUS(DPT_EPEER, wait_for(&g, 0, ticket), &self->err);
     CHECK(dpt_now_ms() - start < LONG_MS / 2); /* by the control, not by a deadline */
+    g.view.fault = self->rank == 0 ? g.scene->fault : FABRIC_WELL;
     dpt_nccl_comm_quit(g.comm);
     dpt_comm_destroy(&g.control);
-    g.view.fault = self->rank == 0 ? g.scene->fault : FABRIC_WELL;
     g.control = survivors_comm(self, 2);
     open_world(&g, 2);
-    CHECK(g.view.shrinks == 1);
-    CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault != FABRIC_NO_SHRINK));
-    CHECK(g.view.inits == (g.scene->fault == FABRIC_NO_SHRINK ? 2 : 1));
+    CHECK(g.view.shrinks == (g.scene->fault != FABRIC_NO_REVOKE));
+    CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
+    CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     all_reduce(&g);
     dpt_nccl_comm_close(g.comm);
     dpt_comm_destroy(&g.control);
@@ -343,6 +343,74 @@ static void a_shrink_that_fails_on_one(void **state)
     (void)state;
     struct scene scene = {.fault = FABRIC_NO_SHRINK};
     run(4, &scene, death_ranks);
+}
+
+/* One has nothing left to shrink: all make new communicators. */
+static void a_revoke_that_fails_on_one(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_NO_REVOKE};
+    run(4, &scene, death_ranks);
+}
+
+/* One leaves in order: nothing was kept, so nothing is shrunk. */
+static void leaving_ranks(struct rank *self)
+{
+    struct gpu g = plug_in(self);
+    create(&g);
+    g.control = world_comm(self, 1);
+    open_world(&g, 1);
+    dpt_nccl_comm_close(g.comm);
+    dpt_comm_destroy(&g.control);
+    if (self->rank != VICTIM) {
+        g.control = survivors_comm(self, 2);
+        open_world(&g, 2);
+        CHECK(!dpt_nccl_comm_shrunk(g.comm) && g.view.shrinks == 0 && g.view.inits == 2);
+        all_reduce(&g);
+        dpt_nccl_comm_close(g.comm);
+        dpt_comm_destroy(&g.control);
+    }
+    dpt_nccl_comm_destroy(&g.comm);
+}
+
+static void after_an_orderly_end_all_is_new(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_WELL};
+    run(3, &scene, leaving_ranks);
+}
+
+/* One dies instead of closing with the others, who need not wait for the deadline. */
+static void dying_in_close_ranks(struct rank *self)
+{
+    struct gpu g = plug_in(self);
+    create(&g);
+    g.control = world_comm(self, 1);
+    open_world(&g, 1);
+    pthread_barrier_wait(&self->world->barrier); /* all are open */
+    const int64_t start = dpt_now_ms();
+    if (self->rank == VICTIM) {
+        struct dpt_comm_op *op;
+        uint64_t nothing;
+        struct dpt_comm_xfer never = {
+            .dir = DPT_COMM_RECV, .peer = 0, .buf = &nothing, .bytes = sizeof nothing};
+        CHECK_OK(dpt_comm_exchange(g.control, &never, 1, &op, &self->err), &self->err);
+        dpt_comm_abort(g.control); /* with something in flight: no orderly goodbye */
+        dpt_comm_destroy(&g.control);
+        dpt_nccl_comm_quit(g.comm);
+    } else {
+        dpt_nccl_comm_close(g.comm);
+        CHECK(dpt_now_ms() - start < LONG_MS / 2);
+        dpt_comm_destroy(&g.control);
+    }
+    dpt_nccl_comm_destroy(&g.comm);
+}
+
+static void a_death_while_closing(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_WELL};
+    run(3, &scene, dying_in_close_ranks);
 }
 
 /* The library of one rank waits for ever in the creation: all fail, and can try again. */
@@ -463,6 +531,9 @@ int main(void)
         cmocka_unit_test(groups_of_hybrid_shard),
         cmocka_unit_test(survivors_shrink),
         cmocka_unit_test(a_shrink_that_fails_on_one),
+        cmocka_unit_test(a_revoke_that_fails_on_one),
+        cmocka_unit_test(after_an_orderly_end_all_is_new),
+        cmocka_unit_test(a_death_while_closing),
         cmocka_unit_test(creation_without_end),
         cmocka_unit_test(a_death_in_creation),
         cmocka_unit_test(an_abort_from_another_thread),
