@@ -74,6 +74,8 @@ enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_spec *spec, i
     if (status == DPT_OK)
         status = dpt_parts_weights_hash(spec, &attempt, &joined, &weights_hash, err);
     if (status == DPT_OK)
+        status = dpt_attempt_go_on(spec, err);
+    if (status == DPT_OK)
         status = write_common(spec, &attempt, weights_hash, err);
     dpt_manifest_fini(&joined);
     dpt_attempt_fini(&attempt);

@@ -158,6 +158,7 @@ static enum dpt_status sync_files(struct sink *sink, const struct dpt_attempt *a
 {
     for (int i = 0; i < sink->n_unsynced; i++) {
         struct unsynced *file = &sink->unsynced[i];
+        DPT_TRY(dpt_attempt_go_on(sink->spec, err));
         DPT_TRY(
             dpt_fs_join(attempt->temporary.path, file->name, sink->path, sizeof sink->path, err));
         DPT_TRY(dpt_io_sync(file->fd, sink->path, err));

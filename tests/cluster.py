@@ -280,7 +280,7 @@ class Worker(Process):
         pids = self.family()
         for pid in pids[1:]:
             send_signal(pid, signal.SIGSTOP)
-        wait_until(f"{self.name} is stopped", lambda: all(proc_state(p) in ("T", "t", "Z", "") for p in pids), 5)
+        wait_until(f"{self.name} is stopped", lambda: all(proc_state(p) in ("T", "t", "Z", "") for p in pids), 15)
         return pids
 
     @staticmethod
@@ -292,7 +292,7 @@ class Worker(Process):
         """kill -9 of the agent, as if power failed; its ranks must die with it, which is waited for."""
         pids = self.family()
         self.kill()
-        wait_until(f"the ranks of {self.name} end with their agent", lambda: not any(proc_alive(p) for p in pids), 5)
+        wait_until(f"the ranks of {self.name} end with their agent", lambda: not any(proc_alive(p) for p in pids), 15)
         return pids
 
 
@@ -341,7 +341,7 @@ class Cluster:
 
     # -- starting
 
-    def start_server(self, port=0, args=(), timeout=10, env=None):
+    def start_server(self, port=0, args=(), timeout=30, env=None):
         """Starts dpt-rdzv and waits until it listens. port 0: any free one; a restart keeps the port."""
         port_file = self.root / f"rdzv-{self._next()}.port"
         argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
@@ -495,9 +495,9 @@ class Cluster:
             time.sleep(0.02)
         print(f"cluster {self.root}: processes that would not die: {self.pids()}", file=sys.stderr)
 
-    def check_nothing_left(self, timeout=5, unreplaced=()):
-        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about. Workers
-        in `unreplaced` lost a rank that never came back: what it had begun lies until the next start."""
+    def check_nothing_left(self, timeout=15, unreplaced=()):
+        """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about.
+        Workers in `unreplaced` lost a rank that never came back: what it had begun lies until the next start."""
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []

@@ -43,6 +43,8 @@ def show_run(line, run, base):
                                          own_peak(ranks[0]), base)]
     line.note(f"{what}, rank 0, MiB: bound {mib[0]}, formula {mib[1]}, counted {mib[2]}, own peak {mib[3]}, "
               f"base {mib[4]}")
+    below = max(r["counted"]["peak"] / r["bound"] - 1 for r in ranks)
+    line.note(f"{what}: counted beside the bound {100 * below:+.1f} %")
     line.at_most(f"{what}: counted beside the formula, off by", 100 * off, 100 * TAGS_OFF, "%")
     line.at_most(f"{what}: counted beside the bound", max(r["counted"]["peak"] / r["bound"] for r in ranks), 1.0)
     line.show(f"{what}: own VmHWM beside formula + base, off by", 100 * peak_off, "within 10 %",

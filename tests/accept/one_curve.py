@@ -1,6 +1,9 @@
 """One curve: every data-parallel strategy trains the same bits at any world size, and none loses a step."""
 
+import collections
 import json
+import os
+import signal
 import subprocess
 
 from accept.bad_input import EXIT_CONFIG, run_worker, show_complaint
@@ -34,11 +37,11 @@ STRATEGIES = {
 }
 # Survive the loss of a node without shadows.
 WHOLE = ("ddp", "simple", "simple_ga", "hook", "async", "bucket_async", "no_shard", "hybrid_shard")
-CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for precision in ("fp32", "bf16")]
+CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for precision in ("fp32", "bf16", "fp16")]
 GPT2_124M = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024, "model.vocab": 50257,
              "train.seq_len": 64, "cluster.timeout_s": 20, "optimizer.warmup_steps": 0, "optimizer.lr": 6e-4}
 RECORDED = ROOT / "tests/worker/train/recorded"
-CHECKPOINTING = ("none", "selective", "full")
+CHECKPOINTING = {"fp32": ("none", "selective", "full"), "bf16": ("none", "full"), "fp16": ("none", "full")}
 COST_BAR = 3  # %, of canonical beside fast
 
 
@@ -46,9 +49,16 @@ def keys_of(name, **more):
     return dict({"train.log_every": 1, "checkpoint.every_steps": 0}, **STRATEGIES[name], **more)
 
 
+def show_curves_differ(line, curves):
+    """{(accumulate, precision): hash}: a run that took no notice of either would pass the rest."""
+    line.show("distinct weights_hash over all accumulate and precision", len(set(curves.values())), f"== {len(CURVES)}",
+              len(set(curves.values())) == len(CURVES))
+
+
 def one_hash(line):
     """At tiny size: one hash for each (accumulate, precision) over all strategies x worlds 1 to 4 x activation
-    checkpointing none, selective, full."""
+    checkpointing none, full, in fp32 selective, too; and another one for each."""
+    curves = {}
     for accumulate, precision in CURVES:
         hashes = {}
         for name in STRATEGIES:
@@ -56,7 +66,7 @@ def one_hash(line):
                 if name == "hybrid_shard" and world == 1:
                     continue  # it needs a second node, and is refused without one
                 nodes = 2 if name == "hybrid_shard" else None
-                for checkpointing in CHECKPOINTING:
+                for checkpointing in CHECKPOINTING[precision]:
                     keys = keys_of(name, **{"train.accumulate": accumulate, "train.precision": precision,
                                             "train.activation_checkpointing": checkpointing})
                     run = f"{name}, world {world}, checkpointing {checkpointing}"
@@ -71,6 +81,8 @@ def one_hash(line):
                 line.note(f"{value}  {run}")
         line.show(f"distinct weights_hash in {len(hashes)} runs, {accumulate}, {precision}", len(set(hashes.values())),
                   "== 1", len(set(hashes.values())) == 1)
+        curves[accumulate, precision] = common
+    show_curves_differ(line, curves)
 
 
 def one_hash_124m(line):
@@ -90,16 +102,17 @@ def one_hash_124m(line):
                   len(set(hashes.values())) == 1)
 
 
-def resized(root, sets):
-    """A run through 1 → 3 → 2 → 4 nodes of one rank each: two join, one is killed, two join. Every second node shares
-    no memory with the others, as if it were on another machine. Returns its hash."""
+def resized(root, sets, pairs):
+    """A run through worlds of 1, 3, 2 and 4 ranks: some join, a machine is killed, some join, and a rank is killed. The
+    nodes have one rank each, or (`pairs`) two, but for the first, which is the one that is killed then. Every second
+    node shares no memory with the others, as if it were on another machine. Returns its hash."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
 
-        def machine(name):
+        def machine(name, ranks=1):
             elsewhere = {"cluster.host_group": "other"}
-            return cluster.start_worker(name, sets=elsewhere if name in ("n2", "n4") else None)
+            return cluster.start_worker(name, ranks=ranks, sets=elsewhere if name in ("n2", "n4") else None)
 
         def reach(world):
             def steady():
@@ -109,32 +122,42 @@ def resized(root, sets):
 
         nodes = [machine("n1")]
         reach(1)
-        nodes += [machine("n2"), machine("n3")]
+        nodes += [machine("n2", 2)] if pairs else [machine("n2"), machine("n3")]
         reach(3)
-        nodes[1].kill_machine()
+        killed = nodes.pop(0 if pairs else 1)
+        killed.kill_machine()
         reach(2)
-        nodes += [machine("n4"), machine("n5")]
+        nodes += [machine("n4", 2)] if pairs else [machine("n4"), machine("n5")]
         reach(4)
-        left = [n for n in nodes if n is not nodes[1]]
-        wait_until("the run ends", lambda: not any(n.alive() for n in left), RUN_TIMEOUT_S, cluster.log_tails)
+        generation = cluster.metrics()[-1]["generation"]
+        os.kill(nodes[-1].rank_pids()[0], signal.SIGKILL)
+        wait_until("a generation after the rank's death", lambda: cluster.metrics()[-1]["generation"] > generation,
+                   STEP_TIMEOUT_S, cluster.log_tails)
+        wait_until("the run ends", lambda: not any(n.alive() for n in nodes), RUN_TIMEOUT_S, cluster.log_tails)
+        codes = {n.name: n.returncode() for n in nodes}
+        if any(codes.values()):
+            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
         return check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
 
 
 def one_hash_resized(line):
-    """Through 1 → 3 → 2 → 4 ranks with a kill: the hash of the undisturbed run, no step lost, for every strategy in
-    each (accumulate, precision)."""
+    """Through 1 → 3 → 2 → 4 ranks with the kill of a machine and of a rank: the hash of the undisturbed run, no step
+    lost, for every strategy in each (accumulate, precision)."""
+    curves = {}
     for accumulate, precision in CURVES:
         curve = {"train.accumulate": accumulate, "train.precision": precision}
         calm = undisturbed(line.folder / f"{accumulate}-{precision}", 2, one_node=True,
                            sets=dict(settings(SLOTS, RESIZED_STEPS), **keys_of("ddp", **curve)))
         line.note(f"{calm}  {accumulate}, {precision}, undisturbed")
+        curves[accumulate, precision] = calm
         for name in STRATEGIES:
             redundancy = {} if name in WHOLE else {"strategy.redundancy": "shadow"}
             keys = keys_of(name, **curve, **redundancy)
-            line.command(f"dpt-worker with {keys}: 1, 3, 2, 4 nodes")
+            line.command(f"dpt-worker with {keys}: 1, 3, 2, 4 ranks")
             value = resized(line.folder / f"{accumulate}-{precision}-{name}",
-                            dict(settings(SLOTS, RESIZED_STEPS), **keys))
+                            dict(settings(SLOTS, RESIZED_STEPS), **keys), pairs=name == "hybrid_shard")
             line.show(f"{name}, {accumulate}, {precision}: weights_hash", value, f"== {calm}", value == calm)
+    show_curves_differ(line, curves)
 
 
 def canonical_cost(line):
@@ -167,6 +190,19 @@ def refused(line):
         show_complaint(line, name, code, (EXIT_CONFIG,), output, patterns)
 
 
+def show_landings(line, found):
+    """Each kind of fault has hit each strategy, and the last fault of a trial found the run in all that it does."""
+    landings = collections.Counter(trial["landing"] for trial in found["all"])
+    for landing in ("steps", "prepare", "build"):
+        line.at_least(f"trials whose last fault found the run in: {landing}", landings[landing], 1)
+    faults = collections.Counter((trial["strategy"], trial["fault"]) for trial in found["all"])
+    for strategy in HURT:
+        for fault in {fault for _, fault in faults}:
+            line.at_least(f"{strategy}: trials of fault {fault}", faults[strategy, fault], 1)
+    told = sum(one["outcomes_told"] for one in found["strategies"])
+    line.note(f"steps applied by ranks that others told the outcome: {told}")
+
+
 def recovery_trials(line):
     """300 recovery trials over ddp, full_shard+shadow, zero2+shadow, hybrid_shard with 4 ranks: 0 hangs, 0 steps lost,
     0 hash differences, p99 total <= 3 s + one step for process death."""
@@ -185,6 +221,8 @@ def recovery_trials(line):
         totals = ", ".join(f"{q} {row['total_ms'][q]:.0f} ms" for q in ("p50", "p99") if row["total_ms"][q] is not None)
         line.note(f"{row['fault']}: {row['trials']} trials, total {totals}")
     line.at_least("trials", found["trials"], trials)
+    if line.scale >= 1:  # of a few trials some land nowhere
+        show_landings(line, found)
     for what in ("hangs", "steps_lost", "steps_logged_wrong", "hash_differences", "survivors_restarted"):
         line.show(what, found[what], "== 0", found[what] == 0)
     for one in found["strategies"]:

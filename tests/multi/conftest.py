@@ -1,6 +1,7 @@
 """What the stories of many processes share: clusters in folders of their own, stopped at the end."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from cluster import Cluster  # noqa: E402
+
+# What is told apart here is not the speed of a disk: a sync that takes a second is another story's.
+FAST = Path("/dev/shm")
+if FAST.is_dir() and shutil.disk_usage(FAST).free > 2 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(FAST))
 
 # Sanitizers slow every process down several times.
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))

@@ -61,7 +61,7 @@ def test_all_workers_leave(make_cluster, slow, number):
         worker.signal(number)
     for worker in workers:
         assert worker.wait(EXIT_S * slow) == 0
-    assert not any(proc_alive(p) for p in ranks)
+    wait_until("the ranks are gone", lambda: not any(proc_alive(p) for p in ranks), 5 * slow)
     cluster.server.term()
     cluster.server.wait(EXIT_S * slow)
     cluster.check_nothing_left()

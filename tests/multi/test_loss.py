@@ -42,7 +42,8 @@ def wait_reformed(cluster, after, world, timeout):
 def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
     """A text that is encoded at start can change unseen by those who read it; a rank that comes later sees it."""
     text = make_text(tmp_path / "text.txt", 20_000)
-    cluster = make_cluster(sets={"train.steps": 100_000, "checkpoint.every_steps": 1,  # so the end cuts one short
+    cluster = make_cluster(sets={"train.steps": 100_000, "cluster.timeout_s": 5,
+                                 "checkpoint.every_steps": 1,  # so the end cuts one short
                                  "data.train": text, "data.tokenizer": "gpt2", "data.any_vocab": "true",
                                  "data.vocab_bpe": RECORDED / "tiny.bpe", "data.encoder_json": RECORDED / "tiny.json",
                                  "model.vocab": 700})
@@ -62,7 +63,7 @@ def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
 def test_kill_replace_leave_stop(make_cluster, start_calm, slow):
     """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped
     and continues, the server dies and comes back; then all ends well, with the undisturbed run's weights."""
-    sets = {"train.steps": 1500}
+    sets = {"train.steps": 2000}
     calm_hash = start_calm(sets)
     cluster = make_cluster(sets=sets)
     cluster.start_server()
@@ -193,7 +194,7 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
     assert "node b" in a.log() and "killed by signal 9" in a.log()
     cluster.server.term()
     assert cluster.server.wait(10 * slow) == 0
-    cluster.check_nothing_left()
+    cluster.check_nothing_left(unreplaced=[b])
 
 
 def test_only_the_agent_is_stopped(make_cluster, slow):

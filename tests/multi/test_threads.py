@@ -7,7 +7,7 @@ import pytest
 
 from cluster import Worker, wait_until
 
-STEPS, FEW_STEPS = 1000, 20  # as many as others need to come and go; as many as a hash needs
+STEPS, FEW_STEPS = 2000, 20  # as many as others need to come and go; as many as a hash needs
 
 
 def told(worker, rank=0):

@@ -265,12 +265,16 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     rank_leave_generation(r);
     struct dpt_err err;
     int64_t newest = -1;
-    if (rank_newest_checkpoint(r, &newest, &err) != DPT_OK)
-        dpt_log(DPT_LOG_ERROR,
-                "checkpoints cannot be looked up, going on as if there were none: %s", err.text);
+    const bool found = rank_newest_checkpoint(r, &newest, &err) == DPT_OK;
     (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.checkpoint_step = newest;
+    if (found) /* else what was seen before is still there, as far as anybody knows */
+        r->report.checkpoint_step = newest;
+    newest = r->report.checkpoint_step;
     (void)pthread_mutex_unlock(&r->report_mutex);
+    if (!found)
+        dpt_log(DPT_LOG_ERROR,
+                "checkpoints cannot be looked up: %s; the newest known is of step %lld", err.text,
+                (long long)newest);
     r->quiesced_ms = dpt_now_ms();
     rank_publish(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);
 }

@@ -413,6 +413,11 @@ int64_t director_step(const struct director *d, int handle)
     return d->member[handle].said ? d->member[handle].said->state->step_applied : -1;
 }
 
+int64_t director_checkpoint_step(const struct director *d, int handle)
+{
+    return d->member[handle].said->state->checkpoint_step;
+}
+
 int64_t director_steps_lost(const struct director *d)
 {
     return d->steps_lost;

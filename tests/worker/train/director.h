@@ -78,6 +78,8 @@ const char *director_finish(struct director *d);
 /* The highest step applied that a rank has told. */
 int64_t director_best_step(const struct director *d);
 int64_t director_step(const struct director *d, int handle);
+/* The newest checkpoint that the rank has told of; -1: none. */
+int64_t director_checkpoint_step(const struct director *d, int handle);
 /* Highest number of steps lost said by plans so far. */
 int64_t director_steps_lost(const struct director *d);
 bool director_fatal(const struct director *d, int handle, const char **ret_text);

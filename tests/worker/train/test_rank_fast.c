@@ -33,7 +33,7 @@ static double loss_of(const char *name)
 static void near(const char *name, double expected)
 {
     const double loss = loss_of(name);
-    if (!(fabs(loss - expected) <= 1e-4 * expected))
+    if (!(fabs(loss - expected) <= 1e-3 * expected))
         fail_msg("%s ends with a loss of %.9g, not %.9g", name, loss, expected);
 }
 

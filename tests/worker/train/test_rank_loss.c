@@ -314,6 +314,28 @@ static void a_disk_that_takes_no_checkpoint(void **state)
     }
 }
 
+/* A folder that cannot be looked at for a while has not lost what was seen there: a run that went
+ * on as if it had would begin anew after the next loss. */
+static void checkpoints_that_cannot_be_looked_up(void **state)
+{
+    (void)state;
+    struct dpt_config config = standard();
+    char dir[128], checkpoints[160];
+    struct director *d = rig_begin(&config, "hidden", dir);
+    const int handle = director_start(d, 0);
+    (void)director_start(d, 0);
+    (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
+    assert_true(director_form(d, false));
+    director_await_checkpoint(d, 4);
+    assert_true(director_form(d, false));
+    const int64_t seen = director_checkpoint_step(d, handle);
+    assert_true(seen >= 4);
+    put_file_for_folder(checkpoints);
+    assert_true(director_form(d, false));
+    assert_true(director_checkpoint_step(d, handle) >= seen);
+    director_destroy(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +347,7 @@ int main(void)
         cmocka_unit_test(resumed_by_another_world),
         cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
         cmocka_unit_test(a_disk_that_takes_no_checkpoint),
+        cmocka_unit_test(checkpoints_that_cannot_be_looked_up),
     };
     return cmocka_run_group_tests_name("rank_loss", tests, setup, rig_teardown);
 }

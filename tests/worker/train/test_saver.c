@@ -338,6 +338,7 @@ static void the_fence(void **state)
     save_part(&s, dir, 0, 1);
     await_question(&s);
     atomic_store(&s.agent.lease_ms, -1);
+    deadline = dpt_now_ms() + SOON_MS;
     while (dpt_link_may_write(s.link))
         assert_true(dpt_now_ms() < deadline);
     atomic_store(&s.agent.grant, STEP);
