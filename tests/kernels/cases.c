@@ -381,7 +381,7 @@ static void head_ref(const struct op_case *c, double *const *in, const int32_t *
                   out[1], out[2]);
 }
 
-/* --- adamw: n. Inputs p, m, v (squared), grad --- */
+/* --- adamw: n. Inputs p, m, v, grad --- */
 
 static void adamw_layout(const struct op_case *c, struct case_layout *r)
 {
@@ -389,6 +389,7 @@ static void adamw_layout(const struct op_case *c, struct case_layout *r)
     *r = (struct case_layout){.f32_only = true,
                               .inputs = 4,
                               .in = {n, n, n, n},
+                              .squared = {false, false, true, false},
                               .outputs = 3,
                               .out = {n, n, n},
                               .y = 0,
@@ -416,12 +417,8 @@ static void adamw_run(const struct op_case *c, enum dpt_dtype dtype, const struc
     (void)dtype;
     (void)ints;
     (void)accumulate;
-    for (int i = 0; i < 3; i++) {
-        const float *from = in[i];
-        float *to = out[i];
-        for (int64_t e = 0; e < a.n; e++)
-            to[e] = i == 2 ? from[e] * from[e] : from[e];
-    }
+    for (int i = 0; i < 3; i++)
+        ops->copy(s, (size_t)a.n * sizeof(float), in[i], out[i]);
     a.param = out[0];
     a.m = out[1];
     a.v = out[2];
@@ -435,8 +432,7 @@ static void adamw_ref(const struct op_case *c, double *const *in, const int32_t 
     struct dpt_adamw a = adamw_of(c);
     (void)ints;
     for (int i = 0; i < 3; i++)
-        for (int64_t e = 0; e < a.n; e++)
-            out[i][e] = i == 2 ? in[i][e] * in[i][e] : in[i][e];
+        memcpy(out[i], in[i], (size_t)a.n * sizeof(double));
     ref_adamw(&a, out[0], out[1], out[2], in[3]);
 }
 
@@ -473,7 +469,7 @@ static void sgd_run(const struct op_case *c, enum dpt_dtype dtype, const struct 
     (void)ints;
     (void)accumulate;
     for (int i = 0; i < 2; i++)
-        memcpy(out[i], in[i], (size_t)a.n * sizeof(float));
+        ops->copy(s, (size_t)a.n * sizeof(float), in[i], out[i]);
     a.param = out[0];
     a.m = out[1];
     a.grad = in[2];
@@ -513,6 +509,7 @@ const struct op_case op_cases[] = {
     {"attention 2x64x3x192", {2, 64, 3, 192}, 0.0f, false, OP(attention)},
     {"attention 1x200x2x128", {1, 200, 2, 128}, 0.0f, false, OP(attention)},
     {"attention 2x65x2x34 drop", {2, 65, 2, 34}, 0.1f, false, OP(attention)},
+    {"attention 1x70x1x200", {1, 70, 1, 200}, 0.0f, false, OP(attention)},
     {"attention 1x131x1x80 drop", {1, 131, 1, 80}, 0.25f, false, OP(attention)},
     {"residual 9", {9}, 0.0f, true, OP(residual)},
     {"residual 70003", {70003}, 0.0f, false, OP(residual)},
@@ -524,6 +521,7 @@ const struct op_case op_cases[] = {
     {"head 65x48x3333", {65, 48, 3333}, 0.0f, false, OP(head)},
     {"head 300x16x257", {300, 16, 257}, 0.0f, false, OP(head)},
     {"head 700x8x129", {700, 8, 129}, 0.0f, false, OP(head)},
+    {"head 2100x8x129", {2100, 8, 129}, 0.0f, false, OP(head)},
     {"head 5x40x50257", {5, 40, 50257}, 0.0f, false, OP(head)},
     {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
     {"adamw 5", {5}, 0.0f, false, OP(adamw)},

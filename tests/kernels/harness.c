@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 bool case_has(const struct op_case *c, enum dpt_dtype dtype)
 {
@@ -36,9 +37,11 @@ void poison(float *p, int64_t n)
         p[i] = NAN;
 }
 
+uint64_t fill_random_seed = 11;
+
 void fill_random(float *p, int64_t n, uint64_t which)
 {
-    struct dpt_rng_key key = dpt_rng_key(11, DPT_RNG_TEST, which, 0, 0);
+    struct dpt_rng_key key = dpt_rng_key(fill_random_seed, DPT_RNG_TEST, which, 0, 0);
     for (int64_t i = 0; i < n; i += 2) {
         float pair[2];
         dpt_rng_normal_pair(key, (uint64_t)i, pair);
@@ -63,6 +66,8 @@ void case_buffers_init(const struct op_case *c, enum dpt_dtype dtype, struct cas
     for (int i = 0; i < l->inputs; i++) {
         ret->in[i] = must_alloc((size_t)l->in[i] * sizeof(float));
         fill_random(ret->in[i], l->in[i], (uint64_t)i);
+        for (int64_t e = 0; l->squared[i] && e < l->in[i]; e++)
+            ret->in[i][e] *= ret->in[i][e];
         for (int64_t e = 0; dtype != DPT_F32 && e < l->in[i]; e++)
             ret->in[i][e] = float_of(dtype, half_of(dtype, ret->in[i][e]));
     }
@@ -98,17 +103,6 @@ static void die(const struct dpt_err *err)
     abort();
 }
 
-struct test_stream test_stream_open(int threads)
-{
-    struct test_stream t;
-    struct dpt_err err;
-    if (dpt_device_cpu_create(&t.device, &err) != DPT_OK ||
-        dpt_stream_create(t.device, threads, &t.stream, &err) != DPT_OK)
-        die(&err);
-    t.ops = dpt_device_ops(t.device);
-    return t;
-}
-
 void test_stream_check(struct test_stream *t)
 {
     struct dpt_err err;
@@ -123,52 +117,142 @@ void test_stream_close(struct test_stream *t)
     dpt_device_destroy(&t->device);
 }
 
-/* n values as the ops see them: a copy in 16 bits, to be freed. */
-static void *halves_of(enum dpt_dtype dtype, const float *x, int64_t n)
+void *test_upload(struct test_stream *t, const void *from, size_t bytes)
 {
+    void *p = NULL;
+    struct dpt_err err;
+    if (dpt_device_alloc(t->device, bytes, &p, &err) != DPT_OK)
+        die(&err);
+    t->ops->copy(t->stream, bytes, from, p);
+    test_stream_check(t); /* `from` may go */
+    return p;
+}
+
+void test_download(struct test_stream *t, const void *from, size_t bytes, void *to)
+{
+    t->ops->copy(t->stream, bytes, from, to);
+    test_stream_check(t);
+}
+
+/* n values as the ops see them, in the device's memory. */
+static void *upload_as(struct test_stream *t, enum dpt_dtype dtype, const float *x, int64_t n)
+{
+    if (dtype == DPT_F32)
+        return test_upload(t, x, (size_t)n * sizeof *x);
     uint16_t *h = must_alloc((size_t)n * sizeof *h);
     for (int64_t i = 0; i < n; i++)
         h[i] = half_of(dtype, x[i]);
-    return h;
+    void *p = test_upload(t, h, (size_t)n * sizeof *h);
+    free(h);
+    return p;
 }
 
-static void run_halves(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
-                       bool accumulate)
+static void download_as(struct test_stream *t, enum dpt_dtype dtype, const void *from, int64_t n,
+                        float *x)
 {
-    const struct case_layout *l = &b->layout;
-    void *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
-    for (int i = 0; i < l->inputs; i++)
-        in[i] = halves_of(b->dtype, b->in[i], l->in[i]);
-    for (int i = 0; i < l->outputs; i++)
-        out[i] = l->f32[i] ? b->out[i] : halves_of(b->dtype, b->out[i], l->out[i]);
-    c->run(c, b->dtype, t->ops, t->stream, in, b->ints, accumulate, out);
-    for (int i = 0; i < l->outputs; i++) {
-        if (l->f32[i])
-            continue;
-        for (int64_t e = 0; e < l->out[i]; e++)
-            b->out[i][e] = float_of(b->dtype, ((const uint16_t *)out[i])[e]);
-        free(out[i]);
+    if (dtype == DPT_F32) {
+        test_download(t, from, (size_t)n * sizeof *x, x);
+        return;
     }
-    for (int i = 0; i < l->inputs; i++)
-        free(in[i]);
+    uint16_t *h = must_alloc((size_t)n * sizeof *h);
+    test_download(t, from, (size_t)n * sizeof *h, h);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = float_of(dtype, h[i]);
+    free(h);
 }
 
 void case_run(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
               bool accumulate)
 {
+    const struct case_layout *l = &b->layout;
+    const size_t ints_bytes = (size_t)l->ints * sizeof *b->ints;
     void *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
-    for (int i = 0; i < b->layout.inputs; i++)
-        in[i] = b->in[i];
-    for (int i = 0; i < b->layout.outputs; i++) {
-        out[i] = b->out[i];
-        if (!accumulate || !b->layout.accumulates[i])
-            poison(b->out[i], b->layout.out[i]);
+    for (int i = 0; i < l->inputs; i++)
+        in[i] = upload_as(t, b->dtype, b->in[i], l->in[i]);
+    for (int i = 0; i < l->outputs; i++) {
+        if (!accumulate || !l->accumulates[i])
+            poison(b->out[i], l->out[i]);
+        out[i] = upload_as(t, l->f32[i] ? DPT_F32 : b->dtype, b->out[i], l->out[i]);
     }
-    if (b->dtype == DPT_F32)
-        c->run(c, DPT_F32, t->ops, t->stream, in, b->ints, accumulate, out);
-    else
-        run_halves(c, t, b, accumulate);
+    int32_t *ints = test_upload(t, b->ints, ints_bytes);
+    c->run(c, b->dtype, t->ops, t->stream, in, ints, accumulate, out);
     test_stream_check(t);
+    for (int i = 0; i < l->outputs; i++) {
+        const enum dpt_dtype dtype = l->f32[i] ? DPT_F32 : b->dtype;
+        download_as(t, dtype, out[i], l->out[i], b->out[i]);
+        dpt_device_free(t->device, out[i], (size_t)l->out[i] * dpt_dtype_bytes(dtype));
+    }
+    for (int i = 0; i < l->inputs; i++)
+        dpt_device_free(t->device, in[i], (size_t)l->in[i] * dpt_dtype_bytes(b->dtype));
+    dpt_device_free(t->device, ints, ints_bytes);
+}
+
+int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
+                 const double tolerance[DPT_DTYPE_COUNT], bool quiet)
+{
+    int bad = 0;
+    struct case_buffers b;
+    double *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
+    case_buffers_init(c, dtype, &b);
+    for (int k = 0; k < b.layout.inputs; k++) {
+        in[k] = must_alloc((size_t)b.layout.in[k] * sizeof(double));
+        for (int64_t e = 0; e < b.layout.in[k]; e++)
+            in[k][e] = (double)b.in[k][e];
+    }
+    for (int k = 0; k < b.layout.outputs; k++) {
+        out[k] = must_alloc((size_t)b.layout.out[k] * sizeof(double));
+        memset(out[k], 0, (size_t)b.layout.out[k] * sizeof(double));
+    }
+    c->ref(c, in, b.ints, out);
+    case_run(c, t, &b, false);
+    for (int k = 0; k < b.layout.outputs; k++) {
+        const bool sharp = b.layout.f32[k] && !b.layout.rounded[k];
+        const double e = relative_error(b.out[k], out[k], b.layout.out[k]);
+        if (!(e <= tolerance[sharp ? DPT_F32 : dtype])) {
+            if (!quiet)
+                (void)fprintf(stderr, "%s %s: output %d is off by %.3g\n", dtype_name(dtype),
+                              c->name, k, e);
+            bad++;
+        }
+        free(out[k]);
+    }
+    for (int k = 0; k < b.layout.inputs; k++)
+        free(in[k]);
+    case_buffers_fini(&b);
+    return bad;
+}
+
+int case_accumulates(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t)
+{
+    int bad = 0;
+    struct case_buffers b;
+    float *want[CASE_BUFFERS_MAX];
+    case_buffers_init(c, dtype, &b);
+    case_run(c, t, &b, false);
+    for (int k = 0; k < b.layout.outputs; k++) {
+        want[k] = must_alloc((size_t)b.layout.out[k] * sizeof(float));
+        memcpy(want[k], b.out[k], (size_t)b.layout.out[k] * sizeof(float));
+        if (!b.layout.accumulates[k])
+            continue;
+        fill_random(b.out[k], b.layout.out[k], 99);
+        for (int64_t e = 0; e < b.layout.out[k]; e++)
+            want[k][e] = b.out[k][e] + want[k][e];
+    }
+    case_run(c, t, &b, true);
+    for (int k = 0; k < b.layout.outputs; k++) {
+        int64_t e = 0;
+        while (e < b.layout.out[k] && memcmp(&want[k][e], &b.out[k][e], sizeof(float)) == 0)
+            e++;
+        if (e < b.layout.out[k]) {
+            (void)fprintf(stderr, "%s %s, accumulated: output %d [%lld] is %.9g, not %.9g\n",
+                          dtype_name(dtype), c->name, k, (long long)e, (double)b.out[k][e],
+                          (double)want[k][e]);
+            bad++;
+        }
+        free(want[k]);
+    }
+    case_buffers_fini(&b);
+    return bad;
 }
 
 double relative_error(const float *a, const double *b, int64_t n)

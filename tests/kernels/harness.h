@@ -28,7 +28,9 @@ float float_of(enum dpt_dtype dtype, uint16_t half);
 /* n floats of NaN. */
 void poison(float *p, int64_t n);
 
-/* n standard normal values, the same for the same `which`. */
+/* n standard normal values, the same for the same `which` and seed; the seed is 11 until a test
+ * sets another. */
+extern uint64_t fill_random_seed;
 void fill_random(float *p, int64_t n, uint64_t which);
 
 /* Opens a device and a stream; the ops' errors are fatal in close. */
@@ -37,14 +39,29 @@ struct test_stream {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
 };
-struct test_stream test_stream_open(int threads);
+struct test_stream test_stream_open(int threads); /* of the CPU device; open_cpu.c */
 void test_stream_close(struct test_stream *t);
 /* Syncs and aborts the test with the error's text if there is one. */
 void test_stream_check(struct test_stream *t);
 
-/* Runs the case with poisoned (or, accumulating, given) outputs. */
+/* n bytes of host memory in the device's, to be freed with dpt_device_free; and back. */
+void *test_upload(struct test_stream *t, const void *from, size_t bytes);
+void test_download(struct test_stream *t, const void *from, size_t bytes, void *to);
+
+/* Runs the case in the device's memory with poisoned (or, accumulating, given) outputs. */
 void case_run(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
               bool accumulate);
+
+/* Runs the case and holds its outputs against the reference in double precision: the relative
+ * 2-norm error of each is at most tolerance[dtype], or that of f32 where it is f32 and nothing in
+ * it was rounded. Prints what is not, unless `quiet`, and returns how many outputs. */
+int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
+                 const double tolerance[DPT_DTYPE_COUNT], bool quiet);
+
+/* Runs the case twice, the second time accumulating onto random values: what does not accumulate
+ * has the same bits again, and what does is old + contribution. Returns how many outputs are not
+ * so. */
+int case_accumulates(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t);
 
 /* ||a-b|| / ||b||, 2-norms; NaN in a gives NaN. */
 double relative_error(const float *a, const double *b, int64_t n);

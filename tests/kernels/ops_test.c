@@ -17,37 +17,6 @@
  * by that. */
 static const double TOLERANCE[DPT_DTYPE_COUNT] = {5e-6, 4e-3, 5e-4};
 
-static int compare_with_reference(const struct op_case *c, enum dpt_dtype dtype,
-                                  struct test_stream *t)
-{
-    int bad = 0;
-    struct case_buffers b;
-    double *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
-    case_buffers_init(c, dtype, &b);
-    for (int k = 0; k < b.layout.inputs; k++) {
-        in[k] = malloc((size_t)b.layout.in[k] * sizeof(double));
-        for (int64_t e = 0; e < b.layout.in[k]; e++)
-            in[k][e] = (double)b.in[k][e];
-    }
-    for (int k = 0; k < b.layout.outputs; k++)
-        out[k] = calloc((size_t)b.layout.out[k], sizeof(double));
-    c->ref(c, in, b.ints, out);
-    case_run(c, t, &b, false);
-    for (int k = 0; k < b.layout.outputs; k++) {
-        bool sharp = b.layout.f32[k] && !b.layout.rounded[k];
-        double e = relative_error(b.out[k], out[k], b.layout.out[k]);
-        if (!(e <= TOLERANCE[sharp ? DPT_F32 : dtype])) {
-            print_error("%s %s: output %d is off by %.3g\n", dtype_name(dtype), c->name, k, e);
-            bad++;
-        }
-        free(out[k]);
-    }
-    for (int k = 0; k < b.layout.inputs; k++)
-        free(in[k]);
-    case_buffers_fini(&b);
-    return bad;
-}
-
 static void test_against_reference(void **state)
 {
     (void)state;
@@ -56,7 +25,7 @@ static void test_against_reference(void **state)
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
             if (case_has(&op_cases[i], dtype))
-                bad += compare_with_reference(&op_cases[i], dtype, &t);
+                bad += case_compare(&op_cases[i], dtype, &t, TOLERANCE, false);
     test_stream_close(&t);
     assert_int_equal(bad, 0);
 }

@@ -1,0 +1,180 @@
+/* See mutants.h. */
+#include "tests/kernels/mutants.h"
+
+#include <string.h>
+
+static const struct dpt_ops *right;
+
+static void no_bias(struct dpt_stream *s, const struct dpt_linear_forward *a)
+{
+    struct dpt_linear_forward wrong = *a;
+    wrong.bias = NULL;
+    right->linear_forward(s, &wrong);
+}
+
+static void lost_row_of_dw(struct dpt_stream *s, const struct dpt_linear_backward *a)
+{
+    struct dpt_linear_backward wrong = *a;
+    wrong.n--;
+    wrong.dx = NULL;
+    right->linear_backward(s, a);
+    right->linear_backward(s, &wrong);
+}
+
+static void other_eps(struct dpt_stream *s, const struct dpt_layernorm_forward *a)
+{
+    struct dpt_layernorm_forward wrong = *a;
+    wrong.eps = 1e-3f;
+    right->layernorm_forward(s, &wrong);
+}
+
+static void no_residual(struct dpt_stream *s, const struct dpt_layernorm_backward *a)
+{
+    struct dpt_layernorm_backward wrong = *a;
+    wrong.add_dx = false;
+    right->layernorm_backward(s, &wrong);
+}
+
+static void forgotten_tail(struct dpt_stream *s, const struct dpt_gelu *a)
+{
+    struct dpt_gelu wrong = *a;
+    wrong.n--;
+    right->gelu_forward(s, &wrong);
+}
+
+static void slope_of_dy(struct dpt_stream *s, const struct dpt_gelu *a)
+{
+    struct dpt_gelu wrong = *a;
+    wrong.x = a->dy;
+    wrong.dy = a->x;
+    right->gelu_backward(s, &wrong);
+}
+
+static void undropped(struct dpt_stream *s, const struct dpt_attention_forward *a)
+{
+    struct dpt_attention_forward wrong = *a;
+    wrong.dropout.p = 0.0f;
+    right->attention_forward(s, &wrong);
+}
+
+static void shifted_mask(struct dpt_stream *s, const struct dpt_attention_backward *a)
+{
+    struct dpt_attention_backward wrong = *a;
+    wrong.dropout.first++;
+    right->attention_backward(s, &wrong);
+}
+
+static void shifted_residual(struct dpt_stream *s, const struct dpt_residual *a)
+{
+    struct dpt_residual wrong = *a;
+    wrong.dropout.first++;
+    right->residual(s, &wrong);
+}
+
+static void kept_gradient(struct dpt_stream *s, const struct dpt_dropout_backward *a)
+{
+    struct dpt_dropout_backward wrong = *a;
+    wrong.dropout.p = 0.0f;
+    right->dropout_backward(s, &wrong);
+}
+
+static void late_places(struct dpt_stream *s, const struct dpt_embedding_forward *a)
+{
+    struct dpt_embedding_forward wrong = *a;
+    wrong.wpe = (const char *)a->wpe + (size_t)a->c * dpt_dtype_bytes(a->dtype);
+    right->embedding_forward(s, &wrong);
+}
+
+static void lost_sample(struct dpt_stream *s, const struct dpt_embedding_backward *a)
+{
+    struct dpt_embedding_backward wrong = *a;
+    wrong.b--;
+    right->embedding_backward(s, &wrong);
+}
+
+static void other_dloss(struct dpt_stream *s, const struct dpt_head_loss *a)
+{
+    struct dpt_head_loss wrong = *a;
+    wrong.dloss *= 1.0001f;
+    right->head_loss(s, &wrong);
+}
+
+static void lost_row_of_loss(struct dpt_stream *s, const struct dpt_head_loss *a)
+{
+    struct dpt_head_loss wrong = *a;
+    wrong.n--;
+    right->head_loss(s, &wrong);
+}
+
+static void other_beta(struct dpt_stream *s, const struct dpt_adamw *a)
+{
+    struct dpt_adamw wrong = *a;
+    wrong.beta2 *= 1.001f;
+    right->adamw(s, &wrong);
+}
+
+static void plain_momentum(struct dpt_stream *s, const struct dpt_sgd *a)
+{
+    struct dpt_sgd wrong = *a;
+    wrong.nesterov = false;
+    right->sgd(s, &wrong);
+}
+
+#define INSTALL(op, wrong)                                                                         \
+    static void install_##wrong(struct dpt_ops *ops)                                               \
+    {                                                                                              \
+        ops->op = wrong;                                                                           \
+    }
+INSTALL(linear_forward, no_bias)
+INSTALL(linear_backward, lost_row_of_dw)
+INSTALL(layernorm_forward, other_eps)
+INSTALL(layernorm_backward, no_residual)
+INSTALL(gelu_forward, forgotten_tail)
+INSTALL(gelu_backward, slope_of_dy)
+INSTALL(attention_forward, undropped)
+INSTALL(attention_backward, shifted_mask)
+INSTALL(residual, shifted_residual)
+INSTALL(dropout_backward, kept_gradient)
+INSTALL(embedding_forward, late_places)
+INSTALL(embedding_backward, lost_sample)
+INSTALL(head_loss, other_dloss)
+INSTALL(head_loss, lost_row_of_loss)
+INSTALL(adamw, other_beta)
+INSTALL(sgd, plain_momentum)
+
+const struct op_mutant op_mutants[] = {
+    {"linear without its bias", "linear 129x33x193", install_no_bias},
+    {"a row lost from dw", "linear 129x33x193", install_lost_row_of_dw},
+    {"another eps", "layernorm 33x48 add", install_other_eps},
+    {"dx overwritten, not added to", "layernorm 33x48 add", install_no_residual},
+    {"the last element forgotten", "gelu 70001", install_forgotten_tail},
+    {"operands exchanged", "gelu 70001", install_slope_of_dy},
+    {"probabilities not dropped", "attention 2x65x2x34 drop", install_undropped},
+    {"attention's mask off by one", "attention 2x65x2x34 drop", install_shifted_mask},
+    {"the residual's mask off by one", "residual 70003 drop", install_shifted_residual},
+    {"a gradient not dropped", "residual 70003 drop", install_kept_gradient},
+    {"positions off by one", "embedding 3x17x130 drop", install_late_places},
+    {"a sample lost", "embedding 3x17x130 drop", install_lost_sample},
+    {"another factor of the loss", "head 65x48x3333", install_other_dloss},
+    {"a row of the loss lost", "head 65x48x3333", install_lost_row_of_loss},
+    {"another beta2", "adamw 40007", install_other_beta},
+    {"no Nesterov", "sgd 40007 nesterov", install_plain_momentum},
+};
+const int op_mutant_count = sizeof op_mutants / sizeof *op_mutants;
+
+bool mutant_is_caught(const struct op_mutant *m, struct test_stream *t,
+                      const double tolerance[DPT_DTYPE_COUNT])
+{
+    const struct op_case *c = NULL;
+    for (int i = 0; i < op_case_count; i++)
+        if (strcmp(op_cases[i].name, m->of) == 0)
+            c = &op_cases[i];
+    DPT_ASSERT(c);
+    struct dpt_ops ops = *t->ops;
+    struct test_stream wronged = *t;
+    right = t->ops;
+    wronged.ops = &ops;
+    m->install(&ops);
+    return case_compare(c, DPT_F32, t, tolerance, false) == 0 &&
+           case_compare(c, DPT_F32, &wronged, tolerance, true) > 0;
+}

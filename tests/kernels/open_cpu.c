@@ -1,0 +1,18 @@
+/* The tests' stream on the CPU device: apart, so that tests of other devices need not link it. */
+#include "tests/kernels/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct test_stream test_stream_open(int threads)
+{
+    struct test_stream t;
+    struct dpt_err err;
+    if (dpt_device_cpu_create(&t.device, &err) != DPT_OK ||
+        dpt_stream_create(t.device, threads, &t.stream, &err) != DPT_OK) {
+        (void)fprintf(stderr, "%s\n", err.text);
+        abort();
+    }
+    t.ops = dpt_device_ops(t.device);
+    return t;
+}
