@@ -24,6 +24,12 @@ struct dpt_ops;
 
 /* Opens the CPU device. Destroy after its streams. */
 DPT_MUST_USE enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err);
+/* Opens CUDA device `index` of those that CUDA_VISIBLE_DEVICES leaves. Its memory is not the
+ * host's: the ops take what dpt_device_alloc gave (and `copy` takes host memory on either side). In
+ * a build without CUDA DPT_EUNSUPPORTED, without such a device DPT_ENOENT: the text says what to
+ * do. */
+DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret,
+                                                    struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
 
 /* The mathematics of this device (static storage). */

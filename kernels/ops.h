@@ -17,7 +17,12 @@
 #define DPT_KERNELS_OPS_H
 
 #include "base/rng.h"
+#include "kernels/tensor.h"
+#ifdef __cplusplus
+struct dpt_stream; /* kernels of CUDA are given the arguments alone; device.h is C */
+#else
 #include "kernels/device.h"
+#endif
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,0 +1,155 @@
+/* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4).
+ *
+ * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory:
+ * heads are padded to HDP channels with zeros. Thread (ty, tx) has the scores of queries ty*R + i
+ * and keys tx + 16*j, and of a result its rows ty*R + i and channels tx + 16*j. Everything is f32
+ * in shared memory, whatever the elements are; rows lie PITCH apart, an odd number, so that no two
+ * threads of a warp meet in a bank. */
+#ifndef DPT_KERNELS_CUDA_ATTENTION_CUH
+#define DPT_KERNELS_CUDA_ATTENTION_CUH
+
+#include "kernels/cuda/elem.cuh"
+
+enum { SIDE = 16, TILE_THREADS = SIDE * SIDE };
+
+/* One call's numbers; elements of q, k, v, dq, dk, dv lie in rows of 3C, those of y and dy of C. */
+struct attention_args {
+    int64_t t, heads, c, hd, tiles; /* tiles of a head */
+    enum dpt_dtype dtype;
+    struct drop drop;
+    float scale; /* 1/sqrt(hd) */
+    const void *qkv, *dy;
+    void *y, *dqkv;
+    float *ret_lse;         /* (B, H, T), forward */
+    const float *lse, *dot; /* likewise: kept from forward; sums of dy*y */
+};
+
+/* Which head of which sample, and where its rows begin. */
+struct head_place {
+    int64_t index, qkv, y;
+};
+
+static __device__ inline struct head_place head_of(const struct attention_args &a, int64_t index)
+{
+    const int64_t b = index / a.heads, h = index % a.heads;
+    return {index, b * a.t * 3 * a.c + h * a.hd, b * a.t * a.c + h * a.hd};
+}
+
+/* to (TILE, PITCH) = scale * rows from `row` of x, whose element (r, j) is at first + r*ld + j. */
+template <int HDP, int TILE>
+static __device__ inline void load_tile(const struct attention_args &a, const void *x,
+                                        int64_t first, int64_t ld, int64_t row, float scale,
+                                        float *to)
+{
+    for (int i = threadIdx.x; i < TILE * HDP; i += TILE_THREADS) {
+        const int r = i / HDP, j = i % HDP;
+        const bool there = row + r < a.t && j < a.hd;
+        to[r * (HDP + 1) + j] =
+            there ? scale * element(x, a.dtype, first + (row + r) * ld + j) : 0.0f;
+    }
+}
+
+/* s[i][j] = the product of row ty*R+i of q and row tx+16j of k. */
+template <int HDP, int TILE>
+static __device__ inline void tile_products(const float *q, const float *k,
+                                            float s[TILE / SIDE][TILE / SIDE])
+{
+    constexpr int R = TILE / SIDE, PITCH = HDP + 1;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            s[i][j] = 0.0f;
+#pragma unroll 4
+    for (int e = 0; e < HDP; e++) {
+        float left[R], right[R];
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            left[i] = q[(ty * R + i) * PITCH + e];
+            right[i] = k[(tx + SIDE * i) * PITCH + e];
+        }
+#pragma unroll
+        for (int i = 0; i < R; i++)
+#pragma unroll
+            for (int j = 0; j < R; j++)
+                s[i][j] = fmaf(left[i], right[j], s[i][j]);
+    }
+}
+
+/* o[i][j] += row ty*R+i of p (TILE, TILE+1), or of its transpose, times column tx+16j of x. */
+template <int HDP, int TILE, bool TRANSPOSED>
+static __device__ inline void tile_accumulate(const float *p, const float *x,
+                                              float o[TILE / SIDE][HDP / SIDE])
+{
+    constexpr int R = TILE / SIDE, C = HDP / SIDE, PITCH = HDP + 1;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll 4
+    for (int e = 0; e < TILE; e++) {
+        float left[R];
+#pragma unroll
+        for (int i = 0; i < R; i++)
+            left[i] =
+                TRANSPOSED ? p[e * (TILE + 1) + ty * R + i] : p[(ty * R + i) * (TILE + 1) + e];
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            const float right = x[e * PITCH + tx + SIDE * j];
+#pragma unroll
+            for (int i = 0; i < R; i++)
+                o[i][j] = fmaf(left[i], right, o[i][j]);
+        }
+    }
+}
+
+/* Rows from `row`, each times scale[i], of x: as load_tile. */
+template <int HDP, int TILE>
+static __device__ inline void
+store_rows(const struct attention_args &a, float o[TILE / SIDE][HDP / SIDE],
+           const float scale[TILE / SIDE], int64_t first, int64_t ld, int64_t row, void *x)
+{
+    constexpr int R = TILE / SIDE, C = HDP / SIDE;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            const int64_t r = row + ty * R + i;
+            const int channel = tx + SIDE * j;
+            if (r < a.t && channel < a.hd)
+                set_element(x, a.dtype, first + r * ld + channel, scale[i] * o[i][j]);
+        }
+}
+
+/* p (TILE, TILE+1) = this thread's scores. */
+template <int TILE>
+static __device__ inline void store_scores(const float s[TILE / SIDE][TILE / SIDE], float *p)
+{
+    constexpr int R = TILE / SIDE;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll
+    for (int i = 0; i < R; i++)
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            p[(ty * R + i) * (TILE + 1) + tx + SIDE * j] = s[i][j];
+}
+
+/* Floats of shared memory: `operands` tiles of rows and one of scores. */
+template <int HDP, int TILE> constexpr int tile_floats(int operands)
+{
+    return operands * TILE * (HDP + 1) + TILE * (TILE + 1);
+}
+
+/* Posts a kernel with more shared memory than is given unasked. */
+static inline int post_tiles(void (*kernel)(struct attention_args), const struct attention_args *a,
+                             int64_t heads, int floats, void *queue)
+{
+    const int bytes = floats * (int)sizeof(float);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess)
+        return error;
+    kernel<<<(unsigned)(heads * a->tiles), TILE_THREADS, (size_t)bytes, (cudaStream_t)queue>>>(*a);
+    return cudaGetLastError();
+}
+
+#endif

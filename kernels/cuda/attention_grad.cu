@@ -1,0 +1,166 @@
+/* Attention's gradient without atomics, the same bits every time: one kernel has a tile of keys and
+ * goes over the queries from there on, for dk and dv; another a tile of queries and goes over the
+ * keys up to there, for dq. Both make the probabilities anew from the kept log-sum-exp. See
+ * attention.cuh. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/launch.h"
+
+enum { LANES = 32, WARPS = 4 };
+
+/* ret (B, H, T) = sum over a head's channels of dy*y; a warp has one. */
+static __global__ void row_dots(struct attention_args a, int64_t n, float *ret)
+{
+    const int lane = threadIdx.x % LANES;
+    const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (i >= n)
+        return;
+    const struct head_place head = head_of(a, i / a.t);
+    const int64_t at = head.y + i % a.t * a.c;
+    float sum = 0.0f;
+    for (int64_t j = lane; j < a.hd; j += LANES)
+        sum = fmaf(element(a.dy, a.dtype, at + j), element(a.y, a.dtype, at + j), sum);
+    sum = group_sum<LANES>(sum);
+    if (lane == 0)
+        ret[i] = sum;
+}
+
+/* From the products s = q k^T and ds = dy v^T of a tile: s becomes the (dropped) probabilities, ds
+ * the gradient of the scores. Zero above the diagonal and beyond T. */
+template <int TILE>
+static __device__ void
+score_gradients(const struct attention_args &a, const struct head_place &head, int64_t i0,
+                int64_t j0, float s[TILE / SIDE][TILE / SIDE], float ds[TILE / SIDE][TILE / SIDE])
+{
+    constexpr int R = TILE / SIDE;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+        const int64_t row = i0 + ty * R + i;
+        const bool there = row < a.t;
+        const float lse = there ? a.lse[head.index * a.t + row] : 0.0f;
+        const float dot = there ? a.dot[head.index * a.t + row] : 0.0f;
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            const int64_t key = j0 + tx + SIDE * j;
+            if (!there || key > row) {
+                s[i][j] = ds[i][j] = 0.0f;
+                continue;
+            }
+            const float probability = exp_of(s[i][j] - lse);
+            const float factor =
+                a.drop.on ? drop_factor(a.drop, (uint64_t)((head.index * a.t + row) * a.t + key))
+                          : 1.0f;
+            ds[i][j] = probability * (ds[i][j] * factor - dot);
+            s[i][j] = probability * factor;
+        }
+    }
+}
+
+template <int HDP, int TILE>
+static __global__ void __launch_bounds__(TILE_THREADS) keys_grad(struct attention_args a)
+{
+    extern __shared__ float memory[];
+    constexpr int R = TILE / SIDE, C = HDP / SIDE, PART = TILE * (HDP + 1);
+    float *k = memory, *v = k + PART, *q = v + PART, *dy = q + PART, *p = dy + PART;
+    const struct head_place head = head_of(a, blockIdx.x / a.tiles);
+    const int64_t j0 = blockIdx.x % a.tiles * TILE, ld = 3 * a.c;
+    float dk[R][C] = {}, dv[R][C] = {}, one[R];
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        one[i] = 1.0f;
+    load_tile<HDP, TILE>(a, a.qkv, head.qkv + a.c, ld, j0, 1.0f, k);
+    load_tile<HDP, TILE>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, 1.0f, v);
+    for (int64_t i0 = j0; i0 < a.t; i0 += TILE) {
+        float s[R][R], ds[R][R];
+        __syncthreads(); /* the queries before are no longer read */
+        load_tile<HDP, TILE>(a, a.qkv, head.qkv, ld, i0, a.scale, q);
+        load_tile<HDP, TILE>(a, a.dy, head.y, a.c, i0, 1.0f, dy);
+        __syncthreads();
+        tile_products<HDP, TILE>(q, k, s);
+        tile_products<HDP, TILE>(dy, v, ds);
+        score_gradients<TILE>(a, head, i0, j0, s, ds);
+        store_scores<TILE>(s, p);
+        __syncthreads();
+        tile_accumulate<HDP, TILE, true>(p, dy, dv);
+        __syncthreads();
+        store_scores<TILE>(ds, p);
+        __syncthreads();
+        tile_accumulate<HDP, TILE, true>(p, q, dk);
+    }
+    store_rows<HDP, TILE>(a, dk, one, head.qkv + a.c, ld, j0, a.dqkv);
+    store_rows<HDP, TILE>(a, dv, one, head.qkv + 2 * a.c, ld, j0, a.dqkv);
+}
+
+template <int HDP, int TILE>
+static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct attention_args a)
+{
+    extern __shared__ float memory[];
+    constexpr int R = TILE / SIDE, C = HDP / SIDE, PART = TILE * (HDP + 1);
+    float *k = memory, *v = k + PART, *q = v + PART, *dy = q + PART, *p = dy + PART;
+    const struct head_place head = head_of(a, blockIdx.x / a.tiles);
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE, ld = 3 * a.c;
+    float dq[R][C] = {}, scale[R];
+#pragma unroll
+    for (int i = 0; i < R; i++)
+        scale[i] = a.scale;
+    load_tile<HDP, TILE>(a, a.qkv, head.qkv, ld, i0, a.scale, q);
+    load_tile<HDP, TILE>(a, a.dy, head.y, a.c, i0, 1.0f, dy);
+    for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
+        float s[R][R], ds[R][R];
+        __syncthreads(); /* the keys before are no longer read */
+        load_tile<HDP, TILE>(a, a.qkv, head.qkv + a.c, ld, j0, 1.0f, k);
+        load_tile<HDP, TILE>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, 1.0f, v);
+        __syncthreads();
+        tile_products<HDP, TILE>(q, k, s);
+        tile_products<HDP, TILE>(dy, v, ds);
+        score_gradients<TILE>(a, head, i0, j0, s, ds);
+        store_scores<TILE>(ds, p);
+        __syncthreads();
+        tile_accumulate<HDP, TILE, false>(p, k, dq);
+    }
+    store_rows<HDP, TILE>(a, dq, scale, head.qkv, ld, i0, a.dqkv);
+}
+
+template <int HDP, int TILE> static int post(struct attention_args *a, int64_t heads, void *queue)
+{
+    constexpr int floats = tile_floats<HDP, TILE>(4);
+    a->tiles = ceil_div(a->t, TILE);
+    const int error = post_tiles(keys_grad<HDP, TILE>, a, heads, floats, queue);
+    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, heads, floats, queue);
+}
+
+int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads)
+{
+    return b * t * heads;
+}
+
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work)
+{
+    struct attention_args args = {};
+    args.t = a->t;
+    args.heads = a->heads;
+    args.c = a->c;
+    args.hd = a->c / a->heads;
+    args.dtype = a->dtype;
+    args.drop = drop_of(&a->dropout);
+    args.scale = 1.0f / sqrtf((float)args.hd);
+    args.qkv = a->qkv;
+    args.y = (void *)a->y; /* read alone */
+    args.lse = a->lse;
+    args.dot = work;
+    args.dy = a->dy;
+    args.dqkv = a->dqkv;
+    const int64_t heads = a->b * a->heads, rows = heads * a->t;
+    if (rows == 0)
+        return 0;
+    row_dots<<<(unsigned)ceil_div(rows, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(args, rows,
+                                                                                         work);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess)
+        return error;
+    if (args.hd <= 64)
+        return post<64, 64>(&args, heads, queue);
+    if (args.hd <= 128)
+        return post<128, 64>(&args, heads, queue);
+    return post<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
+}

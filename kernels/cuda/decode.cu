@@ -1,0 +1,92 @@
+/* Ops of decoding, one row at a time and in f32. */
+#include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
+
+enum { LANES = 32, WARPS = 4, THREADS = 128 };
+
+/* One thread a column: a chain of fma from the bias on, in the order of the rows of w. */
+static __global__ void linear_row(struct dpt_linear_row a)
+{
+    const int64_t j = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (j >= a.out)
+        return;
+    float sum = a.bias ? a.bias[j] : 0.0f;
+    for (int64_t i = 0; i < a.in; i++)
+        sum = fmaf(a.x[i], a.w[i * a.out + j], sum);
+    a.y[j] = sum;
+}
+
+int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
+{
+    if (a->out == 0)
+        return 0;
+    linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a);
+    return cudaGetLastError();
+}
+
+/* One warp a logit. */
+static __global__ void logits(struct dpt_logits a)
+{
+    const int lane = threadIdx.x % LANES;
+    const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
+    if (r >= a.v)
+        return;
+    float sum = 0.0f;
+    for (int64_t i = lane; i < a.c; i += LANES)
+        sum = fmaf(a.x[i], a.w[r * a.c + i], sum);
+    sum = group_sum<LANES>(sum);
+    if (lane == 0)
+        a.y[r] = sum;
+}
+
+int dpt_launch_logits(void *queue, const struct dpt_logits *a)
+{
+    if (a->v == 0)
+        return 0;
+    logits<<<(unsigned)ceil_div(a->v, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(*a);
+    return cudaGetLastError();
+}
+
+/* One block a head of a row; its scores are in shared memory. */
+static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
+{
+    extern __shared__ float scores[];
+    __shared__ float place[THREADS];
+    const int64_t hd = a.c / a.heads, row = a.first + blockIdx.x / a.heads, ld = 3 * a.c;
+    const int64_t at = blockIdx.x % a.heads * hd;
+    const float *q = a.qkv + row * ld + at;
+    float most = -3.0e38f, sum = 0.0f;
+    for (int64_t s = threadIdx.x; s <= row; s += THREADS) {
+        const float *k = a.qkv + s * ld + a.c + at;
+        float score = 0.0f;
+        for (int64_t j = 0; j < hd; j++)
+            score = fmaf(q[j], k[j], score);
+        scores[s] = scale * score;
+        most = fmaxf(most, scores[s]);
+    }
+    most = block_max<THREADS>(most, place);
+    for (int64_t s = threadIdx.x; s <= row; s += THREADS) {
+        scores[s] = exp_of(scores[s] - most);
+        sum += scores[s];
+    }
+    sum = block_sum<THREADS>(sum, place); /* and all scores are there */
+    for (int64_t j = threadIdx.x; j < hd; j += THREADS) {
+        float mean = 0.0f;
+        for (int64_t s = 0; s <= row; s++)
+            mean = fmaf(scores[s], a.qkv[s * ld + 2 * a.c + at + j], mean);
+        a.y[(row - a.first) * a.c + at + j] = mean * (1.0f / sum);
+    }
+}
+
+int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
+{
+    const int64_t blocks = (a->end - a->first) * a->heads;
+    const int bytes = (int)a->end * (int)sizeof(float);
+    const cudaError_t error =
+        cudaFuncSetAttribute(attend_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess || blocks == 0)
+        return error;
+    attend_rows<<<(unsigned)blocks, THREADS, (size_t)bytes, (cudaStream_t)queue>>>(
+        *a, 1.0f / sqrtf((float)(a->c / a->heads)));
+    return cudaGetLastError();
+}

@@ -1,0 +1,324 @@
+/* The CUDA device and its streams: memory, workspace, sticky errors. */
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/stream.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CC_MAJOR_MIN = 8, ALIGN_BYTES = 64, GRANULE_BYTES = 2 << 20 };
+
+static const struct dpt_ops cuda_ops = {
+    .linear_forward = dpt_cuda_linear_forward,
+    .linear_backward = dpt_cuda_linear_backward,
+    .layernorm_forward = dpt_cuda_layernorm_forward,
+    .layernorm_backward = dpt_cuda_layernorm_backward,
+    .gelu_forward = dpt_cuda_gelu_forward,
+    .gelu_backward = dpt_cuda_gelu_backward,
+    .attention_forward = dpt_cuda_attention_forward,
+    .attention_backward = dpt_cuda_attention_backward,
+    .residual = dpt_cuda_residual,
+    .dropout_backward = dpt_cuda_dropout_backward,
+    .embedding_forward = dpt_cuda_embedding_forward,
+    .embedding_backward = dpt_cuda_embedding_backward,
+    .head_loss = dpt_cuda_head_loss,
+    .linear_row = dpt_cuda_linear_row,
+    .attention_rows = dpt_cuda_attention_rows,
+    .logits = dpt_cuda_logits,
+    .adamw = dpt_cuda_adamw,
+    .sgd = dpt_cuda_sgd,
+    .packed_bytes = dpt_cuda_packed_bytes,
+    .pack = dpt_cuda_pack,
+    .add = dpt_cuda_add,
+    .copy = dpt_cuda_copy,
+    .cast = dpt_cuda_cast,
+    .widen = dpt_cuda_widen,
+    .round_to = dpt_cuda_round_to,
+    .sumsq_blocks = dpt_cuda_sumsq_blocks,
+    .fill_normal = dpt_cuda_fill_normal,
+    .fill = dpt_cuda_fill,
+    .orthonormalise = dpt_cuda_orthonormalise,
+};
+
+/* Ops that ops.h has and this table has not: an op that is missing shall be known at the start, not
+ * in a step. */
+static int ops_missing(void)
+{
+    typedef void op(void);
+    op *const *table = (op *const *)(const void *)&cuda_ops;
+    int missing = 0;
+    for (size_t i = 0; i < sizeof cuda_ops / sizeof *table; i++)
+        missing += table[i] == NULL;
+    return missing;
+}
+
+static enum dpt_status translated(struct dpt_err *err, cudaError_t code, const char *what,
+                                  int index)
+{
+    const enum dpt_status status = code == cudaErrorMemoryAllocation ? DPT_ENOMEM : DPT_EIO;
+    return dpt_fail(err, status, "%s on CUDA device %d: %s (%s)", what, index,
+                    cudaGetErrorString(code), cudaGetErrorName(code));
+}
+
+static int index_of(const struct dpt_device *dev)
+{
+    return ((const struct dpt_cuda_device *)dev)->index;
+}
+
+static void cuda_destroy(struct dpt_device *base)
+{
+    struct dpt_cuda_device *dev = (struct dpt_cuda_device *)base;
+    if (dev->blas)
+        (void)cublasLtDestroy(dev->blas);
+    free(dev);
+}
+
+static size_t cuda_reserved(size_t bytes)
+{
+    const size_t unit = bytes < GRANULE_BYTES ? ALIGN_BYTES : GRANULE_BYTES;
+    return bytes ? (bytes + unit - 1) / unit * unit : unit;
+}
+
+static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **ret,
+                                  struct dpt_err *err)
+{
+    void *p = NULL;
+    char what[64];
+    (void)snprintf(what, sizeof what, "%zu bytes of memory", bytes);
+    cudaError_t code = cudaSetDevice(index_of(dev));
+    if (code == cudaSuccess)
+        code = cudaMalloc(&p, cuda_reserved(bytes));
+    if (code == cudaSuccess)
+        code = cudaMemset(p, 0, cuda_reserved(bytes));
+    if (code == cudaSuccess) /* cudaMemset may return before it is done */
+        code = cudaDeviceSynchronize();
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError(); /* told here; the next launch shall not find it */
+        if (p)
+            (void)cudaFree(p);
+        return translated(err, code, what, index_of(dev));
+    }
+    *ret = p;
+    return DPT_OK;
+}
+
+static void cuda_free(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    (void)bytes;
+    /* What fails here has failed before, in an op: its stream says so. */
+    if (cudaSetDevice(index_of(dev)) == cudaSuccess)
+        (void)cudaFree(ptr);
+}
+
+static void cuda_stream_destroy(struct dpt_stream *stream)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    (void)cudaSetDevice(index_of(s->base.device));
+    if (s->queue) {
+        (void)cudaStreamSynchronize(s->queue);
+        (void)cudaStreamDestroy(s->queue);
+    }
+    dpt_cuda_gemm_engine_destroy(&s->gemm, s->base.device);
+    dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspace, s->workspace_bytes);
+    free(s);
+}
+
+static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads,
+                                          struct dpt_stream **ret, struct dpt_err *err)
+{
+    if (threads < 1 || threads > DPT_STREAM_THREADS_MAX)
+        return dpt_fail(err, DPT_EINVAL, "a stream of %d threads; 1 to %d", threads,
+                        DPT_STREAM_THREADS_MAX);
+    struct dpt_cuda_stream *s = calloc(1, sizeof *s);
+    cudaStream_t queue = NULL;
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "CUDA stream");
+    s->base.device = dev;
+    enum dpt_status status = dpt_cuda_gemm_engine_create(&s->gemm, err);
+    cudaError_t code = cudaSuccess;
+    if (status == DPT_OK)
+        code = cudaSetDevice(index_of(dev));
+    if (status == DPT_OK && code == cudaSuccess)
+        code = cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking);
+    if (code != cudaSuccess)
+        status = translated(err, code, "a stream", index_of(dev));
+    s->queue = queue;
+    if (status != DPT_OK) {
+        cuda_stream_destroy(&s->base);
+        return status;
+    }
+    *ret = &s->base;
+    return DPT_OK;
+}
+
+/* The device has its own. */
+static void cuda_stream_set_threads(struct dpt_stream *stream, int threads)
+{
+    (void)stream;
+    DPT_ASSERT(threads >= 1 && threads <= DPT_STREAM_THREADS_MAX);
+}
+
+static enum dpt_status cuda_sync(struct dpt_stream *stream, struct dpt_err *err)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    cudaError_t code = cudaSetDevice(index_of(s->base.device));
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(s->queue);
+    if (code != cudaSuccess)
+        (void)dpt_cuda_posted(s, code, "what was posted before");
+    const enum dpt_status status = s->error.status;
+    if (status == DPT_OK)
+        return DPT_OK;
+    if (err)
+        *err = s->error;
+    s->error.status = DPT_OK;
+    return status;
+}
+
+static void cuda_prepare_begin(struct dpt_stream *stream)
+{
+    dpt_cuda_stream(stream)->preparing = true;
+}
+
+static enum dpt_status cuda_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
+{
+    dpt_cuda_stream(stream)->preparing = false;
+    return cuda_sync(stream, err);
+}
+
+static const struct dpt_device_vtable cuda_vtable = {
+    .ops = &cuda_ops,
+    .destroy = cuda_destroy,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .reserved = cuda_reserved,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_set_threads = cuda_stream_set_threads,
+    .prepare_begin = cuda_prepare_begin,
+    .prepare_end = cuda_prepare_end,
+    .sync = cuda_sync,
+};
+
+/* Whether device `index` is there and can run what was compiled. */
+static enum dpt_status find(int index, struct cudaDeviceProp *ret, struct dpt_err *err)
+{
+    int count = 0, driver = 0;
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorNoDevice || (code == cudaSuccess && count == 0))
+        return dpt_fail(err, DPT_ENOENT,
+                        "there is no CUDA device here (nvidia-smi and CUDA_VISIBLE_DEVICES say "
+                        "which there are); or set cluster.device to cpu");
+    if (code == cudaErrorInsufficientDriver) {
+        (void)cudaDriverGetVersion(&driver);
+        return dpt_fail(err, DPT_EVERSION,
+                        "the driver of NVIDIA is missing or too old (it has CUDA %d, this build "
+                        "needs %d): install a newer one, or set cluster.device to cpu",
+                        driver, CUDART_VERSION);
+    }
+    if (code != cudaSuccess)
+        return translated(err, code, "looking for devices", index);
+    if (index < 0 || index >= count)
+        return dpt_fail(err, DPT_ENOENT,
+                        "there is no CUDA device %d: this machine shows %d; a node starts one rank "
+                        "a device, so set cluster.gpus_per_node to at most that",
+                        index, count);
+    const cudaError_t asked = cudaGetDeviceProperties(ret, index);
+    if (asked != cudaSuccess)
+        return translated(err, asked, "asking what it is", index);
+    if (ret->major < CC_MAJOR_MIN)
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "CUDA device %d (%s) has compute capability %d.%d; %d.0 is needed", index,
+                        ret->name, ret->major, ret->minor, CC_MAJOR_MIN);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
+{
+    struct cudaDeviceProp is;
+    const int missing = ops_missing();
+    cublasLtHandle_t blas = NULL;
+    int driver = 0, runtime = 0;
+    if (missing > 0)
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "the CUDA device lacks %d of the ops of this version; set cluster.device "
+                        "to cpu",
+                        missing);
+    DPT_TRY(find(index, &is, err));
+    struct dpt_cuda_device *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return dpt_fail(err, DPT_ENOMEM, "CUDA device");
+    dev->base.vtable = &cuda_vtable;
+    dev->index = index;
+    cudaError_t code = cudaSetDevice(index);
+    if (code == cudaSuccess)
+        code = cudaDriverGetVersion(&driver);
+    if (code == cudaSuccess)
+        code = cudaRuntimeGetVersion(&runtime);
+    if (code != cudaSuccess) {
+        cuda_destroy(&dev->base);
+        return translated(err, code, "opening it", index);
+    }
+    const cublasStatus_t blas_status = cublasLtCreate(&blas);
+    if (blas_status != CUBLAS_STATUS_SUCCESS) {
+        cuda_destroy(&dev->base);
+        return dpt_fail(err, DPT_EIO, "cuBLASLt on CUDA device %d: %s", index,
+                        cublasLtGetStatusName(blas_status));
+    }
+    dev->blas = blas;
+    (void)snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint,
+                   "cuda sm%d%d %d-sms driver-%d runtime-%d cublaslt-%zu", is.major, is.minor,
+                   is.multiProcessorCount, driver, runtime, cublasLtGetVersion());
+    *ret = &dev->base;
+    return DPT_OK;
+}
+
+void dpt_cuda_fail(struct dpt_cuda_stream *s, enum dpt_status status, const char *what)
+{
+    if (s->error.status == DPT_OK)
+        (void)dpt_fail(&s->error, status, "%s", what);
+}
+
+bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op)
+{
+    if (code == cudaSuccess)
+        return true;
+    if (s->error.status == DPT_OK)
+        (void)translated(&s->error, (cudaError_t)code, op, index_of(s->base.device));
+    return false;
+}
+
+bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op)
+{
+    if (s->error.status != DPT_OK)
+        return false;
+    if ((unsigned)dtype >= DPT_DTYPE_COUNT) {
+        (void)dpt_fail(&s->error, DPT_EUNSUPPORTED, "%s: the CUDA device has no dtype %d", op,
+                       (int)dtype);
+        return false;
+    }
+    return dpt_cuda_posted(s, cudaSetDevice(index_of(s->base.device)), op);
+}
+
+bool dpt_cuda_workspace(struct dpt_cuda_stream *s, size_t bytes, void **ret)
+{
+    if (bytes > s->workspace_bytes) {
+        struct dpt_err err;
+        if (!dpt_cuda_posted(s, cudaStreamSynchronize(s->queue), "growing the workspace"))
+            return false;
+        dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspace, s->workspace_bytes);
+        s->workspace = NULL;
+        s->workspace_bytes = 0;
+        const enum dpt_status status =
+            dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &s->workspace, &err);
+        if (status != DPT_OK) {
+            dpt_cuda_fail(s, status, err.text);
+            return false;
+        }
+        s->workspace_bytes = bytes;
+    }
+    *ret = s->workspace;
+    return !s->preparing;
+}

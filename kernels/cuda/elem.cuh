@@ -1,0 +1,227 @@
+/* What every kernel is made of: elements of f32, bf16 and fp16 as kernels/half.h defines them, the
+ * exponential and the random words of the CPU's kernels, and sums in fixed trees.
+ *
+ * The files that include this are compiled with -fmad=false: a fused multiply-add is written where
+ * it is meant, and is then the same on every device. */
+#ifndef DPT_KERNELS_CUDA_ELEM_CUH
+#define DPT_KERNELS_CUDA_ELEM_CUH
+
+#include "kernels/half.h"
+#include "kernels/ops.h"
+
+#include <cuda_runtime.h>
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+__device__ inline float widened(float x)
+{
+    return x;
+}
+__device__ inline float widened(bf16 x)
+{
+    return dpt_f32_of_bf16(x.bits);
+}
+__device__ inline float widened(f16 x)
+{
+    return dpt_f32_of_f16(x.bits);
+}
+
+template <typename E> __device__ inline E rounded(float x);
+template <> __device__ inline float rounded<float>(float x)
+{
+    return x;
+}
+template <> __device__ inline bf16 rounded<bf16>(float x)
+{
+    return bf16{dpt_bf16_of_f32(x)};
+}
+template <> __device__ inline f16 rounded<f16>(float x)
+{
+    return f16{dpt_f16_of_f32(x)};
+}
+
+/* Runs the statement with E as the type of elements. */
+#define FOR_ELEM(dtype, ...)                                                                       \
+    switch (dtype) {                                                                               \
+    case DPT_BF16: {                                                                               \
+        typedef bf16 E;                                                                            \
+        __VA_ARGS__;                                                                               \
+    } break;                                                                                       \
+    case DPT_F16: {                                                                                \
+        typedef f16 E;                                                                             \
+        __VA_ARGS__;                                                                               \
+    } break;                                                                                       \
+    default: {                                                                                     \
+        typedef float E;                                                                           \
+        __VA_ARGS__;                                                                               \
+    }                                                                                              \
+    }
+
+/* Element i of p, for kernels that are not compiled for each type: the branch is the same for all
+ * threads. */
+__device__ inline float element(const void *p, enum dpt_dtype dtype, int64_t i)
+{
+    if (dtype == DPT_F32)
+        return ((const float *)p)[i];
+    const uint16_t half = ((const uint16_t *)p)[i];
+    return dtype == DPT_BF16 ? dpt_f32_of_bf16(half) : dpt_f32_of_f16(half);
+}
+
+__device__ inline void set_element(void *p, enum dpt_dtype dtype, int64_t i, float x)
+{
+    if (dtype == DPT_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = dtype == DPT_BF16 ? dpt_bf16_of_f32(x) : dpt_f16_of_f32(x);
+}
+
+/* e^x, the polynomial of kernels/cpu/simd/lanes.h: 0 below -87.33, NaN stays NaN. */
+__device__ inline float exp_of(float x)
+{
+    const float magic = 12582912.0f;
+    if (!(x >= -87.33654f))
+        return x != x ? x : 0.0f;
+    x = fminf(x, 88.37f);
+    const float t = fmaf(x, 1.44269504088896341f, magic), n = t - magic;
+    float r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float p = 1.9875691500e-4f;
+    p = fmaf(p, r, 1.3981999507e-3f);
+    p = fmaf(p, r, 8.3334519073e-3f);
+    p = fmaf(p, r, 4.1665795894e-2f);
+    p = fmaf(p, r, 1.6666665459e-1f);
+    p = fmaf(p, r, 5.0000001201e-1f);
+    p = fmaf(p, r * r, r) + 1.0f;
+    return p * __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000u);
+}
+
+/* x * sigmoid(2u), the tanh form of GELU. */
+__device__ inline float gelu_of(float x)
+{
+    const float a = -1.5957691216057308f, b = -1.5957691216057308f * 0.044715f;
+    return x / (1.0f + exp_of(x * fmaf(b, x * x, a)));
+}
+
+/* Four words of Philox4x32-10 at a counter: dpt_philox of base/rng.h. */
+__device__ inline void philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret[4])
+{
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = key.k[0], k1 = key.k[1];
+    for (int round = 0; round < 10; round++) {
+        const uint32_t hi0 = __umulhi(c0, 0xD2511F53u), lo0 = c0 * 0xD2511F53u;
+        const uint32_t hi1 = __umulhi(c2, 0xCD9E8D57u), lo1 = c2 * 0xCD9E8D57u;
+        c0 = hi1 ^ c1 ^ k0;
+        c2 = hi0 ^ c3 ^ k1;
+        c1 = lo1;
+        c3 = lo0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    ret[0] = c0;
+    ret[1] = c1;
+    ret[2] = c2;
+    ret[3] = c3;
+}
+
+/* Dropout as kernels want it: what a word is compared with, and what is kept is multiplied by. */
+struct drop {
+    struct dpt_rng_key key;
+    uint64_t first;
+    uint32_t below;
+    float keep;
+    bool on;
+};
+
+inline struct drop drop_of(const struct dpt_dropout *d)
+{
+    struct drop r;
+    r.key = d->key;
+    r.first = d->first;
+    r.on = d->p > 0.0f;
+    r.below = r.on ? (uint32_t)((double)d->p * 4294967296.0) : 0;
+    r.keep = r.on ? 1.0f / (1.0f - d->p) : 1.0f;
+    return r;
+}
+
+/* The factor of element `i` of the tensor: 0 or 1/(1-p). */
+__device__ inline float drop_factor(const struct drop &d, uint64_t i)
+{
+    uint32_t words[4];
+    i += d.first;
+    philox(d.key, i / 4, words);
+    const uint32_t which = (uint32_t)(i % 4);
+    const uint32_t low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
+    return (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;
+}
+
+/* Sums over the lanes of a warp, in one fixed tree; every lane gets it. WIDTH lanes side by side, a
+ * power of two, make a group. All lanes of the warp take part. */
+template <int WIDTH> __device__ inline float group_sum(float x)
+{
+#pragma unroll
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, half);
+    return x;
+}
+
+template <int WIDTH> __device__ inline float group_max(float x)
+{
+#pragma unroll
+    for (int half = WIDTH / 2; half > 0; half /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, half));
+    return x;
+}
+
+/* The sum over a block's THREADS values, a power of two, in one fixed tree; every thread gets it.
+ * `place` holds THREADS values and may be used again after the call. */
+template <int THREADS, typename T> __device__ inline T block_sum(T x, T *place)
+{
+    place[threadIdx.x] = x;
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half)
+            place[threadIdx.x] += place[threadIdx.x + half];
+        __syncthreads();
+    }
+    const T sum = place[0];
+    __syncthreads();
+    return sum;
+}
+
+template <int THREADS> __device__ inline float block_max(float x, float *place)
+{
+    place[threadIdx.x] = x;
+    __syncthreads();
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half)
+            place[threadIdx.x] = fmaxf(place[threadIdx.x], place[threadIdx.x + half]);
+        __syncthreads();
+    }
+    const float most = place[0];
+    __syncthreads();
+    return most;
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Blocks for a loop over `items` in strides of the grid: which thread has an item changes nothing
+ * in it. */
+inline unsigned grid_for(int64_t items, int threads)
+{
+    const int64_t blocks_max = 1 << 20, blocks = ceil_div(items, threads);
+    return (unsigned)(blocks < blocks_max ? blocks : blocks_max);
+}
+
+#define GRID_LOOP(i, n)                                                                            \
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                      \
+         i += (int64_t)gridDim.x * blockDim.x)
+
+#endif

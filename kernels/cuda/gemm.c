@@ -1,0 +1,270 @@
+/* See gemm.h. cuBLASLt thinks in columns: what is row-major here is its transpose there, so the
+ * product it is asked for is c^T = b^T a^T, with the operands as they lie. */
+#include "kernels/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PLANS_MAX = 512,            /* shapes of a stream; the oldest makes room */
+    WORKSPACE_BYTES = 32 << 20, /* fixed: it decides which algorithms there are */
+    ALIGNMENT_BYTES = 16        /* promised of every operand whose rows allow it */
+};
+
+/* What a plan is for: everything of a product but where things lie. */
+struct key {
+    int64_t m, n, k, lda, ldb, ldc;
+    enum dpt_dtype dtype, out;
+    int a_transposed, b_transposed, with_bias;
+};
+
+struct plan {
+    struct key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct dpt_cuda_gemm_engine {
+    struct plan plans[PLANS_MAX];
+    int n, next;
+    void *workspace;
+};
+
+enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret, struct dpt_err *err)
+{
+    *ret = calloc(1, sizeof **ret);
+    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "plans of products: out of memory");
+}
+
+static void plan_fini(struct plan *p)
+{
+    if (p->product)
+        (void)cublasLtMatmulDescDestroy(p->product);
+    if (p->a)
+        (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c)
+        (void)cublasLtMatrixLayoutDestroy(p->c);
+    memset(p, 0, sizeof *p);
+}
+
+void dpt_cuda_gemm_engine_destroy(struct dpt_cuda_gemm_engine **engine, struct dpt_device *dev)
+{
+    if (!*engine)
+        return;
+    for (int i = 0; i < (*engine)->n; i++)
+        plan_fini(&(*engine)->plans[i]);
+    dpt_device_free_for(dev, DPT_MEMORY_WORKSPACE, (*engine)->workspace, WORKSPACE_BYTES);
+    free(*engine);
+    *engine = NULL;
+}
+
+static cudaDataType_t type_of(enum dpt_dtype dtype)
+{
+    static const cudaDataType_t types[DPT_DTYPE_COUNT] = {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F};
+    return types[dtype];
+}
+
+/* What can be promised of every address that is a multiple of a row from an aligned beginning; by
+ * shape, so that where an operand lies never changes the algorithm. */
+static uint32_t alignment(enum dpt_dtype dtype, int64_t ld)
+{
+    uint32_t bytes = ALIGNMENT_BYTES;
+    while ((uint64_t)ld * dpt_dtype_bytes(dtype) % bytes != 0)
+        bytes /= 2;
+    return bytes;
+}
+
+static bool blas_ok(struct dpt_cuda_stream *s, const struct key *k, cublasStatus_t status)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return true;
+    char text[256];
+    (void)snprintf(text, sizeof text, "cuBLASLt: product of %lld x %lld x %lld, dtype %d to %d: %s",
+                   (long long)k->m, (long long)k->k, (long long)k->n, (int)k->dtype, (int)k->out,
+                   cublasLtGetStatusName(status));
+    dpt_cuda_fail(s, status == CUBLAS_STATUS_ALLOC_FAILED ? DPT_ENOMEM : DPT_EIO, text);
+    return false;
+}
+
+static cublasStatus_t layout(cublasLtMatrixLayout_t *ret, enum dpt_dtype dtype, int64_t rows,
+                             int64_t cols, int64_t ld)
+{
+    return cublasLtMatrixLayoutCreate(ret, type_of(dtype), (uint64_t)rows, (uint64_t)cols, ld);
+}
+
+static cublasStatus_t set_bias(cublasLtMatmulDesc_t product, const void *bias)
+{
+    return cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                          sizeof bias);
+}
+
+/* Fills in everything but the algorithm. Our b is the library's first operand, a its second. */
+static bool describe(struct dpt_cuda_stream *s, struct plan *p)
+{
+    const struct key *k = &p->key;
+    const cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue =
+        k->with_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const bool ok =
+        blas_ok(s, k, cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+        blas_ok(s, k,
+                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+                                               sizeof first)) &&
+        blas_ok(s, k,
+                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+                                               sizeof second)) &&
+        blas_ok(s, k,
+                cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue,
+                                               sizeof epilogue)) &&
+        blas_ok(s, k,
+                layout(&p->b, k->dtype, k->b_transposed ? k->k : k->n,
+                       k->b_transposed ? k->n : k->k, k->ldb)) &&
+        blas_ok(s, k,
+                layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
+                       k->a_transposed ? k->k : k->m, k->lda)) &&
+        blas_ok(s, k, layout(&p->c, k->out, k->n, k->m, k->ldc));
+    /* The choice wants to see a bias; any address of the promised alignment will do. */
+    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, s->gemm->workspace)));
+}
+
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE; /* a sum is never split over blocks */
+    const uint32_t a = alignment(k->dtype, k->ldb), b = alignment(k->dtype, k->lda);
+    const uint32_t c = alignment(k->out, k->ldc);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } attributes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme, sizeof scheme},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof c},
+    };
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0;
+         i < sizeof attributes / sizeof *attributes && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = cublasLtMatmulPreferenceSetAttribute(preference, attributes[i].name,
+                                                      attributes[i].value, attributes[i].bytes);
+    return status;
+}
+
+static bool choose(struct dpt_cuda_stream *s, struct plan *p)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    memset(&result, 0, sizeof result);
+    cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = prefer(preference, &p->key);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(dpt_cuda_device_of(s)->blas, p->product, p->b, p->a,
+                                                p->c, p->c, preference, 1, &result, &found);
+    if (preference)
+        (void)cublasLtMatmulPreferenceDestroy(preference);
+    if (status == CUBLAS_STATUS_SUCCESS && found < 1)
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = result.state;
+    p->algo = result.algo;
+    return blas_ok(s, &p->key, status);
+}
+
+static bool same_key(const struct key *a, const struct key *b)
+{
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
+           a->ldc == b->ldc && a->dtype == b->dtype && a->out == b->out &&
+           a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed &&
+           a->with_bias == b->with_bias;
+}
+
+/* The plan of this shape, made if there is none. NULL with the stream's error set. */
+static const struct plan *plan_of(struct dpt_cuda_stream *s, const struct key *key)
+{
+    struct dpt_cuda_gemm_engine *e = s->gemm;
+    for (int i = 0; i < e->n; i++)
+        if (same_key(&e->plans[i].key, key))
+            return &e->plans[i];
+    struct plan *p = &e->plans[e->next];
+    plan_fini(p);
+    p->key = *key;
+    if (!describe(s, p) || !choose(s, p)) {
+        plan_fini(p);
+        return NULL;
+    }
+    if (e->n < PLANS_MAX)
+        e->n++;
+    e->next = (e->next + 1) % PLANS_MAX;
+    return p;
+}
+
+static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
+                    enum dpt_dtype dtype, int64_t ld)
+{
+    const uint32_t bytes = alignment(dtype, ld);
+    if ((uintptr_t)p % bytes == 0)
+        return true;
+    char text[128];
+    (void)snprintf(text, sizeof text, "a product's %s is not aligned to %u bytes", what, bytes);
+    dpt_cuda_fail(s, DPT_EINVAL, text);
+    return false;
+}
+
+static bool has_workspace(struct dpt_cuda_stream *s)
+{
+    struct dpt_err err;
+    if (s->gemm->workspace)
+        return true;
+    const enum dpt_status status = dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE,
+                                                        WORKSPACE_BYTES, &s->gemm->workspace, &err);
+    if (status != DPT_OK)
+        dpt_cuda_fail(s, status, err.text);
+    return status == DPT_OK;
+}
+
+static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g,
+                     const struct plan *plan)
+{
+    const float one = 1.0f, old = g->accumulate ? 1.0f : 0.0f;
+    if (!aligned(s, "left operand", g->a, g->dtype, g->lda) ||
+        !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
+        !aligned(s, "result", g->c, g->out, g->ldc) ||
+        (g->with_bias && !blas_ok(s, &plan->key, set_bias(plan->product, g->bias))))
+        return;
+    (void)blas_ok(s, &plan->key,
+                  cublasLtMatmul(dpt_cuda_device_of(s)->blas, plan->product, &one, g->b, plan->b,
+                                 g->a, plan->a, &old, g->c, plan->c, g->c, plan->c, &plan->algo,
+                                 s->gemm->workspace, WORKSPACE_BYTES, s->queue));
+}
+
+void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    const struct key key = {.m = g->m,
+                            .n = g->n,
+                            .k = g->k,
+                            .lda = g->lda,
+                            .ldb = g->ldb,
+                            .ldc = g->ldc,
+                            .dtype = g->dtype,
+                            .out = g->out,
+                            .a_transposed = g->a_transposed,
+                            .b_transposed = g->b_transposed,
+                            .with_bias = g->with_bias};
+    DPT_ASSERT(g->k > 0);
+    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !has_workspace(s))
+        return;
+    const struct plan *plan = plan_of(s, &key);
+    if (plan && !s->preparing)
+        multiply(s, g, plan);
+}

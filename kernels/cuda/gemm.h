@@ -1,0 +1,39 @@
+/* Products by cuBLASLt. The algorithm is chosen by shape and never by timing: it is the library's
+ * first for the shape within a workspace of fixed size, among those that do not split a sum over
+ * blocks; so a shape's bits are those of the library's version and the kind of device, which the
+ * fingerprint names. f32 is multiplied in f32 (never TF32); of 16-bit elements the sums are f32. */
+#ifndef DPT_KERNELS_CUDA_GEMM_H
+#define DPT_KERNELS_CUDA_GEMM_H
+
+#include "kernels/cuda/stream.h"
+
+/* c (m, n) = or += a (m, k) b (k, n) + bias; all row-major, rows `ld` elements apart. */
+struct dpt_cuda_gemm {
+    int64_t m, n, k;
+    enum dpt_dtype dtype; /* of a and b */
+    const void *a;
+    int64_t lda;
+    bool a_transposed; /* a lies as (k, m) */
+    const void *b;
+    int64_t ldb;
+    bool b_transposed;  /* b lies as (n, k) */
+    enum dpt_dtype out; /* of c and bias: dtype, or f32 */
+    void *c;
+    int64_t ldc;
+    bool accumulate;
+    bool with_bias;
+    const void *bias; /* (n) */
+};
+
+/* Runs (or, while the stream prepares, only prepares) a product. Operands begin at multiples of 16
+ * bytes, or of the largest power of two below that divides their rows' length in bytes: else
+ * DPT_EINVAL. Errors stick to the stream. */
+void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
+
+/* The plans of a stream; its workspace is taken from the device with the first product. */
+DPT_MUST_USE enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret,
+                                                         struct dpt_err *err);
+/* Nothing may be under way. */
+void dpt_cuda_gemm_engine_destroy(struct dpt_cuda_gemm_engine **engine, struct dpt_device *dev);
+
+#endif

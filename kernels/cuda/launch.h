@@ -1,0 +1,81 @@
+/* What the .cu files give to the C files of this folder: functions that post kernels to a queue.
+ *
+ * `queue` is a cudaStream_t. Each returns a cudaError_t as an int, 0 for posted; nothing waits, and
+ * nothing is allocated. Pointers are of the device. Arguments are those of the ops (kernels/ops.h)
+ * of the same name where no others are given. Counts may be zero: then nothing is posted. */
+#ifndef DPT_KERNELS_CUDA_LAUNCH_H
+#define DPT_KERNELS_CUDA_LAUNCH_H
+
+#include "kernels/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- pointwise.cu --- */
+int dpt_launch_gelu(void *queue, const struct dpt_gelu *a);
+int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a);
+int dpt_launch_residual(void *queue, const struct dpt_residual *a);
+int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
+int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
+int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
+int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);
+int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
+int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
+int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
+                           float mean, float std, float *dst);
+
+/* --- update.cu --- */
+int dpt_launch_adamw(void *queue, const struct dpt_adamw *a);
+int dpt_launch_sgd(void *queue, const struct dpt_sgd *a);
+
+/* --- rows.cu --- */
+int dpt_launch_sumsq_blocks(void *queue, int64_t n, int64_t block, const float *x, double *ret);
+int dpt_launch_orthonormalise(void *queue, int64_t n, int64_t r, float *x);
+
+/* ret[j] (+)= sum over rows of x (rows, cols), of `dtype`, in chunks of rows that are joined in
+ * order. `work` as _floats says. */
+int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols);
+int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                           const void *x, bool accumulate, float *work, float *ret);
+
+int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a);
+int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c);
+int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, float *work);
+
+/* --- embedding.cu; `work` holds so many int32 --- */
+int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a);
+int64_t dpt_launch_embedding_backward_ints(int64_t n);
+int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a,
+                                  int32_t *work);
+
+/* --- head.cu --- */
+/* Softmax, loss and its gradient, for a chunk of rows of logits whose rows are `ld` apart. */
+struct dpt_launch_softmax {
+    int64_t rows, v, ld;
+    enum dpt_dtype dtype; /* of dlogits */
+    const float *logits;
+    const int32_t *targets; /* (rows) */
+    float *loss;            /* (rows) */
+    float dloss;
+    void *dlogits; /* rows `ld` apart, or NULL; with DPT_F32 it may be the logits */
+};
+int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
+
+/* --- attention.cu and attention_grad.cu --- */
+enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
+int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a);
+int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work);
+
+/* --- decode.cu --- */
+enum { DPT_CUDA_DECODE_ROWS_MAX = 32768 };
+int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a);
+int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
+int dpt_launch_logits(void *queue, const struct dpt_logits *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

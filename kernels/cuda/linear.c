@@ -1,0 +1,89 @@
+/* Linear layers: three products, GELU, and the sum of columns for the bias. A packed weight is a
+ * copy of it: the library packs nothing. */
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
+
+void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (!dpt_cuda_begin(s, a->dtype, "linear"))
+        return;
+    struct dpt_cuda_gemm y = {.m = a->n,
+                              .n = a->out,
+                              .k = a->in,
+                              .dtype = a->dtype,
+                              .a = a->x,
+                              .lda = a->in,
+                              .b = a->packed ? a->packed : a->w,
+                              .ldb = a->out,
+                              .out = a->dtype,
+                              .c = a->y,
+                              .ldc = a->out,
+                              .with_bias = a->bias != NULL,
+                              .bias = a->bias};
+    dpt_cuda_gemm(s, &y);
+    if (s->preparing) { /* nobody said whether there will be a bias */
+        y.with_bias = !y.with_bias;
+        dpt_cuda_gemm(s, &y);
+        return;
+    }
+    const struct dpt_gelu gelu = {.n = a->n * a->out, .dtype = a->dtype, .x = a->y, .out = a->gelu};
+    if (a->gelu && s->error.status == DPT_OK)
+        (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
+}
+
+void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    void *work;
+    if (!dpt_cuda_begin(s, a->dtype, "linear backward"))
+        return;
+    const struct dpt_cuda_gemm dx = {.m = a->n,
+                                     .n = a->in,
+                                     .k = a->out,
+                                     .dtype = a->dtype,
+                                     .a = a->dy,
+                                     .lda = a->out,
+                                     .b = a->packed ? a->packed : a->w,
+                                     .ldb = a->out,
+                                     .b_transposed = true,
+                                     .out = a->dtype,
+                                     .c = a->dx,
+                                     .ldc = a->in};
+    const struct dpt_cuda_gemm dw = {.m = a->in,
+                                     .n = a->out,
+                                     .k = a->n,
+                                     .dtype = a->dtype,
+                                     .a = a->x,
+                                     .lda = a->in,
+                                     .a_transposed = true,
+                                     .b = a->dy,
+                                     .ldb = a->out,
+                                     .out = DPT_F32,
+                                     .c = a->dw,
+                                     .ldc = a->out,
+                                     .accumulate = a->accumulate};
+    if (a->dx || s->preparing)
+        dpt_cuda_gemm(s, &dx);
+    dpt_cuda_gemm(s, &dw);
+    const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
+    if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+        (void)dpt_cuda_posted(s,
+                              dpt_launch_column_sums(s->queue, a->dtype, a->n, a->out, a->dy,
+                                                     a->accumulate, work, a->dbias),
+                              "linear backward");
+}
+
+size_t dpt_cuda_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (!dpt_cuda_begin(s, a->dtype, "packed weights"))
+        return 0;
+    return (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype);
+}
+
+void dpt_cuda_pack(struct dpt_stream *stream, const struct dpt_pack *a)
+{
+    dpt_cuda_copy(stream, (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype), a->w, a->packed);
+}

@@ -1,0 +1,224 @@
+/* Ops that are one launch: what they need of the stream, and the launch (launch.h). */
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream.h"
+
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+/* Whether an op with no workspace is to be posted now. */
+static bool posts(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op)
+{
+    return dpt_cuda_begin(s, dtype, op) && !s->preparing;
+}
+
+void dpt_cuda_layernorm_forward(struct dpt_stream *stream, const struct dpt_layernorm_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "layernorm"))
+        (void)dpt_cuda_posted(s, dpt_launch_layernorm_forward(s->queue, a), "layernorm");
+}
+
+void dpt_cuda_layernorm_backward(struct dpt_stream *stream, const struct dpt_layernorm_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const size_t floats = (size_t)dpt_launch_layernorm_backward_floats(a->n, a->c);
+    void *work;
+    if (dpt_cuda_begin(s, a->dtype, "layernorm backward") &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+        (void)dpt_cuda_posted(s, dpt_launch_layernorm_backward(s->queue, a, work),
+                              "layernorm backward");
+}
+
+void dpt_cuda_gelu_forward(struct dpt_stream *stream, const struct dpt_gelu *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "gelu"))
+        (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, a), "gelu");
+}
+
+void dpt_cuda_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "gelu backward"))
+        (void)dpt_cuda_posted(s, dpt_launch_gelu_grad(s->queue, a), "gelu backward");
+}
+
+/* Heads there are kernels for. */
+static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t c)
+{
+    DPT_ASSERT(heads > 0 && c % heads == 0);
+    if (c / heads <= DPT_CUDA_HEAD_CHANNELS_MAX)
+        return true;
+    char text[128];
+    (void)snprintf(text, sizeof text,
+                   "attention: heads of %lld channels; the CUDA device has at most %d",
+                   (long long)(c / heads), DPT_CUDA_HEAD_CHANNELS_MAX);
+    dpt_cuda_fail(s, DPT_EUNSUPPORTED, text);
+    return false;
+}
+
+void dpt_cuda_attention_forward(struct dpt_stream *stream, const struct dpt_attention_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (dpt_cuda_begin(s, a->dtype, "attention") && heads_fit(s, a->heads, a->c) && !s->preparing)
+        (void)dpt_cuda_posted(s, dpt_launch_attention_forward(s->queue, a), "attention");
+}
+
+void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_attention_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const size_t floats = (size_t)dpt_launch_attention_backward_floats(a->b, a->t, a->heads);
+    void *work;
+    if (dpt_cuda_begin(s, a->dtype, "attention backward") && heads_fit(s, a->heads, a->c) &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+        (void)dpt_cuda_posted(s, dpt_launch_attention_backward(s->queue, a, work),
+                              "attention backward");
+}
+
+void dpt_cuda_residual(struct dpt_stream *stream, const struct dpt_residual *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "residual"))
+        (void)dpt_cuda_posted(s, dpt_launch_residual(s->queue, a), "residual");
+}
+
+void dpt_cuda_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (a->dropout.p <= 0.0f && a->dx != a->dy)
+        dpt_cuda_copy(stream, (size_t)a->n * dpt_dtype_bytes(a->dtype), a->dy, a->dx);
+    else if (posts(s, a->dtype, "dropout backward") && a->dropout.p > 0.0f)
+        (void)dpt_cuda_posted(s, dpt_launch_dropout_backward(s->queue, a), "dropout backward");
+}
+
+void dpt_cuda_embedding_forward(struct dpt_stream *stream, const struct dpt_embedding_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "embedding"))
+        (void)dpt_cuda_posted(s, dpt_launch_embedding_forward(s->queue, a), "embedding");
+}
+
+void dpt_cuda_embedding_backward(struct dpt_stream *stream, const struct dpt_embedding_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const int64_t n = a->b * a->t;
+    const size_t ints = (size_t)dpt_launch_embedding_backward_ints(n);
+    void *work;
+    DPT_ASSERT(n <= INT32_MAX && a->t <= a->context);
+    if (dpt_cuda_begin(s, a->dtype, "embedding backward") &&
+        dpt_cuda_workspace(s, ints * sizeof(int32_t), &work))
+        (void)dpt_cuda_posted(s, dpt_launch_embedding_backward(s->queue, a, work),
+                              "embedding backward");
+}
+
+void dpt_cuda_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "linear row"))
+        (void)dpt_cuda_posted(s, dpt_launch_linear_row(s->queue, a), "linear row");
+}
+
+void dpt_cuda_attention_rows(struct dpt_stream *stream, const struct dpt_attention_rows *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(a->heads > 0 && a->c % a->heads == 0 && a->first < a->end);
+    if (!posts(s, DPT_F32, "attention rows"))
+        return;
+    if (a->end > DPT_CUDA_DECODE_ROWS_MAX)
+        dpt_cuda_fail(s, DPT_EUNSUPPORTED, "attention rows: more rows than the CUDA device keeps");
+    else
+        (void)dpt_cuda_posted(s, dpt_launch_attention_rows(s->queue, a), "attention rows");
+}
+
+void dpt_cuda_logits(struct dpt_stream *stream, const struct dpt_logits *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "logits"))
+        (void)dpt_cuda_posted(s, dpt_launch_logits(s->queue, a), "logits");
+}
+
+void dpt_cuda_adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->copy_dtype, "adamw"))
+        (void)dpt_cuda_posted(s, dpt_launch_adamw(s->queue, a), "adamw");
+}
+
+void dpt_cuda_sgd(struct dpt_stream *stream, const struct dpt_sgd *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->copy_dtype, "sgd"))
+        (void)dpt_cuda_posted(s, dpt_launch_sgd(s->queue, a), "sgd");
+}
+
+void dpt_cuda_add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "add"))
+        (void)dpt_cuda_posted(s, dpt_launch_add(s->queue, n, a, b, dst), "add");
+}
+
+/* Either side may be memory of the host. */
+void dpt_cuda_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "copy") && bytes > 0)
+        (void)dpt_cuda_posted(s, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->queue),
+                              "copy");
+}
+
+void dpt_cuda_cast(struct dpt_stream *stream, int64_t n, const float *src, enum dpt_dtype dtype,
+                   void *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, dtype, "cast"))
+        (void)dpt_cuda_posted(s, dpt_launch_cast(s->queue, n, src, dtype, dst), "cast");
+}
+
+void dpt_cuda_widen(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, const void *src,
+                    float *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, dtype, "widen"))
+        (void)dpt_cuda_posted(s, dpt_launch_widen(s->queue, n, dtype, src, dst), "widen");
+}
+
+void dpt_cuda_round_to(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float *x)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, dtype, "round"))
+        (void)dpt_cuda_posted(s, dpt_launch_round_to(s->queue, n, dtype, x), "round");
+}
+
+void dpt_cuda_sumsq_blocks(struct dpt_stream *stream, int64_t n, int64_t block, const float *x,
+                           double *ret)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(block > 0);
+    if (posts(s, DPT_F32, "sumsq_blocks"))
+        (void)dpt_cuda_posted(s, dpt_launch_sumsq_blocks(s->queue, n, block, x, ret),
+                              "sumsq_blocks");
+}
+
+void dpt_cuda_fill_normal(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
+                          uint64_t first, float mean, float std, float *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "fill_normal"))
+        (void)dpt_cuda_posted(s, dpt_launch_fill_normal(s->queue, n, key, first, mean, std, dst),
+                              "fill_normal");
+}
+
+void dpt_cuda_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "fill"))
+        (void)dpt_cuda_posted(s, dpt_launch_fill(s->queue, n, value, dst), "fill");
+}
+
+void dpt_cuda_orthonormalise(struct dpt_stream *stream, int64_t n, int64_t r, float *x)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "orthonormalise"))
+        (void)dpt_cuda_posted(s, dpt_launch_orthonormalise(s->queue, n, r, x), "orthonormalise");
+}

@@ -1,0 +1,267 @@
+/* Ops over elements that do not meet: GELU, dropped sums, conversions, filling. One thread has one
+ * element, or the four that share a block of random words; which thread has which changes no bit.
+ */
+#include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
+
+enum { THREADS = 256 };
+
+template <typename E> static __global__ void gelu(int64_t n, const E *x, E *y)
+{
+    GRID_LOOP(i, n)
+    {
+        y[i] = rounded<E>(gelu_of(widened(x[i])));
+    }
+}
+
+/* d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd). */
+template <typename E> static __global__ void gelu_grad(int64_t n, const E *x, const E *dy, E *dx)
+{
+    const float a = 1.5957691216057308f, b = 1.5957691216057308f * 0.044715f,
+                b3 = 1.5957691216057308f * 3.0f * 0.044715f;
+    GRID_LOOP(i, n)
+    {
+        const float v = widened(x[i]), square = v * v;
+        const float e = exp_of((0.0f - v) * fmaf(b, square, a));
+        const float s = 1.0f / (1.0f + e);
+        const float slope = fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
+        dx[i] = rounded<E>(widened(dy[i]) * slope);
+    }
+}
+
+/* y = a + mask(b), or mask(b) alone where a is NULL. Item g is the block of four random words that
+ * holds elements 4g - first%4 and on. */
+template <typename E>
+static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b, E *y)
+{
+    const int64_t skip = (int64_t)(d.first % 4);
+    GRID_LOOP(g, (n + skip + 3) / 4)
+    {
+        uint32_t words[4];
+        philox(d.key, d.first / 4 + (uint64_t)g, words);
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            const int64_t i = 4 * g - skip + w;
+            if (i < 0 || i >= n)
+                continue;
+            float x = widened(b[i]) * (words[w] >= d.below ? d.keep : 0.0f);
+            if (a)
+                x = widened(a[i]) + x;
+            y[i] = rounded<E>(x);
+        }
+    }
+}
+
+template <typename E> static __global__ void plain_add(int64_t n, const E *a, const E *b, E *y)
+{
+    GRID_LOOP(i, n)
+    {
+        y[i] = rounded<E>(widened(a[i]) + widened(b[i]));
+    }
+}
+
+template <typename E> static __global__ void narrow(int64_t n, const float *src, E *dst)
+{
+    GRID_LOOP(i, n)
+    {
+        dst[i] = rounded<E>(src[i]);
+    }
+}
+
+template <typename E> static __global__ void widen(int64_t n, const E *src, float *dst)
+{
+    GRID_LOOP(i, n)
+    {
+        dst[i] = widened(src[i]);
+    }
+}
+
+template <typename E> static __global__ void round_to(int64_t n, float *x)
+{
+    GRID_LOOP(i, n)
+    {
+        x[i] = widened(rounded<E>(x[i]));
+    }
+}
+
+static __global__ void fill(int64_t n, float value, float *dst)
+{
+    GRID_LOOP(i, n)
+    {
+        dst[i] = value;
+    }
+}
+
+/* --- normal values: base/rng.c, operation by operation --- */
+
+static __device__ double log_of_uniform(uint64_t n)
+{
+    const int top = 63 - __clzll((long long)n);
+    double m = (double)n / (double)(1ull << top);
+    int e = top - 32;
+    if (m >= 1.4142135623730951) {
+        m *= 0.5;
+        e++;
+    }
+    const double s = (m - 1.0) / (m + 1.0), s2 = s * s;
+    const double terms[] = {1.0,        1.0 / 3.0,  1.0 / 5.0,  1.0 / 7.0,  1.0 / 9.0, 1.0 / 11.0,
+                            1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0, 1.0 / 19.0, 1.0 / 21.0};
+    double sum = 0.0;
+#pragma unroll
+    for (int i = 10; i >= 0; i--)
+        sum = sum * s2 + terms[i];
+    return e * 0.69314718055994530942 + 2.0 * s * sum;
+}
+
+static __device__ void sincos_of_turn(uint32_t n, double *ret_sin, double *ret_cos)
+{
+    const double sin_terms[] = {-1.0 / 6.0,
+                                1.0 / 120.0,
+                                -1.0 / 5040.0,
+                                1.0 / 362880.0,
+                                -1.0 / 39916800.0,
+                                1.0 / 6227020800.0,
+                                -1.0 / 1307674368000.0,
+                                1.0 / 355687428096000.0,
+                                -1.0 / 121645100408832000.0};
+    const double cos_terms[] = {-1.0 / 2.0,
+                                1.0 / 24.0,
+                                -1.0 / 720.0,
+                                1.0 / 40320.0,
+                                -1.0 / 3628800.0,
+                                1.0 / 479001600.0,
+                                -1.0 / 87178291200.0,
+                                1.0 / 20922789888000.0,
+                                -1.0 / 6402373705728000.0};
+    const uint32_t quadrant = (n + (1u << 29)) >> 30;
+    const int32_t rest = (int32_t)(n - (quadrant << 30));
+    const double x = (double)rest * (6.28318530717958647693 * 0x1p-32), x2 = x * x;
+    double s = 0.0, c = 0.0;
+#pragma unroll
+    for (int i = 8; i >= 0; i--) {
+        s = (s + sin_terms[i]) * x2;
+        c = (c + cos_terms[i]) * x2;
+    }
+    s = x + x * s;
+    c = 1.0 + c;
+    const bool swapped = quadrant & 1;
+    *ret_sin = swapped ? c : s;
+    *ret_cos = swapped ? s : c;
+    if ((quadrant & 3) >= 2)
+        *ret_sin = -*ret_sin;
+    if ((quadrant & 3) == 1 || (quadrant & 3) == 2)
+        *ret_cos = -*ret_cos;
+}
+
+static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t first, float mean,
+                                   float std, float *dst)
+{
+    GRID_LOOP(at, n)
+    {
+        const uint64_t i = first + (uint64_t)at;
+        uint32_t words[4];
+        philox(key, i / 4, words);
+        const bool second = i & 2;
+        const double radius =
+            sqrt(-2.0 * log_of_uniform((uint64_t)(second ? words[2] : words[0]) + 1));
+        double s, c;
+        sincos_of_turn(second ? words[3] : words[1], &s, &c);
+        dst[at] = mean + std * (float)(radius * (i & 1 ? s : c));
+    }
+}
+
+/* --- posting --- */
+
+#define POST(kernel, items, ...)                                                                   \
+    kernel<<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(__VA_ARGS__)
+
+int dpt_launch_gelu(void *queue, const struct dpt_gelu *a)
+{
+    if (a->n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, POST(gelu<E>, a->n, a->n, (const E *)a->x, (E *)a->out));
+    return cudaGetLastError();
+}
+
+int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a)
+{
+    if (a->n == 0)
+        return 0;
+    FOR_ELEM(a->dtype,
+             POST(gelu_grad<E>, a->n, a->n, (const E *)a->x, (const E *)a->dy, (E *)a->out));
+    return cudaGetLastError();
+}
+
+static int post_drop_add(void *queue, int64_t n, enum dpt_dtype dtype, const struct dpt_dropout *d,
+                         const void *a, const void *b, void *y)
+{
+    const int64_t groups = (n + (int64_t)(d->first % 4) + 3) / 4;
+    FOR_ELEM(dtype, POST(drop_add<E>, groups, n, drop_of(d), (const E *)a, (const E *)b, (E *)y));
+    return cudaGetLastError();
+}
+
+int dpt_launch_residual(void *queue, const struct dpt_residual *a)
+{
+    if (a->n == 0)
+        return 0;
+    if (a->dropout.p > 0.0f)
+        return post_drop_add(queue, a->n, a->dtype, &a->dropout, a->a, a->b, a->y);
+    FOR_ELEM(a->dtype, POST(plain_add<E>, a->n, a->n, (const E *)a->a, (const E *)a->b, (E *)a->y));
+    return cudaGetLastError();
+}
+
+int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a)
+{
+    if (a->n == 0)
+        return 0;
+    return post_drop_add(queue, a->n, a->dtype, &a->dropout, NULL, a->dy, a->dx);
+}
+
+int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst)
+{
+    if (n == 0)
+        return 0;
+    POST(plain_add<float>, n, n, a, b, dst);
+    return cudaGetLastError();
+}
+
+int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst)
+{
+    if (n == 0)
+        return 0;
+    FOR_ELEM(dtype, POST(narrow<E>, n, n, src, (E *)dst));
+    return cudaGetLastError();
+}
+
+int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst)
+{
+    if (n == 0)
+        return 0;
+    FOR_ELEM(dtype, POST(widen<E>, n, n, (const E *)src, dst));
+    return cudaGetLastError();
+}
+
+int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x)
+{
+    if (n == 0 || dtype == DPT_F32)
+        return 0;
+    FOR_ELEM(dtype, POST(round_to<E>, n, n, x));
+    return cudaGetLastError();
+}
+
+int dpt_launch_fill(void *queue, int64_t n, float value, float *dst)
+{
+    if (n == 0)
+        return 0;
+    POST(fill, n, n, value, dst);
+    return cudaGetLastError();
+}
+
+int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
+                           float mean, float std, float *dst)
+{
+    if (n == 0)
+        return 0;
+    POST(fill_normal, n, n, key, first, mean, std, dst);
+    return cudaGetLastError();
+}

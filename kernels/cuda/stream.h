@@ -1,0 +1,101 @@
+/* Inside of a CUDA device and its streams: the queue, the workspace, the products, the sticky
+ * error. For the C files of kernels/cuda only; no type of CUDA's is seen here. */
+#ifndef DPT_KERNELS_CUDA_STREAM_H
+#define DPT_KERNELS_CUDA_STREAM_H
+
+#include "kernels/device_impl.h"
+#include "kernels/ops.h"
+
+#include <stdbool.h>
+
+struct dpt_cuda_gemm_engine;
+
+struct dpt_cuda_device {
+    struct dpt_device base;
+    int index;
+    void *blas; /* cublasLtHandle_t; any thread */
+};
+
+struct dpt_cuda_stream {
+    struct dpt_stream base;
+    void *queue; /* cudaStream_t */
+    struct dpt_cuda_gemm_engine *gemm;
+    bool preparing;
+    struct dpt_err
+        error; /* first since the last sync; written by the thread that uses the stream */
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+static inline struct dpt_cuda_stream *dpt_cuda_stream(struct dpt_stream *s)
+{
+    return (struct dpt_cuda_stream *)s;
+}
+
+static inline struct dpt_cuda_device *dpt_cuda_device_of(const struct dpt_cuda_stream *s)
+{
+    return (struct dpt_cuda_device *)s->base.device;
+}
+
+/* Element i of p, for pointers that are NULL while a stream prepares. */
+static inline const void *dpt_cuda_at(const void *p, enum dpt_dtype dtype, int64_t i)
+{
+    return p ? (const char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+}
+
+static inline void *dpt_cuda_at_out(void *p, enum dpt_dtype dtype, int64_t i)
+{
+    return p ? (char *)p + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+}
+
+/* Makes `status` with this text the stream's error if it has none. */
+void dpt_cuda_fail(struct dpt_cuda_stream *s, enum dpt_status status, const char *what);
+
+/* True for 0. Any other cudaError_t becomes the stream's error, as what befell `op`. */
+bool dpt_cuda_posted(struct dpt_cuda_stream *s, int code, const char *op);
+
+/* True when the op may go on: a dtype there is, and no error yet; the device is this thread's.
+ * Otherwise the error is (or stays) set. */
+bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *op);
+
+/* Gives the op its workspace, growing the stream's if this op needs more than any before (which
+ * waits for what is posted). While preparing it returns false after growing: the op ends there;
+ * also when memory is short, with the error set. */
+bool dpt_cuda_workspace(struct dpt_cuda_stream *s, size_t bytes, void **ret);
+
+/* The ops, one file a family. */
+void dpt_cuda_linear_forward(struct dpt_stream *s, const struct dpt_linear_forward *a);
+void dpt_cuda_linear_backward(struct dpt_stream *s, const struct dpt_linear_backward *a);
+void dpt_cuda_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
+size_t dpt_cuda_packed_bytes(struct dpt_stream *s, const struct dpt_pack *a);
+void dpt_cuda_pack(struct dpt_stream *s, const struct dpt_pack *a);
+void dpt_cuda_layernorm_forward(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
+void dpt_cuda_layernorm_backward(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
+void dpt_cuda_gelu_forward(struct dpt_stream *s, const struct dpt_gelu *a);
+void dpt_cuda_gelu_backward(struct dpt_stream *s, const struct dpt_gelu *a);
+void dpt_cuda_attention_forward(struct dpt_stream *s, const struct dpt_attention_forward *a);
+void dpt_cuda_attention_backward(struct dpt_stream *s, const struct dpt_attention_backward *a);
+void dpt_cuda_residual(struct dpt_stream *s, const struct dpt_residual *a);
+void dpt_cuda_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_backward *a);
+void dpt_cuda_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
+void dpt_cuda_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);
+void dpt_cuda_linear_row(struct dpt_stream *s, const struct dpt_linear_row *a);
+void dpt_cuda_attention_rows(struct dpt_stream *s, const struct dpt_attention_rows *a);
+void dpt_cuda_logits(struct dpt_stream *s, const struct dpt_logits *a);
+void dpt_cuda_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
+void dpt_cuda_sgd(struct dpt_stream *s, const struct dpt_sgd *a);
+void dpt_cuda_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
+void dpt_cuda_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
+void dpt_cuda_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
+                   void *dst);
+void dpt_cuda_widen(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
+                    float *dst);
+void dpt_cuda_round_to(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
+void dpt_cuda_sumsq_blocks(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
+                           double *ret);
+void dpt_cuda_fill_normal(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
+                          float mean, float std, float *dst);
+void dpt_cuda_fill(struct dpt_stream *s, int64_t n, float value, float *dst);
+void dpt_cuda_orthonormalise(struct dpt_stream *s, int64_t n, int64_t r, float *x);
+
+#endif

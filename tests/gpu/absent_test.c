@@ -1,0 +1,26 @@
+/* A build without CUDA says so, and what to do. */
+#include "kernels/device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void says_what_to_do(void **state)
+{
+    (void)state;
+    struct dpt_device *device = NULL;
+    struct dpt_err err;
+    assert_int_equal(dpt_device_cuda_create(0, &device, &err), DPT_EUNSUPPORTED);
+    assert_null(device);
+    assert_non_null(strstr(err.text, "deploy/build cuda"));
+    assert_non_null(strstr(err.text, "cluster.device"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_to_do)};
+    return cmocka_run_group_tests_name("cuda absent", tests, NULL, NULL);
+}

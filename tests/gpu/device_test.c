@@ -1,0 +1,146 @@
+/* The CUDA device and its streams: fingerprint, memory, errors that stick, the preparing mode,
+ * packed weights. */
+#include "tests/gpu/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void check_fingerprint(struct test_stream *t)
+{
+    struct test_stream other = gpu_open();
+    const char *text = dpt_device_fingerprint(t->device);
+    CHECK(strcmp(text, dpt_device_fingerprint(other.device)) == 0);
+    CHECK(strncmp(text, "cuda sm", 7) == 0);
+    CHECK(strstr(text, "driver-") && strstr(text, "runtime-") && strstr(text, "cublaslt-"));
+    CHECK(strlen(text) < 120); /* not cut */
+    test_stream_close(&other);
+}
+
+static void check_memory(struct test_stream *t)
+{
+    static const size_t sizes[] = {0, 1, 100, 5 << 20};
+    const size_t before = dpt_device_bytes(t->device);
+    struct dpt_err err;
+    for (int i = 0; i < 4; i++) {
+        void *p = NULL;
+        char *host = malloc(sizes[3]);
+        memset(host, 1, sizes[3]);
+        CHECK(dpt_device_alloc(t->device, sizes[i], &p, &err) == DPT_OK);
+        CHECK((uintptr_t)p % 64 == 0);
+        CHECK(dpt_device_bytes(t->device) == before + sizes[i]);
+        test_download(t, p, sizes[i], host);
+        size_t zeros = 0;
+        while (zeros < sizes[i] && host[zeros] == 0)
+            zeros++;
+        CHECK(zeros == sizes[i]);
+        dpt_device_free(t->device, p, sizes[i]);
+        free(host);
+    }
+    CHECK(dpt_device_bytes(t->device) == before);
+    void *none = NULL;
+    CHECK(dpt_device_alloc(t->device, (size_t)1 << 50, &none, &err) == DPT_ENOMEM);
+    CHECK(none == NULL && strstr(err.text, "CUDA device 0"));
+}
+
+static void check_errors(struct test_stream *t)
+{
+    struct dpt_err err;
+    struct dpt_stream *s = NULL;
+    struct dpt_device *dev = NULL;
+    float x[4] = {1, 2, 3, 4}, y[4] = {5, 6, 7, 8};
+    float *dx = test_upload(t, x, sizeof x), *dy = test_upload(t, y, sizeof y);
+    CHECK(dpt_stream_create(t->device, 0, &s, &err) == DPT_EINVAL);
+    CHECK(dpt_device_cuda_create(1000, &dev, &err) == DPT_ENOENT && dev == NULL);
+    CHECK(strstr(err.text, "cluster.gpus_per_node") != NULL);
+    t->ops->gelu_forward(t->stream,
+                         &(struct dpt_gelu){.n = 4, .dtype = DPT_DTYPE_COUNT, .x = dx, .out = dy});
+    t->ops->fill(t->stream, 4, 9.0f, dy); /* the error sticks: nothing runs after it */
+    CHECK(dpt_stream_sync(t->stream, &err) == DPT_EUNSUPPORTED && strstr(err.text, "gelu"));
+    CHECK(dpt_stream_sync(t->stream, &err) == DPT_OK);
+    test_download(t, dy, sizeof y, x);
+    CHECK(memcmp(x, y, sizeof y) == 0);
+    t->ops->attention_forward(
+        t->stream, &(struct dpt_attention_forward){.b = 1, .t = 1, .heads = 1, .c = 257});
+    CHECK(dpt_stream_sync(t->stream, &err) == DPT_EUNSUPPORTED && strstr(err.text, "257"));
+    t->ops->linear_forward(
+        t->stream, /* not where whole vectors are read from */
+        &(struct dpt_linear_forward){.n = 4, .in = 4, .out = 4, .x = dx + 1, .w = dx, .y = dy});
+    CHECK(dpt_stream_sync(t->stream, &err) == DPT_EINVAL && strstr(err.text, "aligned"));
+    dpt_device_free(t->device, dx, sizeof x);
+    dpt_device_free(t->device, dy, sizeof y);
+}
+
+/* After preparing with no tensors, the same ops take no more memory from the device. */
+static void check_preparing(struct test_stream *t)
+{
+    enum { ROWS = 128, C = 64, V = 1000 };
+    struct dpt_err err;
+    struct dpt_head_loss head = {.n = ROWS, .c = C, .v = V, .dtype = DPT_BF16, .dloss = 1.0f};
+    dpt_stream_prepare_begin(t->stream);
+    t->ops->head_loss(t->stream, &head);
+    CHECK(dpt_stream_prepare_end(t->stream, &err) == DPT_OK);
+    void *x = NULL, *w = NULL, *targets = NULL, *loss = NULL, *dx = NULL, *dw = NULL;
+    CHECK(dpt_device_alloc(t->device, ROWS * C * 2, &x, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, V * C * 2, &w, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, ROWS * 4, &targets, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, ROWS * 4, &loss, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, ROWS * C * 2, &dx, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, V * C * 4, &dw, &err) == DPT_OK);
+    const size_t before = dpt_device_bytes(t->device);
+    head.x = x;
+    head.w = w;
+    head.targets = targets;
+    head.loss = loss;
+    head.dx = dx;
+    head.dw = dw;
+    t->ops->head_loss(t->stream, &head);
+    test_stream_check(t);
+    CHECK(dpt_device_bytes(t->device) == before);
+    dpt_device_free(t->device, x, ROWS * C * 2);
+    dpt_device_free(t->device, w, V * C * 2);
+    dpt_device_free(t->device, targets, ROWS * 4);
+    dpt_device_free(t->device, loss, ROWS * 4);
+    dpt_device_free(t->device, dx, ROWS * C * 2);
+    dpt_device_free(t->device, dw, V * C * 4);
+}
+
+/* A product that reads the packed form has the bits of one that reads w, and does not read w. */
+static void check_packing(struct test_stream *t)
+{
+    enum { ROWS = 33, IN = 48, OUT = 80 };
+    float x[ROWS * IN], w[IN * OUT], y[ROWS * OUT] = {0}, again[ROWS * OUT];
+    fill_random(x, ROWS * IN, 1);
+    fill_random(w, IN * OUT, 2);
+    float *dx = test_upload(t, x, sizeof x), *dw = test_upload(t, w, sizeof w);
+    float *dy = test_upload(t, y, sizeof y);
+    struct dpt_pack pack = {
+        .kind = DPT_PACK_LINEAR, .rows = IN, .cols = OUT, .dtype = DPT_F32, .w = dw};
+    const size_t bytes = t->ops->packed_bytes(t->stream, &pack);
+    struct dpt_err err;
+    CHECK(bytes > 0 && dpt_device_alloc(t->device, bytes, &pack.packed, &err) == DPT_OK);
+    t->ops->pack(t->stream, &pack);
+    struct dpt_linear_forward f = {.n = ROWS, .in = IN, .out = OUT, .x = dx, .w = dw, .y = dy};
+    t->ops->linear_forward(t->stream, &f);
+    test_download(t, dy, sizeof y, y);
+    t->ops->fill(t->stream, IN * OUT, 0.0f, dw);
+    f.packed = pack.packed;
+    t->ops->linear_forward(t->stream, &f);
+    test_download(t, dy, sizeof y, again);
+    CHECK(memcmp(y, again, sizeof y) == 0);
+    dpt_device_free(t->device, pack.packed, bytes);
+    dpt_device_free(t->device, dx, sizeof x);
+    dpt_device_free(t->device, dw, sizeof w);
+    dpt_device_free(t->device, dy, sizeof y);
+}
+
+int main(void)
+{
+    struct test_stream t = gpu_open();
+    check_fingerprint(&t);
+    check_memory(&t);
+    check_errors(&t);
+    check_preparing(&t);
+    check_packing(&t);
+    test_stream_close(&t);
+    return gpu_verdict("device");
+}

@@ -1,0 +1,256 @@
+/* Ops over ranges on the CUDA device, element by element: conversions as kernels/half.h, normal
+ * values as base/rng, dropout's mask, sums of squares, decoding, Gram-Schmidt; and ranges split at
+ * odd places. Where the operations are the CPU's and in its order, the bits are compared. */
+#include "tests/gpu/gpu.h"
+
+#include "tests/kernels/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 100003, BYTES = N * 4 };
+
+static float *values(int64_t n, uint64_t which)
+{
+    float *p = malloc((size_t)n * sizeof *p);
+    DPT_ASSERT(p);
+    fill_random(p, n, which);
+    return p;
+}
+
+static bool same(const void *a, const void *b, size_t bytes)
+{
+    return memcmp(a, b, bytes) == 0;
+}
+
+static void check_conversions(struct test_stream *t)
+{
+    enum { SPECIAL = 9 };
+    static const uint32_t special[SPECIAL] = {0x7f800000u, 0xff800000u, 0x7fc01234u,
+                                              0x7f812345u, 0x80000000u, 0x00000001u,
+                                              0x33800000u, 0x477fefffu, 0x477ff000u};
+    float *x = values(N, 1), *wide = malloc(BYTES), *there = malloc(BYTES);
+    uint16_t *half = malloc(BYTES);
+    memcpy(x, special, sizeof special);
+    for (int i = SPECIAL; i < N; i++) /* all exponents */
+        x[i] = ldexpf(x[i], i % 160 - 80);
+    for (int dtype = DPT_BF16; dtype <= DPT_F16; dtype++) {
+        float *dx = test_upload(t, x, BYTES), *dwide = test_upload(t, x, BYTES);
+        uint16_t *dhalf = test_upload(t, x, BYTES);
+        t->ops->cast(t->stream, N, dx, dtype, dhalf);
+        t->ops->widen(t->stream, N, dtype, dhalf, dwide);
+        t->ops->round_to(t->stream, N, dtype, dx);
+        test_download(t, dhalf, N * sizeof *half, half);
+        test_download(t, dwide, BYTES, wide);
+        test_download(t, dx, BYTES, there);
+        int bad = 0;
+        for (int i = 0; i < N; i++) {
+            const float want = float_of(dtype, half_of(dtype, x[i]));
+            bad += half[i] != half_of(dtype, x[i]) || !same(&wide[i], &want, sizeof want);
+        }
+        CHECK(bad == 0);
+        CHECK(same(wide, there, BYTES));
+        dpt_device_free(t->device, dx, BYTES);
+        dpt_device_free(t->device, dwide, BYTES);
+        dpt_device_free(t->device, dhalf, BYTES);
+    }
+    free(x);
+    free(wide);
+    free(there);
+    free(half);
+}
+
+static void check_filling(struct test_stream *t)
+{
+    const struct dpt_rng_key key = dpt_rng_key(3, DPT_RNG_INIT, 4, 0, 0);
+    float *x = values(N, 2), *y = values(N, 3), *got = malloc(BYTES);
+    float *dx = test_upload(t, x, BYTES), *dy = test_upload(t, y, BYTES);
+    t->ops->add(t->stream, N, dx, dy, dx); /* in place */
+    test_download(t, dx, BYTES, got);
+    int bad = 0;
+    for (int i = 0; i < N; i++)
+        bad += got[i] != x[i] + y[i];
+    CHECK(bad == 0);
+    t->ops->fill(t->stream, N, -2.5f, dx);
+    t->ops->copy(t->stream, BYTES - 1, dy, dx); /* the last byte stays */
+    test_download(t, dx, BYTES, got);
+    CHECK(same(got, y, BYTES - 1) &&
+          ((char *)got)[BYTES - 1] == ((const char *)&(float){-2.5f})[3]);
+    static const int64_t cuts[] = {1, 1, 18, 32771, N}; /* ends of the parts */
+    int64_t at = 0;
+    for (int c = 0; c < 5; at = cuts[c++])
+        t->ops->fill_normal(t->stream, cuts[c] - at, key, (uint64_t)at + 5, 0.25f, 0.5f, dx + at);
+    test_download(t, dx, BYTES, got);
+    for (uint64_t i = 0; i < N; i++) {
+        float pair[2];
+        dpt_rng_normal_pair(key, (i + 5) & ~UINT64_C(1), pair);
+        bad += got[i] != 0.25f + 0.5f * pair[(i + 5) & 1];
+    }
+    CHECK(bad == 0);
+    dpt_device_free(t->device, dx, BYTES);
+    dpt_device_free(t->device, dy, BYTES);
+    free(x);
+    free(y);
+    free(got);
+}
+
+static void check_mask(struct test_stream *t)
+{
+    /* Around the place where the counter's low word overflows, too. */
+    static const uint64_t firsts[] = {0, 3, (UINT64_C(4) << 32) - 50000};
+    const float keep = 1.0f / (1.0f - 0.3f);
+    float *one = malloc(BYTES), *got = malloc(BYTES), *zero = calloc(N, sizeof *zero);
+    for (int i = 0; i < N; i++)
+        one[i] = 1.0f;
+    float *done = test_upload(t, one, BYTES), *dzero = test_upload(t, zero, BYTES);
+    float *dy = test_upload(t, zero, BYTES);
+    for (int f = 0; f < 3; f++) {
+        struct dpt_dropout d = {0.3f, dpt_rng_key(5, DPT_RNG_TEST, 9, 9, 9), firsts[f]};
+        t->ops->residual(t->stream, &(struct dpt_residual){
+                                        .n = N, .dropout = d, .a = dzero, .b = done, .y = dy});
+        test_download(t, dy, BYTES, got);
+        int bad = 0;
+        for (int i = 0; i < N; i++)
+            bad += got[i] != (ref_drop(&d, i) > 0.0 ? keep : 0.0f);
+        CHECK(bad == 0);
+        d.first += 7; /* a part has the bits of the whole */
+        t->ops->dropout_backward(t->stream, &(struct dpt_dropout_backward){
+                                                .n = N - 7, .dropout = d, .dy = done, .dx = dy});
+        test_download(t, dy, BYTES, one);
+        CHECK(same(one, got + 7, (N - 7) * sizeof *got));
+        for (int i = 0; i < N; i++)
+            one[i] = 1.0f;
+    }
+    dpt_device_free(t->device, done, BYTES);
+    dpt_device_free(t->device, dzero, BYTES);
+    dpt_device_free(t->device, dy, BYTES);
+    free(one);
+    free(got);
+    free(zero);
+}
+
+static void check_sums_of_squares(struct test_stream *t)
+{
+    static const int64_t blocks[] = {7, 33, 1000, 65536, N, N + 5};
+    float *x = values(N, 4);
+    double *got = calloc(N + 1, sizeof *got);
+    float *dx = test_upload(t, x, BYTES);
+    double *dgot = test_upload(t, got, (N + 1) * sizeof *got);
+    for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
+        const int64_t block = blocks[b], count = (N + block - 1) / block, last = count - 1;
+        double moved;
+        t->ops->sumsq_blocks(t->stream, N, block, dx, dgot);
+        test_download(t, dgot, (size_t)count * sizeof *got, got);
+        int bad = 0;
+        for (int64_t i = 0; i < count; i++) {
+            double want = 0;
+            for (int64_t e = i * block; e < (i + 1) * block && e < N; e++)
+                want += (double)x[e] * (double)x[e];
+            bad += !(fabs(want - got[i]) <= 1e-12 * want);
+        }
+        CHECK(bad == 0);
+        /* A block's bits are its own: starting the op there gives them again. */
+        t->ops->sumsq_blocks(t->stream, N - last * block, block, dx + last * block, dgot);
+        test_download(t, dgot, sizeof moved, &moved);
+        CHECK(same(&moved, &got[last], sizeof moved));
+    }
+    dpt_device_free(t->device, dx, BYTES);
+    dpt_device_free(t->device, dgot, (N + 1) * sizeof *got);
+    free(x);
+    free(got);
+}
+
+static void check_decoding(struct test_stream *t)
+{
+    enum { IN = 100, OUT = 203, HEADS = 4, C = 36, END = 70, FIRST = 3, HD = C / HEADS };
+    const size_t w_bytes = IN * OUT * 4, qkv_bytes = END * 3 * C * 4;
+    float *x = values(IN, 5), *w = values(IN * OUT, 6), *bias = values(OUT, 7);
+    float *qkv = values(END * 3 * C, 8), got[END * C];
+    float *dx = test_upload(t, x, IN * 4), *dw = test_upload(t, w, w_bytes);
+    float *dbias = test_upload(t, bias, OUT * 4), *dqkv = test_upload(t, qkv, qkv_bytes);
+    float *dy = test_upload(t, qkv, qkv_bytes);
+    t->ops->linear_row(t->stream, &(struct dpt_linear_row){IN, OUT, dx, dw, dbias, dy});
+    test_download(t, dy, OUT * 4, got);
+    int bad = 0;
+    for (int j = 0; j < OUT; j++) { /* the CPU's chain */
+        float sum = bias[j];
+        for (int i = 0; i < IN; i++)
+            sum = fmaf(x[i], w[i * OUT + j], sum);
+        bad += !same(&sum, &got[j], sizeof sum);
+    }
+    CHECK(bad == 0);
+    t->ops->logits(t->stream, &(struct dpt_logits){.c = IN, .v = OUT, .x = dx, .w = dw, .y = dy});
+    test_download(t, dy, OUT * 4, got);
+    for (int j = 0; j < OUT; j++) {
+        double sum = 0, size = 0;
+        for (int i = 0; i < IN; i++) {
+            sum += (double)x[i] * (double)w[j * IN + i];
+            size += fabs((double)x[i] * (double)w[j * IN + i]);
+        }
+        bad += !(fabs(sum - (double)got[j]) <= 2e-6 * size);
+    }
+    CHECK(bad == 0);
+    t->ops->attention_rows(t->stream, &(struct dpt_attention_rows){FIRST, END, HEADS, C, dqkv, dy});
+    test_download(t, dy, (END - FIRST) * C * 4, got);
+    for (int row = FIRST; row < END; row++)
+        for (int channel = 0; channel < C; channel++) {
+            const int head = channel / HD * HD;
+            double sum = 0, mean = 0;
+            for (int s = 0; s <= row; s++) {
+                double score = 0;
+                for (int i = 0; i < HD; i++)
+                    score += (double)qkv[row * 3 * C + head + i] *
+                             (double)qkv[(s * 3 + 1) * C + head + i];
+                const double p = exp(score / sqrt((double)HD));
+                sum += p;
+                mean += p * (double)qkv[(s * 3 + 2) * C + channel];
+            }
+            bad += !(fabs(mean / sum - (double)got[(row - FIRST) * C + channel]) <= 2e-5);
+        }
+    CHECK(bad == 0);
+    dpt_device_free(t->device, dx, IN * 4);
+    dpt_device_free(t->device, dw, w_bytes);
+    dpt_device_free(t->device, dbias, OUT * 4);
+    dpt_device_free(t->device, dqkv, qkv_bytes);
+    dpt_device_free(t->device, dy, qkv_bytes);
+    free(x);
+    free(w);
+    free(bias);
+    free(qkv);
+}
+
+static void check_gram_schmidt(struct test_stream *t)
+{
+    enum { ROWS = 5003, COLUMNS = 3 };
+    const size_t bytes = (size_t)ROWS * COLUMNS * 4;
+    float *x = values(ROWS * COLUMNS, 9);
+    for (int i = 0; i < ROWS; i++) /* the third is spanned by the others */
+        x[i * COLUMNS + 2] = 3.0f * x[i * COLUMNS] - 0.5f * x[i * COLUMNS + 1];
+    float *dx = test_upload(t, x, bytes);
+    t->ops->orthonormalise(t->stream, ROWS, COLUMNS, dx);
+    test_download(t, dx, bytes, x);
+    double dots[COLUMNS][COLUMNS] = {{0}};
+    for (int i = 0; i < ROWS; i++)
+        for (int a = 0; a < COLUMNS; a++)
+            for (int b = 0; b < COLUMNS; b++)
+                dots[a][b] += (double)x[i * COLUMNS + a] * (double)x[i * COLUMNS + b];
+    CHECK(fabs(dots[0][0] - 1) < 1e-6 && fabs(dots[1][1] - 1) < 1e-6);
+    CHECK(fabs(dots[0][1]) < 1e-6 && dots[2][2] == 0);
+    dpt_device_free(t->device, dx, bytes);
+    free(x);
+}
+
+int main(void)
+{
+    struct test_stream t = gpu_open();
+    gpu_seed();
+    check_conversions(&t);
+    check_filling(&t);
+    check_mask(&t);
+    check_sums_of_squares(&t);
+    check_decoding(&t);
+    check_gram_schmidt(&t);
+    test_stream_close(&t);
+    return gpu_verdict("range");
+}
