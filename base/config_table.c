@@ -7,7 +7,7 @@
 
 static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
                                             {"cpu", DPT_DEVICE_CPU, false},
-                                            {"cuda", DPT_DEVICE_CUDA, true},
+                                            {"cuda", DPT_DEVICE_CUDA, false},
                                             {0}};
 static const struct dpt_choice models[] = {
     {"gpt2", 0, false}, {"llama", 0, true}, {"resnet", 0, true}, {0}};
@@ -103,7 +103,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "rank processes a node starts; auto: one per GPU, on CPU one"},
     {"cluster.device", DPT_KEY_CHOICE, AT(cluster.device),
      .choices = devices, NODE, .def = "auto",
-     .help = "where ranks compute"},
+     .help = "where ranks compute; cuda needs a build with it (docs/gpu.md)"},
     {"cluster.threads", DPT_KEY_INT, AT(cluster.threads),
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
      .help = "compute threads a rank; auto: in each generation the cores that the worker may use "

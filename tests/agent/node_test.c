@@ -74,6 +74,20 @@ static void test_from_a_file(void **state)
     assert_null(node);
 }
 
+/* With CUDA a node does not start yet, whatever the build and the machine, and says what to do. */
+static void test_cuda_is_refused(void **state)
+{
+    (void)state;
+    struct dpt_node *node = NULL;
+    set("cluster.device=cuda");
+    assert_int_not_equal(
+        dpt_node_create(&options, DPT_NODE_FROM_FILE, text, strlen(text), "test", &node, &err),
+        DPT_OK);
+    assert_null(node);
+    assert_non_null(strstr(err.text, "CUDA"));
+    assert_non_null(strstr(err.text, "set cluster.device to cpu"));
+}
+
 /* The largest values that a config takes are within what the server takes. */
 static void test_extremes(void **state)
 {
@@ -204,8 +218,9 @@ int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(test_from_a_file),     CASE(test_extremes), CASE(test_digest),
-        CASE(test_from_the_server), CASE(test_demo),     CASE(test_errors),
+        CASE(test_from_a_file), CASE(test_cuda_is_refused), CASE(test_extremes),
+        CASE(test_digest),      CASE(test_from_the_server), CASE(test_demo),
+        CASE(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static void choices_of_this_version(void **state)
     (void)state;
     char text[256];
     dpt_config_key_choices(&dpt_config_keys[dpt_config_key_index("cluster.device")], text, 256);
-    assert_string_equal(text, "auto, cpu"); /* cuda is not */
+    assert_string_equal(text, "auto, cpu, cuda");
     dpt_config_key_choices(&dpt_config_keys[dpt_config_key_index("optimizer.schedule")], text, 256);
     assert_string_equal(text, "constant, linear, cosine");
     dpt_config_key_choices(&dpt_config_keys[dpt_config_key_index("strategy.sharding")], text, 256);

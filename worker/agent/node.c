@@ -88,9 +88,27 @@ static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err
     return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
 }
 
-static enum dpt_status find_fingerprint(char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
+/* Says what is in the way of computing with CUDA: the build, the machine, or this version. */
+static enum dpt_status refuse_cuda(struct dpt_err *err)
 {
     struct dpt_device *device = NULL;
+    DPT_TRY(dpt_device_cuda_create(0, &device, err));
+    const enum dpt_status status =
+        dpt_fail(err, DPT_EUNSUPPORTED,
+                 "cluster.device: there is a CUDA device here (%s), but in this version ranks keep "
+                 "their state in memory of the host, which its operations do not read (docs/gpu.md "
+                 "says what there is); set cluster.device to cpu",
+                 dpt_device_fingerprint(device));
+    dpt_device_destroy(&device);
+    return status;
+}
+
+static enum dpt_status find_fingerprint(const struct dpt_config *config,
+                                        char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
+{
+    struct dpt_device *device = NULL;
+    if (config->cluster.device == DPT_DEVICE_CUDA)
+        return refuse_cuda(err);
     DPT_TRY(dpt_device_cpu_create(&device, err));
     int length = snprintf(ret, DPT_PROTO_DIGEST_BYTES, "%s", dpt_device_fingerprint(device));
     dpt_device_destroy(&device);
@@ -141,7 +159,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
-    DPT_TRY(find_fingerprint(node->fingerprint, err));
+    DPT_TRY(find_fingerprint(config, node->fingerprint, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
     fill_spec(node);
     return DPT_OK;

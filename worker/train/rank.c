@@ -185,6 +185,9 @@ static void make_grid(struct dpt_rank *r)
 
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
+    if (r->config->cluster.device == DPT_DEVICE_CUDA) /* the agent says why */
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "cluster.device: ranks do not compute with CUDA yet");
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
     dpt_device_set_account(r->device, &r->memory);
     r->ops = dpt_device_ops(r->device);
