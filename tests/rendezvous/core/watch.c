@@ -167,9 +167,10 @@ static void check_end(struct watch *watch, const struct seen_run *run, const cha
         if (run->members[i].incarnation != 0 && !run->members[i].finished)
             watch_broken(watch, "run %s is done, but rank %u of generation %llu has not finished",
                          run->name, i, (unsigned long long)run->plan_generation);
-    /* Without one, unless it adopted and ended it in one step, which it does only while it waits.
-     */
-    if (run->n_members == 0 && run->view.phase != DPT_RDZV_WAITING)
+    /* Without one, unless it adopted and ended it in one step, which it does only before it forms
+     * one of its own. */
+    if (run->n_members == 0 && run->view.phase != DPT_RDZV_WAITING &&
+        run->view.phase != DPT_RDZV_SETTLING)
         watch_broken(watch, "run %s is done without a plan", run->name);
 }
 
