@@ -227,7 +227,8 @@ def test_finished_run_is_started_again(make_cluster, slow):
 
 def test_divergence_is_said(make_cluster, slow):
     cluster = make_cluster(sets={"train.steps": 40, "train.grad_clip": 0, "optimizer.lr": 1000,
-                                 "optimizer.min_lr": 1000, "optimizer.warmup_steps": 0})
+                                 "optimizer.min_lr": 1000, "optimizer.warmup_steps": 0,
+                                 "cluster.timeout_s": 20})  # a rank that is started again says it again
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 0
     assert worker.log().count("the run has diverged") == 1, worker.log()
