@@ -98,7 +98,8 @@ struct dpt_checkpoint_spec {
     const char *hf_config_json;        /* slot 0 */
     struct dpt_checkpoint_state state; /* strings: slot 0 */
     int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
-    /* Polled every 2 MiB (NULL: never); true ends the call with DPT_EABORTED. */
+    /* Polled every 2 MiB and before a file is synced (NULL: never); true ends the call with
+     * DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     /* dpt_checkpoint_write_part calls it (NULL: not) when it has read the last value: the tensors
      * may change while it waits for the disk. Its return says the same. */

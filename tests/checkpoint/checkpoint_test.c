@@ -371,6 +371,39 @@ static void cancelled(void **state)
     model_fini(&model);
 }
 
+static bool is_set(void *ctx)
+{
+    return *(const bool *)ctx;
+}
+
+static void set(void *ctx)
+{
+    *(bool *)ctx = true;
+}
+
+/* Given up when all has been handed to the disk, and when all parts are there: no sync is waited
+ * for that is of no use any more. */
+static void cancelled_before_the_syncs(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, 20, 1);
+    bool given_up = false;
+    struct dpt_checkpoint_spec spec = model_spec(&model, root, 20, 0, 1);
+    spec.cancelled = is_set;
+    spec.taken = set;
+    spec.ctx = &given_up;
+    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_EABORTED);
+    dpt_checkpoint_abandon(&spec);
+    given_up = false;
+    spec.taken = NULL;
+    OK(dpt_checkpoint_write_part(&spec, &err));
+    given_up = true;
+    assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_EABORTED);
+    dpt_checkpoint_abandon(&spec);
+    model_fini(&model);
+}
+
 static void a_writer_is_missing(void **state)
 {
     (void)state;
@@ -552,6 +585,7 @@ int main(void)
                                        TEST(folder_is_made),
                                        TEST(bad_specs),
                                        TEST(cancelled),
+                                       TEST(cancelled_before_the_syncs),
                                        TEST(a_writer_is_missing),
                                        TEST(two_generations),
                                        TEST(same_generation),
