@@ -7,15 +7,57 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static bool parse_int(const char *text, int max, int *ret)
+enum { MEET_POLL_US = 1000 };
+
+/* The number that `text` begins with; *ret_end is what follows it. */
+static bool take_int(const char *text, int min, int max, int *ret, char **ret_end)
+{
+    const long value = strtol(text, ret_end, 10);
+    if (*ret_end == text || value < min || value > max)
+        return false;
+    *ret = (int)value;
+    return true;
+}
+
+bool dpt_bench_parse_int(const char *text, int min, int max, int *ret)
 {
     char *end;
-    long v = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || v < 1 || v > max)
+    int value;
+    if (!take_int(text, min, max, &value, &end) || *end != '\0')
         return false;
-    *ret = (int)v;
+    *ret = value;
     return true;
+}
+
+bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n)
+{
+    for (*ret_n = 0; *ret_n < n_max; text++) {
+        char *end;
+        if (!take_int(text, min, max, &ret[(*ret_n)++], &end))
+            return false;
+        if (*end == '\0')
+            return true;
+        if (*end != ',')
+            return false;
+        text = end;
+    }
+    return false;
+}
+
+enum dpt_status dpt_bench_meet(int *listening, int n, int own, int timeout_ms, struct dpt_err *err)
+{
+    const int64_t deadline = dpt_now_ms() + timeout_ms;
+    __atomic_store_n(&listening[own], 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < n; i++)
+        while (__atomic_load_n(&listening[i], __ATOMIC_ACQUIRE) == 0) {
+            if (dpt_now_ms() >= deadline)
+                return dpt_fail(err, DPT_ETIMEOUT,
+                                "process %d of the bench did not come within %d ms", i, timeout_ms);
+            usleep(MEET_POLL_US); /* tidy: pause of a bounded poll */
+        }
+    return DPT_OK;
 }
 
 static const char *const precisions[DPT_DTYPE_COUNT] = {
@@ -43,9 +85,9 @@ bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool good = false;
         if (strcmp(argv[i], "--threads") == 0)
-            good = parse_int(value, 128, &ret->threads);
+            good = dpt_bench_parse_int(value, 1, 128, &ret->threads);
         else if (strcmp(argv[i], "--repeats") == 0)
-            good = parse_int(value, DPT_BENCH_REPEATS_MAX, &ret->repeats);
+            good = dpt_bench_parse_int(value, 1, DPT_BENCH_REPEATS_MAX, &ret->repeats);
         else if (strcmp(argv[i], "--precision") == 0)
             good = dpt_bench_parse_precision(value, &ret->dtype);
         else if (strcmp(argv[i], "--json") == 0 && *value) {

@@ -31,6 +31,17 @@ struct dpt_bench_args {
 };
 bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret);
 
+/* A whole number of min … max and nothing else; else *ret stays. */
+bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);
+/* 1 to n_max such numbers with commas between. */
+bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n);
+
+/* Processes of a bench wait for each other: says that this one listens, in memory that all share,
+ * and waits until all `n` do. DPT_ETIMEOUT names one that does not come, which may have died. */
+enum { DPT_BENCH_MEET_MS = 30 * 1000 };
+DPT_MUST_USE enum dpt_status dpt_bench_meet(int *listening, int n, int own, int timeout_ms,
+                                            struct dpt_err *err);
+
 /* Precisions by the config's names. */
 bool dpt_bench_parse_precision(const char *text, enum dpt_dtype *ret);
 const char *dpt_bench_precision(enum dpt_dtype dtype);

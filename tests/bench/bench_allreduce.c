@@ -69,16 +69,6 @@ static bool take_sizes(const char *text, struct args *a)
     return false;
 }
 
-static bool take_int(const char *text, int min, int max, int *ret)
-{
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < min || value > max)
-        return false;
-    *ret = (int)value;
-    return true;
-}
-
 static bool parse(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.ranks = 2, .blocks = BLOCKS, .n_sizes = DEFAULT_SIZES};
@@ -87,9 +77,9 @@ static bool parse(int argc, char **argv, struct args *a)
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         bool good = *value != '\0';
         if (strcmp(argv[i], "--ranks") == 0)
-            good = take_int(value, 2, AR_RANKS_MAX, &a->ranks);
+            good = dpt_bench_parse_int(value, 2, AR_RANKS_MAX, &a->ranks);
         else if (strcmp(argv[i], "--blocks") == 0)
-            good = take_int(value, 1, 64, &a->blocks);
+            good = dpt_bench_parse_int(value, 1, 64, &a->blocks);
         else if (strcmp(argv[i], "--sizes") == 0)
             good = take_sizes(value, a);
         else if (strcmp(argv[i], "--peer") == 0)

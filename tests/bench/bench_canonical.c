@@ -38,34 +38,6 @@ struct row {
     double ratio[BC_STEPS_MAX]; /* of each pair, canonical over fast */
 };
 
-static bool take_int(const char *text, int min, int max, int *ret)
-{
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < min || value > max)
-        return false;
-    *ret = (int)value;
-    return true;
-}
-
-static bool take_worlds(const char *text, struct args *a)
-{
-    a->n_worlds = 0;
-    for (const char *at = text; a->n_worlds < WORLDS_MAX; at++) {
-        char *end;
-        const long n = strtol(at, &end, 10);
-        if (end == at || n < 1 || n > BC_RANKS_MAX)
-            return false;
-        a->worlds[a->n_worlds++] = (int)n;
-        if (*end == '\0')
-            return true;
-        if (*end != ',')
-            return false;
-        at = end;
-    }
-    return false;
-}
-
 static bool parse(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.preset = "gpt2-124m",
@@ -83,15 +55,16 @@ static bool parse(int argc, char **argv, struct args *a)
         else if (strcmp(argv[i], "--json") == 0)
             a->json = value;
         else if (strcmp(argv[i], "--ranks") == 0)
-            good = take_worlds(value, a);
+            good =
+                dpt_bench_parse_ints(value, 1, BC_RANKS_MAX, WORLDS_MAX, a->worlds, &a->n_worlds);
         else if (strcmp(argv[i], "--batch") == 0)
-            good = take_int(value, 1, 1024, &a->batch);
+            good = dpt_bench_parse_int(value, 1, 1024, &a->batch);
         else if (strcmp(argv[i], "--seq") == 0)
-            good = take_int(value, 1, 1024, &a->seq);
+            good = dpt_bench_parse_int(value, 1, 1024, &a->seq);
         else if (strcmp(argv[i], "--slots") == 0)
-            good = take_int(value, 1, 1024, &a->slots);
+            good = dpt_bench_parse_int(value, 1, 1024, &a->slots);
         else if (strcmp(argv[i], "--pairs") == 0)
-            good = take_int(value, 1, BC_STEPS_MAX, &a->pairs);
+            good = dpt_bench_parse_int(value, 1, BC_STEPS_MAX, &a->pairs);
         else if (strcmp(argv[i], "--precision") == 0)
             good = dpt_bench_parse_precision(value, &a->dtype);
         else

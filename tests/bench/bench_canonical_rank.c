@@ -10,6 +10,7 @@
 #include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
+#include "tests/bench/bench.h"
 #include "worker/strategy/strategy.h"
 
 #include <math.h>
@@ -57,10 +58,8 @@ static void publish_and_await(struct rank *r)
 {
     struct bc_shared *shared = r->shared;
     memcpy(shared->shm_addr[r->rank], dpt_comm_listener_shm_addr(r->listener), DPT_COMM_ADDR_BYTES);
-    __atomic_store_n(&shared->listening[r->rank], 1, __ATOMIC_RELEASE);
-    for (int i = 0; i < shared->n_ranks; i++)
-        while (__atomic_load_n(&shared->listening[i], __ATOMIC_ACQUIRE) == 0)
-            usleep(1000); /* tidy: pause of a bounded poll (the parent's death ends it) */
+    MUST(r,
+         dpt_bench_meet(shared->listening, shared->n_ranks, r->rank, DPT_BENCH_MEET_MS, &r->err));
 }
 
 static void make_model(struct rank *r)

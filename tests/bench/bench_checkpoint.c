@@ -256,14 +256,14 @@ static bool parse(int argc, char **argv, struct options *o, struct dpt_bench_arg
             made = snprintf(o->dir, sizeof o->dir, "%s/dpt-bench-checkpoint-XXXXXX", argv[++i]) <
                    (int)sizeof o->dir;
         else if (more && strcmp(argv[i], "--writers") == 0)
-            o->writers = (int)strtol(argv[++i], NULL, 10);
+            made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers) && made;
         else if (more && strcmp(argv[i], "--layout") == 0) {
             o->shards = strcmp(argv[++i], "shards") == 0;
             made = made && (o->shards || strcmp(argv[i], "whole") == 0);
         } else
             rest[n++] = argv[i];
     }
-    return made && o->writers >= 1 && o->writers <= WRITERS_MAX && dpt_bench_parse(n, rest, args);
+    return made && dpt_bench_parse(n, rest, args);
 }
 
 static int run(int argc, char **argv)

@@ -131,9 +131,7 @@ static int run_side(struct shared *shared, int rank, bool tcp)
     s.data = dpt_comm_mem_data(s.mem);
     memcpy(shared->shm_addr[rank], dpt_comm_listener_shm_addr(listener), DPT_COMM_ADDR_BYTES);
     memcpy(shared->tcp_addr[rank], dpt_comm_listener_tcp_addr(listener), DPT_COMM_ADDR_BYTES);
-    __atomic_store_n(&shared->listening[rank], 1, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&shared->listening[1 - rank], __ATOMIC_ACQUIRE) == 0)
-        usleep(1000); /* tidy: pause of a bounded poll (the parent's death ends it) */
+    MUST(&s, dpt_bench_meet(shared->listening, 2, rank, DPT_BENCH_MEET_MS, &s.err));
     struct dpt_comm_peer peer = {.rank = 1 - rank, .host = tcp ? 1 - rank : 0};
     memcpy(peer.shm_addr, shared->shm_addr[1 - rank], DPT_COMM_ADDR_BYTES);
     memcpy(peer.tcp_addr, shared->tcp_addr[1 - rank], DPT_COMM_ADDR_BYTES);

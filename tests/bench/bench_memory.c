@@ -48,33 +48,6 @@ struct args {
     int batch, seq, slots, steps;
 };
 
-static bool take_int(const char *text, int max, int *ret)
-{
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < 1 || value > max)
-        return false;
-    *ret = (int)value;
-    return true;
-}
-
-static bool take_worlds(const char *text, struct args *a)
-{
-    for (a->n_worlds = 0; a->n_worlds < WORLDS_MAX; text++) {
-        char *end;
-        const long n = strtol(text, &end, 10);
-        if (end == text || n < 1 || n > MEM_RANKS_MAX)
-            return false;
-        a->worlds[a->n_worlds++] = (int)n;
-        if (*end == '\0')
-            return true;
-        if (*end != ',')
-            return false;
-        text = end;
-    }
-    return false;
-}
-
 /* Is the name in the list, "a,b,c"? */
 static bool is_listed(const char *list, const char *name)
 {
@@ -110,15 +83,15 @@ static bool parse(int argc, char **argv, struct args *a)
         else if (strcmp(argv[i], "--json") == 0)
             a->json = value;
         else if (strcmp(argv[i], "--worlds") == 0)
-            ok = take_worlds(value, a);
+            ok = dpt_bench_parse_ints(value, 1, MEM_RANKS_MAX, WORLDS_MAX, a->worlds, &a->n_worlds);
         else if (strcmp(argv[i], "--batch") == 0)
-            ok = take_int(value, 1024, &a->batch);
+            ok = dpt_bench_parse_int(value, 1, 1024, &a->batch);
         else if (strcmp(argv[i], "--seq") == 0)
-            ok = take_int(value, 8192, &a->seq);
+            ok = dpt_bench_parse_int(value, 1, 8192, &a->seq);
         else if (strcmp(argv[i], "--slots") == 0)
-            ok = take_int(value, 1024, &a->slots);
+            ok = dpt_bench_parse_int(value, 1, 1024, &a->slots);
         else if (strcmp(argv[i], "--steps") == 0)
-            ok = take_int(value, 100000, &a->steps);
+            ok = dpt_bench_parse_int(value, 1, 100000, &a->steps);
         else
             ok = false;
         if (ok)

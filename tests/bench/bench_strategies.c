@@ -25,16 +25,6 @@ static const char usage[] =
     "[--accumulate auto|local|reduce] [--only NAME[,NAME…]] [--json FILE] [--html FILE]; '%s' is "
     "wrong\n";
 
-static bool take_int(const char *text, int min, int max, int *ret)
-{
-    char *end;
-    const long value = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < min || value > max)
-        return false;
-    *ret = (int)value;
-    return true;
-}
-
 static bool take_word(const char *text, const char **ret)
 {
     *ret = text;
@@ -44,19 +34,19 @@ static bool take_word(const char *text, const char **ret)
 static bool take(struct st_args *a, const char *flag, const char *value)
 {
     if (strcmp(flag, "--ranks") == 0)
-        return take_int(value, 1, ST_RANKS_MAX, &a->ranks);
+        return dpt_bench_parse_int(value, 1, ST_RANKS_MAX, &a->ranks);
     if (strcmp(flag, "--hosts") == 0)
-        return take_int(value, 1, ST_RANKS_MAX, &a->hosts);
+        return dpt_bench_parse_int(value, 1, ST_RANKS_MAX, &a->hosts);
     if (strcmp(flag, "--rounds") == 0)
-        return take_int(value, 1, ST_ROUNDS_MAX, &a->rounds);
+        return dpt_bench_parse_int(value, 1, ST_ROUNDS_MAX, &a->rounds);
     if (strcmp(flag, "--steps") == 0)
-        return take_int(value, 1, ST_STEPS_MAX, &a->steps);
+        return dpt_bench_parse_int(value, 1, ST_STEPS_MAX, &a->steps);
     if (strcmp(flag, "--batch") == 0)
-        return take_int(value, 1, 1 << 16, &a->global_batch);
+        return dpt_bench_parse_int(value, 1, 1 << 16, &a->global_batch);
     if (strcmp(flag, "--micro") == 0)
-        return take_int(value, 1, 1 << 16, &a->micro_batch);
+        return dpt_bench_parse_int(value, 1, 1 << 16, &a->micro_batch);
     if (strcmp(flag, "--seq") == 0)
-        return take_int(value, 1, 1 << 16, &a->seq_len);
+        return dpt_bench_parse_int(value, 1, 1 << 16, &a->seq_len);
     if (strcmp(flag, "--model") == 0)
         return take_word(value, &a->model) && strlen(value) < ST_MODEL_BYTES;
     if (strcmp(flag, "--precision") == 0)

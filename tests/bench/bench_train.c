@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARMUP_STEPS = 2, TOKENS = 1 << 20, YAML_BYTES = 2048 };
+enum { WARMUP_STEPS = 2, TOKENS = 1 << 20, YAML_BYTES = 2048, COUNT_MAX = 1 << 20 };
 
 struct train_args {
     const char *preset, *json, *checkpointing;
@@ -28,16 +28,6 @@ struct train_args {
 };
 
 static const char *const pack_names[] = {"auto", "on", "off"};
-
-static bool take_int(const char *text, int *ret)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*end || value < 1 || value > 1 << 20)
-        return false;
-    *ret = (int)value;
-    return true;
-}
 
 static bool take_pack(const char *text, enum dpt_pack_weights *ret)
 {
@@ -68,15 +58,15 @@ static bool parse(int argc, char **argv, struct train_args *a)
         else if (strcmp(argv[i], "--checkpointing") == 0)
             a->checkpointing = value;
         else if (strcmp(argv[i], "--batch") == 0)
-            ok = take_int(value, &a->batch);
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->batch);
         else if (strcmp(argv[i], "--seq") == 0)
-            ok = take_int(value, &a->seq);
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->seq);
         else if (strcmp(argv[i], "--slots") == 0)
-            ok = take_int(value, &a->slots);
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->slots);
         else if (strcmp(argv[i], "--threads") == 0)
-            ok = take_int(value, &a->threads);
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->threads);
         else if (strcmp(argv[i], "--steps") == 0)
-            ok = take_int(value, &a->steps) && a->steps > WARMUP_STEPS + 2;
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->steps) && a->steps > WARMUP_STEPS + 2;
         else if (strcmp(argv[i], "--precision") == 0)
             ok = dpt_bench_parse_precision(value, &a->dtype);
         else if (strcmp(argv[i], "--pack-weights") == 0)
