@@ -122,6 +122,7 @@ struct plan {
                             PREPARE(hard) */
     bool from_seed;      /* nobody has a whole state, nor a checkpoint */
     bool adopted;        /* made by an earlier server: only digest and places are known */
+    bool farewell;       /* too few stay: its ranks save what they hold, and make no step */
     uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     uint32_t world_size, n_nodes, n_hosts, checkpoint_writers, guests;
     uint64_t state_generation;
@@ -190,8 +191,10 @@ struct run {
     bool redundant;  /* of plan.generation, since its ranks are ready: every part is on two nodes */
     bool rebuilding; /* it was not when it was last sent off, and its ranks copy what is missing */
     struct loss losses[LOSSES_MAX];
-    size_t n_losses;    /* further ones are not remembered */
-    int64_t grant_step; /* in plan.generation; -1: none */
+    size_t n_losses;       /* further ones are not remembered */
+    int64_t grant_step;    /* in plan.generation; -1: none */
+    int64_t saved_step;    /* newest checkpoint that a rank told of; -1: none */
+    int64_t farewell_step; /* its ranks were to save it, and had their time; -1: none */
 
     int64_t step;       /* newest applied since the last plan was made; -1: none */
     int64_t steps_done; /* highest applied since a generation was last sent off; what a plan goes
@@ -318,6 +321,9 @@ struct source {
 
 /* Which groups are admitted; false: too few nodes. */
 bool dpt_rdzv_admit(struct dpt_rdzv *core, const struct run *run, bool ret_in[GROUP_COUNT]);
+/* Whether all that are here, some of whom leave, hold together what no checkpoint has: where too
+ * few stay they save it first. */
+bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run);
 /* The newest state that those of the groups `in` hold together, or a checkpoint if it is newer. */
 struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run,
                                     const bool in[GROUP_COUNT]);
@@ -325,7 +331,7 @@ struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run
 bool dpt_rdzv_has_state(const struct run *run, const struct source *source,
                         const struct rank *rank);
 /* All of the plan's ranks are ready: whether every part of the state is on two nodes at least. */
-bool dpt_rdzv_is_redundant(const struct run *run);
+bool dpt_rdzv_is_redundant(struct dpt_rdzv *core, const struct run *run);
 /* A rank of the plan says that copies are still being made. */
 bool dpt_rdzv_is_rebuilding(const struct run *run);
 /* Remembers what goes with a rank. */

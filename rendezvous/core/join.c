@@ -57,6 +57,7 @@ static struct run *run_create(struct dpt_rdzv *core, const Dpt__AgentState *mess
     run->empty_ms = core->now_ms;
     run->adopt_until_ms = run->error_ms = -1;
     run->step = run->step_best = run->final_step = run->grant_step = -1;
+    run->saved_step = run->farewell_step = -1;
     core->runs[core->n_runs++] = run;
     char timing[DPT_PROTO_TEXT_BYTES];
     dpt_timing_print(&run->timing, timing, sizeof timing);
@@ -269,6 +270,8 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct node *node,
     rank->step_applied = state->step_applied;
     rank->outcome_step = state->outcome_step;
     rank->checkpoint_step = state->checkpoint_step;
+    if (state->checkpoint_step > run->saved_step)
+        run->saved_step = state->checkpoint_step;
     rank->grant_step = state->grant_step;
     rank->failed_generation = state->failed_generation;
     rank->suspect = state->suspect;

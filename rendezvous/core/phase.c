@@ -189,7 +189,8 @@ static void release_leaving(struct dpt_rdzv *core, struct run *run)
 /* ---- WAITING, SETTLING ---- */
 
 /* Agents of an earlier server: when every rank of one plan is here and running, nothing need be
- * formed; when that cannot come true, or not all came back within a lease, form anew. */
+ * formed; when that cannot come true, or not all came back within a lease, form anew. A number that
+ * this server has used for a generation of its own is not adopted. */
 static void adopt(struct dpt_rdzv *core, struct run *run)
 {
     const struct node *first = NULL;
@@ -209,7 +210,7 @@ static void adopt(struct dpt_rdzv *core, struct run *run)
                       rank->generation == run->generation_high);
         }
     }
-    if (!broken && !differ && first != NULL &&
+    if (!broken && !differ && first != NULL && run->generation_high > run->generation &&
         dpt_rdzv_adopt_plan(core, run, run->generation_high, first->plan_digest,
                             first->plan_world)) {
         run->adopt_until_ms = -1;
@@ -234,6 +235,12 @@ static void waiting(struct dpt_rdzv *core, struct run *run)
 {
     if (run->adopt_until_ms >= 0) {
         adopt(core, run);
+        return;
+    }
+    if (run->generation > 0 && dpt_rdzv_farewell_is_due(core, run)) {
+        struct cause cause =
+            dpt_rdzv_cause(CAUSE_LEFT, 0, "a node leaves with steps that no checkpoint has");
+        dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
     release_leaving(core, run);
@@ -311,7 +318,7 @@ static void hasten(struct dpt_rdzv *core, struct run *run)
         if (node->leaving && core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
             due = node;
     }
-    if (!run->soft || due == NULL || !some_stay)
+    if (!run->soft || run->plan.farewell || due == NULL || !some_stay)
         return;
     const struct cause cause = dpt_rdzv_cause(
         CAUSE_LEFT, 0, "node %s leaves and cannot wait for the end of the step", due->id);
@@ -328,6 +335,8 @@ static void preparing(struct dpt_rdzv *core, struct run *run)
     if (!all_reported(run) || core->now_ms < run->plan_after_ms)
         return;
     dpt_rdzv_judge_pairs(core, run);
+    if (run->plan.farewell && run->soft)
+        run->farewell_step = run->plan.resume_step; /* saved, or it cannot be */
     if (!dpt_rdzv_make_plan(core, run)) {
         run->plan.in_force = false;
         dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
@@ -373,12 +382,19 @@ static void planned(struct dpt_rdzv *core, struct run *run)
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
-    run->redundant = dpt_rdzv_is_redundant(run);
+    run->redundant = dpt_rdzv_is_redundant(core, run);
     run->rebuilding = dpt_rdzv_is_rebuilding(run);
     run->steps_done = run->plan.resume_step; /* only now: one that never ran has told no loss */
     run->stepped = false;
     run->step_ms = core->now_ms;
     enter(core, run, DPT_RDZV_RUNNING);
+    if (run->plan.farewell) {
+        dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                       "too few nodes stay to go on: generation %llu saves step %lld, world %u",
+                       (unsigned long long)run->generation, (long long)run->plan.resume_step,
+                       run->plan.world_size);
+        return;
+    }
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
                    "generation %llu runs, world %u, from step %lld%s",
                    (unsigned long long)run->generation, run->plan.world_size,
@@ -444,7 +460,7 @@ static void notice_rebuilt(struct dpt_rdzv *core, struct run *run)
     if (!run->rebuilding || dpt_rdzv_is_rebuilding(run))
         return;
     run->rebuilding = false;
-    run->redundant = dpt_rdzv_is_redundant(run);
+    run->redundant = dpt_rdzv_is_redundant(core, run);
     run->changed = true;
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
                    "generation %llu: redundancy %s after step %lld",
@@ -470,6 +486,11 @@ static void running(struct dpt_rdzv *core, struct run *run)
     }
     if (!all_step(run))
         return;
+    if (run->plan.farewell) {
+        struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "what is held is saved");
+        dpt_rdzv_prepare(core, run, true, &cause);
+        return;
+    }
     for (size_t i = 0; i < run->n_nodes; i++)
         if (run->nodes[i]->leaving) {
             struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "node %s leaves", run->nodes[i]->id);

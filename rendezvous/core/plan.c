@@ -21,6 +21,7 @@ struct draft {
     struct candidate *list; /* owned */
     size_t n;
     struct source source;
+    bool farewell;
 };
 
 void dpt_rdzv_plan_fini(struct plan *plan)
@@ -52,7 +53,7 @@ static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[G
                                    .rank = rank,
                                    .local_rank = k,
                                    .holds = dpt_rdzv_has_state(run, &draft->source, rank),
-                                   .guest = node->leaving};
+                                   .guest = node->leaving && !draft->farewell};
         }
     return draft->n > 0;
 }
@@ -235,6 +236,7 @@ static void make_digest(const struct run *run, struct plan *plan)
                          (int64_t)plan->state_generation,
                          plan->guests,
                          plan->from_seed,
+                         plan->farewell,
                          (int64_t)run->cause.kind};
     hash_in(&hash, numbers, sizeof numbers);
     if (plan->outcome != NULL)
@@ -309,6 +311,7 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
     plan->steps_done_before = run->steps_done;
     plan->resume_step = source->step > 0 ? source->step : 0;
     plan->from_seed = source->step < 0;
+    plan->farewell = draft->farewell;
     assign_ranks(draft, plan);
     for (uint32_t i = 0; plan->from_seed && i < plan->world_size; i++)
         plan->places[i].takes_state = false;
@@ -337,9 +340,13 @@ static void put_in_force(struct dpt_rdzv *core, struct run *run, struct plan *pl
 bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run)
 {
     bool in[GROUP_COUNT];
-    if (!dpt_rdzv_admit(core, run, in))
-        return false;
-    struct draft draft = {.source = dpt_rdzv_choose_state(core, run, in)};
+    const bool farewell = !dpt_rdzv_admit(core, run, in);
+    if (farewell) {
+        if (!dpt_rdzv_farewell_is_due(core, run))
+            return false;
+        in[GROUP_STAYING] = in[GROUP_BENCHED] = in[GROUP_LEAVING] = true;
+    }
+    struct draft draft = {.source = dpt_rdzv_choose_state(core, run, in), .farewell = farewell};
     struct plan plan = {0};
     bool made = gather(core, run, in, &draft) && fill_plan(core, run, &draft, &plan);
     free(draft.list);
@@ -398,6 +405,6 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t genera
         const struct rank *rank = &plan.places[i].node->ranks[plan.places[i].local_rank];
         plan.places[i].finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
     }
-    run->redundant = dpt_rdzv_is_redundant(run);
+    run->redundant = dpt_rdzv_is_redundant(core, run);
     return true;
 }

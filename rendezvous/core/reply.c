@@ -118,6 +118,7 @@ static bool make_parts(struct dpt_rdzv *core, const struct run *run, struct plan
     to->state_generation = plan->state_generation;
     to->guests = plan->guests;
     to->from_seed = plan->from_seed;
+    to->farewell = plan->farewell;
     return true;
 }
 
@@ -229,7 +230,7 @@ static int64_t step_of(const struct node *node)
 /* With a generation in force its ranks have taken over what this node knew. */
 static bool is_last_holder(const struct run *run, const struct node *node)
 {
-    if (run->plan.in_force || step_of(node) < 0)
+    if (run->plan.in_force || step_of(node) <= run->saved_step)
         return false;
     for (size_t i = 0; i < run->n_nodes; i++)
         if (run->nodes[i] != node && step_of(run->nodes[i]) >= step_of(node))

@@ -235,6 +235,25 @@ bool dpt_rdzv_admit(struct dpt_rdzv *core, const struct run *run, bool ret_in[GR
     return nodes > 0 && nodes >= dpt_rdzv_min_nodes(run);
 }
 
+bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run)
+{
+    static const bool all[GROUP_COUNT] = {true, true, true};
+    bool leaves = false, can_save = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
+            if (dpt_rdzv_has_quiesced(run, &run->nodes[i]->ranks[k])) {
+                leaves = leaves || run->nodes[i]->leaving;
+                can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
+            }
+    struct crowd crowd;
+    if (!leaves || !can_save || !gather(core, run, all, &crowd))
+        return false;
+    struct dpt_shard missing;
+    int64_t lost;
+    const int64_t step = newest_state(&crowd, &lost, &missing);
+    return step > 0 && step > newest_checkpoint(&crowd) && step != run->farewell_step;
+}
+
 /* ---- the choice ---- */
 
 struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run,
@@ -267,43 +286,50 @@ bool dpt_rdzv_has_state(const struct run *run, const struct source *source, cons
 
 /* ---- redundancy ---- */
 
-static bool holds_part(const struct place *place, struct dpt_shard shard, uint64_t generation)
+/* A place's node is gone, or its process. */
+static const struct rank *rank_at(const struct place *place)
 {
-    struct dpt_shard shards[DPT_PROTO_SHARDS_MAX];
-    const int n = shards_of(&place->node->ranks[place->local_rank], generation, shards);
-    for (int i = 0; i < n; i++)
-        if (dpt_shard_equal(shards[i], shard))
-            return true;
-    return false;
+    if (place->node == NULL || place->node->ranks[place->local_rank].spawn != place->spawn)
+        return NULL;
+    return &place->node->ranks[place->local_rank];
 }
 
-/* What a rank tells first is its own. */
-static bool is_covered(const struct plan *plan, const struct place *place)
+/* Whether the other nodes than that of place `i` hold a whole state. Replicas of nodes of different
+ * sizes are cut differently, so it is not enough to look for the same shards. `shards` has room for
+ * those of all places. */
+static bool is_covered(const struct plan *plan, uint32_t i, struct dpt_shard *shards)
 {
-    struct dpt_shard own[DPT_PROTO_SHARDS_MAX];
-    if (shards_of(&place->node->ranks[place->local_rank], plan->generation, own) == 0)
+    int n = 0;
+    for (uint32_t k = 0; k < plan->world_size; k++) {
+        const struct rank *rank = rank_at(&plan->places[k]);
+        if (rank != NULL && plan->places[k].node != plan->places[i].node)
+            n += shards_of(rank, plan->generation, shards + n);
+    }
+    return dpt_shards_cover(shards, n);
+}
+
+bool dpt_rdzv_is_redundant(struct dpt_rdzv *core, const struct run *run)
+{
+    const struct plan *plan = &run->plan;
+    struct dpt_shard *shards = dpt_outbox_alloc(
+        &core->out, (plan->world_size + 1) * DPT_PROTO_SHARDS_MAX * sizeof shards[0]);
+    if (shards == NULL)
         return false;
-    for (uint32_t k = 0; k < plan->world_size; k++)
-        if (plan->places[k].node != place->node &&
-            holds_part(&plan->places[k], own[0], plan->generation))
-            return true;
-    return false;
-}
-
-bool dpt_rdzv_is_redundant(const struct run *run)
-{
-    for (uint32_t i = 0; i < run->plan.world_size; i++)
-        if (!is_covered(&run->plan, &run->plan.places[i]))
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        bool seen = false; /* one place a node is enough */
+        for (uint32_t k = 0; k < i && !seen; k++)
+            seen = plan->places[k].node == plan->places[i].node;
+        if (!seen && !is_covered(plan, i, shards))
             return false;
-    return true;
+    }
+    return plan->world_size > 0;
 }
 
 bool dpt_rdzv_is_rebuilding(const struct run *run)
 {
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
-        const struct place *place = &run->plan.places[i];
-        if (place->node != NULL && place->node->ranks[place->local_rank].spawn == place->spawn &&
-            place->node->ranks[place->local_rank].rebuilding)
+        const struct rank *rank = rank_at(&run->plan.places[i]);
+        if (rank != NULL && rank->rebuilding)
             return true;
     }
     return false;

@@ -268,6 +268,8 @@ static enum dpt_status check_plan(const Dpt__Plan *plan, struct dpt_err *err)
         return out_of_range(err, "checkpoint_writers", plan->checkpoint_writers);
     if (plan->guests >= plan->world_size)
         return out_of_range(err, "guests", plan->guests);
+    if (plan->farewell && plan->guests > 0)
+        return dpt_fail(err, DPT_EPROTO, "field 'farewell' beside guests");
     if (plan->from_seed && (plan->resume_step != 0 || plan->load_checkpoint >= 0))
         return dpt_fail(err, DPT_EPROTO, "field 'from_seed' beside a step to go on from");
     DPT_TRY(check_generation(err, "state_generation", plan->state_generation));

@@ -67,6 +67,53 @@ def test_all_workers_leave(make_cluster, slow, number):
     cluster.check_nothing_left()
 
 
+def saved_step(worker):
+    return max((int(p.name.rpartition("-")[2]) for p in worker.checkpoint_dir.glob("step-*")), default=0)
+
+
+def gone_with_all_saved(cluster, workers, slow):
+    """Nobody takes a step along."""
+    for worker in workers:
+        assert worker.wait(EXIT_S * slow) == 0, worker.log_tail()
+        assert "NOT SAVED" not in worker.log()
+    assert max(saved_step(w) for w in workers) == cluster.metrics()[-1]["step"]
+    cluster.server.term()
+    cluster.server.wait(EXIT_S * slow)
+    cluster.check_nothing_left()
+
+
+@pytest.mark.parametrize("sharding", ["", "full_shard"])
+@pytest.mark.parametrize("nnodes", ["1:2", "2"])
+def test_all_leave_one_after_another(make_cluster, slow, nnodes, sharding):
+    """The second is told at a moment that the first one's leaving chooses: in a step, or while a world is formed that is
+    not to be."""
+    sets = {"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1, "cluster.nnodes": nnodes}
+    if sharding:
+        sets.update({"strategy.name": "fsdp", "strategy.sharding": sharding})
+    cluster = make_cluster(sets=sets, shared_dirs=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(n) for n in "ab")
+    cluster.wait_world(2, 30 * slow)
+    cluster.wait_step(3, 30 * slow)
+    a.term()
+    cluster.server.wait_log(r"node \w+ leaves", 10 * slow)
+    b.term()
+    gone_with_all_saved(cluster, [a, b], slow)
+
+
+def test_who_waits_for_another_saves(make_cluster, slow):
+    """Its peer's machine died, and it cannot go on alone."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1,
+                                 "cluster.nnodes": "2"}, shared_dirs=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(n) for n in "ab")
+    cluster.wait_step(3, 30 * slow)
+    a.kill_machine()
+    cluster.server.wait_log("waiting for more, state is kept", 20 * slow)
+    b.term()
+    gone_with_all_saved(cluster, [b], slow)
+
+
 def test_two_signals_at_once_are_one(make_cluster, slow):
     """As timeout(1) sends them, to the process and to its group: the node drains and saves."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0})

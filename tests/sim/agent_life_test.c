@@ -55,14 +55,48 @@ static void test_leave_and_released(void **state)
     assert_true(b->ended);
 }
 
-/* Who goes while too few are here takes its steps along, and says so. */
-static void test_leave_unsaved(void **state)
+/* In generation 1 until step 3, which no checkpoint has, and now too few are here. */
+static void wait_with_steps(struct bench *b)
 {
-    struct bench *b = *state;
     bench_run(b);
     bench_server(b, SERVER(PREPARE), 2);
     bench_ranks(b, RANK(QUIESCED), 2);
     bench_server(b, SERVER(WAITING), 2);
+}
+
+/* Who goes while too few are here lets the server have its steps saved … */
+static void test_leave_and_save(void **state)
+{
+    struct bench *b = *state;
+    wait_with_steps(b);
+    bench_signal(b);
+    assert_true(b->said && b->leaving && !b->ended);
+    bench_server(b, SERVER(PREPARE), 3);
+    b->rank.checkpoint_step = 3;
+    bench_ranks(b, RANK(QUIESCED), 3);
+    bench_server(b, SERVER(RELEASED), 3);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* … and what could not be saved goes with it: it says so. */
+static void test_leave_unsaved(void **state)
+{
+    struct bench *b = *state;
+    wait_with_steps(b);
+    bench_signal(b);
+    b->server.last_holder = true;
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+}
+
+/* Without a server nobody could have them saved. */
+static void test_leave_unsaved_at_once(void **state)
+{
+    struct bench *b = *state;
+    wait_with_steps(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(EXIT));
     assert_int_equal(b->unsaved, 1);
@@ -262,7 +296,9 @@ int main(void)
         T(test_leave_while_waiting),
         T(test_leave_before_anything),
         T(test_leave_and_released),
+        T(test_leave_and_save),
         T(test_leave_unsaved),
+        T(test_leave_unsaved_at_once),
         T(test_released_unsaved),
         T(test_released_saved),
         T(test_leave_does_not_drain),

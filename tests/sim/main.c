@@ -44,6 +44,7 @@ static bool run_seed(uint64_t seed, bool big, bool verbose, struct sim *ret_tota
     ret_totals->rebuilt += sim->rebuilt;
     ret_totals->dropped += sim->dropped;
     ret_totals->hosted += sim->hosted;
+    ret_totals->farewells += sim->farewells;
     sim_destroy(&sim);
     return good;
 }
@@ -78,15 +79,15 @@ int main(int argc, char **argv)
         "%llu seeds, %llu failed: %llu events, %llu generations, %llu steps applied, %llu healed, "
         "%llu outcomes handed over, %llu loaded, %llu saved, %llu writes fenced, %llu expulsions, "
         "%llu parts moved, %llu of these dropped, %llu shadows rebuilt beside the steps, %llu "
-        "handed "
-        "over by who left\n",
+        "handed over by who left, %llu farewells\n",
         (unsigned long long)count, (unsigned long long)failed, (unsigned long long)totals->events,
         (unsigned long long)totals->formations, (unsigned long long)totals->applied,
         (unsigned long long)totals->healed, (unsigned long long)totals->handed,
         (unsigned long long)totals->loaded, (unsigned long long)totals->saved,
         (unsigned long long)totals->fenced_writes, (unsigned long long)totals->expulsions,
         (unsigned long long)totals->moved, (unsigned long long)totals->dropped,
-        (unsigned long long)totals->rebuilt, (unsigned long long)totals->hosted);
+        (unsigned long long)totals->rebuilt, (unsigned long long)totals->hosted,
+        (unsigned long long)totals->farewells);
     free(totals);
     return failed == 0 ? 0 : 1;
 }

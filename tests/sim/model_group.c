@@ -94,7 +94,9 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
     group->world = plan->world_size;
     group->guests = plan->guests;
+    group->farewell = plan->farewell;
     sim->hosted += plan->guests > 0;
+    sim->farewells += plan->farewell ? 1 : 0;
     deal(sim, group, plan);
     defer_shadows(sim, group, plan);
     group->resume_step = group->step = plan->resume_step;

@@ -166,6 +166,7 @@ struct group {
     bool contributions[MACHINES_MAX * LOCALS_MAX];
     bool reform, all_leaving; /* flags gathered in this step */
     bool broken, went, agreed_reform, agreed_leaving, saved, finished;
+    bool farewell; /* saves, and makes no step */
 };
 
 /* ---- machines ---- */
@@ -249,9 +250,9 @@ struct sim {
     /* counts, for the summary and to see that the faults bite */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
     uint64_t rebuilt; /* shadows that became whole while training went on */
-    uint64_t moved, dropped,
-        hosted;        /* new layouts put in place, given up; generations with guests */
-    char failure[512]; /* first broken invariant; "" while all is well */
+    uint64_t moved, dropped, hosted, farewells; /* new layouts put in place, given up; generations
+                                                   with guests, and that only save */
+    char failure[512];                          /* first broken invariant; "" while all is well */
 };
 
 /* sim.c */

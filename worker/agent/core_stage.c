@@ -6,17 +6,27 @@
 
 /* ---- ending ---- */
 
-/* Where no generation is in force nobody saves or takes over what the ranks here hold. */
-static void say_unsaved(struct dpt_agent *agent)
+static bool is_waiting(const struct dpt_agent *agent)
 {
-    bool waiting =
-        agent->stage == STAGE_JOINED && (agent->phase == DPT__SERVER_PHASE__SERVER_WAITING ||
-                                         agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING);
-    int64_t step = dpt_agent_step_of(agent), saved = 0;
+    return agent->stage == STAGE_JOINED && (agent->phase == DPT__SERVER_PHASE__SERVER_WAITING ||
+                                            agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING);
+}
+
+/* The newest checkpoint that a rank here has told of; 0: none. */
+static int64_t saved_step(const struct dpt_agent *agent)
+{
+    int64_t saved = 0;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
         if (agent->ranks[i].state.checkpoint_step > saved)
             saved = agent->ranks[i].state.checkpoint_step;
-    if (step <= saved || !(waiting || agent->last_holder))
+    return saved;
+}
+
+/* Where no generation is in force nobody saves or takes over what the ranks here hold. */
+static void say_unsaved(struct dpt_agent *agent)
+{
+    const int64_t step = dpt_agent_step_of(agent), saved = saved_step(agent);
+    if (step <= saved || !(is_waiting(agent) || agent->last_holder))
         return;
     dpt_agent_log(
         agent, DPT_LOG_WARN,
@@ -109,12 +119,13 @@ static void rejoin(struct dpt_agent *agent)
 
 /* ---- leaving ---- */
 
-/* Nothing here that anybody would have to wait for. */
+/* Nothing here that anybody would have to wait for: while too few are here, a server may have what
+ * is not saved saved. */
 static bool is_idle(const struct dpt_agent *agent)
 {
+    const bool unsaved = agent->server_up && dpt_agent_step_of(agent) > saved_step(agent);
     return agent->stage != STAGE_JOINED || agent->order == ORDER_NONE ||
-           agent->phase == DPT__SERVER_PHASE__SERVER_WAITING ||
-           agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING;
+           (is_waiting(agent) && !unsaved);
 }
 
 void dpt_agent_on_signal(struct dpt_agent *agent)
@@ -138,8 +149,9 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
         return;
     }
     agent->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
-    dpt_agent_log(agent, DPT_LOG_INFO,
-                  "leaving after the step in flight, within %lld s; once more means at once",
+    dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %lld s; once more means at once",
+                  is_waiting(agent) ? "when what no checkpoint has is saved"
+                                    : "after the step in flight",
                   (long long)(agent->timing.drain_ms / 1000));
 }
 

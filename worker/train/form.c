@@ -102,6 +102,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
                              .position = (int)own->position,
                              .host = (int)own->host,
                              .writes_log = own->writes_log,
+                             .farewell = plan->farewell,
                              .checkpoint_slot = own->checkpoint_slot,
                              .checkpoint_writers = (int)plan->checkpoint_writers,
                              .plan_hash = dpt_hash128(plan->digest, strlen(plan->digest)).lo};

@@ -35,6 +35,7 @@ struct generation {
     struct dpt_world world;      /* of the trainers */
     struct dpt_comm_peer *peers; /* [world_size - 1] */
     bool *takes_state;           /* [world_size], by rank */
+    bool farewell;               /* too few stay: what is held is saved, no step is made */
     bool writes_log;
     int checkpoint_slot, checkpoint_writers;
     struct dpt_shard *shards;        /* [world_size] own shards of all ranks, by rank */

@@ -236,18 +236,20 @@ static void save_if_due(struct dpt_rank *r)
     begin_step_account(r);
 }
 
-/* All nodes leave: what they hold is kept by a checkpoint, whole before anyone goes. */
-static void save_before_all_leave(struct dpt_rank *r)
+/* All nodes leave, or too many: what they hold is kept by a checkpoint, whole before one goes. */
+static void save_before_leaving(struct dpt_rank *r)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
         return;
     struct dpt_err err = {.text = ""};
+    rank_publish_busy(r, true);
     rank_settle_saver(r); /* one may be under way, perhaps of this very step */
     enum dpt_status status = DPT_OK;
     if (!dpt_saver_has_saved(r->saver, r->gen.number, r->step)) {
         rank_save_begin(r);
         status = dpt_saver_wait(r->saver, &err);
     }
+    rank_publish_busy(r, false);
     if (status != DPT_OK)
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved: %s", (long long)r->step,
                 err.text);
@@ -355,7 +357,7 @@ static enum dpt_status evaluate(struct dpt_rank *r, bool *ret_stopped, struct dp
     if (r->validation.step != r->step)
         DPT_TRY(rank_evaluate(r, ret_stopped, &all_leave, err));
     if (*ret_stopped && all_leave && !r->config->train.eval_only)
-        save_before_all_leave(r);
+        save_before_leaving(r);
     return DPT_OK;
 }
 
@@ -415,6 +417,12 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         return DPT_OK;
     }
     log_event(r);
+    if (r->gen.farewell && r->step < r->config->train.steps) {
+        log_missed_step(r);
+        save_before_leaving(r);
+        *ret = TRAIN_REFORM;
+        return DPT_OK;
+    }
     status = catch_up(r, &stopped, err);
     if (status != DPT_OK)
         return broken_or_fatal(r, status, ret, err);
@@ -424,7 +432,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         if (status != DPT_OK)
             return broken_or_fatal(r, status, ret, err);
         if ((r->outcome.flags & DPT_COMMIT_ALL_LEAVE) && r->step < r->config->train.steps)
-            save_before_all_leave(r);
+            save_before_leaving(r);
         /* When all leave no step is of use any more, though the server's word is not here yet. */
         if ((r->outcome.flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE)) &&
             r->step < r->config->train.steps) {

@@ -19,6 +19,7 @@ struct fake {
     Dpt__Shard shards[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__Shard *shard_list[FAKE_RANKS][DPT_PROTO_SHARDS_MAX];
     Dpt__AgentState state;
+    bool cannot_save; /* what a farewell shall save */
     char plan_digest[DPT_PROTO_DIGEST_BYTES];
     /* told last; plan is kept when a message brought one */
     bool told;
@@ -66,7 +67,7 @@ void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending);
 void fake_no_parts(struct fake *fake);
 
-/* Its ranks do what it was told last: quiesce, build, run. */
+/* Its ranks do what it was told last: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);
 /* Speaks, and does what a rank would: quiesces, builds, runs; until nothing changes. */
 void fakes_settle(struct stage *stage, struct fake *const *fakes, size_t n);

@@ -345,6 +345,22 @@ static void redundancy_is_seen(void **state)
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
 }
 
+/* Replicas on nodes of different sizes: one of halves, one in one piece. */
+static void replicas_cut_differently(void **state)
+{
+    (void)state;
+    struct fake *two[] = {&a, &b};
+    a.state.n_ranks = 2;
+    fake_part(&a, 0, 2, false);
+    a.shards[1][0] = a.shards[0][0];
+    a.shards[1][0].index = 1;
+    a.shard_list[1][0] = &a.shards[1][0];
+    a.ranks[1].n_shards = 1;
+    fakes_start(&stage, two, 2);
+    assert_int_equal(stage.view.world_size, 3);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+}
+
 /* Three become two, which have half each and copy the other's while they train. */
 static void run_in_halves_rebuilding(void)
 {
@@ -433,6 +449,7 @@ int main(void)
         T(what_is_pending_may_save_the_rest),
         T(who_leaves_hands_over),
         T(redundancy_is_seen),
+        T(replicas_cut_differently),
         T(copies_are_whole_while_it_trains),
         T(a_loss_before_copies_are_whole_goes_back),
         T(who_is_covered_goes_at_once),

@@ -50,7 +50,7 @@ struct seen_run {
     /* of the newest plan sent */
     uint64_t sent_generation;
     char sent_digest[DPT_PROTO_DIGEST_BYTES];
-    int64_t sent_numbers[11];
+    int64_t sent_numbers[12];
     struct seat *seats; /* (n_seats) owned */
     uint32_t n_seats;
 };

@@ -143,7 +143,7 @@ static bool same_seat(const struct seat *a, const struct seat *b)
 /* Whoever gets the plan gets the same. */
 static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
 {
-    const int64_t numbers[11] = {plan->world_size,
+    const int64_t numbers[12] = {plan->world_size,
                                  plan->n_nodes,
                                  plan->n_hosts,
                                  plan->resume_step,
@@ -153,7 +153,8 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
                                  (int64_t)plan->outcome.len,
                                  plan->guests,
                                  (int64_t)plan->state_generation,
-                                 plan->from_seed};
+                                 plan->from_seed,
+                                 plan->farewell};
     if (plan->generation != run->sent_generation) {
         run->sent_generation = plan->generation;
         (void)snprintf(run->sent_digest, sizeof run->sent_digest, "%s", plan->digest);

@@ -54,7 +54,8 @@ bool director_form(struct director *d, bool soft);
 void director_prepare(struct director *d, bool soft);
 /* Sends a hard PREPARE, does not wait for the reports. */
 void director_send_prepare(struct director *d);
-/* All nodes are leaving: every rank is told, and nothing else yet. */
+/* All nodes are leaving: every rank is told, and nothing else yet. What is formed from now on is a
+ * farewell. */
 void director_leave(struct director *d);
 /* Takes what the ranks say, and grants what they ask for, for so long. */
 void director_listen(struct director *d, int ms);

@@ -135,6 +135,7 @@ void director_send_plan(struct director *d)
     plan.from_seed = newest < 0 && checkpoint < 0;
     plan.state_generation = d->ran;
     plan.guests = (uint32_t)guests;
+    plan.farewell = d->leaving && guests == 0;
     plan.checkpoint_writers = (uint32_t)(world - guests);
     plan.cause = (char *)"the test says so";
     plan.cause_kind = (char *)(d->lost ? "node_lost" : "start");

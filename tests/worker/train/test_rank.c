@@ -78,6 +78,34 @@ static void when_all_leave_one_checkpoint_is_the_end(void **state)
     director_destroy(&d);
 }
 
+/* They had quiesced for another world when they were told that nobody stays. */
+static void a_farewell_saves_and_makes_no_step(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 100000, "");
+    config.checkpoint.every_steps = 0;
+    char dir[128];
+    struct director *d = rig_begin(&config, "farewell", dir);
+    int a = director_start(d, 0), b = director_start(d, 1);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    director_prepare(d, true);
+    const int64_t held = director_step(d, a);
+    director_leave(d);
+    assert_true(director_form(d, false));
+    director_await_checkpoint(d, held);
+    director_listen(d, 300);
+    director_prepare(d, true);
+    const char *checkpoints = rig_dir("farewell/checkpoints");
+    int64_t newest = -1;
+    struct dpt_err err;
+    assert_int_equal(dpt_checkpoint_newest(checkpoints, &newest, &err), DPT_OK);
+    assert_int_equal(newest, held);
+    assert_int_equal(director_step(d, a), held);
+    assert_int_equal(director_step(d, b), held);
+    director_destroy(&d);
+}
+
 static void all_die_and_a_checkpoint_remains(void **state)
 {
     (void)state;
@@ -141,6 +169,7 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_gives_another_hash),
         cmocka_unit_test(a_killed_rank_costs_no_step),
         cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
+        cmocka_unit_test(a_farewell_saves_and_makes_no_step),
         cmocka_unit_test(all_die_and_a_checkpoint_remains),
         cmocka_unit_test(restless_worlds),
         cmocka_unit_test(resume_refuses_another_trajectory),

@@ -1,0 +1,272 @@
+/* Too few stay to go on: what is held is saved before who leaves may go. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/fake_agent.h"
+
+static struct stage stage;
+static struct fake a, b, c, d;
+static struct fake *const both[] = {&a, &b};
+
+static int setup(void **state)
+{
+    (void)state;
+    stage_open(&stage);
+    fake_init(&a, &stage, "a");
+    fake_init(&b, &stage, "b");
+    fake_init(&c, &stage, "c");
+    fake_init(&d, &stage, "d");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    stage_close(&stage);
+    return 0;
+}
+
+/* Both train, and have applied step 9. */
+static void start(uint32_t min_nodes)
+{
+    a.spec.min_nodes = b.spec.min_nodes = c.spec.min_nodes = d.spec.min_nodes = min_nodes;
+    fakes_start(&stage, both, 2);
+    a.ranks[0].step_applied = b.ranks[0].step_applied = 9;
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+}
+
+static void leave(struct fake *fake)
+{
+    fake->state.leaving = true;
+    fake_say(fake, &stage);
+}
+
+static void obey(struct fake *fake)
+{
+    fake_obey(fake);
+    fake_say(fake, &stage);
+}
+
+#define IS(fake, what) assert_int_equal((fake).phase, DPT__SERVER_PHASE__SERVER_##what)
+
+/* Told to quiesce they do, are given the plan of a farewell, build, and save. */
+static void save_together(void)
+{
+    obey(&a);
+    obey(&b);
+    for (int i = 0; i < 2; i++) {
+        IS(*both[i], PLAN);
+        assert_true(both[i]->plan->farewell);
+        assert_int_equal(both[i]->plan->guests, 0);
+        assert_int_equal(both[i]->plan->world_size, 2);
+        assert_int_equal(both[i]->plan->resume_step, 9);
+        assert_int_equal(both[i]->plan->checkpoint_writers, 2);
+    }
+    obey(&a);
+    obey(&b);
+    IS(a, RUNNING);
+    IS(b, RUNNING);
+    obey(&a);
+    obey(&b);
+    IS(a, PREPARE);
+    assert_true(a.soft && b.soft);
+}
+
+/* The signal reaches the nodes one after another, the last when the others have quiesced. */
+static void test_all_leave_within_one_formation(void **state)
+{
+    (void)state;
+    start(1);
+    leave(&a);
+    IS(b, PREPARE);
+    leave(&b);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_false(a.last_holder || b.last_holder);
+    assert_int_equal(stage.view.restarts_left, 100);
+}
+
+/* What remains has it in memory, too, and may go at once. */
+static void test_too_few_stay(void **state)
+{
+    (void)state;
+    start(2);
+    leave(&a);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, WAITING);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* Each node has a folder of its own: the one that did not write is not told that it takes what is
+ * saved with it. */
+static void test_saved_elsewhere(void **state)
+{
+    (void)state;
+    b.state.checkpoint_dir_id = "of b";
+    start(2);
+    leave(&a);
+    obey(&a);
+    obey(&b);
+    assert_int_equal(a.plan->checkpoint_writers, 1);
+    obey(&a);
+    obey(&b);
+    obey(&a);
+    b.cannot_save = true;
+    obey(&b);
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* Its peer died, and it waited for another. */
+static void test_the_last_of_those_who_wait(void **state)
+{
+    (void)state;
+    start(2);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    stage_pass_speaking(&stage, both + 1, 1, 300);
+    IS(b, PREPARE);
+    obey(&b);
+    IS(b, WAITING);
+    leave(&b);
+    IS(b, PREPARE);
+    obey(&b);
+    IS(b, PLAN);
+    assert_true(b.plan->farewell);
+    assert_int_equal(b.plan->world_size, 1);
+    for (int i = 0; i < 3; i++)
+        obey(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* A node that waits leaves in the moment in which enough others are there: they take over. */
+static void test_enough_others(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&b, &c};
+    start(2);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    stage_pass_speaking(&stage, both + 1, 1, 300);
+    obey(&b);
+    IS(b, WAITING);
+    fake_phase(&d, DPT__RANK_PHASE__RANK_STARTING, 0);
+    fake_say(&c, &stage);
+    fake_say(&d, &stage);
+    IS(b, PREPARE); /* b and c are enough */
+    fake_phase(&d, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&d, &stage);
+    leave(&b);
+    fakes_settle(&stage, all, 2);
+    fakes_settle(&stage, (struct fake *[]){&b, &c, &d}, 3);
+    IS(b, RELEASED);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(c.plan->resume_step, 9);
+    assert_false(c.plan->farewell);
+}
+
+/* The disk is full: once is enough, and who goes last hears it. */
+static void test_what_cannot_be_saved(void **state)
+{
+    (void)state;
+    a.cannot_save = b.cannot_save = true;
+    start(1);
+    leave(&a);
+    leave(&b);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_true(a.last_holder != b.last_holder);
+}
+
+/* A rank dies while they save: those who are left try again. */
+static void test_broken_farewell(void **state)
+{
+    (void)state;
+    start(1);
+    leave(&a);
+    leave(&b);
+    save_together();
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&a, &stage);
+    IS(b, PREPARE);
+    assert_false(b.soft);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_QUIESCED; /* gave the save up */
+    b.ranks[0].generation = b.generation;
+    fake_say(&b, &stage);
+    IS(b, PLAN);
+    assert_true(b.plan->farewell);
+    assert_int_equal(b.plan->world_size, 1);
+    for (int i = 0; i < 3; i++)
+        obey(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* Who joins meanwhile takes over from memory. */
+static void test_join_while_they_save(void **state)
+{
+    (void)state;
+    start(2);
+    leave(&a);
+    save_together();
+    fake_say(&c, &stage);
+    obey(&a);
+    obey(&b);
+    obey(&c);
+    IS(a, RELEASED);
+    fakes_settle(&stage, (struct fake *[]){&b, &c}, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(c.plan->resume_step, 9);
+    assert_false(c.plan->farewell);
+}
+
+/* Nothing was learnt since the newest checkpoint: nobody is kept. */
+static void test_all_is_saved(void **state)
+{
+    (void)state;
+    start(1);
+    a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 9;
+    leave(&a);
+    leave(&b);
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_false(a.last_holder || b.last_holder);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_all_leave_within_one_formation),
+        T(test_too_few_stay),
+        T(test_saved_elsewhere),
+        T(test_the_last_of_those_who_wait),
+        T(test_enough_others),
+        T(test_what_cannot_be_saved),
+        T(test_broken_farewell),
+        T(test_join_while_they_save),
+        T(test_all_is_saved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
