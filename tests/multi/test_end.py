@@ -85,8 +85,8 @@ def gone_with_all_saved(cluster, workers, slow):
 @pytest.mark.parametrize("sharding", ["", "full_shard"])
 @pytest.mark.parametrize("nnodes", ["1:2", "2"])
 def test_all_leave_one_after_another(make_cluster, slow, nnodes, sharding):
-    """The second is told at a moment that the first one's leaving chooses: in a step, or while a world is formed that is
-    not to be."""
+    """The second is told at a moment that the first one's leaving chooses: in a step, or while a world is formed that
+    is not to be."""
     sets = {"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1, "cluster.nnodes": nnodes}
     if sharding:
         sets.update({"strategy.name": "fsdp", "strategy.sharding": sharding})
