@@ -324,6 +324,10 @@ bool dpt_rdzv_admit(struct dpt_rdzv *core, const struct run *run, bool ret_in[GR
 /* Whether all that are here, some of whom leave, hold together what no checkpoint has: where too
  * few stay they save it first. */
 bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run);
+/* The newest step of which those who have quiesced hold a whole state; `without` (or NULL): but for
+ * that node. -1: none. */
+int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run,
+                           const struct node *without);
 /* The newest state that those of the groups `in` hold together, or a checkpoint if it is newer. */
 struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run,
                                     const bool in[GROUP_COUNT]);

@@ -307,18 +307,21 @@ static bool all_reported(const struct run *run)
 }
 
 /* Who leaves has little time, and a step may take more: then the step in flight is given up and
- * runs again without the node. Where nobody stays there is nobody to run it, and the ranks save. */
+ * runs again without the node. Where nobody stays what was held before it is saved in a farewell;
+ * but if the step has come to its end, the ranks are busy saving that. */
 static void hasten(struct dpt_rdzv *core, struct run *run)
 {
     const struct node *due = NULL;
-    bool some_stay = false;
+    bool some_stay = false, busy = false;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
         some_stay = some_stay || (node_is_member(run, node) && !node->leaving);
         if (node->leaving && core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
             due = node;
+        for (uint32_t k = 0; k < node->n_ranks; k++)
+            busy = busy || (dpt_rdzv_rank_is_member(run, &node->ranks[k]) && node->ranks[k].busy);
     }
-    if (!run->soft || run->plan.farewell || due == NULL || !some_stay)
+    if (!run->soft || run->plan.farewell || due == NULL || (!some_stay && busy))
         return;
     const struct cause cause = dpt_rdzv_cause(
         CAUSE_LEFT, 0, "node %s leaves and cannot wait for the end of the step", due->id);

@@ -91,6 +91,8 @@ static void choose_world(const struct run *run, struct draft *draft, struct plan
     for (size_t i = 0; i < draft->n; i++) {
         struct candidate *candidate = &draft->list[i];
         bool known = node_is_chosen(draft, candidate->node);
+        if (draft->farewell && !candidate->holds)
+            continue; /* it would have to be given first what it shall save */
         if (candidate->guest
                 ? !candidate->holds || world + plan->guests == DPT_PROTO_WORLD_MAX
                 : world == run->spec.max_world || (!known && nodes == run->spec.max_nodes))
@@ -406,5 +408,6 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t genera
         plan.places[i].finished = rank->phase == DPT__RANK_PHASE__RANK_FINISHED;
     }
     run->redundant = dpt_rdzv_is_redundant(core, run);
+    run->rebuilding = dpt_rdzv_is_rebuilding(run);
     return true;
 }

@@ -218,24 +218,14 @@ static void answer_node(struct dpt_rdzv *core, const struct run *run, struct nod
     dpt_outbox_send(&core->out, node->conn, state);
 }
 
-static int64_t step_of(const struct node *node)
+/* With a generation in force its ranks have taken over what this node knew; else those who are left
+ * may lack a part of the state, or all of it. */
+static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const struct node *node)
 {
-    int64_t step = -1;
-    for (uint32_t i = 0; i < node->n_ranks; i++)
-        if (dpt_rdzv_rank_is_alive(&node->ranks[i]) && node->ranks[i].step_applied > step)
-            step = node->ranks[i].step_applied;
-    return step;
-}
-
-/* With a generation in force its ranks have taken over what this node knew. */
-static bool is_last_holder(const struct run *run, const struct node *node)
-{
-    if (run->plan.in_force || step_of(node) <= run->saved_step)
+    if (run->plan.in_force)
         return false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (run->nodes[i] != node && step_of(run->nodes[i]) >= step_of(node))
-            return false;
-    return true;
+    const int64_t step = dpt_rdzv_step_held(core, run, NULL);
+    return step > run->saved_step && dpt_rdzv_step_held(core, run, node) < step;
 }
 
 void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
@@ -245,7 +235,7 @@ void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
     if (state != NULL && node->conn != 0) {
         state->counter = ++node->counter;
         state->counter_seen = node->counter_seen;
-        state->last_holder = is_last_holder(run, node);
+        state->last_holder = is_last_holder(core, run, node);
         dpt_outbox_send(&core->out, node->conn, state);
     }
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation, "node %s may go",

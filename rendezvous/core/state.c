@@ -198,6 +198,16 @@ static int64_t newest_checkpoint(const struct crowd *crowd)
     return newest;
 }
 
+/* The newest that any of them has seen: those who looked before it was committed have not. */
+static int64_t newest_saved(const struct crowd *crowd)
+{
+    int64_t newest = -1;
+    for (size_t i = 0; i < crowd->n; i++)
+        if (crowd->ranks[i]->checkpoint_step > newest)
+            newest = crowd->ranks[i]->checkpoint_step;
+    return newest;
+}
+
 /* ---- who is admitted ---- */
 
 static uint32_t nodes_of(const struct dpt_rdzv *core, const struct run *run, enum group group)
@@ -239,19 +249,37 @@ bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run)
 {
     static const bool all[GROUP_COUNT] = {true, true, true};
     bool leaves = false, can_save = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
-            if (dpt_rdzv_has_quiesced(run, &run->nodes[i]->ranks[k])) {
-                leaves = leaves || run->nodes[i]->leaving;
-                can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
-            }
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        leaves = leaves || run->nodes[i]->leaving;
+        can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';
+    }
     struct crowd crowd;
     if (!leaves || !can_save || !gather(core, run, all, &crowd))
         return false;
     struct dpt_shard missing;
     int64_t lost;
     const int64_t step = newest_state(&crowd, &lost, &missing);
-    return step > 0 && step > newest_checkpoint(&crowd) && step != run->farewell_step;
+    return step > 0 && step > newest_saved(&crowd) && step != run->farewell_step;
+}
+
+int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run, const struct node *without)
+{
+    static const bool all[GROUP_COUNT] = {true, true, true};
+    struct crowd crowd;
+    struct dpt_shard missing;
+    int64_t lost;
+    size_t n = 0;
+    if (!gather(core, run, all, &crowd))
+        return -1;
+    for (size_t i = 0; i < crowd.n; i++) {
+        bool is_its = false;
+        for (uint32_t k = 0; without != NULL && k < without->n_ranks; k++)
+            is_its = is_its || crowd.ranks[i] == &without->ranks[k];
+        if (!is_its)
+            crowd.ranks[n++] = crowd.ranks[i];
+    }
+    crowd.n = n;
+    return newest_state(&crowd, &lost, &missing);
 }
 
 /* ---- the choice ---- */

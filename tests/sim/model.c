@@ -254,12 +254,12 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
     }
     proc->applied_ms = sim->now_ms;
     say(sim, proc, "runs from step", proc->step);
-    if (proc->step >= sim->profile.steps) {
-        begin_finish(sim, proc);
-    } else if (proc->group->farewell) {
+    if (proc->group->farewell) {
         proc->group->agreed_reform = true;
         proc->stage = RS_SAVING;
         model_set_timer(sim, proc, 20, 100);
+    } else if (proc->step >= sim->profile.steps) {
+        begin_finish(sim, proc);
     } else {
         proc->stage = RS_COMPUTING;
         proc->gradient_step = -1;

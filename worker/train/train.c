@@ -417,7 +417,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         return DPT_OK;
     }
     log_event(r);
-    if (r->gen.farewell && r->step < r->config->train.steps) {
+    if (r->gen.farewell) { /* after the last step, too: what is left to do then has no time now */
         log_missed_step(r);
         save_before_leaving(r);
         *ret = TRAIN_REFORM;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "rendezvous/core/timing.h"
 #include "tests/rendezvous/core/fake_agent.h"
 
 static struct stage stage;
@@ -181,6 +182,114 @@ static void test_enough_others(void **state)
     assert_false(c.plan->farewell);
 }
 
+/* All leave in a step that takes longer than they have: it is given up, what was held before it is
+ * saved. */
+static void test_a_long_step(void **state)
+{
+    (void)state;
+    const struct dpt_timing timing = dpt_timing_from(5000);
+    start(1);
+    leave(&a);
+    leave(&b);
+    stage_pass_speaking(&stage, both, 2, timing.boundary_ms - 2 * timing.heartbeat_ms);
+    assert_true(a.soft && b.soft);
+    stage_pass_speaking(&stage, both, 2, 4 * timing.heartbeat_ms);
+    IS(a, PREPARE);
+    assert_false(a.soft || b.soft);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_false(a.last_holder || b.last_holder);
+}
+
+/* The step came to its end, and they are saving that: it is not given up. */
+static void test_a_long_save(void **state)
+{
+    (void)state;
+    start(1);
+    leave(&a);
+    leave(&b);
+    a.ranks[0].busy = true;
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, both, 2, 2 * dpt_timing_from(5000).boundary_ms);
+    IS(a, PREPARE);
+    assert_true(a.soft && b.soft);
+}
+
+/* Who quiesces before the first writer has committed does not see the checkpoint yet. */
+static void test_who_looked_too_early(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    start(1);
+    leave(&a);
+    leave(&b);
+    b.ranks[0].checkpoint_step = 9;
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_false(a.last_holder || b.last_holder);
+}
+
+/* Halves that cannot be saved: who takes the first away has destroyed both. */
+static void test_halves(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    a.state.checkpoint_dir_id = b.state.checkpoint_dir_id = "";
+    start(2);
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    leave(&a);
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, WAITING);
+    assert_true(a.last_holder);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* The only rank of who leaves dies: what the others hold is saved all the same. */
+static void test_the_leaving_rank_dies(void **state)
+{
+    (void)state;
+    start(2);
+    leave(&a);
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&a, &stage);
+    obey(&b);
+    IS(b, PLAN);
+    assert_true(b.plan->farewell);
+    assert_int_equal(b.plan->world_size, 1);
+    for (int i = 0; i < 3; i++)
+        obey(&b);
+    fake_say(&a, &stage);
+    IS(a, RELEASED);
+    IS(b, WAITING);
+    assert_int_equal(b.ranks[0].checkpoint_step, 9);
+}
+
+/* A newcomer is not given first what others shall save. */
+static void test_no_newcomers(void **state)
+{
+    (void)state;
+    start(2);
+    fake_phase(&c, DPT__RANK_PHASE__RANK_STARTING, 0);
+    c.spec.min_nodes = 2;
+    fake_say(&c, &stage);
+    leave(&a);
+    leave(&b);
+    fake_phase(&c, DPT__RANK_PHASE__RANK_STANDBY, 0);
+    fake_say(&c, &stage);
+    obey(&c);
+    save_together();
+}
+
 /* The disk is full: once is enough, and who goes last hears it. */
 static void test_what_cannot_be_saved(void **state)
 {
@@ -263,6 +372,12 @@ int main(void)
         T(test_saved_elsewhere),
         T(test_the_last_of_those_who_wait),
         T(test_enough_others),
+        T(test_a_long_step),
+        T(test_a_long_save),
+        T(test_who_looked_too_early),
+        T(test_halves),
+        T(test_the_leaving_rank_dies),
+        T(test_no_newcomers),
         T(test_what_cannot_be_saved),
         T(test_broken_farewell),
         T(test_join_while_they_save),

@@ -314,22 +314,6 @@ static void test_leaving_in_a_long_step(void **state)
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
-/* When all leave there is nobody to run the step again: they save at its end, however long it is.
- */
-static void test_all_leave_in_a_long_step(void **state)
-{
-    (void)state;
-    struct fake *all[] = {&a, &b};
-    fakes_start(&stage, all, 2);
-    holds(&a, 9, -1);
-    holds(&b, 9, -1);
-    a.state.leaving = b.state.leaving = true;
-    fake_say(&a, &stage);
-    fake_say(&b, &stage);
-    stage_pass_speaking(&stage, all, 2, 2 * dpt_timing_from(5000).boundary_ms);
-    assert_true(a.soft && b.soft);
-}
-
 /* Nodes leave one after another and nothing can be saved: who goes last hears that the state goes
  * with it. */
 static void test_leaving_one_by_one(void **state)
@@ -390,7 +374,6 @@ int main(void)
         T(test_max_nodes),
         T(test_leaving),
         T(test_leaving_in_a_long_step),
-        T(test_all_leave_in_a_long_step),
         T(test_leaving_one_by_one),
         T(test_leaving_holder),
     };

@@ -387,6 +387,26 @@ static void run_in_halves_rebuilding(void)
     assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
 }
 
+/* Another server adopts them while they copy. */
+static void copies_become_whole_under_another_server(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    run_in_halves_rebuilding();
+    stage_restart(&stage, 99);
+    for (int i = 0; i < 2; i++)
+        rest[i]->ranks[0].plan_rank = (int32_t)fake_place(rest[i])->rank;
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_REBUILDING);
+    for (uint32_t i = 0; i < 2; i++) {
+        rest[i]->ranks[0].rebuilding = false;
+        fake_part(rest[i], 1 - i, 2, false);
+        fake_say(rest[i], &stage);
+    }
+    assert_int_equal(stage.view.redundancy, DPT_RDZV_REDUNDANCY_WHOLE);
+}
+
 static void copies_are_whole_while_it_trains(void **state)
 {
     (void)state;
@@ -449,6 +469,7 @@ int main(void)
         T(what_is_pending_may_save_the_rest),
         T(who_leaves_hands_over),
         T(redundancy_is_seen),
+        T(copies_become_whole_under_another_server),
         T(replicas_cut_differently),
         T(copies_are_whole_while_it_trains),
         T(a_loss_before_copies_are_whole_goes_back),
