@@ -50,6 +50,7 @@ enum dpt_compression {
     DPT_COMPRESSION_POWERSGD
 };
 enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
+enum dpt_offload { DPT_OFFLOAD_NONE, DPT_OFFLOAD_OPTIMIZER };
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
 /* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only
@@ -126,6 +127,7 @@ struct dpt_config {
         bool overlap;
         enum dpt_sharding sharding;
         enum dpt_redundancy redundancy;
+        enum dpt_offload offload;
         double rebuild_mib;     /* of a shadow, copied while training waits, or beside a step */
         bool prefetch;          /* gather a unit while the one before it is computed */
         int gathered_units_max; /* units gathered at once */

@@ -364,6 +364,17 @@ static enum dpt_status check_compression(const struct dpt_config_load *load, str
     return DPT_OK;
 }
 
+static enum dpt_status check_offload(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.offload == DPT_OFFLOAD_OPTIMIZER && c->cluster.device != DPT_DEVICE_CUDA)
+        return dpt_config_refuse_both(load, "strategy.offload", "cluster.device", err,
+                                      "strategy.offload optimizer keeps on the host what a GPU "
+                                      "need not hold, and without cluster.device cuda all is on "
+                                      "the host; write none");
+    return DPT_OK;
+}
+
 static enum dpt_status check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -380,6 +391,7 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
     DPT_TRY(check_overlap(load, err));
     DPT_TRY(check_reduction(load, err));
     DPT_TRY(check_compression(load, err));
+    DPT_TRY(check_offload(load, err));
     return check_redundancy(load, err);
 }
 

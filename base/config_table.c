@@ -64,6 +64,9 @@ static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
 static const struct dpt_choice redundancies[] = {
     {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, false}, {0}};
 
+static const struct dpt_choice offloads[] = {
+    {"none", DPT_OFFLOAD_NONE, false}, {"optimizer", DPT_OFFLOAD_OPTIMIZER, false}, {0}};
+
 static const struct dpt_choice compressions[] = {{"none", DPT_COMPRESSION_NONE, false},
                                                  {"bf16", DPT_COMPRESSION_BF16, false},
                                                  {"fp16", DPT_COMPRESSION_FP16, false},
@@ -313,6 +316,11 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = redundancies, RUN, .def = "none",
      .help = "shadow: a buddy on another node keeps each shard"},
 
+    {"strategy.offload", DPT_KEY_CHOICE, AT(strategy.offload),
+     .choices = offloads, NODE, .def = "none",
+     .help = "optimizer: with cluster.device cuda masters, moments and gradients are kept, reduced "
+             "and applied in the host's memory, and the GPU holds the weights it computes with "
+             "(docs/gpu.md)"},
     {"strategy.rebuild_mib", DPT_KEY_DOUBLE, AT(strategy.rebuild_mib),
      .min = 0, .max = 1048576, RUN, .def = "16",
      .help = "after a loss: shadows of up to so much a rank are made before training goes on, "

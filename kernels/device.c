@@ -59,6 +59,19 @@ void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes)
     dpt_device_free_for(dev, DPT_MEMORY_OTHER, ptr, bytes);
 }
 
+enum dpt_status dpt_device_alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
+                                      struct dpt_err *err)
+{
+    return (dev->vtable->alloc_host ? dev->vtable->alloc_host : dev->vtable->alloc)(dev, bytes, ret,
+                                                                                    err);
+}
+
+void dpt_device_free_host(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    if (ptr)
+        (dev->vtable->free_host ? dev->vtable->free_host : dev->vtable->free)(dev, ptr, bytes);
+}
+
 size_t dpt_device_bytes(const struct dpt_device *dev)
 {
     return atomic_load(&dev->bytes);

@@ -24,6 +24,14 @@ struct dpt_ops;
 
 /* Opens the CPU device. Destroy after its streams. */
 DPT_MUST_USE enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err);
+enum { DPT_FINGERPRINT_BYTES = 72 };
+
+/* How many CUDA devices CUDA_VISIBLE_DEVICES leaves, all of one kind, and what the fingerprint of
+ * each is; opens none of them, so that a process which only asks takes no memory there. Errors as
+ * dpt_device_cuda_create's; DPT_EUNSUPPORTED also when they are of different kinds. */
+DPT_MUST_USE enum dpt_status dpt_device_cuda_look(int *ret_count,
+                                                  char ret_fingerprint[DPT_FINGERPRINT_BYTES],
+                                                  struct dpt_err *err);
 /* Opens CUDA device `index` of those that CUDA_VISIBLE_DEVICES leaves. Its memory is not the
  * host's: the ops take what dpt_device_alloc gave (and `copy` takes host memory on either side). In
  * a build without CUDA DPT_EUNSUPPORTED, without such a device DPT_ENOENT: the text says what to
@@ -40,6 +48,8 @@ const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
  * ("cpu avx512 onednn-2.6.3 isa-e7 probe-5ae11ba5"). Two nodes with the same fingerprint compute
  * the same bits. Static storage of the device. */
 const char *dpt_device_fingerprint(const struct dpt_device *dev);
+/* Of ranks that compute gradients on `device` and all else on `host`. */
+void dpt_fingerprint_join(const char *device, const char *host, char ret[DPT_FINGERPRINT_BYTES]);
 
 /* From here on allocations count into `account` (borrowed for the device's life) beside the
  * device's own counters. Once, before the first allocation that is kept. */
@@ -55,6 +65,11 @@ void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *
 DPT_MUST_USE enum dpt_status dpt_device_alloc(struct dpt_device *dev, size_t bytes, void **ret,
                                               struct dpt_err *err);
 void dpt_device_free(struct dpt_device *dev, void *ptr, size_t bytes);
+/* Memory of the host that this device copies from and to quickest (CUDA: page-locked), zeroed,
+ * aligned to 64 bytes. Not counted. Freed with the same number. */
+DPT_MUST_USE enum dpt_status dpt_device_alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
+                                                   struct dpt_err *err);
+void dpt_device_free_host(struct dpt_device *dev, void *ptr, size_t bytes);
 size_t dpt_device_bytes(const struct dpt_device *dev);
 size_t dpt_device_bytes_peak(const struct dpt_device *dev);
 

@@ -13,6 +13,10 @@ struct dpt_device_vtable {
     void (*destroy)(struct dpt_device *dev);
     enum dpt_status (*alloc)(struct dpt_device *dev, size_t bytes, void **ret, struct dpt_err *err);
     void (*free)(struct dpt_device *dev, void *ptr, size_t bytes);
+    /* NULL, both: the device's own memory is the host's. */
+    enum dpt_status (*alloc_host)(struct dpt_device *dev, size_t bytes, void **ret,
+                                  struct dpt_err *err);
+    void (*free_host)(struct dpt_device *dev, void *ptr, size_t bytes);
     /* What an allocation of so many bytes takes from the system. */
     size_t (*reserved)(size_t bytes);
     enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, struct dpt_stream **ret,
@@ -24,12 +28,10 @@ struct dpt_device_vtable {
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
 };
 
-enum { DPT_DEVICE_FINGERPRINT_BYTES = 128 };
-
 /* First member of every device. */
 struct dpt_device {
     const struct dpt_device_vtable *vtable;
-    char fingerprint[DPT_DEVICE_FINGERPRINT_BYTES];
+    char fingerprint[DPT_FINGERPRINT_BYTES];
     atomic_size_t bytes, bytes_peak;
     struct dpt_account *account; /* NULL: none */
 };

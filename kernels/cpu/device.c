@@ -190,7 +190,7 @@ enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *e
     struct dpt_cpu_device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return dpt_fail(err, DPT_ENOMEM, "CPU device");
-    char library[64];
+    char library[40];
     dev->base.vtable = &cpu_vtable;
     dev->kernels = dpt_cpu_kernels_best();
     dpt_onednn_open(library, sizeof library);

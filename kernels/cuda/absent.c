@@ -1,11 +1,24 @@
 /* What a build without CUDA has in its place. */
 #include "kernels/device.h"
 
+static enum dpt_status absent(struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_EUNSUPPORTED,
+                    "this build has no CUDA; `deploy/build cuda` makes one that has (docs/gpu.md "
+                    "says what it needs and what it can do), or set cluster.device to cpu");
+}
+
 enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
 {
     (void)index;
     (void)ret;
-    return dpt_fail(err, DPT_EUNSUPPORTED,
-                    "this build has no CUDA; `deploy/build cuda` makes one that has (docs/gpu.md "
-                    "says what it needs and what it can do), or set cluster.device to cpu");
+    return absent(err);
+}
+
+enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
+                                     struct dpt_err *err)
+{
+    (void)ret_count;
+    (void)ret_fingerprint;
+    return absent(err);
 }

@@ -112,6 +112,31 @@ static void cuda_free(struct dpt_device *dev, void *ptr, size_t bytes)
         (void)cudaFree(ptr);
 }
 
+static enum dpt_status cuda_alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
+                                       struct dpt_err *err)
+{
+    void *p = NULL;
+    char what[64];
+    (void)snprintf(what, sizeof what, "%zu bytes of page-locked memory", bytes);
+    cudaError_t code = cudaSetDevice(index_of(dev));
+    if (code == cudaSuccess)
+        code = cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        return translated(err, code, what, index_of(dev));
+    }
+    memset(p, 0, bytes);
+    *ret = p;
+    return DPT_OK;
+}
+
+static void cuda_free_host(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    (void)bytes;
+    if (cudaSetDevice(index_of(dev)) == cudaSuccess)
+        (void)cudaFreeHost(ptr);
+}
+
 static void cuda_stream_destroy(struct dpt_stream *stream)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -193,6 +218,8 @@ static const struct dpt_device_vtable cuda_vtable = {
     .destroy = cuda_destroy,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .alloc_host = cuda_alloc_host,
+    .free_host = cuda_free_host,
     .reserved = cuda_reserved,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
@@ -235,28 +262,62 @@ static enum dpt_status find(int index, struct cudaDeviceProp *ret, struct dpt_er
     return DPT_OK;
 }
 
-enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
+static enum dpt_status find_fingerprint(int index, char ret[DPT_FINGERPRINT_BYTES],
+                                        struct dpt_err *err)
 {
     struct cudaDeviceProp is;
+    int driver = 0, runtime = 0;
+    DPT_TRY(find(index, &is, err));
+    cudaError_t code = cudaDriverGetVersion(&driver);
+    if (code == cudaSuccess)
+        code = cudaRuntimeGetVersion(&runtime);
+    if (code != cudaSuccess)
+        return translated(err, code, "asking for versions", index);
+    (void)snprintf(ret, DPT_FINGERPRINT_BYTES, "cuda sm%d%d %d-sms driver-%d rt-%d cublaslt-%zu",
+                   is.major, is.minor, is.multiProcessorCount, driver, runtime,
+                   cublasLtGetVersion());
+    return DPT_OK;
+}
+
+enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
+                                     struct dpt_err *err)
+{
+    int count = 0;
+    DPT_TRY(find_fingerprint(0, ret_fingerprint, err));
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess)
+        return translated(err, code, "looking for devices", 0);
+    for (int i = 1; i < count; i++) {
+        char other[DPT_FINGERPRINT_BYTES];
+        DPT_TRY(find_fingerprint(i, other, err));
+        if (strcmp(other, ret_fingerprint) != 0)
+            return dpt_fail(err, DPT_EUNSUPPORTED,
+                            "CUDA devices 0 and %d are of different kinds (%s; %s) and compute "
+                            "other bits: choose those of one kind with CUDA_VISIBLE_DEVICES",
+                            i, ret_fingerprint, other);
+    }
+    *ret_count = count;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
+{
+    char fingerprint[DPT_FINGERPRINT_BYTES];
     const int missing = ops_missing();
     cublasLtHandle_t blas = NULL;
-    int driver = 0, runtime = 0;
     if (missing > 0)
         return dpt_fail(err, DPT_EUNSUPPORTED,
                         "the CUDA device lacks %d of the ops of this version; set cluster.device "
                         "to cpu",
                         missing);
-    DPT_TRY(find(index, &is, err));
+    DPT_TRY(find_fingerprint(index, fingerprint, err));
     struct dpt_cuda_device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return dpt_fail(err, DPT_ENOMEM, "CUDA device");
     dev->base.vtable = &cuda_vtable;
     dev->index = index;
-    cudaError_t code = cudaSetDevice(index);
-    if (code == cudaSuccess)
-        code = cudaDriverGetVersion(&driver);
-    if (code == cudaSuccess)
-        code = cudaRuntimeGetVersion(&runtime);
+    memcpy(dev->base.fingerprint, fingerprint, sizeof fingerprint);
+    const cudaError_t code = cudaSetDevice(index);
     if (code != cudaSuccess) {
         cuda_destroy(&dev->base);
         return translated(err, code, "opening it", index);
@@ -268,9 +329,6 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
                         cublasLtGetStatusName(blas_status));
     }
     dev->blas = blas;
-    (void)snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint,
-                   "cuda sm%d%d %d-sms driver-%d runtime-%d cublaslt-%zu", is.major, is.minor,
-                   is.multiProcessorCount, driver, runtime, cublasLtGetVersion());
     *ret = &dev->base;
     return DPT_OK;
 }

@@ -74,7 +74,8 @@ static void test_from_a_file(void **state)
     assert_null(node);
 }
 
-/* With CUDA a node does not start yet, whatever the build and the machine, and says what to do. */
+/* With CUDA and its state on it a node does not start, whatever the build and the machine, and says
+ * what to do. */
 static void test_cuda_is_refused(void **state)
 {
     (void)state;

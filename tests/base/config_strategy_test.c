@@ -56,6 +56,9 @@ static void refused_combinations(void **state)
          "strategy.overlap false reduces after the backward pass, but bucket_async is the strategy "
          "that reduces in it; write true, or strategy.name ddp or simple_ga"},
         {"strategy={name: simple_ga, overlap: false}", NULL}, /* it does anyway */
+        {"strategy={offload: optimizer}",
+         "strategy.offload optimizer keeps on the host what a GPU need not hold, and without "
+         "cluster.device cuda all is on the host; write none"},
         {"strategy={name: async, redundancy: shadow}",
          "strategy.redundancy shadow keeps a second copy of shards, but with async every rank "
          "holds the whole state already; write none"},

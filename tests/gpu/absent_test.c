@@ -16,6 +16,11 @@ static void says_what_to_do(void **state)
     assert_int_equal(dpt_device_cuda_create(0, &device, &err), DPT_EUNSUPPORTED);
     assert_null(device);
     assert_non_null(strstr(err.text, "deploy/build cuda"));
+    int count = -1;
+    char fingerprint[DPT_FINGERPRINT_BYTES];
+    assert_int_equal(dpt_device_cuda_look(&count, fingerprint, &err), DPT_EUNSUPPORTED);
+    assert_int_equal(count, -1);
+    assert_non_null(strstr(err.text, "deploy/build cuda"));
     assert_non_null(strstr(err.text, "cluster.device"));
 }
 

@@ -2,6 +2,7 @@
 #include "worker/agent/node.h"
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "kernels/device.h"
 #include "worker/data/data.h"
 
@@ -88,31 +89,31 @@ static enum dpt_status place_demo_text(struct dpt_config *config, struct dpt_err
     return dpt_fs_write_file_atomic(config->data.train, dpt_demo_text, dpt_demo_text_bytes, err);
 }
 
-/* Says what is in the way of computing with CUDA: the build, the machine, or this version. */
-static enum dpt_status refuse_cuda(struct dpt_err *err)
+/* What ranks compute with, and, with CUDA, on how many devices (else 0). Nothing is opened on a
+ * GPU: that is the ranks' to do. */
+static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_gpus,
+                                      char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
 {
-    struct dpt_device *device = NULL;
-    DPT_TRY(dpt_device_cuda_create(0, &device, err));
-    const enum dpt_status status =
-        dpt_fail(err, DPT_EUNSUPPORTED,
-                 "cluster.device: there is a CUDA device here (%s), but in this version ranks keep "
-                 "their state in memory of the host, which its operations do not read (docs/gpu.md "
-                 "says what there is); set cluster.device to cpu",
-                 dpt_device_fingerprint(device));
-    dpt_device_destroy(&device);
-    return status;
-}
-
-static enum dpt_status find_fingerprint(const struct dpt_config *config,
-                                        char ret[DPT_PROTO_DIGEST_BYTES], struct dpt_err *err)
-{
-    struct dpt_device *device = NULL;
-    if (config->cluster.device == DPT_DEVICE_CUDA)
-        return refuse_cuda(err);
-    DPT_TRY(dpt_device_cpu_create(&device, err));
-    int length = snprintf(ret, DPT_PROTO_DIGEST_BYTES, "%s", dpt_device_fingerprint(device));
-    dpt_device_destroy(&device);
-    DPT_ASSERT(length > 0 && length < DPT_PROTO_DIGEST_BYTES);
+    _Static_assert((int)DPT_FINGERPRINT_BYTES <= (int)DPT_PROTO_DIGEST_BYTES, "it travels");
+    const bool cuda = config->cluster.device == DPT_DEVICE_CUDA;
+    char gpu[DPT_FINGERPRINT_BYTES];
+    struct dpt_device *host = NULL;
+    *ret_gpus = 0;
+    if (cuda)
+        DPT_TRY(dpt_device_cuda_look(ret_gpus, gpu, err));
+    if (cuda && config->strategy.offload == DPT_OFFLOAD_NONE)
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "cluster.device: there is a CUDA device here (%s), but in this version "
+                        "ranks keep their state in the host's memory: write so, "
+                        "strategy.offload=optimizer (docs/gpu.md says what it costs), or set "
+                        "cluster.device to cpu",
+                        gpu);
+    DPT_TRY(dpt_device_cpu_create(&host, err));
+    if (cuda)
+        dpt_fingerprint_join(gpu, dpt_device_fingerprint(host), ret);
+    else
+        (void)snprintf(ret, DPT_FINGERPRINT_BYTES, "%s", dpt_device_fingerprint(host));
+    dpt_device_destroy(&host);
     return DPT_OK;
 }
 
@@ -155,11 +156,18 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     DPT_TRY(dpt_config_print(config, node->config_text, err));
     node->config_bytes = strlen(node->config_text);
     DPT_TRY(dpt_node_config_digest(config, node->digest, err));
-    node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node : 1;
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
-    DPT_TRY(find_fingerprint(config, node->fingerprint, err));
+    int gpus;
+    DPT_TRY(look_at_device(config, &gpus, node->fingerprint, err));
+    node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
+                    : gpus > 0                                ? gpus
+                                                              : 1;
+    if (gpus > 0 && node->n_ranks > gpus)
+        dpt_log(DPT_LOG_WARN,
+                "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",
+                node->n_ranks, gpus == 1 ? "is" : "are", gpus);
     DPT_TRY(dpt_data_digest(config, &node->data, err));
     fill_spec(node);
     return DPT_OK;

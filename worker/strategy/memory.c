@@ -403,9 +403,13 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     state(&m, ret);
     gradients(&m, ret);
     ret[DPT_MEMORY_PACKED] = spec->packed_bytes;
-    ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
-    ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
-    ret[DPT_MEMORY_WORKSPACE] = workspace(&m);
+    if (spec->computes_elsewhere) {
+        ret[DPT_MEMORY_SLOT_GRADIENTS] += m.largest * F32;
+    } else {
+        ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
+        ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
+        ret[DPT_MEMORY_WORKSPACE] = workspace(&m);
+    }
     ret[DPT_MEMORY_COMM] = staging(&m) + narrowed(&m) + (int64_t)dpt_comm_own_bytes(m.n);
     ret[DPT_MEMORY_DATA] = LOADER_BATCHES * b * t * TOKEN_BYTES;
 }
@@ -443,5 +447,7 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
         DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bytes += formula[others[i]];
+    if (spec->computes_elsewhere)
+        bytes += m.largest * F32;
     return bytes;
 }

@@ -17,8 +17,10 @@ struct dpt_memory_spec {
     const struct dpt_grid *grid; /* of the model's units */
     const struct dpt_world *world;
     int rank;
-    int threads;          /* that it computes with: workspace */
-    int64_t packed_bytes; /* of weights in the form that products read, if they are packed */
+    int threads;             /* that it computes with: workspace */
+    int64_t packed_bytes;    /* of weights in the form that products read, if they are packed */
+    bool computes_elsewhere; /* on a device: its memory is not counted here; a buffer of the largest
+                                unit is, as slot_gradients */
 };
 
 /* Bytes of each tag between the steps of a generation. Exact for everything that a strategy holds,

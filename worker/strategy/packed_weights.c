@@ -62,7 +62,7 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
     enum dpt_status status = DPT_OK;
     if (!p->forms || !p->pointers)
         status = dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
-    else if (env->config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF)
+    else if (env->config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF && !env->computes_elsewhere)
         status = prepare(p, err);
     if (status != DPT_OK) {
         dpt_packed_weights_destroy(&p);

@@ -40,6 +40,7 @@ struct dpt_strategy_env {
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     const struct dpt_grid *grid; /* of the model's units */
+    bool computes_elsewhere;     /* the model reads copies of the weights: no use in packing them */
 };
 
 enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };

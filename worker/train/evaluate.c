@@ -69,6 +69,8 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences ba
                             .losses = r->token_losses};
     const struct dpt_step_list *list = ops->eval_list(r->strategy);
     ops->begin_eval(r->strategy, &slot);
+    if (r->accelerator && computes)
+        dpt_accelerator_begin_slot(r->accelerator, &slot);
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *action = &list->actions[i];
         if (rank_in_vain(r))
@@ -77,9 +79,9 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences ba
         if (action->kind == DPT_ACTION_GATHER || action->kind == DPT_ACTION_FREE)
             DPT_TRY(ops->act(r->strategy, i, &slot, err));
         else if (action->kind == DPT_ACTION_FORWARD && computes)
-            dpt_model_forward(r->model, r->ops, r->stream, action->unit, &slot);
+            rank_forward(r, action->unit, &slot);
     }
-    DPT_TRY(dpt_stream_sync(r->stream, err));
+    DPT_TRY(rank_end_slot(r, &slot, err));
     DPT_TRY(ops->end_eval(r->strategy, err));
     *ret_sum = sum_losses(r, batch.end - batch.first);
     return DPT_OK;
@@ -116,6 +118,8 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
     enum dpt_status status = DPT_OK;
     dpt_evaluation_begin(&e, r->step, r->val_sequences, r->config->train.micro_batch,
                          r->gen.world_size);
+    if (r->accelerator)
+        dpt_accelerator_forget_weights(r->accelerator);
     rank_publish_busy(r, true);
     while (status == DPT_OK && e.round < e.rounds && !e.reform) {
         status = one_round(r, &e, err);

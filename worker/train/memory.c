@@ -31,7 +31,8 @@ void rank_write_memory(struct dpt_rank *r)
                                          .world = &r->gen.world,
                                          .rank = r->gen.rank,
                                          .threads = r->threads,
-                                         .packed_bytes = cost.packed_bytes};
+                                         .packed_bytes = cost.packed_bytes,
+                                         .computes_elsewhere = r->accelerator != NULL};
     struct dpt_memory_record m = {.node = r->options->start->node,
                                   .local_rank = r->options->start->local_rank,
                                   .rank = r->gen.rank,
@@ -44,6 +45,8 @@ void rank_write_memory(struct dpt_rank *r)
                                   .process_at_start = r->memory_at_start,
                                   .shared_own = (int64_t)dpt_comm_listener_bytes(r->listener)};
     dpt_account_read(&r->memory, &m.use);
+    if (r->accelerator)
+        dpt_accelerator_memory(r->accelerator, &m.device);
     dpt_memory_formula(&spec, m.formula);
     dpt_memory_of_process("", &m.process);
     struct dpt_err err;

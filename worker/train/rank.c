@@ -159,12 +159,14 @@ static void on_closed(void *ctx)
 static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
 {
     int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
-    r->saved_bytes = dpt_model_saved_bytes(r->model, b, t);
-    r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, t);
-    DPT_TRY(
-        dpt_device_alloc_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved_bytes, &r->saved, err));
-    DPT_TRY(
-        dpt_device_alloc_for(r->device, DPT_MEMORY_SCRATCH, r->scratch_bytes, &r->scratch, err));
+    if (!r->accelerator) {
+        r->saved_bytes = dpt_model_saved_bytes(r->model, b, t);
+        r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, t);
+        DPT_TRY(dpt_device_alloc_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved_bytes, &r->saved,
+                                     err));
+        DPT_TRY(dpt_device_alloc_for(r->device, DPT_MEMORY_SCRATCH, r->scratch_bytes, &r->scratch,
+                                     err));
+    }
     r->token_losses = calloc((size_t)(b * t), sizeof *r->token_losses);
     r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
     r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
@@ -183,11 +185,38 @@ static void make_grid(struct dpt_rank *r)
     r->grid = (struct dpt_grid){.offset = r->unit_offset, .n_units = n, .block = DPT_BLOCK};
 }
 
+static enum dpt_status open_cuda(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                 struct dpt_err *err)
+{
+    int count;
+    char fingerprint[DPT_FINGERPRINT_BYTES];
+    DPT_TRY(dpt_device_cuda_look(&count, fingerprint, err));
+    return dpt_device_cuda_create(start->local_rank % count, ret, err);
+}
+
+/* Where the model is computed: on the host, or on a device beside it. */
+static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
+{
+    const char *host = dpt_device_fingerprint(r->device);
+    const bool cuda = r->config->cluster.device == DPT_DEVICE_CUDA;
+    if (!cuda && !r->options->open_accelerator) {
+        (void)snprintf(r->fingerprint, sizeof r->fingerprint, "%s", host);
+        return DPT_OK;
+    }
+    struct dpt_accelerator_options options = {.model = r->model,
+                                              .host = &r->memory,
+                                              .b = r->config->train.micro_batch,
+                                              .t = r->config->train.seq_len,
+                                              .evaluates = r->val != NULL};
+    DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
+                                          : open_cuda)(r->options->start, &options.device, err));
+    DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
+    dpt_fingerprint_join(dpt_accelerator_fingerprint(r->accelerator), host, r->fingerprint);
+    return DPT_OK;
+}
+
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
-    if (r->config->cluster.device == DPT_DEVICE_CUDA) /* the agent says why */
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "cluster.device: ranks do not compute with CUDA yet");
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
     dpt_device_set_account(r->device, &r->memory);
     r->ops = dpt_device_ops(r->device);
@@ -205,6 +234,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     }
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
+    DPT_TRY(make_accelerator(r, err));
     const struct dpt_strategy_env env = {.config = r->config,
                                          .model = r->model,
                                          .device = r->device,
@@ -212,7 +242,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                                          .comm_stream = r->comm_stream,
                                          .listener = r->listener,
                                          .comm_thread = r->comm_thread,
-                                         .grid = &r->grid};
+                                         .grid = &r->grid,
+                                         .computes_elsewhere = r->accelerator != NULL};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
@@ -221,7 +252,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_tensors_init(r->model, &r->grid, &r->tensors, err));
     DPT_TRY(dpt_model_hf_config(r->model, &r->hf_config, err));
     DPT_TRY(make_buffers(r, err));
-    DPT_TRY(rank_prepare_ops(r, err));
+    if (!r->accelerator)
+        DPT_TRY(rank_prepare_ops(r, err));
     return rank_check_resume(r, err);
 }
 
@@ -379,6 +411,7 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_data_close(&r->data);
     dpt_data_close(&r->val);
     dpt_comm_listener_destroy(&r->listener);
+    dpt_accelerator_destroy(&r->accelerator);
     dpt_model_destroy(&r->model);
     if (r->saved)
         dpt_device_free_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved, r->saved_bytes);

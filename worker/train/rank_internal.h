@@ -7,6 +7,7 @@
 #include "worker/optim/scaler.h"
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
+#include "worker/train/accelerator.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/history.h"
 #include "worker/train/link.h"
@@ -63,9 +64,11 @@ struct dpt_rank {
     struct dpt_account memory; /* all that is allocated in the large */
     int64_t memory_at_start;   /* of the process, before that */
     int64_t memory_first;      /* what `memory` had after the first step of this process */
-    struct dpt_device *device;
+    struct dpt_device *device; /* the host */
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
+    struct dpt_accelerator *accelerator; /* that the model is computed on; NULL: on the host */
+    char fingerprint[DPT_FINGERPRINT_BYTES];
     int threads;                       /* that `stream` computes with, */
     int threads_max, threads_prepared; /* could, and has memory for */
     int threads_told;                  /* in the log; 0: never */
@@ -83,7 +86,7 @@ struct dpt_rank {
     char *hf_config;
     struct dpt_tensors tensors;
 
-    /* Activations of one micro-batch. */
+    /* Activations of one micro-batch; NULL when the accelerator has them. */
     void *saved, *scratch;
     size_t saved_bytes, scratch_bytes;
     float *token_losses;
@@ -205,9 +208,13 @@ void rank_write_memory(struct dpt_rank *r);
 /* step.c: one step up to its outcome (not applied). DPT_EABORTED: interrupted or a peer failed (the
  * comm thread knows). */
 DPT_MUST_USE enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err);
+/* A unit's forward, and the end of a micro-batch: losses are there. */
+void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot);
+DPT_MUST_USE enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot,
+                                           struct dpt_err *err);
 /* What is being computed is in vain: the generation ends. */
 bool rank_in_vain(const struct dpt_rank *r);
-/* Makes everything one micro-batch needs ready, so that steps do not allocate. */
+/* Makes everything one micro-batch needs on the host ready, so that steps do not allocate. */
 DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
 
 /* evaluate.c. Evaluates the weights on data.val, with all ranks of the generation; fills

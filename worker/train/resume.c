@@ -55,7 +55,7 @@ static enum dpt_status check_data(const struct dpt_rank *r, int64_t step, const 
 static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step, const char *was,
                                          struct dpt_err *err)
 {
-    const char *is = dpt_device_fingerprint(r->device);
+    const char *is = r->fingerprint;
     if (!was || strcmp(was, is) == 0 || r->config->train.reduction == DPT_REDUCTION_FAST ||
         r->config->train.eval_only || allowed(r, "cluster.device"))
         return DPT_OK;

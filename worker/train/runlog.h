@@ -79,6 +79,7 @@ struct dpt_memory_record {
     const char *strategy;
     int64_t parameters, elements;      /* tied ones once; with the padding of units */
     struct dpt_memory_use use;         /* by the account */
+    struct dpt_memory_use device;      /* of the accelerator, by its account; 0: there is none */
     int64_t after_first_step;          /* what the account had then in all */
     int64_t formula[DPT_MEMORY_COUNT]; /* dpt_memory_formula */
     int64_t bound;                     /* dpt_memory_bound */

@@ -88,7 +88,7 @@ void rank_save_begin(struct dpt_rank *r)
                   .seed = r->config->seed,
                   .config_yaml = r->config_yaml,
                   .data_digest = r->options->start->data[0] ? r->options->start->data : NULL,
-                  .fingerprint = dpt_device_fingerprint(r->device),
+                  .fingerprint = r->fingerprint,
                   .history_json = r->saved_history.json,
                   .scaler = {.scale = dpt_config_scales_loss(r->config) ? r->scaler.scale : 0,
                              .good_steps = r->scaler.good_steps,

@@ -69,6 +69,30 @@ static double slot_loss(const struct dpt_rank *r)
     return sum / (double)n;
 }
 
+void rank_forward(struct dpt_rank *r, int unit, const struct dpt_slot *slot)
+{
+    if (r->accelerator)
+        dpt_accelerator_forward(r->accelerator, unit, slot);
+    else
+        dpt_model_forward(r->model, r->ops, r->stream, unit, slot);
+}
+
+static enum dpt_status backward(struct dpt_rank *r, int unit, const struct dpt_slot *slot,
+                                struct dpt_err *err)
+{
+    if (r->accelerator)
+        return dpt_accelerator_backward(r->accelerator, r->ops, r->stream, unit, slot, err);
+    dpt_model_backward(r->model, r->ops, r->stream, unit, slot);
+    return DPT_OK;
+}
+
+enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, struct dpt_err *err)
+{
+    if (r->accelerator)
+        DPT_TRY(dpt_accelerator_end_slot(r->accelerator, slot, err));
+    return dpt_stream_sync(r->stream, err);
+}
+
 static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct dpt_err *err)
 {
     struct dpt_slot *slot = &flip->slot;
@@ -83,19 +107,21 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
             DPT_TRY(dpt_loader_next(r->loader, r->step, action->slot, &slot->tokens, &slot->targets,
                                     err));
             r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
+            if (r->accelerator)
+                dpt_accelerator_begin_slot(r->accelerator, slot);
             flip->announce = slot->announce;
             flip->ctx = slot->announce_ctx;
             slot->announce = flip_and_announce;
             slot->announce_ctx = flip;
             break;
         case DPT_ACTION_FORWARD:
-            dpt_model_forward(r->model, r->ops, r->stream, action->unit, slot);
+            rank_forward(r, action->unit, slot);
             break;
         case DPT_ACTION_BACKWARD:
-            dpt_model_backward(r->model, r->ops, r->stream, action->unit, slot);
+            DPT_TRY(backward(r, action->unit, slot, err));
             break;
         case DPT_ACTION_END_SLOT:
-            DPT_TRY(dpt_stream_sync(r->stream, err));
+            DPT_TRY(rank_end_slot(r, slot, err));
             r->slot_losses[action->slot] = slot_loss(r);
             r->strategy->ops->end_slot(r->strategy, action->slot);
             break;
@@ -150,6 +176,8 @@ static enum dpt_status commit(struct dpt_rank *r, struct dpt_err *err)
 enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
 {
     struct flip flip = {.rank = r, .armed = flip_wanted(r)};
+    if (r->accelerator)
+        dpt_accelerator_forget_weights(r->accelerator);
     r->strategy->ops->begin_step(r->strategy, r->step);
     DPT_TRY(run_actions(r, &flip, err));
     DPT_TRY(r->strategy->ops->await_gradient(r->strategy, err));

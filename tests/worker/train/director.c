@@ -193,6 +193,15 @@ int director_start(struct director *d, int host)
                                   d->config.cluster.threads > 0 ? d->config.cluster.threads : 1);
 }
 
+static enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start,
+                                           struct dpt_device **ret, struct dpt_err *err);
+
+void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
+                                                 struct dpt_device **ret, struct dpt_err *err))
+{
+    open_accelerator = open;
+}
+
 int director_start_threads(struct director *d, int host, int threads)
 {
     if (d->n == DIRECTOR_RANKS_MAX)
@@ -209,8 +218,10 @@ int director_start_threads(struct director *d, int host, int threads)
     m->config = d->config;
     m->start = (struct dpt_rank_start){
         .local_rank = handle, .ranks = 1, .spawn = 1, .threads = threads, .address = "127.0.0.1"};
-    m->options =
-        (struct dpt_rank_options){.start = &m->start, .config = &m->config, .link_fd = fds[1]};
+    m->options = (struct dpt_rank_options){.start = &m->start,
+                                           .config = &m->config,
+                                           .link_fd = fds[1],
+                                           .open_accelerator = open_accelerator};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
         fail("no thread");
     int64_t deadline = dpt_now_ms() + DEADLINE_MS;

@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "base/err.h"
+#include "worker/train/rank.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,11 @@ void director_read_checkpoints(struct director *d, const char *dir);
 
 /* Ends every rank and joins. */
 void director_destroy(struct director **director);
+
+/* Ranks of all directors that are started from now on compute on what this opens; NULL: on the
+ * host. */
+void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
+                                                 struct dpt_device **ret, struct dpt_err *err));
 
 /* Ranks that are started from now on pack their weights so. */
 void director_pack_weights(struct director *d, enum dpt_pack_weights mode);

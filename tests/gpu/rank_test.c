@@ -1,0 +1,97 @@
+/* Ranks that compute on a CUDA device and keep their state on the host (strategy.offload:
+ * optimizer): one hash over strategies and worlds, through deaths, and losses like the host's. */
+#include "tests/worker/train/plain.h"
+#include "tests/worker/train/rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SKIPPED = 77, SEQUENCES = 5 };
+
+static enum dpt_status open_device(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                   struct dpt_err *err)
+{
+    (void)start; /* all ranks share the first */
+    return dpt_device_cuda_create(0, ret, err);
+}
+
+static struct dpt_config make_config(enum dpt_precision precision, int steps)
+{
+    struct dpt_config config = rig_make_config(2 * 11, steps, "");
+    config.train.precision = precision;
+    config.train.accumulate = DPT_ACCUMULATE_LOCAL;
+    rig_evaluate(&config, 2, SEQUENCES);
+    return config;
+}
+
+static double val_loss(const char *dir)
+{
+    json_t *summary = rig_summary_of(dir);
+    const double loss = json_number_value(json_object_get(summary, "val_loss"));
+    json_decref(summary);
+    return loss;
+}
+
+static void one_hash(enum dpt_precision precision, double tolerance)
+{
+    struct dpt_config config = make_config(precision, 6);
+    char on_host[DPT_HASH_HEX_BYTES], first[64] = "", hash[64], name[64];
+    double loss;
+    plain_train_and_validate(&config, SEQUENCES, on_host, &loss);
+    for (int s = 0; s < RIG_STRATEGIES; s++) {
+        rig_choose(&config, rig_strategies[s]);
+        (void)snprintf(name, sizeof name, "%s-%d", rig_strategies[s], (int)precision);
+        rig_undisturbed(&config, name, 1 + s % 3, true, hash);
+        if (s == 0)
+            memcpy(first, hash, sizeof first);
+        assert_string_equal(hash, first);
+        const double off = fabs(val_loss(rig_dir(name)) / loss - 1);
+        if (!(off <= tolerance))
+            fail_msg("%s: val_loss is off by %g from the host's %g", name, off, loss);
+    }
+}
+
+static void one_hash_fp32(void **state)
+{
+    (void)state;
+    one_hash(DPT_PRECISION_FP32, 1e-4);
+}
+
+static void one_hash_bf16(void **state)
+{
+    (void)state;
+    one_hash(DPT_PRECISION_BF16, 1e-2);
+}
+
+static void deaths_and_healing(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 18, "");
+    rig_deaths_and_healing(&config);
+}
+
+int main(void)
+{
+    int count;
+    char fingerprint[DPT_FINGERPRINT_BYTES];
+    struct dpt_err err;
+    if (dpt_device_cuda_look(&count, fingerprint, &err) != DPT_OK) {
+        const char *must = getenv("DPT_TEST_GPU");
+        (void)fprintf(stderr, "no CUDA device to test: %s\n", err.text);
+        return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
+    }
+    director_accelerate(open_device);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_hash_fp32),
+        cmocka_unit_test(one_hash_bf16),
+        cmocka_unit_test(deaths_and_healing),
+    };
+    return cmocka_run_group_tests_name("ranks on a GPU", tests, rig_setup, rig_teardown);
+}

@@ -1,0 +1,351 @@
+/* The device of discrete.h: a CPU device, an arena that is opened for the time of an op, and a
+ * queue of ops with their arguments. */
+#include "tests/kernels/discrete.h"
+
+#include "kernels/device_impl.h"
+#include "kernels/ops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { ARGS_BYTES = 256, POINTERS_MAX = 12, PAGE = 4096 };
+
+struct arena {
+    char *base;
+    size_t bytes, used;
+};
+
+struct discrete {
+    struct dpt_device base;
+    struct dpt_device *cpu;
+    struct arena arena;
+    int64_t ops_until_failure; /* < 0: never */
+};
+
+struct posted {
+    void (*run)(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args);
+    _Alignas(16) unsigned char args[ARGS_BYTES];
+    void *owned; /* of a copy from the host: its bytes */
+};
+
+struct discrete_stream {
+    struct dpt_stream base;
+    struct dpt_stream *cpu;
+    struct posted *queue;
+    size_t n, max;
+    bool preparing;
+    struct dpt_err error;
+};
+
+static struct discrete *device_of(const struct dpt_stream *stream)
+{
+    return (struct discrete *)stream->device;
+}
+
+static bool is_inside(const struct arena *arena, const void *p)
+{
+    const char *at = p;
+    return at >= arena->base && at < arena->base + arena->bytes;
+}
+
+/* ---- the queue ---- */
+
+static void stick(struct discrete_stream *s, enum dpt_status status, const char *what)
+{
+    if (s->error.status == DPT_OK)
+        (void)dpt_fail(&s->error, status, "%s", what);
+}
+
+typedef void run_fn(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args);
+
+static void post(struct dpt_stream *stream, run_fn *run, const void *args, size_t bytes,
+                 void *owned)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    if (s->preparing) {
+        run(dpt_device_ops(device_of(stream)->cpu), s->cpu, args);
+        return;
+    }
+    if (s->n == s->max) {
+        s->max = s->max ? 2 * s->max : 64;
+        s->queue = realloc(s->queue, s->max * sizeof *s->queue);
+    }
+    if (!s->queue || bytes > ARGS_BYTES) {
+        fprintf(stderr, "discrete device: no room for an op of %zu bytes\n", bytes);
+        abort();
+    }
+    struct posted *posted = &s->queue[s->n++];
+    posted->run = run;
+    posted->owned = owned;
+    memcpy(posted->args, args, bytes);
+}
+
+static void open_arena(const struct arena *arena, bool open)
+{
+    if (mprotect(arena->base, arena->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort();
+}
+
+static void drain(struct discrete_stream *s)
+{
+    struct discrete *dev = device_of(&s->base);
+    open_arena(&dev->arena, true);
+    for (size_t i = 0; i < s->n; i++) {
+        struct posted *posted = &s->queue[i];
+        if (dev->ops_until_failure == 0)
+            stick(s, DPT_EIO, "the discrete device was told to break");
+        if (dev->ops_until_failure >= 0)
+            dev->ops_until_failure--;
+        if (s->error.status == DPT_OK)
+            posted->run(dpt_device_ops(dev->cpu), s->cpu, posted->args);
+        free(posted->owned);
+    }
+    s->n = 0;
+    open_arena(&dev->arena, false);
+}
+
+/* ---- ops ---- */
+
+/* Each pointer must be of the device, or NULL. */
+static void check(struct dpt_stream *stream, const char *op, const void *const *pointers)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    for (int i = 0; !s->preparing && i < POINTERS_MAX; i++)
+        if (pointers[i] && !is_inside(&device_of(stream)->arena, pointers[i])) {
+            char text[128];
+            (void)snprintf(text, sizeof text, "%s: pointer %d is not of the device", op, i);
+            stick(s, DPT_EINVAL, text);
+        }
+}
+
+#define POINTERS(...) ((const void *const[POINTERS_MAX]){__VA_ARGS__})
+
+#define OP(name, type, ...)                                                                        \
+    static void run_##name(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)    \
+    {                                                                                              \
+        ops->name(cpu, args);                                                                      \
+    }                                                                                              \
+    static void name(struct dpt_stream *stream, const struct type *a)                              \
+    {                                                                                              \
+        check(stream, #name, POINTERS(__VA_ARGS__));                                               \
+        post(stream, run_##name, a, sizeof *a, NULL);                                              \
+    }
+
+OP(linear_forward, dpt_linear_forward, a->x, a->w, a->bias, a->y, a->gelu)
+OP(linear_backward, dpt_linear_backward, a->x, a->w, a->dy, a->dx, a->dw, a->dbias)
+OP(layernorm_forward, dpt_layernorm_forward, a->x, a->gamma, a->beta, a->y, a->mean, a->rstd)
+OP(layernorm_backward, dpt_layernorm_backward, a->x, a->gamma, a->mean, a->rstd, a->dy, a->dx,
+   a->dgamma, a->dbeta)
+OP(gelu_forward, dpt_gelu, a->x, a->out)
+OP(gelu_backward, dpt_gelu, a->x, a->dy, a->out)
+OP(attention_forward, dpt_attention_forward, a->qkv, a->y, a->lse)
+OP(attention_backward, dpt_attention_backward, a->qkv, a->y, a->lse, a->dy, a->dqkv)
+OP(residual, dpt_residual, a->a, a->b, a->y)
+OP(dropout_backward, dpt_dropout_backward, a->dy, a->dx)
+OP(embedding_forward, dpt_embedding_forward, a->tokens, a->wte, a->wpe, a->y)
+OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwpe)
+OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
+
+/* From the host at once, as from pageable memory; else when its turn comes. */
+struct copy_args {
+    size_t bytes;
+    const void *src;
+    void *dst;
+};
+
+static void run_copy(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct copy_args *a = args;
+    ops->copy(cpu, a->bytes, a->src, a->dst);
+}
+
+static void copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
+{
+    struct copy_args args = {bytes, src, dst};
+    void *taken = NULL;
+    if (!((struct discrete_stream *)stream)->preparing &&
+        !is_inside(&device_of(stream)->arena, src)) {
+        taken = malloc(bytes ? bytes : 1);
+        if (!taken)
+            abort();
+        memcpy(taken, src, bytes);
+        args.src = taken;
+    }
+    post(stream, run_copy, &args, sizeof args, taken);
+}
+
+/* What a model is made of; an op that is missing here is a NULL that crashes its first user. */
+static const struct dpt_ops discrete_ops = {
+    .linear_forward = linear_forward,
+    .linear_backward = linear_backward,
+    .layernorm_forward = layernorm_forward,
+    .layernorm_backward = layernorm_backward,
+    .gelu_forward = gelu_forward,
+    .gelu_backward = gelu_backward,
+    .attention_forward = attention_forward,
+    .attention_backward = attention_backward,
+    .residual = residual,
+    .dropout_backward = dropout_backward,
+    .embedding_forward = embedding_forward,
+    .embedding_backward = embedding_backward,
+    .head_loss = head_loss,
+    .copy = copy,
+};
+
+/* ---- the device ---- */
+
+static enum dpt_status discrete_alloc(struct dpt_device *base, size_t bytes, void **ret,
+                                      struct dpt_err *err)
+{
+    struct arena *arena = &((struct discrete *)base)->arena;
+    const size_t taken = (bytes + PAGE) / PAGE * PAGE; /* a page more: an overrun meets nobody */
+    if (arena->bytes - arena->used < taken)
+        return dpt_fail(err, DPT_ENOMEM, "%zu bytes of %zu of a discrete device", bytes,
+                        arena->bytes - arena->used);
+    *ret = arena->base + arena->used; /* zero, as it comes from the system */
+    arena->used += taken;
+    return DPT_OK;
+}
+
+/* All goes with the device. */
+static void discrete_free(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    (void)dev;
+    (void)ptr;
+    (void)bytes;
+}
+
+static enum dpt_status alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
+                                  struct dpt_err *err)
+{
+    (void)dev;
+    *ret = calloc(1, bytes ? bytes : 1);
+    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "%zu bytes of the host", bytes);
+}
+
+static void free_host(struct dpt_device *dev, void *ptr, size_t bytes)
+{
+    (void)dev;
+    (void)bytes;
+    free(ptr);
+}
+
+static size_t reserved(size_t bytes)
+{
+    return (bytes + PAGE) / PAGE * PAGE;
+}
+
+static enum dpt_status stream_create(struct dpt_device *base, int threads, struct dpt_stream **ret,
+                                     struct dpt_err *err)
+{
+    struct discrete_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return dpt_fail(err, DPT_ENOMEM, "stream");
+    s->base.device = base;
+    const enum dpt_status status =
+        dpt_stream_create(((struct discrete *)base)->cpu, threads, &s->cpu, err);
+    if (status != DPT_OK) {
+        free(s);
+        return status;
+    }
+    *ret = &s->base;
+    return DPT_OK;
+}
+
+static void stream_destroy(struct dpt_stream *stream)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    drain(s);
+    dpt_stream_destroy(&s->cpu);
+    free(s->queue);
+    free(s);
+}
+
+static void set_threads(struct dpt_stream *stream, int threads)
+{
+    dpt_stream_set_threads(((struct discrete_stream *)stream)->cpu, threads);
+}
+
+static void prepare_begin(struct dpt_stream *stream)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    s->preparing = true;
+    dpt_stream_prepare_begin(s->cpu);
+}
+
+static enum dpt_status prepare_end(struct dpt_stream *stream, struct dpt_err *err)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    s->preparing = false;
+    return dpt_stream_prepare_end(s->cpu, err);
+}
+
+static enum dpt_status sync_stream(struct dpt_stream *stream, struct dpt_err *err)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    drain(s);
+    const enum dpt_status status = s->error.status;
+    if (status == DPT_OK)
+        return dpt_stream_sync(s->cpu, err);
+    if (err)
+        *err = s->error;
+    s->error.status = DPT_OK;
+    return status;
+}
+
+static void discrete_destroy(struct dpt_device *base)
+{
+    struct discrete *dev = (struct discrete *)base;
+    dpt_device_destroy(&dev->cpu);
+    if (dev->arena.base)
+        (void)munmap(dev->arena.base, dev->arena.bytes);
+    free(dev);
+}
+
+static const struct dpt_device_vtable vtable = {
+    .ops = &discrete_ops,
+    .destroy = discrete_destroy,
+    .alloc = discrete_alloc,
+    .free = discrete_free,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
+    .reserved = reserved,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .stream_set_threads = set_threads,
+    .prepare_begin = prepare_begin,
+    .prepare_end = prepare_end,
+    .sync = sync_stream,
+};
+
+enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,
+                                           struct dpt_err *err)
+{
+    struct discrete *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return dpt_fail(err, DPT_ENOMEM, "discrete device");
+    dev->base.vtable = &vtable;
+    dev->ops_until_failure = -1;
+    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        free(dev);
+        return dpt_fail(err, DPT_ENOMEM, "%zu bytes for a discrete device", bytes);
+    }
+    dev->arena = (struct arena){.base = base, .bytes = bytes};
+    const enum dpt_status status = dpt_device_cpu_create(&dev->cpu, err);
+    if (status != DPT_OK) {
+        discrete_destroy(&dev->base);
+        return status;
+    }
+    (void)snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "discrete %.40s",
+                   dpt_device_fingerprint(dev->cpu));
+    *ret = &dev->base;
+    return DPT_OK;
+}
+
+void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n)
+{
+    ((struct discrete *)dev)->ops_until_failure = n;
+}

@@ -1,0 +1,20 @@
+/* A device like a GPU on a machine without one: the CPU's ops behind memory that the host cannot
+ * touch and a queue that runs when it is synced.
+ *
+ * What it gives is not readable but while an op runs: a host that reads or writes it dies of
+ * SIGSEGV. An op that is given other memory, but for `copy`, fails with DPT_EINVAL, at the sync. A
+ * copy from the host takes the bytes at once; one to the host has happened at the sync. Bits are
+ * the CPU device's. */
+#ifndef DPT_TESTS_KERNELS_DISCRETE_H
+#define DPT_TESTS_KERNELS_DISCRETE_H
+
+#include "kernels/device.h"
+
+/* Opens one with room for `bytes`. Its fingerprint is "discrete" and the CPU's. */
+DPT_MUST_USE enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,
+                                                        struct dpt_err *err);
+
+/* From here on its op number `n` (from 0) fails with DPT_EIO, as a device that breaks; -1: none. */
+void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n);
+
+#endif

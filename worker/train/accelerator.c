@@ -1,0 +1,250 @@
+/* The model on a device with memory of its own (accelerator.h). */
+#include "worker/train/accelerator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What backward of a unit has announced, to be said again when it is on the host. */
+struct announced {
+    int first, last; /* the table's indices; first > last: nothing */
+};
+
+struct buffer {
+    void *at;
+    size_t bytes;
+    enum dpt_memory_tag tag;
+};
+
+enum { WEIGHTS, GRADS, SAVED, SCRATCH, TOKENS, TARGETS, LOSSES, N_BUFFERS };
+
+struct dpt_accelerator {
+    struct dpt_account memory, *host;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    const struct dpt_ops *ops;
+    const struct dpt_model *model;
+    int64_t n_tokens; /* of a micro-batch */
+    int n_units;
+    struct buffer buffer[N_BUFFERS]; /* of the device */
+    float *staging;                  /* of the host */
+    size_t staging_bytes;
+    const void *weights[DPT_UNITS_MAX]; /* of the device */
+    float *grads[DPT_UNITS_MAX];
+    bool fresh[DPT_UNITS_MAX];    /* weights[u] are the host's */
+    bool borrowed[DPT_UNITS_MAX]; /* by a later unit */
+    struct announced announced;
+};
+
+static void note_announcement(void *ctx, int param)
+{
+    struct announced *announced = ctx;
+    if (announced->first > announced->last)
+        announced->last = param;
+    announced->first = param;
+}
+
+/* The same slot with all that it points to on the device. Gradients are those of the slot alone:
+ * what they are added to is on the host. */
+static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    struct dpt_slot mine = *slot;
+    mine.tokens = a->buffer[TOKENS].at;
+    mine.targets = a->buffer[TARGETS].at;
+    mine.weights = a->weights;
+    mine.packed = NULL;
+    mine.grads = a->grads;
+    mine.accumulate = mine.tied_apart = false;
+    mine.saved = a->buffer[SAVED].at;
+    mine.scratch = a->buffer[SCRATCH].at;
+    mine.losses = a->buffer[LOSSES].at;
+    mine.announce = note_announcement;
+    mine.announce_ctx = &a->announced;
+    return mine;
+}
+
+/* ---- making and unmaking ---- */
+
+static enum dpt_status make_buffers(struct dpt_accelerator *a,
+                                    const struct dpt_accelerator_options *o, struct dpt_err *err)
+{
+    const size_t numel = (size_t)dpt_model_flat_numel(o->model), tokens = (size_t)(o->b * o->t);
+    const size_t weight_bytes = dpt_dtype_bytes(dpt_model_dtype(o->model));
+    const struct buffer wanted[N_BUFFERS] = {
+        [WEIGHTS] = {NULL, numel * weight_bytes, DPT_MEMORY_WEIGHTS},
+        [GRADS] = {NULL, numel * sizeof(float), DPT_MEMORY_SLOT_GRADIENTS},
+        [SAVED] = {NULL, dpt_model_saved_bytes(o->model, o->b, o->t), DPT_MEMORY_ACTIVATIONS},
+        [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->t), DPT_MEMORY_SCRATCH},
+        [TOKENS] = {NULL, tokens * sizeof(int32_t), DPT_MEMORY_DATA},
+        [TARGETS] = {NULL, tokens * sizeof(int32_t), DPT_MEMORY_DATA},
+        [LOSSES] = {NULL, tokens * sizeof(float), DPT_MEMORY_DATA},
+    };
+    memcpy(a->buffer, wanted, sizeof wanted);
+    for (int i = 0; i < N_BUFFERS; i++)
+        DPT_TRY(
+            dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes, &a->buffer[i].at, err));
+    int64_t largest = 0;
+    for (int u = 0; u < a->n_units; u++) {
+        const struct dpt_unit *unit = dpt_model_unit(o->model, u);
+        a->weights[u] = (const char *)a->buffer[WEIGHTS].at + (size_t)unit->offset * weight_bytes;
+        a->grads[u] = (float *)a->buffer[GRADS].at + unit->offset;
+        largest = unit->numel > largest ? unit->numel : largest;
+        if (unit->borrows >= 0)
+            a->borrowed[unit->borrows] = true;
+    }
+    a->staging_bytes = (size_t)largest * sizeof *a->staging;
+    void *staging;
+    DPT_TRY(dpt_device_alloc_host(a->device, a->staging_bytes, &staging, err));
+    a->staging = staging;
+    dpt_account_add(a->host, DPT_MEMORY_SLOT_GRADIENTS, a->staging_bytes, a->staging_bytes);
+    return DPT_OK;
+}
+
+static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accelerator_options *o,
+                               struct dpt_err *err)
+{
+    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->t};
+    struct dpt_slot slot = on_device(a, &any);
+    dpt_stream_prepare_begin(a->stream);
+    for (int u = 0; u < a->n_units; u++)
+        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
+    for (int u = a->n_units - 1; u >= 0; u--)
+        dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
+    if (o->evaluates) { /* the head, which computes losses there only then */
+        slot.mode = DPT_MODE_EVAL;
+        dpt_model_forward(a->model, a->ops, a->stream, a->n_units - 1, &slot);
+    }
+    return dpt_stream_prepare_end(a->stream, err);
+}
+
+enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *options,
+                                       struct dpt_accelerator **ret, struct dpt_err *err)
+{
+    struct dpt_accelerator *a = calloc(1, sizeof *a);
+    if (!a) {
+        struct dpt_device *device = options->device;
+        dpt_device_destroy(&device);
+        return dpt_fail(err, DPT_ENOMEM, "accelerator");
+    }
+    a->device = options->device;
+    a->ops = dpt_device_ops(a->device);
+    a->model = options->model;
+    a->host = options->host;
+    a->n_tokens = options->b * options->t;
+    a->n_units = dpt_model_n_units(options->model);
+    dpt_device_set_account(a->device, &a->memory);
+    enum dpt_status status = dpt_stream_create(a->device, 1, &a->stream, err);
+    if (status == DPT_OK)
+        status = make_buffers(a, options, err);
+    if (status == DPT_OK)
+        status = prepare(a, options, err);
+    if (status != DPT_OK) {
+        dpt_accelerator_destroy(&a);
+        return status;
+    }
+    *ret = a;
+    return DPT_OK;
+}
+
+void dpt_accelerator_destroy(struct dpt_accelerator **a)
+{
+    struct dpt_accelerator *it = *a;
+    if (!it)
+        return;
+    dpt_stream_destroy(&it->stream);
+    for (int i = 0; i < N_BUFFERS; i++)
+        dpt_device_free_for(it->device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
+    if (it->staging) {
+        dpt_device_free_host(it->device, it->staging, it->staging_bytes);
+        dpt_account_sub(it->host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes, it->staging_bytes);
+    }
+    dpt_device_destroy(&it->device);
+    free(it);
+    *a = NULL;
+}
+
+const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a)
+{
+    return dpt_device_fingerprint(a->device);
+}
+
+void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret)
+{
+    dpt_account_read(&a->memory, ret);
+}
+
+/* ---- a micro-batch ---- */
+
+void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
+{
+    memset(a->fresh, 0, sizeof a->fresh);
+}
+
+static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_unit *is = dpt_model_unit(a->model, unit);
+    if (is->borrows >= 0)
+        bring_weights(a, is->borrows, slot);
+    if (a->fresh[unit])
+        return;
+    const size_t bytes = (size_t)is->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
+    a->ops->copy(a->stream, bytes, slot->weights[unit], (void *)a->weights[unit]);
+    a->fresh[unit] = true;
+}
+
+void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    DPT_ASSERT(slot->b * slot->t == a->n_tokens);
+    const size_t bytes = (size_t)a->n_tokens * sizeof(int32_t);
+    a->ops->copy(a->stream, bytes, slot->tokens, a->buffer[TOKENS].at);
+    a->ops->copy(a->stream, bytes, slot->targets, a->buffer[TARGETS].at);
+}
+
+void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_slot mine = on_device(a, slot);
+    bring_weights(a, unit, slot);
+    dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
+}
+
+/* Elements [first, first + n) of the unit's gradients, which are in the staging buffer. */
+static void deliver(const struct dpt_accelerator *a, const struct dpt_ops *ops,
+                    struct dpt_stream *stream, int unit, int64_t first, int64_t n,
+                    const struct dpt_slot *slot)
+{
+    float *to = slot->grads[unit] + first;
+    if (slot->accumulate && !(slot->tied_apart && a->borrowed[unit]))
+        ops->add(stream, n, to, a->staging, to);
+    else
+        ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);
+}
+
+enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct dpt_ops *ops,
+                                         struct dpt_stream *stream, int unit,
+                                         const struct dpt_slot *slot, struct dpt_err *err)
+{
+    const struct dpt_slot mine = on_device(a, slot);
+    bring_weights(a, unit, slot);
+    a->announced = (struct announced){.first = 1, .last = 0};
+    dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
+    if (a->announced.first > a->announced.last)
+        return dpt_stream_sync(a->stream, err);
+    const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
+    const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);
+    DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, without gaps */
+    const int64_t first = low->offset - dpt_model_unit(a->model, unit)->offset;
+    const int64_t n = high->offset + high->numel - low->offset;
+    a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);
+    DPT_TRY(dpt_stream_sync(a->stream, err));
+    deliver(a, ops, stream, unit, first, n, slot);
+    for (int i = a->announced.last; i >= a->announced.first; i--)
+        slot->announce(slot->announce_ctx, i);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a, const struct dpt_slot *slot,
+                                         struct dpt_err *err)
+{
+    const size_t bytes = (size_t)a->n_tokens * sizeof *slot->losses;
+    a->ops->copy(a->stream, bytes, a->buffer[LOSSES].at, slot->losses);
+    return dpt_stream_sync(a->stream, err);
+}

@@ -1,0 +1,60 @@
+/* The model on a device whose memory is not the host's, for a rank that keeps weights, gradients
+ * and moments on the host (strategy.offload: optimizer).
+ *
+ * Strategies see nothing of it: they make weights and fold gradients in memory of the host, as on
+ * the CPU. Here each unit's weights go to the device once a step, before its first use, and stay
+ * there; gradients come back unit by unit as backward goes, and are written, or added, where the
+ * slot says, with the bits of the ops' contract (old + contribution). So every strategy, order of
+ * addition and way to recover works with a device, and its runs have one trajectory for one kind of
+ * device.
+ *
+ * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
+ * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.
+ *
+ * One thread uses it at a time, the one that computes. Calls that return a status sync the device's
+ * stream; its errors come out of them. */
+#ifndef DPT_WORKER_TRAIN_ACCELERATOR_H
+#define DPT_WORKER_TRAIN_ACCELERATOR_H
+
+#include "worker/model/model.h"
+
+struct dpt_accelerator;
+
+struct dpt_accelerator_options {
+    struct dpt_device *device; /* owned by the accelerator from here on, also when create fails */
+    const struct dpt_model *model;
+    struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
+    int64_t b, t;             /* of every micro-batch */
+    bool evaluates;
+};
+
+/* Allocates all it will need, counted into its own account, and prepares the ops. */
+DPT_MUST_USE enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *options,
+                                                    struct dpt_accelerator **ret,
+                                                    struct dpt_err *err);
+void dpt_accelerator_destroy(struct dpt_accelerator **a);
+
+const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
+void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
+
+/* The weights on the host are others now: before each step, and before an evaluation. */
+void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
+
+/* A slot as for dpt_model_forward, all of it memory of the host; saved, scratch and packed are not
+ * read. tokens and targets are taken by begin_slot, weights of a unit (and of the one it borrows
+ * from) by its first forward or backward since forget_weights, so they must be there then. */
+void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
+void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
+/* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them.
+ */
+DPT_MUST_USE enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a,
+                                                      const struct dpt_ops *ops,
+                                                      struct dpt_stream *stream, int unit,
+                                                      const struct dpt_slot *slot,
+                                                      struct dpt_err *err);
+/* The losses are in slot->losses when it returns. */
+DPT_MUST_USE enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a,
+                                                      const struct dpt_slot *slot,
+                                                      struct dpt_err *err);
+
+#endif
