@@ -179,14 +179,13 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
     memset(a->fresh, 0, sizeof a->fresh);
 }
 
+/* What a unit borrows is of an earlier one, which was brought before. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
-    const struct dpt_unit *is = dpt_model_unit(a->model, unit);
-    if (is->borrows >= 0)
-        bring_weights(a, is->borrows, slot);
     if (a->fresh[unit])
         return;
-    const size_t bytes = (size_t)is->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
+    const size_t bytes = (size_t)dpt_model_unit(a->model, unit)->numel *
+                         dpt_dtype_bytes(dpt_model_dtype(a->model));
     a->ops->copy(a->stream, bytes, slot->weights[unit], (void *)a->weights[unit]);
     a->fresh[unit] = true;
 }
@@ -223,7 +222,6 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
                                          const struct dpt_slot *slot, struct dpt_err *err)
 {
     const struct dpt_slot mine = on_device(a, slot);
-    bring_weights(a, unit, slot);
     a->announced = (struct announced){.first = 1, .last = 0};
     dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
     if (a->announced.first > a->announced.last)

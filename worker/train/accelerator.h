@@ -41,8 +41,8 @@ void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_u
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 
 /* A slot as for dpt_model_forward, all of it memory of the host; saved, scratch and packed are not
- * read. tokens and targets are taken by begin_slot, weights of a unit (and of the one it borrows
- * from) by its first forward or backward since forget_weights, so they must be there then. */
+ * read. tokens and targets are taken by begin_slot, weights of a unit by its first forward since
+ * forget_weights, so they must be there then; backward takes none. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
 /* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them.
