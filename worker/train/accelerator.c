@@ -184,8 +184,8 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
 {
     if (a->fresh[unit])
         return;
-    const size_t bytes = (size_t)dpt_model_unit(a->model, unit)->numel *
-                         dpt_dtype_bytes(dpt_model_dtype(a->model));
+    const size_t bytes =
+        (size_t)dpt_model_unit(a->model, unit)->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
     a->ops->copy(a->stream, bytes, slot->weights[unit], (void *)a->weights[unit]);
     a->fresh[unit] = true;
 }
