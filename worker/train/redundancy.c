@@ -73,6 +73,31 @@ static bool is_covered(const struct generation *g, const uint8_t *hellos, int i,
     return dpt_shards_cover(shards, n);
 }
 
+/* `alone`: a rank whose node has what no other has. */
+static void warn_of_single_copies(const struct dpt_rank *r, int alone)
+{
+    const struct dpt_config *c = r->config;
+    const bool replicas = c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
+    if (replicas && c->cluster.nnodes_max > 1)
+        dpt_log(DPT_LOG_WARN,
+                "strategy.sharding: hybrid_shard, but there is one node, and so one replica: a "
+                "rank that is lost costs back to the newest checkpoint; add a node");
+    if (c->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
+        return;
+    if (r->gen.rebuilding)
+        dpt_log(
+            DPT_LOG_WARN,
+            "redundancy rebuilding: shadows are copied while training goes on from step %lld; a "
+            "node that is lost before they are whole costs back to the newest checkpoint",
+            (long long)r->step);
+    else
+        dpt_log(
+            DPT_LOG_WARN,
+            "strategy.redundancy: shadow, but the other nodes lack something that rank %d's node "
+            "has: with it the run goes back to its newest checkpoint; add a node",
+            alone);
+}
+
 enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
                                       struct dpt_err *err)
 {
@@ -90,20 +115,8 @@ enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
     g->redundant = alone == g->n_trainers;
     g->will_be_redundant = bare == g->n_trainers;
     r->rebuild_step = r->step;
-    if (g->rank != 0 || g->redundant || r->config->strategy.redundancy != DPT_REDUNDANCY_SHADOW)
-        return DPT_OK;
-    if (g->rebuilding)
-        dpt_log(
-            DPT_LOG_WARN,
-            "redundancy rebuilding: shadows are copied while training goes on from step %lld; a "
-            "node that is lost before they are whole costs back to the newest checkpoint",
-            (long long)r->step);
-    else
-        dpt_log(
-            DPT_LOG_WARN,
-            "strategy.redundancy: shadow, but the other nodes lack something that rank %d's node "
-            "has: with it the run goes back to its newest checkpoint; add a node",
-            alone);
+    if (g->rank == 0 && !g->redundant)
+        warn_of_single_copies(r, alone);
     return DPT_OK;
 }
 

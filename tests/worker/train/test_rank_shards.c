@@ -2,14 +2,18 @@
  * is that of the undisturbed run. */
 #include "tests/worker/train/rig.h"
 
+#include "base/log.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { STEPS = 16, REBUILT_STEPS = 40, RANKS = 5 };
 
@@ -306,6 +310,55 @@ static void replicas_of_different_nodes(void **state)
     assert_string_equal(told, "wn");
 }
 
+static int count_in_log(const char *path, const char *words)
+{
+    char line[1024];
+    int n = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, words) != NULL;
+    assert_int_equal(fclose(f), 0);
+    return n;
+}
+
+/* With one node there is one replica, which each generation that has but one says once. */
+static void one_node_is_one_replica(void **state)
+{
+    (void)state;
+    static const char warning[] = "there is one node, and so one replica";
+    const struct variant *v = &variants[VARIANTS - 1];
+    char expected[64], dir[128], path[160], told[16];
+    assert_int_equal(v->sharding, DPT_SHARDING_HYBRID_SHARD);
+    expect(v, expected);
+    const struct dpt_config config = make_config(v);
+    struct director *d = rig_begin(&config, "replica", dir);
+    (void)snprintf(path, sizeof path, "%s/said", dir);
+    const int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    dpt_log_set_fd(fd);
+    (void)director_start(d, 0);
+    (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_step(d, 2);
+    const int alone = count_in_log(path, warning);
+    const int other = director_start(d, 1);
+    assert_true(director_form(d, true));
+    director_await_step(d, 5);
+    const int together = count_in_log(path, warning);
+    director_kill(d, other);
+    assert_true(director_form(d, false));
+    assert_int_equal(director_steps_lost(d), 0);
+    finish(&d, expected, "replica");
+    dpt_log_set_fd(2);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(alone, 1);
+    assert_int_equal(together, 1);
+    assert_int_equal(count_in_log(path, warning), 2);
+    redundancy_told(dir, told, sizeof told);
+    assert_string_equal(told, "nwn");
+}
+
 /* Nothing is there but the beginning. */
 static void without_a_checkpoint_from_the_seed(void **state)
 {
@@ -338,6 +391,7 @@ int main(void)
         cmocka_unit_test(shadows_come_back_beside_the_steps),
         cmocka_unit_test(a_loss_before_shadows_are_back),
         cmocka_unit_test(replicas_of_different_nodes),
+        cmocka_unit_test(one_node_is_one_replica),
         cmocka_unit_test(without_a_checkpoint_from_the_seed),
     };
     return cmocka_run_group_tests_name("rank_shards", tests, rig_setup, rig_teardown);
