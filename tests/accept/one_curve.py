@@ -10,7 +10,8 @@ from accept.bad_input import EXIT_CONFIG, run_worker, show_complaint
 from accept.memory import peak_bytes
 from accept.shadow import shadow_cost
 from accept.speed import bench
-from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, check_run, settings, undisturbed
+from accept.stories import (RUN_TIMEOUT_S, STEP_TIMEOUT_S, check_run, settings, skipped_steps, undisturbed,
+                            undisturbed_run)
 from cluster import ROOT, Cluster, ClusterError, program, wait_until
 
 MATRIX_STEPS = 40
@@ -41,12 +42,28 @@ CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for prec
 GPT2_124M = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024, "model.vocab": 50257,
              "train.seq_len": 64, "cluster.timeout_s": 20, "optimizer.warmup_steps": 0, "optimizer.lr": 6e-4}
 RECORDED = ROOT / "tests/worker/train/recorded"
-CHECKPOINTING = {"fp32": ("none", "selective", "full"), "bf16": ("none", "full"), "fp16": ("none", "full")}
+CHECKPOINTING = ("none", "selective", "full")
+# fp16 begins with a scale at which gradients overflow, and later grows until they do so again.
+OVERFLOWS = {"fp16": {"train.loss_scale": 2**28, "train.loss_scale_interval": 10}}
 COST_BAR = 3  # %, of canonical beside fast
 
 
 def keys_of(name, **more):
     return dict({"train.log_every": 1, "checkpoint.every_steps": 0}, **STRATEGIES[name], **more)
+
+
+def curve_of(accumulate, precision):
+    return {"train.accumulate": accumulate, "train.precision": precision, **OVERFLOWS.get(precision, {})}
+
+
+def show_skipped(line, curve, skipped):
+    """{run: steps that it skipped}: the overflows belong to the trajectory, so that all runs skip as many."""
+    least, most = min(skipped.values()), max(skipped.values())
+    for run, count in skipped.items():
+        if least != most:
+            line.note(f"{count} steps skipped  {run}")
+    line.at_least(f"steps skipped in each of {len(skipped)} runs, {curve}", least, 1)
+    line.show(f"most steps skipped in one of {len(skipped)} runs, {curve}", most, f"== {least}", most == least)
 
 
 def show_curves_differ(line, curves):
@@ -57,22 +74,23 @@ def show_curves_differ(line, curves):
 
 def one_hash(line):
     """At tiny size: one hash for each (accumulate, precision) over all strategies x worlds 1 to 4 x activation
-    checkpointing none, full, in fp32 selective, too; and another one for each."""
+    checkpointing none, selective, full; and another one for each. In fp16 gradients overflow, and all skip as many
+    steps."""
     curves = {}
     for accumulate, precision in CURVES:
-        hashes = {}
+        hashes, skipped = {}, {}
         for name in STRATEGIES:
             for world in (1, 2, 3, 4):
                 if name == "hybrid_shard" and world == 1:
                     continue  # it needs a second node, and is refused without one
                 nodes = 2 if name == "hybrid_shard" else None
-                for checkpointing in CHECKPOINTING[precision]:
-                    keys = keys_of(name, **{"train.accumulate": accumulate, "train.precision": precision,
-                                            "train.activation_checkpointing": checkpointing})
+                for checkpointing in CHECKPOINTING:
+                    keys = keys_of(name, **curve_of(accumulate, precision),
+                                   **{"train.activation_checkpointing": checkpointing})
                     run = f"{name}, world {world}, checkpointing {checkpointing}"
-                    hashes[run] = undisturbed(line.folder / f"{accumulate}-{precision}-{name}-{world}-{checkpointing}",
-                                              world, one_node=True, nodes=nodes, shared_dirs=True,
-                                              sets=dict(settings(SLOTS, MATRIX_STEPS), **keys))
+                    hashes[run], skipped[run] = undisturbed_run(
+                        line.folder / f"{accumulate}-{precision}-{name}-{world}-{checkpointing}", world, one_node=True,
+                        nodes=nodes, shared_dirs=True, sets=dict(settings(SLOTS, MATRIX_STEPS), **keys))
         line.command(f"dpt-worker with train.accumulate={accumulate}, train.precision={precision}: {len(hashes)} runs")
         common = max(set(hashes.values()), key=list(hashes.values()).count)
         line.note(f"{common}  {accumulate}, {precision}")
@@ -81,6 +99,8 @@ def one_hash(line):
                 line.note(f"{value}  {run}")
         line.show(f"distinct weights_hash in {len(hashes)} runs, {accumulate}, {precision}", len(set(hashes.values())),
                   "== 1", len(set(hashes.values())) == 1)
+        if precision in OVERFLOWS:
+            show_skipped(line, f"{accumulate}, {precision}", skipped)
         curves[accumulate, precision] = common
     show_curves_differ(line, curves)
 
@@ -105,7 +125,8 @@ def one_hash_124m(line):
 def resized(root, sets, pairs):
     """A run through worlds of 1, 3, 2 and 4 ranks: some join, a machine is killed, some join, and a rank is killed. The
     nodes have one rank each, or (`pairs`) two, but for the first, which is the one that is killed then. Every second
-    node shares no memory with the others, as if it were on another machine. Returns its hash."""
+    node shares no memory with the others, as if it were on another machine. Returns its hash, and how many steps it
+    skipped."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
@@ -137,26 +158,31 @@ def resized(root, sets, pairs):
         codes = {n.name: n.returncode() for n in nodes}
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
-        return check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
+        metrics = cluster.metrics()
+        return check_run(cluster.summaries(), metrics, sets["train.steps"]), skipped_steps(metrics)
 
 
 def one_hash_resized(line):
     """Through 1 → 3 → 2 → 4 ranks with the kill of a machine and of a rank: the hash of the undisturbed run, no step
-    lost, for every strategy in each (accumulate, precision)."""
+    lost, for every strategy in each (accumulate, precision). In fp16 gradients overflow, and all skip as many steps as
+    the undisturbed run."""
     curves = {}
     for accumulate, precision in CURVES:
-        curve = {"train.accumulate": accumulate, "train.precision": precision}
-        calm = undisturbed(line.folder / f"{accumulate}-{precision}", 2, one_node=True,
-                           sets=dict(settings(SLOTS, RESIZED_STEPS), **keys_of("ddp", **curve)))
+        curve, skipped = curve_of(accumulate, precision), {}
+        calm, skipped["undisturbed"] = undisturbed_run(
+            line.folder / f"{accumulate}-{precision}", 2, one_node=True,
+            sets=dict(settings(SLOTS, RESIZED_STEPS), **keys_of("ddp", **curve)))
         line.note(f"{calm}  {accumulate}, {precision}, undisturbed")
         curves[accumulate, precision] = calm
         for name in STRATEGIES:
             redundancy = {} if name in WHOLE else {"strategy.redundancy": "shadow"}
             keys = keys_of(name, **curve, **redundancy)
             line.command(f"dpt-worker with {keys}: 1, 3, 2, 4 ranks")
-            value = resized(line.folder / f"{accumulate}-{precision}-{name}",
-                            dict(settings(SLOTS, RESIZED_STEPS), **keys), pairs=name == "hybrid_shard")
+            value, skipped[name] = resized(line.folder / f"{accumulate}-{precision}-{name}",
+                                           dict(settings(SLOTS, RESIZED_STEPS), **keys), pairs=name == "hybrid_shard")
             line.show(f"{name}, {accumulate}, {precision}: weights_hash", value, f"== {calm}", value == calm)
+        if precision in OVERFLOWS:
+            show_skipped(line, f"{accumulate}, {precision}", skipped)
     show_curves_differ(line, curves)
 
 

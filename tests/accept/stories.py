@@ -42,9 +42,14 @@ def check_run(summaries, metrics, steps):
     return hashes.pop()
 
 
-def undisturbed(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False):
+def skipped_steps(metrics):
+    """How many steps of the run the scaler skipped for an overflow; 0 where nothing is scaled."""
+    return metrics[-1].get("skipped_steps", 0)
+
+
+def undisturbed_run(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False):
     """A run of `world` ranks to its end, dealt evenly over `nodes`: by default each is a node of its own, or all are of
-    one; returns its weights_hash. `env`: of the first worker."""
+    one; returns its weights_hash and how many steps it skipped. `env`: of the first worker."""
     sets = dict(settings(), **(sets or {}))
     nodes = nodes or (1 if one_node else world)
     sets["cluster.nnodes"] = str(nodes)
@@ -55,10 +60,16 @@ def undisturbed(root, world, one_node=False, sets=None, env=None, nodes=None, sh
         codes = cluster.wait_done(RUN_TIMEOUT_S)
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
-        worlds = {m["world_size"] for m in cluster.metrics()}
+        metrics = cluster.metrics()
+        worlds = {m["world_size"] for m in metrics}
         if worlds != {world}:
             raise ClusterError(f"ran at world sizes {worlds}, not {world}")
-        return check_run(cluster.summaries(), cluster.metrics(), sets["train.steps"])
+        return check_run(cluster.summaries(), metrics, sets["train.steps"]), skipped_steps(metrics)
+
+
+def undisturbed(root, world, **how):
+    """The same; returns the weights_hash alone."""
+    return undisturbed_run(root, world, **how)[0]
 
 
 class Resources:
