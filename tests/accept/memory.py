@@ -14,7 +14,7 @@ STEPS_BETWEEN, WARM_STEPS, STEPS_AFTER = 1000, 50, 150
 GROWTH_BYTES = 1 << 20  # of a process's resident memory: pages of the C library's heap come and go
 
 PEAKS = [  # strategies, worlds, further flags
-    ("ddp,zero1,zero2,full_shard,shard_grad_op,hybrid_shard,full_shard+shadow,zero2+shadow", "2", []),
+    ("ddp,zero1,zero2,zero3,no_shard,full_shard,shard_grad_op,hybrid_shard,full_shard+shadow,zero2+shadow", "2", []),
     ("full_shard,hybrid_shard,full_shard+shadow", "4", []),
     ("ddp,zero2,full_shard", "2", ["--precision", "bf16", "--accumulate", "reduce"]),
 ]
@@ -105,8 +105,11 @@ def grown(root, keys):
 
 
 def peak_bytes(line):
-    """Peak bytes, GPT-2 124M, of every strategy: dpt's tagged allocations within 2% of the formula and not above the
-    bound, the process's own VmHWM within 10% of formula and base; no growth over 1,000 steps of a small model."""
+    """Peak bytes, GPT-2 124M, of ddp, zero1 to zero3, the four shardings of fsdp, and full_shard and zero2 with shadows
+    (not of ddp's teaching variants) in worlds of 2, of some in worlds of 4 and in bf16: dpt's tagged allocations within
+    2% of the formula and not above the bound, the process's own VmHWM within 10% of formula and base. Ranks of a small
+    model do not grow over 1,000 steps of ddp, zero1, zero2, full_shard (with shadows, too), shard_grad_op and
+    hybrid_shard."""
     for name, keys in GROWTH.items():
         line.command(f"dpt-worker with {keys}, {WARM_STEPS + STEPS_BETWEEN + STEPS_AFTER} steps, 2 nodes")
         resident, fds, threads, counted = grown(line.folder / f"growth-{name}", keys)
