@@ -1,8 +1,10 @@
 /* What real ranks hold at the end of a run: tag by tag what the formulas say, and not a byte more
- * than after the first step. */
+ * than after the first step. What they held at most while their world changed: masters and moments
+ * of both worlds, all else of one of them (docs/strategies.md, "While the world changes"). */
 #include "tests/worker/train/rig.h"
 
 #include "base/account.h"
+#include "worker/comm/comm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 6 };
+enum { STEPS = 6, CHANGED_STEPS = 40 };
 
 static json_int_t number(const json_t *object, const char *key, const char *inner)
 {
@@ -87,11 +89,119 @@ static void test_reduce(void **state)
         one(rig_strategies[s], DPT_ACCUMULATE_REDUCE, 1 + (s + 1) % 3);
 }
 
+/* The account of the first rank of a world of `first` ranks, each a node, that becomes one of
+ * `then` by agreement. */
+static json_t *account_of_world(const struct dpt_config *config, const char *name, int first,
+                                int then)
+{
+    char dir[128];
+    struct director *d = rig_begin(config, name, dir);
+    for (int i = 0; i < first || i < then; i++)
+        director_bench(d, director_start(d, i), i >= first);
+    assert_true(director_form(d, false));
+    if (then != first) {
+        director_await_step(d, 2);
+        for (int i = first; i < then; i++)
+            director_bench(d, i, false);
+        for (int i = then; i < first; i++)
+            director_retire(d, i);
+        assert_true(director_form(d, true));
+    }
+    (void)director_finish(d);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+    json_t *account = read_account(dir, 0);
+    assert_int_equal(number(account, "world_size", NULL), then);
+    return account;
+}
+
+static json_int_t tag_of(const json_t *account, enum dpt_memory_tag tag, const char *key)
+{
+    return number(json_object_get(json_object_get(account, "tags"), dpt_memory_tag_name(tag)), key,
+                  NULL);
+}
+
+/* Of what a rank keeps until all have their new parts: bytes at the end of the run. */
+static json_int_t state_of(const json_t *account, enum dpt_memory_tag tag, bool units,
+                           enum dpt_precision precision)
+{
+    const json_int_t bytes = tag_of(account, tag, "bytes");
+    switch (tag) {
+    case DPT_MEMORY_MASTERS:
+    case DPT_MEMORY_MOMENTS:
+        return bytes;
+    case DPT_MEMORY_WEIGHTS:
+        return units && precision == DPT_PRECISION_FP32 ? bytes : 0;
+    case DPT_MEMORY_SHADOW:
+        return bytes / 4 * 3; /* less its gradient */
+    default:
+        return 0;
+    }
+}
+
+static json_int_t larger(json_int_t a, json_int_t b)
+{
+    return a > b ? a : b;
+}
+
+/* `units`: weights are held as shards. */
+static void changed(const char *strategy, enum dpt_precision precision, bool units, int first,
+                    int then)
+{
+    struct dpt_config config = rig_make_config(2 * 8, CHANGED_STEPS, "");
+    char name[64];
+    json_t *account[3]; /* of a world of `first`, of one of `then`, and of one that changed */
+    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    config.train.precision = precision;
+    config.checkpoint.every_steps = 0;
+    rig_choose(&config, strategy);
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(name, sizeof name, "%s-%d-%d-%d-%d", strategy, (int)precision, first, then,
+                       i);
+        account[i] = account_of_world(&config, name, i == 1 ? then : first, i == 0 ? first : then);
+    }
+    json_int_t kept = 0;
+    for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
+        const enum dpt_memory_tag tag = (enum dpt_memory_tag)i;
+        const json_int_t old = state_of(account[0], tag, units, precision),
+                         new = state_of(account[1], tag, units, precision),
+                         rest = larger(tag_of(account[0], tag, "bytes") - old,
+                                       tag_of(account[1], tag, "bytes") - new);
+        if (tag_of(account[2], tag, "peak") != old + new + rest)
+            fail_msg("%s: %s: %lld bytes at most, not %lld + %lld + %lld", name,
+                     dpt_memory_tag_name(tag), (long long)tag_of(account[2], tag, "peak"),
+                     (long long)old, (long long)new, (long long)rest);
+        kept += old;
+    }
+    /* Until GO the old parts are there beside all that the new world needs; in a model as small as
+     * this that is more than what there is before the communicator. That is also of who leaves. */
+    const int members = first > then ? first : then;
+    const json_int_t guests = (json_int_t)(dpt_comm_own_bytes(members) - dpt_comm_own_bytes(then));
+    assert_true(kept > 0);
+    assert_int_equal(number(account[2], "counted", "peak"),
+                     number(account[1], "counted", "bytes") + kept + guests);
+    for (int i = 0; i < 3; i++)
+        json_decref(account[i]);
+}
+
+static void test_changed(void **state)
+{
+    (void)state;
+    for (int grows = 0; grows < 2; grows++) {
+        const int first = grows ? 2 : 3, then = grows ? 3 : 2;
+        changed("zero2", DPT_PRECISION_FP32, false, first, then);
+        changed("zero2", DPT_PRECISION_BF16, false, first, then);
+        changed("full_shard", DPT_PRECISION_FP32, true, first, then);
+        changed("full_shard+shadow", DPT_PRECISION_BF16, true, first, then);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_changed),
     };
     return cmocka_run_group_tests_name("memory of ranks", tests, rig_setup, rig_teardown);
 }
