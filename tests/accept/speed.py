@@ -29,15 +29,22 @@ def bench(line, name, *flags):
     return json.loads(path.read_text())
 
 
+def best_rate(line, measured, train):
+    """What a training's share is taken of: the best of the rate measured by itself and the one that `dpt-bench train`
+    found right before and after. What disturbs a measurement makes it slower, and a slow yardstick a large share."""
+    line.note(f"gemm {measured:.1f} GFLOP/s by itself, {train['gemm_gflops']:.1f} beside the training")
+    return max(measured, train["gemm_gflops"])
+
+
 def speed_124m(line):
     """GPT-2 124M, B=4 T=64 fp32, 2 threads: products and all at >= 50% of the `dpt-bench gemm` rate (best median of
-    2048^3, 4096^3 and GPT-2's shapes, prepacked) at 6N flops a token; no allocation inside the step (malloc and mmap
-    interposed, libraries included)."""
+    2048^3, 4096^3 and GPT-2's shapes, prepacked, before and beside it) at 6N flops a token; no allocation inside the
+    step (malloc and mmap interposed, libraries included)."""
     gemm = bench(line, "gemm", "--threads", "2")
     train = bench(line, "train", "--preset", "gpt2-124m", "--batch", "4", "--seq", "64", "--threads", "2")
-    rate = max(shape["gflops_median"] for shape in gemm["shapes"] if shape["prepacked"])
+    rate = best_rate(line, max(shape["gflops_median"] for shape in gemm["shapes"] if shape["prepacked"]), train)
     flops = 6 * train["parameters"] * train["tokens_per_s"]
-    line.note(f"gemm {rate:.0f} GFLOP/s; train {train['tokens_per_s']:.1f} tokens/s, {flops / 1e9:.0f} GFLOP/s at 6N")
+    line.note(f"train {train['tokens_per_s']:.1f} tokens/s, {flops / 1e9:.0f} GFLOP/s at 6N")
     line.show("parameters", train["parameters"], "== 124439808", train["parameters"] == 124_439_808)
     line.at_least("share of the gemm rate", round(flops / 1e9 / rate, 4), SHARE_BAR)
     line.show("allocations inside the step", train["allocations_in_step"], "== 0", train["allocations_in_step"] == 0)
@@ -50,10 +57,9 @@ def gemm_rate(line, precision):
 
 
 def shares_124m(line):
-    """GPT-2 124M, 2 threads, share of the `gemm` rate of that precision at 6N flops a token: fp32 B=4 T=64 >= 55%, B=1
-    T=1024 >= 65%; bf16 >= 45% and >= 55%; no allocation inside the step."""
+    """GPT-2 124M, 2 threads, share of the `gemm` rate of that precision (the best measured before and beside it) at 6N
+    flops a token: fp32 B=4 T=64 >= 55%, B=1 T=1024 >= 65%; bf16 >= 45% and >= 55%; no allocation inside the step."""
     rates = {precision: gemm_rate(line, precision) for precision in ("fp32", "bf16")}
-    line.note(", ".join(f"gemm {rate:.0f} GFLOP/s in {precision}" for precision, rate in rates.items()))
     for precision, batch, seq, bar in SHARES:
         train = bench(line, "train", "--preset", "gpt2-124m", "--precision", precision, "--batch", str(batch), "--seq",
                       str(seq), "--threads", "2")
@@ -61,7 +67,8 @@ def shares_124m(line):
         name = f"{precision} B={batch} T={seq}"
         line.note(f"{name}: {train['step_ms']:.0f} ms a step, {train['tokens_per_s']:.1f} tokens/s, "
                   f"{flops / 1e9:.0f} GFLOP/s")
-        line.at_least(f"{name}, share of the gemm rate", round(flops / 1e9 / rates[precision], 4), bar)
+        share = flops / 1e9 / best_rate(line, rates[precision], train)
+        line.at_least(f"{name}, share of the gemm rate", round(share, 4), bar)
         line.show(f"{name}, allocations inside the step", train["allocations_in_step"], "== 0",
                   train["allocations_in_step"] == 0)
 
