@@ -78,7 +78,9 @@ def host():
 
 
 def commit():
-    run = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True)
+    """This checkout's, with -dirty behind it when files that git knows were changed."""
+    run = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--exclude=*", "--dirty", "--abbrev=40"],
+                         capture_output=True, text=True)
     return run.stdout.strip() if run.returncode == 0 else ""
 
 
@@ -109,7 +111,8 @@ def run_line(line, function):
 
 
 def run_topic(topic, lines, only, options):
-    """Runs the lines (all, or those numbered in `only`); returns the exit code."""
+    """Runs the lines (all, or those numbered in `only`); returns the exit code. The record's verdict is fail when one
+    of them failed, else partial when others were not run, else pass."""
     started = time.monotonic()
     records = []
     for number, function in enumerate(lines, 1):
@@ -117,7 +120,10 @@ def run_topic(topic, lines, only, options):
             continue
         records.append(run_line(Line(topic, number, function, options), function))
     failed = [record for record in records if record["verdict"] != "pass"]
-    result = {"topic": topic, "verdict": "fail" if failed else "pass", "commit": commit(), "host": host(),
+    not_run = [{"number": number, "name": function.__name__} for number, function in enumerate(lines, 1)
+               if only and number not in only]
+    result = {"topic": topic, "verdict": "fail" if failed else "partial" if not_run else "pass", "not_run": not_run,
+              "commit": commit(), "bin": os.environ.get("DPT_BIN", "build/bin"), "host": host(),
               "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "scale": options.scale, "seed": options.seed,
               "seconds": round(time.monotonic() - started, 1), "lines": records}
     path = options.json or ROOT / "runs" / "acceptance" / f"{topic}.json"
@@ -126,5 +132,7 @@ def run_topic(topic, lines, only, options):
     for record in records:
         verdict = paint("32", "pass") if record["verdict"] == "pass" else paint("31", "FAIL")
         print(f"  {record['number']:>2}  {record['name']:<22} {verdict}   {record['seconds']:.1f} s")
-    print(f"{topic}: {len(records) - len(failed)} of {len(records)} lines pass, {result['seconds']:.0f} s; {path}")
+    rest = f", {len(not_run)} not run" if not_run else ""
+    print(f"{topic}: {len(records) - len(failed)} of {len(records)} lines pass{rest}, {result['seconds']:.0f} s; "
+          f"{path}")
     return 1 if failed else 0

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from accept.speed import bench
-from cluster import ROOT, ClusterError, program
+from cluster import ROOT, ClusterError, bin_dir, program
 
 RECORDED = ROOT / "tests" / "worker" / "data" / "recorded"
 HEADER_BYTES = 1024
@@ -25,6 +25,14 @@ def real_data(*names):
     return [folder / name for name in names]
 
 
+def unit_test(name):
+    """A test program of the build whose bin folder the programs come from."""
+    path = bin_dir().parent / "tests" / name
+    if not path.exists():
+        raise ClusterError(f"no {path}: this line runs that test; --bin must be bin of a build with tests")
+    return path
+
+
 def run(line, argv, env=None):
     line.command(argv)
     done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=TIMEOUT_S,
@@ -36,6 +44,7 @@ def bpe_ids(line):
     """BPE: identical ids to a reference encoder on tinyshakespeare and on a committed list of awkward strings (both
     recorded by tests/worker/data/record_bpe.py, which tells how)."""
     text, merges, encoder = real_data("tinyshakespeare.txt", "vocab.bpe", "encoder.json")
+    test = unit_test("test_worker_data_bpe")
     out = line.folder / "shards"
     code, said = run(line, [program("dpt-data"), "encode", "--vocab-bpe", merges, "--encoder-json", encoder,
                             "--out", out, text])
@@ -48,8 +57,7 @@ def bpe_ids(line):
     line.show("their SHA-256", hashlib.sha256(ids).hexdigest()[:16] + "…", f"== {digest[:16]}…",
               hashlib.sha256(ids).hexdigest() == digest)
     strings = len(re.findall(r"^g ", recorded, re.M))
-    code, said = run(line, [program("dpt-data").parent.parent / "tests" / "test_worker_data_bpe"],
-                     {"DPT_TEST_DATA": str(text.parent)})
+    code, said = run(line, [test], {"DPT_TEST_DATA": str(text.parent)})
     passed = len(re.findall(r"\[ +OK \] awkward_strings_(?:openai|tiny)", said))
     line.show(f"{strings} awkward strings by two vocabularies: exit code", code, "== 0", code == 0)
     line.show("tests of them that ran and passed", passed, "== 2", passed == 2)
