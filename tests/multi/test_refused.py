@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import struct
 import subprocess
 
 import pytest
@@ -86,6 +87,20 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
 def test_worker_options(tmp_path, args, said):
     code, _, err = worker(tmp_path, *args)
     assert code == 2 and said in one_line(err), err
+
+
+@pytest.mark.parametrize("key", ["data.train", "data.val"])
+def test_tokens_of_another_vocabulary(tmp_path, key):
+    """Said at the start, though the run would meet the token only much later."""
+    for name, last in ("good", 99), ("other", 50256):
+        tokens = [*(i % 99 for i in range(200_000)), last]
+        header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+        (tmp_path / f"{name}.bin").write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
+    sets = {"data.kind": "tokens", "data.train": tmp_path / "good.bin", "data.val": tmp_path / "good.bin",
+            "train.eval_every": 5, "model.vocab": 256, key: tmp_path / "other.bin"}
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
+    assert code == 2, err
+    assert f"{key}: '{tmp_path}/other.bin' has token 50256, model.vocab is 256; set model.vocab: 50257" in one_line(err)
 
 
 @pytest.mark.parametrize("text, said", [

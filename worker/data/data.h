@@ -50,7 +50,8 @@ struct dpt_data_digest {
     struct dpt_data_identity train, val;
 };
 
-/* Opens and reads everything once; a line of the log says so where that takes a while. */
+/* Opens and reads everything once; a line of the log says so where that takes a while. DPT_ECONFIG
+ * also: a token is not below model.vocab. */
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              struct dpt_data_digest *ret, struct dpt_err *err);
 

@@ -1,5 +1,7 @@
 /* The content hash of the training data: over the number of tokens and the bytes of each shard, in
- * order, in blocks, so that a copy elsewhere under another name has the same. */
+ * order, in blocks, so that a copy elsewhere under another name has the same. While every byte is
+ * at hand, the largest token is found, so that data of another vocabulary is refused at the start.
+ */
 #include "worker/data/source.h"
 
 #include "base/cursor.h"
@@ -10,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK_BYTES = 1 << 20 };
+enum { BLOCK_BYTES = 1 << 20, VOCAB_MAX = 1 << 24 /* base/config_table.c: model.vocab */ };
 /* Reading that many bytes takes seconds. */
 static const int64_t LONG_BYTES = (int64_t)2 << 30;
 
@@ -40,22 +42,56 @@ static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, i
     return DPT_OK;
 }
 
+struct content {
+    struct dpt_hash128 hash;
+    uint32_t largest;       /* token */
+    const char *largest_in; /* the first shard that has it; borrowed from the data */
+};
+
+/* The largest of the little-endian numbers of `width` bytes that the `n` bytes hold. */
+static uint32_t largest_of(const uint8_t *block, size_t n, int width)
+{
+    uint32_t largest = 0;
+    for (size_t i = 0; width == 1 && i < n; i++)
+        largest = block[i] > largest ? block[i] : largest;
+    for (size_t i = 0; width == 2 && i + 1 < n; i += 2) {
+        const uint32_t token = block[i] | (uint32_t)block[i + 1] << 8;
+        largest = token > largest ? token : largest;
+    }
+    for (size_t i = 0; width == 4 && i + 3 < n; i += 4) {
+        const uint32_t token = block[i] | (uint32_t)block[i + 1] << 8 |
+                               (uint32_t)block[i + 2] << 16 | (uint32_t)block[i + 3] << 24;
+        largest = token > largest ? token : largest;
+    }
+    return largest;
+}
+
+static void add_block(const struct dpt_token_shard *shard, const uint8_t *block, size_t n,
+                      struct content *content)
+{
+    const struct dpt_hash128 of_block = dpt_hash128(block, n);
+    const uint32_t largest = largest_of(block, n, shard->width);
+    content->hash = join(content->hash, of_block.hi, of_block.lo);
+    if (!content->largest_in || largest > content->largest) {
+        content->largest = largest;
+        content->largest_in = shard->path;
+    }
+}
+
 static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *block,
-                                 struct dpt_hash128 *h, struct dpt_err *err)
+                                 struct content *content, struct dpt_err *err)
 {
     const int64_t bytes = shard->tokens * shard->width;
     int fd = -1;
     if (!shard->encoded)
         DPT_TRY(dpt_shard_open(shard, &fd, err));
     enum dpt_status status = DPT_OK;
-    *h = join(*h, (uint64_t)shard->tokens, (uint64_t)shard->width);
+    content->hash = join(content->hash, (uint64_t)shard->tokens, (uint64_t)shard->width);
     for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
         status = read_block(shard, fd, at, n, block, err);
-        if (status == DPT_OK) {
-            const struct dpt_hash128 of_block = dpt_hash128(block, n);
-            *h = join(*h, of_block.hi, of_block.lo);
-        }
+        if (status == DPT_OK)
+            add_block(shard, block, n, content);
     }
     if (fd >= 0)
         (void)close(fd); /* opened for reading */
@@ -72,19 +108,19 @@ static void say_long(const struct dpt_data *data)
                 (double)bytes / 1e9);
 }
 
-static enum dpt_status hash_content(const struct dpt_data *data, struct dpt_hash128 *ret,
+static enum dpt_status read_content(const struct dpt_data *data, struct content *ret,
                                     struct dpt_err *err)
 {
-    struct dpt_hash128 h = {0, 0};
+    struct content content = {.largest_in = NULL};
     uint8_t *block = malloc(BLOCK_BYTES);
     if (!block)
         return dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");
     say_long(data);
     enum dpt_status status = DPT_OK;
     for (int i = 0; status == DPT_OK && i < data->n_shards; i++)
-        status = add_shard(&data->shards[i], block, &h, err);
+        status = add_shard(&data->shards[i], block, &content, err);
     free(block);
-    *ret = h;
+    *ret = content;
     return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
 }
 
@@ -100,16 +136,35 @@ static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES]
     dpt_hash128_hex(h, ret);
 }
 
+static enum dpt_status check_largest(const struct dpt_data *data, const struct content *content,
+                                     struct dpt_err *err)
+{
+    if (content->largest < (uint32_t)data->vocab)
+        return DPT_OK;
+    if (content->largest >= VOCAB_MAX)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "%s: '%s' has token %u, beyond every vocabulary; make the shard again, or "
+                        "name other data",
+                        data->key, content->largest_in, content->largest);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "%s: '%s' has token %u, model.vocab is %d; set model.vocab: %u, or name data "
+                    "of this vocabulary",
+                    data->key, content->largest_in, content->largest, data->vocab,
+                    content->largest + 1);
+}
+
 /* Takes the data. */
 static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity *ret,
                                 struct dpt_hash128 *used, struct dpt_err *err)
 {
-    struct dpt_hash128 h;
-    const enum dpt_status status = hash_content(data, &h, err);
+    struct content content;
+    enum dpt_status status = read_content(data, &content, err);
+    if (status == DPT_OK)
+        status = check_largest(data, &content, err);
     if (status == DPT_OK) {
-        dpt_hash128_hex(h, ret->hash);
+        dpt_hash128_hex(content.hash, ret->hash);
         make_stamp(data, ret->stamp);
-        *used = join(*used, h.hi, h.lo);
+        *used = join(*used, content.hash.hi, content.hash.lo);
     }
     dpt_data_close(&data);
     return status;
@@ -138,12 +193,12 @@ enum dpt_status dpt_data_check(const struct dpt_data *data, const struct dpt_dat
                                struct dpt_err *err)
 {
     char stamp[DPT_HASH_HEX_BYTES], hash[DPT_HASH_HEX_BYTES];
-    struct dpt_hash128 h;
+    struct content content;
     make_stamp(data, stamp);
     if (!was->hash[0] || strcmp(stamp, was->stamp) == 0)
         return DPT_OK;
-    DPT_TRY(hash_content(data, &h, err));
-    dpt_hash128_hex(h, hash);
+    DPT_TRY(read_content(data, &content, err));
+    dpt_hash128_hex(content.hash, hash);
     if (strcmp(hash, was->hash) == 0)
         return DPT_OK;
     return dpt_fail(err, DPT_ECORRUPT,

@@ -354,6 +354,60 @@ static void token_beyond_the_vocabulary(void **state)
     dpt_data_close(&data);
 }
 
+static void expect_digest_refused(const char *name, const char *why)
+{
+    struct dpt_data_digest found;
+    assert_int_equal(dpt_data_digest(&config, &found, &err), DPT_ECONFIG);
+    if (!strstr(err.text, name) || !strstr(err.text, why) || strchr(err.text, '\n'))
+        fail_msg("'%s' or '%s' is not in: %s", name, why, err.text);
+}
+
+/* Found as the data is read for its hash, wherever it is: here the last token, which is in no
+ * sample. */
+static void largest_token(void **state)
+{
+    (void)state;
+    enum { TOKENS = 30000 };
+    char used[DPT_HASH_HEX_BYTES];
+    write_shard("a_1.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
+    write_shard("a_2.bin", MAGIC16, 1, TOKENS, 2, 300, -1);
+    write_shard("a_3.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 200, -1);
+    use(DPT_DATA_TOKENS, "a_*.bin");
+    config.model.vocab = TOKENS + 300;
+    make_digest(used);
+    config.model.vocab--;
+    expect_digest_refused("data.train: '", "/a_2.bin' has token 30299, model.vocab is 30299; set "
+                                           "model.vocab: 30300, or");
+    config.model.vocab = 110; /* the largest of all is named, not the first that is too large */
+    expect_digest_refused("/a_2.bin' has token 30299", "set model.vocab: 30300");
+
+    config.model.vocab = 128256;
+    write_shard("w.bin", MAGIC32, 7, 2 * SEQ + 1, 4, 128256 - 2 * SEQ - 1, -1);
+    use(DPT_DATA_TOKENS, "w.bin");
+    make_digest(used);
+    write_shard("w.bin", MAGIC32, 7, 2 * SEQ + 1, 4, UINT32_MAX - 2 * SEQ, -1);
+    expect_digest_refused("/w.bin' has token 4294967295", "beyond every vocabulary");
+}
+
+/* Of data.val too, where it is used; of data.train not, where it is not. */
+static void largest_token_of_validation(void **state)
+{
+    (void)state;
+    char used[DPT_HASH_HEX_BYTES];
+    write_shard("t.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
+    write_shard("v.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 500, -1);
+    use(DPT_DATA_TOKENS, "t.bin");
+    (void)snprintf(config.data.val, sizeof config.data.val, "%s/v.bin", root);
+    config.model.vocab = 500;
+    make_digest(used);
+    config.train.eval_every = 1;
+    expect_digest_refused("data.val: '", "/v.bin' has token 516, model.vocab is 500");
+    (void)snprintf(config.data.val, sizeof config.data.val, "%s/t.bin", root);
+    use(DPT_DATA_TOKENS, "v.bin");
+    config.train.eval_only = true;
+    make_digest(used);
+}
+
 /* Truncated, replaced or removed under a running reader: an error, not a signal. */
 static void files_that_change(void **state)
 {
@@ -493,6 +547,8 @@ int main(void)
                                        TEST(text_is_encoded),
                                        TEST(text_too_large_to_encode),
                                        TEST(token_beyond_the_vocabulary),
+                                       TEST(largest_token),
+                                       TEST(largest_token_of_validation),
                                        TEST(files_that_change),
                                        TEST(digest),
                                        TEST(digest_of_training_data),
