@@ -37,6 +37,12 @@ struct inspect {
 
 /* ---------------------------------------------------------------- text */
 
+/* A control character of two bytes: U+0080 … U+009F, which terminals obey too. */
+static bool is_c1(const uint8_t *text, size_t bytes)
+{
+    return bytes >= 2 && text[0] == 0xc2 && text[1] <= 0x9f;
+}
+
 /* Bytes as they can be printed: valid UTF-8 as it is, control characters and what is no UTF-8 as
  * \n, \xNN. */
 static void print_escaped(const uint8_t *text, size_t bytes)
@@ -45,7 +51,9 @@ static void print_escaped(const uint8_t *text, size_t bytes)
         const size_t good = dpt_utf8_valid(text + at, bytes - at);
         for (size_t i = 0; i < good; i++) {
             const uint8_t c = text[at + i];
-            if (c == '\n')
+            if (is_c1(text + at + i, good - i))
+                (void)printf("\\x%02x\\x%02x", c, text[at + ++i]);
+            else if (c == '\n')
                 (void)fputs("\\n", stdout);
             else if (c == '"' || c == '\\')
                 (void)printf("\\%c", c);

@@ -117,6 +117,17 @@ def test_encode_verify_inspect(tmp_path):
     assert 'as text        "The machines come and go."' in run("inspect", tmp_path / "bytes/train_000000.bin")[0]
 
 
+def test_inspect_escapes(tmp_path):
+    """Nothing that a terminal obeys comes out raw: C0, delete, C1 (two bytes of UTF-8), bytes that are no UTF-8."""
+    text = "a\n\t\x1b[31m\x7f\x80\x9b2J\x9f\xa0ä\u201c\"\\".encode() + b"\xff\x9b\xc2"
+    (tmp_path / "a.txt").write_bytes(text)
+    run("encode", "--out", tmp_path / "out", tmp_path / "a.txt")
+    said, _ = run("inspect", f"--first={len(text)}", tmp_path / "out/train_000000.bin")
+    assert (r'as text        "a\n\x09\x1b[31m\x7f\xc2\x80\xc2\x9b2J\xc2\x9f' "\xa0ä\u201c"
+            r'\"\\\xff\x9b\xc2"') in said, said
+    assert not any(ord(c) < 0x20 and c != "\n" or 0x7f <= ord(c) < 0xa0 for c in said)
+
+
 def test_verify_finds_damage(tmp_path):
     good = shard([5, 6, 50256])
     (tmp_path / "a.bin").write_bytes(good)
