@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { MAGIC_BYTES = 4 };
+
 void dpt_inputs_fini(struct dpt_inputs *inputs)
 {
     for (int i = 0; i < inputs->n; i++)
@@ -41,6 +43,33 @@ static bool is_one_of(const char *ending, const char *endings)
     return false;
 }
 
+/* Refuses, by their first bytes, files whose bytes are no text but hold one. */
+static enum dpt_status check_text(const char *path, int64_t bytes, struct dpt_err *err)
+{
+    static const struct {
+        uint8_t magic[MAGIC_BYTES];
+        size_t n;
+        const char *why;
+    } kinds[] = {
+        {{0x1f, 0x8b}, 2, "is compressed with gzip; decompress it first: gzip -dk"},
+        {{0x28, 0xb5, 0x2f, 0xfd}, 4, "is compressed with zstd; decompress it first: zstd -dk"},
+        {{'P', 'A', 'R', '1'}, 4, "is a Parquet file; write its text to .jsonl first"},
+    };
+    uint8_t first[MAGIC_BYTES] = {0};
+    const size_t n = bytes < MAGIC_BYTES ? (size_t)bytes : MAGIC_BYTES;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    const enum dpt_status status = dpt_fs_pread_all(fd, first, n, 0, path, err);
+    (void)close(fd); /* opened for reading */
+    if (status != DPT_OK)
+        return status;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (n >= kinds[i].n && memcmp(first, kinds[i].magic, kinds[i].n) == 0)
+            return dpt_fail(err, DPT_EREFUSED, "'%s' %s", path, kinds[i].why);
+    return DPT_OK;
+}
+
 static enum dpt_status add_file(struct dpt_inputs *inputs, const char *path, const struct stat *st,
                                 bool val, struct dpt_err *err)
 {
@@ -49,6 +78,7 @@ static enum dpt_status add_file(struct dpt_inputs *inputs, const char *path, con
     if (inputs->n == DPT_INPUTS_MAX)
         return dpt_fail(err, DPT_EOVERFLOW, "more than %d files; join small ones into .jsonl",
                         DPT_INPUTS_MAX);
+    DPT_TRY(check_text(path, st->st_size, err));
     if (inputs->n == inputs->room) {
         const int room = inputs->room * 2 + 16;
         struct dpt_input *files = realloc(inputs->files, (size_t)room * sizeof *files);

@@ -29,7 +29,8 @@ struct dpt_inputs {
 
 /* Adds `path`: a file, or every file below a folder whose name ends in one of `endings` (such as
  * "txt,jsonl"), sorted bytewise; names that begin with a dot are passed over. Files that end in
- * .jsonl or .ndjson hold a JSON object a line. Empty files are left out. */
+ * .jsonl or .ndjson hold a JSON object a line. Empty files are left out. DPT_EREFUSED: a file is
+ * compressed (gzip, zstd) or Parquet, which its first bytes tell. */
 DPT_MUST_USE enum dpt_status dpt_inputs_add(struct dpt_inputs *inputs, const char *path,
                                             const char *endings, bool val, struct dpt_err *err);
 void dpt_inputs_fini(struct dpt_inputs *inputs);

@@ -128,6 +128,30 @@ def test_inspect_escapes(tmp_path):
     assert not any(ord(c) < 0x20 and c != "\n" or 0x7f <= ord(c) < 0xa0 for c in said)
 
 
+def test_refuses_what_is_no_text(tmp_path):
+    """Compressed files and Parquet, whatever their name and however they were named; nothing is written."""
+    kinds = [
+        ("a.txt.gz", b"\x1f\x8b\x08\0" + bytes(20), "is compressed with gzip; decompress it first: gzip -dk"),
+        ("a.txt", b"\x28\xb5\x2f\xfd" + bytes(20), "is compressed with zstd; decompress it first: zstd -dk"),
+        ("a.jsonl", b"PAR1" + bytes(20) + b"PAR1", "is a Parquet file; write its text to .jsonl first"),
+    ]
+    out = tmp_path / "out"
+    for name, data, says in kinds:
+        path = tmp_path / "texts" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+        ways = [[path], ["--val", path, make_text(tmp_path / "good.txt", 10)], ["--ext=gz,txt,jsonl", path.parent]]
+        for args in ways:
+            _, error = run("encode", "--out", out, *args, code=1)
+            assert f"'{path}' {says}" in error and error.count("\n") == 1, error
+        path.unlink()
+    assert not out.exists()
+    # As long as the magic bytes or shorter, and bytes alike further on: text.
+    for i, data in enumerate((b"\x1f", b"PAR", b" PAR1", b"PAR2 is no Parquet")):
+        (tmp_path / "ok.txt").write_bytes(data)
+        run("encode", "--out", tmp_path / f"ok{i}", tmp_path / "ok.txt")
+
+
 def test_verify_finds_damage(tmp_path):
     good = shard([5, 6, 50256])
     (tmp_path / "a.bin").write_bytes(good)
