@@ -4,6 +4,7 @@ anywhere else."""
 import fcntl
 import hashlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_fetch_and_again(world):
     # With all files here the publisher is not asked.
     world.source.rename(world.source.with_name("gone"))
     assert world.run("--shards", "2").count("is here") == 3
+
+
+@pytest.mark.parametrize("name", ["gpt2-124m", "fsdp"])
+def test_configs_meet_it(world, tmp_path, name):
+    """Fetched to the folder of its choice, the files are those that a config names, from the same place."""
+    argv = [FETCH, "fineweb-10b", "--source", f"file://{world.source}", "--shards", "2", "--cache", world.cache]
+    subprocess.run([str(a) for a in argv], check=True, capture_output=True, timeout=TIMEOUT_S, cwd=tmp_path)
+    text = (FETCH.parents[1] / "configs" / f"{name}.yaml").read_text()
+    for key, names in ("train", [FIRST, SECOND]), ("val", [VAL]):
+        pattern = re.search(rf'^data:\n(?:  .*\n)*?  {key}: "(.*)"', text, re.M).group(1)
+        assert sorted(p.name for p in tmp_path.glob(pattern)) == names
 
 
 def test_cache(world, tmp_path):
