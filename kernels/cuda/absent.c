@@ -15,6 +15,14 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
     return absent(err);
 }
 
+enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
+                                     struct dpt_err *err)
+{
+    (void)index;
+    (void)ret;
+    return absent(err);
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

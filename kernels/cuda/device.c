@@ -279,6 +279,15 @@ static enum dpt_status find_fingerprint(int index, char ret[DPT_FINGERPRINT_BYTE
     return DPT_OK;
 }
 
+enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
+                                     struct dpt_err *err)
+{
+    struct cudaDeviceProp is;
+    DPT_TRY(find(index, &is, err));
+    (void)snprintf(ret, DPT_DEVICE_NAME_BYTES, "%s", is.name);
+    return DPT_OK;
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

@@ -1,11 +1,13 @@
 /* What benches share: numbers on the command line, processes that wait for each other. */
 #include "tests/bench/bench.h"
+#include "tests/bench/chips.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -39,6 +41,28 @@ static void lists_of_numbers(void **state)
     assert_true(dpt_bench_parse_ints("1,8,2", 1, 8, 3, values, &n));
     assert_int_equal(n, 3);
     assert_int_equal(values[0] * 100 + values[1] * 10 + values[2], 182);
+}
+
+static void peaks_of_chips(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double tflops;
+    } cases[] = {{"NVIDIA H200", 989.4},
+                 {"NVIDIA H100 PCIe", 756},
+                 {"NVIDIA H100 80GB HBM3", 989.4},
+                 {"NVIDIA A100-SXM4-80GB", 312},
+                 {"NVIDIA A10", 125},
+                 {"NVIDIA L40S", 362},
+                 {"NVIDIA L4", 121},
+                 {"Voodoo 2", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (fabs(dpt_chip_peak(cases[i].name) - cases[i].tflops * 1e12) > 1)
+            fail_msg("%s: %g", cases[i].name, dpt_chip_peak(cases[i].name));
+    /* GPT-2 124M at T = 1024: 746 and 57 MFLOP a token. */
+    const double mfu = dpt_mfu(450000, 124439808, 12, 768, 1024, 989.4e12);
+    assert_true(fabs(mfu - 450000 * (746.638848e6 + 56.623104e6) / 989.4e12) < 1e-12);
 }
 
 static void processes_meet(void **state)
@@ -75,6 +99,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers),
         cmocka_unit_test(lists_of_numbers),
+        cmocka_unit_test(peaks_of_chips),
         cmocka_unit_test(processes_meet),
         cmocka_unit_test(one_that_does_not_come),
     };

@@ -1,14 +1,16 @@
 /* dpt-bench train: the rate of whole training steps, by the real rank (link, loader, steps, commit,
- * log) in a world of one.
+ * log) in a world of one; for one size of micro-batch or for several, one after another: where the
+ * memory does not suffice for one, that is said and the next has its turn.
  *
- * The share of the gemm rate is taken within the run: products are timed right before and after the
- * steps. Allocations are counted by this program's own malloc and mmap, on every thread but the one
- * that plays the agent, between two steps in the middle of the run. */
+ * On the CPU the share of the gemm rate is taken within the run: products are timed right before
+ * and after the steps. Allocations are counted by this program's own malloc and mmap, on every
+ * thread but the one that plays the agent, between two steps in the middle of the run. */
 #include "tests/bench/bench.h"
 
 #include "base/fs.h"
 #include "base/rng.h"
 #include "tests/bench/alloc_count.h"
+#include "tests/bench/chips.h"
 #include "tests/tmp.h"
 #include "tests/worker/train/director.h"
 #include "worker/model/model.h"
@@ -18,11 +20,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARMUP_STEPS = 2, TOKENS = 1 << 20, YAML_BYTES = 2048, COUNT_MAX = 1 << 20 };
+enum {
+    WARMUP_STEPS = 2,
+    TOKENS = 1 << 20,
+    YAML_BYTES = 2048,
+    COUNT_MAX = 1 << 20,
+    BATCHES_MAX = 16
+};
 
 struct train_args {
     const char *preset, *json, *checkpointing;
-    int batch, seq, slots, threads, steps;
+    int batches[BATCHES_MAX], n_batches;
+    int batch; /* the present one of them */
+    int seq, slots, threads, steps;
+    bool cuda;
+    int peak_tflops; /* 0: as the table of chips says */
     enum dpt_dtype dtype;
     enum dpt_pack_weights pack;
 };
@@ -43,7 +55,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
 {
     *a = (struct train_args){.preset = "gpt2-124m",
                              .checkpointing = "none",
-                             .batch = 4,
+                             .batches = {4},
+                             .n_batches = 1,
                              .seq = 64,
                              .slots = 1,
                              .threads = 2,
@@ -58,7 +71,7 @@ static bool parse(int argc, char **argv, struct train_args *a)
         else if (strcmp(argv[i], "--checkpointing") == 0)
             a->checkpointing = value;
         else if (strcmp(argv[i], "--batch") == 0)
-            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->batch);
+            ok = dpt_bench_parse_ints(value, 1, COUNT_MAX, BATCHES_MAX, a->batches, &a->n_batches);
         else if (strcmp(argv[i], "--seq") == 0)
             ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->seq);
         else if (strcmp(argv[i], "--slots") == 0)
@@ -69,18 +82,24 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->steps) && a->steps > WARMUP_STEPS + 2;
         else if (strcmp(argv[i], "--precision") == 0)
             ok = dpt_bench_parse_precision(value, &a->dtype);
+        else if (strcmp(argv[i], "--peak") == 0)
+            ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->peak_tflops);
+        else if (strcmp(argv[i], "--device") == 0)
+            ok = (a->cuda = strcmp(value, "cuda") == 0) || strcmp(value, "cpu") == 0;
         else if (strcmp(argv[i], "--pack-weights") == 0)
             ok = take_pack(value, &a->pack);
         else
             ok = false;
         if (!ok || !*value) {
             (void)fprintf(stderr,
-                          "usage: dpt-bench train [--preset gpt2-124m] [--batch 4] [--seq 64] "
-                          "[--slots 1] [--threads 2] "
-                          "[--steps 12] [--precision fp32|bf16|fp16] [--pack-weights auto|on|off] "
+                          "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] "
+                          "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|bf16|fp16] "
+                          "[--device cpu|cuda] [--peak TFLOPS] [--pack-weights auto|on|off] "
                           "[--checkpointing none|selective|full] [--json FILE]\n"
-                          "  batch: sequences a micro-batch; slots: micro-batches a step; steps: "
-                          "at least %d\n",
+                          "  batch: sequences a micro-batch (4), each size in turn; slots: "
+                          "micro-batches a step; steps: at least %d;\n"
+                          "  cuda: with strategy.offload optimizer; peak: dense products of the "
+                          "chip, for the MFU of 16-bit precisions\n",
                           WARMUP_STEPS + 3);
             return false;
         }
@@ -117,17 +136,20 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
                                    struct dpt_config *ret, struct dpt_err *err)
 {
     char yaml[YAML_BYTES];
-    (void)snprintf(yaml, sizeof yaml,
-                   "run: bench\n"
-                   "cluster: {nnodes: 1, threads: %d, timeout_s: 60, pack_weights: %s}\n"
-                   "model: {name: gpt2, preset: %s}\n"
-                   "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
-                   "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
-                   "%s, activation_checkpointing: %s, log_every: 1}\n"
-                   "optimizer: {warmup_steps: 1}\n"
-                   "checkpoint: {every_steps: 0}\n",
-                   a->threads, pack_names[a->pack], a->preset, dir, a->steps, a->batch * a->slots,
-                   a->batch, a->seq, dpt_bench_precision(a->dtype), a->checkpointing);
+    (void)snprintf(
+        yaml, sizeof yaml,
+        "run: bench\n"
+        "cluster: {nnodes: 1, threads: %d, timeout_s: 60, pack_weights: %s, device: %s}\n"
+        "strategy: {offload: %s}\n"
+        "model: {name: gpt2, preset: %s}\n"
+        "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
+        "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
+        "%s, activation_checkpointing: %s, log_every: 1}\n"
+        "optimizer: {warmup_steps: 1}\n"
+        "checkpoint: {every_steps: 0}\n",
+        a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->cuda ? "optimizer" : "none",
+        a->preset, dir, a->steps, a->batch * a->slots, a->batch, a->seq,
+        dpt_bench_precision(a->dtype), a->checkpointing);
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -163,12 +185,33 @@ struct train_result {
     int steps_timed;
     int64_t allocations;
     int steps_counted;
+    int64_t device_peak; /* bytes; 0: all is the host's */
 };
 
-static void train(const struct dpt_config *config, const char *dir, struct train_result *ret)
+/* Bytes that the accelerator had at most. */
+static int64_t device_peak(const char *dir)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", dir);
+    json_t *account = json_load_file(path, 0, NULL);
+    const int64_t peak =
+        json_integer_value(json_object_get(json_object_get(account, "device"), "peak"));
+    json_decref(account);
+    return peak;
+}
+
+/* DPT_EREFUSED: the rank says that it cannot, with the reason. */
+static enum dpt_status train(const struct dpt_config *config, const char *dir,
+                             struct train_result *ret, struct dpt_err *err)
 {
     struct director *d = director_create_without_checkpoints(config, dir);
-    (void)director_start(d, 0);
+    const int handle = director_start(d, 0);
+    const char *text;
+    if (director_fatal(d, handle, &text)) {
+        const enum dpt_status status = dpt_fail(err, DPT_EREFUSED, "%s", text);
+        director_destroy(&d);
+        return status;
+    }
     if (!director_form(d, false))
         abort();
     director_await_step(d, WARMUP_STEPS);
@@ -180,6 +223,91 @@ static void train(const struct dpt_config *config, const char *dir, struct train
     (void)director_finish(d);
     director_destroy(&d);
     ret->step_ms = median_step_ms(dir, &ret->steps_timed);
+    ret->device_peak = device_peak(dir);
+    return DPT_OK;
+}
+
+/* What one size of micro-batch was held against. */
+struct yardstick {
+    double gemm_gflops;               /* of this machine's cores; 0: computed elsewhere */
+    char chip[DPT_DEVICE_NAME_BYTES]; /* "": the CPU */
+    double peak;                      /* FLOP/s of the chip; 0: not known */
+};
+
+/* Prints and packs. */
+static json_t *report_on(const struct train_args *a, const struct dpt_config *config,
+                         const struct dpt_model *model, const struct train_result *result,
+                         const struct yardstick *y)
+{
+    const int64_t parameters = dpt_model_param_count(model);
+    const size_t saved = dpt_model_saved_bytes(model, a->batch, a->seq),
+                 scratch = dpt_model_scratch_bytes(model, a->batch, a->seq);
+    const double tokens_per_s = (double)a->batch * a->seq * a->slots / (result->step_ms * 1e-3);
+    const double gflops = 6e-9 * (double)parameters * tokens_per_s;
+    const bool has_mfu = y->peak > 0 && a->dtype != DPT_F32;
+    const double mfu = has_mfu ? dpt_mfu(tokens_per_s, (double)parameters, config->model.n_layer,
+                                         config->model.n_embd, a->seq, y->peak)
+                               : 0;
+    printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
+           "tokens/s\n",
+           a->preset, dpt_bench_precision(a->dtype), a->batch, a->seq, a->slots, a->threads,
+           result->step_ms, result->steps_timed, tokens_per_s);
+    if (y->gemm_gflops > 0)
+        printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
+               100 * gflops / y->gemm_gflops, y->gemm_gflops);
+    if (has_mfu)
+        printf("MFU %.1f%% of %.0f TFLOP/s, at 6N+6LCT flops a token\n", 100 * mfu,
+               y->peak * 1e-12);
+    if (y->chip[0])
+        printf("%s: %.1f MiB at most\n", y->chip, (double)result->device_peak / 0x1p20);
+    else
+        printf("packed weights: %s\n", pack_names[a->pack]);
+    printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
+           (double)saved / 0x1p20, a->checkpointing, (double)scratch / 0x1p20);
+    printf("allocations in %d steps: %lld\n", result->steps_counted,
+           (long long)result->allocations);
+    json_t *object = json_pack(
+        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I}", "bench",
+        "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype), "pack_weights",
+        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
+        a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
+        "tokens_per_s", tokens_per_s, "gflops", gflops, "allocations_in_step",
+        (json_int_t)result->allocations, "steps_counted", result->steps_counted, "checkpointing",
+        a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,
+        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak);
+    if (y->gemm_gflops > 0) {
+        json_object_set_new(object, "gemm_gflops", json_real(y->gemm_gflops));
+        json_object_set_new(object, "share", json_real(gflops / y->gemm_gflops));
+    }
+    if (has_mfu) {
+        json_object_set_new(object, "peak_tflops", json_real(y->peak * 1e-12));
+        json_object_set_new(object, "mfu", json_real(mfu));
+    }
+    return object;
+}
+
+static enum dpt_status look_at_chip(const struct train_args *a, struct yardstick *ret,
+                                    struct dpt_err *err)
+{
+    if (a->cuda)
+        DPT_TRY(dpt_device_cuda_name(0, ret->chip, err));
+    ret->peak = a->peak_tflops > 0 ? a->peak_tflops * 1e12 : dpt_chip_peak(ret->chip);
+    return DPT_OK;
+}
+
+/* Between two measurements of the gemm rate: the better one counts. */
+static enum dpt_status train_between(const struct train_args *a, const struct dpt_config *config,
+                                     const char *dir, struct train_result *ret, struct yardstick *y,
+                                     struct dpt_err *err)
+{
+    double before = 0, after = 0;
+    if (a->cuda)
+        return train(config, dir, ret, err);
+    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
+    DPT_TRY(train(config, dir, ret, err));
+    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &after, err));
+    y->gemm_gflops = before > after ? before : after;
+    return DPT_OK;
 }
 
 static enum dpt_status run_in(const struct train_args *a, const char *dir, json_t **ret,
@@ -188,66 +316,60 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     char path[256];
     static struct dpt_config config;
     struct dpt_model *model = NULL;
-    struct train_result result;
-    double before = 0, after = 0;
+    struct train_result result = {0};
+    struct yardstick yardstick = {0};
     (void)snprintf(path, sizeof path, "%s/tokens.bin", dir);
+    DPT_TRY(look_at_chip(a, &yardstick, err));
     DPT_TRY(write_shard(path, err));
     DPT_TRY(make_config(a, dir, &config, err));
+    DPT_TRY(train_between(a, &config, dir, &result, &yardstick, err));
     DPT_TRY(dpt_model_create(&config, &model, err));
-    int64_t parameters = dpt_model_param_count(model);
-    const size_t saved = dpt_model_saved_bytes(model, a->batch, a->seq),
-                 scratch = dpt_model_scratch_bytes(model, a->batch, a->seq);
+    *ret = report_on(a, &config, model, &result, &yardstick);
     dpt_model_destroy(&model);
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &before, err));
-    train(&config, dir, &result);
-    DPT_TRY(dpt_bench_gemm_rate(a->threads, a->dtype, &after, err));
-    double rate = before > after ? before : after;
-    double tokens_per_s = (double)a->batch * a->seq * a->slots / (result.step_ms * 1e-3);
-    double gflops = 6e-9 * (double)parameters * tokens_per_s;
-    printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
-           "tokens/s\n",
-           a->preset, dpt_bench_precision(a->dtype), a->batch, a->seq, a->slots, a->threads,
-           result.step_ms, result.steps_timed, tokens_per_s);
-    printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
-           100 * gflops / rate, rate);
-    printf("packed weights: %s\n", pack_names[a->pack]);
-    printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
-           (double)saved / 0x1p20, a->checkpointing, (double)scratch / 0x1p20);
-    printf("allocations in %d steps: %lld\n", result.steps_counted, (long long)result.allocations);
-    *ret = json_pack(
-        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I}", "bench",
-        "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype), "pack_weights",
-        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
-        a->threads, "parameters", (json_int_t)parameters, "step_ms", result.step_ms, "tokens_per_s",
-        tokens_per_s, "gflops", gflops, "gemm_gflops", rate, "share", gflops / rate,
-        "allocations_in_step", (json_int_t)result.allocations, "steps_counted",
-        result.steps_counted, "checkpointing", a->checkpointing, "saved_bytes", (json_int_t)saved,
-        "scratch_bytes", (json_int_t)scratch);
     return DPT_OK;
+}
+
+/* In a folder of its own. */
+static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struct dpt_err *err)
+{
+    char dir[128];
+    struct dpt_err cleanup;
+    if (!test_make_dir(dir, sizeof dir, "bench-train"))
+        return dpt_fail(err, DPT_EIO, "there is no temporary folder");
+    const enum dpt_status status = run_in(a, dir, ret, err);
+    if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench train: %s\n", cleanup.text);
+    return status;
 }
 
 static int run(int argc, char **argv)
 {
     struct train_args args;
     struct dpt_err err;
-    json_t *report = NULL;
-    char dir[128];
     if (!parse(argc, argv, &args))
         return 2;
-    if (!test_make_dir(dir, sizeof dir, "bench-train"))
-        return 1;
-    enum dpt_status status = run_in(&args, dir, &report, &err);
-    if (status != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench train: %s\n", err.text);
-    struct dpt_err cleanup;
-    if (dpt_fs_remove_tree(dir, &cleanup) != DPT_OK)
-        (void)fprintf(stderr, "dpt-bench train: %s\n", cleanup.text);
-    if (status != DPT_OK)
-        return 1;
+    json_t *runs = json_array();
+    for (int i = 0; i < args.n_batches; i++) {
+        json_t *report = NULL;
+        args.batch = args.batches[i];
+        const enum dpt_status status = run_batch(&args, &report, &err);
+        if (status == DPT_EREFUSED && args.n_batches > 1 && strstr(err.text, "memory")) {
+            printf("OOM at batch_size=%d: %s\n", args.batch, err.text);
+            report = json_pack("{s:i,s:s}", "batch", args.batch, "oom", err.text);
+        } else if (status != DPT_OK) {
+            (void)fprintf(stderr, "dpt-bench train: %s\n", err.text);
+            json_decref(runs);
+            return 1;
+        }
+        json_array_append_new(runs, report);
+    }
+    json_t *report = args.n_batches == 1 ? json_incref(json_array_get(runs, 0))
+                                         : json_pack("{s:s,s:O}", "bench", "train", "runs", runs);
+    json_decref(runs);
     return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
 }
 
 const struct dpt_bench dpt_bench_train = {
     .name = "train",
-    .help = "rate of training steps and its share of the gemm rate; allocations in a step",
+    .help = "rate of training steps, its share of the gemm rate or of a GPU's peak; allocations",
     .run = run};

@@ -20,6 +20,8 @@ static void says_what_to_do(void **state)
     char fingerprint[DPT_FINGERPRINT_BYTES];
     assert_int_equal(dpt_device_cuda_look(&count, fingerprint, &err), DPT_EUNSUPPORTED);
     assert_int_equal(count, -1);
+    char name[DPT_DEVICE_NAME_BYTES];
+    assert_int_equal(dpt_device_cuda_name(0, name, &err), DPT_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "deploy/build cuda"));
     assert_non_null(strstr(err.text, "cluster.device"));
 }
