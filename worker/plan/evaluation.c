@@ -17,14 +17,19 @@ int64_t dpt_eval_sequences(int64_t samples, int seq_len, int64_t tokens_max)
     return least(samples, most > 0 ? most : 1);
 }
 
-int64_t dpt_eval_rounds(int64_t sequences, int micro_batch, int world)
+int64_t dpt_eval_batches(int64_t sequences, int micro_batch)
 {
-    return parts(parts(sequences, micro_batch), world);
+    return parts(sequences, micro_batch);
 }
 
-struct dpt_sequences dpt_eval_batch(int64_t sequences, int micro_batch, int world, int64_t round,
-                                    int rank)
+int64_t dpt_eval_rounds(int64_t sequences, int micro_batch, int64_t done, int world)
 {
-    int64_t first = least((round * world + rank) * micro_batch, sequences);
+    return parts(parts(sequences, micro_batch) - done, world);
+}
+
+struct dpt_sequences dpt_eval_batch(int64_t sequences, int micro_batch, int64_t done, int world,
+                                    int64_t round, int rank)
+{
+    int64_t first = least((done + round * world + rank) * micro_batch, sequences);
     return (struct dpt_sequences){first, least(first + micro_batch, sequences)};
 }

@@ -1,9 +1,9 @@
 /* Which sequences an evaluation reads, in which order, and which rank computes them. Pure.
  *
  * Validation data is read from its start, in its own order: sequences 0 … n-1, in batches of
- * micro_batch (the last one may be short). In round k of a world of W ranks, rank r computes batch
- * k * W + r. What a batch holds depends on the config alone, so its loss has the same bits whoever
- * computes it. */
+ * micro_batch (the last one may be short). A world of W ranks that begins when `done` batches are
+ * done computes in its round k, by rank r, batch done + k * W + r. What a batch holds depends on
+ * the config alone, so its loss has the same bits whoever computes it. */
 #ifndef DPT_WORKER_PLAN_EVALUATION_H
 #define DPT_WORKER_PLAN_EVALUATION_H
 
@@ -18,12 +18,15 @@ struct dpt_sequences {
  * read tokens_max tokens; 1 at least. samples, seq_len >= 1. */
 int64_t dpt_eval_sequences(int64_t samples, int seq_len, int64_t tokens_max);
 
-/* Rounds in which a world of `world` ranks computes them. */
-int64_t dpt_eval_rounds(int64_t sequences, int micro_batch, int world);
+/* Batches that they make. */
+int64_t dpt_eval_batches(int64_t sequences, int micro_batch);
+
+/* Rounds in which a world of `world` ranks computes those that are left. */
+int64_t dpt_eval_rounds(int64_t sequences, int micro_batch, int64_t done, int world);
 
 /* What rank `rank` computes in round `round`: at most micro_batch sequences, none when the batches
  * have come to their end before it. */
-struct dpt_sequences dpt_eval_batch(int64_t sequences, int micro_batch, int world, int64_t round,
-                                    int rank);
+struct dpt_sequences dpt_eval_batch(int64_t sequences, int micro_batch, int64_t done, int world,
+                                    int64_t round, int rank);
 
 #endif

@@ -1,8 +1,10 @@
 /* Evaluation: the weights on data.val, computed by all ranks of the generation, a batch of each at
  * a time. After each batch the ranks tell each other the sums and whether somebody wants to leave
- * the generation, so that a long evaluation holds up neither a join nor a drain. Weights and
+ * the generation, so that a long evaluation holds up neither a join nor a drain; the next
+ * generation goes on where it was (hello.h). Weights and
  * gradients are not touched: the next step is what it would have been. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "worker/train/rank_internal.h"
 
 #include <stdlib.h>
@@ -116,13 +118,22 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
     struct dpt_evaluation e;
     const int64_t begin = dpt_now_ns();
     enum dpt_status status = DPT_OK;
-    dpt_evaluation_begin(&e, r->step, r->val_sequences, r->config->train.micro_batch,
+    if (r->eval_part.step != r->step)
+        r->eval_part = (struct dpt_eval_part){.step = r->step};
+    const bool goes_on = r->eval_part.batches > 0;
+    dpt_evaluation_begin(&e, &r->eval_part, r->val_sequences, r->config->train.micro_batch,
                          r->gen.world_size);
+    if (goes_on && r->gen.rank == 0)
+        dpt_log(DPT_LOG_INFO, "the evaluation at step %lld goes on after %lld of %lld batches",
+                (long long)r->step, (long long)r->eval_part.batches,
+                (long long)dpt_eval_batches(r->val_sequences, r->config->train.micro_batch));
     if (r->accelerator)
         dpt_accelerator_forget_weights(r->accelerator);
     rank_publish_busy(r, true);
     while (status == DPT_OK && e.round < e.rounds && !e.reform) {
         status = one_round(r, &e, err);
+        if (status == DPT_OK)
+            r->eval_part = dpt_evaluation_part(&e);
         rank_publish_work(r);
     }
     *ret_stopped = e.round < e.rounds;
@@ -131,7 +142,7 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
         r->validation =
             (struct validation){.step = e.step,
                                 .loss = e.sum / ((double)e.sequences * r->config->train.seq_len),
-                                .ms = (double)(dpt_now_ns() - begin) * 1e-6};
+                                .ms = goes_on ? 0 : (double)(dpt_now_ns() - begin) * 1e-6};
     rank_publish_busy(r, false);
     return status;
 }

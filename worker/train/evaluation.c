@@ -5,19 +5,30 @@
 
 #include <string.h>
 
-void dpt_evaluation_begin(struct dpt_evaluation *e, int64_t step, int64_t sequences,
-                          int micro_batch, int world)
+void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
+                          int64_t sequences, int micro_batch, int world)
 {
-    *e = (struct dpt_evaluation){.step = step,
+    *e = (struct dpt_evaluation){.step = from->step,
                                  .sequences = sequences,
                                  .micro_batch = micro_batch,
                                  .world = world,
-                                 .rounds = dpt_eval_rounds(sequences, micro_batch, world)};
+                                 .done = from->batches,
+                                 .rounds =
+                                     dpt_eval_rounds(sequences, micro_batch, from->batches, world),
+                                 .sum = from->sum};
+}
+
+struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e)
+{
+    const int64_t all = dpt_eval_batches(e->sequences, e->micro_batch),
+                  batches = e->done + e->round * e->world;
+    return (struct dpt_eval_part){
+        .step = e->step, .batches = batches < all ? batches : all, .sum = e->sum};
 }
 
 struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank)
 {
-    return dpt_eval_batch(e->sequences, e->micro_batch, e->world, e->round, rank);
+    return dpt_eval_batch(e->sequences, e->micro_batch, e->done, e->world, e->round, rank);
 }
 
 void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES])

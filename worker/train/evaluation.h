@@ -21,18 +21,29 @@ struct dpt_eval_share {
     double sum;       /* of the token losses of the batch, nats; 0 when it is empty */
 };
 
+/* How far an evaluation has come: from there another world goes on, with the same bits. */
+struct dpt_eval_part {
+    int64_t step;    /* completed steps of the weights; -1: there is none */
+    int64_t batches; /* that are done, the first so many */
+    double sum;      /* of their token losses, nats */
+};
+
 /* An evaluation under way. */
 struct dpt_evaluation {
     int64_t step, sequences;
     int micro_batch, world;
-    int64_t rounds, round; /* of them done */
+    int64_t done;          /* batches, before this world */
+    int64_t rounds, round; /* of this world; of them done */
     double sum;
     bool reform;    /* a rank was told that the world shall change: stop here */
     bool all_leave; /* in the last round every rank's node was draining */
 };
 
-void dpt_evaluation_begin(struct dpt_evaluation *e, int64_t step, int64_t sequences,
-                          int micro_batch, int world);
+void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
+                          int64_t sequences, int micro_batch, int world);
+
+/* Between rounds. */
+struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e);
 
 /* The batch of rank `rank` in the present round. */
 struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);

@@ -16,8 +16,9 @@ static void pack_shards(struct dpt_writer *w, const struct dpt_shard *shards, in
 void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
 {
     struct dpt_writer w;
-    uint64_t val_loss;
+    uint64_t val_loss, eval_sum;
     memcpy(&val_loss, &h->val_loss, sizeof val_loss);
+    memcpy(&eval_sum, &h->eval.sum, sizeof eval_sum);
     dpt_writer_init(&w, buf, DPT_HELLO_BYTES);
     dpt_writer_u64(&w, h->plan_hash);
     dpt_writer_u64(&w, (uint64_t)h->step);
@@ -26,6 +27,9 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, h->generations);
     dpt_writer_u64(&w, (uint64_t)h->val_step);
     dpt_writer_u64(&w, val_loss);
+    dpt_writer_u64(&w, (uint64_t)h->eval.step);
+    dpt_writer_u64(&w, (uint64_t)h->eval.batches);
+    dpt_writer_u64(&w, eval_sum);
     dpt_writer_u64(&w, (uint64_t)h->checkpoint_slot);
     pack_shards(&w, &h->late, 1);
     pack_shards(&w, &h->own, 1);
@@ -64,6 +68,10 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     h.val_step = (int64_t)dpt_reader_u64(&r);
     uint64_t val_loss = dpt_reader_u64(&r);
     memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
+    h.eval.step = (int64_t)dpt_reader_u64(&r);
+    h.eval.batches = (int64_t)dpt_reader_u64(&r);
+    uint64_t eval_sum = dpt_reader_u64(&r);
+    memcpy(&h.eval.sum, &eval_sum, sizeof h.eval.sum);
     h.checkpoint_slot = (int)dpt_reader_u64(&r);
     unpack_shards(&r, &h.late, 1);
     unpack_shards(&r, &h.own, 1);

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "worker/optim/scaler.h"
 #include "worker/strategy/reshard.h"
+#include "worker/train/evaluation.h"
 
 #include <stdint.h>
 
@@ -17,6 +18,7 @@ struct dpt_hello {
     uint64_t generations;
     int64_t val_step; /* the newest evaluation; -1: none */
     double val_loss;
+    struct dpt_eval_part eval; /* the one that it was in */
     int checkpoint_slot;
     struct dpt_shard late; /* of the shadow that comes while training goes on; of 0: none */
     struct dpt_shard own;  /* that it shall hold; a guest's: none */
@@ -26,7 +28,7 @@ struct dpt_hello {
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;
 };
-enum { DPT_HELLO_BYTES = (15 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (18 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

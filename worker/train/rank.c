@@ -493,7 +493,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->slots = dpt_config_slots(options->config);
     r->step = -1;
     r->verified_step = r->damaged_step = -1;
-    r->validation.step = -1;
+    r->validation.step = r->eval_part.step = -1;
     dpt_history_init(&r->history);
     dpt_scaler_init(r->config, &r->scaler);
     r->flip_gradient = read_flip("DPT_TEST_FLIP_GRADIENT_BIT", "a gradient");

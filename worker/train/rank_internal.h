@@ -97,10 +97,11 @@ struct dpt_rank {
     int32_t *val_tokens, *val_targets; /* (micro_batch, seq_len) */
     uint8_t val_share[DPT_EVAL_SHARE_BYTES];
     struct validation {
-        int64_t step; /* completed steps when it was made; -1: none */
-        double loss;  /* mean over its tokens, nats */
-        double ms;    /* that it took; 0: made by others */
-    } validation;     /* the newest */
+        int64_t step;               /* completed steps when it was made; -1: none */
+        double loss;                /* mean over its tokens, nats */
+        double ms;                  /* that it took; 0: made by others, or by several worlds */
+    } validation;                   /* the newest */
+    struct dpt_eval_part eval_part; /* of one that was given up, or is under way */
 
     pthread_mutex_t report_mutex;
     struct dpt_rank_report report; /* under report_mutex */

@@ -229,15 +229,21 @@ static void adopt_history(struct dpt_rank *r, const struct formation *f, const D
 }
 
 /* An evaluation of the state that the world goes on from counts for all if one rank has it: what
- * one has, it has of all. Where nobody has it, it is made again. */
+ * one has, it has of all. Where nobody has it whole, who has come furthest counts: one may have
+ * seen the end of a round that the others did not. */
 static void adopt_validation(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
 {
     const double own_ms = r->validation.step == plan->resume_step ? r->validation.ms : 0;
+    const int64_t all = dpt_eval_batches(r->val_sequences, r->config->train.micro_batch);
     r->validation = (struct validation){.step = -1};
+    r->eval_part = (struct dpt_eval_part){.step = -1};
     for (int i = 0; i < r->gen.world_size; i++) {
         const struct dpt_hello h = hello_of(f, i);
         if (h.step == plan->resume_step && h.val_step == plan->resume_step)
             r->validation = (struct validation){h.val_step, h.val_loss, own_ms};
+        if (h.step == plan->resume_step && h.eval.step == plan->resume_step &&
+            h.eval.batches > r->eval_part.batches && h.eval.batches <= all)
+            r->eval_part = h.eval;
     }
 }
 
@@ -455,6 +461,7 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
                                    .generations = r->generations,
                                    .val_step = r->validation.step,
                                    .val_loss = r->validation.loss,
+                                   .eval = r->eval_part,
                                    .checkpoint_slot = r->gen.checkpoint_slot},
                           .all = calloc((size_t)r->gen.world_size, DPT_HELLO_BYTES)};
     if (!f.all)

@@ -20,12 +20,14 @@ static void as_many_as_fit(void **state)
 }
 
 /* Batches of one world in the order in which they are folded: round by round, rank by rank. */
-static void check_world(int64_t sequences, int micro_batch, int world)
+static void check_world(int64_t sequences, int micro_batch, int64_t done, int world)
 {
-    int64_t next = 0, rounds = dpt_eval_rounds(sequences, micro_batch, world);
+    int64_t next = done * micro_batch,
+            rounds = dpt_eval_rounds(sequences, micro_batch, done, world);
     for (int64_t round = 0; round < rounds; round++)
         for (int rank = 0; rank < world; rank++) {
-            struct dpt_sequences s = dpt_eval_batch(sequences, micro_batch, world, round, rank);
+            struct dpt_sequences s =
+                dpt_eval_batch(sequences, micro_batch, done, world, round, rank);
             assert_int_equal(s.first, next);
             /* The cut is the config's: whole batches, and one short one at the very end. */
             assert_true(s.end - s.first == micro_batch || s.end == sequences);
@@ -34,9 +36,9 @@ static void check_world(int64_t sequences, int micro_batch, int world)
         }
     assert_int_equal(next, sequences);
     /* No round is without work. */
-    struct dpt_sequences last = dpt_eval_batch(sequences, micro_batch, world, rounds - 1, 0);
+    struct dpt_sequences last = dpt_eval_batch(sequences, micro_batch, done, world, rounds - 1, 0);
     assert_true(last.end > last.first);
-    struct dpt_sequences past = dpt_eval_batch(sequences, micro_batch, world, rounds, 0);
+    struct dpt_sequences past = dpt_eval_batch(sequences, micro_batch, done, world, rounds, 0);
     assert_int_equal(past.first, past.end);
 }
 
@@ -47,7 +49,8 @@ static void every_sequence_once_and_in_order(void **state)
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         for (int micro_batch = 1; micro_batch <= 9; micro_batch += 4)
             for (int world = 1; world <= 16; world++)
-                check_world(counts[i], micro_batch, world);
+                for (int64_t done = 0; done < dpt_eval_batches(counts[i], micro_batch); done += 5)
+                    check_world(counts[i], micro_batch, done, world);
 }
 
 int main(void)

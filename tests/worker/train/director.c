@@ -424,6 +424,11 @@ int64_t director_step(const struct director *d, int handle)
     return d->member[handle].said ? d->member[handle].said->state->step_applied : -1;
 }
 
+uint32_t director_work_done(const struct director *d, int handle)
+{
+    return d->member[handle].said->state->work_done;
+}
+
 int64_t director_checkpoint_step(const struct director *d, int handle)
 {
     return d->member[handle].said->state->checkpoint_step;

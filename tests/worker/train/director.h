@@ -85,6 +85,8 @@ const char *director_finish(struct director *d);
 /* The highest step applied that a rank has told. */
 int64_t director_best_step(const struct director *d);
 int64_t director_step(const struct director *d, int handle);
+/* Batches of evaluations that it went through. */
+uint32_t director_work_done(const struct director *d, int handle);
 /* The newest checkpoint that the rank has told of; -1: none. */
 int64_t director_checkpoint_step(const struct director *d, int handle);
 /* Highest number of steps lost said by plans so far. */

@@ -13,6 +13,7 @@
 enum { WORLD_MAX = 7, STEP = 40, SEQUENCES = 53, MICRO_BATCH = 4 };
 
 static struct dpt_err err;
+static const struct dpt_eval_part start = {.step = STEP};
 
 /* A batch's loss, of sizes so different that the order of adding shows. */
 static double loss_of(struct dpt_sequences batch)
@@ -42,7 +43,7 @@ static double whole_sum(int world)
 {
     uint8_t all[WORLD_MAX * DPT_EVAL_SHARE_BYTES];
     struct dpt_evaluation e;
-    dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, world);
+    dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, world);
     while (e.round < e.rounds) {
         pack_all(&e, all);
         assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
@@ -58,6 +59,29 @@ static void one_sum_in_every_world(void **state)
     for (int world = 2; world <= WORLD_MAX; world++) {
         const double other = whole_sum(world);
         assert_memory_equal(&other, &sum, sizeof sum);
+    }
+}
+
+/* A round of one world, then of another, to the end: no batch twice, none left out, the same bits.
+ */
+static void through_changing_worlds(void **state)
+{
+    (void)state;
+    const double sum = whole_sum(1);
+    for (int first = 1; first <= WORLD_MAX; first++) {
+        uint8_t all[WORLD_MAX * DPT_EVAL_SHARE_BYTES];
+        struct dpt_eval_part part = start;
+        struct dpt_evaluation e;
+        for (int world = first; part.batches < (SEQUENCES + MICRO_BATCH - 1) / MICRO_BATCH;
+             world = world % WORLD_MAX + 1) {
+            dpt_evaluation_begin(&e, &part, SEQUENCES, MICRO_BATCH, world);
+            pack_all(&e, all);
+            assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
+            part = dpt_evaluation_part(&e);
+        }
+        assert_int_equal(e.round, e.rounds);
+        assert_int_equal(part.step, STEP);
+        assert_memory_equal(&part.sum, &sum, sizeof sum);
     }
 }
 
@@ -89,7 +113,7 @@ static void ranks_that_have_gone_apart(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint8_t all[3 * DPT_EVAL_SHARE_BYTES];
         struct dpt_evaluation e;
-        dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, 3);
+        dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, 3);
         pack_all(&e, all);
         struct dpt_eval_share share = share_of(&e, 1);
         share.step += cases[i].change.step;
@@ -110,7 +134,7 @@ static void who_wants_to_leave(void **state)
     uint8_t all[2 * DPT_EVAL_SHARE_BYTES];
     for (int who = 0; who < 4; who++) { /* a bit for each rank */
         struct dpt_evaluation e;
-        dpt_evaluation_begin(&e, STEP, SEQUENCES, MICRO_BATCH, 2);
+        dpt_evaluation_begin(&e, &start, SEQUENCES, MICRO_BATCH, 2);
         for (int rank = 0; rank < 2; rank++) {
             struct dpt_eval_share share = share_of(&e, rank);
             share.reform = share.leaving = who >> rank & 1;
@@ -126,9 +150,8 @@ static void who_wants_to_leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_sum_in_every_world),
-        cmocka_unit_test(the_order_shows),
-        cmocka_unit_test(ranks_that_have_gone_apart),
+        cmocka_unit_test(one_sum_in_every_world), cmocka_unit_test(through_changing_worlds),
+        cmocka_unit_test(the_order_shows),        cmocka_unit_test(ranks_that_have_gone_apart),
         cmocka_unit_test(who_wants_to_leave),
     };
     return cmocka_run_group_tests_name("evaluation", tests, NULL, NULL);

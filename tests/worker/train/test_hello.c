@@ -20,6 +20,7 @@ static struct dpt_hello sample(void)
                           .generations = 5,
                           .val_step = -6,
                           .val_loss = 7.25,
+                          .eval = {.step = 21, .batches = 22, .sum = 23.5},
                           .checkpoint_slot = -8,
                           .late = {14, 15},
                           .own = {9, 10},
@@ -43,6 +44,8 @@ static void every_field_arrives(void **state)
     assert_true(h.start_step == sent.start_step && h.steps_lost == sent.steps_lost);
     assert_true(h.generations == sent.generations && h.val_step == sent.val_step);
     assert_memory_equal(&h.val_loss, &sent.val_loss, sizeof h.val_loss);
+    assert_true(h.eval.step == sent.eval.step && h.eval.batches == sent.eval.batches);
+    assert_memory_equal(&h.eval.sum, &sent.eval.sum, sizeof h.eval.sum);
     assert_int_equal(h.checkpoint_slot, sent.checkpoint_slot);
     assert_true(dpt_shard_equal(h.own, sent.own) && dpt_shard_equal(h.late, sent.late));
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {

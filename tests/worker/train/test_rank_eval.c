@@ -173,6 +173,36 @@ static void losses_meanwhile(void **state)
     }
 }
 
+/* Worlds change faster than an evaluation takes: each goes on where the last one was, and no batch
+ * is computed again, but for the round that a hard end cuts short. */
+static void no_batch_twice(void **state)
+{
+    (void)state;
+    enum { WORLDS = 20, BATCHES = 30, HARD = 4 };
+    struct dpt_config config = rig_make_config(14, 3, "");
+    rig_evaluate(&config, 3, 2 * BATCHES);
+    char expected[64], dir[128];
+    struct evals all, told;
+    run_world(&config, "batches-calm", 1, expected, &all);
+    struct director *d = rig_begin(&config, "batches", dir);
+    const int a = director_start(d, 0), b = director_start(d, 1);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    for (int i = 0; i < WORLDS; i++) {
+        director_bench(d, b, i % 3 == 2);
+        assert_true(director_form(d, i % (WORLDS / HARD) != 1));
+    }
+    director_bench(d, b, false);
+    assert_true(director_form(d, true));
+    assert_string_equal(director_finish(d), expected);
+    const uint32_t done = director_work_done(d, a);
+    if (done > BATCHES + HARD)
+        fail_msg("rank a went through %u batches of %d", done, BATCHES);
+    director_destroy(&d);
+    told = evals_of(dir);
+    expect_equal(&all, &told, "batches");
+}
+
 /* Re-formations, soft and hard, at moments that the seed chooses. */
 static void restless_worlds(void **state)
 {
@@ -393,15 +423,11 @@ static void bad_validation_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_loss_in_every_world),
-        cmocka_unit_test(the_loss_of_a_plain_loop),
-        cmocka_unit_test(losses_meanwhile),
-        cmocka_unit_test(restless_worlds),
-        cmocka_unit_test(resumed_from_a_checkpoint),
-        cmocka_unit_test(evaluated_alone),
-        cmocka_unit_test(losses_while_evaluating_alone),
-        cmocka_unit_test(nothing_to_evaluate),
-        cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(one_loss_in_every_world), cmocka_unit_test(the_loss_of_a_plain_loop),
+        cmocka_unit_test(losses_meanwhile),        cmocka_unit_test(no_batch_twice),
+        cmocka_unit_test(restless_worlds),         cmocka_unit_test(resumed_from_a_checkpoint),
+        cmocka_unit_test(evaluated_alone),         cmocka_unit_test(losses_while_evaluating_alone),
+        cmocka_unit_test(nothing_to_evaluate),     cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(bad_validation_data),
     };
     return cmocka_run_group_tests_name("rank_eval", tests, rig_setup, rig_teardown);
