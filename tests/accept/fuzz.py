@@ -10,7 +10,7 @@ WANTED = {"decoders": 100_000_000, "sequences": 1_000_000}
 
 def fuzzed(line):
     """10^8 decoder runs, 10^6 protocol sequences, no crash, no assert, no broken invariant. All with libFuzzer,
-    AddressSanitizer and UndefinedBehaviorSanitizer; what was counted for this commit before counts, so that an
+    AddressSanitizer and UndefinedBehaviorSanitizer; what was counted for the same programs before counts, so that an
     interrupted line goes on."""
     for group, wanted in WANTED.items():
         runs, path = max(1, round(wanted * line.scale)), line.folder / f"{group}.json"
