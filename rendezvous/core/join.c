@@ -48,6 +48,8 @@ static struct run *run_create(struct dpt_rdzv *core, const Dpt__AgentState *mess
     copy_text(run->data_digest, sizeof run->data_digest, message->data_digest);
     copy_text(run->checkpoint_dir_id, sizeof run->checkpoint_dir_id, message->checkpoint_dir_id);
     run->spec = *spec;
+    run->spec.base.n_unknown_fields = 0; /* a newer version's: the message's own memory */
+    run->spec.base.unknown_fields = NULL;
     run->spec.config_digest = digest;
     run->spec.config_yaml = yaml;
     run->spec.user = user;

@@ -64,6 +64,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->phase = message->phase;
         fake->soft = message->soft;
         fake->has_spec = message->spec != NULL;
+        fake->unknown_fields = message->spec != NULL ? message->spec->base.n_unknown_fields : 0;
         fake->generation = message->stamp->generation;
         fake->counter_seen = message->counter_seen;
         fake->grant_step = message->grant_step;

@@ -25,6 +25,7 @@ struct fake {
     bool told;
     Dpt__ServerPhase phase;
     bool soft, has_spec, last_holder;
+    unsigned unknown_fields; /* of the spec */
     uint64_t generation, counter_seen;
     int64_t grant_step;
     char text[DPT_PROTO_TEXT_BYTES];

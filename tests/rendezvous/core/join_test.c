@@ -58,6 +58,27 @@ static void test_one_checkpoint_folder(void **state)
     assert_int_equal(b.phase, PHASE(SETTLING));
 }
 
+/* Fields of a newer version are the message's own memory, which is gone when the spec is told. */
+static void test_spec_of_a_newer_version(void **state)
+{
+    struct stage *stage = *state;
+    ProtobufCMessageUnknownField field = {
+        .tag = 100,
+        .wire_type = PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED,
+        .len = 2,
+        .data = (uint8_t *)"\001n",
+    };
+    fake_init(&a, stage, "a");
+    fake_init(&b, stage, "b");
+    a.spec.base.n_unknown_fields = 1;
+    a.spec.base.unknown_fields = &field;
+    fake_say(&a, stage);
+    b.spec.config_digest = "another";
+    refused(stage, &b, "the config differs");
+    assert_true(b.has_spec);
+    assert_int_equal(b.unknown_fields, 0);
+}
+
 static void test_whole_states_in_many_folders(void **state)
 {
     struct stage *stage = *state;
@@ -328,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_refusals),
         T(test_one_checkpoint_folder),
+        T(test_spec_of_a_newer_version),
         T(test_whole_states_in_many_folders),
         T(test_fingerprint_empty),
         T(test_config_question),
