@@ -184,26 +184,23 @@ static int64_t best_step(struct dpt_rdzv *core, const struct run *run, const boo
     return gather(core, run, in, &crowd) ? newest_state(&crowd, &lost, &missing) : -1;
 }
 
-/* The newest checkpoint that serves the crowd: of parts each must read its own, so all must see it;
- * of the whole state one reader is enough. */
-static int64_t newest_checkpoint(const struct crowd *crowd)
-{
-    const bool all = crowd->run->spec.sharded;
-    int64_t newest = -1;
-    for (size_t i = 0; i < crowd->n; i++) {
-        const int64_t step = crowd->ranks[i]->checkpoint_step;
-        if (i == 0 || (all ? step < newest : step > newest))
-            newest = step;
-    }
-    return newest;
-}
-
 /* The newest that any of them has seen: those who looked before it was committed have not. */
 static int64_t newest_saved(const struct crowd *crowd)
 {
     int64_t newest = -1;
     for (size_t i = 0; i < crowd->n; i++)
         if (crowd->ranks[i]->checkpoint_step > newest)
+            newest = crowd->ranks[i]->checkpoint_step;
+    return newest;
+}
+
+/* The newest checkpoint that serves the crowd: of parts each must read its own, so all must see it;
+ * of the whole state one reader is enough. */
+static int64_t newest_checkpoint(const struct crowd *crowd)
+{
+    int64_t newest = newest_saved(crowd);
+    for (size_t i = 0; crowd->run->spec.sharded && i < crowd->n; i++)
+        if (crowd->ranks[i]->checkpoint_step < newest)
             newest = crowd->ranks[i]->checkpoint_step;
     return newest;
 }

@@ -78,6 +78,16 @@ static void save_together(void)
     assert_true(a.soft && b.soft);
 }
 
+/* They have quiesced, and nothing is lost with them. */
+static void both_go(void)
+{
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_false(a.last_holder || b.last_holder);
+}
+
 /* The signal reaches the nodes one after another, the last when the others have quiesced. */
 static void test_all_leave_within_one_formation(void **state)
 {
@@ -87,11 +97,7 @@ static void test_all_leave_within_one_formation(void **state)
     IS(b, PREPARE);
     leave(&b);
     save_together();
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_false(a.last_holder || b.last_holder);
+    both_go();
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
@@ -197,11 +203,7 @@ static void test_a_long_step(void **state)
     IS(a, PREPARE);
     assert_false(a.soft || b.soft);
     save_together();
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_false(a.last_holder || b.last_holder);
+    both_go();
 }
 
 /* The step came to its end, and they are saving that: it is not given up. */
@@ -227,11 +229,7 @@ static void test_who_looked_too_early(void **state)
     leave(&a);
     leave(&b);
     b.ranks[0].checkpoint_step = 9;
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_false(a.last_holder || b.last_holder);
+    both_go();
 }
 
 /* Halves that cannot be saved: who takes the first away has destroyed both. */
@@ -356,11 +354,7 @@ static void test_all_is_saved(void **state)
     a.ranks[0].checkpoint_step = b.ranks[0].checkpoint_step = 9;
     leave(&a);
     leave(&b);
-    obey(&a);
-    obey(&b);
-    IS(a, RELEASED);
-    IS(b, RELEASED);
-    assert_false(a.last_holder || b.last_holder);
+    both_go();
 }
 
 int main(void)
