@@ -367,6 +367,12 @@ bool dpt_config_scales_loss(const struct dpt_config *config)
            config->strategy.compression == DPT_COMPRESSION_FP16;
 }
 
+bool dpt_config_state_on_device(const struct dpt_config *config)
+{
+    return config->cluster.device == DPT_DEVICE_CUDA &&
+           config->strategy.offload == DPT_OFFLOAD_NONE;
+}
+
 bool dpt_config_sends_lanes(const struct dpt_config *config)
 {
     if (dpt_config_accumulate(config) != DPT_ACCUMULATE_LOCAL)

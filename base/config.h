@@ -193,6 +193,10 @@ bool dpt_config_shards_state(const struct dpt_config *config);
 /* Whether the loss is multiplied by a dynamic scale: fp16 computes or carries gradients. */
 bool dpt_config_scales_loss(const struct dpt_config *config);
 
+/* Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
+ * strategy.offload. */
+bool dpt_config_state_on_device(const struct dpt_config *config);
+
 /* Whether each rank adds up its own run of lanes and sends only sums of lanes (`accumulate: local`
  * of ddp, no_shard, and zero1 without a shadow); else slots are scattered one by one. */
 bool dpt_config_sends_lanes(const struct dpt_config *config);

@@ -372,6 +372,15 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
                                       "strategy.offload optimizer keeps on the host what a GPU "
                                       "need not hold, and without cluster.device cuda all is on "
                                       "the host; write none");
+    const bool by_lanes = dpt_config_sends_lanes(c) && !dpt_config_shards_state(c) &&
+                          strcmp(c->strategy.name, "simple") != 0 &&
+                          c->strategy.compression != DPT_COMPRESSION_POWERSGD;
+    if (dpt_config_state_on_device(c) && !by_lanes)
+        return dpt_config_refuse_both(load, "strategy.offload", "strategy.name", err,
+                                      "strategy.offload none keeps the training state on the GPU, "
+                                      "which only ddp and its like under train.accumulate local "
+                                      "and without powersgd do yet; write optimizer there, or "
+                                      "cluster.device cpu");
     return DPT_OK;
 }
 

@@ -87,6 +87,40 @@ static void refused_combinations(void **state)
     }
 }
 
+/* What a GPU keeps the state of, and what goes there by way of the host alone. */
+static void state_on_a_gpu(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml;
+        bool refused;
+    } cases[] = {{"strategy: {name: ddp}", false},
+                 {"strategy: {name: bucket_async}", false},
+                 {"strategy: {name: ddp, compression: bf16}", false},
+                 {"strategy: {name: fsdp, sharding: no_shard}\ntrain: {accumulate: local}", false},
+                 {"strategy: {name: fsdp, sharding: full_shard, offload: optimizer}", false},
+                 {"strategy: {name: fsdp, sharding: no_shard}", true},
+                 {"strategy: {name: ddp}\ntrain: {accumulate: reduce}", true},
+                 {"strategy: {name: simple}", true},
+                 {"strategy: {name: zero1}", true},
+                 {"strategy: {name: fsdp}", true},
+                 {"strategy: {name: ddp, compression: powersgd}", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char yaml[256];
+        struct dpt_config c;
+        (void)snprintf(yaml, sizeof yaml, "cluster: {device: cuda}\n%s\n", cases[i].yaml);
+        const enum dpt_status status =
+            dpt_config_load(yaml, strlen(yaml), "c.yaml", NULL, 0, &c, &err);
+        if ((status != DPT_OK) != cases[i].refused)
+            fail_msg("%s: %s", cases[i].yaml, status == DPT_OK ? "taken" : err.text);
+        if (cases[i].refused)
+            assert_non_null(strstr(err.text, "write optimizer there, or cluster.device cpu"));
+        else
+            assert_int_equal(dpt_config_state_on_device(&c),
+                             c.strategy.offload == DPT_OFFLOAD_NONE);
+    }
+}
+
 static void accumulation_by_strategy(void **state)
 {
     (void)state;
@@ -164,6 +198,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
+                                       cmocka_unit_test(state_on_a_gpu),
                                        cmocka_unit_test(accumulation_by_strategy),
                                        cmocka_unit_test(lanes_by_the_config_alone),
                                        cmocka_unit_test(fast_has_lanes_of_the_world),

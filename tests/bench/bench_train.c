@@ -34,6 +34,7 @@ struct train_args {
     int batch; /* the present one of them */
     int seq, slots, threads, steps;
     bool cuda;
+    const char *offload;
     int peak_tflops; /* 0: as the table of chips says */
     enum dpt_dtype dtype;
     enum dpt_pack_weights pack;
@@ -55,6 +56,7 @@ static bool parse(int argc, char **argv, struct train_args *a)
 {
     *a = (struct train_args){.preset = "gpt2-124m",
                              .checkpointing = "none",
+                             .offload = "none",
                              .batches = {4},
                              .n_batches = 1,
                              .seq = 64,
@@ -86,6 +88,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->peak_tflops);
         else if (strcmp(argv[i], "--device") == 0)
             ok = (a->cuda = strcmp(value, "cuda") == 0) || strcmp(value, "cpu") == 0;
+        else if (strcmp(argv[i], "--offload") == 0)
+            a->offload = value;
         else if (strcmp(argv[i], "--pack-weights") == 0)
             ok = take_pack(value, &a->pack);
         else
@@ -94,11 +98,12 @@ static bool parse(int argc, char **argv, struct train_args *a)
             (void)fprintf(stderr,
                           "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] "
                           "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|bf16|fp16] "
-                          "[--device cpu|cuda] [--peak TFLOPS] [--pack-weights auto|on|off] "
-                          "[--checkpointing none|selective|full] [--json FILE]\n"
+                          "[--device cpu|cuda] [--offload none|optimizer] [--peak TFLOPS] "
+                          "[--pack-weights auto|on|off] [--checkpointing none|selective|full] "
+                          "[--json FILE]\n"
                           "  batch: sequences a micro-batch (4), each size in turn; slots: "
                           "micro-batches a step; steps: at least %d;\n"
-                          "  cuda: with strategy.offload optimizer; peak: dense products of the "
+                          "  offload: where the state is, with cuda; peak: dense products of the "
                           "chip, for the MFU of 16-bit precisions\n",
                           WARMUP_STEPS + 3);
             return false;
@@ -147,9 +152,9 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         "%s, activation_checkpointing: %s, log_every: 1}\n"
         "optimizer: {warmup_steps: 1}\n"
         "checkpoint: {every_steps: 0}\n",
-        a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->cuda ? "optimizer" : "none",
-        a->preset, dir, a->steps, a->batch * a->slots, a->batch, a->seq,
-        dpt_bench_precision(a->dtype), a->checkpointing);
+        a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
+        a->steps, a->batch * a->slots, a->batch, a->seq, dpt_bench_precision(a->dtype),
+        a->checkpointing);
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -259,7 +264,8 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
         printf("MFU %.1f%% of %.0f TFLOP/s, at 6N+6LCT flops a token\n", 100 * mfu,
                y->peak * 1e-12);
     if (y->chip[0])
-        printf("%s: %.1f MiB at most\n", y->chip, (double)result->device_peak / 0x1p20);
+        printf("%s: %.1f MiB at most (offload: %s)\n", y->chip,
+               (double)result->device_peak / 0x1p20, a->offload);
     else
         printf("packed weights: %s\n", pack_names[a->pack]);
     printf("activations: %.1f MiB kept (activation_checkpointing: %s) and %.1f MiB of scratch\n",
@@ -267,14 +273,15 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
     printf("allocations in %d steps: %lld\n", result->steps_counted,
            (long long)result->allocations);
     json_t *object = json_pack(
-        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I}", "bench",
-        "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype), "pack_weights",
-        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
-        a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
+        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:s}",
+        "bench", "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype),
+        "pack_weights", pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots,
+        "threads", a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
         "tokens_per_s", tokens_per_s, "gflops", gflops, "allocations_in_step",
         (json_int_t)result->allocations, "steps_counted", result->steps_counted, "checkpointing",
         a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,
-        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak);
+        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak, "offload",
+        a->offload);
     if (y->gemm_gflops > 0) {
         json_object_set_new(object, "gemm_gflops", json_real(y->gemm_gflops));
         json_object_set_new(object, "share", json_real(gflops / y->gemm_gflops));

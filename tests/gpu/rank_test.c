@@ -1,5 +1,6 @@
 /* Ranks that compute on a CUDA device and keep their state on the host (strategy.offload:
- * optimizer): one hash over strategies and worlds, through deaths, and losses like the host's. */
+ * optimizer), or there: one hash over strategies, worlds and both of these, through deaths, and
+ * losses like the host's. */
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -27,6 +28,8 @@ static struct dpt_config make_config(enum dpt_precision precision, int steps)
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
     config.train.precision = precision;
     config.train.accumulate = DPT_ACCUMULATE_LOCAL;
+    config.cluster.device = DPT_DEVICE_CUDA;
+    config.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
     rig_evaluate(&config, 2, SEQUENCES);
     return config;
 }
@@ -56,6 +59,13 @@ static void one_hash(enum dpt_precision precision, double tolerance)
         if (!(off <= tolerance))
             fail_msg("%s: val_loss is off by %g from the host's %g", name, off, loss);
     }
+    rig_choose(&config, "ddp");
+    config.strategy.offload = DPT_OFFLOAD_NONE;
+    for (int world = 1; world <= 3; world++) {
+        (void)snprintf(name, sizeof name, "kept-%d-%d", world, (int)precision);
+        rig_undisturbed(&config, name, world, true, hash);
+        assert_string_equal(hash, first);
+    }
 }
 
 static void one_hash_fp32(void **state)
@@ -74,6 +84,9 @@ static void deaths_and_healing(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 18, "");
+    config.cluster.device = DPT_DEVICE_CUDA;
+    rig_deaths_and_healing(&config);
+    config.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
     rig_deaths_and_healing(&config);
 }
 

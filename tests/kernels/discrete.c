@@ -146,7 +146,88 @@ OP(residual, dpt_residual, a->a, a->b, a->y)
 OP(dropout_backward, dpt_dropout_backward, a->dy, a->dx)
 OP(embedding_forward, dpt_embedding_forward, a->tokens, a->wte, a->wpe, a->y)
 OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwpe)
+OP(adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
+OP(sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
 OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
+
+/* ---- ops whose arguments are no struct ---- */
+
+struct vector_args {
+    int64_t n, block;
+    const float *a, *b;
+    float *x;
+    void *other;
+    enum dpt_dtype dtype;
+    float value;
+    double *sums;
+};
+
+static void run_add(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct vector_args *v = args;
+    ops->add(cpu, v->n, v->a, v->b, v->x);
+}
+
+static void add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
+{
+    const struct vector_args args = {.n = n, .a = a, .b = b, .x = dst};
+    check(stream, "add", POINTERS(a, b, dst));
+    post(stream, run_add, &args, sizeof args, NULL);
+}
+
+static void run_cast(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct vector_args *v = args;
+    ops->cast(cpu, v->n, v->a, v->dtype, v->other);
+}
+
+static void cast(struct dpt_stream *stream, int64_t n, const float *src, enum dpt_dtype dtype,
+                 void *dst)
+{
+    const struct vector_args args = {.n = n, .a = src, .dtype = dtype, .other = dst};
+    check(stream, "cast", POINTERS(src, dst));
+    post(stream, run_cast, &args, sizeof args, NULL);
+}
+
+static void run_round_to(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct vector_args *v = args;
+    ops->round_to(cpu, v->n, v->dtype, v->x);
+}
+
+static void round_to(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float *x)
+{
+    const struct vector_args args = {.n = n, .dtype = dtype, .x = x};
+    check(stream, "round_to", POINTERS(x));
+    post(stream, run_round_to, &args, sizeof args, NULL);
+}
+
+static void run_fill(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct vector_args *v = args;
+    ops->fill(cpu, v->n, v->value, v->x);
+}
+
+static void fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
+{
+    const struct vector_args args = {.n = n, .value = value, .x = dst};
+    check(stream, "fill", POINTERS(dst));
+    post(stream, run_fill, &args, sizeof args, NULL);
+}
+
+static void run_sumsq_blocks(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    const struct vector_args *v = args;
+    ops->sumsq_blocks(cpu, v->n, v->block, v->a, v->sums);
+}
+
+static void sumsq_blocks(struct dpt_stream *stream, int64_t n, int64_t block, const float *x,
+                         double *ret)
+{
+    const struct vector_args args = {.n = n, .block = block, .a = x, .sums = ret};
+    check(stream, "sumsq_blocks", POINTERS(x, ret));
+    post(stream, run_sumsq_blocks, &args, sizeof args, NULL);
+}
 
 /* From the host at once, as from pageable memory; else when its turn comes. */
 struct copy_args {
@@ -176,7 +257,8 @@ static void copy(struct dpt_stream *stream, size_t bytes, const void *src, void 
     post(stream, run_copy, &args, sizeof args, taken);
 }
 
-/* What a model is made of; an op that is missing here is a NULL that crashes its first user. */
+/* What a model and a step are made of; an op that is missing here is a NULL that crashes its first
+ * user. */
 static const struct dpt_ops discrete_ops = {
     .linear_forward = linear_forward,
     .linear_backward = linear_backward,
@@ -191,7 +273,14 @@ static const struct dpt_ops discrete_ops = {
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,
     .head_loss = head_loss,
+    .adamw = adamw,
+    .sgd = sgd,
+    .add = add,
     .copy = copy,
+    .cast = cast,
+    .round_to = round_to,
+    .sumsq_blocks = sumsq_blocks,
+    .fill = fill,
 };
 
 /* ---- the device ---- */

@@ -101,13 +101,6 @@ static enum dpt_status look_at_device(const struct dpt_config *config, int *ret_
     *ret_gpus = 0;
     if (cuda)
         DPT_TRY(dpt_device_cuda_look(ret_gpus, gpu, err));
-    if (cuda && config->strategy.offload == DPT_OFFLOAD_NONE)
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "cluster.device: there is a CUDA device here (%s), but in this version "
-                        "ranks keep their state in the host's memory: write so, "
-                        "strategy.offload=optimizer (docs/gpu.md says what it costs), or set "
-                        "cluster.device to cpu",
-                        gpu);
     DPT_TRY(dpt_device_cpu_create(&host, err));
     if (cuda)
         dpt_fingerprint_join(gpu, dpt_device_fingerprint(host), ret);

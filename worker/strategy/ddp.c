@@ -5,7 +5,12 @@
  *
  * With a compute dtype of 16 bits the slots read a copy of the parameters, which each step's update
  * writes along with them. Where it pays their products read packed forms, made before the first
- * slot that needs them. Gradients are f32 in memory and on the wire, whatever the precision. */
+ * slot that needs them. Gradients are f32 in memory and on the wire, whatever the precision.
+ *
+ * With a resident device (strategy.h) the state is worked on there. The registered memory has a
+ * copy, which is brought up to date when somebody wants to read it (fetch_state: a new generation,
+ * a checkpoint, a check of the weights) and goes to the device when it was written. A step moves
+ * nothing of it. */
 #include "worker/optim/optim.h"
 #include "worker/strategy/lane_sums.h"
 #include "worker/strategy/packed_weights.h"
@@ -19,10 +24,14 @@
 struct ddp {
     struct dpt_strategy base;
     struct dpt_strategy_env env;
-    const struct dpt_ops *ops;
+    struct dpt_device *device; /* that the state is worked on, */
+    struct dpt_stream *stream; /* the main thread's there, */
+    const struct dpt_ops *ops; /* and its ops */
     int64_t flat_numel;
     struct dpt_strategy_state state;
-    const void **weights; /* [n_units] */
+    float *resident[DPT_VECTOR_COUNT]; /* of the device, beside `state`; NULL: that is worked on */
+    enum newest { BOTH, REGISTERED, RESIDENT } newest; /* which of them counts */
+    const void **weights;                              /* [n_units] */
     void *copy; /* the parameters in the compute dtype; NULL: f32, they are used themselves */
     size_t copy_bytes;
     bool copy_is_old; /* the parameters were written by others since it was made */
@@ -30,7 +39,8 @@ struct ddp {
     struct dpt_lane_sums *lanes;   /* one of the two; */
     struct dpt_slot_sums *slots;   /* the other is NULL */
     struct dpt_powersgd *powersgd; /* reduces what the lanes have; NULL: they do */
-    double *block_sums;
+    double *block_sums;            /* [blocks] of the host, */
+    double *resident_sums;         /* and of the resident device */
 
     /* The generation. */
     const struct dpt_world *world;
@@ -52,10 +62,31 @@ static float *gradient(const struct ddp *d)
     return d->slots ? dpt_slot_sums_gradient(d->slots) : dpt_lane_sums_gradient(d->lanes);
 }
 
-static float *state_data(const struct ddp *d, enum dpt_vector vector)
+static float *registered(const struct ddp *d, int vector)
 {
     struct dpt_comm_mem *mem = d->state.own.vector[vector].mem;
     return mem ? dpt_comm_mem_data(mem) : NULL;
+}
+
+/* What the device works on. */
+static float *state_data(const struct ddp *d, int vector)
+{
+    return d->env.resident ? d->resident[vector] : registered(d, vector);
+}
+
+static size_t vector_bytes(const struct ddp *d)
+{
+    return (size_t)d->flat_numel * sizeof(float);
+}
+
+static size_t block_sums_bytes(const struct ddp *d)
+{
+    return (size_t)(d->flat_numel / DPT_BLOCK) * sizeof(double);
+}
+
+static enum dpt_memory_tag tag_of(const struct ddp *d, int vector)
+{
+    return dpt_vector_tag((enum dpt_vector)vector, dpt_model_dtype(d->env.model));
 }
 
 static void ddp_destroy(struct dpt_strategy **strategy)
@@ -71,7 +102,10 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         dpt_comm_mem_destroy(&d->state.own.vector[v].mem);
     dpt_packed_weights_destroy(&d->packed);
-    dpt_device_free_for(d->env.device, DPT_MEMORY_WEIGHTS, d->copy, d->copy_bytes);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        dpt_device_free_for(d->device, tag_of(d, v), d->resident[v], vector_bytes(d));
+    dpt_device_free(d->device, d->resident_sums, block_sums_bytes(d));
+    dpt_device_free_for(d->device, DPT_MEMORY_WEIGHTS, d->copy, d->copy_bytes);
     free(d->weights);
     free(d->block_sums);
     free(d);
@@ -85,7 +119,34 @@ static enum dpt_status make_copy(struct ddp *d, struct dpt_err *err)
     if (dtype == DPT_F32)
         return DPT_OK;
     d->copy_bytes = (size_t)d->flat_numel * dpt_dtype_bytes(dtype);
-    return dpt_device_alloc_for(d->env.device, DPT_MEMORY_WEIGHTS, d->copy_bytes, &d->copy, err);
+    return dpt_device_alloc_for(d->device, DPT_MEMORY_WEIGHTS, d->copy_bytes, &d->copy, err);
+}
+
+static enum dpt_status make_vectors(struct ddp *d, struct dpt_err *err)
+{
+    for (int v = 0; v < dpt_vectors(d->env.config); v++) {
+        struct dpt_state_vector *vector = &d->state.own.vector[v];
+        void *memory = NULL;
+        vector->flat = true;
+        DPT_TRY(dpt_comm_mem_create_for(d->env.listener, tag_of(d, v), false, vector_bytes(d),
+                                        &vector->mem, err));
+        if (d->env.resident)
+            DPT_TRY(dpt_device_alloc_for(d->device, tag_of(d, v), vector_bytes(d), &memory, err));
+        d->resident[v] = memory;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status make_block_sums(struct ddp *d, struct dpt_err *err)
+{
+    void *memory = NULL;
+    d->block_sums = calloc(1, block_sums_bytes(d));
+    if (!d->block_sums)
+        return dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
+    if (d->env.resident)
+        DPT_TRY(dpt_device_alloc(d->device, block_sums_bytes(d), &memory, err));
+    d->resident_sums = memory;
+    return DPT_OK;
 }
 
 static enum dpt_status make_sums(struct ddp *d, struct dpt_err *err)
@@ -107,23 +168,20 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     struct dpt_strategy *self = &d->base;
     d->base.ops = &dpt_strategy_ddp;
     d->env = *env;
-    d->ops = dpt_device_ops(env->device);
+    d->device = env->resident ? env->resident : env->device;
+    d->stream = env->resident ? env->resident_stream : env->stream;
+    d->ops = dpt_device_ops(d->device);
     d->flat_numel = dpt_model_flat_numel(env->model);
     d->reduced_step = -1;
+    d->newest = REGISTERED;
     int n_units = dpt_model_n_units(env->model);
-    size_t bytes = (size_t)d->flat_numel * sizeof(float);
     d->weights = calloc((size_t)n_units, sizeof *d->weights);
-    d->block_sums = calloc((size_t)(d->flat_numel / DPT_BLOCK), sizeof *d->block_sums);
-    enum dpt_status status = DPT_OK;
-    if (!d->weights || !d->block_sums)
-        status = dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
     d->state.own.shard = (struct dpt_shard){0, 1};
-    for (int v = 0; status == DPT_OK && v < dpt_vectors(env->config); v++) {
-        d->state.own.vector[v].flat = true;
-        status = dpt_comm_mem_create_for(
-            env->listener, dpt_vector_tag((enum dpt_vector)v, dpt_model_dtype(env->model)), false,
-            bytes, &d->state.own.vector[v].mem, err);
-    }
+    enum dpt_status status = d->weights ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
+    if (status == DPT_OK)
+        status = make_vectors(d, err);
+    if (status == DPT_OK)
+        status = make_block_sums(d, err);
     if (status == DPT_OK)
         status = make_copy(d, err);
     if (status == DPT_OK)
@@ -211,9 +269,33 @@ static bool is_compressed(const struct ddp *d)
     return d->powersgd && dpt_powersgd_is_due(d->powersgd, d->step);
 }
 
+/* What was written from outside goes to the device. */
+static void bring_state(struct ddp *d)
+{
+    for (int v = 0; d->env.resident && d->newest == REGISTERED && v < DPT_VECTOR_COUNT; v++)
+        if (d->resident[v])
+            d->ops->copy(d->stream, vector_bytes(d), registered(d, v), d->resident[v]);
+    if (d->newest == REGISTERED)
+        d->newest = BOTH;
+}
+
+static enum dpt_status ddp_fetch_state(struct dpt_strategy *s, struct dpt_err *err)
+{
+    struct ddp *d = ddp_of(s);
+    if (!d->env.resident || d->newest != RESIDENT)
+        return DPT_OK;
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        if (d->resident[v])
+            d->ops->copy(d->stream, vector_bytes(d), d->resident[v], registered(d, v));
+    DPT_TRY(dpt_stream_sync(d->stream, err));
+    d->newest = BOTH;
+    return DPT_OK;
+}
+
 static void ddp_begin_step(struct dpt_strategy *s, int64_t step)
 {
     struct ddp *d = ddp_of(s);
+    bring_state(d);
     d->step = step;
     d->reduced_step = -1;
     if (d->slots)
@@ -224,8 +306,9 @@ static void ddp_begin_step(struct dpt_strategy *s, int64_t step)
 
 static void use_weights(struct ddp *d, struct dpt_slot *slot)
 {
+    bring_state(d);
     if (d->copy && d->copy_is_old)
-        d->ops->cast(d->env.stream, d->flat_numel, state_data(d, DPT_VECTOR_PARAM),
+        d->ops->cast(d->stream, d->flat_numel, state_data(d, DPT_VECTOR_PARAM),
                      dpt_model_dtype(d->env.model), d->copy);
     d->copy_is_old = false;
     slot->weights = d->weights;
@@ -309,11 +392,14 @@ static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *
     struct ddp *d = ddp_of(s);
     const struct dpt_interval piece =
         dpt_layout_piece(d->flat_numel, DPT_BLOCK, d->world->size, d->rank);
-    d->ops->sumsq_blocks(d->env.stream, piece.end - piece.first, DPT_BLOCK,
-                         gradient(d) + piece.first, d->block_sums);
-    DPT_TRY(dpt_stream_sync(d->env.stream, err));
+    const int64_t n = (piece.end - piece.first) / DPT_BLOCK;
+    d->ops->sumsq_blocks(d->stream, piece.end - piece.first, DPT_BLOCK, gradient(d) + piece.first,
+                         d->env.resident ? d->resident_sums : d->block_sums);
+    if (d->env.resident)
+        d->ops->copy(d->stream, (size_t)n * sizeof(double), d->resident_sums, d->block_sums);
+    DPT_TRY(dpt_stream_sync(d->stream, err));
     dpt_accum_init(ret);
-    for (int64_t b = 0; b < (piece.end - piece.first) / DPT_BLOCK; b++)
+    for (int64_t b = 0; b < n; b++)
         dpt_accum_add(ret, d->block_sums[b]);
     dpt_accum_normalise(ret);
     return DPT_OK;
@@ -324,17 +410,18 @@ static enum dpt_status ddp_apply(struct dpt_strategy *s, const struct dpt_optim_
 {
     struct ddp *d = ddp_of(s);
     DPT_ASSERT(d->reduced_step == step->step);
+    bring_state(d);
     const struct dpt_optim_vectors flat = {.param = state_data(d, DPT_VECTOR_PARAM),
                                            .m = state_data(d, DPT_VECTOR_M),
                                            .v = state_data(d, DPT_VECTOR_V),
                                            .grad = gradient(d),
                                            .copy = d->copy};
-    dpt_optim_update(d->env.config, d->env.model, d->ops, d->env.stream, step, 0, d->flat_numel,
-                     &flat);
+    dpt_optim_update(d->env.config, d->env.model, d->ops, d->stream, step, 0, d->flat_numel, &flat);
+    d->newest = d->env.resident ? RESIDENT : BOTH;
     forget_packed(d);
     if (is_compressed(d))
         dpt_powersgd_applied(d->powersgd, step->step);
-    return dpt_stream_sync(d->env.stream, err);
+    return dpt_stream_sync(d->stream, err);
 }
 
 static bool ddp_holds_gradient(const struct dpt_strategy *s, int64_t step)
@@ -352,6 +439,8 @@ static const struct dpt_strategy_state *ddp_state(const struct dpt_strategy *s)
 static void ddp_state_changed(struct dpt_strategy *s)
 {
     struct ddp *d = ddp_of(s);
+    DPT_ASSERT(d->newest != RESIDENT); /* it was fetched before it was written to */
+    d->newest = REGISTERED;
     d->copy_is_old = true;
     forget_packed(d);
 }
@@ -389,6 +478,7 @@ const struct dpt_strategy_ops dpt_strategy_ddp = {
     .holds_gradient = ddp_holds_gradient,
     .held = ddp_state,
     .wanted = ddp_state,
+    .fetch_state = ddp_fetch_state,
     .state_changed = ddp_state_changed,
     .cost = ddp_cost,
 };

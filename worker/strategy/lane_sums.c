@@ -10,7 +10,9 @@ enum { BUFFERS_MAX = DPT_COVER_MAX };
 
 struct dpt_lane_sums {
     struct dpt_strategy_env env;
-    const struct dpt_ops *ops;
+    struct dpt_device *device; /* that slots are added on, */
+    struct dpt_stream *stream; /* the main thread's there, */
+    const struct dpt_ops *ops; /* and its ops */
     struct dpt_ddp_policy policy;
     bool shards;
     int64_t flat_numel;
@@ -21,8 +23,11 @@ struct dpt_lane_sums {
     int *bucket_of_param;
     int *announced; /* [n_buckets] parameters of this slot */
 
-    int n_buffers;
+    /* The stack. `on_device`: NULL where the registered buffers are the stack themselves; else
+     * they are what goes to the reducer, and there are none in a world of one. */
+    int n_buffers, n_on_device;
     struct dpt_comm_mem *buffer[BUFFERS_MAX];
+    float *on_device[BUFFERS_MAX];
     /* Where lanes have several slots: the present slot's gradient of the unit that others borrow,
      * which is added to the lane's when it is whole. NULL: not needed. */
     float *apart;
@@ -31,6 +36,7 @@ struct dpt_lane_sums {
     /* The generation. */
     const struct dpt_world *world;
     struct dpt_range lanes; /* of this rank's position */
+    int n_sums;             /* subtrees that they come to */
     struct dpt_reducer *reducer;
 
     /* The step. */
@@ -45,7 +51,12 @@ struct dpt_lane_sums {
 
 static float *buffer_data(const struct dpt_lane_sums *d, int i)
 {
-    return dpt_comm_mem_data(d->buffer[i]);
+    return d->env.resident ? d->on_device[i] : dpt_comm_mem_data(d->buffer[i]);
+}
+
+static enum dpt_memory_tag buffer_tag(int i)
+{
+    return i == 0 ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS;
 }
 
 /* The order of addition is open: parts of a slot's gradient are added as they come. */
@@ -67,7 +78,10 @@ void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
     dpt_reducer_destroy(&d->reducer);
     for (int i = 0; i < d->n_buffers; i++)
         dpt_comm_mem_destroy(&d->buffer[i]);
-    dpt_device_free_for(d->env.device, DPT_MEMORY_SLOT_GRADIENTS, d->apart, apart_bytes(d));
+    for (int i = 0; i < d->n_on_device; i++)
+        dpt_device_free_for(d->device, buffer_tag(i), d->on_device[i],
+                            (size_t)d->flat_numel * sizeof(float));
+    dpt_device_free_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, d->apart, apart_bytes(d));
     free(d->grads);
     free(d->buckets);
     free(d->bucket_of_param);
@@ -122,8 +136,8 @@ static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
     if (d->tied < 0 || single || is_fast(d))
         return DPT_OK;
     void *memory = NULL;
-    DPT_TRY(dpt_device_alloc_for(d->env.device, DPT_MEMORY_SLOT_GRADIENTS, apart_bytes(d), &memory,
-                                 err));
+    DPT_TRY(
+        dpt_device_alloc_for(d->device, DPT_MEMORY_SLOT_GRADIENTS, apart_bytes(d), &memory, err));
     d->apart = memory;
     return DPT_OK;
 }
@@ -144,7 +158,9 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env, bool sh
     if (!d)
         return dpt_fail(err, DPT_ENOMEM, "lanes: out of memory");
     d->env = *env;
-    d->ops = dpt_device_ops(env->device);
+    d->device = env->resident ? env->resident : env->device;
+    d->stream = env->resident ? env->resident_stream : env->stream;
+    d->ops = dpt_device_ops(d->device);
     d->policy = dpt_ddp_policy_of(env->config);
     d->shards = shards;
     d->flat_numel = dpt_model_flat_numel(env->model);
@@ -163,6 +179,29 @@ struct dpt_deal dpt_lane_sums_deal(const struct dpt_lane_sums *d, const struct d
     return dpt_deal_lanes(dpt_config_slots(d->env.config), world->lanes, world->size, position);
 }
 
+/* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller, should
+ * not wait for the kernel to clear memory that this rank has had before. */
+static enum dpt_status make_buffers(struct dpt_lane_sums *d, int position, struct dpt_err *err)
+{
+    const struct dpt_world *world = d->world;
+    const bool resident = d->env.resident != NULL;
+    const int need = resident && world->size == 1 ? 0 : dpt_reducer_buffers(world, position);
+    const int on_device = resident ? dpt_tree_buffers(world->lanes, d->lanes) : 0;
+    DPT_ASSERT(need <= BUFFERS_MAX && on_device <= BUFFERS_MAX);
+    while (d->n_buffers < need) {
+        DPT_TRY(dpt_reducer_buffer_create(d->env.listener, d->n_buffers, d->flat_numel,
+                                          &d->buffer[d->n_buffers], err));
+        d->n_buffers++;
+    }
+    while (d->n_on_device < on_device) {
+        void *memory = NULL;
+        DPT_TRY(dpt_device_alloc_for(d->device, buffer_tag(d->n_on_device),
+                                     (size_t)d->flat_numel * sizeof(float), &memory, err));
+        d->on_device[d->n_on_device++] = memory;
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
                                                const struct dpt_world *world, int rank, int host,
                                                struct dpt_err *err)
@@ -170,16 +209,12 @@ enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
     int position = 0;
     while (world->rank_of_position[position] != rank)
         position++;
-    int need = dpt_reducer_buffers(world, position);
-    DPT_ASSERT(need <= BUFFERS_MAX);
-    /* Buffers are kept when a larger world needs fewer: a failure, which makes worlds smaller,
-     * should not wait for the kernel to clear memory that this rank has had before. */
-    while (d->n_buffers < need) {
-        DPT_TRY(dpt_reducer_buffer_create(d->env.listener, d->n_buffers, d->flat_numel,
-                                          &d->buffer[d->n_buffers], err));
-        d->n_buffers++;
-    }
-    const struct dpt_reducer_spec spec = {.ops = d->ops,
+    struct dpt_range sums[DPT_COVER_MAX];
+    d->world = world;
+    d->lanes = dpt_position_lanes(world->lanes, world->size, position);
+    d->n_sums = dpt_tree_cover(world->lanes, d->lanes, sums);
+    DPT_TRY(make_buffers(d, position, err));
+    const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(d->env.device),
                                           .stream = d->env.comm_stream,
                                           .thread = d->env.comm_thread,
                                           .listener = d->env.listener,
@@ -193,10 +228,7 @@ enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
                                           .host = host,
                                           .wire = dpt_wire_dtype(d->env.config),
                                           .shards = d->shards};
-    DPT_TRY(dpt_reducer_create(&spec, &d->reducer, err));
-    d->world = world;
-    d->lanes = dpt_position_lanes(world->lanes, world->size, position);
-    return DPT_OK;
+    return dpt_reducer_create(&spec, &d->reducer, err);
 }
 
 void dpt_lane_sums_end_generation(struct dpt_lane_sums *d)
@@ -216,9 +248,23 @@ void dpt_lane_sums_begin_step(struct dpt_lane_sums *d, bool post)
         dpt_reducer_reset(d->reducer);
 }
 
+/* The reducer works in memory of the host. */
+static void bring_bucket(struct dpt_lane_sums *d, const struct dpt_bucket *bucket)
+{
+    const size_t bytes = (size_t)(bucket->end - bucket->first) * sizeof(float);
+    for (int i = 0; i < d->n_sums; i++)
+        d->ops->copy(d->stream, bytes, d->on_device[i] + bucket->first,
+                     (float *)dpt_comm_mem_data(d->buffer[i]) + bucket->first);
+    d->status = dpt_stream_sync(d->stream, &d->err);
+}
+
 /* A bucket's sums are those of this rank's lanes. */
 static void let_go(struct dpt_lane_sums *d, int bucket)
 {
+    if (d->env.resident && d->world->size > 1 && d->status == DPT_OK)
+        bring_bucket(d, &d->buckets[bucket]);
+    if (d->env.resident && d->status != DPT_OK)
+        return; /* the peers hear of it when this rank gives up */
     if (!d->policy.waits)
         dpt_reducer_ready(d->reducer, bucket);
     else if (d->status == DPT_OK)
@@ -227,7 +273,7 @@ static void let_go(struct dpt_lane_sums *d, int bucket)
 
 static void round_tensor(struct dpt_lane_sums *d, const struct dpt_param *param, float *sum)
 {
-    d->ops->round_to(d->env.stream, param->numel, dpt_wire_dtype(d->env.config), sum);
+    d->ops->round_to(d->stream, param->numel, dpt_wire_dtype(d->env.config), sum);
 }
 
 /* A tensor is complete in the lane being filled: joins it up the stack, while it is still in the
@@ -242,7 +288,7 @@ static void join(struct dpt_lane_sums *d, const struct dpt_param *param)
     }
     for (; joins > 0; joins--, top--) {
         float *sum = buffer_data(d, top - 1) + param->offset;
-        d->ops->add(d->env.stream, param->numel, sum, buffer_data(d, top) + param->offset, sum);
+        d->ops->add(d->stream, param->numel, sum, buffer_data(d, top) + param->offset, sum);
         round_tensor(d, param, sum);
     }
 }
@@ -252,7 +298,7 @@ static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     float *sum = buffer_data(d, d->depth) + param->offset;
     const float *slot = d->apart + (param->offset - dpt_model_unit(d->env.model, d->tied)->offset);
-    d->ops->add(d->env.stream, param->numel, sum, slot, sum);
+    d->ops->add(d->stream, param->numel, sum, slot, sum);
 }
 
 static void announce(void *ctx, int param)
@@ -278,7 +324,7 @@ static void clear_padding(const struct dpt_lane_sums *d)
         const struct dpt_param *last =
             dpt_model_param(d->env.model, unit->first_param + unit->n_params - 1);
         const int64_t used = last->offset + last->numel, end = unit->offset + unit->numel;
-        memset(buffer_data(d, d->depth) + used, 0, (size_t)(end - used) * sizeof(float));
+        d->ops->fill(d->stream, end - used, 0, buffer_data(d, d->depth) + used);
     }
 }
 
@@ -332,7 +378,11 @@ enum dpt_status dpt_lane_sums_wait(struct dpt_lane_sums *d, struct dpt_err *err)
         *err = d->err;
         return d->status;
     }
-    return dpt_reducer_wait(d->reducer, err);
+    DPT_TRY(dpt_reducer_wait(d->reducer, err));
+    if (d->env.resident && d->world->size > 1)
+        d->ops->copy(d->stream, (size_t)d->flat_numel * sizeof(float),
+                     dpt_comm_mem_data(d->buffer[0]), d->on_device[0]);
+    return DPT_OK;
 }
 
 float *dpt_lane_sums_gradient(const struct dpt_lane_sums *d)
@@ -342,9 +392,9 @@ float *dpt_lane_sums_gradient(const struct dpt_lane_sums *d)
 
 void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost *ret)
 {
-    *ret = (struct dpt_strategy_cost){.gradient_bytes = (int64_t)d->n_buffers * d->flat_numel *
-                                                            (int64_t)sizeof(float) +
+    const int n = d->n_buffers + d->n_on_device;
+    *ret = (struct dpt_strategy_cost){.gradient_bytes = n * d->flat_numel * (int64_t)sizeof(float) +
                                                         (int64_t)(d->apart ? apart_bytes(d) : 0),
-                                      .gradient_buffers = d->n_buffers,
+                                      .gradient_buffers = n,
                                       .sent_bytes = dpt_reducer_bytes_sent(d->reducer)};
 }

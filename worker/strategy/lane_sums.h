@@ -3,6 +3,9 @@
  * while backward goes on with the tensors before them (Li et al., "PyTorch Distributed", VLDB'20);
  * or as another policy has it (ddp_policy.h).
  *
+ * With a resident device (strategy.h) the buffers are there, and a bucket's sums come to the host's
+ * when they go to the reducer.
+ *
  * Lane buffers are a stack, as worker/plan/lanes.h describes. When the last slot of a lane
  * announces the last tensor of a bucket, that bucket's range is joined up the stack; after the last
  * lane it goes to the reducer. All by the main thread. */

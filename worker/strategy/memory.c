@@ -174,7 +174,7 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
     const int64_t own = own_numel(m);
     const bool units = m->kind == UNITS || m->kind == HYBRID;
-    ret[DPT_MEMORY_WEIGHTS] = (units ? own : m->p) * m->w;
+    ret[DPT_MEMORY_WEIGHTS] = m->spec->resident && m->w != F32 ? 0 : (units ? own : m->p) * m->w;
     ret[DPT_MEMORY_MASTERS] = own * m->k;
     const int moments = dpt_optim_has_second_moment(m->spec->config) ? 2 : 1;
     ret[DPT_MEMORY_MOMENTS] = own * moments * F32;
@@ -245,9 +245,11 @@ static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
     if (m->lanes) {
         const bool slots_are_added =
             dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
+        if (m->spec->resident && m->n == 1)
+            return;
         ret[DPT_MEMORY_GRADIENT] = m->p * F32;
         ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
-        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added ? m->tied * F32 : 0;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->spec->resident ? m->tied * F32 : 0;
         return;
     }
     if (m->slots) {
@@ -404,7 +406,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     gradients(&m, ret);
     ret[DPT_MEMORY_PACKED] = spec->packed_bytes;
     if (spec->computes_elsewhere) {
-        ret[DPT_MEMORY_SLOT_GRADIENTS] += m.largest * F32;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] += spec->resident ? 0 : m.largest * F32;
     } else {
         ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
@@ -447,7 +449,9 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
         DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bytes += formula[others[i]];
-    if (spec->computes_elsewhere)
+    if (spec->resident)
+        bytes -= m.p * (m.w == F32 ? 0 : m.w) + (m.n == 1 ? m.p * F32 : 0);
+    else if (spec->computes_elsewhere)
         bytes += m.largest * F32;
     return bytes;
 }

@@ -20,7 +20,9 @@ struct dpt_memory_spec {
     int threads;             /* that it computes with: workspace */
     int64_t packed_bytes;    /* of weights in the form that products read, if they are packed */
     bool computes_elsewhere; /* on a device: its memory is not counted here; a buffer of the largest
-                                unit is, as slot_gradients */
+                                unit is, as slot_gradients, */
+    bool resident; /* unless the state is there, too: what is counted is the copy of it, and
+                      what goes to peers */
 };
 
 /* Bytes of each tag between the steps of a generation. Exact for everything that a strategy holds,

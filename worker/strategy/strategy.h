@@ -41,6 +41,10 @@ struct dpt_strategy_env {
     struct dpt_comm_thread *comm_thread;
     const struct dpt_grid *grid; /* of the model's units */
     bool computes_elsewhere;     /* the model reads copies of the weights: no use in packing them */
+    /* The device that the state is kept and worked on, and the main thread's stream there: slots
+     * point to its memory, and registered memory is a copy (fetch_state). NULL: the host. */
+    struct dpt_device *resident;
+    struct dpt_stream *resident_stream;
 };
 
 enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };
@@ -138,6 +142,9 @@ struct dpt_strategy_ops {
      * both have lies at the same place in it. */
     const struct dpt_strategy_state *(*held)(const struct dpt_strategy *s);
     const struct dpt_strategy_state *(*wanted)(const struct dpt_strategy *s);
+    /* Brings what `held` says to its registered memory, where a device has worked on it: before
+     * that memory is read. NULL: it is there always. */
+    DPT_MUST_USE enum dpt_status (*fetch_state)(struct dpt_strategy *s, struct dpt_err *err);
     /* `wanted` was filled, or the parameters written: it is what is held from now on, what it takes
      * the place of is freed, and what is made from the parameters is made anew before the next
      * slot. */

@@ -25,6 +25,7 @@ struct dpt_accelerator {
     const struct dpt_model *model;
     int64_t n_tokens; /* of a micro-batch */
     int n_units;
+    bool resident;
     struct buffer buffer[N_BUFFERS]; /* of the device */
     float *staging;                  /* of the host */
     size_t staging_bytes;
@@ -43,20 +44,22 @@ static void note_announcement(void *ctx, int param)
     announced->first = param;
 }
 
-/* The same slot with all that it points to on the device. Gradients are those of the slot alone:
- * what they are added to is on the host. */
+/* The same slot with all that it points to on the device. Unless they are there already, gradients
+ * are those of the slot alone: what they are added to is on the host. */
 static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     struct dpt_slot mine = *slot;
     mine.tokens = a->buffer[TOKENS].at;
     mine.targets = a->buffer[TARGETS].at;
-    mine.weights = a->weights;
     mine.packed = NULL;
-    mine.grads = a->grads;
-    mine.accumulate = mine.tied_apart = false;
     mine.saved = a->buffer[SAVED].at;
     mine.scratch = a->buffer[SCRATCH].at;
     mine.losses = a->buffer[LOSSES].at;
+    if (a->resident)
+        return mine;
+    mine.weights = a->weights;
+    mine.grads = a->grads;
+    mine.accumulate = mine.tied_apart = false;
     mine.announce = note_announcement;
     mine.announce_ctx = &a->announced;
     return mine;
@@ -69,9 +72,10 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
 {
     const size_t numel = (size_t)dpt_model_flat_numel(o->model), tokens = (size_t)(o->b * o->t);
     const size_t weight_bytes = dpt_dtype_bytes(dpt_model_dtype(o->model));
+    const size_t copied = o->resident ? 0 : numel;
     const struct buffer wanted[N_BUFFERS] = {
-        [WEIGHTS] = {NULL, numel * weight_bytes, DPT_MEMORY_WEIGHTS},
-        [GRADS] = {NULL, numel * sizeof(float), DPT_MEMORY_SLOT_GRADIENTS},
+        [WEIGHTS] = {NULL, copied * weight_bytes, DPT_MEMORY_WEIGHTS},
+        [GRADS] = {NULL, copied * sizeof(float), DPT_MEMORY_SLOT_GRADIENTS},
         [SAVED] = {NULL, dpt_model_saved_bytes(o->model, o->b, o->t), DPT_MEMORY_ACTIVATIONS},
         [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->t), DPT_MEMORY_SCRATCH},
         [TOKENS] = {NULL, tokens * sizeof(int32_t), DPT_MEMORY_DATA},
@@ -80,8 +84,11 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
     };
     memcpy(a->buffer, wanted, sizeof wanted);
     for (int i = 0; i < N_BUFFERS; i++)
-        DPT_TRY(
-            dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes, &a->buffer[i].at, err));
+        if (wanted[i].bytes > 0)
+            DPT_TRY(dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes,
+                                         &a->buffer[i].at, err));
+    if (o->resident)
+        return DPT_OK;
     int64_t largest = 0;
     for (int u = 0; u < a->n_units; u++) {
         const struct dpt_unit *unit = dpt_model_unit(o->model, u);
@@ -104,11 +111,18 @@ static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accel
 {
     const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->t};
     struct dpt_slot slot = on_device(a, &any);
+    slot.weights = a->weights;
+    slot.grads = a->grads;
+    slot.announce = note_announcement;
+    slot.announce_ctx = &a->announced;
     dpt_stream_prepare_begin(a->stream);
     for (int u = 0; u < a->n_units; u++)
         dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
-    for (int u = a->n_units - 1; u >= 0; u--)
-        dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
+    for (int added = 0; added <= (o->resident ? 1 : 0); added++) {
+        slot.accumulate = slot.tied_apart = added != 0;
+        for (int u = a->n_units - 1; u >= 0; u--)
+            dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
+    }
     if (o->evaluates) { /* the head, which computes losses there only then */
         slot.mode = DPT_MODE_EVAL;
         dpt_model_forward(a->model, a->ops, a->stream, a->n_units - 1, &slot);
@@ -129,6 +143,7 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
     a->ops = dpt_device_ops(a->device);
     a->model = options->model;
     a->host = options->host;
+    a->resident = options->resident;
     a->n_tokens = options->b * options->t;
     a->n_units = dpt_model_n_units(options->model);
     dpt_device_set_account(a->device, &a->memory);
@@ -162,6 +177,16 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
     *a = NULL;
 }
 
+struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a)
+{
+    return a->device;
+}
+
+struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a)
+{
+    return a->stream;
+}
+
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a)
 {
     return dpt_device_fingerprint(a->device);
@@ -182,7 +207,7 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
 /* What a unit borrows is of an earlier one, which was brought before. */
 static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
 {
-    if (a->fresh[unit])
+    if (a->resident || a->fresh[unit])
         return;
     const size_t bytes =
         (size_t)dpt_model_unit(a->model, unit)->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
@@ -224,6 +249,8 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     const struct dpt_slot mine = on_device(a, slot);
     a->announced = (struct announced){.first = 1, .last = 0};
     dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
+    if (a->resident)
+        return DPT_OK;
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
     const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
     const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);

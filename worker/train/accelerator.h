@@ -1,15 +1,17 @@
-/* The model on a device whose memory is not the host's, for a rank that keeps weights, gradients
- * and moments on the host (strategy.offload: optimizer).
+/* The model on a device whose memory is not the host's.
  *
- * Strategies see nothing of it: they make weights and fold gradients in memory of the host, as on
+ * For a rank that keeps its state on the host (strategy.offload: optimizer). Strategies see nothing
+ * of it: they make weights and fold gradients in memory of the host, as on
  * the CPU. Here each unit's weights go to the device once a step, before its first use, and stay
  * there; gradients come back unit by unit as backward goes, and are written, or added, where the
  * slot says, with the bits of the ops' contract (old + contribution). So every strategy, order of
  * addition and way to recover works with a device, and its runs have one trajectory for one kind of
- * device.
+ * device. Or for one whose strategy keeps the state on the device (dpt_strategy_env.resident): then
+ * a slot's weights and gradients are there already, and only tokens and losses come and go.
  *
  * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
  * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.
+ * With a resident state: activations and scratch alone.
  *
  * One thread uses it at a time, the one that computes. Calls that return a status sync the device's
  * stream; its errors come out of them. */
@@ -26,6 +28,7 @@ struct dpt_accelerator_options {
     struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
     int64_t b, t;             /* of every micro-batch */
     bool evaluates;
+    bool resident; /* slots have their weights and gradients on the device */
 };
 
 /* Allocates all it will need, counted into its own account, and prepares the ops. */
@@ -34,19 +37,25 @@ DPT_MUST_USE enum dpt_status dpt_accelerator_create(const struct dpt_accelerator
                                                     struct dpt_err *err);
 void dpt_accelerator_destroy(struct dpt_accelerator **a);
 
+/* For who keeps a state there. The stream is the accelerator's own: what is posted to it runs in
+ * turn with the model. */
+struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a);
+struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
+
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
 void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
 
 /* The weights on the host are others now: before each step, and before an evaluation. */
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 
-/* A slot as for dpt_model_forward, all of it memory of the host; saved, scratch and packed are not
- * read. tokens and targets are taken by begin_slot, weights of a unit by its first forward since
- * forget_weights, so they must be there then; backward takes none. */
+/* A slot as for dpt_model_forward, all of it memory of the host, but for weights and gradients with
+ * a resident state; saved, scratch and packed are not read. tokens and targets are taken by
+ * begin_slot, weights of a unit by its first forward since forget_weights, so they must be there
+ * then; backward takes none. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
-/* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them.
- */
+/* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them;
+ * with a resident state they are announced as they are posted. */
 DPT_MUST_USE enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a,
                                                       const struct dpt_ops *ops,
                                                       struct dpt_stream *stream, int unit,

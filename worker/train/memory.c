@@ -32,7 +32,8 @@ void rank_write_memory(struct dpt_rank *r)
                                          .rank = r->gen.rank,
                                          .threads = r->threads,
                                          .packed_bytes = cost.packed_bytes,
-                                         .computes_elsewhere = r->accelerator != NULL};
+                                         .computes_elsewhere = r->accelerator != NULL,
+                                         .resident = dpt_config_state_on_device(r->config)};
     struct dpt_memory_record m = {.node = r->options->start->node,
                                   .local_rank = r->options->start->local_rank,
                                   .rank = r->gen.rank,

@@ -198,8 +198,7 @@ static enum dpt_status open_cuda(const struct dpt_rank_start *start, struct dpt_
 static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
 {
     const char *host = dpt_device_fingerprint(r->device);
-    const bool cuda = r->config->cluster.device == DPT_DEVICE_CUDA;
-    if (!cuda && !r->options->open_accelerator) {
+    if (r->config->cluster.device != DPT_DEVICE_CUDA) {
         (void)snprintf(r->fingerprint, sizeof r->fingerprint, "%s", host);
         return DPT_OK;
     }
@@ -207,7 +206,8 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                               .host = &r->memory,
                                               .b = r->config->train.micro_batch,
                                               .t = r->config->train.seq_len,
-                                              .evaluates = r->val != NULL};
+                                              .evaluates = r->val != NULL,
+                                              .resident = dpt_config_state_on_device(r->config)};
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
                                           : open_cuda)(r->options->start, &options.device, err));
     DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
@@ -235,15 +235,19 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
     DPT_TRY(make_accelerator(r, err));
-    const struct dpt_strategy_env env = {.config = r->config,
-                                         .model = r->model,
-                                         .device = r->device,
-                                         .stream = r->stream,
-                                         .comm_stream = r->comm_stream,
-                                         .listener = r->listener,
-                                         .comm_thread = r->comm_thread,
-                                         .grid = &r->grid,
-                                         .computes_elsewhere = r->accelerator != NULL};
+    const bool on_device = r->accelerator && dpt_config_state_on_device(r->config);
+    const struct dpt_strategy_env env = {
+        .config = r->config,
+        .model = r->model,
+        .device = r->device,
+        .stream = r->stream,
+        .comm_stream = r->comm_stream,
+        .listener = r->listener,
+        .comm_thread = r->comm_thread,
+        .grid = &r->grid,
+        .computes_elsewhere = r->accelerator != NULL,
+        .resident = on_device ? dpt_accelerator_device(r->accelerator) : NULL,
+        .resident_stream = on_device ? dpt_accelerator_stream(r->accelerator) : NULL};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",

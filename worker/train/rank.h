@@ -18,7 +18,7 @@ struct dpt_rank_options {
     const struct dpt_rank_start *start;
     const struct dpt_config *config;
     int link_fd; /* owned by the rank from here on */
-    /* The device that computes the model, when not the host does; NULL: as the config says. */
+    /* Opens the device that cluster.device cuda asks for; NULL: a CUDA device. */
     enum dpt_status (*open_accelerator)(const struct dpt_rank_start *start, struct dpt_device **ret,
                                         struct dpt_err *err);
     /* On the link's thread, when the agent is gone: a process ends itself here at once; NULL: the

@@ -178,6 +178,8 @@ const char *rank_redundancy(const struct dpt_rank *r);
 struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part);
 /* What the strategy wants is filled, and is held from now on; what it held is freed. */
 DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
+/* Before what is held is read: a device may have the newest of it. */
+DPT_MUST_USE enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err);
 /* Can apply step r->step, if its outcome is told. */
 bool rank_holds_gradient(const struct dpt_rank *r);
 

@@ -367,6 +367,12 @@ enum dpt_status rank_take_outcome(struct dpt_rank *r, const Dpt__Plan *plan, boo
     return rank_apply(r, err);
 }
 
+enum dpt_status rank_fetch_state(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_strategy_ops *ops = r->strategy->ops;
+    return ops->fetch_state ? ops->fetch_state(r->strategy, err) : DPT_OK;
+}
+
 static enum source source_of(const Dpt__Plan *plan)
 {
     return plan->from_seed              ? SOURCE_SEED
@@ -470,6 +476,8 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
     if (source == SOURCE_MEMORY)
         f.mine.late = rank_defer_shadow(r, plan);
     enum dpt_status status = check_place(r, plan, source, takes_state, err);
+    if (status == DPT_OK)
+        status = rank_fetch_state(r, err);
     say_parts(&f, source, takes_state);
     if (status == DPT_OK)
         status = dpt_comm_thread_run(r->comm_thread, job_greet, &f, err);

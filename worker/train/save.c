@@ -21,6 +21,7 @@ static enum dpt_status job_hash(struct dpt_comm_thread *thread, void *ctx, struc
 enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[DPT_HASH_HEX_BYTES],
                                   struct dpt_err *err)
 {
+    DPT_TRY(rank_fetch_state(r, err));
     struct hash_job job = {.spec = {.tensors = &r->tensors,
                                     .own = &r->strategy->ops->held(r->strategy)->own,
                                     .shards = r->gen.shards,
@@ -63,7 +64,8 @@ void rank_save_begin(struct dpt_rank *r)
         return;
     rank_settle_saver(r);
     struct dpt_err err;
-    if (dpt_pieces_to_write(&r->tensors, &r->strategy->ops->held(r->strategy)->own,
+    if (rank_fetch_state(r, &err) != DPT_OK ||
+        dpt_pieces_to_write(&r->tensors, &r->strategy->ops->held(r->strategy)->own,
                             r->gen.writer_shards, r->gen.checkpoint_writers, r->gen.checkpoint_slot,
                             &r->saved_pieces, &err) != DPT_OK) {
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);

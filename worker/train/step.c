@@ -1,5 +1,6 @@
 /* One step up to its outcome: carries out the plan's list of actions, waits for the gradient,
  * commits. */
+#include "base/log.h"
 #include "worker/train/rank_internal.h"
 
 #include <stdio.h>
@@ -22,6 +23,22 @@ static bool flip_wanted(const struct dpt_rank *r)
     return r->gen.rank == r->flip_gradient.rank && r->step == r->flip_gradient.step;
 }
 
+/* Of memory that the slot points to: the host's, or the device's. */
+static void flip_bit(const struct dpt_rank *r, float *at)
+{
+    const bool resident = dpt_config_state_on_device(r->config);
+    struct dpt_stream *stream = resident ? dpt_accelerator_stream(r->accelerator) : r->stream;
+    const struct dpt_ops *ops =
+        resident ? dpt_device_ops(dpt_accelerator_device(r->accelerator)) : r->ops;
+    uint32_t bits = 0;
+    struct dpt_err err;
+    ops->copy(stream, sizeof bits, at, &bits);
+    if (dpt_stream_sync(stream, &err) != DPT_OK)
+        dpt_log(DPT_LOG_ERROR, "no bit is flipped: %s", err.text);
+    bits ^= 1u << 22;
+    ops->copy(stream, sizeof bits, &bits, at);
+}
+
 static void flip_and_announce(void *ctx, int param)
 {
     struct flip *f = ctx;
@@ -29,10 +46,7 @@ static void flip_and_announce(void *ctx, int param)
         const struct dpt_param *p = dpt_model_param(f->rank->model, param);
         float *grad =
             f->slot.grads[p->unit] + (p->offset - dpt_model_unit(f->rank->model, p->unit)->offset);
-        uint32_t bits;
-        memcpy(&bits, grad, sizeof bits);
-        bits ^= 1u << 22;
-        memcpy(grad, &bits, sizeof bits);
+        flip_bit(f->rank, grad);
         f->armed = false;
     }
     f->announce(f->ctx, param);

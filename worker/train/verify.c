@@ -6,7 +6,9 @@
 void rank_damage_weights(struct dpt_rank *r)
 {
     const struct dpt_state_part *own = &r->strategy->ops->held(r->strategy)->own;
-    if (r->gen.rank != r->flip_weight.rank || r->step != r->flip_weight.step)
+    struct dpt_err err;
+    if (r->gen.rank != r->flip_weight.rank || r->step != r->flip_weight.step ||
+        rank_fetch_state(r, &err) != DPT_OK)
         return;
     for (int unit = 0; unit < r->grid.n_units; unit++) {
         const struct dpt_interval piece = dpt_shard_piece(&r->grid, own->shard, unit);
@@ -17,6 +19,8 @@ void rank_damage_weights(struct dpt_rank *r)
         memcpy(&bits, at, sizeof bits);
         bits ^= 1;
         memcpy(at, &bits, sizeof bits);
+        if (dpt_config_state_on_device(r->config))
+            r->strategy->ops->state_changed(r->strategy); /* so that it reaches the device */
         return;
     }
 }
@@ -35,6 +39,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
     struct dpt_verify_share mine = {.step = r->step};
     if (r->gen.world_size == 1)
         return DPT_OK;
+    DPT_TRY(rank_fetch_state(r, err));
     for (int i = 0; i < DPT_VERIFY_PARTS; i++) {
         if (dpt_shard_is_none(parts[i]->shard))
             continue;

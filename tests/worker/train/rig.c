@@ -154,11 +154,19 @@ void rig_undisturbed(const struct dpt_config *config, const char *name, int worl
     json_decref(summary);
 }
 
+/* A folder that no story before had. */
+static const char *fresh(char ret[32], const char *name)
+{
+    static int n;
+    (void)snprintf(ret, 32, "%s-%d", name, n++);
+    return ret;
+}
+
 void rig_deaths_and_healing(const struct dpt_config *config)
 {
-    char expected[64], dir[128];
-    rig_undisturbed(config, "calm", 1, false, expected);
-    struct director *d = rig_begin(config, "killed", dir);
+    char expected[64], dir[128], name[32];
+    rig_undisturbed(config, fresh(name, "calm"), 1, false, expected);
+    struct director *d = rig_begin(config, fresh(name, "killed"), dir);
     int a = director_start(d, 0), b = director_start(d, 0), c = director_start(d, 1);
     (void)a;
     int joiner = director_start(d, 0); /* stands by, so that it is in before the run is over */
@@ -179,9 +187,9 @@ void rig_deaths_and_healing(const struct dpt_config *config)
 
 void rig_all_die(const struct dpt_config *config)
 {
-    char expected[64], dir[128];
-    rig_undisturbed(config, "whole", 1, false, expected);
-    struct director *d = rig_begin(config, "broken", dir);
+    char expected[64], dir[128], name[32];
+    rig_undisturbed(config, fresh(name, "whole"), 1, false, expected);
+    struct director *d = rig_begin(config, fresh(name, "broken"), dir);
     int a = director_start(d, 0), b = director_start(d, 0);
     assert_true(director_form(d, false));
     director_await_checkpoint(d, 4);

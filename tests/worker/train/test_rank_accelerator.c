@@ -1,6 +1,7 @@
-/* The model on a device beside the host (strategy.offload: optimizer): the same hash and losses as
- * on the host for every strategy, order of addition and precision, through deaths, and clear words
- * when the device breaks. The device is a CPU's whose memory the host cannot touch (discrete.h). */
+/* Ranks with a device beside the host, which computes the model (strategy.offload: optimizer) or
+ * keeps the state, too (none): the same hash and losses as on the host for every strategy, order of
+ * addition and precision, through deaths, and clear words when the device breaks. The device is a
+ * CPU's whose memory the host cannot touch (discrete.h). */
 #include "base/account.h"
 #include "tests/kernels/discrete.h"
 #include "tests/worker/train/plain.h"
@@ -12,6 +13,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ROOM = 64 << 20, SEQUENCES = 5, BREAKS_RANK = 1, BREAKS_AT = 700 };
@@ -53,6 +55,18 @@ static int teardown(void **state)
     return 0;
 }
 
+static void offload(struct dpt_config *config)
+{
+    config->cluster.device = DPT_DEVICE_CUDA;
+    config->strategy.offload = DPT_OFFLOAD_OPTIMIZER;
+}
+
+static void keep_on_device(struct dpt_config *config)
+{
+    config->cluster.device = DPT_DEVICE_CUDA;
+    config->strategy.offload = DPT_OFFLOAD_NONE;
+}
+
 static double summary_number(const char *dir, const char *name)
 {
     json_t *summary = rig_summary_of(dir);
@@ -69,6 +83,7 @@ static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_pr
     config.train.accumulate = accumulate;
     config.train.precision = precision;
     config.checkpoint.every_steps = 0;
+    offload(&config);
     rig_evaluate(&config, 2, SEQUENCES);
     return config;
 }
@@ -115,21 +130,115 @@ static void deaths_and_healing(void **state)
 {
     (void)state;
     struct dpt_config config = rig_make_config(14, 18, "");
+    offload(&config);
     rig_deaths_and_healing(&config);
     rig_choose(&config, "full_shard+shadow");
     config.train.precision = DPT_PRECISION_BF16;
     rig_all_die(&config);
 }
 
-/* Its rank says why and is gone; the others go on. */
-static void a_device_breaks(void **state)
+/* ---- the state is on the device ---- */
+
+/* Rank 1 goes wrong in the third step, on the device, and nobody looks before the fourth is over.
+ */
+static void damage_of_what_is_kept_there_is_found(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 12);
-    char expected[64], dir[128];
-    rig_undisturbed(&config, "sound", 1, false, expected);
+    char dir[128];
+    struct dpt_config config = rig_make_config(14, 9, "");
+    keep_on_device(&config);
+    config.train.verify_every = 4;
+    assert_int_equal(setenv("DPT_TEST_FLIP_WEIGHT_BIT", "1:2", 1), 0);
+    struct director *d = rig_begin(&config, "damaged", dir);
+    for (int rank = 0; rank < 3; rank++)
+        (void)director_start(d, rank % 2);
+    assert_int_equal(unsetenv("DPT_TEST_FLIP_WEIGHT_BIT"), 0);
+    assert_true(director_form(d, false));
+    const char *text = director_await_fatal(d);
+    if (!strstr(text, "rank 1 holds other weights after step 4 than rank 0"))
+        fail_msg("%s", text);
+    director_destroy(&d);
+}
+
+/* One bit of a gradient there makes another trajectory. */
+static void a_bit_on_the_device_counts(void **state)
+{
+    (void)state;
+    char sound[64], flipped[64];
+    struct dpt_config config = rig_make_config(14, 3, "");
+    keep_on_device(&config);
+    rig_undisturbed(&config, "sound", 2, false, sound);
+    assert_int_equal(setenv("DPT_TEST_FLIP_GRADIENT_BIT", "1:1", 1), 0);
+    rig_undisturbed(&config, "flipped", 2, false, flipped);
+    assert_int_equal(unsetenv("DPT_TEST_FLIP_GRADIENT_BIT"), 0);
+    assert_string_not_equal(sound, flipped);
+}
+
+static void kept_as_on_the_host(struct dpt_config *config, const char *strategy, const char *name)
+{
+    char expected[DPT_HASH_HEX_BYTES], hash[64], folder[64];
+    double loss;
+    rig_choose(config, strategy);
+    plain_train_and_validate(config, SEQUENCES, expected, &loss);
+    for (int world = 1; world <= 4; world++) {
+        (void)snprintf(folder, sizeof folder, "kept-%s-%s-%d", strategy, name, world);
+        rig_undisturbed(config, folder, world, world % 2 == 0, hash);
+        assert_string_equal(hash, expected);
+        assert_true(summary_number(rig_dir(folder), "val_loss") == loss);
+    }
+}
+
+static void state_is_kept_there(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp",   "no_shard",     "hook",
+                                             "async", "bucket_async", "simple_ga"};
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY) {
+        struct dpt_config config = make_config(
+            DPT_ACCUMULATE_LOCAL, i % 2 == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16, 4);
+        keep_on_device(&config);
+        kept_as_on_the_host(&config, strategies[i], "plain");
+    }
+}
+
+/* Lanes of several slots, activations made again, sums rounded for the way, SGD without a second
+ * moment, weights compared after each step. */
+static void state_is_kept_there_with_everything(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16, 4);
+    keep_on_device(&config);
+    config.train.lanes = 4;
+    config.train.verify_every = 1;
+    config.train.activation_checkpointing = DPT_ACTIVATION_CHECKPOINTING_FULL;
+    kept_as_on_the_host(&config, "ddp", "lanes");
+    config.train.lanes = 11;
+    config.strategy.compression = DPT_COMPRESSION_BF16;
+    (void)snprintf(config.optimizer.name, sizeof config.optimizer.name, "sgd");
+    kept_as_on_the_host(&config, "ddp", "compressed");
+}
+
+static void state_kept_there_survives(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 18, "");
+    keep_on_device(&config);
+    rig_deaths_and_healing(&config);
+    config.train.precision = DPT_PRECISION_BF16;
+    rig_deaths_and_healing(&config);
+    rig_all_die(&config);
+}
+
+/* Its rank says why and is gone; the others go on. */
+static void breaks(const struct dpt_config *config, const char *name)
+{
+    char expected[64], folder[64], dir[128];
+    (void)snprintf(folder, sizeof folder, "sound-%s", name);
+    director_accelerate(open_device);
+    rig_undisturbed(config, folder, 1, false, expected);
     director_accelerate(open_one_that_breaks);
-    struct director *d = rig_begin(&config, "breaks", dir);
+    (void)snprintf(folder, sizeof folder, "breaks-%s", name);
+    struct director *d = rig_begin(config, folder, dir);
     (void)director_start(d, 0);
     const int broken = director_start(d, 0);
     assert_int_equal(broken, BREAKS_RANK);
@@ -142,6 +251,15 @@ static void a_device_breaks(void **state)
     assert_string_equal(director_finish(d), expected);
     assert_int_equal(director_steps_lost(d), 0);
     director_destroy(&d);
+}
+
+static void a_device_breaks(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 12);
+    breaks(&config, "offloaded");
+    keep_on_device(&config);
+    breaks(&config, "kept");
 }
 
 static void a_device_is_too_small(void **state)
@@ -164,8 +282,10 @@ static void a_host_does_not_go_on(void **state)
     (void)state;
     struct dpt_config config = rig_make_config(14, 8, "");
     char hash[64], dir[128];
+    offload(&config);
     rig_undisturbed(&config, "began", 1, false, hash);
-    director_accelerate(NULL);
+    config.cluster.device = DPT_DEVICE_CPU;
+    config.strategy.offload = DPT_OFFLOAD_NONE;
     struct director *d = rig_begin(&config, "goes-on", dir);
     director_read_checkpoints(d, rig_dir("began"));
     const int handle = director_start(d, 0);
@@ -182,15 +302,15 @@ static json_int_t tag_bytes(const json_t *account, enum dpt_memory_tag tag, cons
         json_object_get(json_object_get(tags, dpt_memory_tag_name(tag)), what));
 }
 
-/* Activations, and the weights that are computed with, are the device's; the rest is the host's. */
-static void memory_is_where_it_should_be(void **state)
+/* The host's account is that of the formula. Returns the device's, and the elements of the model.
+ */
+static json_int_t device_bytes(const struct dpt_config *config, const char *name, int world,
+                               json_int_t *ret_elements)
 {
-    (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
     char hash[64], path[192];
     json_error_t error;
-    rig_undisturbed(&config, "memory", 2, false, hash);
-    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir("memory"));
+    rig_undisturbed(config, name, world, false, hash);
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir(name));
     json_t *account = json_load_file(path, 0, &error);
     assert_non_null(account);
     for (int tag = 0; tag < DPT_MEMORY_COUNT; tag++)
@@ -198,10 +318,25 @@ static void memory_is_where_it_should_be(void **state)
                          tag_bytes(account, (enum dpt_memory_tag)tag, "formula"));
     assert_int_equal(tag_bytes(account, DPT_MEMORY_ACTIVATIONS, "bytes"), 0);
     assert_int_equal(tag_bytes(account, DPT_MEMORY_PACKED, "bytes"), 0);
-    const json_int_t elements = json_integer_value(json_object_get(account, "elements"));
-    const json_t *device = json_object_get(account, "device");
-    assert_true(json_integer_value(json_object_get(device, "bytes")) > 2 * 4 * elements);
+    *ret_elements = json_integer_value(json_object_get(account, "elements"));
+    const json_int_t bytes =
+        json_integer_value(json_object_get(json_object_get(account, "device"), "bytes"));
     json_decref(account);
+    return bytes;
+}
+
+/* Activations, and the weights that are computed with, are the device's, with the state that is
+ * kept there; the rest is the host's. */
+static void memory_is_where_it_should_be(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
+    json_int_t elements;
+    assert_true(device_bytes(&config, "memory", 2, &elements) > 2 * 4 * elements);
+    config.train.precision = DPT_PRECISION_BF16;
+    keep_on_device(&config);
+    assert_true(device_bytes(&config, "memory-kept", 1, &elements) > (2 + 12 + 4) * elements);
+    assert_true(device_bytes(&config, "memory-kept-2", 2, &elements) > (2 + 12 + 4) * elements);
 }
 
 int main(void)
@@ -211,6 +346,11 @@ int main(void)
         T(every_strategy),
         T(activations_are_kept_as_asked),
         T(deaths_and_healing),
+        T(damage_of_what_is_kept_there_is_found),
+        T(a_bit_on_the_device_counts),
+        T(state_is_kept_there),
+        T(state_is_kept_there_with_everything),
+        T(state_kept_there_survives),
         T(a_device_breaks),
         T(a_device_is_too_small),
         T(a_host_does_not_go_on),
