@@ -18,10 +18,9 @@ int64_t dpt_rdzv_quiesce_ms(const struct run *run)
 static void refill(struct run *run, int64_t steps)
 {
     run->refill_steps += steps;
-    while (run->restarts_used > 0 && run->refill_steps >= REFILL_STEPS) {
-        run->refill_steps -= REFILL_STEPS;
-        run->restarts_used--;
-    }
+    const int64_t earned = run->refill_steps / REFILL_STEPS;
+    run->refill_steps %= REFILL_STEPS;
+    run->restarts_used -= earned < run->restarts_used ? (uint32_t)earned : run->restarts_used;
     if (run->restarts_used == 0) {
         run->refill_steps = 0;
         run->error_ms = -1; /* what was overcome is not the cause of a later end */

@@ -292,6 +292,13 @@ static void test_budget_by_one_message(void **state)
     b.state.crashes = UINT32_MAX - 1;
     fake_say(&b, &stage);
     assert_int_equal(stage.view.restarts_left, 1);
+    fakes_settle(&stage, two, 2);
+    trio_step_to(9); /* as many steps as one wants give back as many, likewise at once */
+    assert_int_equal(stage.view.restarts_left, 1);
+    trio_step_to(10 + INT64_C(10) * 1000000000);
+    assert_int_equal(stage.view.restarts_left, 1000000002);
+    trio_step_to(DPT_PROTO_STEP_MAX);
+    assert_int_equal(stage.view.restarts_left, UINT32_MAX);
     a.state.crashes = UINT32_MAX;
     fake_say(&a, &stage);
     assert_int_equal(stage.view.restarts_left, 0);
