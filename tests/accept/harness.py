@@ -2,6 +2,7 @@
 `show` once for every figure; a line passes when it showed at least one figure, every figure met its bar and nothing was
 raised."""
 
+import hashlib
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from cluster import ROOT, ClusterError
 
@@ -112,7 +114,7 @@ def run_line(line, function):
 
 def run_topic(topic, lines, only, options):
     """Runs the lines (all, or those numbered in `only`); returns the exit code. The record's verdict is fail when one
-    of them failed, else partial when others were not run, else pass."""
+    of them failed, else partial when others were not run or not at full scale, else pass."""
     started = time.monotonic()
     records = []
     for number, function in enumerate(lines, 1):
@@ -122,8 +124,11 @@ def run_topic(topic, lines, only, options):
     failed = [record for record in records if record["verdict"] != "pass"]
     not_run = [{"number": number, "name": function.__name__} for number, function in enumerate(lines, 1)
                if only and number not in only]
-    result = {"topic": topic, "verdict": "fail" if failed else "partial" if not_run else "pass", "not_run": not_run,
-              "commit": commit(), "bin": os.environ.get("DPT_BIN", "build/bin"), "host": host(),
+    partial = not_run or options.scale < 1
+    folder = Path(os.environ.get("DPT_BIN") or ROOT / "build" / "bin")
+    programs = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("dpt-*"))}
+    result = {"topic": topic, "verdict": "fail" if failed else "partial" if partial else "pass", "not_run": not_run,
+              "commit": commit(), "bin": str(folder), "programs_sha256": programs, "host": host(),
               "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "scale": options.scale, "seed": options.seed,
               "seconds": round(time.monotonic() - started, 1), "lines": records}
     path = options.json or ROOT / "runs" / "acceptance" / f"{topic}.json"

@@ -11,7 +11,8 @@ BENCH_TIMEOUT_S = 1500
 TAGS_OFF = 0.02  # of counted bytes from the formula
 PEAK_OFF = 0.10  # of the process's own peak from formula and base
 STEPS_BETWEEN, WARM_STEPS, STEPS_AFTER = 1000, 50, 150
-GROWTH_BYTES = 1 << 20  # of a process's resident memory: pages of the C library's heap come and go
+GROWTH_BYTES = 128 << 10  # of a process's resident memory: pages of the C library's heap come and go
+TAG_OFF_BYTES = 1 << 20  # of one tag: what links and threads take beside the formula
 
 PEAKS = [  # strategies, worlds, further flags
     ("ddp,zero1,zero2,zero3,no_shard,full_shard,shard_grad_op,hybrid_shard,full_shard+shadow,zero2+shadow", "2", []),
@@ -46,6 +47,10 @@ def show_run(line, run, base):
     below = max(r["counted"]["peak"] / r["bound"] - 1 for r in ranks)
     line.note(f"{what}: counted beside the bound {100 * below:+.1f} %")
     line.at_most(f"{what}: counted beside the formula, off by", 100 * off, 100 * TAGS_OFF, "%")
+    wrong = {tag: (use["peak"], use["formula"]) for r in ranks for tag, use in r["tags"].items() if tag != "checkpoint"
+             and abs(use["peak"] - use["formula"]) > max(TAG_OFF_BYTES, TAGS_OFF * use["formula"])}
+    line.show(f"{what}: tags off by more than {100 * TAGS_OFF:.0f} % and {TAG_OFF_BYTES} bytes", wrong or 0, "== 0",
+              not wrong)
     line.at_most(f"{what}: counted beside the bound", max(r["counted"]["peak"] / r["bound"] for r in ranks), 1.0)
     line.show(f"{what}: own VmHWM beside formula + base, off by", 100 * peak_off, "within 10 %",
               abs(peak_off) <= PEAK_OFF, "%")

@@ -16,7 +16,7 @@ from cluster import ROOT, Cluster, ClusterError, program, wait_until
 
 MATRIX_STEPS = 40
 RESIZED_STEPS = 2000  # enough that all four worlds come to pass before the end
-SLOTS = 8
+SLOTS, LANES = 10, 4  # lanes of two and of three slots: a rank adds some slots before it sends
 TRIALS = 300
 HURT = ("ddp", "full_shard+shadow", "zero2+shadow", "hybrid_shard")
 
@@ -36,7 +36,7 @@ STRATEGIES = {
     "shard_grad_op": {"strategy.name": "fsdp", "strategy.sharding": "shard_grad_op"},
     "hybrid_shard": {"strategy.name": "fsdp", "strategy.sharding": "hybrid_shard"},
 }
-# Survive the loss of a node without shadows.
+# Survive the loss of a node without shadows; of the others every rank's shard is its own alone.
 WHOLE = ("ddp", "simple", "simple_ga", "hook", "async", "bucket_async", "no_shard", "hybrid_shard")
 CURVES = [(accumulate, precision) for accumulate in ("local", "reduce") for precision in ("fp32", "bf16", "fp16")]
 GPT2_124M = {"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024, "model.vocab": 50257,
@@ -53,7 +53,30 @@ def keys_of(name, **more):
 
 
 def curve_of(accumulate, precision):
-    return {"train.accumulate": accumulate, "train.precision": precision, **OVERFLOWS.get(precision, {})}
+    return {"train.accumulate": accumulate, "train.precision": precision, "train.lanes": LANES,
+            **OVERFLOWS.get(precision, {})}
+
+
+def held(root):
+    """{tag: bytes at most, of the rank that had the most} of a run that is over."""
+    accounts = [json.loads(path.read_text()) for path in root.rglob("rank-*.memory.json")]
+    if not accounts:
+        raise ClusterError(f"no account of memory in {root}")
+    return {tag: max(a["tags"][tag]["peak"] for a in accounts) for tag in accounts[0]["tags"]}
+
+
+def show_settings_take_effect(line, curve, runs):
+    """{(strategy, world, checkpointing): held}: what shares a hash is not the same run all the same."""
+    kept = {run: tags["activations"] for run, tags in runs.items()}
+    wrong = [run[:2] for run in kept if run[2] == "none"
+             and not kept[run] > kept[(*run[:2], "selective")] > kept[(*run[:2], "full")]]
+    line.show(f"runs whose activations do not shrink from none to selective to full, {curve}", len(wrong), "== 0",
+              not wrong)
+    whole = runs["ddp", 4, "none"]["moments"]
+    for name in ("zero1", "zero2", "zero3", "full_shard", "shard_grad_op", "hybrid_shard"):
+        share = runs[name, 4, "none"]["moments"] / whole
+        bar = 0.6 if name == "hybrid_shard" else 0.35  # a half, a quarter; in whole blocks of each unit
+        line.at_most(f"moments of {name}, world 4, beside ddp's, {curve}", round(share, 3), bar)
 
 
 def show_skipped(line, curve, skipped):
@@ -75,10 +98,10 @@ def show_curves_differ(line, curves):
 def one_hash(line):
     """At tiny size: one hash for each (accumulate, precision) over all strategies x worlds 1 to 4 x activation
     checkpointing none, selective, full; and another one for each. In fp16 gradients overflow, and all skip as many
-    steps."""
+    steps. Each run holds what its strategy and its checkpointing say."""
     curves = {}
     for accumulate, precision in CURVES:
-        hashes, skipped = {}, {}
+        hashes, skipped, holds = {}, {}, {}
         for name in STRATEGIES:
             for world in (1, 2, 3, 4):
                 if name == "hybrid_shard" and world == 1:
@@ -88,9 +111,11 @@ def one_hash(line):
                     keys = keys_of(name, **curve_of(accumulate, precision),
                                    **{"train.activation_checkpointing": checkpointing})
                     run = f"{name}, world {world}, checkpointing {checkpointing}"
+                    folder = line.folder / f"{accumulate}-{precision}-{name}-{world}-{checkpointing}"
                     hashes[run], skipped[run] = undisturbed_run(
-                        line.folder / f"{accumulate}-{precision}-{name}-{world}-{checkpointing}", world, one_node=True,
-                        nodes=nodes, shared_dirs=True, sets=dict(settings(SLOTS, MATRIX_STEPS), **keys))
+                        folder, world, one_node=True, nodes=nodes, shared_dirs=True,
+                        sets=dict(settings(SLOTS, MATRIX_STEPS), **keys))
+                    holds[name, world, checkpointing] = held(folder)
         line.command(f"dpt-worker with train.accumulate={accumulate}, train.precision={precision}: {len(hashes)} runs")
         common = max(set(hashes.values()), key=list(hashes.values()).count)
         line.note(f"{common}  {accumulate}, {precision}")
@@ -101,12 +126,15 @@ def one_hash(line):
                   "== 1", len(set(hashes.values())) == 1)
         if precision in OVERFLOWS:
             show_skipped(line, f"{accumulate}, {precision}", skipped)
+        show_settings_take_effect(line, f"{accumulate}, {precision}", holds)
         curves[accumulate, precision] = common
     show_curves_differ(line, curves)
 
 
 def one_hash_124m(line):
-    """GPT-2 124M, three steps: ddp, zero3 and full_shard in worlds of 1, 2 and 4 have one hash for each accumulate."""
+    """GPT-2 124M, three steps: ddp, zero3 and full_shard in worlds of 1, 2 and 4 have one hash for each accumulate, and
+    another one for each."""
+    curves = set()
     for accumulate in ("local", "reduce"):
         hashes = {}
         for name in ("ddp", "zero3", "full_shard"):
@@ -120,13 +148,15 @@ def one_hash_124m(line):
             line.note(f"{value}  {run}, {accumulate}")
         line.show(f"distinct weights_hash in {len(hashes)} runs, {accumulate}", len(set(hashes.values())), "== 1",
                   len(set(hashes.values())) == 1)
+        curves |= set(hashes.values())
+    line.show("distinct weights_hash over both accumulate", len(curves), "== 2", len(curves) == 2)
 
 
-def resized(root, sets, pairs):
+def resized(root, sets, pairs, kills=True):
     """A run through worlds of 1, 3, 2 and 4 ranks: some join, a machine is killed, some join, and a rank is killed. The
     nodes have one rank each, or (`pairs`) two, but for the first, which is the one that is killed then. Every second
-    node shares no memory with the others, as if it were on another machine. Returns its hash, and how many steps it
-    skipped."""
+    node shares no memory with the others, as if it were on another machine. Without `kills` nodes are told to leave in
+    their place. Returns its hash, and how many steps it skipped."""
     sets = dict(sets, **{"cluster.nnodes": "1:4"})
     with Cluster(root, sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
@@ -145,27 +175,31 @@ def resized(root, sets, pairs):
         reach(1)
         nodes += [machine("n2", 2)] if pairs else [machine("n2"), machine("n3")]
         reach(3)
-        killed = nodes.pop(0 if pairs else 1)
-        killed.kill_machine()
+        gone = nodes.pop(0 if pairs else 1)
+        gone.kill_machine() if kills else gone.term()
         reach(2)
         nodes += [machine("n4", 2)] if pairs else [machine("n4"), machine("n5")]
         reach(4)
         generation = cluster.metrics()[-1]["generation"]
-        os.kill(nodes[-1].rank_pids()[0], signal.SIGKILL)
-        wait_until("a generation after the rank's death", lambda: cluster.metrics()[-1]["generation"] > generation,
+        os.kill(nodes[-1].rank_pids()[0], signal.SIGKILL) if kills else nodes[-1].term()
+        wait_until("a generation after the second loss", lambda: cluster.metrics()[-1]["generation"] > generation,
                    STEP_TIMEOUT_S, cluster.log_tails)
         wait_until("the run ends", lambda: not any(n.alive() for n in nodes), RUN_TIMEOUT_S, cluster.log_tails)
         codes = {n.name: n.returncode() for n in nodes}
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+        steps = [m["step"] for outputs in cluster.outputs() for m in outputs.metrics()]
+        if steps != list(range(1, sets["train.steps"] + 1)):
+            raise ClusterError(f"{len(steps)} steps are logged, not each of {sets['train.steps']} once")
         metrics = cluster.metrics()
         return check_run(cluster.summaries(), metrics, sets["train.steps"]), skipped_steps(metrics)
 
 
 def one_hash_resized(line):
     """Through 1 → 3 → 2 → 4 ranks with the kill of a machine and of a rank: the hash of the undisturbed run, no step
-    lost, for every strategy in each (accumulate, precision). In fp16 gradients overflow, and all skip as many steps as
-    the undisturbed run."""
+    lost and none logged twice, for every strategy in each (accumulate, precision); and in fp32 for those that keep
+    shards without their shadows, where nodes leave in place of the kills. In fp16 gradients overflow, and all skip
+    as many steps as the undisturbed run. Activation checkpointing differs from run to run."""
     curves = {}
     for accumulate, precision in CURVES:
         curve, skipped = curve_of(accumulate, precision), {}
@@ -174,13 +208,19 @@ def one_hash_resized(line):
             sets=dict(settings(SLOTS, RESIZED_STEPS), **keys_of("ddp", **curve)))
         line.note(f"{calm}  {accumulate}, {precision}, undisturbed")
         curves[accumulate, precision] = calm
-        for name in STRATEGIES:
-            redundancy = {} if name in WHOLE else {"strategy.redundancy": "shadow"}
-            keys = keys_of(name, **curve, **redundancy)
-            line.command(f"dpt-worker with {keys}: 1, 3, 2, 4 ranks")
-            value, skipped[name] = resized(line.folder / f"{accumulate}-{precision}-{name}",
-                                           dict(settings(SLOTS, RESIZED_STEPS), **keys), pairs=name == "hybrid_shard")
-            line.show(f"{name}, {accumulate}, {precision}: weights_hash", value, f"== {calm}", value == calm)
+        forms = ("+shadow", "") if precision == "fp32" else ("+shadow",)
+        runs = [(name, "") for name in WHOLE] + [(name, form) for name in STRATEGIES if name not in WHOLE
+                                                 for form in forms]
+        for i, (name, more) in enumerate(runs):
+            redundancy = {"strategy.redundancy": "shadow"} if more else {}
+            keys = keys_of(name, **curve, **redundancy,
+                           **{"train.activation_checkpointing": CHECKPOINTING[i % len(CHECKPOINTING)]})
+            kills = name in WHOLE or bool(more)
+            line.command(f"dpt-worker with {keys}: 1, 3, 2, 4 ranks, two {'kills' if kills else 'leave'}")
+            run = name + more
+            value, skipped[run] = resized(line.folder / f"{accumulate}-{precision}-{run}",
+                                          dict(settings(SLOTS, RESIZED_STEPS), **keys), name == "hybrid_shard", kills)
+            line.show(f"{run}, {accumulate}, {precision}: weights_hash", value, f"== {calm}", value == calm)
         if precision in OVERFLOWS:
             show_skipped(line, f"{accumulate}, {precision}", skipped)
     show_curves_differ(line, curves)
@@ -225,8 +265,8 @@ def show_landings(line, found):
     for strategy in HURT:
         for fault in {fault for _, fault in faults}:
             line.at_least(f"{strategy}: trials of fault {fault}", faults[strategy, fault], 1)
-    told = sum(one["outcomes_told"] for one in found["strategies"])
-    line.note(f"steps applied by ranks that others told the outcome: {told}")
+    line.at_least("steps applied by ranks that others told the outcome",
+                  sum(one["outcomes_told"] for one in found["strategies"]), 1)
 
 
 def recovery_trials(line):
