@@ -8,8 +8,10 @@
  *   true peak   VmHWM, less pages of other ranks' shared memory, which this process only looks at
  *   base        the same of a rank of the smallest model, less what that counts: program, libraries
  *   difference  true peak - counted - base: what nobody accounts for
- */
+ *
+ * With --plan nothing is started: the formulas for worlds that are not there. */
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_memory_plan.h"
 #include "tests/bench/bench_memory_run.h"
 #include "tests/bench/programs.h"
 
@@ -46,7 +48,25 @@ struct args {
     const char *model, *only, *precision, *accumulate, *json;
     int worlds[WORLDS_MAX], n_worlds;
     int batch, seq, slots, steps;
+    struct memory_plan plan;
 };
+
+/* "2x8,16x8": nodes and ranks of each. */
+static bool parse_shapes(const char *text, struct memory_plan *plan)
+{
+    for (const char *at = text;; at++) {
+        int used = 0;
+        if (plan->n_shapes == MEMORY_PLAN_SHAPES_MAX)
+            return false;
+        int *shape = plan->shapes[plan->n_shapes++];
+        if (sscanf(at, "%4dx%4d%n", &shape[0], &shape[1], &used) != 2 || shape[0] < 1 ||
+            shape[1] < 1 || shape[0] * shape[1] > MEMORY_PLAN_RANKS_MAX)
+            return false;
+        at += used;
+        if (*at != ',')
+            return *at == '\0';
+    }
+}
 
 /* Is the name in the list, "a,b,c"? */
 static bool is_listed(const char *list, const char *name)
@@ -82,6 +102,12 @@ static bool parse(int argc, char **argv, struct args *a)
             a->accumulate = value;
         else if (strcmp(argv[i], "--json") == 0)
             a->json = value;
+        else if (strcmp(argv[i], "--plan") == 0)
+            ok = ok && parse_shapes(value, &a->plan);
+        else if (strcmp(argv[i], "--config") == 0)
+            a->plan.config = value;
+        else if (strcmp(argv[i], "--set") == 0 && a->plan.n_sets < MEMORY_PLAN_SETS_MAX)
+            a->plan.sets[a->plan.n_sets++] = value;
         else if (strcmp(argv[i], "--worlds") == 0)
             ok = dpt_bench_parse_ints(value, 1, MEM_RANKS_MAX, WORLDS_MAX, a->worlds, &a->n_worlds);
         else if (strcmp(argv[i], "--batch") == 0)
@@ -99,7 +125,11 @@ static bool parse(int argc, char **argv, struct args *a)
         (void)fprintf(stderr, "usage: dpt-bench memory [--strategies LIST] [--worlds 2,4] "
                               "[--model \"preset: gpt2-124m\"] [--precision fp32|bf16|fp16] "
                               "[--accumulate auto|local|reduce] [--batch 1] [--seq 64] [--slots 4] "
-                              "[--steps 3] [--json FILE]\n  strategies:");
+                              "[--steps 3] [--json FILE]\n"
+                              "       dpt-bench memory --plan 1x8,16x8 [--config FILE] [--set "
+                              "KEY=VALUE]… [--strategies LIST] [--json FILE]\n"
+                              "  plan: nodes x ranks of each; works out what ranks would hold, and "
+                              "starts nothing\n  strategies:");
         for (int s = 0; s < STRATEGIES; s++)
             (void)fprintf(stderr, " %s", strategies[s].name);
         (void)fprintf(stderr,
@@ -108,7 +138,10 @@ static bool parse(int argc, char **argv, struct args *a)
                       MEM_RANKS_MAX);
         return false;
     }
-    return true;
+    const bool plans = a->plan.n_shapes > 0;
+    if (!plans && (a->plan.config || a->plan.n_sets > 0))
+        (void)fprintf(stderr, "dpt-bench memory: --config and --set are for --plan\n");
+    return plans || (!a->plan.config && a->plan.n_sets == 0);
 }
 
 static int64_t number(const json_t *rank, const char *key, const char *inner)
@@ -264,6 +297,23 @@ static enum dpt_status run_in(const struct args *a, const char *dir, json_t **re
     return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
 }
 
+static enum dpt_status plan(const struct args *a, json_t **ret, struct dpt_err *err)
+{
+    json_t *rows = json_array();
+    enum dpt_status status = rows ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
+    for (int s = 0; status == DPT_OK && s < STRATEGIES; s++)
+        if (!a->only || is_listed(a->only, strategies[s].name))
+            status =
+                memory_plan_add(&a->plan, strategies[s].name, strategies[s].section, rows, err);
+    if (status == DPT_OK && json_array_size(rows) == 0)
+        status = dpt_fail(err, DPT_EINVAL, "nothing that --strategies names can be had so");
+    *ret = status == DPT_OK ? json_pack("{s:s, s:s?, s:O}", "bench", "memory-plan", "config",
+                                        a->plan.config, "rows", rows)
+                            : NULL;
+    json_decref(rows);
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     struct args args;
@@ -272,6 +322,12 @@ static int run(int argc, char **argv)
     char dir[128];
     if (!parse(argc, argv, &args))
         return 2;
+    if (args.plan.n_shapes > 0) {
+        if (plan(&args, &report, &err) == DPT_OK)
+            return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
+        (void)fprintf(stderr, "dpt-bench memory: %s\n", err.text);
+        return 1;
+    }
     if (!test_make_dir(dir, sizeof dir, "bench-memory"))
         return 1;
     enum dpt_status status = bench_programs_begin(&err);
