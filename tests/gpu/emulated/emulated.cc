@@ -1,0 +1,342 @@
+/* See emulated.h. */
+#include "tests/gpu/emulated/emulated.h"
+
+#include "tests/gpu/emulated/include/cuda_runtime_api.h"
+
+#include <algorithm>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+thread_local struct emulated_places emulated_place;
+
+namespace {
+
+enum { STACK_BYTES = 128 << 10 };
+
+enum class state { free, runs, awaits_block, awaits_warp };
+
+/* A stack (makecontext's, left and entered again by _setjmp and _longjmp, which ask nothing of the
+ * kernel) that runs threads of the block, one after another: one that waits keeps its stack, and
+ * others go on with the threads that have not begun. */
+struct fiber {
+    ucontext_t context; /* of its beginning */
+    jmp_buf at;
+    bool entered;
+    void *stack;
+    enum state state;
+    unsigned thread;
+    unsigned exchanges; /* of its thread so far */
+};
+
+struct machine {
+    std::vector<fiber *> fibers;
+    jmp_buf scheduler;
+    const std::function<void()> *kernel;
+    unsigned threads, begun, done;
+    fiber *now;
+    std::vector<unsigned char> shared;
+    uint64_t exchanged[2][EMULATED_THREADS_MAX];
+    unsigned
+        alive[EMULATED_THREADS_MAX / EMULATED_WARP]; /* threads of a warp that have not ended */
+    bool backwards;
+
+    ~machine()
+    {
+        for (fiber *f : fibers) {
+            (void)munmap(f->stack, STACK_BYTES);
+            delete f;
+        }
+    }
+};
+
+thread_local machine m;
+
+[[noreturn]] void fail(const char *what)
+{
+    (void)fprintf(stderr, "emulated device: %s (block %u of %u, thread %u)\n", what,
+                  emulated_place.block.x, emulated_place.grid.x, m.now ? m.now->thread : 0);
+    abort();
+}
+
+unsigned warp_of(unsigned thread)
+{
+    return thread / EMULATED_WARP;
+}
+
+/* The k-th thread to begin; odd blocks begin with the last. */
+unsigned thread_at(unsigned k)
+{
+    return m.backwards ? m.threads - 1 - k : k;
+}
+
+void wait_as(enum state state)
+{
+    fiber *self = m.now;
+    self->state = state;
+    if (_setjmp(self->at) == 0)
+        _longjmp(m.scheduler, 1);
+}
+
+void fiber_main()
+{
+    fiber *self = m.now;
+    for (;;) {
+        while (m.begun < m.threads) {
+            self->thread = thread_at(m.begun++);
+            self->exchanges = 0;
+            emulated_place.thread = dim3(self->thread, 0, 0);
+            (*m.kernel)();
+            m.done++;
+            m.alive[warp_of(self->thread)]--;
+        }
+        wait_as(state::free);
+    }
+}
+
+fiber *make_fiber()
+{
+    fiber *f = new fiber{};
+    f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (f->stack == MAP_FAILED || getcontext(&f->context) != 0)
+        fail("no memory for a thread");
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, fiber_main, 0);
+    f->state = state::free;
+    m.fibers.push_back(f);
+    return f;
+}
+
+void resume(fiber *f)
+{
+    f->state = state::runs;
+    m.now = f;
+    emulated_place.thread = dim3(f->thread, 0, 0);
+    if (_setjmp(m.scheduler) == 0) {
+        if (f->entered)
+            _longjmp(f->at, 1);
+        f->entered = true;
+        (void)setcontext(&f->context);
+    }
+    m.now = NULL;
+}
+
+/* Every thread of the block has begun, and waits or has ended: lets those go on that may. */
+void release()
+{
+    std::vector<fiber *> waiting[2], ready;
+    unsigned in_warp[EMULATED_THREADS_MAX / EMULATED_WARP] = {};
+    for (fiber *f : m.fibers) {
+        if (f->state == state::awaits_block)
+            waiting[0].push_back(f);
+        if (f->state == state::awaits_warp) {
+            waiting[1].push_back(f);
+            in_warp[warp_of(f->thread)]++;
+        }
+    }
+    for (fiber *f : waiting[1])
+        if (in_warp[warp_of(f->thread)] == m.alive[warp_of(f->thread)])
+            ready.push_back(f);
+    if (ready.empty() && waiting[1].empty() && waiting[0].size() == m.threads - m.done)
+        ready = waiting[0];
+    if (ready.empty())
+        fail("threads wait for others that do not come: a barrier that not all reach");
+    std::sort(ready.begin(), ready.end(), [](const fiber *a, const fiber *b) {
+        return m.backwards ? a->thread > b->thread : a->thread < b->thread;
+    });
+    m.backwards = !m.backwards;
+    for (fiber *f : ready)
+        resume(f);
+}
+
+void run_block()
+{
+    m.begun = m.done = 0;
+    m.backwards = emulated_place.block.x % 2 == 1;
+    memset(m.alive, 0, sizeof m.alive);
+    for (unsigned t = 0; t < m.threads; t++)
+        m.alive[warp_of(t)]++;
+    memset(m.shared.data(), 0xff, m.shared.size()); /* NaN */
+    while (m.begun < m.threads) {
+        const bool backwards = m.backwards; /* until all have begun */
+        fiber *idle = NULL;
+        for (fiber *f : m.fibers)
+            if (f->state == state::free)
+                idle = f;
+        resume(idle ? idle : make_fiber());
+        m.backwards = backwards;
+    }
+    while (m.done < m.threads)
+        release();
+}
+
+} // namespace
+
+void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
+                     const std::function<void()> &kernel)
+{
+    if (block == 0 || block > EMULATED_THREADS_MAX || shared_bytes > EMULATED_SHARED_BYTES_MAX ||
+        grid.x == 0 || grid.y == 0 || grid.z == 0)
+        fail("a launch that no device takes");
+    m.kernel = &kernel;
+    m.threads = block;
+    m.shared.resize(shared_bytes);
+    emulated_place.grid = grid;
+    emulated_place.block_size = dim3(block);
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                emulated_place.block = dim3(x, y, z);
+                run_block();
+            }
+}
+
+void *emulated_shared(void)
+{
+    return m.shared.data();
+}
+
+void emulated_await_block(void)
+{
+    wait_as(state::awaits_block);
+}
+
+uint64_t emulated_exchange(unsigned mask, uint64_t x, int other)
+{
+    fiber *self = m.now;
+    const unsigned thread = self->thread, turn = self->exchanges++ % 2;
+    if (mask != 0xffffffffu || (thread ^ (unsigned)other) >= m.threads)
+        fail("an exchange with lanes that are not there");
+    /* Two turns: who is through with one may be at the next before the others have read. */
+    m.exchanged[turn][thread] = x;
+    wait_as(state::awaits_warp);
+    return m.exchanged[turn][thread ^ (unsigned)other];
+}
+
+/* ---- the runtime ---- */
+
+extern "C" {
+
+const char *cudaGetErrorName(cudaError_t code)
+{
+    return code == cudaSuccess ? "cudaSuccess" : "cudaErrorEmulated";
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    return code == cudaErrorMemoryAllocation ? "out of memory" : "an error of the emulated device";
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *ret)
+{
+    *ret = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
+{
+    if (device != 0)
+        return cudaErrorInvalidValue;
+    *ret = cudaDeviceProp{"emulated device", 9, 0, 1};
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *ret)
+{
+    *ret = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *ret)
+{
+    *ret = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **ret, size_t bytes)
+{
+    const size_t aligned = (bytes + 255) / 256 * 256;
+    *ret = aligned >= bytes ? aligned_alloc(256, aligned) : NULL;
+    if (!*ret)
+        return cudaErrorMemoryAllocation;
+    memset(*ret, 0xff, aligned);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *p)
+{
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *p, int value, size_t bytes)
+{
+    memset(p, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return cudaMalloc(ret, bytes);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    return cudaFree(p);
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, void *queue)
+{
+    (void)kind;
+    (void)queue;
+    memcpy(dst, src, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue)
+{
+    (void)queue;
+    return cudaMemset(p, value, bytes);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
+{
+    (void)flags;
+    *ret = (cudaStream_t)malloc(1);
+    return *ret ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaStreamDestroy(void *queue)
+{
+    free(queue);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(void *queue)
+{
+    (void)queue;
+    return cudaSuccess;
+}
+}

@@ -1,0 +1,131 @@
+/* kernels/cuda/gemm.h without cuBLASLt, on the host: sums in f32, of each sixteenth k and then of
+ * these. And what device.c asks of that library. */
+#include "kernels/cuda/gemm.h"
+
+#include "kernels/half.h"
+
+#include <cublasLt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct dpt_cuda_gemm_engine {
+    int nothing;
+};
+
+enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret, struct dpt_err *err)
+{
+    *ret = calloc(1, sizeof **ret);
+    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "products: out of memory");
+}
+
+void dpt_cuda_gemm_engine_destroy(struct dpt_cuda_gemm_engine **engine, struct dpt_device *dev)
+{
+    (void)dev;
+    free(*engine);
+    *engine = NULL;
+}
+
+static float at(const void *p, enum dpt_dtype dtype, int64_t i)
+{
+    return dtype == DPT_F32    ? ((const float *)p)[i]
+           : dtype == DPT_BF16 ? dpt_f32_of_bf16(((const uint16_t *)p)[i])
+                               : dpt_f32_of_f16(((const uint16_t *)p)[i]);
+}
+
+static void set(void *p, enum dpt_dtype dtype, int64_t i, float x)
+{
+    if (dtype == DPT_F32)
+        ((float *)p)[i] = x;
+    else
+        ((uint16_t *)p)[i] = dtype == DPT_BF16 ? dpt_bf16_of_f32(x) : dpt_f16_of_f32(x);
+}
+
+/* As gemm.c of kernels/cuda promises of every operand. */
+static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
+                    enum dpt_dtype dtype, int64_t ld)
+{
+    uintptr_t bytes = 16;
+    while ((uint64_t)ld * dpt_dtype_bytes(dtype) % bytes != 0)
+        bytes /= 2;
+    char text[128];
+    (void)snprintf(text, sizeof text, "a product's %s is not aligned to %d bytes", what,
+                   (int)bytes);
+    if ((uintptr_t)p % bytes != 0)
+        dpt_cuda_fail(s, DPT_EINVAL, text);
+    return (uintptr_t)p % bytes == 0;
+}
+
+/* (rows, k) of floats, from rows of k or, transposed, from k rows. */
+static float *widened(const void *p, enum dpt_dtype dtype, int64_t rows, int64_t k, int64_t ld,
+                      bool transposed)
+{
+    float *to = malloc((size_t)(rows * k) * sizeof *to);
+    if (!to)
+        abort();
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < k; j++)
+            to[i * k + j] = at(p, dtype, transposed ? j * ld + i : i * ld + j);
+    return to;
+}
+
+static float dot(int64_t n, const float *a, const float *b)
+{
+    enum { LANES = 16 };
+    float sums[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int lane = 0; lane < LANES; lane++)
+            sums[lane] += a[i + lane] * b[i + lane];
+    for (; i < n; i++)
+        sums[i % LANES] += a[i] * b[i];
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    DPT_ASSERT(g->k > 0);
+    if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || s->preparing ||
+        !aligned(s, "left operand", g->a, g->dtype, g->lda) ||
+        !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
+        !aligned(s, "result", g->c, g->out, g->ldc))
+        return;
+    float *a = widened(g->a, g->dtype, g->m, g->k, g->lda, g->a_transposed);
+    float *b = widened(g->b, g->dtype, g->n, g->k, g->ldb, !g->b_transposed);
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = dot(g->k, a + i * g->k, b + j * g->k);
+            if (g->with_bias)
+                sum += at(g->bias, g->out, j);
+            if (g->accumulate)
+                sum += at(g->c, g->out, i * g->ldc + j);
+            set(g->c, g->out, i * g->ldc + j, sum);
+        }
+    free(a);
+    free(b);
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
+{
+    *ret = NULL;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    (void)handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+    (void)status;
+    return "emulated";
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return 0;
+}

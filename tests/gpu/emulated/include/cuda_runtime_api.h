@@ -1,0 +1,56 @@
+/* What kernels/cuda calls of CUDA's runtime, carried out on the host (emulated.cc): one device,
+ * whose memory is the host's and whose queues do at once what is put into them. */
+#ifndef DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_API_H
+#define DPT_TESTS_GPU_EMULATED_INCLUDE_CUDA_RUNTIME_API_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUDART_VERSION 13000
+
+typedef enum {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInsufficientDriver,
+    cudaErrorNoDevice
+} cudaError_t;
+
+typedef struct emulated_queue *cudaStream_t;
+
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+};
+
+enum { cudaHostAllocDefault, cudaMemcpyDefault, cudaStreamNonBlocking };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
+const char *cudaGetErrorName(cudaError_t code);
+const char *cudaGetErrorString(cudaError_t code);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaGetDeviceCount(int *ret);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device);
+cudaError_t cudaDriverGetVersion(int *ret);
+cudaError_t cudaRuntimeGetVersion(int *ret);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaMalloc(void **ret, size_t bytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMemset(void *p, int value, size_t bytes);
+cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, void *queue);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags);
+cudaError_t cudaStreamDestroy(void *queue);
+cudaError_t cudaStreamSynchronize(void *queue);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
