@@ -320,7 +320,7 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = offloads, NODE, .def = "none",
      .help = "with cluster.device cuda, optimizer: masters, moments and gradients are kept, "
              "reduced and applied in the host's memory, and the GPU holds the weights it computes "
-             "with; none: the GPU does it all (ddp alone; docs/gpu.md)"},
+             "with; none: the GPU does it all (ddp and its like; docs/gpu.md)"},
     {"strategy.rebuild_mib", DPT_KEY_DOUBLE, AT(strategy.rebuild_mib),
      .min = 0, .max = 1048576, RUN, .def = "16",
      .help = "after a loss: shadows of up to so much a rank are made before training goes on, "

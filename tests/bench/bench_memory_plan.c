@@ -139,9 +139,7 @@ static enum dpt_status plan_world(const struct dpt_config *config, const struct 
         .model = model,
         .grid = grid,
         .world = &world,
-        .threads = config->cluster.threads == DPT_AUTO ? 1 : config->cluster.threads,
-        .computes_elsewhere = config->cluster.device == DPT_DEVICE_CUDA,
-        .resident = dpt_config_state_on_device(config)};
+        .threads = config->cluster.threads == DPT_AUTO ? 1 : config->cluster.threads};
     find_largest(&spec, shape[1], bytes, &node);
     free(numbers);
     print_row(name, shape, bytes, node);

@@ -23,8 +23,8 @@ struct dpt_lane_sums {
     int *bucket_of_param;
     int *announced; /* [n_buckets] parameters of this slot */
 
-    /* The stack. `on_device`: NULL where the registered buffers are the stack themselves; else
-     * they are what goes to the reducer, and there are none in a world of one. */
+    /* The stack is in registered buffers. Or it is on a device; then these are what of it goes to
+     * the reducer, and a world of one has none. */
     int n_buffers, n_on_device;
     struct dpt_comm_mem *buffer[BUFFERS_MAX];
     float *on_device[BUFFERS_MAX];

@@ -29,9 +29,10 @@ enum kind { WHOLE, ZERO1, ONCE, UNITS, HYBRID };
 struct memory {
     const struct dpt_memory_spec *spec;
     enum kind kind;
-    bool lanes;   /* own runs of lanes in whole buffers, sums of lanes travel */
-    bool by_node; /* in waves inside each node, whose sums meet once a step */
-    bool slots;   /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
+    bool lanes;    /* own runs of lanes in whole buffers, sums of lanes travel */
+    bool by_node;  /* in waves inside each node, whose sums meet once a step */
+    bool resident; /* on a GPU */
+    bool slots;    /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
     int64_t p, w, k, wire, tied, largest_other, largest;
     int n, position;
     struct dpt_range host, node; /* positions */
@@ -78,6 +79,7 @@ static struct memory memory_of(const struct dpt_memory_spec *spec)
                        .w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(spec->model)),
                        .n = spec->world->size};
     m.k = m.w == F32 ? 0 : F32;
+    m.resident = dpt_config_state_on_device(config);
     m.wire = (int64_t)dpt_dtype_bytes(dpt_wire_dtype(config));
     const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
     const struct dpt_ddp_policy *policy = dpt_ddp_policy_find(config->strategy.name);
@@ -174,7 +176,7 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
     const int64_t own = own_numel(m);
     const bool units = m->kind == UNITS || m->kind == HYBRID;
-    ret[DPT_MEMORY_WEIGHTS] = m->spec->resident && m->w != F32 ? 0 : (units ? own : m->p) * m->w;
+    ret[DPT_MEMORY_WEIGHTS] = m->resident && m->w != F32 ? 0 : (units ? own : m->p) * m->w;
     ret[DPT_MEMORY_MASTERS] = own * m->k;
     const int moments = dpt_optim_has_second_moment(m->spec->config) ? 2 : 1;
     ret[DPT_MEMORY_MOMENTS] = own * moments * F32;
@@ -245,11 +247,11 @@ static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
     if (m->lanes) {
         const bool slots_are_added =
             dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
-        if (m->spec->resident && m->n == 1)
+        if (m->resident && m->n == 1)
             return;
         ret[DPT_MEMORY_GRADIENT] = m->p * F32;
         ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
-        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->spec->resident ? m->tied * F32 : 0;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->resident ? m->tied * F32 : 0;
         return;
     }
     if (m->slots) {
@@ -405,8 +407,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     state(&m, ret);
     gradients(&m, ret);
     ret[DPT_MEMORY_PACKED] = spec->packed_bytes;
-    if (spec->computes_elsewhere) {
-        ret[DPT_MEMORY_SLOT_GRADIENTS] += spec->resident ? 0 : m.largest * F32;
+    if (spec->config->cluster.device == DPT_DEVICE_CUDA) {
+        ret[DPT_MEMORY_SLOT_GRADIENTS] += m.resident ? 0 : m.largest * F32;
     } else {
         ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
@@ -449,9 +451,9 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
         DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bytes += formula[others[i]];
-    if (spec->resident)
+    if (m.resident)
         bytes -= m.p * (m.w == F32 ? 0 : m.w) + (m.n == 1 ? m.p * F32 : 0);
-    else if (spec->computes_elsewhere)
+    else if (spec->config->cluster.device == DPT_DEVICE_CUDA)
         bytes += m.largest * F32;
     return bytes;
 }

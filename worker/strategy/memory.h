@@ -17,18 +17,18 @@ struct dpt_memory_spec {
     const struct dpt_grid *grid; /* of the model's units */
     const struct dpt_world *world;
     int rank;
-    int threads;             /* that it computes with: workspace */
-    int64_t packed_bytes;    /* of weights in the form that products read, if they are packed */
-    bool computes_elsewhere; /* on a device: its memory is not counted here; a buffer of the largest
-                                unit is, as slot_gradients, */
-    bool resident; /* unless the state is there, too: what is counted is the copy of it, and
-                      what goes to peers */
+    int threads;          /* that it computes with: workspace */
+    int64_t packed_bytes; /* of weights in the form that products read, if they are packed */
 };
 
-/* Bytes of each tag between the steps of a generation. Exact for everything that a strategy holds,
- * for activations, scratch and data; workspace and comm are within a few hundred KiB (what a
- * thread packs at a time, links to peers). `checkpoint` is what a writer takes while it writes, and
- * counts 0 here; `other` is 0. */
+/* Bytes of the host's memory, each tag, between the steps of a generation. With cluster.device cuda
+ * what is on the GPU is not counted: activations, scratch and workspace; with the state there, too,
+ * what is counted is the copy of it and what goes to peers, else a buffer of the largest unit, as
+ * slot_gradients.
+ *
+ * Exact for everything that a strategy holds, for activations, scratch and data; workspace and comm
+ * are within a few hundred KiB (what a thread packs at a time, links to peers). `checkpoint` is
+ * what a writer takes while it writes, and counts 0 here; `other` is 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
 /* The same as one sum for a person to check: with P parameters, N ranks, w bytes of a parameter in

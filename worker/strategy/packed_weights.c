@@ -48,6 +48,13 @@ static enum dpt_status prepare(struct dpt_packed_weights *p, struct dpt_err *err
     return dpt_stream_prepare_end(p->env->stream, err);
 }
 
+/* A GPU reads copies of the weights, and has no use for this form. */
+static bool packs(const struct dpt_config *config)
+{
+    return config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF &&
+           config->cluster.device == DPT_DEVICE_CPU;
+}
+
 enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
                                           struct dpt_packed_weights **ret, struct dpt_err *err)
 {
@@ -62,7 +69,7 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
     enum dpt_status status = DPT_OK;
     if (!p->forms || !p->pointers)
         status = dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
-    else if (env->config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF && !env->computes_elsewhere)
+    else if (packs(env->config))
         status = prepare(p, err);
     if (status != DPT_OK) {
         dpt_packed_weights_destroy(&p);

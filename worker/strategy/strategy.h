@@ -40,7 +40,6 @@ struct dpt_strategy_env {
     struct dpt_comm_listener *listener;
     struct dpt_comm_thread *comm_thread;
     const struct dpt_grid *grid; /* of the model's units */
-    bool computes_elsewhere;     /* the model reads copies of the weights: no use in packing them */
     /* The device that the state is kept and worked on, and the main thread's stream there: slots
      * point to its memory, and registered memory is a copy (fetch_state). NULL: the host. */
     struct dpt_device *resident;

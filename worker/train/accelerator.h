@@ -1,13 +1,14 @@
 /* The model on a device whose memory is not the host's.
  *
- * For a rank that keeps its state on the host (strategy.offload: optimizer). Strategies see nothing
- * of it: they make weights and fold gradients in memory of the host, as on
- * the CPU. Here each unit's weights go to the device once a step, before its first use, and stay
- * there; gradients come back unit by unit as backward goes, and are written, or added, where the
- * slot says, with the bits of the ops' contract (old + contribution). So every strategy, order of
- * addition and way to recover works with a device, and its runs have one trajectory for one kind of
- * device. Or for one whose strategy keeps the state on the device (dpt_strategy_env.resident): then
- * a slot's weights and gradients are there already, and only tokens and losses come and go.
+ * For a rank that keeps its state on the host (strategy.offload: optimizer) strategies see nothing
+ * of it: they make weights and fold gradients in memory of the host, as on the CPU. Here each
+ * unit's weights go to the device once a step, before its first use, and stay there; gradients come
+ * back unit by unit as backward goes, and are written, or added, where the slot says, with the bits
+ * of the ops' contract (old + contribution). So every strategy, order of addition and way to
+ * recover works with a device, and its runs have one trajectory for one kind of device.
+ *
+ * For a rank whose strategy keeps the state on the device (dpt_strategy_env.resident) a slot's
+ * weights and gradients are there already, and only tokens and losses come and go.
  *
  * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
  * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.

@@ -31,9 +31,7 @@ void rank_write_memory(struct dpt_rank *r)
                                          .world = &r->gen.world,
                                          .rank = r->gen.rank,
                                          .threads = r->threads,
-                                         .packed_bytes = cost.packed_bytes,
-                                         .computes_elsewhere = r->accelerator != NULL,
-                                         .resident = dpt_config_state_on_device(r->config)};
+                                         .packed_bytes = cost.packed_bytes};
     struct dpt_memory_record m = {.node = r->options->start->node,
                                   .local_rank = r->options->start->local_rank,
                                   .rank = r->gen.rank,

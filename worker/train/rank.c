@@ -235,7 +235,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
     DPT_TRY(make_accelerator(r, err));
-    const bool on_device = r->accelerator && dpt_config_state_on_device(r->config);
+    const bool on_device = dpt_config_state_on_device(r->config);
     const struct dpt_strategy_env env = {
         .config = r->config,
         .model = r->model,
@@ -245,7 +245,6 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
         .listener = r->listener,
         .comm_thread = r->comm_thread,
         .grid = &r->grid,
-        .computes_elsewhere = r->accelerator != NULL,
         .resident = on_device ? dpt_accelerator_device(r->accelerator) : NULL,
         .resident_stream = on_device ? dpt_accelerator_stream(r->accelerator) : NULL};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);

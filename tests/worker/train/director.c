@@ -182,6 +182,11 @@ void director_bench(struct director *d, int handle, bool benched)
     d->member[handle].benched = benched;
 }
 
+void director_one_writes(struct director *d)
+{
+    d->one_writes = true;
+}
+
 void director_retire(struct director *d, int handle)
 {
     d->member[handle].retires = true;

@@ -45,6 +45,10 @@ int director_start_threads(struct director *d, int host, int threads);
 /* A rank on the bench takes part in formations but gets no plan: a spare. */
 void director_bench(struct director *d, int handle, bool benched);
 
+/* In generations from now on the first rank alone writes checkpoints, as where nodes have folders
+ * of their own. */
+void director_one_writes(struct director *d);
+
 /* The rank leaves with the next formation: it hands its part of the state over as a guest of one
  * generation, and then sits on the bench. */
 void director_retire(struct director *d, int handle);

@@ -34,7 +34,8 @@ struct director {
     uint8_t *frame;
     int64_t beat_ms;
     bool leaving;
-    bool lost; /* somebody was killed since a generation was last sent off */
+    bool one_writes; /* of checkpoints */
+    bool lost;       /* somebody was killed since a generation was last sent off */
 };
 
 /* In the generation that is being formed or runs. */

@@ -67,7 +67,7 @@ static int64_t newest_checkpoint(const struct director *d)
 }
 
 /* The place of member `m`, as rank and position `at`. */
-static void seat(struct member *m, int at, int host, Dpt__PlanRank *ret)
+static void seat(const struct director *d, struct member *m, int at, int host, Dpt__PlanRank *ret)
 {
     m->rank = at;
     *ret = (Dpt__PlanRank)DPT__PLAN_RANK__INIT;
@@ -76,7 +76,7 @@ static void seat(struct member *m, int at, int host, Dpt__PlanRank *ret)
     ret->shm_addr = m->said->state->shm_addr;
     ret->tcp_addr = m->said->state->tcp_addr;
     ret->writes_log = at == 0;
-    ret->checkpoint_slot = m->retires ? -1 : at;
+    ret->checkpoint_slot = m->retires || (d->one_writes && at > 0) ? -1 : at;
 }
 
 void director_send_plan(struct director *d)
@@ -95,7 +95,7 @@ void director_send_plan(struct director *d)
             any = any || (plays(&d->member[i]) && d->member[i].host == host);
             if (!plays(&d->member[i]) || d->member[i].retires || d->member[i].host != host)
                 continue;
-            seat(&d->member[i], world, hosts, &ranks[world]);
+            seat(d, &d->member[i], world, hosts, &ranks[world]);
             list[world] = &ranks[world];
             world++;
         }
@@ -103,7 +103,7 @@ void director_send_plan(struct director *d)
     }
     for (int i = 0; i < d->n; i++) /* guests behind all others */
         if (plays(&d->member[i]) && d->member[i].retires) {
-            seat(&d->member[i], world, host_of[d->member[i].host], &ranks[world]);
+            seat(d, &d->member[i], world, host_of[d->member[i].host], &ranks[world]);
             list[world] = &ranks[world];
             world++;
             guests++;
@@ -136,7 +136,7 @@ void director_send_plan(struct director *d)
     plan.state_generation = d->ran;
     plan.guests = (uint32_t)guests;
     plan.farewell = d->leaving && guests == 0;
-    plan.checkpoint_writers = (uint32_t)(world - guests);
+    plan.checkpoint_writers = d->one_writes ? 1 : (uint32_t)(world - guests);
     plan.cause = (char *)"the test says so";
     plan.cause_kind = (char *)(d->lost ? "node_lost" : "start");
     plan.steps_done_before = d->best_step > 0 ? d->best_step : 0;

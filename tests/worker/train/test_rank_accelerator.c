@@ -160,6 +160,26 @@ static void damage_of_what_is_kept_there_is_found(void **state)
     director_destroy(&d);
 }
 
+/* One rank has read what it keeps there, for its checkpoints, and the others have not: the weights
+ * that are compared afterwards are nevertheless those of the step. */
+static void what_is_compared_is_read_anew(void **state)
+{
+    (void)state;
+    char plain[64], dir[128];
+    struct dpt_config config = rig_make_config(14, 9, "");
+    keep_on_device(&config);
+    rig_undisturbed(&config, "unverified", 1, false, plain);
+    config.train.verify_every = 3;
+    config.checkpoint.every_steps = 2;
+    struct director *d = rig_begin(&config, "one-writes", dir);
+    director_one_writes(d);
+    for (int rank = 0; rank < 3; rank++)
+        (void)director_start(d, rank % 2);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), plain);
+    director_destroy(&d);
+}
+
 /* One bit of a gradient there makes another trajectory. */
 static void a_bit_on_the_device_counts(void **state)
 {
@@ -347,6 +367,7 @@ int main(void)
         T(activations_are_kept_as_asked),
         T(deaths_and_healing),
         T(damage_of_what_is_kept_there_is_found),
+        T(what_is_compared_is_read_anew),
         T(a_bit_on_the_device_counts),
         T(state_is_kept_there),
         T(state_is_kept_there_with_everything),
