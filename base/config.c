@@ -373,6 +373,11 @@ bool dpt_config_state_on_device(const struct dpt_config *config)
            config->strategy.offload == DPT_OFFLOAD_NONE;
 }
 
+bool dpt_config_uses_nccl(const struct dpt_config *config)
+{
+    return dpt_config_state_on_device(config) && config->cluster.backend == DPT_BACKEND_NCCL;
+}
+
 bool dpt_config_sends_lanes(const struct dpt_config *config)
 {
     if (dpt_config_accumulate(config) != DPT_ACCUMULATE_LOCAL)

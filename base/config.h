@@ -51,6 +51,7 @@ enum dpt_compression {
 };
 enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
 enum dpt_offload { DPT_OFFLOAD_NONE, DPT_OFFLOAD_OPTIMIZER };
+enum dpt_backend { DPT_BACKEND_NCCL, DPT_BACKEND_HOST };
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
 /* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only
@@ -62,6 +63,7 @@ struct dpt_config {
         int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
         int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
         enum dpt_device_kind device;
+        enum dpt_backend backend; /* between GPUs */
         int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
                         generation */
         enum dpt_pack_weights pack_weights;
@@ -196,6 +198,10 @@ bool dpt_config_scales_loss(const struct dpt_config *config);
 /* Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
  * strategy.offload. */
 bool dpt_config_state_on_device(const struct dpt_config *config);
+
+/* Whether GPUs send their gradients to each other themselves: they keep the state, and
+ * cluster.backend is not host. */
+bool dpt_config_uses_nccl(const struct dpt_config *config);
 
 /* Whether each rank adds up its own run of lanes and sends only sums of lanes (`accumulate: local`
  * of ddp, no_shard, and zero1 without a shadow); else slots are scattered one by one. */

@@ -64,6 +64,8 @@ static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
 static const struct dpt_choice redundancies[] = {
     {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, false}, {0}};
 
+static const struct dpt_choice backends[] = {
+    {"nccl", DPT_BACKEND_NCCL, false}, {"host", DPT_BACKEND_HOST, false}, {0}};
 static const struct dpt_choice offloads[] = {
     {"none", DPT_OFFLOAD_NONE, false}, {"optimizer", DPT_OFFLOAD_OPTIMIZER, false}, {0}};
 
@@ -107,6 +109,10 @@ const struct dpt_key dpt_config_keys[] = {
     {"cluster.device", DPT_KEY_CHOICE, AT(cluster.device),
      .choices = devices, NODE, .def = "auto",
      .help = "where ranks compute; cuda needs a build with it (docs/gpu.md)"},
+    {"cluster.backend", DPT_KEY_CHOICE, AT(cluster.backend),
+     .choices = backends, RUN, .def = "nccl",
+     .help = "how gradients go between ranks whose state is on GPUs: nccl, from device to device, "
+             "or host, through the hosts' memory (docs/gpu-communication.md)"},
     {"cluster.threads", DPT_KEY_INT, AT(cluster.threads),
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
      .help = "compute threads a rank; auto: in each generation the cores that the worker may use "

@@ -3,6 +3,13 @@
 
 #include "kernels/device_impl.h"
 
+#include <stdlib.h>
+
+struct dpt_event {
+    struct dpt_device *device;
+    void *native;
+};
+
 void dpt_device_destroy(struct dpt_device **dev)
 {
     if (!*dev)
@@ -114,4 +121,49 @@ enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, struct dpt_err
 enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err)
 {
     return stream->device->vtable->sync(stream, err);
+}
+
+enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt_err *err)
+{
+    return dev->vtable->enter ? dev->vtable->enter(dev, err) : DPT_OK;
+}
+
+enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
+                                 struct dpt_err *err)
+{
+    struct dpt_event *event = calloc(1, sizeof *event);
+    if (!event)
+        return dpt_fail(err, DPT_ENOMEM, "an event of a device");
+    event->device = dev;
+    event->native = event;
+    const enum dpt_status status =
+        dev->vtable->event_create ? dev->vtable->event_create(dev, &event->native, err) : DPT_OK;
+    if (status == DPT_OK)
+        *ret = event;
+    else
+        free(event);
+    return status;
+}
+
+void dpt_event_destroy(struct dpt_event **event)
+{
+    if (!*event)
+        return;
+    const struct dpt_device_vtable *vtable = (*event)->device->vtable;
+    if (vtable->event_destroy)
+        vtable->event_destroy((*event)->device, (*event)->native);
+    free(*event);
+    *event = NULL;
+}
+
+void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream)
+{
+    DPT_ASSERT(stream->device == event->device);
+    if (event->device->vtable->event_record)
+        event->device->vtable->event_record(event->native, stream);
+}
+
+void *dpt_event_native(const struct dpt_event *event)
+{
+    return event->native;
 }

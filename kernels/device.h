@@ -20,6 +20,7 @@
 
 struct dpt_device;
 struct dpt_stream;
+struct dpt_event;
 struct dpt_ops;
 
 /* Opens the CPU device. Destroy after its streams. */
@@ -43,6 +44,9 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE
 DPT_MUST_USE enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret,
                                                     struct dpt_err *err);
 void dpt_device_destroy(struct dpt_device **dev);
+
+/* Makes it the calling thread's own, for libraries that work on the device that is current. */
+DPT_MUST_USE enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt_err *err);
 
 /* The mathematics of this device (static storage). */
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev);
@@ -96,5 +100,16 @@ DPT_MUST_USE enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, s
 
 /* Waits until all posted ops are done; returns the first error since the last call. */
 DPT_MUST_USE enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err);
+
+/* A mark in a stream of this device, for other queues of the device to wait for, without the host:
+ * what was posted into the stream when the mark was last set. */
+DPT_MUST_USE enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt_event **ret,
+                                              struct dpt_err *err);
+/* When nobody waits for it any more. Accepts a pointer to NULL. */
+void dpt_event_destroy(struct dpt_event **event);
+/* Sets it, by the thread that uses the stream; what fails sticks to the stream. */
+void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream);
+/* The device's own name for it (CUDA: a cudaEvent_t). */
+void *dpt_event_native(const struct dpt_event *event);
 
 #endif

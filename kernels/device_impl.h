@@ -26,6 +26,11 @@ struct dpt_device_vtable {
     void (*prepare_begin)(struct dpt_stream *stream);
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
+    /* NULL, all four: what is posted is done, and the device is every thread's. */
+    enum dpt_status (*enter)(struct dpt_device *dev, struct dpt_err *err);
+    enum dpt_status (*event_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
+    void (*event_destroy)(struct dpt_device *dev, void *native);
+    void (*event_record)(void *native, struct dpt_stream *stream);
 };
 
 /* First member of every device. */

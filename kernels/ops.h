@@ -216,6 +216,19 @@ struct dpt_sgd {
     enum dpt_dtype copy_dtype;
 };
 
+/* The sum of vectors in an order: each is put on a stack, and then, joins[i] times after the i-th,
+ * the top is added to the one below it and takes its place, rounded to `dtype` (DPT_F32: as it is).
+ * What is there at the end, one sum, is written. The arrays are the device's, too. */
+enum { DPT_SUM_DEPTH_MAX = 16 }; /* of the stack */
+struct dpt_ordered_sum {
+    int64_t n;
+    int n_parts;               /* 1 or more */
+    const float *const *parts; /* (n_parts) of (n) */
+    const uint8_t *joins;      /* (n_parts) */
+    enum dpt_dtype dtype;
+    float *dst; /* (n); may be one of the parts */
+};
+
 /* --- decoding: one row at a time, all f32. The weights are read as they lie, once. --- */
 
 /* y = x w + bias. */
@@ -269,6 +282,7 @@ struct dpt_ops {
 
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
+    void (*ordered_sum)(struct dpt_stream *s, const struct dpt_ordered_sum *a);
     void (*copy)(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
     /* dst[i] = src[i] rounded to `dtype`. */
     void (*cast)(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,

@@ -35,6 +35,7 @@ static const struct dpt_ops cpu_ops = {
     .packed_bytes = dpt_cpu_packed_bytes,
     .pack = dpt_cpu_pack,
     .add = dpt_cpu_add,
+    .ordered_sum = dpt_cpu_ordered_sum,
     .copy = dpt_cpu_copy,
     .cast = dpt_cpu_cast,
     .widen = dpt_cpu_widen,

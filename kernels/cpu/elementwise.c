@@ -5,8 +5,9 @@
 #include <string.h>
 
 enum {
-    CHUNK = 1 << 15,      /* elements: 128 KiB of f32 */
-    ROUND_CHUNK = 1 << 11 /* rounded at once, on the stack */
+    CHUNK = 1 << 15,       /* elements: 128 KiB of f32 */
+    ROUND_CHUNK = 1 << 11, /* rounded at once, on the stack */
+    SUM_CHUNK = 1 << 8     /* of each vector of an ordered sum, likewise */
 };
 
 /* A range [at, at + n) of a chunk. */
@@ -125,6 +126,55 @@ void dpt_cpu_add(struct dpt_stream *stream, int64_t n, const float *a, const flo
 {
     struct add_job job = {.dtype = DPT_F32, .n = n, .a = a, .b = b, .y = dst};
     run_add(dpt_cpu_stream(stream), &job, "add");
+}
+
+/* --- ordered sums --- */
+
+struct sum_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_ordered_sum *a;
+};
+
+static void round_values(const struct sum_job *j, int64_t n, float *x)
+{
+    const struct dpt_elem_kernels *k = j->kernels->of[j->a->dtype];
+    uint16_t half[SUM_CHUNK];
+    if (j->a->dtype == DPT_F32)
+        return;
+    k->narrow(n, x, half);
+    k->widen(n, half, x);
+}
+
+static void sum_item(void *ctx, int64_t item, int thread)
+{
+    const struct sum_job *j = ctx;
+    const struct dpt_ordered_sum *a = j->a;
+    int64_t at = item * CHUNK, end = at + chunk_size(a->n, at);
+    float stack[DPT_SUM_DEPTH_MAX][SUM_CHUNK];
+    (void)thread;
+    for (; at < end; at += SUM_CHUNK) {
+        const int64_t n = dpt_min64(SUM_CHUNK, end - at);
+        int depth = 0;
+        for (int p = 0; p < a->n_parts; p++) {
+            DPT_ASSERT(depth < DPT_SUM_DEPTH_MAX && a->joins[p] <= depth);
+            memcpy(stack[depth++], a->parts[p] + at, (size_t)n * sizeof(float));
+            for (int join = a->joins[p]; join > 0; join--, depth--) {
+                float *below = stack[depth - 2];
+                j->kernels->of[DPT_F32]->add(n, below, stack[depth - 1], below);
+                round_values(j, n, below);
+            }
+        }
+        DPT_ASSERT(depth == 1);
+        memcpy(a->dst + at, stack[0], (size_t)n * sizeof(float));
+    }
+}
+
+void dpt_cpu_ordered_sum(struct dpt_stream *stream, const struct dpt_ordered_sum *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct sum_job job = {.kernels = s->kernels, .a = a};
+    if (dpt_cpu_begin(s, a->dtype, "ordered_sum") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(a->n), sum_item, &job);
 }
 
 /* --- copy, cast, fill --- */

@@ -32,6 +32,7 @@ static const struct dpt_ops cuda_ops = {
     .packed_bytes = dpt_cuda_packed_bytes,
     .pack = dpt_cuda_pack,
     .add = dpt_cuda_add,
+    .ordered_sum = dpt_cuda_ordered_sum,
     .copy = dpt_cuda_copy,
     .cast = dpt_cuda_cast,
     .widen = dpt_cuda_widen,
@@ -213,6 +214,36 @@ static enum dpt_status cuda_prepare_end(struct dpt_stream *stream, struct dpt_er
     return cuda_sync(stream, err);
 }
 
+static enum dpt_status cuda_enter(struct dpt_device *dev, struct dpt_err *err)
+{
+    const cudaError_t code = cudaSetDevice(index_of(dev));
+    return code == cudaSuccess ? DPT_OK : translated(err, code, "entering it", index_of(dev));
+}
+
+static enum dpt_status cuda_event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+{
+    cudaEvent_t event = NULL;
+    DPT_TRY(cuda_enter(dev, err));
+    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    if (code != cudaSuccess)
+        return translated(err, code, "an event", index_of(dev));
+    *ret = event;
+    return DPT_OK;
+}
+
+static void cuda_event_destroy(struct dpt_device *dev, void *event)
+{
+    if (cudaSetDevice(index_of(dev)) == cudaSuccess)
+        (void)cudaEventDestroy(event);
+}
+
+static void cuda_event_record(void *event, struct dpt_stream *stream)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (dpt_cuda_begin(s, DPT_F32, "an event"))
+        (void)dpt_cuda_posted(s, cudaEventRecord(event, s->queue), "an event");
+}
+
 static const struct dpt_device_vtable cuda_vtable = {
     .ops = &cuda_ops,
     .destroy = cuda_destroy,
@@ -227,6 +258,10 @@ static const struct dpt_device_vtable cuda_vtable = {
     .prepare_begin = cuda_prepare_begin,
     .prepare_end = cuda_prepare_end,
     .sync = cuda_sync,
+    .enter = cuda_enter,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
 };
 
 /* Whether device `index` is there and can run what was compiled. */

@@ -158,6 +158,13 @@ void dpt_cuda_add(struct dpt_stream *stream, int64_t n, const float *a, const fl
         (void)dpt_cuda_posted(s, dpt_launch_add(s->queue, n, a, b, dst), "add");
 }
 
+void dpt_cuda_ordered_sum(struct dpt_stream *stream, const struct dpt_ordered_sum *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "ordered_sum"))
+        (void)dpt_cuda_posted(s, dpt_launch_ordered_sum(s->queue, a), "ordered_sum");
+}
+
 /* Either side may be memory of the host. */
 void dpt_cuda_copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
 {

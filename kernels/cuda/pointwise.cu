@@ -60,6 +60,25 @@ template <typename E> static __global__ void plain_add(int64_t n, const E *a, co
     }
 }
 
+template <typename E>
+static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *parts,
+                                   const uint8_t *joins, float *dst)
+{
+    GRID_LOOP(i, n)
+    {
+        float below[DPT_SUM_DEPTH_MAX];
+        int depth = 0;
+        float top = parts[0][i];
+        for (int p = 1; p < n_parts; p++) {
+            below[depth++] = top;
+            top = parts[p][i];
+            for (int join = joins[p]; join > 0; join--)
+                top = widened(rounded<E>(below[--depth] + top));
+        }
+        dst[i] = top;
+    }
+}
+
 template <typename E> static __global__ void narrow(int64_t n, const float *src, E *dst)
 {
     GRID_LOOP(i, n)
@@ -222,6 +241,14 @@ int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float
     if (n == 0)
         return 0;
     POST(plain_add<float>, n, n, a, b, dst);
+    return cudaGetLastError();
+}
+
+int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a)
+{
+    if (a->n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, POST(ordered_sum<E>, a->n, a->n, a->n_parts, a->parts, a->joins, a->dst));
     return cudaGetLastError();
 }
 

@@ -85,6 +85,7 @@ void dpt_cuda_logits(struct dpt_stream *s, const struct dpt_logits *a);
 void dpt_cuda_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
 void dpt_cuda_sgd(struct dpt_stream *s, const struct dpt_sgd *a);
 void dpt_cuda_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
+void dpt_cuda_ordered_sum(struct dpt_stream *s, const struct dpt_ordered_sum *a);
 void dpt_cuda_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
 void dpt_cuda_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
                    void *dst);

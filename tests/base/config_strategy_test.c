@@ -113,11 +113,14 @@ static void state_on_a_gpu(void **state)
             dpt_config_load(yaml, strlen(yaml), "c.yaml", NULL, 0, &c, &err);
         if ((status != DPT_OK) != cases[i].refused)
             fail_msg("%s: %s", cases[i].yaml, status == DPT_OK ? "taken" : err.text);
-        if (cases[i].refused)
+        if (cases[i].refused) {
             assert_non_null(strstr(err.text, "write optimizer there, or cluster.device cpu"));
-        else
-            assert_int_equal(dpt_config_state_on_device(&c),
-                             c.strategy.offload == DPT_OFFLOAD_NONE);
+            continue;
+        }
+        assert_int_equal(dpt_config_state_on_device(&c), c.strategy.offload == DPT_OFFLOAD_NONE);
+        assert_int_equal(dpt_config_uses_nccl(&c), dpt_config_state_on_device(&c));
+        c.cluster.backend = DPT_BACKEND_HOST;
+        assert_false(dpt_config_uses_nccl(&c));
     }
 }
 

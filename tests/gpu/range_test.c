@@ -95,6 +95,37 @@ static void check_filling(struct test_stream *t)
     free(got);
 }
 
+static void check_ordered_sums(struct test_stream *t)
+{
+    float *parts[REF_SUM_PARTS], *on_device[REF_SUM_PARTS];
+    float *want = malloc(BYTES), *got = malloc(BYTES);
+    for (int p = 0; p < REF_SUM_PARTS; p++) {
+        parts[p] = values(N, 20 + (uint64_t)p);
+        on_device[p] = test_upload(t, parts[p], BYTES);
+    }
+    const float **list = test_upload(t, on_device, sizeof on_device);
+    for (int sum = 0; sum < REF_SUMS; sum++)
+        for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++) {
+            float *dst = on_device[sum * 4]; /* where a part is */
+            uint8_t *joins = test_upload(t, ref_sum_joins[sum], REF_SUM_PARTS);
+            const struct dpt_ordered_sum a = {N,     REF_SUM_PARTS,         list,
+                                              joins, (enum dpt_dtype)dtype, dst};
+            ref_ordered_sum(N, (const float *const *)parts, sum, (enum dpt_dtype)dtype, want);
+            t->ops->ordered_sum(t->stream, &a);
+            test_download(t, dst, BYTES, got);
+            CHECK(same(got, want, BYTES));
+            t->ops->copy(t->stream, BYTES, parts[sum * 4], dst);
+            dpt_device_free(t->device, joins, REF_SUM_PARTS);
+        }
+    dpt_device_free(t->device, (void *)list, sizeof on_device);
+    for (int p = 0; p < REF_SUM_PARTS; p++) {
+        dpt_device_free(t->device, on_device[p], BYTES);
+        free(parts[p]);
+    }
+    free(want);
+    free(got);
+}
+
 static void check_mask(struct test_stream *t)
 {
     /* Around the place where the counter's low word overflows, too. */
@@ -247,6 +278,7 @@ int main(void)
     gpu_seed();
     check_conversions(&t);
     check_filling(&t);
+    check_ordered_sums(&t);
     check_mask(&t);
     check_sums_of_squares(&t);
     check_decoding(&t);

@@ -1,6 +1,12 @@
 /* Ranks that compute on a CUDA device and keep their state on the host (strategy.offload:
  * optimizer), or there: one hash over strategies, worlds and both of these, through deaths, and
- * losses like the host's. */
+ * losses like the host's.
+ *
+ * All ranks are threads of this process and share a device, which NCCL does not do: gradients go by
+ * the host, and, with a double in the library's place, by what is built on NCCL. */
+#ifdef DPT_TEST_NCCL_FABRIC
+#include "tests/worker/comm/nccl_fabric.h"
+#endif
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -22,6 +28,47 @@ static enum dpt_status open_device(const struct dpt_rank_start *start, struct dp
     (void)start; /* all ranks share the first */
     return dpt_device_cuda_create(0, ret, err);
 }
+
+enum { BACKENDS_MAX = 2 };
+static enum dpt_backend backends[BACKENDS_MAX] = {DPT_BACKEND_HOST};
+static int n_backends = 1;
+
+#ifdef DPT_TEST_NCCL_FABRIC
+static struct fabric fabric;
+static struct fabric_rank views[DIRECTOR_RANKS_MAX];
+
+static enum dpt_status load_fabric(const struct dpt_rank_start *start,
+                                   const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                   struct dpt_err *err)
+{
+    (void)err;
+    views[start->local_rank].fabric = &fabric;
+    *ret = &fabric_calls;
+    *ret_ctx = &views[start->local_rank];
+    return DPT_OK;
+}
+
+static void use_fabric(void)
+{
+    fabric_init(&fabric);
+    director_use_nccl(load_fabric);
+    backends[n_backends++] = DPT_BACKEND_NCCL;
+}
+
+static void forget_fabric(void)
+{
+    assert_true(fabric.bytes > 0);
+    fabric_fini(&fabric);
+}
+#else
+static void use_fabric(void)
+{
+}
+
+static void forget_fabric(void)
+{
+}
+#endif
 
 static struct dpt_config make_config(enum dpt_precision precision, int steps)
 {
@@ -61,9 +108,10 @@ static void one_hash(enum dpt_precision precision, double tolerance)
     }
     rig_choose(&config, "ddp");
     config.strategy.offload = DPT_OFFLOAD_NONE;
-    for (int world = 1; world <= 3; world++) {
-        (void)snprintf(name, sizeof name, "kept-%d-%d", world, (int)precision);
-        rig_undisturbed(&config, name, world, true, hash);
+    for (int run = 0; run < 3 * n_backends; run++) {
+        config.cluster.backend = backends[run / 3];
+        (void)snprintf(name, sizeof name, "kept-%d-%d", run, (int)precision);
+        rig_undisturbed(&config, name, 1 + run % 3, true, hash);
         assert_string_equal(hash, first);
     }
 }
@@ -85,7 +133,10 @@ static void deaths_and_healing(void **state)
     (void)state;
     struct dpt_config config = rig_make_config(14, 18, "");
     config.cluster.device = DPT_DEVICE_CUDA;
-    rig_deaths_and_healing(&config);
+    for (int i = 0; i < n_backends; i++) {
+        config.cluster.backend = backends[i];
+        rig_deaths_and_healing(&config);
+    }
     config.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
     rig_deaths_and_healing(&config);
 }
@@ -101,10 +152,14 @@ int main(void)
         return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
     }
     director_accelerate(open_device);
+    use_fabric();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_fp32),
         cmocka_unit_test(one_hash_bf16),
         cmocka_unit_test(deaths_and_healing),
     };
-    return cmocka_run_group_tests_name("ranks on a GPU", tests, rig_setup, rig_teardown);
+    const int failed =
+        cmocka_run_group_tests_name("ranks on a GPU", tests, rig_setup, rig_teardown);
+    forget_fabric();
+    return failed;
 }

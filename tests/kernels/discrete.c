@@ -5,24 +5,32 @@
 #include "kernels/device_impl.h"
 #include "kernels/ops.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ARGS_BYTES = 256, POINTERS_MAX = 12, PAGE = 4096 };
+enum { ARGS_BYTES = 256, POINTERS_MAX = 12, PAGE = 4096, DEVICES_MAX = 64 };
 
 struct arena {
     char *base;
     size_t bytes, used;
+    pthread_mutex_t gate;
+    int inside; /* threads that have it open; under the gate */
 };
 
 struct discrete {
     struct dpt_device base;
     struct dpt_device *cpu;
     struct arena arena;
+    pthread_mutex_t queues;    /* those of its streams, what runs of them, and */
     int64_t ops_until_failure; /* < 0: never */
 };
+
+/* All that there are. */
+static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct discrete *list[DEVICES_MAX];
 
 struct posted {
     void (*run)(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args);
@@ -35,9 +43,28 @@ struct discrete_stream {
     struct dpt_stream *cpu;
     struct posted *queue;
     size_t n, max;
+    uint64_t done; /* ops that were in the queue before */
     bool preparing;
     struct dpt_err error;
 };
+
+/* What a stream had been given when it was set. */
+struct discrete_event {
+    struct discrete_stream *stream;
+    uint64_t ops;
+};
+
+static void lock(pthread_mutex_t *mutex)
+{
+    if (pthread_mutex_lock(mutex) != 0)
+        abort();
+}
+
+static void unlock(pthread_mutex_t *mutex)
+{
+    if (pthread_mutex_unlock(mutex) != 0)
+        abort();
+}
 
 static struct discrete *device_of(const struct dpt_stream *stream)
 {
@@ -68,6 +95,7 @@ static void post(struct dpt_stream *stream, run_fn *run, const void *args, size_
         run(dpt_device_ops(device_of(stream)->cpu), s->cpu, args);
         return;
     }
+    lock(&device_of(stream)->queues);
     if (s->n == s->max) {
         s->max = s->max ? 2 * s->max : 64;
         s->queue = realloc(s->queue, s->max * sizeof *s->queue);
@@ -80,18 +108,31 @@ static void post(struct dpt_stream *stream, run_fn *run, const void *args, size_
     posted->run = run;
     posted->owned = owned;
     memcpy(posted->args, args, bytes);
+    unlock(&device_of(stream)->queues);
 }
 
-static void open_arena(const struct arena *arena, bool open)
+static void open_arena(struct arena *arena)
 {
-    if (mprotect(arena->base, arena->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+    lock(&arena->gate);
+    if (arena->inside++ == 0 && mprotect(arena->base, arena->bytes, PROT_READ | PROT_WRITE) != 0)
         abort();
+    unlock(&arena->gate);
 }
 
-static void drain(struct discrete_stream *s)
+static void close_arena(struct arena *arena)
+{
+    lock(&arena->gate);
+    if (--arena->inside == 0 && mprotect(arena->base, arena->bytes, PROT_NONE) != 0)
+        abort();
+    unlock(&arena->gate);
+}
+
+/* Returns how many ops the stream has done. */
+static uint64_t drain(struct discrete_stream *s)
 {
     struct discrete *dev = device_of(&s->base);
-    open_arena(&dev->arena, true);
+    lock(&dev->queues);
+    open_arena(&dev->arena);
     for (size_t i = 0; i < s->n; i++) {
         struct posted *posted = &s->queue[i];
         if (dev->ops_until_failure == 0)
@@ -102,8 +143,11 @@ static void drain(struct discrete_stream *s)
             posted->run(dpt_device_ops(dev->cpu), s->cpu, posted->args);
         free(posted->owned);
     }
+    const uint64_t done = s->done += s->n;
     s->n = 0;
-    open_arena(&dev->arena, false);
+    close_arena(&dev->arena);
+    unlock(&dev->queues);
+    return done;
 }
 
 /* ---- ops ---- */
@@ -148,6 +192,7 @@ OP(embedding_forward, dpt_embedding_forward, a->tokens, a->wte, a->wpe, a->y)
 OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwpe)
 OP(adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
 OP(sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
+OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
 OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
 
 /* ---- ops whose arguments are no struct ---- */
@@ -276,6 +321,7 @@ static const struct dpt_ops discrete_ops = {
     .adamw = adamw,
     .sgd = sgd,
     .add = add,
+    .ordered_sum = ordered_sum,
     .copy = copy,
     .cast = cast,
     .round_to = round_to,
@@ -346,7 +392,7 @@ static enum dpt_status stream_create(struct dpt_device *base, int threads, struc
 static void stream_destroy(struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
-    drain(s);
+    (void)drain(s);
     dpt_stream_destroy(&s->cpu);
     free(s->queue);
     free(s);
@@ -374,7 +420,7 @@ static enum dpt_status prepare_end(struct dpt_stream *stream, struct dpt_err *er
 static enum dpt_status sync_stream(struct dpt_stream *stream, struct dpt_err *err)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
-    drain(s);
+    (void)drain(s);
     const enum dpt_status status = s->error.status;
     if (status == DPT_OK)
         return dpt_stream_sync(s->cpu, err);
@@ -384,12 +430,80 @@ static enum dpt_status sync_stream(struct dpt_stream *stream, struct dpt_err *er
     return status;
 }
 
+static enum dpt_status event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+{
+    (void)dev;
+    *ret = calloc(1, sizeof(struct discrete_event));
+    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "event");
+}
+
+static void event_destroy(struct dpt_device *dev, void *event)
+{
+    (void)dev;
+    free(event);
+}
+
+static void event_record(void *native, struct dpt_stream *stream)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    struct discrete_event *event = native;
+    lock(&device_of(stream)->queues);
+    *event = (struct discrete_event){s, s->done + s->n};
+    unlock(&device_of(stream)->queues);
+}
+
+void dpt_device_discrete_await(void *native)
+{
+    const struct discrete_event *event = native;
+    if (event->stream && drain(event->stream) < event->ops)
+        abort();
+}
+
+static struct arena *arena_with(const void *p)
+{
+    struct arena *arena = NULL;
+    lock(&list_mutex);
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (list[i] && is_inside(&list[i]->arena, p))
+            arena = &list[i]->arena;
+    unlock(&list_mutex);
+    if (!arena)
+        abort();
+    return arena;
+}
+
+void dpt_device_discrete_copy(void *to, const void *from, size_t bytes)
+{
+    struct arena *there = arena_with(to), *here = arena_with(from);
+    open_arena(there);
+    open_arena(here);
+    memcpy(to, from, bytes);
+    close_arena(here);
+    close_arena(there);
+}
+
+/* Puts `new` where `old` is in the list. */
+static void enlist(const struct discrete *old, struct discrete *new)
+{
+    int i = 0;
+    lock(&list_mutex);
+    while (i < DEVICES_MAX && list[i] != old)
+        i++;
+    if (i == DEVICES_MAX)
+        abort();
+    list[i] = new;
+    unlock(&list_mutex);
+}
+
 static void discrete_destroy(struct dpt_device *base)
 {
     struct discrete *dev = (struct discrete *)base;
     dpt_device_destroy(&dev->cpu);
+    enlist(dev, NULL);
     if (dev->arena.base)
         (void)munmap(dev->arena.base, dev->arena.bytes);
+    (void)pthread_mutex_destroy(&dev->queues);
+    (void)pthread_mutex_destroy(&dev->arena.gate);
     free(dev);
 }
 
@@ -407,6 +521,9 @@ static const struct dpt_device_vtable vtable = {
     .prepare_begin = prepare_begin,
     .prepare_end = prepare_end,
     .sync = sync_stream,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
 };
 
 enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,
@@ -422,7 +539,12 @@ enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret
         free(dev);
         return dpt_fail(err, DPT_ENOMEM, "%zu bytes for a discrete device", bytes);
     }
-    dev->arena = (struct arena){.base = base, .bytes = bytes};
+    dev->arena.base = base;
+    dev->arena.bytes = bytes;
+    if (pthread_mutex_init(&dev->queues, NULL) != 0 ||
+        pthread_mutex_init(&dev->arena.gate, NULL) != 0)
+        abort();
+    enlist(NULL, dev);
     const enum dpt_status status = dpt_device_cpu_create(&dev->cpu, err);
     if (status != DPT_OK) {
         discrete_destroy(&dev->base);

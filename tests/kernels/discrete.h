@@ -2,9 +2,9 @@
  * touch and a queue that runs when it is synced.
  *
  * What it gives is not readable but while an op runs: a host that reads or writes it dies of
- * SIGSEGV. An op that is given other memory, but for `copy`, fails with DPT_EINVAL, at the sync. A
- * copy from the host takes the bytes at once; one to the host has happened at the sync. Bits are
- * the CPU device's. */
+ * SIGSEGV (unless at that moment an op runs on another thread). An op that is given other memory,
+ * but for `copy`, fails with DPT_EINVAL, at the sync. A copy from the host takes the bytes at once;
+ * one to the host has happened at the sync. Bits are the CPU device's. */
 #ifndef DPT_TESTS_KERNELS_DISCRETE_H
 #define DPT_TESTS_KERNELS_DISCRETE_H
 
@@ -16,5 +16,11 @@ DPT_MUST_USE enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt
 
 /* From here on its op number `n` (from 0) fails with DPT_EIO, as a device that breaks; -1: none. */
 void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n);
+
+/* As what moves bytes between devices does, on any thread: a copy from the memory of one such
+ * device to that of one; and a wait for an event (its native name), for which the stream that it
+ * was set in need not be synced. */
+void dpt_device_discrete_copy(void *to, const void *from, size_t bytes);
+void dpt_device_discrete_await(void *event);
 
 #endif

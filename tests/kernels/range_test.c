@@ -253,6 +253,35 @@ static void test_rounding_ops(void **state)
     test_stream_close(&t);
 }
 
+/* Each order has the bits of a plain loop; the result may lie where a part does. */
+static void test_ordered_sums(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    float *parts[REF_SUM_PARTS], *want = malloc(N * sizeof *want);
+    for (int p = 0; p < REF_SUM_PARTS; p++)
+        parts[p] = malloc(N * sizeof(float));
+    for (int sum = 0; sum < REF_SUMS; sum++)
+        for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++) {
+            for (int p = 0; p < REF_SUM_PARTS; p++)
+                fill_random(parts[p], N, (uint64_t)p);
+            ref_ordered_sum(N, (const float *const *)parts, sum, (enum dpt_dtype)dtype, want);
+            t.ops->ordered_sum(t.stream,
+                               &(struct dpt_ordered_sum){.n = N,
+                                                         .n_parts = REF_SUM_PARTS,
+                                                         .parts = (const float *const *)parts,
+                                                         .joins = ref_sum_joins[sum],
+                                                         .dtype = (enum dpt_dtype)dtype,
+                                                         .dst = parts[sum * 4]});
+            test_stream_check(&t);
+            assert_memory_equal(parts[sum * 4], want, N * sizeof(float));
+        }
+    for (int p = 0; p < REF_SUM_PARTS; p++)
+        free(parts[p]);
+    free(want);
+    test_stream_close(&t);
+}
+
 /* Columns become orthonormal and span what they did; one that is spanned already becomes zero;
  * NaN spreads; the number of threads does not matter. */
 static void test_orthonormal_columns(void **state)
@@ -380,7 +409,7 @@ int main(void)
         cmocka_unit_test(test_split_ranges),        cmocka_unit_test(test_plain_results),
         cmocka_unit_test(test_orthonormal_columns), cmocka_unit_test(test_normal_values),
         cmocka_unit_test(test_sums_of_squares),     cmocka_unit_test(test_dropout_mask),
-        cmocka_unit_test(test_rounding_ops),
+        cmocka_unit_test(test_rounding_ops),        cmocka_unit_test(test_ordered_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* See ref.h. */
 #include "tests/kernels/ref.h"
 
+#include "tests/kernels/harness.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,5 +277,26 @@ void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad)
         double g = grad[i] * (double)a->grad_scale + (double)a->weight_decay * p[i];
         m[i] = (double)a->momentum * m[i] + g;
         p[i] -= (double)a->lr * (a->nesterov ? g + (double)a->momentum * m[i] : m[i]);
+    }
+}
+
+const uint8_t ref_sum_joins[REF_SUMS][REF_SUM_PARTS] = {{0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 2},
+                                                        {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                                                        {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10}};
+
+void ref_ordered_sum(int64_t n, const float *const parts[REF_SUM_PARTS], int sum,
+                     enum dpt_dtype dtype, float *ret)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float stack[REF_SUM_PARTS];
+        int depth = 0;
+        for (int p = 0; p < REF_SUM_PARTS; p++) {
+            stack[depth++] = parts[p][i];
+            for (int join = 0; join < ref_sum_joins[sum][p]; join++, depth--) {
+                const float both = stack[depth - 2] + stack[depth - 1];
+                stack[depth - 2] = dtype == DPT_F32 ? both : float_of(dtype, half_of(dtype, both));
+            }
+        }
+        ret[i] = stack[0];
     }
 }

@@ -43,4 +43,11 @@ void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const doubl
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
 void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad);
 
+/* Ordered sums (dpt_ordered_sum) of REF_SUM_PARTS vectors: as lanes' tree has it; one by one; the
+ * last two first. */
+enum { REF_SUM_PARTS = 11, REF_SUMS = 3 };
+extern const uint8_t ref_sum_joins[REF_SUMS][REF_SUM_PARTS];
+void ref_ordered_sum(int64_t n, const float *const parts[REF_SUM_PARTS], int sum,
+                     enum dpt_dtype dtype, float *ret);
+
 #endif

@@ -98,12 +98,10 @@ struct dpt_nccl_calls {
     enum dpt_nccl_result (*stream_query)(void *ctx, struct dpt_nccl_stream *stream);
 };
 
-#ifdef DPT_HAVE_NCCL
 /* The libraries' table (nccl.c, static storage); its context is NULL, and it works on the CUDA
  * device that is current in the owner's thread. DPT_EUNSUPPORTED: the library that is loaded is
- * older than 2.27, or there is no device. */
+ * older than 2.27, or there is no device, or this build has none of it (nccl_absent.c). */
 DPT_MUST_USE enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret,
                                                  struct dpt_err *err);
-#endif
 
 #endif

@@ -76,13 +76,22 @@ enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status
     return n->status;
 }
 
-static enum dpt_status status_of(enum dpt_nccl_result result)
+/* A communicator that was there: in the library's own words a peer's end is often a system call
+ * that failed, or an internal error, and those who are left shall go on. What is this process's own
+ * trouble fails the next creation. */
+static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result result)
 {
     switch (result) {
     case DPT_NCCL_EUSAGE:
         return DPT_EINVAL;
     case DPT_NCCL_EREMOTE:
         return DPT_EPEER;
+    case DPT_NCCL_ESYSTEM:
+    case DPT_NCCL_EINTERNAL:
+        return c->state == DPT_NCCL_READY || c->state == DPT_NCCL_LAUNCHING ||
+                       c->state == DPT_NCCL_RUNNING
+                   ? DPT_EPEER
+                   : DPT_EIO;
     default:
         return DPT_EIO;
     }
@@ -92,9 +101,10 @@ static enum dpt_status fail(struct dpt_nccl *n, const struct nccl_comm *c, const
                             enum dpt_nccl_result result, struct dpt_err *err)
 {
     if (n->status == DPT_OK)
-        (void)dpt_fail(&n->failure, status_of(result), "%s of the GPU's communicator %d: %s", what,
-                       dpt_nccl_index(n, c), n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
-    return dpt_nccl_keep_failure(n, status_of(result), err);
+        (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s",
+                       what, dpt_nccl_index(n, c),
+                       n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
+    return dpt_nccl_keep_failure(n, status_of(c, result), err);
 }
 
 static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)

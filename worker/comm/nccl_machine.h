@@ -123,8 +123,8 @@ DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
 
 /* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
  * operation or ending. DPT_OK: nothing is. While working it fails with DPT_EABORTED, DPT_ETIMEOUT
- * (creation), DPT_EPEER (the library lost a peer) or DPT_EIO; that holds until dpt_nccl_stop, after
- * which it fails no more. */
+ * (creation), DPT_EPEER (the library lost a peer, or a communicator that was READY) or DPT_EIO;
+ * that holds until dpt_nccl_stop, after which it fails no more. */
 DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
 
 /* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: this

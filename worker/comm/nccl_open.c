@@ -69,7 +69,7 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         if (status != DPT_INPROGRESS)
             return status;
         if (first_failed(c) >= 0)
-            return dpt_fail(err, DPT_EIO, "rank %d could not create the GPU's communicators",
+            return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators",
                             first_failed(c));
         DPT_TRY(dpt_nccl_comm_listen(c, 1, &woken, err));
     }
@@ -200,7 +200,8 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
     const int first = first_failed(c);
     *ret_all = first < 0;
     if (!*ret_all && status == DPT_OK)
-        (void)dpt_fail(failure, DPT_EIO, "rank %d could not create the GPU's communicators", first);
+        (void)dpt_fail(failure, DPT_EPEER, "rank %d could not create the GPU's communicators",
+                       first);
     return DPT_OK;
 }
 

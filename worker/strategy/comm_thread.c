@@ -2,6 +2,7 @@
 #include "worker/strategy/comm_thread.h"
 
 #include "base/clock.h"
+#include "worker/comm/nccl_comm.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,6 +18,13 @@ struct dpt_comm_thread {
     struct dpt_comm_listener *listener;
     int abort_fd; /* eventfd, readable from abort until the next open: ends creation */
 
+    /* A GPU, or NULL; and NCCL, if gradients go by it. Its communicator is this thread's alone. */
+    struct dpt_device *device;
+    dpt_comm_load_nccl load_nccl;
+    void *load_ctx;
+    int nccl_timeout_ms;
+    struct dpt_nccl_comm *nccl;
+
     pthread_mutex_t mutex;
     pthread_cond_t cond;
     /* Under the mutex. */
@@ -27,6 +35,7 @@ struct dpt_comm_thread {
     bool awaited; /* the main thread waits: its core is the job's */
     bool stop;
     bool aborted; /* since the last open */
+    bool broken;  /* a job has failed since */
     struct dpt_comm *comm;
     enum dpt_status status;
     struct dpt_err err;
@@ -35,6 +44,7 @@ struct dpt_comm_thread {
     atomic_bool failed; /* the pending job ended with an error */
 
     uint64_t bytes_of_last; /* of `comm`, as the last job left it; under the mutex */
+    uint64_t nccl_bytes_of_last;
     struct dpt_comm_account account;
 };
 
@@ -44,6 +54,9 @@ static void count_bytes(struct dpt_comm_thread *t)
     const uint64_t bytes = t->comm ? dpt_comm_bytes_sent(t->comm) : 0;
     t->account.bytes_sent += t->comm ? bytes - t->bytes_of_last : 0;
     t->bytes_of_last = bytes;
+    const uint64_t nccl_bytes = t->nccl ? dpt_nccl_comm_bytes_sent(t->nccl) : 0;
+    t->account.bytes_sent += nccl_bytes - t->nccl_bytes_of_last;
+    t->nccl_bytes_of_last = nccl_bytes;
 }
 
 static void *run(void *arg)
@@ -68,12 +81,14 @@ static void *run(void *arg)
         t->err = err;
         if (status != DPT_OK && t->comm)
             t->suspect = dpt_comm_suspect(t->comm);
+        t->broken = t->broken || status != DPT_OK;
         atomic_store(&t->failed, status != DPT_OK);
         count_bytes(t);
         t->done = true;
         (void)pthread_cond_broadcast(&t->cond);
     }
     (void)pthread_mutex_unlock(&t->mutex);
+    dpt_nccl_comm_destroy(&t->nccl);
     return NULL;
 }
 
@@ -103,14 +118,29 @@ enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
     return DPT_OK;
 }
 
+void dpt_comm_thread_set_gpu(struct dpt_comm_thread *t, dpt_comm_load_nccl load, void *ctx,
+                             struct dpt_device *device, int timeout_ms)
+{
+    t->load_nccl = load;
+    t->load_ctx = ctx;
+    t->device = device;
+    t->nccl_timeout_ms = timeout_ms;
+}
+
 static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
 {
     (void)ctx;
     /* What was received is done with, but a peer may still be reading what was sent: it would take
      * our leaving now for a failure. An abort, or the peer's death, ends the wait. */
+    enum dpt_status status = DPT_OK;
     if (t->comm)
-        while (dpt_comm_poll(t->comm, NULL, -1, err) == DPT_INPROGRESS)
-            continue;
+        do
+            status = dpt_comm_poll(t->comm, NULL, -1, err);
+        while (status == DPT_INPROGRESS);
+    if (t->nccl && (status != DPT_OK || t->broken))
+        dpt_nccl_comm_quit(t->nccl);
+    else if (t->nccl)
+        dpt_nccl_comm_close(t->nccl);
     (void)pthread_mutex_lock(&t->mutex);
     struct dpt_comm *comm = t->comm;
     count_bytes(t);
@@ -151,6 +181,44 @@ void dpt_comm_thread_destroy(struct dpt_comm_thread **thread)
     *thread = NULL;
 }
 
+/* All ranks send gradients alike: what opens NCCL's communicator waits for all. */
+static enum dpt_status agree_on_nccl(struct dpt_comm_thread *t, struct dpt_err *err)
+{
+    static const char *const ways[] = {"through the hosts", "by NCCL"};
+    uint8_t all[DPT_COMM_WORLD_MAX];
+    const uint8_t mine = t->load_nccl != NULL;
+    DPT_TRY(dpt_comm_small_all_gather(t->comm, &mine, sizeof mine, all, err));
+    for (int rank = 0; rank < dpt_comm_world_size(t->comm); rank++)
+        if ((all[rank] != 0) != mine)
+            return dpt_fail(err, DPT_ECONFIG,
+                            "rank %d sends gradients %s, rank %d %s: write cluster.backend host, "
+                            "or give all nodes the same strategy.offload",
+                            dpt_comm_rank(t->comm), ways[mine], rank, ways[!mine]);
+    return DPT_OK;
+}
+
+static enum dpt_status create_nccl(struct dpt_comm_thread *t, struct dpt_err *err)
+{
+    const struct dpt_nccl_calls *calls = NULL;
+    void *ctx = NULL;
+    DPT_TRY(dpt_device_enter(t->device, err));
+    DPT_TRY(t->load_nccl(t->load_ctx, &calls, &ctx, err));
+    return dpt_nccl_comm_create(calls, ctx, t->nccl_timeout_ms, &t->nccl, err);
+}
+
+static enum dpt_status open_nccl(struct dpt_comm_thread *t, const struct dpt_comm_spec *spec,
+                                 struct dpt_err *err)
+{
+    struct dpt_nccl_comm_spec nccl = {.control = t->comm, .generation = spec->generation};
+    memcpy(nccl.nonce, spec->nonce, sizeof nccl.nonce);
+    DPT_TRY(agree_on_nccl(t, err));
+    if (!t->load_nccl)
+        return DPT_OK;
+    if (!t->nccl)
+        DPT_TRY(create_nccl(t, err));
+    return dpt_nccl_comm_open(t->nccl, &nccl, err);
+}
+
 static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
 {
     struct dpt_comm *comm = NULL;
@@ -164,14 +232,14 @@ static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt
     if (comm && t->aborted) /* the abort came after creation had stopped looking */
         dpt_comm_abort(comm);
     (void)pthread_mutex_unlock(&t->mutex);
-    return status;
+    return status == DPT_OK && t->device ? open_nccl(t, ctx, err) : status;
 }
 
 void dpt_comm_thread_arm(struct dpt_comm_thread *t)
 {
     (void)pthread_mutex_lock(&t->mutex);
     DPT_ASSERT(!t->comm && !t->pending);
-    t->aborted = false;
+    t->aborted = t->broken = false;
     t->suspect = -1;
     uint64_t count;
     /* Drains the eventfd; EAGAIN when no abort was pending. */
@@ -273,6 +341,11 @@ struct dpt_comm *dpt_comm_thread_comm(struct dpt_comm_thread *t)
 {
     /* Changed only by jobs, and read only inside jobs: the same thread. */
     return t->comm;
+}
+
+struct dpt_nccl_comm *dpt_comm_thread_nccl(struct dpt_comm_thread *t)
+{
+    return t->nccl;
 }
 
 int dpt_comm_thread_suspect(const struct dpt_comm_thread *t)

@@ -7,11 +7,14 @@
 #ifndef DPT_WORKER_STRATEGY_COMM_THREAD_H
 #define DPT_WORKER_STRATEGY_COMM_THREAD_H
 
+#include "kernels/device.h"
 #include "worker/comm/comm.h"
+#include "worker/comm/nccl_calls.h"
 
 #include <stdbool.h>
 
 struct dpt_comm_thread;
+struct dpt_nccl_comm;
 
 typedef enum dpt_status (*dpt_comm_job)(struct dpt_comm_thread *thread, void *ctx,
                                         struct dpt_err *err);
@@ -20,6 +23,19 @@ typedef enum dpt_status (*dpt_comm_job)(struct dpt_comm_thread *thread, void *ct
 DPT_MUST_USE enum dpt_status dpt_comm_thread_create(struct dpt_comm_listener *listener,
                                                     struct dpt_comm_thread **ret,
                                                     struct dpt_err *err);
+
+/* Where NCCL's calls come from; the last argument is their context. */
+typedef enum dpt_status (*dpt_comm_load_nccl)(void *ctx, const struct dpt_nccl_calls **ret,
+                                              void **ret_ctx, struct dpt_err *err);
+
+/* For ranks that compute on GPUs, before the first arm. With `load` the communicators of each
+ * generation are two from here on: NCCL's, of the GPU `device`, opens and ends with the one that
+ * there is anyway (nccl_comm.h). It is asked for the calls in the first generation of several
+ * ranks; what it fails with is that generation's failure. NULL: gradients go through the hosts. A
+ * generation whose ranks differ in that is DPT_ECONFIG. All borrowed for the thread's life.
+ * timeout_ms: of NCCL's creation, and of its end. */
+void dpt_comm_thread_set_gpu(struct dpt_comm_thread *thread, dpt_comm_load_nccl load, void *ctx,
+                             struct dpt_device *device, int timeout_ms);
 
 /* Frees the communicator if there is one, joins. Aborts a job that still runs. */
 void dpt_comm_thread_destroy(struct dpt_comm_thread **thread);
@@ -63,8 +79,8 @@ void dpt_comm_thread_abort(struct dpt_comm_thread *thread);
  * (after its commit, by which all of the step's jobs have ended). */
 struct dpt_comm_account {
     int64_t waited_ns;   /* the main thread, for jobs and parts of them */
-    uint64_t bytes_sent; /* as dpt_comm_bytes_sent counts, over all communicators, up to the last
-                            job's end */
+    uint64_t bytes_sent; /* as dpt_comm_bytes_sent counts, over all communicators, NCCL's too, up to
+                            the last job's end */
 };
 void dpt_comm_thread_account(struct dpt_comm_thread *thread, struct dpt_comm_account *ret);
 /* Adds a wait for a part of a job, which whoever made the job waits for by its own means. */
@@ -73,8 +89,9 @@ void dpt_comm_thread_add_wait(struct dpt_comm_thread *thread, int64_t ns);
 /* Wakes a job that waits in dpt_comm_poll: there is more to do. Any thread. */
 void dpt_comm_thread_wake(struct dpt_comm_thread *thread);
 
-/* Inside a job: the communicator (NULL at world size 1). */
+/* Inside a job: the communicator (NULL at world size 1), and NCCL's, where it is used. */
 struct dpt_comm *dpt_comm_thread_comm(struct dpt_comm_thread *thread);
+struct dpt_nccl_comm *dpt_comm_thread_nccl(struct dpt_comm_thread *thread);
 
 /* The rank suspected of the last failure; -1: unknown. By the main thread after a failed open or
  * wait. */

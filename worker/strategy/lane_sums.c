@@ -24,7 +24,7 @@ struct dpt_lane_sums {
     int *announced; /* [n_buckets] parameters of this slot */
 
     /* The stack is in registered buffers. Or it is on a device; then these are what of it goes to
-     * the reducer, and a world of one has none. */
+     * the host's reducer, if that is used, and a world of one has none. */
     int n_buffers, n_on_device;
     struct dpt_comm_mem *buffer[BUFFERS_MAX];
     float *on_device[BUFFERS_MAX];
@@ -35,9 +35,10 @@ struct dpt_lane_sums {
 
     /* The generation. */
     const struct dpt_world *world;
-    struct dpt_range lanes; /* of this rank's position */
-    int n_sums;             /* subtrees that they come to */
-    struct dpt_reducer *reducer;
+    struct dpt_range lanes;              /* of this rank's position */
+    int n_sums;                          /* subtrees that they come to */
+    struct dpt_reducer *reducer;         /* one of the two; */
+    struct dpt_gpu_reducer *gpu_reducer; /* the other is NULL */
 
     /* The step. */
     int lane;        /* being filled */
@@ -76,6 +77,7 @@ void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
     if (!d)
         return;
     dpt_reducer_destroy(&d->reducer);
+    dpt_gpu_reducer_destroy(&d->gpu_reducer);
     for (int i = 0; i < d->n_buffers; i++)
         dpt_comm_mem_destroy(&d->buffer[i]);
     for (int i = 0; i < d->n_on_device; i++)
@@ -185,7 +187,9 @@ static enum dpt_status make_buffers(struct dpt_lane_sums *d, int position, struc
 {
     const struct dpt_world *world = d->world;
     const bool resident = d->env.resident != NULL;
-    const int need = resident && world->size == 1 ? 0 : dpt_reducer_buffers(world, position);
+    const int need = resident && (world->size == 1 || d->env.resident_comm_stream)
+                         ? 0
+                         : dpt_reducer_buffers(world, position);
     const int on_device = resident ? dpt_tree_buffers(world->lanes, d->lanes) : 0;
     DPT_ASSERT(need <= BUFFERS_MAX && on_device <= BUFFERS_MAX);
     while (d->n_buffers < need) {
@@ -202,6 +206,21 @@ static enum dpt_status make_buffers(struct dpt_lane_sums *d, int position, struc
     return DPT_OK;
 }
 
+static enum dpt_status make_gpu_reducer(struct dpt_lane_sums *d, int rank, struct dpt_err *err)
+{
+    const struct dpt_gpu_reducer_spec spec = {.device = d->device,
+                                              .stream = d->env.resident_comm_stream,
+                                              .thread = d->env.comm_thread,
+                                              .buckets = d->buckets,
+                                              .n_buckets = d->n_buckets,
+                                              .block = DPT_BLOCK,
+                                              .buffers = d->on_device,
+                                              .world = d->world,
+                                              .rank = rank,
+                                              .wire = dpt_wire_dtype(d->env.config)};
+    return dpt_gpu_reducer_create(&spec, &d->gpu_reducer, err);
+}
+
 enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
                                                const struct dpt_world *world, int rank, int host,
                                                struct dpt_err *err)
@@ -214,6 +233,8 @@ enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
     d->lanes = dpt_position_lanes(world->lanes, world->size, position);
     d->n_sums = dpt_tree_cover(world->lanes, d->lanes, sums);
     DPT_TRY(make_buffers(d, position, err));
+    if (world->size > 1 && d->env.resident_comm_stream)
+        return make_gpu_reducer(d, rank, err);
     const struct dpt_reducer_spec spec = {.ops = dpt_device_ops(d->env.device),
                                           .stream = d->env.comm_stream,
                                           .thread = d->env.comm_thread,
@@ -234,6 +255,7 @@ enum dpt_status dpt_lane_sums_begin_generation(struct dpt_lane_sums *d,
 void dpt_lane_sums_end_generation(struct dpt_lane_sums *d)
 {
     dpt_reducer_destroy(&d->reducer);
+    dpt_gpu_reducer_destroy(&d->gpu_reducer);
     d->world = NULL;
 }
 
@@ -242,7 +264,9 @@ void dpt_lane_sums_begin_step(struct dpt_lane_sums *d, bool post)
     d->lane = d->lanes.first;
     d->depth = 0;
     d->status = DPT_OK;
-    if (post && !d->policy.waits)
+    if (d->gpu_reducer)
+        dpt_gpu_reducer_begin(d->gpu_reducer, post && !d->policy.waits);
+    else if (post && !d->policy.waits)
         dpt_reducer_begin(d->reducer);
     else
         dpt_reducer_reset(d->reducer);
@@ -258,9 +282,21 @@ static void bring_bucket(struct dpt_lane_sums *d, const struct dpt_bucket *bucke
     d->status = dpt_stream_sync(d->stream, &d->err);
 }
 
+static void let_go_on_device(struct dpt_lane_sums *d, int bucket)
+{
+    if (!d->policy.waits)
+        dpt_gpu_reducer_ready(d->gpu_reducer, d->stream, bucket);
+    else if (d->status == DPT_OK)
+        d->status = dpt_gpu_reducer_run(d->gpu_reducer, d->stream, bucket, &d->err);
+}
+
 /* A bucket's sums are those of this rank's lanes. */
 static void let_go(struct dpt_lane_sums *d, int bucket)
 {
+    if (d->gpu_reducer) {
+        let_go_on_device(d, bucket);
+        return;
+    }
     if (d->env.resident && d->world->size > 1 && d->status == DPT_OK)
         bring_bucket(d, &d->buckets[bucket]);
     if (d->env.resident && d->status != DPT_OK)
@@ -378,6 +414,8 @@ enum dpt_status dpt_lane_sums_wait(struct dpt_lane_sums *d, struct dpt_err *err)
         *err = d->err;
         return d->status;
     }
+    if (d->gpu_reducer)
+        return dpt_gpu_reducer_wait(d->gpu_reducer, err);
     DPT_TRY(dpt_reducer_wait(d->reducer, err));
     if (d->env.resident && d->world->size > 1)
         d->ops->copy(d->stream, (size_t)d->flat_numel * sizeof(float),
@@ -396,5 +434,7 @@ void dpt_lane_sums_cost(const struct dpt_lane_sums *d, struct dpt_strategy_cost 
     *ret = (struct dpt_strategy_cost){.gradient_bytes = n * d->flat_numel * (int64_t)sizeof(float) +
                                                         (int64_t)(d->apart ? apart_bytes(d) : 0),
                                       .gradient_buffers = n,
-                                      .sent_bytes = dpt_reducer_bytes_sent(d->reducer)};
+                                      .sent_bytes = d->gpu_reducer
+                                                        ? dpt_gpu_reducer_bytes_sent(d->gpu_reducer)
+                                                        : dpt_reducer_bytes_sent(d->reducer)};
 }

@@ -3,8 +3,9 @@
  * while backward goes on with the tensors before them (Li et al., "PyTorch Distributed", VLDB'20);
  * or as another policy has it (ddp_policy.h).
  *
- * With a resident device (strategy.h) the buffers are there, and a bucket's sums come to the host's
- * when they go to the reducer.
+ * With a resident device (strategy.h) the buffers are there. A bucket's sums go to the other ranks'
+ * devices from where they are, by NCCL (gpu_reducer.h), or come to the host's buffers and go on
+ * from there.
  *
  * Lane buffers are a stack, as worker/plan/lanes.h describes. When the last slot of a lane
  * announces the last tensor of a bucket, that bucket's range is joined up the stack; after the last
@@ -13,6 +14,7 @@
 #define DPT_WORKER_STRATEGY_LANE_SUMS_H
 
 #include "worker/strategy/ddp_policy.h"
+#include "worker/strategy/gpu_reducer.h"
 #include "worker/strategy/reducer.h"
 #include "worker/strategy/strategy.h"
 

@@ -32,6 +32,7 @@ struct memory {
     bool lanes;    /* own runs of lanes in whole buffers, sums of lanes travel */
     bool by_node;  /* in waves inside each node, whose sums meet once a step */
     bool resident; /* on a GPU */
+    bool by_host;  /* sums of lanes are in the host's memory, or come there to be reduced */
     bool slots;    /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
     int64_t p, w, k, wire, tied, largest_other, largest;
     int n, position;
@@ -80,6 +81,7 @@ static struct memory memory_of(const struct dpt_memory_spec *spec)
                        .n = spec->world->size};
     m.k = m.w == F32 ? 0 : F32;
     m.resident = dpt_config_state_on_device(config);
+    m.by_host = !m.resident || (m.n > 1 && !dpt_config_uses_nccl(config));
     m.wire = (int64_t)dpt_dtype_bytes(dpt_wire_dtype(config));
     const bool local = dpt_config_accumulate(config) == DPT_ACCUMULATE_LOCAL;
     const struct dpt_ddp_policy *policy = dpt_ddp_policy_find(config->strategy.name);
@@ -247,7 +249,7 @@ static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
     if (m->lanes) {
         const bool slots_are_added =
             dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
-        if (m->resident && m->n == 1)
+        if (!m->by_host)
             return;
         ret[DPT_MEMORY_GRADIENT] = m->p * F32;
         ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
@@ -414,7 +416,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
         ret[DPT_MEMORY_WORKSPACE] = workspace(&m);
     }
-    ret[DPT_MEMORY_COMM] = staging(&m) + narrowed(&m) + (int64_t)dpt_comm_own_bytes(m.n);
+    ret[DPT_MEMORY_COMM] =
+        (m.by_host ? staging(&m) + narrowed(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
     ret[DPT_MEMORY_DATA] = LOADER_BATCHES * b * t * TOKEN_BYTES;
 }
 
@@ -452,7 +455,7 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         bytes += formula[others[i]];
     if (m.resident)
-        bytes -= m.p * (m.w == F32 ? 0 : m.w) + (m.n == 1 ? m.p * F32 : 0);
+        bytes -= m.p * (m.w == F32 ? 0 : m.w) + (m.by_host ? 0 : m.p * F32);
     else if (spec->config->cluster.device == DPT_DEVICE_CUDA)
         bytes += m.largest * F32;
     return bytes;

@@ -52,7 +52,7 @@ static enum dpt_status prepare(struct dpt_packed_weights *p, struct dpt_err *err
 static bool packs(const struct dpt_config *config)
 {
     return config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF &&
-           config->cluster.device == DPT_DEVICE_CPU;
+           config->cluster.device != DPT_DEVICE_CUDA;
 }
 
 enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,

@@ -44,6 +44,9 @@ struct dpt_strategy_env {
      * point to its memory, and registered memory is a copy (fetch_state). NULL: the host. */
     struct dpt_device *resident;
     struct dpt_stream *resident_stream;
+    /* The communication thread's stream there, where gradients go between ranks by NCCL; NULL: they
+     * come to the host and go from there. */
+    struct dpt_stream *resident_comm_stream;
 };
 
 enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };

@@ -215,6 +215,28 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status load_nccl(void *ctx, const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                 struct dpt_err *err)
+{
+    struct dpt_rank *r = ctx;
+    if (r->options->load_nccl)
+        return r->options->load_nccl(r->options->start, ret, ret_ctx, err);
+    *ret_ctx = NULL;
+    return dpt_nccl_calls_load(ret, err);
+}
+
+/* How gradients go between ranks that have a device. */
+static enum dpt_status choose_backend(struct dpt_rank *r, struct dpt_err *err)
+{
+    struct dpt_device *gpu = dpt_accelerator_device(r->accelerator);
+    const bool nccl = dpt_config_uses_nccl(r->config);
+    if (nccl)
+        DPT_TRY(dpt_stream_create(gpu, 1, &r->gpu_comm_stream, err));
+    dpt_comm_thread_set_gpu(r->comm_thread, nccl ? load_nccl : NULL, r, gpu,
+                            (int)(r->config->cluster.timeout_s * 1000));
+    return DPT_OK;
+}
+
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
@@ -235,6 +257,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
     DPT_TRY(make_accelerator(r, err));
+    if (r->accelerator)
+        DPT_TRY(choose_backend(r, err));
     const bool on_device = dpt_config_state_on_device(r->config);
     const struct dpt_strategy_env env = {
         .config = r->config,
@@ -246,7 +270,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
         .comm_thread = r->comm_thread,
         .grid = &r->grid,
         .resident = on_device ? dpt_accelerator_device(r->accelerator) : NULL,
-        .resident_stream = on_device ? dpt_accelerator_stream(r->accelerator) : NULL};
+        .resident_stream = on_device ? dpt_accelerator_stream(r->accelerator) : NULL,
+        .resident_comm_stream = r->gpu_comm_stream};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
@@ -414,6 +439,7 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_data_close(&r->data);
     dpt_data_close(&r->val);
     dpt_comm_listener_destroy(&r->listener);
+    dpt_stream_destroy(&r->gpu_comm_stream);
     dpt_accelerator_destroy(&r->accelerator);
     dpt_model_destroy(&r->model);
     if (r->saved)

@@ -67,6 +67,7 @@ struct dpt_rank {
     struct dpt_device *device; /* the host */
     const struct dpt_ops *ops;
     struct dpt_stream *stream, *comm_stream;
+    struct dpt_stream *gpu_comm_stream;  /* the communication thread's, on the GPU; NULL: no NCCL */
     struct dpt_accelerator *accelerator; /* that the model is computed on; NULL: on the host */
     char fingerprint[DPT_FINGERPRINT_BYTES];
     int threads;                       /* that `stream` computes with, */

@@ -211,7 +211,9 @@ static enum dpt_nccl_result fabric_async_error(void *ctx, struct dpt_nccl_handle
 {
     struct fabric *f = lock(ctx);
     struct fabric_handle *h = of(handle);
-    enum dpt_nccl_result result = h->clique->complete ? DPT_NCCL_OK : DPT_NCCL_INPROGRESS;
+    enum dpt_nccl_result result = h->failed             ? DPT_NCCL_ESYSTEM
+                                  : h->clique->complete ? DPT_NCCL_OK
+                                                        : DPT_NCCL_INPROGRESS;
     if (h->child != NULL && h->child->complete)
         end_child(f, h);
     else if (h->child != NULL)
@@ -303,21 +305,6 @@ static enum dpt_nccl_result fabric_no_reduction(void *ctx, struct dpt_nccl_handl
     return DPT_NCCL_EUSAGE;
 }
 
-static enum dpt_nccl_result fabric_group_end(void *ctx)
-{
-    struct fabric_rank *self = ctx;
-    struct fabric_handle *h = self->grouped;
-    self->grouped = NULL;
-    if (h == NULL) /* its one piece was refused */
-        return DPT_NCCL_OK;
-    (void)lock(self);
-    CHECK(h->n_pieces == 0 && !h->revoked && h->clique->complete);
-    memcpy(h->pieces, self->pieces, sizeof h->pieces);
-    h->n_pieces = self->n_pieces;
-    h->ops++;
-    return unlock(self, DPT_NCCL_INPROGRESS);
-}
-
 /* The piece of `peer`'s present operation that answers `piece`, the k-th of its kind with us. */
 static struct fabric_piece *answer(struct fabric_handle *h, const struct fabric_piece *piece)
 {
@@ -333,23 +320,58 @@ static struct fabric_piece *answer(struct fabric_handle *h, const struct fabric_
     return NULL;
 }
 
-static enum dpt_nccl_result fabric_stream_query(void *ctx, struct dpt_nccl_stream *stream)
+static void copy(const struct fabric *f, void *to, const void *from, size_t bytes)
 {
-    (void)lock(ctx);
-    struct fabric_handle *h = ((struct fabric_stream *)(void *)stream)->handle;
-    if (h == NULL)
-        return unlock(ctx, DPT_NCCL_OK);
+    if (f->devices.copy != NULL)
+        f->devices.copy(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* Moves what both sides have put into their streams. Returns whether all of `h` has moved. */
+static bool move_pieces(struct fabric *f, struct fabric_handle *h)
+{
     bool all = true;
     for (int i = 0; i < h->n_pieces; i++) {
         struct fabric_piece *piece = &h->pieces[i];
-        struct fabric_piece *other = piece->moved || piece->send ? NULL : answer(h, piece);
+        struct fabric_piece *other = piece->moved ? NULL : answer(h, piece);
         if (other != NULL) {
             CHECK(other->bytes == piece->bytes);
-            memcpy(piece->to, other->from, piece->bytes);
+            copy(f, piece->send ? other->to : piece->to, piece->send ? piece->from : other->from,
+                 piece->bytes);
+            f->bytes += piece->bytes;
             piece->moved = other->moved = true;
         }
         all &= piece->moved;
     }
+    return all;
+}
+
+static enum dpt_nccl_result fabric_group_end(void *ctx)
+{
+    struct fabric_rank *self = ctx;
+    struct fabric_handle *h = self->grouped;
+    self->grouped = NULL;
+    if (h == NULL) /* its one piece was refused */
+        return DPT_NCCL_OK;
+    (void)lock(self);
+    CHECK(h->n_pieces == 0 && !h->revoked && h->clique->complete);
+    memcpy(h->pieces, self->pieces, sizeof h->pieces);
+    h->n_pieces = self->n_pieces;
+    h->ops++;
+    h->failed = self->fault == FABRIC_FAILS_LATE && self->ops++ == self->fails_at;
+    (void)move_pieces(self->fabric, h);
+    return unlock(self, DPT_NCCL_INPROGRESS);
+}
+
+static enum dpt_nccl_result fabric_stream_query(void *ctx, struct dpt_nccl_stream *stream)
+{
+    struct fabric_rank *self = ctx;
+    (void)lock(ctx);
+    struct fabric_handle *h = ((struct fabric_stream *)(void *)stream)->handle;
+    if (h == NULL)
+        return unlock(ctx, DPT_NCCL_OK);
+    const bool all = move_pieces(self->fabric, h);
     if (all)
         h->n_pieces = 0;
     return unlock(ctx, all ? DPT_NCCL_OK : DPT_NCCL_INPROGRESS);
@@ -406,8 +428,10 @@ static void fabric_stream_destroy(void *ctx, struct dpt_nccl_stream *stream)
 static enum dpt_nccl_result fabric_stream_after(void *ctx, struct dpt_nccl_stream *stream,
                                                 void *event)
 {
-    (void)ctx;
+    struct fabric_rank *self = ctx;
     (void)stream;
+    if (event != NULL && self->fabric->devices.await != NULL)
+        self->fabric->devices.await(event);
     return event != NULL ? DPT_NCCL_OK : DPT_NCCL_ECUDA;
 }
 

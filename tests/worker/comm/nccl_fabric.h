@@ -9,13 +9,14 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 64, FABRIC_PIECES_MAX = 64 };
+enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 128, FABRIC_PIECES_MAX = 64 };
 
 enum fabric_fault {
     FABRIC_WELL,
     FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
     FABRIC_NO_SHRINK,      /* its shrink fails */
-    FABRIC_NO_REVOKE       /* its revoke is refused */
+    FABRIC_NO_REVOKE,      /* its revoke is refused */
+    FABRIC_FAILS_LATE      /* its operation number `fails_at` ends with an error of its system */
 };
 
 struct fabric_piece {
@@ -27,7 +28,7 @@ struct fabric_piece {
 };
 
 struct fabric_handle {
-    bool used, gone, revoked, finalized;
+    bool used, gone, revoked, finalized, failed;
     struct clique *clique;
     int rank;
     struct fabric_handle *made_of; /* a child waits to be complete */
@@ -51,11 +52,20 @@ struct clique {
     bool complete;
 };
 
+/* Memory of devices that the host cannot touch, and their events: NULL, both, for memory of the
+ * host whose queues are done at once. */
+struct fabric_devices {
+    void (*copy)(void *to, const void *from, size_t bytes);
+    void (*await)(void *event); /* what was marked is done when it returns */
+};
+
 struct fabric {
+    struct fabric_devices devices;
     pthread_mutex_t mutex;
     struct clique cliques[FABRIC_CLIQUES_MAX];
     int n_cliques, ids;
     int live, live_streams, registered; /* of all ranks; 0 at the end */
+    uint64_t bytes;                     /* moved from rank to rank */
 };
 
 /* One rank's view: the context of its calls. */
@@ -66,6 +76,7 @@ struct fabric_rank {
     struct fabric_piece pieces[FABRIC_PIECES_MAX];
     int n_pieces;
     int inits, shrinks;
+    uint64_t ops, fails_at;
 };
 
 extern const struct dpt_nccl_calls fabric_calls;

@@ -196,12 +196,12 @@ static void an_error_in_an_operation(void **state)
     s.d.script.op_ends = DPT_NCCL_OK;
     make(&s, 0);
     s.d.script.op = DPT_NCCL_EINTERNAL; /* in the call itself */
-    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EIO);
+    assert_int_equal(dpt_nccl_launch(s.n, 0, swap, 2, NULL, &s.err), DPT_EPEER);
     stop(&s, -1);
     s.d.script.op = DPT_NCCL_OK;
     make(&s, 0);
     double_of(s.n, 0)->error = DPT_NCCL_ESYSTEM; /* at rest */
-    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_EIO);
+    assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_EPEER);
     stop(&s, -1);
     make(&s, 0);
     launch(&s, 0);

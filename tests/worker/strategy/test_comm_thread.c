@@ -1,6 +1,8 @@
 /* The thread that owns a communicator: aborts before, during and after creation; closing and
- * destroying with a job under way. */
+ * destroying with a job under way. The same with NCCL's communicator beside it, of a double. */
 #include "tests/worker/comm/comm_world.h"
+#include "tests/worker/comm/nccl_fabric.h"
+#include "worker/comm/nccl_comm.h"
 #include "worker/strategy/comm_thread.h"
 
 #include "base/clock.h"
@@ -14,7 +16,46 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ROUNDS = 20, SOON_MS = 3000 };
+enum {
+    ROUNDS = 20,
+    SOON_MS = 3000,
+    /* What ranks say to each other to open NCCL: that they use it, offer, id, verdict. */
+    NCCL_TALK = 1 + DPT_NCCL_OFFER_BYTES + DPT_NCCL_ID_MESSAGE_BYTES + 1
+};
+
+static struct dpt_device *device; /* NULL: no NCCL */
+static struct fabric fabric;
+static struct fabric_rank views[RANKS_MAX];
+
+static enum dpt_status load_fabric(void *ctx, const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                   struct dpt_err *err)
+{
+    (void)err;
+    *ret = &fabric_calls;
+    *ret_ctx = ctx;
+    return DPT_OK;
+}
+
+static int plug_in(void **state)
+{
+    struct dpt_err err;
+    (void)state;
+    CHECK_OK(dpt_device_cpu_create(&device, &err), &err);
+    fabric_init(&fabric);
+    for (int i = 0; i < RANKS_MAX; i++)
+        views[i] = (struct fabric_rank){.fabric = &fabric};
+    return 0;
+}
+
+/* Nothing is left of NCCL. */
+static int plug_out(void **state)
+{
+    (void)state;
+    CHECK(fabric.ids > 0);
+    fabric_fini(&fabric);
+    dpt_device_destroy(&device);
+    return 0;
+}
 
 static void run_world(int size, bool one_host, rank_fn fn)
 {
@@ -39,6 +80,41 @@ static enum dpt_status job_wait_for_ever(struct dpt_comm_thread *thread, void *c
     }
 }
 
+static enum dpt_status gather_by_nccl(struct dpt_comm_thread *thread, const struct rank *self,
+                                      struct dpt_err *err)
+{
+    struct dpt_nccl_comm *nccl = dpt_comm_thread_nccl(thread);
+    struct dpt_nccl_piece pieces[2 * RANKS_MAX];
+    int all[RANKS_MAX], mine = 200 + self->rank, n = 0;
+    uint64_t ticket;
+    for (int r = 0; r < self->world->size; r++) {
+        const struct dpt_nccl_piece send = {DPT_NCCL_SEND, r, &mine, NULL, sizeof mine, 0},
+                                    recv = {DPT_NCCL_RECV, r, NULL, &all[r], sizeof mine, 0};
+        if (r != self->rank) {
+            pieces[n++] = send;
+            pieces[n++] = recv;
+        }
+    }
+    DPT_TRY(dpt_nccl_comm_post(nccl, 0, pieces, n, NULL, &ticket, err));
+    enum dpt_status status;
+    do
+        status = dpt_nccl_comm_poll(nccl, 0, ticket, -1, err);
+    while (status == DPT_INPROGRESS);
+    for (int r = 0; status == DPT_OK && r < self->world->size; r++)
+        CHECK(r == self->rank || all[r] == 200 + r);
+    return status;
+}
+
+/* Fails with an operation under way, for which the peer does nothing. */
+static enum dpt_status job_fail_between(struct dpt_comm_thread *thread, void *ctx,
+                                        struct dpt_err *err)
+{
+    const struct dpt_nccl_piece recv = {DPT_NCCL_RECV, 1, NULL, ctx, sizeof(int), 0};
+    uint64_t ticket;
+    DPT_TRY(dpt_nccl_comm_post(dpt_comm_thread_nccl(thread), 0, &recv, 1, NULL, &ticket, err));
+    return dpt_fail(err, DPT_EIO, "something else");
+}
+
 static enum dpt_status job_gather(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct rank *self = ctx;
@@ -46,7 +122,7 @@ static enum dpt_status job_gather(struct dpt_comm_thread *thread, void *ctx, str
     DPT_TRY(dpt_comm_small_all_gather(dpt_comm_thread_comm(thread), &mine, sizeof mine, all, err));
     for (int i = 0; i < self->world->size; i++)
         CHECK(all[i] == 100 + i);
-    return DPT_OK;
+    return device ? gather_by_nccl(thread, self, err) : DPT_OK;
 }
 
 static enum dpt_status job_fail(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
@@ -66,6 +142,8 @@ static void open_generation(struct rank *self, struct dpt_comm_thread *t, uint64
 static void make(struct rank *self, struct dpt_comm_thread **ret)
 {
     CHECK_OK(dpt_comm_thread_create(self->listener, ret, &self->err), &self->err);
+    if (device)
+        dpt_comm_thread_set_gpu(*ret, load_fabric, &views[self->rank], device, 500);
 }
 
 static void alone(struct rank *self)
@@ -99,7 +177,8 @@ static void without_peers(void **state)
 
 static void one_generation_after_another(struct rank *self)
 {
-    const uint64_t bytes = sizeof(int) * (uint64_t)(self->world->size - 1);
+    const uint64_t bytes =
+        (device ? 2 * sizeof(int) + NCCL_TALK : sizeof(int)) * (uint64_t)(self->world->size - 1);
     struct dpt_comm_thread *t = NULL;
     struct dpt_comm_account account, later;
     make(self, &t);
@@ -300,13 +379,52 @@ static void a_job_left_running(void **state)
     run_world(2, false, leave_a_job);
 }
 
+static void fail_between(struct rank *self)
+{
+    struct dpt_comm_thread *t = NULL;
+    int never = 7;
+    make(self, &t);
+    for (uint64_t round = 1; round <= 3; round++) {
+        open_generation(self, t, 2 * round);
+        pthread_barrier_wait(&self->world->barrier);
+        if (self->rank == 0)
+            CHECK_STATUS(DPT_EIO, dpt_comm_thread_run(t, job_fail_between, &never, &self->err),
+                         &self->err);
+        dpt_comm_thread_close(t);
+        pthread_barrier_wait(&self->world->barrier);
+        open_generation(self, t, 2 * round + 1);
+        CHECK_OK(dpt_comm_thread_run(t, job_gather, self, &self->err), &self->err);
+        dpt_comm_thread_close(t);
+    }
+    CHECK(never == 7);
+    dpt_comm_thread_destroy(&t);
+}
+
+static void a_job_that_fails_between(void **state)
+{
+    (void)state;
+    run_world(2, true, fail_between);
+}
+
 int main(void)
 {
+#define NCCL(test)                                                                                 \
+    {                                                                                              \
+        "nccl: " #test, test, plug_in, plug_out, NULL                                              \
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_peers),           cmocka_unit_test(generations),
-        cmocka_unit_test(an_abort_before_open),    cmocka_unit_test(an_abort_during_open),
-        cmocka_unit_test(a_peer_that_never_comes), cmocka_unit_test(aborts_at_any_moment),
+        cmocka_unit_test(without_peers),
+        cmocka_unit_test(generations),
+        cmocka_unit_test(an_abort_before_open),
+        cmocka_unit_test(an_abort_during_open),
+        cmocka_unit_test(a_peer_that_never_comes),
+        cmocka_unit_test(aborts_at_any_moment),
         cmocka_unit_test(a_job_left_running),
+        NCCL(generations),
+        NCCL(an_abort_before_open),
+        NCCL(aborts_at_any_moment),
+        NCCL(a_job_left_running),
+        NCCL(a_job_that_fails_between),
     };
     return cmocka_run_group_tests_name("comm_thread", tests, NULL, NULL);
 }

@@ -72,6 +72,11 @@ void director_pack_weights(struct director *d, enum dpt_pack_weights mode)
     d->config.cluster.pack_weights = mode;
 }
 
+void director_offload(struct director *d)
+{
+    d->config.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
+}
+
 static void *run_rank(void *arg)
 {
     struct member *m = arg;
@@ -207,6 +212,17 @@ void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *st
     open_accelerator = open;
 }
 
+static enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,
+                                    const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                    struct dpt_err *err);
+
+void director_use_nccl(enum dpt_status (*load)(const struct dpt_rank_start *start,
+                                               const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                               struct dpt_err *err))
+{
+    load_nccl = load;
+}
+
 int director_start_threads(struct director *d, int host, int threads)
 {
     if (d->n == DIRECTOR_RANKS_MAX)
@@ -226,7 +242,8 @@ int director_start_threads(struct director *d, int host, int threads)
     m->options = (struct dpt_rank_options){.start = &m->start,
                                            .config = &m->config,
                                            .link_fd = fds[1],
-                                           .open_accelerator = open_accelerator};
+                                           .open_accelerator = open_accelerator,
+                                           .load_nccl = load_nccl};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
         fail("no thread");
     int64_t deadline = dpt_now_ms() + DEADLINE_MS;

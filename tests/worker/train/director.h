@@ -32,6 +32,10 @@ void director_destroy(struct director **director);
  * host. */
 void director_accelerate(enum dpt_status (*open)(const struct dpt_rank_start *start,
                                                  struct dpt_device **ret, struct dpt_err *err));
+/* And have NCCL from here; NULL: the library. */
+void director_use_nccl(enum dpt_status (*load)(const struct dpt_rank_start *start,
+                                               const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                               struct dpt_err *err));
 
 /* Ranks that are started from now on pack their weights so. */
 void director_pack_weights(struct director *d, enum dpt_pack_weights mode);
@@ -44,6 +48,9 @@ int director_start_threads(struct director *d, int host, int threads);
 
 /* A rank on the bench takes part in formations but gets no plan: a spare. */
 void director_bench(struct director *d, int handle, bool benched);
+
+/* Ranks from now on keep their state on the host (strategy.offload: optimizer). */
+void director_offload(struct director *d);
 
 /* In generations from now on the first rank alone writes checkpoints, as where nodes have folders
  * of their own. */

@@ -1,9 +1,11 @@
 /* Ranks with a device beside the host, which computes the model (strategy.offload: optimizer) or
  * keeps the state, too (none): the same hash and losses as on the host for every strategy, order of
  * addition and precision, through deaths, and clear words when the device breaks. The device is a
- * CPU's whose memory the host cannot touch (discrete.h). */
+ * CPU's whose memory the host cannot touch (discrete.h); NCCL is a double that copies between such
+ * devices (nccl_fabric.h). */
 #include "base/account.h"
 #include "tests/kernels/discrete.h"
+#include "tests/worker/comm/nccl_fabric.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -41,10 +43,29 @@ static enum dpt_status open_one_that_breaks(const struct dpt_rank_start *start,
     return DPT_OK;
 }
 
+/* One for all ranks of a test; each rank's view of it by its number. */
+static struct fabric fabric;
+static struct fabric_rank views[DIRECTOR_RANKS_MAX];
+
+static enum dpt_status load_fabric(const struct dpt_rank_start *start,
+                                   const struct dpt_nccl_calls **ret, void **ret_ctx,
+                                   struct dpt_err *err)
+{
+    (void)err;
+    *ret = &fabric_calls;
+    *ret_ctx = &views[start->local_rank];
+    return DPT_OK;
+}
+
 static int setup(void **state)
 {
     (void)state;
+    fabric_init(&fabric);
+    fabric.devices = (struct fabric_devices){dpt_device_discrete_copy, dpt_device_discrete_await};
+    for (int i = 0; i < DIRECTOR_RANKS_MAX; i++)
+        views[i] = (struct fabric_rank){.fabric = &fabric};
     director_accelerate(open_device);
+    director_use_nccl(load_fabric);
     return 0;
 }
 
@@ -52,6 +73,8 @@ static int teardown(void **state)
 {
     (void)state;
     director_accelerate(NULL);
+    director_use_nccl(NULL);
+    fabric_fini(&fabric);
     return 0;
 }
 
@@ -61,10 +84,12 @@ static void offload(struct dpt_config *config)
     config->strategy.offload = DPT_OFFLOAD_OPTIMIZER;
 }
 
+/* And gradients go from device to device. */
 static void keep_on_device(struct dpt_config *config)
 {
     config->cluster.device = DPT_DEVICE_CUDA;
     config->strategy.offload = DPT_OFFLOAD_NONE;
+    config->cluster.backend = DPT_BACKEND_NCCL;
 }
 
 static double summary_number(const char *dir, const char *name)
@@ -200,8 +225,10 @@ static void kept_as_on_the_host(struct dpt_config *config, const char *strategy,
     double loss;
     rig_choose(config, strategy);
     plain_train_and_validate(config, SEQUENCES, expected, &loss);
-    for (int world = 1; world <= 4; world++) {
-        (void)snprintf(folder, sizeof folder, "kept-%s-%s-%d", strategy, name, world);
+    for (int i = 0; i < 6; i++) { /* by NCCL, and two by the host */
+        const int world = i < 4 ? 1 + i : i - 2;
+        config->cluster.backend = i < 4 ? DPT_BACKEND_NCCL : DPT_BACKEND_HOST;
+        (void)snprintf(folder, sizeof folder, "kept-%s-%s-%d", strategy, name, i);
         rig_undisturbed(config, folder, world, world % 2 == 0, hash);
         assert_string_equal(hash, expected);
         assert_true(summary_number(rig_dir(folder), "val_loss") == loss);
@@ -244,9 +271,123 @@ static void state_kept_there_survives(void **state)
     struct dpt_config config = rig_make_config(14, 18, "");
     keep_on_device(&config);
     rig_deaths_and_healing(&config);
+    assert_true(views[0].shrinks > 0); /* of what the dead left */
     config.train.precision = DPT_PRECISION_BF16;
     rig_deaths_and_healing(&config);
     rig_all_die(&config);
+    const uint64_t bytes = fabric.bytes;
+    config.cluster.backend = DPT_BACKEND_HOST;
+    rig_deaths_and_healing(&config);
+    assert_true(fabric.bytes == bytes);
+}
+
+/* ---- NCCL ---- */
+
+static json_int_t elements_of(const char *name)
+{
+    char path[192];
+    json_error_t error;
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir(name));
+    json_t *account = json_load_file(path, 0, &error);
+    assert_non_null(account);
+    const json_int_t elements = json_integer_value(json_object_get(account, "elements"));
+    json_decref(account);
+    return elements;
+}
+
+/* Where each rank's lanes come to one sum, what an all-reduce sends at least: 2 (N - 1) D. */
+static void nccl_sends_what_it_must(void **state)
+{
+    (void)state;
+    enum { STEPS = 3, WORLD = 4 };
+    char hash[64];
+    struct dpt_config config = rig_make_config(16, STEPS, "");
+    keep_on_device(&config);
+    rig_undisturbed(&config, "sent", WORLD, true, hash);
+    const json_int_t d = elements_of("sent") * (json_int_t)sizeof(float);
+    assert_int_equal(fabric.bytes, STEPS * 2 * (WORLD - 1) * d);
+}
+
+/* The library fails on one rank, with nobody dead: nobody is lost by it, and no step. */
+static void nccl_fails_on_one_rank(void **state)
+{
+    (void)state;
+    char expected[64], dir[128], name[32];
+    struct dpt_config config = rig_make_config(14, 12, "");
+    keep_on_device(&config);
+    rig_undisturbed(&config, "well", 1, false, expected);
+    for (int i = 0; i < 6; i += RIG_EVERY) {
+        (void)snprintf(name, sizeof name, "fails-%d", i);
+        struct director *d = rig_begin(&config, name, dir);
+        for (int rank = 0; rank < 3; rank++)
+            (void)director_start(d, 0);
+        views[i % 3].fault = FABRIC_FAILS_LATE;
+        views[i % 3].fails_at = views[i % 3].ops + 20 + (uint64_t)i;
+        assert_true(director_form(d, false));
+        assert_string_equal(director_finish(d), expected);
+        assert_true(views[i % 3].ops > views[i % 3].fails_at);
+        assert_int_equal(director_steps_lost(d), 0);
+        director_destroy(&d);
+    }
+}
+
+/* One rank's library never comes back from the creation: that generation comes to nothing, and the
+ * next one is formed. */
+static void nccl_is_silent_at_first(void **state)
+{
+    (void)state;
+    char expected[64], dir[128];
+    struct dpt_config config = rig_make_config(14, 6, "");
+    keep_on_device(&config);
+    rig_undisturbed(&config, "not-silent", 1, false, expected);
+    config.cluster.timeout_s = 0.5;
+    struct director *d = rig_begin(&config, "silent", dir);
+    for (int rank = 0; rank < 3; rank++)
+        (void)director_start(d, 0);
+    views[1].fault = FABRIC_SILENT_IN_INIT;
+    assert_false(director_form(d, false));
+    views[1].fault = FABRIC_WELL;
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), expected);
+    director_destroy(&d);
+}
+
+static void assert_refused(struct director *d, const char *words)
+{
+    director_prepare(d, false);
+    director_plan(d);
+    const char *text = director_await_fatal(d);
+    if (!strstr(text, words))
+        fail_msg("%s", text);
+    director_destroy(&d);
+}
+
+static void ranks_differ_in_the_backend(void **state)
+{
+    (void)state;
+    char dir[128];
+    struct dpt_config config = rig_make_config(14, 6, "");
+    keep_on_device(&config);
+    struct director *d = rig_begin(&config, "differ", dir);
+    (void)director_start(d, 0);
+    director_offload(d);
+    (void)director_start(d, 0);
+    assert_refused(d, "write cluster.backend host, or give all nodes the same strategy.offload");
+}
+
+/* The library itself, of this build: it needs a GPU, at the least. One rank goes without it. */
+static void there_is_no_nccl(void **state)
+{
+    (void)state;
+    char dir[128], hash[64];
+    struct dpt_config config = rig_make_config(14, 6, "");
+    keep_on_device(&config);
+    director_use_nccl(NULL);
+    rig_undisturbed(&config, "alone", 1, false, hash);
+    struct director *d = rig_begin(&config, "without", dir);
+    (void)director_start(d, 0);
+    (void)director_start(d, 1);
+    assert_refused(d, "set cluster.backend to host");
 }
 
 /* Its rank says why and is gone; the others go on. */
@@ -280,6 +421,8 @@ static void a_device_breaks(void **state)
     breaks(&config, "offloaded");
     keep_on_device(&config);
     breaks(&config, "kept");
+    config.cluster.backend = DPT_BACKEND_HOST;
+    breaks(&config, "kept-by-host");
 }
 
 static void a_device_is_too_small(void **state)
@@ -357,6 +500,8 @@ static void memory_is_where_it_should_be(void **state)
     keep_on_device(&config);
     assert_true(device_bytes(&config, "memory-kept", 1, &elements) > (2 + 12 + 4) * elements);
     assert_true(device_bytes(&config, "memory-kept-2", 2, &elements) > (2 + 12 + 4) * elements);
+    config.cluster.backend = DPT_BACKEND_HOST;
+    assert_true(device_bytes(&config, "memory-by-host", 2, &elements) > (2 + 12 + 4) * elements);
 }
 
 int main(void)
@@ -372,6 +517,11 @@ int main(void)
         T(state_is_kept_there),
         T(state_is_kept_there_with_everything),
         T(state_kept_there_survives),
+        T(nccl_sends_what_it_must),
+        T(nccl_fails_on_one_rank),
+        T(nccl_is_silent_at_first),
+        T(ranks_differ_in_the_backend),
+        T(there_is_no_nccl),
         T(a_device_breaks),
         T(a_device_is_too_small),
         T(a_host_does_not_go_on),

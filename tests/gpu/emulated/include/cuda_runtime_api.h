@@ -20,13 +20,14 @@ typedef enum {
 } cudaError_t;
 
 typedef struct emulated_queue *cudaStream_t;
+typedef struct emulated_event *cudaEvent_t;
 
 struct cudaDeviceProp {
     char name[256];
     int major, minor, multiProcessorCount;
 };
 
-enum { cudaHostAllocDefault, cudaMemcpyDefault, cudaStreamNonBlocking };
+enum { cudaHostAllocDefault, cudaMemcpyDefault, cudaStreamNonBlocking, cudaEventDisableTiming };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 const char *cudaGetErrorName(cudaError_t code);
@@ -48,6 +49,9 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags);
 cudaError_t cudaStreamDestroy(void *queue);
 cudaError_t cudaStreamSynchronize(void *queue);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
+cudaError_t cudaEventDestroy(void *event);
+cudaError_t cudaEventRecord(void *event, void *queue);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,64 @@
+/* Canonical all-reduce of a step's gradient between GPUs, bucket by bucket, beside the computation:
+ * what reducer.h does in the host's memory, in the devices', by NCCL.
+ *
+ * Rank r owns piece r of each bucket. First each rank sends its subtree sums of a piece to the
+ * owner, who adds all of them on its device in the order of the lanes' tree; then the owner sends
+ * the sum to all. Both are operations of NCCL's sends and receives (worker/comm/nccl_comm.h), which
+ * all ranks post in one order: the contributions of bucket b, then the sums of b - 1. So one
+ * bucket's transfers go on while the one before is added, and the bits are those of every other way
+ * to reduce.
+ *
+ * Transfers wait on the device for what made their bytes; the host waits for no bucket. At the end
+ * buffer 0 holds the reduced gradient on every rank. */
+#ifndef DPT_WORKER_STRATEGY_GPU_REDUCER_H
+#define DPT_WORKER_STRATEGY_GPU_REDUCER_H
+
+#include "kernels/device.h"
+#include "worker/plan/buckets.h"
+#include "worker/plan/world.h"
+#include "worker/strategy/comm_thread.h"
+
+struct dpt_gpu_reducer;
+
+struct dpt_gpu_reducer_spec {
+    struct dpt_device *device;
+    struct dpt_stream *stream;        /* the communication thread's own, of the device */
+    struct dpt_comm_thread *thread;   /* that opens NCCL (dpt_comm_thread_set_gpu) */
+    const struct dpt_bucket *buckets; /* borrowed */
+    int n_buckets;
+    int64_t block;
+    float *const *buffers; /* of the device: the stack of this rank's lanes, whole flat gradients,
+                              its subtree sums in the first ones; borrowed */
+    const struct dpt_world *world; /* of two ranks or more; borrowed */
+    int rank;
+    enum dpt_dtype wire; /* what every sum is rounded to; DPT_F32: nothing is */
+};
+
+/* Makes everything one generation needs, on the device, too; nothing is allocated later. */
+DPT_MUST_USE enum dpt_status dpt_gpu_reducer_create(const struct dpt_gpu_reducer_spec *spec,
+                                                    struct dpt_gpu_reducer **ret,
+                                                    struct dpt_err *err);
+/* After the communicator is closed: nothing is in flight. */
+void dpt_gpu_reducer_destroy(struct dpt_gpu_reducer **reducer);
+
+/* A new step: no bucket is ready. Posts the job, or not. */
+void dpt_gpu_reducer_begin(struct dpt_gpu_reducer *reducer, bool post);
+
+/* What `stream` of the device was given up to here makes bucket `bucket`'s range of this rank's
+ * subtree sums final. By the thread that uses it. */
+void dpt_gpu_reducer_ready(struct dpt_gpu_reducer *reducer, struct dpt_stream *stream, int bucket);
+/* Instead, where the job was not posted: reduces that bucket, and returns when its sum is here. */
+DPT_MUST_USE enum dpt_status dpt_gpu_reducer_run(struct dpt_gpu_reducer *reducer,
+                                                 struct dpt_stream *stream, int bucket,
+                                                 struct dpt_err *err);
+
+/* Bytes that this rank sends in a step. */
+int64_t dpt_gpu_reducer_bytes_sent(const struct dpt_gpu_reducer *reducer);
+/* Bytes of the device's memory that it took. */
+size_t dpt_gpu_reducer_bytes(const struct dpt_gpu_reducer *reducer);
+
+/* Waits until buffer 0 holds the reduced gradient, if the job was posted. */
+DPT_MUST_USE enum dpt_status dpt_gpu_reducer_wait(struct dpt_gpu_reducer *reducer,
+                                                  struct dpt_err *err);
+
+#endif
