@@ -176,14 +176,23 @@ static void done(struct dpt_rdzv *core, struct run *run)
                    (unsigned long long)run->generation, run->generation == 1 ? "" : "s");
 }
 
-/* Those who hold no place that is in force may go when they want to. */
-static void release_leaving(struct dpt_rdzv *core, struct run *run)
+/* Those who hold no place that is in force may go when they want to, and have wanted to for so long
+ * (0: all). */
+static void release_leaving(struct dpt_rdzv *core, struct run *run, int64_t since_ms)
 {
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
-        if (node->leaving && !(run->plan.in_force && node_is_member(run, node)))
+        if (node->leaving && core->now_ms - node->leaving_ms >= since_ms &&
+            !(run->plan.in_force && node_is_member(run, node)))
             dpt_rdzv_release(core, run, node);
     }
+}
+
+/* While the generation without them is built, what they hold is of use: a node that is lost before
+ * it runs may be the only other one that has it. So they stay for three quarters of their time. */
+static void release_hurried(struct dpt_rdzv *core, struct run *run)
+{
+    release_leaving(core, run, run->timing.drain_ms * 3 / 4);
 }
 
 /* ---- WAITING, SETTLING ---- */
@@ -243,7 +252,7 @@ static void waiting(struct dpt_rdzv *core, struct run *run)
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
-    release_leaving(core, run);
+    release_leaving(core, run, 0);
     if (ready_nodes(core, run) < dpt_rdzv_min_nodes(run))
         return;
     if (run->generation == 0) {
@@ -268,7 +277,7 @@ int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct ru
 
 static void settling(struct dpt_rdzv *core, struct run *run)
 {
-    release_leaving(core, run);
+    release_leaving(core, run, 0);
     uint32_t ready = ready_nodes(core, run);
     if (ready < run->spec.min_nodes) {
         enter(core, run, DPT_RDZV_WAITING);
@@ -371,7 +380,7 @@ static const struct rank *rank_of(const struct place *place)
 
 static void planned(struct dpt_rdzv *core, struct run *run)
 {
-    release_leaving(core, run);
+    release_hurried(core, run);
     for (uint32_t i = 0; i < run->plan.world_size; i++) {
         const struct rank *rank = rank_of(&run->plan.places[i]);
         if (rank == NULL || rank->phase != DPT__RANK_PHASE__RANK_READY ||
@@ -478,7 +487,7 @@ static void running(struct dpt_rdzv *core, struct run *run)
             enter(core, run, DPT_RDZV_DRAINING);
             return;
         }
-    release_leaving(core, run);
+    release_leaving(core, run, 0);
     notice_rebuilt(core, run);
     const struct node *node = foreigner(run);
     if (node != NULL) {
@@ -509,7 +518,7 @@ static void running(struct dpt_rdzv *core, struct run *run)
 
 static void draining(struct dpt_rdzv *core, struct run *run)
 {
-    release_leaving(core, run);
+    release_leaving(core, run, 0);
     if (all_finished(run))
         done(core, run);
 }

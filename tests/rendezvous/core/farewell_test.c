@@ -339,9 +339,10 @@ static void test_join_while_they_save(void **state)
     obey(&a);
     obey(&b);
     obey(&c);
-    IS(a, RELEASED);
+    IS(a, SPARE);
     fakes_settle(&stage, (struct fake *[]){&b, &c}, 2);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    IS(a, RELEASED);
     assert_int_equal(c.plan->resume_step, 9);
     assert_false(c.plan->farewell);
 }

@@ -271,6 +271,16 @@ static void test_max_nodes(void **state)
     assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
 }
 
+/* `leaver` is of no plan, and is let go when the others run; `rest` are these. */
+static void goes_when_they_run(const struct fake *leaver, struct fake *const *rest, size_t n)
+{
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+    assert_int_equal(leaver->phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    fakes_settle(&stage, rest, n);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(leaver->phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+}
+
 /* Leaving nodes are let go, and what only they hold is handed over first. */
 static void test_leaving(void **state)
 {
@@ -284,11 +294,47 @@ static void test_leaving(void **state)
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
     assert_true(a.soft);
     report(all, 2);
-    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_int_equal(b.plan->world_size, 1);
     assert_int_equal(b.plan->resume_step, 10); /* its report counted */
     assert_int_equal(b.plan->outcome.len, 8);
     assert_string_equal(b.plan->cause_kind, "left");
+    goes_when_they_run(&a, &all[1], 1);
+}
+
+/* The others build for long: who leaves waits no longer than it can. */
+static void test_leaving_while_they_build(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    const struct dpt_timing timing = dpt_timing_from(5000);
+    fakes_start(&stage, all, 2);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    report(all, 2);
+    stage_pass_speaking(&stage, all, 2, timing.drain_ms * 3 / 4 - 2 * timing.heartbeat_ms);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    stage_pass_speaking(&stage, all, 2, 4 * timing.heartbeat_ms);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+}
+
+/* Who is left dies while it builds: who leaves still has the state, and it is saved. */
+static void test_leaving_from_who_dies(void **state)
+{
+    (void)state;
+    struct fake *all[] = {&a, &b};
+    fakes_start(&stage, all, 2);
+    holds(&a, 9, -1);
+    holds(&b, 9, -1);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    report(all, 2);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, all, 1, 300);
+    report(all, 1);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PLAN);
+    assert_true(a.plan->farewell);
+    assert_int_equal(a.plan->resume_step, 9);
 }
 
 /* Who leaves cannot wait for the end of a long step: the others give it up. */
@@ -308,9 +354,9 @@ static void test_leaving_in_a_long_step(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
     assert_false(a.soft || b.soft);
     report(all, 2);
-    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_int_equal(b.plan->resume_step, 9);
     assert_string_equal(b.plan->cause_kind, "left");
+    goes_when_they_run(&a, &all[1], 1);
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
@@ -373,6 +419,8 @@ int main(void)
         T(test_spares),
         T(test_max_nodes),
         T(test_leaving),
+        T(test_leaving_while_they_build),
+        T(test_leaving_from_who_dies),
         T(test_leaving_in_a_long_step),
         T(test_leaving_one_by_one),
         T(test_leaving_holder),

@@ -299,7 +299,7 @@ static void who_leaves_hands_over(void **state)
         fake_say(all[i], &stage);
     }
     report(all, 3);
-    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
     assert_int_equal(a.plan->generation, handover + 1);
     assert_int_equal(a.plan->world_size, 2);
     assert_int_equal(a.plan->guests, 0);
@@ -307,6 +307,8 @@ static void who_leaves_hands_over(void **state)
     assert_int_equal(a.plan->resume_step, 7);
     for (size_t i = 0; i < 2; i++)
         assert_false(fake_place(rest[i])->takes_state);
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_int_equal(stage.view.restarts_left, 100);
 }
 
@@ -439,18 +441,42 @@ static void a_loss_before_copies_are_whole_goes_back(void **state)
         fail_msg("%s", a.plan->cause);
 }
 
-/* With shadows nobody needs who leaves. */
-static void who_is_covered_goes_at_once(void **state)
+static void leave_thirds(void)
 {
-    (void)state;
     run_in_thirds(true);
     c.state.leaving = true;
     fake_say(&c, &stage);
     report(all, 3);
-    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
     assert_int_equal(a.plan->world_size, 2);
     assert_int_equal(a.plan->guests, 0);
     assert_int_equal(a.plan->resume_step, 7);
+}
+
+/* With shadows who leaves has nothing to hand over; it goes when the others run. */
+static void who_is_covered_goes_when_the_others_run(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &b};
+    leave_thirds();
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    fakes_settle(&stage, rest, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+}
+
+/* Until then it is the copy of who dies: a third is its own and b's alone. */
+static void who_leaves_covers_who_dies_meanwhile(void **state)
+{
+    (void)state;
+    struct fake *rest[] = {&a, &c};
+    leave_thirds();
+    lose(&b, rest, 2);
+    report(rest, 2);
+    assert_int_equal(a.plan->guests, 1);
+    assert_int_equal(a.plan->world_size, 2);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(a.plan->load_checkpoint, -1);
+    assert_null(strstr(a.plan->cause, "gone"));
 }
 
 int main(void)
@@ -473,7 +499,8 @@ int main(void)
         T(replicas_cut_differently),
         T(copies_are_whole_while_it_trains),
         T(a_loss_before_copies_are_whole_goes_back),
-        T(who_is_covered_goes_at_once),
+        T(who_is_covered_goes_when_the_others_run),
+        T(who_leaves_covers_who_dies_meanwhile),
     };
     return cmocka_run_group_tests_name("rendezvous_core_state", tests, NULL, NULL);
 }
