@@ -96,6 +96,8 @@ int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward
     const int64_t heads = a->b * a->heads;
     if (heads == 0 || a->t == 0)
         return 0;
+    if (takes_mma(&args))
+        return dpt_post_attention_mma(queue, &args, heads);
     if (args.hd <= 64)
         return post<64, 64>(&args, heads, queue);
     if (args.hd <= 128)

@@ -1,4 +1,5 @@
-/* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4).
+/* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4),
+ * for what tensor cores do not take (attention_mma.cuh).
  *
  * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory:
  * heads are padded to HDP channels with zeros. Thread (ty, tx) has the scores of queries ty*R + i
@@ -151,5 +152,13 @@ static inline int post_tiles(void (*kernel)(struct attention_args), const struct
     kernel<<<(unsigned)(heads * a->tiles), TILE_THREADS, (size_t)bytes, (cudaStream_t)queue>>>(*a);
     return cudaGetLastError();
 }
+
+/* On tensor cores, which have no f32 (attention_mma.cu, attention_mma_grad.cu). */
+static inline bool takes_mma(const struct attention_args *a)
+{
+    return a->dtype != DPT_F32 && (a->hd == 64 || a->hd == 128);
+}
+int dpt_post_attention_mma(void *queue, struct attention_args *a, int64_t heads);
+int dpt_post_attention_mma_grad(void *queue, struct attention_args *a, int64_t heads);
 
 #endif

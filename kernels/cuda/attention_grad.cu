@@ -158,6 +158,8 @@ int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backwa
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess)
         return error;
+    if (takes_mma(&args))
+        return dpt_post_attention_mma_grad(queue, &args, heads);
     if (args.hd <= 64)
         return post<64, 64>(&args, heads, queue);
     if (args.hd <= 128)

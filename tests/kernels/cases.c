@@ -511,6 +511,8 @@ const struct op_case op_cases[] = {
     {"attention 2x65x2x34 drop", {2, 65, 2, 34}, 0.1f, false, OP(attention)},
     {"attention 1x70x1x200", {1, 70, 1, 200}, 0.0f, false, OP(attention)},
     {"attention 1x131x1x80 drop", {1, 131, 1, 80}, 0.25f, false, OP(attention)},
+    {"attention 1x130x2x128 drop", {1, 130, 2, 128}, 0.2f, false, OP(attention)},
+    {"attention 1x97x2x256", {1, 97, 2, 256}, 0.0f, false, OP(attention)},
     {"residual 9", {9}, 0.0f, true, OP(residual)},
     {"residual 70003", {70003}, 0.0f, false, OP(residual)},
     {"residual 70003 drop", {70003}, 0.1f, false, OP(residual)},

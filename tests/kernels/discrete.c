@@ -459,6 +459,7 @@ void dpt_device_discrete_await(void *native)
         abort();
 }
 
+/* NULL: memory of the host. */
 static struct arena *arena_with(const void *p)
 {
     struct arena *arena = NULL;
@@ -467,19 +468,21 @@ static struct arena *arena_with(const void *p)
         if (list[i] && is_inside(&list[i]->arena, p))
             arena = &list[i]->arena;
     unlock(&list_mutex);
-    if (!arena)
-        abort();
     return arena;
 }
 
 void dpt_device_discrete_copy(void *to, const void *from, size_t bytes)
 {
     struct arena *there = arena_with(to), *here = arena_with(from);
-    open_arena(there);
-    open_arena(here);
+    if (there)
+        open_arena(there);
+    if (here)
+        open_arena(here);
     memcpy(to, from, bytes);
-    close_arena(here);
-    close_arena(there);
+    if (here)
+        close_arena(here);
+    if (there)
+        close_arena(there);
 }
 
 /* Puts `new` where `old` is in the list. */

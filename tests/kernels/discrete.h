@@ -18,8 +18,8 @@ DPT_MUST_USE enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt
 void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n);
 
 /* As what moves bytes between devices does, on any thread: a copy from the memory of one such
- * device to that of one; and a wait for an event (its native name), for which the stream that it
- * was set in need not be synced. */
+ * device, or of the host, to that of one; and a wait for an event (its native name), for which the
+ * stream that it was set in need not be synced. */
 void dpt_device_discrete_copy(void *to, const void *from, size_t bytes);
 void dpt_device_discrete_await(void *event);
 

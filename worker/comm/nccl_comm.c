@@ -112,6 +112,24 @@ enum dpt_status dpt_nccl_comm_register(struct dpt_nccl_comm *c, int group, void 
 
 /* Operations. */
 
+size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size)
+{
+    static const size_t element_bytes[] = {
+        [DPT_NCCL_F32] = 4, [DPT_NCCL_BF16] = 2, [DPT_NCCL_F16] = 2, [DPT_NCCL_BYTES] = 1};
+    const size_t bytes = piece->count * element_bytes[piece->dtype], others = (size_t)size - 1;
+    switch (piece->kind) {
+    case DPT_NCCL_SEND:
+        return piece->count;
+    case DPT_NCCL_ALL_REDUCE:
+        return 2 * others * bytes / (size_t)size;
+    case DPT_NCCL_REDUCE_SCATTER:
+    case DPT_NCCL_ALL_GATHER:
+        return others * bytes;
+    default:
+        return 0;
+    }
+}
+
 static bool names_peer(const struct dpt_nccl_piece *p)
 {
     return p->kind == DPT_NCCL_SEND || p->kind == DPT_NCCL_RECV;
@@ -179,8 +197,7 @@ static void finish_op(struct dpt_nccl_comm *c, struct nccl_group *g)
 {
     const struct nccl_op *op = &g->queue[g->done % DPT_NCCL_QUEUE_MAX];
     for (int i = 0; i < op->n_pieces; i++)
-        if (op->pieces[i].kind == DPT_NCCL_SEND)
-            c->bytes_sent += op->pieces[i].count;
+        c->bytes_sent += dpt_nccl_piece_bytes_sent(&op->pieces[i], g->size);
     g->done++;
 }
 

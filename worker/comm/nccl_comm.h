@@ -81,7 +81,7 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int 
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *comm, int group,
                                                 uint64_t ticket, int wait_ms, struct dpt_err *err);
 
-/* Payload sent to other ranks, by sends, since creation. */
+/* Payload sent to other ranks since creation (dpt_nccl_piece_bytes_sent). */
 uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *comm);
 
 /* The orderly end, with all ranks: everything posted must be done. Blocks for a timeout at most; a

@@ -114,6 +114,10 @@ struct dpt_nccl_piece {
     enum dpt_nccl_dtype dtype;
 };
 
+/* Bytes that a rank sends for it in a communicator of `size`; of the library's reductions and its
+ * gather, what a ring sends. */
+size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size);
+
 /* Launches one operation, a group of pieces that go at once, on a READY communicator, in its own
  * stream, after `event` (a cudaEvent_t; NULL: at once). Done when the communicator is READY again.
  * DPT_EINVAL: it is not READY (it has an operation), nothing was called. */

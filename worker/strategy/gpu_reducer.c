@@ -89,6 +89,22 @@ static void add_piece(struct dpt_nccl_piece *pieces, int *n, enum dpt_nccl_kind 
                                                  .count = (size_t)numel * sizeof(float)};
 }
 
+static enum dpt_status plan_all_reduce(struct dpt_gpu_reducer *r, int index, struct dpt_err *err)
+{
+    const struct dpt_bucket *whole = &r->spec.buckets[index];
+    struct bucket *b = &r->buckets[index];
+    float *at = r->spec.buffers[0] + whole->first;
+    b->to_all = calloc(1, sizeof *b->to_all);
+    if (!b->to_all)
+        return out_of_memory(err);
+    b->to_all[b->n_to_all++] = (struct dpt_nccl_piece){.kind = DPT_NCCL_ALL_REDUCE,
+                                                       .from = at,
+                                                       .to = at,
+                                                       .count = (size_t)(whole->end - whole->first),
+                                                       .dtype = DPT_NCCL_F32};
+    return dpt_event_create(r->spec.device, &b->event, err);
+}
+
 /* The transfers of a bucket, and where what is added lies. Between two ranks the sums go in the
  * order in which the sender has them. */
 static enum dpt_status plan_bucket(struct dpt_gpu_reducer *r, int index, const float **list,
@@ -180,11 +196,19 @@ static enum dpt_status plan_buckets(struct dpt_gpu_reducer *r, const uint8_t *jo
 static enum dpt_status make(struct dpt_gpu_reducer *r, uint8_t **joins, const float ***lists,
                             struct dpt_err *err)
 {
-    DPT_TRY(list_parts(r, joins, err));
-    DPT_TRY(make_staging(r, err));
     r->buckets = calloc((size_t)r->spec.n_buckets, sizeof *r->buckets);
+    if (!r->buckets)
+        return out_of_memory(err);
+    DPT_TRY(list_parts(r, joins, err));
+    if (r->spec.any_order) {
+        DPT_ASSERT(r->n_own == 1 && r->spec.wire == DPT_F32);
+        for (int b = 0; b < r->spec.n_buckets; b++)
+            DPT_TRY(plan_all_reduce(r, b, err));
+        return DPT_OK;
+    }
+    DPT_TRY(make_staging(r, err));
     *lists = malloc(lists_bytes(r));
-    if (!r->buckets || !*lists)
+    if (!*lists)
         return out_of_memory(err);
     return plan_buckets(r, *joins, *lists, err);
 }
@@ -228,26 +252,22 @@ void dpt_gpu_reducer_destroy(struct dpt_gpu_reducer **reducer)
     *reducer = NULL;
 }
 
-size_t dpt_gpu_reducer_bytes(const struct dpt_gpu_reducer *r)
+static size_t bytes_sent(const struct dpt_nccl_piece *pieces, int n, int size)
 {
-    return STAGINGS * r->staging_bytes + lists_bytes(r) + (size_t)r->n_parts;
-}
-
-static int64_t bytes_sent(const struct dpt_nccl_piece *pieces, int n)
-{
-    int64_t bytes = 0;
+    size_t bytes = 0;
     for (int i = 0; i < n; i++)
-        bytes += pieces[i].kind == DPT_NCCL_SEND ? (int64_t)pieces[i].count : 0;
+        bytes += dpt_nccl_piece_bytes_sent(&pieces[i], size);
     return bytes;
 }
 
 int64_t dpt_gpu_reducer_bytes_sent(const struct dpt_gpu_reducer *r)
 {
-    int64_t bytes = 0;
+    const int size = r->spec.world->size;
+    size_t bytes = 0;
     for (int b = 0; b < r->spec.n_buckets; b++)
-        bytes += bytes_sent(r->buckets[b].to_owners, r->buckets[b].n_to_owners) +
-                 bytes_sent(r->buckets[b].to_all, r->buckets[b].n_to_all);
-    return bytes;
+        bytes += bytes_sent(r->buckets[b].to_owners, r->buckets[b].n_to_owners, size) +
+                 bytes_sent(r->buckets[b].to_all, r->buckets[b].n_to_all, size);
+    return (int64_t)bytes;
 }
 
 /* ---- on the communication thread ---- */
@@ -293,12 +313,29 @@ static enum dpt_status add_parts(struct dpt_gpu_reducer *r, int index, struct dp
     return dpt_stream_sync(r->spec.stream, err);
 }
 
+/* The same by NCCL's own all-reduce. */
+static enum dpt_status all_reduce_buckets(struct dpt_gpu_reducer *r, struct dpt_comm_thread *thread,
+                                          int first, int end, struct dpt_err *err)
+{
+    struct dpt_nccl_comm *nccl = dpt_comm_thread_nccl(thread);
+    uint64_t last = 0;
+    for (int i = first; i < end; i++) {
+        struct bucket *b = &r->buckets[i];
+        DPT_TRY(await_ready(thread, b, last, err));
+        DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, dpt_event_native(b->event),
+                                   &last, err));
+    }
+    return last > 0 ? await(nccl, last, err) : DPT_OK;
+}
+
 /* Buckets [first, end), from their completion to their sums. */
 static enum dpt_status run_buckets(struct dpt_gpu_reducer *r, struct dpt_comm_thread *thread,
                                    int first, int end, struct dpt_err *err)
 {
     struct dpt_nccl_comm *nccl = dpt_comm_thread_nccl(thread);
     uint64_t last = 0, contributed = 0;
+    if (r->spec.any_order)
+        return all_reduce_buckets(r, thread, first, end, err);
     for (int turn = first; turn <= end; turn++) {
         const uint64_t before = contributed;
         if (turn < end) {

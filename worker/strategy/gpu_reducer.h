@@ -8,6 +8,9 @@
  * bucket's transfers go on while the one before is added, and the bits are those of every other way
  * to reduce.
  *
+ * Where the order of addition is open (train.reduction: fast) each bucket is one operation, NCCL's
+ * own all-reduce.
+ *
  * Transfers wait on the device for what made their bytes; the host waits for no bucket. At the end
  * buffer 0 holds the reduced gradient on every rank. */
 #ifndef DPT_WORKER_STRATEGY_GPU_REDUCER_H
@@ -32,6 +35,7 @@ struct dpt_gpu_reducer_spec {
     const struct dpt_world *world; /* of two ranks or more; borrowed */
     int rank;
     enum dpt_dtype wire; /* what every sum is rounded to; DPT_F32: nothing is */
+    bool any_order;      /* each rank has one sum, and nothing is rounded */
 };
 
 /* Makes everything one generation needs, on the device, too; nothing is allocated later. */
@@ -52,10 +56,8 @@ DPT_MUST_USE enum dpt_status dpt_gpu_reducer_run(struct dpt_gpu_reducer *reducer
                                                  struct dpt_stream *stream, int bucket,
                                                  struct dpt_err *err);
 
-/* Bytes that this rank sends in a step. */
+/* Bytes that this rank sends in a step, of NCCL's own all-reduce what a ring does. */
 int64_t dpt_gpu_reducer_bytes_sent(const struct dpt_gpu_reducer *reducer);
-/* Bytes of the device's memory that it took. */
-size_t dpt_gpu_reducer_bytes(const struct dpt_gpu_reducer *reducer);
 
 /* Waits until buffer 0 holds the reduced gradient, if the job was posted. */
 DPT_MUST_USE enum dpt_status dpt_gpu_reducer_wait(struct dpt_gpu_reducer *reducer,

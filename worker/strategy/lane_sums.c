@@ -208,16 +208,18 @@ static enum dpt_status make_buffers(struct dpt_lane_sums *d, int position, struc
 
 static enum dpt_status make_gpu_reducer(struct dpt_lane_sums *d, int rank, struct dpt_err *err)
 {
-    const struct dpt_gpu_reducer_spec spec = {.device = d->device,
-                                              .stream = d->env.resident_comm_stream,
-                                              .thread = d->env.comm_thread,
-                                              .buckets = d->buckets,
-                                              .n_buckets = d->n_buckets,
-                                              .block = DPT_BLOCK,
-                                              .buffers = d->on_device,
-                                              .world = d->world,
-                                              .rank = rank,
-                                              .wire = dpt_wire_dtype(d->env.config)};
+    const struct dpt_gpu_reducer_spec spec = {
+        .device = d->device,
+        .stream = d->env.resident_comm_stream,
+        .thread = d->env.comm_thread,
+        .buckets = d->buckets,
+        .n_buckets = d->n_buckets,
+        .block = DPT_BLOCK,
+        .buffers = d->on_device,
+        .world = d->world,
+        .rank = rank,
+        .wire = dpt_wire_dtype(d->env.config),
+        .any_order = is_fast(d) && dpt_wire_dtype(d->env.config) == DPT_F32};
     return dpt_gpu_reducer_create(&spec, &d->gpu_reducer, err);
 }
 

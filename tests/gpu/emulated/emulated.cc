@@ -41,6 +41,7 @@ struct machine {
     fiber *now;
     std::vector<unsigned char> shared;
     uint64_t exchanged[2][EMULATED_THREADS_MAX];
+    unsigned char gathered[2][EMULATED_THREADS_MAX][EMULATED_GATHERED_BYTES_MAX];
     unsigned
         alive[EMULATED_THREADS_MAX / EMULATED_WARP]; /* threads of a warp that have not ended */
     bool backwards;
@@ -217,6 +218,19 @@ uint64_t emulated_exchange(unsigned mask, uint64_t x, int other)
     m.exchanged[turn][thread] = x;
     wait_as(state::awaits_warp);
     return m.exchanged[turn][thread ^ (unsigned)other];
+}
+
+void emulated_gather(const void *mine, size_t bytes, void *ret)
+{
+    fiber *self = m.now;
+    const unsigned thread = self->thread, first = thread - thread % EMULATED_WARP,
+                   turn = self->exchanges++ % 2;
+    if (bytes > EMULATED_GATHERED_BYTES_MAX || first + EMULATED_WARP > m.threads)
+        fail("a product of lanes that are not there");
+    memcpy(m.gathered[turn][thread], mine, bytes);
+    wait_as(state::awaits_warp);
+    for (unsigned lane = 0; lane < EMULATED_WARP; lane++)
+        memcpy((char *)ret + lane * bytes, m.gathered[turn][first + lane], bytes);
 }
 
 /* ---- the runtime ---- */

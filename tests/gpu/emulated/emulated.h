@@ -41,5 +41,8 @@ void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
 void *emulated_shared(void);
 void emulated_await_block(void);
 uint64_t emulated_exchange(unsigned mask, uint64_t x, int other);
+/* What all lanes of the warp have of `bytes` (EMULATED_GATHERED_BYTES_MAX), in their order. */
+enum { EMULATED_GATHERED_BYTES_MAX = 32 };
+void emulated_gather(const void *mine, size_t bytes, void *ret);
 
 #endif

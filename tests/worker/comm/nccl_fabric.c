@@ -274,7 +274,7 @@ static enum dpt_nccl_result put_piece(struct fabric_rank *self, struct dpt_nccl_
 {
     struct fabric_handle *h = of(handle);
     CHECK(self->n_pieces < FABRIC_PIECES_MAX && (self->grouped == NULL || self->grouped == h));
-    CHECK(piece.peer >= 0 && piece.peer < h->clique->size && piece.peer != h->rank);
+    CHECK(piece.sums || (piece.peer >= 0 && piece.peer < h->clique->size && piece.peer != h->rank));
     self->grouped = h;
     ((struct fabric_stream *)(void *)stream)->handle = h;
     self->pieces[self->n_pieces++] = piece;
@@ -294,6 +294,18 @@ static enum dpt_nccl_result fabric_recv(void *ctx, struct dpt_nccl_handle *handl
 {
     return put_piece(ctx, handle, stream,
                      (struct fabric_piece){.peer = peer, .to = to, .bytes = bytes});
+}
+
+static enum dpt_nccl_result fabric_all_reduce(void *ctx, struct dpt_nccl_handle *handle,
+                                              const void *from, void *to, size_t count,
+                                              enum dpt_nccl_dtype dtype,
+                                              struct dpt_nccl_stream *stream)
+{
+    if (dtype != DPT_NCCL_F32)
+        return DPT_NCCL_EUSAGE;
+    return put_piece(ctx, handle, stream,
+                     (struct fabric_piece){
+                         .sums = true, .from = from, .to = to, .bytes = count * sizeof(float)});
 }
 
 static enum dpt_nccl_result fabric_no_reduction(void *ctx, struct dpt_nccl_handle *handle,
@@ -328,13 +340,42 @@ static void copy(const struct fabric *f, void *to, const void *from, size_t byte
         memcpy(to, from, bytes);
 }
 
+/* An all-reduce, when every rank is at it; it is the one piece of its operation. The last rank's
+ * comes first: no order that anybody may rely on. */
+static void sum_pieces(struct fabric *f, struct clique *clique)
+{
+    const struct fabric_piece *first = &clique->members[0].pieces[0];
+    const size_t n = first->bytes / sizeof(float);
+    for (int r = 0; r < clique->size; r++) {
+        const struct fabric_handle *h = &clique->members[r];
+        if (!h->used || h->gone || h->ops != clique->members[0].ops || h->n_pieces != 1)
+            return;
+        CHECK(h->pieces[0].sums && h->pieces[0].bytes == first->bytes);
+    }
+    float *sum = calloc(2 * n, sizeof *sum), *part = sum + n;
+    CHECK(sum != NULL);
+    for (int r = clique->size - 1; r >= 0; r--) {
+        copy(f, part, clique->members[r].pieces[0].from, first->bytes);
+        for (size_t i = 0; i < n; i++)
+            sum[i] += part[i];
+    }
+    for (int r = 0; r < clique->size; r++) {
+        struct fabric_piece *piece = &clique->members[r].pieces[0];
+        copy(f, piece->to, sum, piece->bytes);
+        piece->moved = true;
+    }
+    free(sum);
+}
+
 /* Moves what both sides have put into their streams. Returns whether all of `h` has moved. */
 static bool move_pieces(struct fabric *f, struct fabric_handle *h)
 {
     bool all = true;
     for (int i = 0; i < h->n_pieces; i++) {
         struct fabric_piece *piece = &h->pieces[i];
-        struct fabric_piece *other = piece->moved ? NULL : answer(h, piece);
+        if (piece->sums && !piece->moved)
+            sum_pieces(f, h->clique);
+        struct fabric_piece *other = piece->moved || piece->sums ? NULL : answer(h, piece);
         if (other != NULL) {
             CHECK(other->bytes == piece->bytes);
             copy(f, piece->send ? other->to : piece->to, piece->send ? piece->from : other->from,
@@ -452,7 +493,7 @@ const struct dpt_nccl_calls fabric_calls = {
     .group_end = fabric_group_end,
     .send = fabric_send,
     .recv = fabric_recv,
-    .all_reduce = fabric_no_reduction,
+    .all_reduce = fabric_all_reduce,
     .reduce_scatter = fabric_no_reduction,
     .all_gather = fabric_no_reduction,
     .register_buffer = fabric_register,

@@ -20,7 +20,7 @@ enum fabric_fault {
 };
 
 struct fabric_piece {
-    bool send, moved;
+    bool send, sums, moved; /* sums: all members' `from`, floats */
     int peer;
     const uint8_t *from;
     uint8_t *to;

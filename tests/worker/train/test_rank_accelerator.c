@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,6 +309,42 @@ static void nccl_sends_what_it_must(void **state)
     assert_int_equal(fabric.bytes, STEPS * 2 * (WORLD - 1) * d);
 }
 
+/* By the library's own sum: near the canonical curve, the same on all ranks, through a death. */
+static void nccl_adds_as_it_likes(void **state)
+{
+    (void)state;
+    char canonical[64], hash[64], dir[128];
+    struct dpt_config config = rig_make_config(2 * 11, 12, "");
+    keep_on_device(&config);
+    config.train.verify_every = 1;
+    rig_undisturbed(&config, "in-order", 3, false, canonical);
+    const double loss = summary_number(rig_dir("in-order"), "loss");
+    config.train.reduction = DPT_REDUCTION_FAST;
+    rig_undisturbed(&config, "as-it-likes", 3, false, hash);
+    assert_string_not_equal(hash, canonical);
+    struct director *d = rig_begin(&config, "likes-and-dies", dir);
+    (void)director_start(d, 0);
+    const int dies = director_start(d, 1);
+    (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_step(d, 4);
+    director_kill(d, dies);
+    (void)director_form(d, false);
+    (void)director_finish(d);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i == 0 ? "as-it-likes" : "likes-and-dies";
+        const double off = fabs(summary_number(rig_dir(name), "loss") / loss - 1);
+        if (!(off <= 1e-3))
+            fail_msg("%s is off by %g", name, off);
+    }
+    /* The host's ranks add each bucket in the lanes' order, the library from the last rank on. */
+    config.cluster.backend = DPT_BACKEND_HOST;
+    rig_undisturbed(&config, "by-the-host", 3, false, canonical);
+    assert_string_not_equal(hash, canonical);
+}
+
 /* The library fails on one rank, with nobody dead: nobody is lost by it, and no step. */
 static void nccl_fails_on_one_rank(void **state)
 {
@@ -518,6 +555,7 @@ int main(void)
         T(state_is_kept_there_with_everything),
         T(state_kept_there_survives),
         T(nccl_sends_what_it_must),
+        T(nccl_adds_as_it_likes),
         T(nccl_fails_on_one_rank),
         T(nccl_is_silent_at_first),
         T(ranks_differ_in_the_backend),

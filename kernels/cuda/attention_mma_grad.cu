@@ -1,0 +1,144 @@
+/* Attention's gradient on tensor cores, without atomics: as attention_grad.cu, one kernel for dk
+ * and dv and one for dq. See attention_mma.cuh. */
+#include "kernels/cuda/attention_mma.cuh"
+
+/* The gradient of a score and, in *s, its (dropped) probability, from the products *s = q k^T and
+ * ds = dy v^T. */
+static __device__ inline float score_gradient(const attention_args &a, const head_place &head,
+                                              int64_t query, int64_t key, float lse, float dot,
+                                              float *s, float ds)
+{
+    if (query >= a.t || key > query) {
+        *s = 0.0f;
+        return 0.0f;
+    }
+    const float probability = exp_of(a.scale * *s - lse);
+    const float factor =
+        a.drop.on ? drop_factor(a.drop, (uint64_t)((head.index * a.t + query) * a.t + key)) : 1.0f;
+    *s = probability * factor;
+    return probability * (ds * factor - dot);
+}
+
+/* A block has 64 keys and goes over the queries from there on. Products are transposed: rows are
+ * keys. */
+template <typename E, int HD>
+static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_args a)
+{
+    extern __shared__ four_words memory[];
+    constexpr int CHANNELS = HD / MMA_N;
+    uint32_t *q = (uint32_t *)memory, *dy = q + tile_words<HD>;
+    float *lse = (float *)(dy + tile_words<HD>), *dot = lse + MMA_TILE;
+    const head_place head = head_of(a, blockIdx.x / a.tiles);
+    const int64_t j0 = blockIdx.x % a.tiles * MMA_TILE, ld = 3 * a.c;
+    const int64_t key = j0 + warp_row() + lane_row(); /* and 8 on */
+    uint32_t k[HD / MMA_K][4], v[HD / MMA_K][4];
+    float dk[CHANNELS][4] = {}, dv[CHANNELS][4] = {};
+    load_words<HD>(a, a.qkv, head.qkv + a.c, ld, j0, q);
+    load_words<HD>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, dy);
+    __syncthreads();
+    left_operands<HD>(q, k);
+    left_operands<HD>(dy, v);
+    for (int64_t i0 = j0; i0 < a.t; i0 += MMA_TILE) {
+        __syncthreads(); /* what was there is no longer read */
+        load_words<HD>(a, a.qkv, head.qkv, ld, i0, q);
+        load_words<HD>(a, a.dy, head.y, a.c, i0, dy);
+        if (threadIdx.x < MMA_TILE) {
+            const bool there = i0 + threadIdx.x < a.t;
+            const int64_t at = head.index * a.t + i0 + threadIdx.x;
+            lse[threadIdx.x] = there ? a.lse[at] : 0.0f;
+            dot[threadIdx.x] = there ? a.dot[at] : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int n = 0; n < MMA_TILE; n += MMA_K) { /* queries */
+            float s[2][4] = {}, ds[2][4] = {};
+#pragma unroll
+            for (int part = 0; part < 2; part++) {
+                multiply_rows<E, HD>(s[part], k, q, n + part * MMA_N);
+                multiply_rows<E, HD>(ds[part], v, dy, n + part * MMA_N);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int column = n + part * MMA_N + 2 * lane_pair() + i % 2;
+                    ds[part][i] = score_gradient(a, head, i0 + column, key + i / 2 * 8, lse[column],
+                                                 dot[column], &s[part][i], ds[part][i]);
+                }
+            }
+            uint32_t left[4];
+            left_of<E>(s[0], s[1], left);
+            multiply_columns<E, HD>(dv, left, dy, n);
+            left_of<E>(ds[0], ds[1], left);
+            multiply_columns<E, HD>(dk, left, q, n);
+        }
+    }
+    const float one[2] = {1.0f, 1.0f}, scale[2] = {a.scale, a.scale};
+    store_products<E, HD>(a, dk, scale, head.qkv + a.c, ld, j0, a.dqkv);
+    store_products<E, HD>(a, dv, one, head.qkv + 2 * a.c, ld, j0, a.dqkv);
+}
+
+/* A block has 64 queries and goes over the keys up to them. */
+template <typename E, int HD>
+static __global__ void __launch_bounds__(MMA_THREADS) queries_grad_mma(attention_args a)
+{
+    extern __shared__ four_words memory[];
+    uint32_t *k = (uint32_t *)memory, *v = k + tile_words<HD>;
+    const head_place head = head_of(a, blockIdx.x / a.tiles);
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE, ld = 3 * a.c;
+    const int64_t query = i0 + warp_row() + lane_row(); /* and 8 on */
+    uint32_t q[HD / MMA_K][4], dy[HD / MMA_K][4];
+    float dq[HD / MMA_N][4] = {}, lse[2], dot[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const bool there = query + 8 * half < a.t;
+        const int64_t at = head.index * a.t + query + 8 * half;
+        lse[half] = there ? a.lse[at] : 0.0f;
+        dot[half] = there ? a.dot[at] : 0.0f;
+    }
+    load_words<HD>(a, a.qkv, head.qkv, ld, i0, k);
+    load_words<HD>(a, a.dy, head.y, a.c, i0, v);
+    __syncthreads();
+    left_operands<HD>(k, q);
+    left_operands<HD>(v, dy);
+    for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
+        __syncthreads(); /* what was there is no longer read */
+        load_words<HD>(a, a.qkv, head.qkv + a.c, ld, j0, k);
+        load_words<HD>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, v);
+        __syncthreads();
+#pragma unroll 1
+        for (int n = 0; n < MMA_TILE; n += MMA_K) { /* keys */
+            float s[2][4] = {}, ds[2][4] = {};
+#pragma unroll
+            for (int part = 0; part < 2; part++) {
+                multiply_rows<E, HD>(s[part], q, k, n + part * MMA_N);
+                multiply_rows<E, HD>(ds[part], dy, v, n + part * MMA_N);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int64_t key = j0 + n + part * MMA_N + 2 * lane_pair() + i % 2;
+                    ds[part][i] = score_gradient(a, head, query + i / 2 * 8, key, lse[i / 2],
+                                                 dot[i / 2], &s[part][i], ds[part][i]);
+                }
+            }
+            uint32_t left[4];
+            left_of<E>(ds[0], ds[1], left);
+            multiply_columns<E, HD>(dq, left, k, n);
+        }
+    }
+    const float scale[2] = {a.scale, a.scale};
+    store_products<E, HD>(a, dq, scale, head.qkv, ld, i0, a.dqkv);
+}
+
+template <typename E, int HD> static int post(void *queue, attention_args *a, int64_t heads)
+{
+    constexpr int words = 2 * tile_words<HD>;
+    a->tiles = ceil_div(a->t, MMA_TILE);
+    const int error = post_words(keys_grad_mma<E, HD>, a, heads, words + 2 * MMA_TILE, queue);
+    return error ? error : post_words(queries_grad_mma<E, HD>, a, heads, words, queue);
+}
+
+int dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t heads)
+{
+    if (a->hd == 64)
+        return a->dtype == DPT_BF16 ? post<bf16, 64>(queue, a, heads)
+                                    : post<f16, 64>(queue, a, heads);
+    return a->dtype == DPT_BF16 ? post<bf16, 128>(queue, a, heads)
+                                : post<f16, 128>(queue, a, heads);
+}
