@@ -10,6 +10,30 @@ static bool is_in_generation(const struct proc *proc)
            proc->stage == RS_FINISHING || proc->stage == RS_FINISHED;
 }
 
+/* Called while the generation runs: looks when it begins to, and when that changes. */
+static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
+{
+    if (view->generation == sim->noted_generation && view->redundancy == sim->noted_redundancy)
+        return;
+    sim->noted_generation = view->generation;
+    sim->noted_redundancy = view->redundancy;
+    sim->is_covered = view->redundancy == DPT_RDZV_REDUNDANCY_WHOLE;
+    memset(sim->covered, 0, sizeof sim->covered);
+    for (int i = 0; i < sim->profile.machines; i++)
+        sim->machines[i].hurt = false;
+    for (int i = 0; i < sim->profile.machines * LOCALS_MAX; i++) {
+        const struct machine *m = &sim->machines[i / LOCALS_MAX];
+        const struct proc *proc = m->procs[i % LOCALS_MAX];
+        int rank;
+        if (proc == NULL || !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation,
+                                                proc->local, proc->spawn, &rank))
+            continue;
+        sim->covered[i].in = true;
+        sim->covered[i].incarnation = proc->incarnation;
+        sim->covered[i].spawn = proc->spawn;
+    }
+}
+
 /* Whom the server counts into a generation that runs stands in just that one, at just that rank,
  * by just that plan. */
 void check_after_server(struct sim *sim)
@@ -22,6 +46,7 @@ void check_after_server(struct sim *sim)
     dpt_rdzv_run_view(sim->core, 0, &view);
     if (view.phase != DPT_RDZV_RUNNING)
         return;
+    note_covered(sim, &view);
     for (int i = 0; i < sim->profile.machines; i++)
         for (int k = 0; k < LOCALS_MAX; k++) {
             const struct proc *proc = sim->machines[i].procs[k];
@@ -81,7 +106,39 @@ static bool could_stand(const struct sim *sim, const Dpt__Plan *plan, int64_t st
     return dpt_shards_cover(shards, n);
 }
 
-/* A plan never goes back behind a state that those in it hold together. */
+/* It goes because it was told to, and not for so long that nobody may wait for it any more. */
+static bool just_leaves(const struct sim *sim, const struct machine *m)
+{
+    const int64_t drain_ms = dpt_timing_from(sim->profile.timeout_ms).drain_ms;
+    return m->told_ms >= 0 && sim->now_ms - m->told_ms < drain_ms * 3 / 4 && !m->hurt;
+}
+
+/* How many nodes of those that covered each other are not in the plan with what they had, though
+ * nobody told them to go; *ret_step: the newest step that one of the others stands at. */
+static int uncovered_nodes(const struct sim *sim, const Dpt__Plan *plan, int64_t *ret_step)
+{
+    int nodes = 0;
+    *ret_step = -1;
+    for (int i = 0; i < sim->profile.machines; i++) {
+        bool missing = false;
+        for (int local = 0; local < LOCALS_MAX; local++) {
+            const int at = i * LOCALS_MAX + local;
+            const struct proc *proc = reporter(sim, i, local, plan);
+            if (!sim->covered[at].in)
+                continue;
+            if (proc == NULL || proc->spawn != sim->covered[at].spawn ||
+                proc->incarnation != sim->covered[at].incarnation)
+                missing = true;
+            else if (proc->step > *ret_step)
+                *ret_step = proc->step;
+        }
+        nodes += missing && !just_leaves(sim, &sim->machines[i]);
+    }
+    return nodes;
+}
+
+/* A plan never goes back behind a state that those in it hold together; and with one node lost that
+ * the others covered, behind nothing. Who leaves is not lost by that. */
 void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
 {
     const Dpt__Plan *plan = message->plan;
@@ -92,6 +149,12 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
                      (unsigned long long)plan->generation, (long long)plan->resume_step,
                      (long long)proc->step);
     }
+    int64_t step;
+    const int lost = uncovered_nodes(sim, plan, &step);
+    if (sim->is_covered && lost <= 1 && plan->resume_step < step)
+        sim_fail(sim, "generation %llu goes back from step %lld to %lld, with %d nodes lost",
+                 (unsigned long long)plan->generation, (long long)step,
+                 (long long)plan->resume_step, lost);
 }
 
 /* The faults are over and time was given: everybody has finished. */

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+enum { CLOSE_MS = 500 };
+
 void profile_random(struct rng *rng, struct profile *ret)
 {
     int machines = (int)rng_range(rng, 1, rng_chance(rng, 200) ? 16 : 5);
@@ -62,6 +64,12 @@ void faults_plan(struct sim *sim)
         struct fault *fault = &sim->faults[i];
         fault->at_ms = rng_range(&sim->rng, profile->faults_from_ms, profile->faults_until_ms);
         fault->kind = (int)rng_range(&sim->rng, 0, FAULT_COUNT - 1);
+        const bool leaves = i > 0 && sim->faults[i - 1].kind == FAULT_LEAVE;
+        if (i > 0 && rng_chance(&sim->rng, leaves ? 600 : 200)) { /* while that goes on */
+            fault->at_ms = sim->faults[i - 1].at_ms + rng_range(&sim->rng, 0, CLOSE_MS);
+            if (leaves)
+                fault->kind = rng_chance(&sim->rng, 500) ? FAULT_KILL_RANK : FAULT_KILL_AGENT;
+        }
         fault->machine = (int)rng_range(&sim->rng, 0, profile->machines - 1);
         fault->local = (uint32_t)rng_range(&sim->rng, 0, profile->ranks - 1);
         fault->length_ms = rng_chance(&sim->rng, 500) ? rng_range(&sim->rng, 20, 1500)
@@ -168,6 +176,7 @@ void fault_strike(struct sim *sim, const struct fault *fault)
     bool has_rank = proc != NULL && proc->alive;
     sim_say(sim, "FAULT %s %s.%u %lld ms", fault_names[fault->kind], m->id, fault->local,
             (long long)fault->length_ms);
+    m->hurt = m->hurt || fault->kind != FAULT_LEAVE || m->told_ms >= 0;
     switch (fault->kind) {
     case FAULT_KILL_AGENT:
         if (m->agent != NULL) {
@@ -195,6 +204,7 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         break;
     case FAULT_LEAVE:
     case FAULT_LEAVE_TWICE:
+        m->told_ms = sim->now_ms;
         later(sim, 0, EV_AGENT_SIGNAL, fault->machine, m->life);
         if (fault->kind == FAULT_LEAVE_TWICE)
             later(sim, 100, EV_AGENT_SIGNAL, fault->machine, m->life);

@@ -179,6 +179,8 @@ struct machine {
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
     bool stopped, partitioned, was_stopped;
+    bool hurt;       /* by a fault, since its generation was noted to be covered */
+    int64_t told_ms; /* when it was last told to leave; -1: never */
     int64_t continued_ms, stopped_ms, lease_ms; /* the last stop: its end, length */
     int slow;                                   /* factor of computing times */
     uint32_t ranks;
@@ -246,7 +248,16 @@ struct sim {
     int64_t checkpoint;   /* newest whole one in the shared folder; -1: none */
     uint64_t newest_went; /* number of the newest group sent off */
     int64_t furthest;     /* highest step ever applied */
-    bool done_seen;       /* the server said DONE */
+    /* The ranks of the newest generation that ran, if any one node of it could be lost. */
+    bool is_covered;
+    struct {
+        bool in;
+        uint64_t incarnation;
+        uint32_t spawn;
+    } covered[MACHINES_MAX * LOCALS_MAX];
+    uint64_t noted_generation; /* what was last looked at for it */
+    enum dpt_rdzv_redundancy noted_redundancy;
+    bool done_seen; /* the server said DONE */
     /* counts, for the summary and to see that the faults bite */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
     uint64_t rebuilt; /* shadows that became whole while training went on */
