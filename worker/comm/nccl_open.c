@@ -66,12 +66,16 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
     for (;;) {
         bool woken;
         const enum dpt_status status = dpt_nccl_comm_move(c, err);
-        if (status != DPT_INPROGRESS)
+        if (status == DPT_OK)
             return status;
+        /* Another's failure may show here as one of the own library: what it has said goes first.
+         */
+        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_INPROGRESS ? 1 : 0, &woken, err));
         if (first_failed(c) >= 0)
             return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators",
                             first_failed(c));
-        DPT_TRY(dpt_nccl_comm_listen(c, 1, &woken, err));
+        if (status != DPT_INPROGRESS)
+            return status;
     }
 }
 

@@ -75,6 +75,10 @@ static void *run(void *arg)
 
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = job(t, ctx, &err);
+        /* At once: a kernel that waits for a dead peer may hold up what else the device is asked.
+         */
+        if (status != DPT_OK && t->nccl)
+            dpt_nccl_comm_quit(t->nccl);
 
         (void)pthread_mutex_lock(&t->mutex);
         t->status = status;
@@ -232,7 +236,7 @@ static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt
     if (comm && t->aborted) /* the abort came after creation had stopped looking */
         dpt_comm_abort(comm);
     (void)pthread_mutex_unlock(&t->mutex);
-    return status == DPT_OK && t->device ? open_nccl(t, ctx, err) : status;
+    return status == DPT_OK ? open_nccl(t, ctx, err) : status;
 }
 
 void dpt_comm_thread_arm(struct dpt_comm_thread *t)

@@ -32,8 +32,8 @@ typedef enum dpt_status (*dpt_comm_load_nccl)(void *ctx, const struct dpt_nccl_c
  * generation are two from here on: NCCL's, of the GPU `device`, opens and ends with the one that
  * there is anyway (nccl_comm.h). It is asked for the calls in the first generation of several
  * ranks; what it fails with is that generation's failure. NULL: gradients go through the hosts. A
- * generation whose ranks differ in that is DPT_ECONFIG. All borrowed for the thread's life.
- * timeout_ms: of NCCL's creation, and of its end. */
+ * generation whose ranks differ in that, those without a GPU included, is DPT_ECONFIG. All borrowed
+ * for the thread's life. timeout_ms: of NCCL's creation, and of its end. */
 void dpt_comm_thread_set_gpu(struct dpt_comm_thread *thread, dpt_comm_load_nccl load, void *ctx,
                              struct dpt_device *device, int timeout_ms);
 

@@ -177,8 +177,8 @@ static void without_peers(void **state)
 
 static void one_generation_after_another(struct rank *self)
 {
-    const uint64_t bytes =
-        (device ? 2 * sizeof(int) + NCCL_TALK : sizeof(int)) * (uint64_t)(self->world->size - 1);
+    const uint64_t bytes = (device ? 2 * sizeof(int) + NCCL_TALK : sizeof(int) + 1) *
+                           (uint64_t)(self->world->size - 1);
     struct dpt_comm_thread *t = NULL;
     struct dpt_comm_account account, later;
     make(self, &t);

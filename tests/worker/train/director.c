@@ -77,6 +77,11 @@ void director_offload(struct director *d)
     d->config.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
 }
 
+void director_on_cpu(struct director *d)
+{
+    d->config.cluster.device = DPT_DEVICE_CPU;
+}
+
 static void *run_rank(void *arg)
 {
     struct member *m = arg;

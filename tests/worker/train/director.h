@@ -52,6 +52,9 @@ void director_bench(struct director *d, int handle, bool benched);
 /* Ranks from now on keep their state on the host (strategy.offload: optimizer). */
 void director_offload(struct director *d);
 
+/* Ranks from now on have no device. */
+void director_on_cpu(struct director *d);
+
 /* In generations from now on the first rank alone writes checkpoints, as where nodes have folders
  * of their own. */
 void director_one_writes(struct director *d);

@@ -412,6 +412,30 @@ static void ranks_differ_in_the_backend(void **state)
     assert_refused(d, "write cluster.backend host, or give all nodes the same strategy.offload");
 }
 
+/* Where bits are nobody's promise a rank with a GPU and one without train together. */
+static void a_gpu_beside_none(void **state)
+{
+    (void)state;
+    char dir[128];
+    struct dpt_config config = rig_make_config(14, 6, "");
+    keep_on_device(&config);
+    config.train.reduction = DPT_REDUCTION_FAST;
+    struct director *d = rig_begin(&config, "nccl-and-none", dir);
+    (void)director_start(d, 0);
+    director_on_cpu(d);
+    (void)director_start(d, 0);
+    assert_refused(d, "write cluster.backend host");
+    config.cluster.backend = DPT_BACKEND_HOST;
+    d = rig_begin(&config, "host-and-none", dir);
+    (void)director_start(d, 0);
+    director_on_cpu(d);
+    (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    (void)director_finish(d);
+    assert_int_equal(director_best_step(d), 6);
+    director_destroy(&d);
+}
+
 /* The library itself, of this build: it needs a GPU, at the least. One rank goes without it. */
 static void there_is_no_nccl(void **state)
 {
@@ -559,6 +583,7 @@ int main(void)
         T(nccl_fails_on_one_rank),
         T(nccl_is_silent_at_first),
         T(ranks_differ_in_the_backend),
+        T(a_gpu_beside_none),
         T(there_is_no_nccl),
         T(a_device_breaks),
         T(a_device_is_too_small),
