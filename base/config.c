@@ -378,6 +378,17 @@ bool dpt_config_uses_nccl(const struct dpt_config *config)
     return dpt_config_state_on_device(config) && config->cluster.backend == DPT_BACKEND_NCCL;
 }
 
+enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks, int gpus,
+                                      struct dpt_err *err)
+{
+    if (gpus == 0 || ranks <= gpus || !dpt_config_uses_nccl(config))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "cluster.gpus_per_node is %d and there %s %d, and NCCL takes one rank a GPU: "
+                    "set cluster.gpus_per_node to %d, or cluster.backend to host on all nodes",
+                    ranks, gpus == 1 ? "is" : "are", gpus, gpus);
+}
+
 bool dpt_config_sends_lanes(const struct dpt_config *config)
 {
     if (dpt_config_accumulate(config) != DPT_ACCUMULATE_LOCAL)

@@ -203,6 +203,11 @@ bool dpt_config_state_on_device(const struct dpt_config *config);
  * cluster.backend is not host. */
 bool dpt_config_uses_nccl(const struct dpt_config *config);
 
+/* Refuses `ranks` ranks on a node of `gpus` GPUs (0: none are used), if their gradients go by NCCL
+ * and they would share one. */
+DPT_MUST_USE enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks,
+                                                   int gpus, struct dpt_err *err);
+
 /* Whether each rank adds up its own run of lanes and sends only sums of lanes (`accumulate: local`
  * of ddp, no_shard, and zero1 without a shadow); else slots are scattered one by one. */
 bool dpt_config_sends_lanes(const struct dpt_config *config);

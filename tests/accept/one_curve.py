@@ -18,6 +18,7 @@ MATRIX_STEPS = 40
 RESIZED_STEPS = 2000  # enough that all four worlds come to pass before the end
 SLOTS, LANES = 10, 4  # lanes of two and of three slots: a rank adds some slots before it sends
 TRIALS = 300
+COMMIT_TRIALS, COMMIT_ROUNDS = 50, 10
 HURT = ("ddp", "full_shard+shadow", "zero2+shadow", "hybrid_shard")
 
 # What a user names → keys. Sharded strategies keep each shard twice where there is a second node to keep it on.
@@ -256,6 +257,20 @@ def refused(line):
         show_complaint(line, name, code, (EXIT_CONFIG,), output, patterns)
 
 
+def recover(line, name, trials, *options, seed=None):
+    """What `dpt-bench recover` found, with the end of what it printed, and its exit status."""
+    record, log = line.folder / f"{name}.json", line.folder / f"{name}.log"
+    argv = [program("dpt-bench"), "recover", "--trials", trials, "--seed", seed or line.seed, "--ranks", 4, "--json",
+            record, *options]
+    line.command(argv)
+    with open(log, "w", encoding="utf-8") as out:
+        run = subprocess.run([str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT)
+    told = log.read_text()[-4000:]
+    if not record.exists():
+        raise ClusterError(f"dpt-bench recover: exit {run.returncode}\n{told}")
+    return json.loads(record.read_text()), told, run.returncode
+
+
 def show_landings(line, found):
     """Each kind of fault has hit each strategy, and the last fault of a trial found the run in all that it does."""
     landings = collections.Counter(trial["landing"] for trial in found["all"])
@@ -265,39 +280,49 @@ def show_landings(line, found):
     for strategy in HURT:
         for fault in {fault for _, fault in faults}:
             line.at_least(f"{strategy}: trials of fault {fault}", faults[strategy, fault], 1)
-    line.at_least("steps applied by ranks that others told the outcome",
-                  sum(one["outcomes_told"] for one in found["strategies"]), 1)
 
 
-def recovery_trials(line):
-    """300 recovery trials over ddp, full_shard+shadow, zero2+shadow, hybrid_shard with 4 ranks: 0 hangs, 0 steps lost,
-    0 hash differences, p99 total <= 3 s + one step for process death."""
-    trials = max(len(HURT), line.repeat(TRIALS))
-    record, log = line.folder / "recover.json", line.folder / "recover.log"
-    argv = [program("dpt-bench"), "recover", "--trials", trials, "--seed", line.seed, "--strategy", ",".join(HURT),
-            "--ranks", 4, "--json", record]
-    line.command(argv)
-    with open(log, "w", encoding="utf-8") as out:
-        run = subprocess.run([str(a) for a in argv], stdout=out, stderr=subprocess.STDOUT)
-    told = log.read_text()
-    if not record.exists():
-        raise ClusterError(f"dpt-bench recover: exit {run.returncode}\n{told[-4000:]}")
-    found = json.loads(record.read_text())
-    for row in found["faults"]:
-        totals = ", ".join(f"{q} {row['total_ms'][q]:.0f} ms" for q in ("p50", "p99") if row["total_ms"][q] is not None)
-        line.note(f"{row['fault']}: {row['trials']} trials, total {totals}")
-    line.at_least("trials", found["trials"], trials)
-    if line.scale >= 1:  # of a few trials some land nowhere
-        show_landings(line, found)
+def show_recovered(line, found):
     for what in ("hangs", "steps_lost", "steps_logged_wrong", "hash_differences", "survivors_restarted"):
         line.show(what, found[what], "== 0", found[what] == 0)
     for one in found["strategies"]:
         line.show(f"{one['strategy']}, step {one['steps']}: weights_hash", one["weights_hash"],
                   f"== {one['calm_hash']}",
                   one["weights_hash"] == one["calm_hash"] != "")
+
+
+def outcomes_told(found):
+    return sum(one["outcomes_told"] for one in found["strategies"])
+
+
+def recovery_trials(line):
+    """300 recovery trials over ddp, full_shard+shadow, zero2+shadow, hybrid_shard with 4 ranks: 0 hangs, 0 steps lost,
+    0 hash differences, p99 total <= 3 s + one step for process death. Where none of them came between the ranks'
+    hearing of a commit, more kills that are aimed there."""
+    trials = max(len(HURT), line.repeat(TRIALS))
+    found, told, code = recover(line, "recover", trials, "--strategy", ",".join(HURT))
+    for row in found["faults"]:
+        totals = ", ".join(f"{q} {row['total_ms'][q]:.0f} ms" for q in ("p50", "p99") if row["total_ms"][q] is not None)
+        line.note(f"{row['fault']}: {row['trials']} trials, total {totals}")
+    line.at_least("trials", found["trials"], trials)
+    if line.scale >= 1:  # of a few trials some land nowhere
+        show_landings(line, found)
+    show_recovered(line, found)
     line.at_most("p99 total beyond one step, process death", found["death_p99_ms"], 3000, "ms")
-    if run.returncode:
-        raise ClusterError(f"dpt-bench recover: exit {run.returncode}\n{told[-4000:]}")
+    if code:
+        raise ClusterError(f"dpt-bench recover: exit {code}\n{told}")
+    applied = outcomes_told(found)
+    for attempt in range(COMMIT_ROUNDS if applied == 0 else 0):
+        aimed, told, code = recover(line, f"recover-commit-{attempt}", line.repeat(COMMIT_TRIALS), "--strategy", "ddp",
+                                    "--kills", "--at-commit", seed=line.seed + attempt)
+        show_recovered(line, aimed)
+        if code:
+            raise ClusterError(f"dpt-bench recover: exit {code}\n{told}")
+        applied = outcomes_told(aimed)
+        if applied or line.scale < 1:
+            break
+    if line.scale >= 1:
+        line.at_least("steps applied by ranks that others told the outcome", applied, 1)
 
 
 def losses_of(root, nodes, ranks, sets):

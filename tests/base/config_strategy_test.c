@@ -124,6 +124,24 @@ static void state_on_a_gpu(void **state)
     }
 }
 
+static void gpus_that_ranks_share(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    assert_int_equal(dpt_config_check_gpus(&c, 4, 0, &err), DPT_OK);
+    c.cluster.device = DPT_DEVICE_CUDA;
+    assert_int_equal(dpt_config_check_gpus(&c, 2, 2, &err), DPT_OK);
+    assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "there is 1, and NCCL takes one rank a GPU: set "
+                                     "cluster.gpus_per_node to 1, or cluster.backend to host"));
+    c.cluster.backend = DPT_BACKEND_HOST;
+    assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_OK);
+    c.cluster.backend = DPT_BACKEND_NCCL;
+    c.strategy.offload = DPT_OFFLOAD_OPTIMIZER;
+    assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_OK);
+}
+
 static void accumulation_by_strategy(void **state)
 {
     (void)state;
@@ -203,6 +221,7 @@ int main(void)
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(state_on_a_gpu),
                                        cmocka_unit_test(accumulation_by_strategy),
+                                       cmocka_unit_test(gpus_that_ranks_share),
                                        cmocka_unit_test(lanes_by_the_config_alone),
                                        cmocka_unit_test(fast_has_lanes_of_the_world),
                                        cmocka_unit_test(fast_where_it_gains_nothing)};

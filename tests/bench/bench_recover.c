@@ -28,7 +28,7 @@ struct arguments {
     uint64_t seed;
     double timeout_s, rebuild_mib;
     const char *json;
-    bool keep, one_host, kills_only;
+    bool keep, one_host, kills_only, at_commit;
     struct rec_strategy strategies[REC_STRATEGIES_MAX];
     int n_strategies;
 };
@@ -199,6 +199,7 @@ static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_
     DPT_ASSERT(b);
     b->seed = args->seed;
     b->kills_only = args->kills_only;
+    b->at_commit = args->at_commit;
     b->draws = (uint64_t)strategy << 32;
     b->nodes = args->ranks / s->ranks_per_node;
     *o = (struct rec_outcome){.strategy = s, .nodes = b->nodes};
@@ -244,14 +245,15 @@ static int complain(void)
     (void)fprintf(
         stderr,
         "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
-        "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--json FILE] "
-        "[--keep]\n"
+        "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--at-commit] "
+        "[--json FILE] [--keep]\n"
         "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
         "full_shard+shadow, hybrid_shard; ranks: 2 to %d, on a node each, of hybrid_shard two on a "
         "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
         "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
         "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
-        "stops; keep: leave the temporary folders\n",
+        "stops; at-commit: single faults, about the end of a step; keep: leave the temporary "
+        "folders\n",
         RANKS_MAX);
     return 2;
 }
@@ -261,7 +263,10 @@ static bool take_flag(const char *text, struct arguments *a)
     const struct {
         const char *name;
         bool *flag;
-    } flags[] = {{"--keep", &a->keep}, {"--one-host", &a->one_host}, {"--kills", &a->kills_only}};
+    } flags[] = {{"--keep", &a->keep},
+                 {"--one-host", &a->one_host},
+                 {"--kills", &a->kills_only},
+                 {"--at-commit", &a->at_commit}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (strcmp(text, flags[i].name) == 0)
             return *flags[i].flag = true;

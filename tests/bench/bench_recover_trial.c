@@ -253,21 +253,24 @@ static void plan_trial(struct rec_bench *b)
     b->n_hits = 1;
     if (first->fault != REC_JOIN)
         DPT_ASSERT(draw_victim(b, NULL, first));
-    const bool doubled = draw(b, 3) == 0 && first->fault != REC_STOP && b->nodes > 1;
+    const bool doubled =
+        draw(b, 3) == 0 && !b->at_commit && first->fault != REC_STOP && b->nodes > 1;
     const bool possible = doubled && draw_victim(b, first, second);
-    *b->trial = (struct rec_trial){.fault = first->fault,
-                                   .second = second->fault,
-                                   .doubled = possible,
-                                   .aim = draw(b, 2) ? REC_AIM_STEP : REC_AIM_APPLY,
-                                   .aim_second = draw(b, 3) ? REC_AIM_BUILD : REC_AIM_PREPARE,
-                                   .noticed_ms = NAN,
-                                   .back_ms = NAN,
-                                   .step_ms = rec_watch_median_step_ms(&b->watch),
-                                   .first_step = b->watch.step + 1,
-                                   .load = load};
+    *b->trial =
+        (struct rec_trial){.fault = first->fault,
+                           .second = second->fault,
+                           .doubled = possible,
+                           .aim = draw(b, 2) && !b->at_commit ? REC_AIM_STEP : REC_AIM_APPLY,
+                           .aim_second = draw(b, 3) ? REC_AIM_BUILD : REC_AIM_PREPARE,
+                           .noticed_ms = NAN,
+                           .back_ms = NAN,
+                           .step_ms = rec_watch_median_step_ms(&b->watch),
+                           .first_step = b->watch.step + 1,
+                           .load = load};
 }
 
-/* Within a step anywhere, or about its end, where the optimizer runs. */
+/* Within a step anywhere, or about its end: the commit, of which some may have heard and others
+ * not, and the optimizer. */
 static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
 {
     const struct rec_trial *t = b->trial;

@@ -4,8 +4,8 @@
  *
  * All ranks are threads of this process and share a device, which NCCL does not do: gradients go by
  * the host, and, with a double in the library's place, by what is built on NCCL. */
-#ifdef DPT_TEST_NCCL_FABRIC
-#include "tests/worker/comm/nccl_fabric.h"
+#ifdef DPT_TEST_NCCL_DOUBLE
+#include "tests/worker/train/nccl_ranks.h"
 #endif
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
@@ -33,42 +33,22 @@ enum { BACKENDS_MAX = 2 };
 static enum dpt_backend backends[BACKENDS_MAX] = {DPT_BACKEND_HOST};
 static int n_backends = 1;
 
-#ifdef DPT_TEST_NCCL_FABRIC
-static struct fabric fabric;
-static struct fabric_rank views[DIRECTOR_RANKS_MAX];
-
-static enum dpt_status load_fabric(const struct dpt_rank_start *start,
-                                   const struct dpt_nccl_calls **ret, void **ret_ctx,
-                                   struct dpt_err *err)
+/* Memory and queues of the emulated device are the host's. */
+static void use_double(void)
 {
-    (void)err;
-    views[start->local_rank].fabric = &fabric;
-    *ret = &fabric_calls;
-    *ret_ctx = &views[start->local_rank];
-    return DPT_OK;
-}
-
-static void use_fabric(void)
-{
-    fabric_init(&fabric);
-    director_use_nccl(load_fabric);
+#ifdef DPT_TEST_NCCL_DOUBLE
+    nccl_ranks_begin((struct fabric_devices){NULL, NULL});
     backends[n_backends++] = DPT_BACKEND_NCCL;
-}
-
-static void forget_fabric(void)
-{
-    assert_true(fabric.bytes > 0);
-    fabric_fini(&fabric);
-}
-#else
-static void use_fabric(void)
-{
-}
-
-static void forget_fabric(void)
-{
-}
 #endif
+}
+
+static void forget_double(void)
+{
+#ifdef DPT_TEST_NCCL_DOUBLE
+    assert_true(nccl_fabric.bytes > 0);
+    nccl_ranks_end();
+#endif
+}
 
 static struct dpt_config make_config(enum dpt_precision precision, int steps)
 {
@@ -152,7 +132,7 @@ int main(void)
         return must && strcmp(must, "1") == 0 ? 1 : SKIPPED;
     }
     director_accelerate(open_device);
-    use_fabric();
+    use_double();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_fp32),
         cmocka_unit_test(one_hash_bf16),
@@ -160,6 +140,6 @@ int main(void)
     };
     const int failed =
         cmocka_run_group_tests_name("ranks on a GPU", tests, rig_setup, rig_teardown);
-    forget_fabric();
+    forget_double();
     return failed;
 }

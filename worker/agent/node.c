@@ -157,12 +157,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     node->n_ranks = config->cluster.gpus_per_node != DPT_AUTO ? config->cluster.gpus_per_node
                     : gpus > 0                                ? gpus
                                                               : 1;
-    if (gpus > 0 && node->n_ranks > gpus && dpt_config_uses_nccl(config))
-        return dpt_fail(err, DPT_ECONFIG,
-                        "cluster.gpus_per_node is %d and there %s %d, and NCCL takes one rank a "
-                        "GPU: set cluster.gpus_per_node to %d, or cluster.backend to host on all "
-                        "nodes",
-                        node->n_ranks, gpus == 1 ? "is" : "are", gpus, gpus);
+    DPT_TRY(dpt_config_check_gpus(config, node->n_ranks, gpus, err));
     if (gpus > 0 && node->n_ranks > gpus)
         dpt_log(DPT_LOG_WARN,
                 "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",

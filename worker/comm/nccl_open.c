@@ -5,15 +5,21 @@
  *     └─ nothing to shrink ─────────────────────┴► id ──► init ──► splits ──► verdicts ──► open
  *
  * A peer's death ends it as soon as the control shows it, the deadline of the machine where it does
- * not. Who fails says so first and clears away then, as does who hears it: NCCL's abort may wait
- * for other ranks of the host, which must not be left waiting for this one. */
+ * not. Who fails says so, as does who hears it, and clears away when all have said how it went:
+ * NCCL's abort may wait for other ranks of the host, which must not be left waiting for this one,
+ * and fails theirs, which must not be taken for a fault of their own. */
 #include "worker/comm/nccl_group.h"
 
 #include "base/log.h"
 
 #include <string.h>
 
-enum { VERDICT_FAILED, VERDICT_THROUGH, VERDICT_NONE };
+enum verdict {
+    VERDICT_FAULT, /* the library failed here */
+    VERDICT_THROUGH,
+    VERDICT_GAVE_UP, /* for another's fault, or nobody's */
+    VERDICT_NONE
+};
 
 static enum dpt_status exchange_offers(struct dpt_nccl_comm *c,
                                        const struct dpt_nccl_comm_spec *spec, struct dpt_err *err)
@@ -51,13 +57,27 @@ static enum dpt_status listen_for_verdicts(struct dpt_nccl_comm *c, struct dpt_e
     return dpt_comm_exchange(c->control, c->verdicts_in, n, &c->hearing, err);
 }
 
-/* The first rank that has said that it failed; -1: none has. */
-static int first_failed(const struct dpt_nccl_comm *c)
+/* The first rank that has said so; -1: none has. */
+static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
 {
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
-        if (c->verdicts[i] == VERDICT_FAILED)
+        if (c->verdicts[i] == verdict)
             return i;
     return -1;
+}
+
+/* Who is to blame as far as it was heard; -1: all is well. One library's failure can make others
+ * fail, and each rank that is to blame is lost with what it holds: it is one rank at a time, though
+ * it may have caught it from another. */
+static int first_failed(const struct dpt_nccl_comm *c)
+{
+    const int at_fault = first_that_said(c, VERDICT_FAULT);
+    return at_fault >= 0 ? at_fault : first_that_said(c, VERDICT_GAVE_UP);
+}
+
+static enum dpt_status fail_with(int other, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators", other);
 }
 
 /* Waits until nothing is being created any more. */
@@ -68,14 +88,11 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         const enum dpt_status status = dpt_nccl_comm_move(c, err);
         if (status == DPT_OK)
             return status;
-        /* Another's failure may show here as one of the own library: what it has said goes first.
-         */
-        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_INPROGRESS ? 1 : 0, &woken, err));
-        if (first_failed(c) >= 0)
-            return dpt_fail(err, DPT_EPEER, "rank %d could not create the GPU's communicators",
-                            first_failed(c));
         if (status != DPT_INPROGRESS)
             return status;
+        DPT_TRY(dpt_nccl_comm_listen(c, 1, &woken, err));
+        if (first_failed(c) >= 0)
+            return fail_with(first_failed(c), err);
     }
 }
 
@@ -156,12 +173,12 @@ static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
 }
 
 /* Says how it went here. */
-static enum dpt_status say_verdict(struct dpt_nccl_comm *c, bool through, struct dpt_comm_op **ret,
-                                   struct dpt_err *err)
+static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict,
+                                   struct dpt_comm_op **ret, struct dpt_err *err)
 {
     const int rank = dpt_comm_rank(c->control);
     int n = 0;
-    c->verdicts[rank] = through ? VERDICT_THROUGH : VERDICT_FAILED;
+    c->verdicts[rank] = verdict;
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (i != rank)
             c->verdicts_out[n++] = (struct dpt_comm_xfer){
@@ -178,34 +195,47 @@ static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op
     DPT_TRY(wait_for(c, c->hearing, err));
     dpt_comm_op_free(c->control, &c->hearing);
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
-        if (c->verdicts[i] != VERDICT_THROUGH && c->verdicts[i] != VERDICT_FAILED)
+        if (c->verdicts[i] >= VERDICT_NONE)
             return dpt_fail(err, DPT_EPROTO, "what rank %d says is no verdict", i);
     return DPT_OK;
 }
 
-/* After an attempt of this rank's with `status`. DPT_OK with *ret_all: all are through. A failure
- * of the control, or an abort, is nothing to talk about. */
+static enum verdict verdict_of(enum dpt_status status)
+{
+    switch (status) {
+    case DPT_OK:
+        return VERDICT_THROUGH;
+    case DPT_EPEER:
+    case DPT_ETIMEOUT:
+    case DPT_EABORTED:
+        return VERDICT_GAVE_UP;
+    default:
+        return VERDICT_FAULT;
+    }
+}
+
+/* After an attempt of this rank's with `status`. DPT_OK with *ret_all: all are through; without:
+ * *failure says why not. A failure of the control, or an abort, is nothing to talk about. */
 static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, bool *ret_all,
                               struct dpt_err *failure)
 {
     struct dpt_err err = {0};
     struct dpt_comm_op *saying;
-    enum dpt_status told = say_verdict(c, status == DPT_OK, &saying, &err);
-    if (status != DPT_OK) {
+    if (status != DPT_OK)
         dpt_log(DPT_LOG_DEBUG, "the GPU's communicators: %s", failure->text);
-        clear_away(c);
-    }
+    enum dpt_status told = say_verdict(c, verdict_of(status), &saying, &err);
     if (told == DPT_OK)
         told = hear_verdicts(c, saying, &err);
+    if (status != DPT_OK)
+        clear_away(c);
     if (told != DPT_OK) {
         *failure = err;
         return told;
     }
-    const int first = first_failed(c);
+    const int rank = dpt_comm_rank(c->control), first = first_failed(c);
     *ret_all = first < 0;
-    if (!*ret_all && status == DPT_OK)
-        (void)dpt_fail(failure, DPT_EPEER, "rank %d could not create the GPU's communicators",
-                       first);
+    if (first >= 0 && first != rank && verdict_of(status) != VERDICT_GAVE_UP)
+        (void)fail_with(first, failure);
     return DPT_OK;
 }
 

@@ -35,7 +35,6 @@ struct dpt_comm_thread {
     bool awaited; /* the main thread waits: its core is the job's */
     bool stop;
     bool aborted; /* since the last open */
-    bool broken;  /* a job has failed since */
     struct dpt_comm *comm;
     enum dpt_status status;
     struct dpt_err err;
@@ -43,7 +42,9 @@ struct dpt_comm_thread {
 
     atomic_bool failed; /* the pending job ended with an error */
 
-    uint64_t bytes_of_last; /* of `comm`, as the last job left it; under the mutex */
+    /* Of `comm` and `nccl`, as the last job left them; what opening sent is not counted. The
+     * communicator's own thread's. */
+    uint64_t bytes_of_last;
     uint64_t nccl_bytes_of_last;
     struct dpt_comm_account account;
 };
@@ -75,8 +76,8 @@ static void *run(void *arg)
 
         struct dpt_err err = {.status = DPT_OK};
         enum dpt_status status = job(t, ctx, &err);
-        /* At once: a kernel that waits for a dead peer may hold up what else the device is asked.
-         */
+        /* At once: a kernel that waits for a dead peer may hold up what else the device is asked,
+         * and what is under way is nobody's any more. */
         if (status != DPT_OK && t->nccl)
             dpt_nccl_comm_quit(t->nccl);
 
@@ -85,7 +86,6 @@ static void *run(void *arg)
         t->err = err;
         if (status != DPT_OK && t->comm)
             t->suspect = dpt_comm_suspect(t->comm);
-        t->broken = t->broken || status != DPT_OK;
         atomic_store(&t->failed, status != DPT_OK);
         count_bytes(t);
         t->done = true;
@@ -141,7 +141,7 @@ static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dp
         do
             status = dpt_comm_poll(t->comm, NULL, -1, err);
         while (status == DPT_INPROGRESS);
-    if (t->nccl && (status != DPT_OK || t->broken))
+    if (t->nccl && status != DPT_OK)
         dpt_nccl_comm_quit(t->nccl);
     else if (t->nccl)
         dpt_nccl_comm_close(t->nccl);
@@ -236,14 +236,17 @@ static enum dpt_status job_open(struct dpt_comm_thread *t, void *ctx, struct dpt
     if (comm && t->aborted) /* the abort came after creation had stopped looking */
         dpt_comm_abort(comm);
     (void)pthread_mutex_unlock(&t->mutex);
-    return status == DPT_OK ? open_nccl(t, ctx, err) : status;
+    if (status == DPT_OK)
+        status = open_nccl(t, ctx, err);
+    t->bytes_of_last = comm ? dpt_comm_bytes_sent(comm) : 0;
+    return status;
 }
 
 void dpt_comm_thread_arm(struct dpt_comm_thread *t)
 {
     (void)pthread_mutex_lock(&t->mutex);
     DPT_ASSERT(!t->comm && !t->pending);
-    t->aborted = t->broken = false;
+    t->aborted = false;
     t->suspect = -1;
     uint64_t count;
     /* Drains the eventfd; EAGAIN when no abort was pending. */

@@ -79,8 +79,8 @@ void dpt_comm_thread_abort(struct dpt_comm_thread *thread);
  * (after its commit, by which all of the step's jobs have ended). */
 struct dpt_comm_account {
     int64_t waited_ns;   /* the main thread, for jobs and parts of them */
-    uint64_t bytes_sent; /* as dpt_comm_bytes_sent counts, over all communicators, NCCL's too, up to
-                            the last job's end */
+    uint64_t bytes_sent; /* as dpt_comm_bytes_sent counts, over all communicators, NCCL's too, by
+                            the jobs that have ended; opening is not counted */
 };
 void dpt_comm_thread_account(struct dpt_comm_thread *thread, struct dpt_comm_account *ret);
 /* Adds a wait for a part of a job, which whoever made the job waits for by its own means. */

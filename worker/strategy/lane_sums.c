@@ -406,6 +406,7 @@ void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
 enum dpt_status dpt_lane_sums_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_lane_sums *d = ctx;
+    DPT_ASSERT(d->reducer); /* whoever has a job of its own is not on a device */
     return dpt_reducer_job(thread, d->reducer, err);
 }
 

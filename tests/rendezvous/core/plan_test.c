@@ -281,18 +281,26 @@ static void goes_when_they_run(const struct fake *leaver, struct fake *const *re
     assert_int_equal(leaver->phase, DPT__SERVER_PHASE__SERVER_RELEASED);
 }
 
+/* a and b run, and have applied step 9; a is told to leave, and knows the outcome of `outcome` (-1:
+ * of none). */
+static void a_leaves(int64_t outcome)
+{
+    struct fake *all[] = {&a, &b};
+    fakes_start(&stage, all, 2);
+    holds(&a, 9, outcome);
+    holds(&b, 9, outcome < 0 ? -1 : 9);
+    a.state.leaving = true;
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    assert_true(a.soft);
+}
+
 /* Leaving nodes are let go, and what only they hold is handed over first. */
 static void test_leaving(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    fakes_start(&stage, all, 2);
-    holds(&a, 9, 10);
-    holds(&b, 9, 9);
-    a.state.leaving = true;
-    fake_say(&a, &stage);
-    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
-    assert_true(a.soft);
+    a_leaves(10);
     report(all, 2);
     assert_int_equal(b.plan->world_size, 1);
     assert_int_equal(b.plan->resume_step, 10); /* its report counted */
@@ -307,9 +315,7 @@ static void test_leaving_while_they_build(void **state)
     (void)state;
     struct fake *all[] = {&a, &b};
     const struct dpt_timing timing = dpt_timing_from(5000);
-    fakes_start(&stage, all, 2);
-    a.state.leaving = true;
-    fake_say(&a, &stage);
+    a_leaves(-1);
     report(all, 2);
     stage_pass_speaking(&stage, all, 2, timing.drain_ms * 3 / 4 - 2 * timing.heartbeat_ms);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_SPARE);
@@ -323,11 +329,7 @@ static void test_leaving_from_who_dies(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    fakes_start(&stage, all, 2);
-    holds(&a, 9, -1);
-    holds(&b, 9, -1);
-    a.state.leaving = true;
-    fake_say(&a, &stage);
+    a_leaves(-1);
     report(all, 2);
     stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
     stage_pass_speaking(&stage, all, 1, 300);
@@ -342,11 +344,7 @@ static void test_leaving_in_a_long_step(void **state)
 {
     (void)state;
     struct fake *all[] = {&a, &b};
-    fakes_start(&stage, all, 2);
-    holds(&a, 9, -1);
-    holds(&b, 9, -1);
-    a.state.leaving = true;
-    fake_say(&a, &stage);
+    a_leaves(-1);
     const struct dpt_timing timing = dpt_timing_from(5000);
     stage_pass_speaking(&stage, all, 2, timing.boundary_ms - 2 * timing.heartbeat_ms);
     assert_true(a.soft && b.soft);

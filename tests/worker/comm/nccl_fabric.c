@@ -104,7 +104,9 @@ static enum dpt_nccl_result fabric_create(void *ctx, int size, const uint8_t id[
     CHECK(clique->size == size);
     self->inits++;
     struct fabric_handle *h = join(f, clique, rank);
-    clique->n_calls += self->fault != FABRIC_SILENT_IN_INIT;
+    h->failed = self->fault == FABRIC_FAILS_IN_INIT;
+    clique->torn = clique->torn || self->fault == FABRIC_TEARS_IN_INIT;
+    clique->n_calls += self->fault == FABRIC_WELL || self->fault > FABRIC_TEARS_IN_INIT;
     clique->complete = clique->n_calls == clique->calls_wanted;
     atomic_store(&ret->handle, (struct dpt_nccl_handle *)(void *)h);
     return unlock(self, DPT_NCCL_INPROGRESS);
@@ -211,9 +213,9 @@ static enum dpt_nccl_result fabric_async_error(void *ctx, struct dpt_nccl_handle
 {
     struct fabric *f = lock(ctx);
     struct fabric_handle *h = of(handle);
-    enum dpt_nccl_result result = h->failed             ? DPT_NCCL_ESYSTEM
-                                  : h->clique->complete ? DPT_NCCL_OK
-                                                        : DPT_NCCL_INPROGRESS;
+    enum dpt_nccl_result result = h->failed || h->clique->torn ? DPT_NCCL_ESYSTEM
+                                  : h->clique->complete        ? DPT_NCCL_OK
+                                                               : DPT_NCCL_INPROGRESS;
     if (h->child != NULL && h->child->complete)
         end_child(f, h);
     else if (h->child != NULL)
@@ -254,6 +256,7 @@ static enum dpt_nccl_result fabric_free(void *ctx, struct dpt_nccl_handle *handl
     }
     f->registered -= h->registered;
     h->gone = true;
+    h->clique->torn = h->clique->torn || h->failed;
     h->n_pieces = 0;
     f->live--;
     return unlock(ctx, DPT_NCCL_OK);

@@ -14,6 +14,8 @@ enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 128, FABRIC_PIECES_MAX = 64 };
 enum fabric_fault {
     FABRIC_WELL,
     FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
+    FABRIC_FAILS_IN_INIT,  /* and when it gives up, fail themselves */
+    FABRIC_TEARS_IN_INIT,  /* and fail with it, at once */
     FABRIC_NO_SHRINK,      /* its shrink fails */
     FABRIC_NO_REVOKE,      /* its revoke is refused */
     FABRIC_FAILS_LATE      /* its operation number `fails_at` ends with an error of its system */
@@ -49,7 +51,7 @@ struct clique {
     struct fabric_handle members[FABRIC_RANKS_MAX];
     int keys[FABRIC_RANKS_MAX], colors[FABRIC_RANKS_MAX]; /* of a split, by rank of the parent */
     struct fabric_handle *callers[FABRIC_RANKS_MAX];
-    bool complete;
+    bool complete, torn; /* torn: it never will be */
 };
 
 /* Memory of devices that the host cannot touch, and their events: NULL, both, for memory of the

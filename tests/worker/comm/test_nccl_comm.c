@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ struct scene {
     enum fabric_fault fault; /* of the victim */
     bool aborts;             /* the victim is aborted, it does not die */
     int timeout_ms;
+    atomic_int at_fault; /* ranks that take a failed creation for their own */
 };
 
 /* A rank with its GPU. */
@@ -436,6 +438,36 @@ static void creation_without_end(void **state)
     run(3, &scene, silent_ranks);
 }
 
+/* The library of one rank fails in the creation, and by its end that of the others: that rank is at
+ * fault, whatever they hear first. Where it makes all fail at once, one is, no matter which. */
+static void failing_ranks(struct rank *self)
+{
+    struct gpu g = plug_in(self);
+    create(&g);
+    g.control = world_comm(self, 1);
+    const enum dpt_status status = open_with(&g, 1, NULL, 0);
+    CHECK(status == DPT_EIO || status == DPT_EPEER);
+    if (g.scene->fault == FABRIC_FAILS_IN_INIT)
+        CHECK((status == DPT_EIO) == (self->rank == VICTIM));
+    atomic_fetch_add(&g.scene->at_fault, status == DPT_EIO);
+    g.view.fault = FABRIC_WELL;
+    open_world(&g, 1);
+    all_reduce(&g);
+    dpt_nccl_comm_close(g.comm);
+    dpt_comm_destroy(&g.control);
+    dpt_nccl_comm_destroy(&g.comm);
+}
+
+static void a_creation_that_fails(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        struct scene scene = {.fault = i % 2 ? FABRIC_TEARS_IN_INIT : FABRIC_FAILS_IN_INIT};
+        run(3, &scene, failing_ranks);
+        assert_int_equal(atomic_load(&scene.at_fault), 1);
+    }
+}
+
 /* One dies, or is aborted, while the others create: they need not wait for the deadline. */
 static void dying_in_creation_ranks(struct rank *self)
 {
@@ -535,6 +567,7 @@ int main(void)
         cmocka_unit_test(after_an_orderly_end_all_is_new),
         cmocka_unit_test(a_death_while_closing),
         cmocka_unit_test(creation_without_end),
+        cmocka_unit_test(a_creation_that_fails),
         cmocka_unit_test(a_death_in_creation),
         cmocka_unit_test(an_abort_from_another_thread),
     };

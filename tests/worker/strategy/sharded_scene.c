@@ -29,7 +29,7 @@ struct part {
     float losses[MICRO_BATCH * SEQ_LEN];
     int32_t tokens[MICRO_BATCH * SEQ_LEN], targets[MICRO_BATCH * SEQ_LEN];
     struct dpt_accum mine, all[RANKS_MAX];
-    uint64_t sent;
+    uint64_t opened, sent; /* bytes: by opening, and since */
 };
 
 static struct dpt_config make_config(const struct variant *v, enum dpt_accumulate accumulate,
@@ -141,6 +141,22 @@ static void copy_part(const struct part *p, const struct dpt_state_part *part, b
         }
 }
 
+/* Once what was lent is back. */
+static uint64_t bytes_sent(struct dpt_comm *comm, struct dpt_err *err)
+{
+    while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS)
+        continue;
+    return dpt_comm_bytes_sent(comm);
+}
+
+static enum dpt_status job_opened(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+{
+    struct part *p = ctx;
+    struct dpt_comm *comm = dpt_comm_thread_comm(thread);
+    p->opened = comm ? bytes_sent(comm, err) : 0;
+    return DPT_OK;
+}
+
 static void open_world(struct rank *self, struct part *p, int stage)
 {
     const struct dpt_strategy_ops *ops = p->strategy->ops;
@@ -163,6 +179,7 @@ static void open_world(struct rank *self, struct part *p, int stage)
     spec.n_peers = size - 1;
     dpt_comm_thread_arm(p->thread);
     CHECK_OK(dpt_comm_thread_open(p->thread, &spec, &self->err), &self->err);
+    CHECK_OK(dpt_comm_thread_run(p->thread, job_opened, p, &self->err), &self->err);
 }
 
 static void read_batch(struct part *p, uint64_t what, int64_t step, int slot)
@@ -230,9 +247,7 @@ static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, str
         p->all[0] = p->mine;
         return DPT_OK;
     }
-    while (dpt_comm_poll(comm, NULL, -1, err) == DPT_INPROGRESS) /* what was lent is back */
-        continue;
-    p->sent = dpt_comm_bytes_sent(comm);
+    p->sent = bytes_sent(comm, err) - p->opened;
     return dpt_comm_small_all_gather(comm, &p->mine, sizeof p->mine, p->all, err);
 }
 

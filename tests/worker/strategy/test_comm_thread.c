@@ -16,12 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum {
-    ROUNDS = 20,
-    SOON_MS = 3000,
-    /* What ranks say to each other to open NCCL: that they use it, offer, id, verdict. */
-    NCCL_TALK = 1 + DPT_NCCL_OFFER_BYTES + DPT_NCCL_ID_MESSAGE_BYTES + 1
-};
+enum { ROUNDS = 20, SOON_MS = 3000 };
 
 static struct dpt_device *device; /* NULL: no NCCL */
 static struct fabric fabric;
@@ -177,8 +172,7 @@ static void without_peers(void **state)
 
 static void one_generation_after_another(struct rank *self)
 {
-    const uint64_t bytes = (device ? 2 * sizeof(int) + NCCL_TALK : sizeof(int) + 1) *
-                           (uint64_t)(self->world->size - 1);
+    const uint64_t bytes = (device ? 2 : 1) * sizeof(int) * (uint64_t)(self->world->size - 1);
     struct dpt_comm_thread *t = NULL;
     struct dpt_comm_account account, later;
     make(self, &t);

@@ -5,7 +5,7 @@
  * devices (nccl_fabric.h). */
 #include "base/account.h"
 #include "tests/kernels/discrete.h"
-#include "tests/worker/comm/nccl_fabric.h"
+#include "tests/worker/train/nccl_ranks.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -44,29 +44,11 @@ static enum dpt_status open_one_that_breaks(const struct dpt_rank_start *start,
     return DPT_OK;
 }
 
-/* One for all ranks of a test; each rank's view of it by its number. */
-static struct fabric fabric;
-static struct fabric_rank views[DIRECTOR_RANKS_MAX];
-
-static enum dpt_status load_fabric(const struct dpt_rank_start *start,
-                                   const struct dpt_nccl_calls **ret, void **ret_ctx,
-                                   struct dpt_err *err)
-{
-    (void)err;
-    *ret = &fabric_calls;
-    *ret_ctx = &views[start->local_rank];
-    return DPT_OK;
-}
-
 static int setup(void **state)
 {
     (void)state;
-    fabric_init(&fabric);
-    fabric.devices = (struct fabric_devices){dpt_device_discrete_copy, dpt_device_discrete_await};
-    for (int i = 0; i < DIRECTOR_RANKS_MAX; i++)
-        views[i] = (struct fabric_rank){.fabric = &fabric};
     director_accelerate(open_device);
-    director_use_nccl(load_fabric);
+    nccl_ranks_begin((struct fabric_devices){dpt_device_discrete_copy, dpt_device_discrete_await});
     return 0;
 }
 
@@ -74,8 +56,7 @@ static int teardown(void **state)
 {
     (void)state;
     director_accelerate(NULL);
-    director_use_nccl(NULL);
-    fabric_fini(&fabric);
+    nccl_ranks_end();
     return 0;
 }
 
@@ -272,14 +253,14 @@ static void state_kept_there_survives(void **state)
     struct dpt_config config = rig_make_config(14, 18, "");
     keep_on_device(&config);
     rig_deaths_and_healing(&config);
-    assert_true(views[0].shrinks > 0); /* of what the dead left */
+    assert_true(nccl_views[0].shrinks > 0); /* of what the dead left */
     config.train.precision = DPT_PRECISION_BF16;
     rig_deaths_and_healing(&config);
     rig_all_die(&config);
-    const uint64_t bytes = fabric.bytes;
+    const uint64_t bytes = nccl_fabric.bytes;
     config.cluster.backend = DPT_BACKEND_HOST;
     rig_deaths_and_healing(&config);
-    assert_true(fabric.bytes == bytes);
+    assert_true(nccl_fabric.bytes == bytes);
 }
 
 /* ---- NCCL ---- */
@@ -306,7 +287,7 @@ static void nccl_sends_what_it_must(void **state)
     keep_on_device(&config);
     rig_undisturbed(&config, "sent", WORLD, true, hash);
     const json_int_t d = elements_of("sent") * (json_int_t)sizeof(float);
-    assert_int_equal(fabric.bytes, STEPS * 2 * (WORLD - 1) * d);
+    assert_int_equal(nccl_fabric.bytes, STEPS * 2 * (WORLD - 1) * d);
 }
 
 /* By the library's own sum: near the canonical curve, the same on all ranks, through a death. */
@@ -358,11 +339,11 @@ static void nccl_fails_on_one_rank(void **state)
         struct director *d = rig_begin(&config, name, dir);
         for (int rank = 0; rank < 3; rank++)
             (void)director_start(d, 0);
-        views[i % 3].fault = FABRIC_FAILS_LATE;
-        views[i % 3].fails_at = views[i % 3].ops + 20 + (uint64_t)i;
+        nccl_views[i % 3].fault = FABRIC_FAILS_LATE;
+        nccl_views[i % 3].fails_at = nccl_views[i % 3].ops + 20 + (uint64_t)i;
         assert_true(director_form(d, false));
         assert_string_equal(director_finish(d), expected);
-        assert_true(views[i % 3].ops > views[i % 3].fails_at);
+        assert_true(nccl_views[i % 3].ops > nccl_views[i % 3].fails_at);
         assert_int_equal(director_steps_lost(d), 0);
         director_destroy(&d);
     }
@@ -381,9 +362,9 @@ static void nccl_is_silent_at_first(void **state)
     struct director *d = rig_begin(&config, "silent", dir);
     for (int rank = 0; rank < 3; rank++)
         (void)director_start(d, 0);
-    views[1].fault = FABRIC_SILENT_IN_INIT;
+    nccl_views[1].fault = FABRIC_SILENT_IN_INIT;
     assert_false(director_form(d, false));
-    views[1].fault = FABRIC_WELL;
+    nccl_views[1].fault = FABRIC_WELL;
     assert_true(director_form(d, false));
     assert_string_equal(director_finish(d), expected);
     director_destroy(&d);
