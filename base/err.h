@@ -32,7 +32,8 @@
     X(EEXPELLED, "expelled from the run")                                                          \
     X(EREFUSED, "refused")                                                                         \
     X(EUNSUPPORTED, "not supported here")                                                          \
-    X(EOVERFLOW, "limit exceeded")
+    X(EOVERFLOW, "limit exceeded")                                                                 \
+    X(EDEVICE, "device failed")
 
 enum dpt_status {
 #define X(name, text) DPT_##name,

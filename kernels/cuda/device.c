@@ -58,7 +58,7 @@ static int ops_missing(void)
 static enum dpt_status translated(struct dpt_err *err, cudaError_t code, const char *what,
                                   int index)
 {
-    const enum dpt_status status = code == cudaErrorMemoryAllocation ? DPT_ENOMEM : DPT_EIO;
+    const enum dpt_status status = code == cudaErrorMemoryAllocation ? DPT_ENOMEM : DPT_EDEVICE;
     return dpt_fail(err, status, "%s on CUDA device %d: %s (%s)", what, index,
                     cudaGetErrorString(code), cudaGetErrorName(code));
 }
@@ -369,7 +369,7 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
     const cublasStatus_t blas_status = cublasLtCreate(&blas);
     if (blas_status != CUBLAS_STATUS_SUCCESS) {
         cuda_destroy(&dev->base);
-        return dpt_fail(err, DPT_EIO, "cuBLASLt on CUDA device %d: %s", index,
+        return dpt_fail(err, DPT_EDEVICE, "cuBLASLt on CUDA device %d: %s", index,
                         cublasLtGetStatusName(blas_status));
     }
     dev->blas = blas;

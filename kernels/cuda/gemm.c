@@ -87,7 +87,7 @@ static bool blas_ok(struct dpt_cuda_stream *s, const struct key *k, cublasStatus
     (void)snprintf(text, sizeof text, "cuBLASLt: product of %lld x %lld x %lld, dtype %d to %d: %s",
                    (long long)k->m, (long long)k->k, (long long)k->n, (int)k->dtype, (int)k->out,
                    cublasLtGetStatusName(status));
-    dpt_cuda_fail(s, status == CUBLAS_STATUS_ALLOC_FAILED ? DPT_ENOMEM : DPT_EIO, text);
+    dpt_cuda_fail(s, status == CUBLAS_STATUS_ALLOC_FAILED ? DPT_ENOMEM : DPT_EDEVICE, text);
     return false;
 }
 

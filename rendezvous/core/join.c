@@ -182,11 +182,11 @@ static bool refusal(const struct run *run, const Dpt__AgentState *message, char 
     } else if (strcmp(mine->config_digest, theirs->config_digest) != 0) {
         *ret_show_spec = true;
         (void)snprintf(ret_text, text_bytes, "the config differs from that of run '%s'", run->name);
-    } else if (run->fingerprint[0] != '\0' && message->fingerprint[0] != '\0' &&
-               strcmp(run->fingerprint, message->fingerprint) != 0) {
+    } else if (strcmp(run->fingerprint, message->fingerprint) != 0) {
         (void)snprintf(ret_text, text_bytes,
-                       "this node computes other bits (%s) than the run (%s); train.reduction "
-                       "'canonical' needs equal devices and libraries",
+                       "this node computes by other means (%s) than the run (%s); train.reduction "
+                       "'canonical' needs equal devices and libraries, 'fast' one cluster.backend "
+                       "and strategy.offload that all nodes can have",
                        message->fingerprint, run->fingerprint);
     } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
                strcmp(run->data_digest, message->data_digest) != 0) {

@@ -74,6 +74,16 @@ static void test_from_a_file(void **state)
     assert_null(node);
 }
 
+/* Under `fast` any device will do; how gradients go is one for all. */
+static void test_fast_mixes_devices(void **state)
+{
+    (void)state;
+    set("train.reduction=fast");
+    struct dpt_node *node = make(DPT_NODE_FROM_FILE, text);
+    assert_string_equal(node->facts.fingerprint, "gradients go by hosts");
+    dpt_node_destroy(&node);
+}
+
 /* With CUDA and its state on it a node does not start, whatever the build and the machine, and says
  * what to do. */
 static void test_cuda_is_refused(void **state)
@@ -219,8 +229,13 @@ int main(void)
 {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(test_from_a_file), CASE(test_cuda_is_refused), CASE(test_extremes),
-        CASE(test_digest),      CASE(test_from_the_server), CASE(test_demo),
+        CASE(test_from_a_file),
+        CASE(test_fast_mixes_devices),
+        CASE(test_cuda_is_refused),
+        CASE(test_extremes),
+        CASE(test_digest),
+        CASE(test_from_the_server),
+        CASE(test_demo),
         CASE(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,7 +136,7 @@ static uint64_t drain(struct discrete_stream *s)
     for (size_t i = 0; i < s->n; i++) {
         struct posted *posted = &s->queue[i];
         if (dev->ops_until_failure == 0)
-            stick(s, DPT_EIO, "the discrete device was told to break");
+            stick(s, DPT_EDEVICE, "the discrete device was told to break");
         if (dev->ops_until_failure >= 0)
             dev->ops_until_failure--;
         if (s->error.status == DPT_OK)

@@ -335,6 +335,34 @@ static void test_fatal(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
 }
 
+/* A rank whose device broke is started again; nothing ends with it. */
+static void test_broken(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.text = "step 3: the device is gone";
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    b->rank.local_rank = 1;
+    message.state = &b->rank;
+    message.broken = true;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = 1,
+                                           .spawn = 1,
+                                           .rank_message = &message});
+    assert_true(b->said && !b->fatal);
+    assert_int_equal(b->kills[1], 1);
+    assert_int_equal(b->kills[0], 0);
+    assert_int_equal(b->phase[1], RANK(DEAD));
+    assert_string_equal(b->text[1], "step 3: the device is gone");
+    assert_string_equal(b->first_error, "rank process 1: step 3: the device is gone");
+    bench_rank_exits(b, 1, -9);
+    assert_int_equal(b->crashes, 1);
+    bench_pass(b, 1000);
+    assert_int_equal(b->spawns[1], 2);
+    assert_int_equal(b->spawns[0], 1);
+    assert_false(b->ended);
+}
+
 /* Each rank tells the world's rate and loss; one that was healed and has made no step knows none.
  */
 static void test_view_is_the_worlds(void **state)
@@ -383,6 +411,7 @@ int main(void)
         T(test_step_high),
         T(test_no_quiescence),
         T(test_fatal),
+        T(test_broken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

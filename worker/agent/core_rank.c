@@ -126,14 +126,14 @@ static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char 
     dpt_agent_copy_text(agent->first_error, sizeof agent->first_error, line);
 }
 
-/* A process has ended by itself, or had to be ended. Only a fatal error's words say more than its
- * status: others are about a peer. */
-static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how)
+/* A process has ended by itself, or had to be ended. `said`: its newest words say why. So do those
+ * of a fatal error; others are about a peer. */
+static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool said)
 {
     struct agent_rank *rank = &agent->ranks[local_rank];
     const struct dpt_timing *timing = &agent->timing;
     bool finished = rank->state.phase == DPT__RANK_PHASE__RANK_FINISHED;
-    if (rank->text[0] == '\0' || !agent->fatal)
+    if (rank->text[0] == '\0' || (!agent->fatal && !said))
         dpt_agent_copy_text(rank->text, sizeof rank->text, how);
     if (!finished) {
         agent->crashes++;
@@ -155,7 +155,7 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
 
 static void give_up(struct dpt_agent *agent, uint32_t local_rank, const char *why)
 {
-    crashed(agent, local_rank, why);
+    crashed(agent, local_rank, why, false);
     kill_process(agent, local_rank);
 }
 
@@ -180,7 +180,7 @@ void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint
         (void)snprintf(how, sizeof how,
                        exit_code >= 0 ? "exited with status %d" : "was killed by signal %d",
                        exit_code >= 0 ? exit_code : -exit_code);
-        crashed(agent, local_rank, text[0] != '\0' ? text : how);
+        crashed(agent, local_rank, text[0] != '\0' ? text : how, false);
     }
     rank->life = LIFE_DOWN;
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
@@ -253,6 +253,11 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         rank->state.step_applied >= agent->error_step + FORGIVEN_STEPS) {
         agent->first_error[0] = '\0';
         rank->pause_ms = 0;
+    }
+    if (message->broken && !agent->fatal) { /* what it holds may not even let go of it */
+        crashed(agent, local_rank, "is broken", true);
+        kill_process(agent, local_rank);
+        return;
     }
     if (!message->fatal || agent->fatal)
         return;

@@ -120,7 +120,10 @@ static void fill_spec(struct dpt_node *node)
     node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
     const int lanes = dpt_config_lanes(config);
     node->spec.max_world = lanes < DPT_PROTO_WORLD_MAX ? (uint32_t)lanes : DPT_PROTO_WORLD_MAX;
-    /* What computes other bits may take part where the bits are nobody's promise. */
+    /* What computes other bits may take part where the bits are nobody's promise; but gradients go
+     * one way. */
+    const char *way =
+        dpt_config_uses_nccl(config) ? "gradients go by NCCL" : "gradients go by hosts";
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
     node->spec.sharded = dpt_config_shards_state(config);
     node->spec.one_checkpoint_dir = node->spec.sharded && !config->train.eval_only;
@@ -129,7 +132,7 @@ static void fill_spec(struct dpt_node *node)
     node->spec.user = node->user;
     node->facts = (struct dpt_agent_facts){.spec = &node->spec,
                                            .n_ranks = (uint32_t)node->n_ranks,
-                                           .fingerprint = fast ? "" : node->fingerprint,
+                                           .fingerprint = fast ? way : node->fingerprint,
                                            .host = node->host,
                                            .log_dir_id = node->log_dir_id,
                                            .checkpoint_dir_id = node->checkpoint_dir_id,

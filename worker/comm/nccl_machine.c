@@ -76,9 +76,9 @@ enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status
     return n->status;
 }
 
-/* A communicator that was there: in the library's own words a peer's end is often a system call
- * that failed, or an internal error, and those who are left shall go on. What is this process's own
- * trouble fails the next creation. */
+/* In the library's own words a peer's end is often a system call that failed, or an internal error.
+ * On a communicator that was there it is taken for one, and those who are left shall go on: what is
+ * this process's own trouble fails the next creation. There it may be either. */
 static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result result)
 {
     switch (result) {
@@ -93,7 +93,7 @@ static enum dpt_status status_of(const struct nccl_comm *c, enum dpt_nccl_result
                    ? DPT_EPEER
                    : DPT_EIO;
     default:
-        return DPT_EIO;
+        return DPT_EDEVICE;
     }
 }
 
@@ -231,13 +231,18 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
         return fail(n, c, "the creation", result, err);
     c->state = DPT_NCCL_READY;
     if (c->parent >= 0) {
-        struct nccl_comm *parent = &n->comms[c->parent];
+        n->comms[c->parent].lends = false;
         c->parent = -1;
-        parent->lends = false;
-        if (parent->state == DPT_NCCL_REVOKED) /* shrunk: it has had its use */
-            dpt_nccl_free_comm(n, parent, call_limit(n));
     }
     return DPT_OK;
+}
+
+void dpt_nccl_release(struct dpt_nccl *n, int comm)
+{
+    struct nccl_comm *c = &n->comms[comm];
+    dpt_nccl_assert_owner(n);
+    DPT_ASSERT(n->phase == PHASE_WORKING && c->state == DPT_NCCL_REVOKED && !c->lends);
+    dpt_nccl_free_comm(n, c, call_limit(n));
 }
 
 /* Buffers. */

@@ -77,7 +77,7 @@ enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *nccl, int comm);
  * it is READY. A failure is the machine's, and stop follows.
  * init: rank of size, all with the same id. split: of a READY one, by all its ranks; those of one
  * color go together, in the order of `key`. shrink: of a REVOKED one, without the ranks in
- * `excluded` (ascending), by all others; when it has succeeded the old one is freed. */
+ * `excluded` (ascending), by all others; the old one stays until it is released, or a stop. */
 DPT_MUST_USE enum dpt_status dpt_nccl_init(struct dpt_nccl *nccl, int comm, int size, int rank,
                                            const uint8_t id[DPT_NCCL_ID_BYTES],
                                            struct dpt_err *err);
@@ -86,6 +86,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_split(struct dpt_nccl *nccl, int comm, int
 DPT_MUST_USE enum dpt_status dpt_nccl_shrink(struct dpt_nccl *nccl, int comm, int parent,
                                              const int *excluded, int n_excluded,
                                              struct dpt_err *err);
+/* Frees a REVOKED one, from which nothing is being made; dpt_nccl_step tells when it is FREE. May
+ * wait for others of this host who release theirs. */
+void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
 /* True: the library can shrink, and revoke, without which nothing is left to shrink. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
 
@@ -127,8 +130,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
 
 /* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
  * operation or ending. DPT_OK: nothing is. While working it fails with DPT_EABORTED, DPT_ETIMEOUT
- * (creation), DPT_EPEER (the library lost a peer, or a communicator that was READY) or DPT_EIO;
- * that holds until dpt_nccl_stop, after which it fails no more. */
+ * (creation), DPT_EPEER (the library lost a peer, or a communicator that was READY), DPT_EDEVICE
+ * (this process's own trouble) or DPT_EIO (creation: its own, or a peer's); that holds until
+ * dpt_nccl_stop, after which it fails no more. */
 DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
 
 /* Begins to stop everything, from any state; then dpt_nccl_step until DPT_OK. `keep`: this

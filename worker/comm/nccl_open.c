@@ -15,9 +15,10 @@
 #include <string.h>
 
 enum verdict {
-    VERDICT_FAULT, /* the library failed here */
     VERDICT_THROUGH,
-    VERDICT_GAVE_UP, /* for another's fault, or nobody's */
+    VERDICT_FAULT,   /* this rank's own: its device, its library */
+    VERDICT_CAUGHT,  /* the library failed, perhaps since another's did */
+    VERDICT_GAVE_UP, /* it was another, or nobody */
     VERDICT_NONE
 };
 
@@ -66,13 +67,15 @@ static int first_that_said(const struct dpt_nccl_comm *c, enum verdict verdict)
     return -1;
 }
 
-/* Who is to blame as far as it was heard; -1: all is well. One library's failure can make others
- * fail, and each rank that is to blame is lost with what it holds: it is one rank at a time, though
- * it may have caught it from another. */
+/* Who is to blame as far as it was heard; -1: all is well. Each rank that is to blame is lost with
+ * what it holds, and one library's failure can make others fail: it is one rank at a time. */
 static int first_failed(const struct dpt_nccl_comm *c)
 {
-    const int at_fault = first_that_said(c, VERDICT_FAULT);
-    return at_fault >= 0 ? at_fault : first_that_said(c, VERDICT_GAVE_UP);
+    static const enum verdict worst_first[] = {VERDICT_FAULT, VERDICT_CAUGHT, VERDICT_GAVE_UP};
+    int rank = -1;
+    for (size_t i = 0; i < sizeof worst_first / sizeof *worst_first && rank < 0; i++)
+        rank = first_that_said(c, worst_first[i]);
+    return rank;
 }
 
 static enum dpt_status fail_with(int other, struct dpt_err *err)
@@ -86,13 +89,14 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
     for (;;) {
         bool woken;
         const enum dpt_status status = dpt_nccl_comm_move(c, err);
-        if (status == DPT_OK)
+        if (status != DPT_INPROGRESS && status != DPT_EIO)
             return status;
-        if (status != DPT_INPROGRESS)
-            return status;
-        DPT_TRY(dpt_nccl_comm_listen(c, 1, &woken, err));
+        /* Before what may be another's failure comes what is known of others. */
+        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : 1, &woken, err));
         if (first_failed(c) >= 0)
             return fail_with(first_failed(c), err);
+        if (status == DPT_EIO)
+            return dpt_nccl_comm_move(c, err); /* its words again */
     }
 }
 
@@ -128,6 +132,7 @@ static enum dpt_status shrink(struct dpt_nccl_comm *c, const struct dpt_nccl_com
 static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_nccl_comm_spec *spec,
                                    uint8_t ret_id[DPT_NCCL_ID_BYTES], struct dpt_err *err)
 {
+    static const uint8_t none[DPT_NCCL_ID_MESSAGE_BYTES];
     uint8_t bytes[DPT_NCCL_ID_MESSAGE_BYTES] = {0}, id[DPT_NCCL_ID_BYTES];
     bool made = true;
     if (dpt_comm_rank(c->control) == 0) {
@@ -140,8 +145,10 @@ static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_ncc
     }
     DPT_TRY(dpt_comm_small_all_gather(c->control, bytes, sizeof bytes, c->told, err));
     if (!made)
-        return dpt_fail(err, DPT_EIO, "an id for the GPU's communicators: %s",
+        return dpt_fail(err, DPT_EDEVICE, "an id for the GPU's communicators: %s",
                         c->calls->last_error(c->ctx, NULL));
+    if (memcmp(c->told, none, sizeof none) == 0)
+        return fail_with(0, err);
     return dpt_nccl_id_unpack(c->told, spec->generation, spec->nonce, ret_id, err);
 }
 
@@ -209,6 +216,8 @@ static enum verdict verdict_of(enum dpt_status status)
     case DPT_ETIMEOUT:
     case DPT_EABORTED:
         return VERDICT_GAVE_UP;
+    case DPT_EIO:
+        return VERDICT_CAUGHT;
     default:
         return VERDICT_FAULT;
     }
@@ -234,7 +243,9 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
     }
     const int rank = dpt_comm_rank(c->control), first = first_failed(c);
     *ret_all = first < 0;
-    if (first >= 0 && first != rank && verdict_of(status) != VERDICT_GAVE_UP)
+    if (first == rank && status == DPT_EIO)
+        failure->status = DPT_EDEVICE;
+    else if (first >= 0 && first != rank)
         (void)fail_with(first, failure);
     return DPT_OK;
 }
@@ -255,8 +266,10 @@ static enum dpt_status build(struct dpt_nccl_comm *c, const struct dpt_nccl_comm
             *err = failure;
             return failure.status;
         }
-        if (all)
+        if (all) {
+            dpt_nccl_release(c->machine, 1 - c->world_at);
             return DPT_OK;
+        }
         dpt_nccl_plan_world(c->offers, size, false, &c->world);
     }
     clear_away(c); /* what was kept, or is left of a shrink */

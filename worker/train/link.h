@@ -43,7 +43,7 @@ struct dpt_rank_report {
     uint32_t work_done; /* grows while busy goes on */
     int64_t val_step;   /* completed steps of the newest evaluation; 0: none */
     double val_loss;
-    bool fatal;
+    bool fatal, broken; /* why it ends: the run with it; or it alone */
     uint32_t exit_code;
 };
 

@@ -480,14 +480,16 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
-/* The last words: the agent makes them the run's error. */
-static void report_fatal(struct dpt_rank *r, int exit_code, const char *text)
+/* The last words: the agent makes them the run's error; or, of a broken device, that of this
+ * process, whose place another takes. */
+static void report_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
 {
     dpt_log(DPT_LOG_ERROR, "%s", text);
     if (!r->link)
         return;
     (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.fatal = true;
+    r->report.fatal = fatal;
+    r->report.broken = !fatal;
     r->report.exit_code = (uint32_t)exit_code;
     copy_text(r->report.text, text);
     dpt_link_publish(r->link, &r->report, true);
@@ -549,7 +551,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
         exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        report_fatal(r, exit_code, err.text);
+        report_end(r, !at_work || status != DPT_EDEVICE, exit_code, err.text);
     }
     destroy_parts(r);
     return exit_code;

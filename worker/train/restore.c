@@ -123,9 +123,11 @@ struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_sta
         const struct dpt_interval piece = dpt_shard_piece(&r->grid, part->shard, u);
         if (piece.end <= piece.first)
             continue;
-        chain[1] = dpt_hash128(dpt_state_at(part, &r->grid, DPT_VECTOR_PARAM, u),
-                               (size_t)(piece.end - piece.first) * sizeof(float));
-        chain[0] = dpt_hash128(chain, sizeof chain);
+        for (int v = 0; v < dpt_vectors(r->config); v++) {
+            chain[1] = dpt_hash128(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u),
+                                   (size_t)(piece.end - piece.first) * sizeof(float));
+            chain[0] = dpt_hash128(chain, sizeof chain);
+        }
     }
     return chain[0];
 }
@@ -157,11 +159,12 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
     for (int i = 0; i < f->rank->gen.world_size; i++) {
         const struct dpt_hello h = hello_of(f, i);
         if (differ(&f->mine, &h))
-            return dpt_fail(err, DPT_ECORRUPT,
-                            "rank %d holds other weights than rank %d at step %lld, though both "
-                            "carry out generation %llu",
-                            i, f->rank->gen.rank, (long long)f->rank->step,
-                            (unsigned long long)f->rank->gen.number);
+            return dpt_fail(
+                err, DPT_ECORRUPT,
+                "rank %d holds other weights or moments than rank %d at step %lld, though both "
+                "carry out generation %llu",
+                i, f->rank->gen.rank, (long long)f->rank->step,
+                (unsigned long long)f->rank->gen.number);
     }
     return adopt_scaler(f, err);
 }

@@ -107,16 +107,18 @@ static enum dpt_status blame(const uint8_t *all, int n, struct dpt_shard shard, 
     odd /= DPT_VERIFY_PARTS;
     best /= DPT_VERIFY_PARTS;
     if (2 * most.agree > most.holders)
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "rank %d holds other weights after step %lld than rank %d and %d of the %d "
-                        "that hold them: its memory or its arithmetic is at fault; take its "
-                        "machine out of the run and go on from the last checkpoint",
-                        odd, (long long)step, best, most.agree, most.holders);
-    return dpt_fail(err, DPT_ECORRUPT,
-                    "rank %d holds other weights after step %lld than rank %d, and too few hold "
-                    "them to tell which of the two is at fault; go on from the last checkpoint, on "
-                    "other machines or on more of them",
-                    odd, (long long)step, best);
+        return dpt_fail(
+            err, DPT_ECORRUPT,
+            "rank %d holds other weights or moments after step %lld than rank %d and %d of the %d "
+            "that hold them: its memory or its arithmetic is at fault; take its "
+            "machine out of the run and go on from the last checkpoint",
+            odd, (long long)step, best, most.agree, most.holders);
+    return dpt_fail(
+        err, DPT_ECORRUPT,
+        "rank %d holds other weights or moments after step %lld than rank %d, and too few hold "
+        "them to tell which of the two is at fault; go on from the last checkpoint, on "
+        "other machines or on more of them",
+        odd, (long long)step, best);
 }
 
 enum dpt_status dpt_verify_fold(const uint8_t *all, int world, int64_t step, struct dpt_err *err)

@@ -110,7 +110,7 @@ static void test_refusals(void **state)
     assert_true(b.has_spec); /* so that the agent can name the keys */
     b.spec.config_digest = "digest";
     b.state.fingerprint = "gpu";
-    refused(stage, &b, "other bits");
+    refused(stage, &b, "computes by other means (gpu) than the run (cpu)");
     b.state.fingerprint = "cpu";
     b.state.data_digest = "else";
     refused(stage, &b, "the data here");
@@ -118,18 +118,6 @@ static void test_refusals(void **state)
     b.state.data_digest = "data";
     fake_say(&b, stage);
     assert_int_equal(b.phase, PHASE(SETTLING));
-    assert_int_equal(stage->view.nodes, 2);
-}
-
-/* Under `fast` agents give no fingerprint, and nothing is compared. */
-static void test_fingerprint_empty(void **state)
-{
-    struct stage *stage = *state;
-    fake_init(&a, stage, "a");
-    fake_init(&b, stage, "b");
-    b.state.fingerprint = "";
-    fake_say(&a, stage);
-    fake_say(&b, stage);
     assert_int_equal(stage->view.nodes, 2);
 }
 
@@ -351,7 +339,6 @@ int main(void)
         T(test_one_checkpoint_folder),
         T(test_spec_of_a_newer_version),
         T(test_whole_states_in_many_folders),
-        T(test_fingerprint_empty),
         T(test_config_question),
         T(test_last_call),
         T(test_full_is_formed_at_once),

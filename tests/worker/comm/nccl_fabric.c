@@ -84,7 +84,8 @@ static enum dpt_nccl_result fabric_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BYTES])
     memset(ret, 0, DPT_NCCL_ID_BYTES);
     f->ids++;
     memcpy(ret, &f->ids, sizeof f->ids);
-    return unlock(ctx, DPT_NCCL_OK);
+    return unlock(ctx, ((struct fabric_rank *)ctx)->fault == FABRIC_NO_ID ? DPT_NCCL_ESYSTEM
+                                                                          : DPT_NCCL_OK);
 }
 
 static enum dpt_nccl_result fabric_create(void *ctx, int size, const uint8_t id[DPT_NCCL_ID_BYTES],

@@ -16,6 +16,7 @@ enum fabric_fault {
     FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
     FABRIC_FAILS_IN_INIT,  /* and when it gives up, fail themselves */
     FABRIC_TEARS_IN_INIT,  /* and fail with it, at once */
+    FABRIC_NO_ID,          /* it can make none */
     FABRIC_NO_SHRINK,      /* its shrink fails */
     FABRIC_NO_REVOKE,      /* its revoke is refused */
     FABRIC_FAILS_LATE      /* its operation number `fails_at` ends with an error of its system */

@@ -446,16 +446,38 @@ static void failing_ranks(struct rank *self)
     create(&g);
     g.control = world_comm(self, 1);
     const enum dpt_status status = open_with(&g, 1, NULL, 0);
-    CHECK(status == DPT_EIO || status == DPT_EPEER);
+    CHECK(status == DPT_EDEVICE || status == DPT_EPEER);
     if (g.scene->fault == FABRIC_FAILS_IN_INIT)
-        CHECK((status == DPT_EIO) == (self->rank == VICTIM));
-    atomic_fetch_add(&g.scene->at_fault, status == DPT_EIO);
+        CHECK((status == DPT_EDEVICE) == (self->rank == VICTIM));
+    atomic_fetch_add(&g.scene->at_fault, status == DPT_EDEVICE);
     g.view.fault = FABRIC_WELL;
     open_world(&g, 1);
     all_reduce(&g);
     dpt_nccl_comm_close(g.comm);
     dpt_comm_destroy(&g.control);
     dpt_nccl_comm_destroy(&g.comm);
+}
+
+/* Who makes the id cannot: that is its fault, no other's. */
+static void ranks_without_an_id(struct rank *self)
+{
+    struct gpu g = plug_in(self);
+    create(&g);
+    g.control = world_comm(self, 1);
+    g.view.fault = self->rank == 0 ? FABRIC_NO_ID : FABRIC_WELL;
+    CHECK_STATUS(self->rank == 0 ? DPT_EDEVICE : DPT_EPEER, open_with(&g, 1, NULL, 0), &self->err);
+    g.view.fault = FABRIC_WELL;
+    open_world(&g, 1);
+    dpt_nccl_comm_close(g.comm);
+    dpt_comm_destroy(&g.control);
+    dpt_nccl_comm_destroy(&g.comm);
+}
+
+static void an_id_that_fails(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_WELL};
+    run(3, &scene, ranks_without_an_id);
 }
 
 static void a_creation_that_fails(void **state)
@@ -568,6 +590,7 @@ int main(void)
         cmocka_unit_test(a_death_while_closing),
         cmocka_unit_test(creation_without_end),
         cmocka_unit_test(a_creation_that_fails),
+        cmocka_unit_test(an_id_that_fails),
         cmocka_unit_test(a_death_in_creation),
         cmocka_unit_test(an_abort_from_another_thread),
     };

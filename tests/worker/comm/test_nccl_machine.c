@@ -176,7 +176,7 @@ static void creation_that_is_refused(void **state)
         assert_int_equal(s.d.n_aborts, left);
         s.d.script.create = DPT_NCCL_OK;
         s.d.script.stream_create = DPT_NCCL_ECUDA;
-        assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EIO);
+        assert_int_equal(dpt_nccl_init(s.n, 0, 4, 0, id, &s.err), DPT_EDEVICE);
         close_scene(&s);
     }
 }
@@ -208,7 +208,7 @@ static void an_error_in_an_operation(void **state)
     s.d.now_ms += 2;
     assert_int_equal(dpt_nccl_step(s.n, &s.err), DPT_INPROGRESS);
     double_of(s.n, 0)->stream->broken = true; /* the device is lost */
-    assert_int_equal(step_for(&s, 20), DPT_EIO);
+    assert_int_equal(step_for(&s, 20), DPT_EDEVICE);
     close_scene(&s);
 }
 
@@ -442,10 +442,12 @@ static void shrinking(void **state)
     assert_int_equal(dpt_nccl_shrink(s.n, 1, 0, (const int[]){2}, 1, &s.err), DPT_OK);
     assert_int_equal(step_for(&s, 50), DPT_OK);
     assert_int_equal(dpt_nccl_state(s.n, 1), DPT_NCCL_READY);
-    assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE); /* aborted, not destroyed */
-    assert_int_equal(s.d.n_destroys, 0);
+    assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_REVOKED); /* until others are through, too */
+    dpt_nccl_release(s.n, 0);
     launch(&s, 1);
     assert_int_equal(step_for(&s, 50), DPT_OK);
+    assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_FREE); /* aborted, not destroyed */
+    assert_int_equal(s.d.n_destroys, 0);
     close_scene(&s);
 }
 

@@ -29,7 +29,8 @@ struct life {
 
 /* What all lives together have seen: that the faults do happen. */
 static struct {
-    int lost, timeouts, peers, aborted, shrunk, splits, done, closed, kept, left, registered;
+    int lost, timeouts, peers, aborted, shrunk, splits, done, closed, kept, left, registered,
+        released;
 } seen;
 static uint64_t only_seed;
 static char memory[16];
@@ -197,6 +198,9 @@ static void create_something(struct life *l)
     } else if (dpt_nccl_state(l->n, parent) == DPT_NCCL_READY) {
         note(l, dpt_nccl_split(l->n, comm, parent, below(l, 3), below(l, 3), &err));
         seen.splits++;
+    } else if (chance(l, 20)) {
+        dpt_nccl_release(l->n, parent);
+        seen.released++;
     } else if (dpt_nccl_can_shrink(l->n)) {
         note(l, dpt_nccl_shrink(l->n, comm, parent, (const int[]){1, 2}, 2, &err));
         seen.shrunk++;
@@ -324,12 +328,13 @@ static void thousands_of_lives(void **state)
         live(l, seed);
     free(l);
     print_message("lost %d left %d done %d timeouts %d peers %d aborted %d shrunk %d splits %d "
-                  "closed %d kept %d registered %d\n",
+                  "closed %d kept %d registered %d released %d\n",
                   seen.lost, seen.left, seen.done, seen.timeouts, seen.peers, seen.aborted,
-                  seen.shrunk, seen.splits, seen.closed, seen.kept, seen.registered);
+                  seen.shrunk, seen.splits, seen.closed, seen.kept, seen.registered, seen.released);
     assert_true(seen.lost > SEEDS / 100 && seen.left > SEEDS / 2 && seen.done > SEEDS);
     assert_true(seen.timeouts > 50 && seen.peers > 50 && seen.aborted > 50 && seen.kept > 50);
     assert_true(seen.shrunk > 50 && seen.splits > 50 && seen.closed > 50 && seen.registered > 50);
+    assert_true(seen.released > 50);
 }
 
 int main(int argc, char **argv)

@@ -409,6 +409,24 @@ const char *director_await_fatal(struct director *d)
     }
 }
 
+const char *director_await_broken(struct director *d)
+{
+    int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    for (;;) {
+        for (int i = 0; i < d->n; i++) {
+            const struct member *m = &d->member[i];
+            if (!m->alive || !m->said || !m->said->broken)
+                continue;
+            (void)snprintf(d->broken_text, sizeof d->broken_text, "%s", m->said->state->text);
+            director_kill(d, i);
+            return d->broken_text;
+        }
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "nobody said that it is broken");
+        listen_once(d, 100);
+    }
+}
+
 const char *director_finish(struct director *d)
 {
     static char hash[64];

@@ -31,6 +31,7 @@ struct director {
     int64_t best_step;
     int64_t steps_lost;
     int outcomes_handed;
+    char broken_text[DPT_PROTO_TEXT_BYTES];
     uint8_t *frame;
     int64_t beat_ms;
     bool leaving;

@@ -77,7 +77,7 @@ static void the_minority_is_blamed(void **state)
         shares[rank].part[0].hash.lo ^= 1;
         char begin[64];
         (void)snprintf(begin, sizeof begin,
-                       "rank %d holds other weights after step 12 than rank %d", rank,
+                       "rank %d holds other weights or moments after step 12 than rank %d", rank,
                        rank == 0 ? 1 : 0);
         expect_corrupt(3, begin, "2 of the 3");
     }
@@ -93,10 +93,10 @@ static void of_two_none_is_blamed(void **state)
     (void)state;
     replicas(2);
     shares[0].part[0].hash.hi++;
-    expect_corrupt(2, "rank 1 holds other weights after step 12 than rank 0", "too few");
+    expect_corrupt(2, "rank 1 holds other weights or moments after step 12 than rank 0", "too few");
     replicas(4); /* two against two */
     shares[1].part[0].hash.hi = shares[2].part[0].hash.hi = 3;
-    expect_corrupt(4, "rank 1 holds other weights after step 12 than rank 0", "too few");
+    expect_corrupt(4, "rank 1 holds other weights or moments after step 12 than rank 0", "too few");
 }
 
 static void a_shadow_that_differs(void **state)
@@ -104,7 +104,7 @@ static void a_shadow_that_differs(void **state)
     (void)state;
     shadows(4);
     shares[3].part[1].hash.lo ^= 64; /* of shard 2 */
-    expect_corrupt(4, "rank 3 holds other weights after step 12 than rank 2", "too few");
+    expect_corrupt(4, "rank 3 holds other weights or moments after step 12 than rank 2", "too few");
 }
 
 static void another_step_is_refused(void **state)
