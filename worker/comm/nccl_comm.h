@@ -48,7 +48,8 @@ struct dpt_nccl_comm_spec {
 /* Builds the communicators, with all ranks of the control, in bounded time: a timeout for each
  * communicator, and where a shrink fails as long again, with what clearing it away takes. DPT_EPEER
  * and DPT_EABORTED as the control says (dpt_comm_suspect names the peer), DPT_EPEER also where
- * another rank failed, DPT_ETIMEOUT, DPT_EDEVICE: this rank is at fault, one at a time; when it fails on one rank it fails on all, and nothing is left of it. */
+ * another rank failed, DPT_ETIMEOUT, DPT_EDEVICE: this rank is at fault, one at a time; when it
+ * fails on one rank it fails on all, and nothing is left of it. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
                                                 const struct dpt_nccl_comm_spec *spec,
                                                 struct dpt_err *err);

@@ -91,7 +91,7 @@ void director_await_checkpoint(struct director *d, int64_t step);
 /* Waits until a rank said that the run cannot go on; returns what it said, until that rank is
  * killed. */
 const char *director_await_fatal(struct director *d);
-/* Waits until a rank said that it is broken, and kills it as its agent does; returns what it said. */
+/* Waits until a rank said that it is broken, and kills it as its agent does; returns its words. */
 const char *director_await_broken(struct director *d);
 
 /* Waits until every living rank is finished (re-forming hard whenever a generation broke); returns
