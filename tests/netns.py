@@ -1,5 +1,5 @@
-"""Two hosts, played by two network namespaces with a wire between them, whose rate can be limited. Needs root, ip(8)
-and, for limits, tc(8) with tbf."""
+"""Hosts, played by network namespaces with wires between them, whose rate can be limited. Needs root, ip(8) and, for
+limits, tc(8) with tbf."""
 
 import os
 import shutil
@@ -20,13 +20,22 @@ def ip(*args):
     return subprocess.run(["ip", *args], capture_output=True, text=True)
 
 
-class Wire:
-    """`names` are the namespaces, at NET1 and NET2. Leaving the `with` block takes them away."""
+def must(*args):
+    """Of ip(8), once namespaces and wires are known to be there."""
+    done = ip(*args)
+    if done.returncode != 0:
+        raise ClusterError(f"ip {args}: {done.stderr}")
 
-    def __init__(self):
+
+class Wire:
+    """Two hosts and a wire between them. `names` are their namespaces, at NET1 and NET2; `ends` the ends of wires, as
+    (namespace, device). Leaving the `with` block takes them away."""
+
+    def __init__(self, count=2):
         mark = uuid.uuid4().hex[:6]
-        self.names = [f"dpt-{mark}-{i}" for i in (1, 2)]
-        self.ends = [f"dpt{mark}{i}" for i in (1, 2)]
+        self.names = [f"dpt-{mark}-{i}" for i in range(1, count + 1)]
+        self.devices = [f"dpt{mark}{i}" for i in range(1, count + 1)]
+        self.ends = list(zip(self.names, self.devices))
 
     def __enter__(self):
         if os.geteuid() != 0 or shutil.which("ip") is None:
@@ -39,34 +48,63 @@ class Wire:
         return self
 
     def __exit__(self, kind, value, trace):
-        for name in self.names:
+        for name in dict.fromkeys(name for name, _ in self.ends):
             ip("netns", "del", name)
 
     def _make(self):
-        for name in self.names:
+        self._add_namespaces()
+        self._add_wire(*self.ends)
+        self._add_addresses()
+
+    def _add_namespaces(self):
+        for name in dict.fromkeys(name for name, _ in self.ends):
             done = ip("netns", "add", name)
             if done.returncode != 0:
                 raise Unavailable(f"no network namespaces here: {done.stderr.strip()}")
-        done = ip("link", "add", self.ends[0], "type", "veth", "peer", "name", self.ends[1])
+
+    def _add_wire(self, a, b):
+        done = ip("link", "add", a[1], "netns", a[0], "type", "veth", "peer", "name", b[1], "netns", b[0])
         if done.returncode != 0:
             raise Unavailable(f"no wires between namespaces here: {done.stderr.strip()}")
-        for i, (name, end) in enumerate(zip(self.names, self.ends), start=1):
-            for args in (["link", "set", end, "netns", name], ["-n", name, "addr", "add", f"{NET}{i}/24", "dev", end],
-                         ["-n", name, "link", "set", end, "up"], ["-n", name, "link", "set", "lo", "up"],
-                         ["-n", name, "route", "add", "default", "dev", end]):
-                done = ip(*args)
-                if done.returncode != 0:
-                    raise ClusterError(f"ip {args}: {done.stderr}")
+
+    def _add_addresses(self):
+        for i, (name, device) in enumerate(zip(self.names, self.devices), start=1):
+            must("-n", name, "addr", "add", f"{NET}{i}/24", "dev", device)
+            must("-n", name, "link", "set", device, "up")
+            must("-n", name, "link", "set", "lo", "up")
+            must("-n", name, "route", "add", "default", "dev", device)
 
     def limit(self, mbit):
-        """Each direction carries so many Mbit/s from now on."""
+        """Each wire carries so many Mbit/s in each direction from now on."""
         if shutil.which("tc") is None:
             raise Unavailable("needs tc(8)")
-        for name, end in zip(self.names, self.ends):
-            done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", end, "root", "tbf", "rate", f"{mbit}mbit",
-                      "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
+        for name, device in self.ends:
+            done = ip("netns", "exec", name, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
+                      f"{mbit}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
             if done.returncode != 0:
                 raise Unavailable(f"no token bucket filter here: {done.stderr.strip()}")
+
+
+class Star(Wire):
+    """So many hosts, at NET1 and on, each with a wire of its own to a switch, which is in a namespace of its own."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        switch = self.names[0][:-1] + "switch"
+        self.ports = [(switch, f"{device}s") for device in self.devices]
+        self.ends += self.ports
+
+    def _make(self):
+        self._add_namespaces()
+        switch = self.ports[0][0]
+        done = ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        if done.returncode != 0:
+            raise Unavailable(f"no bridges here: {done.stderr.strip()}")
+        must("-n", switch, "link", "set", "switch", "up")
+        for end, port in zip(self.ends, self.ports):
+            self._add_wire(end, port)
+            must("-n", switch, "link", "set", port[1], "master", "switch", "up")
+        self._add_addresses()
 
 
 def start_server(cluster, host, timeout, *args):
