@@ -25,6 +25,20 @@ static void fill(const struct dpt_config_load *load, const char *path, int *size
         *size = preset;
 }
 
+/* Whose weights come unit by unit for each use, and go again. */
+static bool gathers_units(const struct dpt_config *c)
+{
+    return strcmp(c->strategy.name, "zero3") == 0 ||
+           c->strategy.sharding == DPT_SHARDING_FULL_SHARD ||
+           c->strategy.sharding == DPT_SHARDING_HYBRID_SHARD;
+}
+
+/* A unit's only place is taken while the one before it is computed. */
+static bool has_one_place(const struct dpt_config *c)
+{
+    return gathers_units(c) && c->strategy.gathered_units_max == 1;
+}
+
 static bool is_byte_text(const struct dpt_config *c)
 {
     return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_BYTES;
@@ -49,6 +63,8 @@ void dpt_config_resolve(struct dpt_config_load *load)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
     if (strcmp(c->strategy.name, "fsdp") == 0 && !dpt_config_given(load, "strategy.sharding"))
         c->strategy.sharding = DPT_SHARDING_FULL_SHARD;
+    if (!dpt_config_given(load, "strategy.prefetch") && (has_one_place(c) || !c->strategy.overlap))
+        c->strategy.prefetch = false;
 }
 
 /* The multiples of `of` round `n`, as "28 or 32". */
@@ -281,6 +297,22 @@ static enum dpt_status check_overlap(const struct dpt_config_load *load, struct 
     return DPT_OK;
 }
 
+static enum dpt_status check_prefetch(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->strategy.prefetch && has_one_place(c))
+        return dpt_config_refuse_both(load, "strategy.prefetch", "strategy.gathered_units_max", err,
+                                      "strategy.prefetch gathers a unit while the one before it is "
+                                      "computed, but strategy.gathered_units_max is 1, a place for "
+                                      "that one only; set it to 2, or prefetch to false");
+    if (c->strategy.prefetch && !c->strategy.overlap && dpt_config_shards_state(c))
+        return dpt_config_refuse_both(load, "strategy.prefetch", "strategy.overlap", err,
+                                      "strategy.prefetch gathers weights while others are "
+                                      "computed, but strategy.overlap false waits for all that is "
+                                      "sent; write true there, or prefetch: false");
+    return DPT_OK;
+}
+
 /* Only where a rank adds up its slots by itself is there an order to leave open. */
 static enum dpt_status check_reduction(const struct dpt_config_load *load, struct dpt_err *err)
 {
@@ -398,6 +430,7 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
                                       "strategy.sharding is null with strategy.name fsdp; name "
                                       "what it shards, or leave the key out for full_shard");
     DPT_TRY(check_overlap(load, err));
+    DPT_TRY(check_prefetch(load, err));
     DPT_TRY(check_reduction(load, err));
     DPT_TRY(check_compression(load, err));
     DPT_TRY(check_offload(load, err));

@@ -314,7 +314,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "the first bucket, small so that the reduction starts early (ddp)"},
     {"strategy.overlap", DPT_KEY_BOOL, AT(strategy.overlap),
      RUN, .def = "true",
-     .help = "reduce while the backward pass goes on"},
+     .help = "reduce while the backward pass goes on; false: nothing is computed while gradients "
+             "travel, and prefetch is off"},
     {"strategy.sharding", DPT_KEY_CHOICE, AT(strategy.sharding),
      .flags = NULLABLE, .choices = shardings, RUN, .def = "null",
      .help = "what fsdp shards"},
@@ -333,7 +334,8 @@ const struct dpt_key dpt_config_keys[] = {
              "larger ones so much a step (a unit at least) while it does"},
     {"strategy.prefetch", DPT_KEY_BOOL, AT(strategy.prefetch),
      RUN, .def = "true",
-     .help = "sharded weights: gather a unit while the one before it is computed"},
+     .help = "sharded state: gather the weights of a unit while others are computed; false where "
+             "not given with overlap false, or gathered_units_max 1"},
     {"strategy.gathered_units_max", DPT_KEY_INT, AT(strategy.gathered_units_max),
      .min = 1, .max = 64, RUN, .def = "2",
      .help = "sharded weights: units gathered at once, beside a tied embedding, which has a place "

@@ -55,7 +55,17 @@ static void refused_combinations(void **state)
         {"strategy={name: bucket_async, overlap: false}",
          "strategy.overlap false reduces after the backward pass, but bucket_async is the strategy "
          "that reduces in it; write true, or strategy.name ddp or simple_ga"},
-        {"strategy={name: simple_ga, overlap: false}", NULL}, /* it does anyway */
+        {"strategy={name: simple_ga, overlap: false}", NULL},    /* it does anyway */
+        {"strategy={name: zero3, gathered_units_max: 1}", NULL}, /* no prefetch then */
+        {"strategy={name: zero2, gathered_units_max: 1, prefetch: true}", NULL},
+        {"strategy={name: fsdp, gathered_units_max: 1, prefetch: true}",
+         "strategy.prefetch gathers a unit while the one before it is computed, but "
+         "strategy.gathered_units_max is 1, a place for that one only; set it to 2, or prefetch to "
+         "false"},
+        {"strategy={name: ddp, overlap: false, prefetch: true}", NULL},
+        {"strategy={name: zero2, overlap: false, prefetch: true}",
+         "strategy.prefetch gathers weights while others are computed, but strategy.overlap false "
+         "waits for all that is sent; write true there, or prefetch: false"},
         {"strategy={offload: optimizer}",
          "strategy.offload optimizer keeps on the host what a GPU need not hold, and without "
          "cluster.device cuda all is on the host; write none"},
@@ -142,6 +152,24 @@ static void gpus_that_ranks_share(void **state)
     assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_OK);
 }
 
+static void prefetch_where_it_can_be(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set;
+        bool prefetch;
+    } cases[] = {{"strategy={name: zero3}", true},
+                 {"strategy={name: zero3, gathered_units_max: 1}", false},
+                 {"strategy={name: fsdp, gathered_units_max: 1}", false},
+                 {"strategy={name: zero2, gathered_units_max: 1}", true},
+                 {"strategy={name: zero2, overlap: false}", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        assert_int_equal(load(cases[i].set, &c), DPT_OK);
+        assert_int_equal(c.strategy.prefetch, cases[i].prefetch);
+    }
+}
+
 static void accumulation_by_strategy(void **state)
 {
     (void)state;
@@ -220,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(state_on_a_gpu),
+                                       cmocka_unit_test(prefetch_where_it_can_be),
                                        cmocka_unit_test(accumulation_by_strategy),
                                        cmocka_unit_test(gpus_that_ranks_share),
                                        cmocka_unit_test(lanes_by_the_config_alone),

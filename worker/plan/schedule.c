@@ -85,12 +85,15 @@ static void add_task(struct maker *m, struct dpt_task task)
     m->tasks[m->n_tasks++] = task;
 }
 
+/* Into a place that is free when so many actions are done. */
 static void gather(struct maker *m, int unit, int buffer, int actions)
 {
     struct dpt_action *a = add_action(m, DPT_ACTION_GATHER, unit);
     a->buffer = buffer;
     a->first_task = m->n_tasks;
     a->n_tasks = 1;
+    if (!m->spec->prefetch && actions < m->last_use)
+        actions = m->last_use;
     add_task(m, (struct dpt_task){
                     .kind = DPT_TASK_GATHER, .unit = unit, .buffer = buffer, .actions = actions});
 }
@@ -143,8 +146,7 @@ static void use_shared(struct maker *m, int unit)
     if (found < 0) {
         const int index = choose_buffer(m, own);
         found = index - own;
-        const int freed = m->buffers[found].freed;
-        gather(m, unit, index, m->spec->prefetch || freed > m->last_use ? freed : m->last_use);
+        gather(m, unit, index, m->buffers[found].freed);
         m->buffers[found].unit = unit;
     }
     m->buffers[found].used = m->uses;
@@ -172,9 +174,12 @@ static void need_weights(struct maker *m, int unit)
 
 static void free_weights(struct maker *m, int unit)
 {
-    if (m->spec->weights == DPT_WEIGHTS_UNITS) {
+    const struct dpt_step_spec *spec = m->spec;
+    /* What is kept is not freed, but without prefetch the next unit is gathered from here on. */
+    if (spec->weights == DPT_WEIGHTS_UNITS ||
+        (spec->weights == DPT_WEIGHTS_ONCE && !spec->prefetch)) {
         (void)add_action(m, DPT_ACTION_FREE, unit);
-        for (int b = 0; b < m->spec->gathered_max; b++)
+        for (int b = 0; b < spec->gathered_max; b++)
             if (m->buffers[b].unit == unit)
                 m->buffers[b].freed = m->n_actions;
     }
@@ -200,7 +205,11 @@ static void reserve(struct maker *m, int unit)
 static void scatter(struct maker *m, int unit)
 {
     const int buffer = m->place[unit];
-    (void)add_action(m, DPT_ACTION_REDUCE, unit);
+    struct dpt_action *a = add_action(m, DPT_ACTION_REDUCE, unit);
+    if (!m->spec->overlap) {
+        a->first_task = m->n_tasks;
+        a->n_tasks = m->spec->parts[unit];
+    }
     m->scattered_by[buffer] = m->n_tasks;
     m->scatter_parts[buffer] = m->spec->parts[unit];
     for (int part = 0; part < m->spec->parts[unit]; part++)

@@ -32,7 +32,7 @@ struct dpt_action {
     int unit; /* -1 where it has none */
     int slot; /* of the step; -1 in an evaluation */
     int buffer;
-    int first_task, n_tasks; /* GATHER, RESERVE: wait for these */
+    int first_task, n_tasks; /* GATHER, RESERVE and, without overlap, REDUCE: wait for these */
 };
 
 enum dpt_task_kind {
@@ -78,7 +78,8 @@ struct dpt_step_spec {
     enum dpt_weights_plan weights;
     int gathered_max; /* UNITS: buffers that units share; those that are borrowed have their own,
                          and stay in it for the step */
-    bool prefetch;    /* UNITS: a unit is gathered while the one before it is computed */
+    bool prefetch;    /* a unit is gathered while others are computed; else when it is needed */
+    bool overlap;     /* gradients travel during backward; else each unit's is waited for */
 
     /* Gradients are scattered in waves; NULL: not. deal is then waves' own for `member`. */
     const struct dpt_waves *waves;

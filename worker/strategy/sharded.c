@@ -241,7 +241,8 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
         if (a->kind == DPT_ACTION_REDUCE)
             sharded_round_gradient(s, a->unit);
         DPT_TRY(dpt_stream_sync(s->env.stream, err)); /* others read, or overwrite, from here on */
-        return dpt_walk_advance(s->walk, action + 1, err);
+        DPT_TRY(dpt_walk_advance(s->walk, action + 1, err));
+        return dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err);
     default:
         break;
     }

@@ -454,7 +454,8 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
                                  .borrows = s->borrows,
                                  .weights = sharded_weights_plan(s),
                                  .gathered_max = config->strategy.gathered_units_max,
-                                 .prefetch = config->strategy.prefetch};
+                                 .prefetch = config->strategy.prefetch,
+                                 .overlap = config->strategy.overlap};
     s->piece = sharded_folded(s, s->position);
     free(s->block_sums);
     s->block_sums = calloc((size_t)(s->flat_numel / DPT_BLOCK), sizeof *s->block_sums);

@@ -37,7 +37,8 @@ struct rank {
 };
 
 static void make_world(struct world *w, int ranks, int slots, int lanes, int n_units, bool tied,
-                       enum dpt_weights_plan weights, int gathered_max, bool prefetch, bool cross)
+                       enum dpt_weights_plan weights, int gathered_max, bool prefetch, bool overlap,
+                       bool cross)
 {
     *w = (struct world){.ranks = ranks, .n_units = n_units, .slots = slots, .window = 4};
     w->waves = (struct dpt_waves){slots, lanes, {0, lanes}, ranks};
@@ -54,6 +55,7 @@ static void make_world(struct world *w, int ranks, int slots, int lanes, int n_u
                                             .weights = weights,
                                             .gathered_max = gathered_max,
                                             .prefetch = prefetch,
+                                            .overlap = overlap,
                                             .waves = &w->waves,
                                             .member = r,
                                             .parts = w->parts,
@@ -132,6 +134,10 @@ static bool act(const struct world *w, struct rank *ranks, int r)
     if (rank->at == list->n_actions)
         return false;
     const struct dpt_action *a = &list->actions[rank->at];
+    if (a->kind == DPT_ACTION_REDUCE && rank->told <= rank->at) { /* tells, and then waits */
+        rank->told = rank->at + 1;
+        return true;
+    }
     if (a->n_tasks > 0 && a->first_task + a->n_tasks > finished(w, ranks))
         return false;
     for (int i = 0; i < a->n_tasks; i++)
@@ -173,7 +179,7 @@ static bool act(const struct world *w, struct rank *ranks, int r)
         break;
     }
     rank->at++;
-    if (a->kind == DPT_ACTION_FREE || a->kind == DPT_ACTION_REDUCE)
+    if (a->kind == DPT_ACTION_FREE)
         rank->told = rank->at;
     return true;
 }
@@ -281,7 +287,7 @@ static void lists_come_to_their_end(void **state)
                     struct world w;
                     make_world(&w, ranks, slots, 1 + (slots - 1) * (variant % 2), 4 + variant % 3,
                                variant != 5, (enum dpt_weights_plan)weights, gathered_max,
-                               variant != 3, cross);
+                               variant != 3 && variant != 6, variant != 5 && variant != 6, cross);
                     same_tasks_everywhere(&w);
                     every_part_is_scattered_once(&w, cross);
                     run(&w, ++seed);
@@ -304,15 +310,15 @@ static void what_is_there_is_used(void **state)
 {
     (void)state;
     struct world w;
-    make_world(&w, 2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true, false);
+    make_world(&w, 2, 8, 8, 4, true, DPT_WEIGHTS_UNITS, 3, true, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 4);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true, false);
+    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_UNITS, 2, true, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, 0), 1);
     /* Units 1 … 5 forward; back, 5 and 4 are there, 3, 2, 1 come; in the next slot 1 and 2 are. */
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 1 + 8 + 3 * 6);
     end_world(&w);
-    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true, false);
+    make_world(&w, 2, 8, 8, 6, true, DPT_WEIGHTS_ONCE, 2, true, true, false);
     assert_int_equal(count(&w.list[0], DPT_TASK_GATHER, -1), 6);
     end_world(&w);
 }
@@ -324,7 +330,7 @@ static void prefetch_is_early(void **state)
     (void)state;
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         struct world w;
-        make_world(&w, 2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0, false);
+        make_world(&w, 2, 2, 2, 6, true, DPT_WEIGHTS_UNITS, 2, prefetch != 0, true, false);
         const struct dpt_step_list *list = &w.list[0];
         int used[UNITS_MAX] = {0};
         for (int a = 0; a < list->n_actions; a++)
@@ -335,6 +341,51 @@ static void prefetch_is_early(void **state)
             if (t->kind == DPT_TASK_GATHER && t->unit == 3 && t->actions <= used[3])
                 assert_int_equal(t->actions <= used[2], prefetch);
         }
+        end_world(&w);
+    }
+}
+
+/* What is gathered once comes at the step's beginning, or without prefetch a unit at a time. */
+static void without_prefetch_nothing_is_early(void **state)
+{
+    (void)state;
+    for (int prefetch = 0; prefetch < 2; prefetch++) {
+        struct world w;
+        make_world(&w, 2, 4, 4, 6, true, DPT_WEIGHTS_ONCE, 2, prefetch != 0, true, false);
+        const struct dpt_step_list *list = &w.list[0];
+        int used = 0;
+        for (int a = 0; a < list->n_actions; a++) {
+            const struct dpt_action *action = &list->actions[a];
+            if (action->kind == DPT_ACTION_GATHER)
+                assert_int_equal(list->tasks[action->first_task].actions, prefetch ? 0 : used);
+            if (action->kind == DPT_ACTION_FREE)
+                used = a + 1;
+        }
+        assert_int_equal(used > 0, !prefetch);
+        assert_int_equal(count(list, DPT_TASK_GATHER, -1), 6);
+        end_world(&w);
+    }
+}
+
+/* Without overlap a unit's gradient is waited for where it is let go, all parts of it. */
+static void without_overlap_scatters_are_waited_for(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        struct world w;
+        make_world(&w, 3, 7, 7, 6, true, DPT_WEIGHTS_UNITS, 2, overlap != 0, overlap != 0, false);
+        for (int r = 0; r < w.ranks; r++)
+            for (int a = 0; a < w.list[r].n_actions; a++) {
+                const struct dpt_action *action = &w.list[r].actions[a];
+                if (action->kind != DPT_ACTION_REDUCE)
+                    continue;
+                assert_int_equal(action->n_tasks, overlap ? 0 : w.parts[action->unit]);
+                for (int i = 0; i < action->n_tasks; i++) {
+                    const struct dpt_task *t = &w.list[r].tasks[action->first_task + i];
+                    assert_true(t->kind == DPT_TASK_SCATTER && t->unit == action->unit &&
+                                t->part == i && t->actions == a + 1);
+                }
+            }
         end_world(&w);
     }
 }
@@ -367,14 +418,14 @@ static void buffers_are_counted(void **state)
     (void)state;
     struct world w;
     int own;
-    make_world(&w, 2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, false);
+    make_world(&w, 2, 4, 4, 5, true, DPT_WEIGHTS_UNITS, 2, true, true, false);
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 3);
     assert_int_equal(own, 1);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 3);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 0), 0);
     assert_int_equal(dpt_step_own_buffer(&w.spec[0], 4), -1);
     end_world(&w);
-    make_world(&w, 2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, false);
+    make_world(&w, 2, 4, 4, 5, false, DPT_WEIGHTS_ONCE, 2, true, true, false);
     assert_int_equal(dpt_step_weight_buffers(&w.spec[0], &own), 0);
     assert_int_equal(dpt_step_gradient_buffers(&w.spec[0], &own), 2);
     assert_int_equal(own, 0);
@@ -384,9 +435,13 @@ static void buffers_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_come_to_their_end), cmocka_unit_test(what_is_there_is_used),
-        cmocka_unit_test(prefetch_is_early),       cmocka_unit_test(an_evaluation_goes_forward),
+        cmocka_unit_test(lists_come_to_their_end),
+        cmocka_unit_test(what_is_there_is_used),
+        cmocka_unit_test(prefetch_is_early),
+        cmocka_unit_test(an_evaluation_goes_forward),
         cmocka_unit_test(buffers_are_counted),
+        cmocka_unit_test(without_prefetch_nothing_is_early),
+        cmocka_unit_test(without_overlap_scatters_are_waited_for),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
 }

@@ -88,6 +88,32 @@ static void overlap_changes_nothing(void **state)
     }
 }
 
+/* Slots that go to the owners of their pieces, too: units whose gradients are waited for where they
+ * are let go, and weights where they are needed. */
+static void overlap_of_units_changes_nothing(void **state)
+{
+    (void)state;
+    static const char *const by_order[][8] = {
+        [DPT_ACCUMULATE_LOCAL] = {"zero1", "zero1+shadow", "zero2", "zero3", "hybrid_shard",
+                                  "full_shard+shadow"},
+        [DPT_ACCUMULATE_REDUCE] = {"ddp", "no_shard", "simple_ga", "zero1", "zero2+shadow",
+                                   "full_shard", "shard_grad_op", "hybrid_shard"}};
+    for (int order = DPT_ACCUMULATE_LOCAL; order <= DPT_ACCUMULATE_REDUCE; order++) {
+        struct dpt_config config = rig_make_config(14, STEPS, "");
+        char hash[64], name[64];
+        config.train.accumulate = order;
+        (void)snprintf(name, sizeof name, "overlap-units-%d", order);
+        rig_undisturbed(&config, name, 1, false, hash);
+        config.strategy.overlap = config.strategy.prefetch = false;
+        for (int i = 0; i < 8 && by_order[order][i]; i += RIG_EVERY) {
+            rig_choose(&config, by_order[order][i]);
+            const int world = 2 + i % 3; /* of 7 slots, two or three waves */
+            (void)snprintf(name, sizeof name, "no-overlap-%d-%s", order, by_order[order][i]);
+            expect_hash(hash, &config, name, world, true);
+        }
+    }
+}
+
 static void buckets_change_nothing(void **state)
 {
     (void)state;
@@ -191,6 +217,7 @@ int main(void)
         cmocka_unit_test(as_the_plain_loop),
         cmocka_unit_test(lanes_of_several_slots),
         cmocka_unit_test(overlap_changes_nothing),
+        cmocka_unit_test(overlap_of_units_changes_nothing),
         cmocka_unit_test(buckets_change_nothing),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(shares_change_nothing),
