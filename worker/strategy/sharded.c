@@ -128,6 +128,30 @@ static void warn_of_bare_shards(const struct sharded *s)
                 bare, s->world->size);
 }
 
+/* A buddy needs the sums as they are folded: where zero1 would send its sums of lanes once a step,
+ * with shadows it sends what zero2 does. */
+static void warn_of_slots_sent(struct sharded *s)
+{
+    struct dpt_config bare = *s->env.config;
+    bare.strategy.redundancy = DPT_REDUNDANCY_NONE;
+    if (s->told_of_slots || s->shadow_shift == 0 || s->position != 0 ||
+        strcmp(bare.strategy.name, "zero1") != 0 || !dpt_config_sends_lanes(&bare))
+        return;
+    const struct dpt_world *world = s->world;
+    struct dpt_range sums[DPT_COVER_MAX];
+    const int n_sums =
+        dpt_tree_cover(world->lanes, dpt_position_lanes(world->lanes, world->size, 0), sums);
+    const double mib = 1024.0 * 1024.0, others = (world->size - 1.0) / world->size;
+    const double each = (double)n_sums * (double)dpt_dtype_bytes(s->wire) + (double)s->width;
+    dpt_log(DPT_LOG_WARN,
+            "strategy.redundancy: shadow makes zero1 send the gradient of every slot, as zero2 "
+            "does, in place of sums of lanes: %.1f MiB a step instead of about %.1f; zero2 with "
+            "shadows sends no more and keeps fewer sums, and hybrid_shard sends sums between "
+            "nodes once a step",
+            (double)sharded_bytes_sent(s) / mib, others * each * (double)s->flat_numel / mib);
+    s->told_of_slots = true;
+}
+
 static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
                                                 const struct dpt_world *world, int rank, int host,
                                                 struct dpt_err *err)
@@ -146,7 +170,10 @@ static enum dpt_status sharded_begin_generation(struct dpt_strategy *strategy,
     if (s->policy.shadow && s->position == 0)
         warn_of_bare_shards(s);
     DPT_TRY(sharded_state_begin(s, err));
-    return sharded_tasks_begin(s, err);
+    DPT_TRY(sharded_tasks_begin(s, err));
+    if (s->policy.shadow)
+        warn_of_slots_sent(s);
+    return DPT_OK;
 }
 
 static void sharded_end_generation(struct dpt_strategy *strategy)

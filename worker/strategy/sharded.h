@@ -82,6 +82,7 @@ struct sharded {
     int rank, host, position;
     int group_first, group_size; /* positions whose shards are a whole state */
     int shadow_shift;            /* worker/plan/world.h; 0: no shard has a shadow */
+    bool told_of_slots;          /* … that zero1 sends for shadows; once is enough */
     int buddy, ward; /* positions: that keeps a shadow of this rank's shard; whose this one keeps;
                         -1 */
     struct dpt_range members; /* positions that fold together: all, or by_node the node's */

@@ -210,6 +210,7 @@ static void tell_plan(const struct dpt_rank *r)
                 "train.reduction is fast: gradients are added in the order that is quickest among "
                 "%d ranks; weights_hash is this cluster's, not the config's",
                 r->gen.world_size);
+    rank_warn_of_unverified(r);
 }
 
 enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)

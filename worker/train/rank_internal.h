@@ -232,6 +232,8 @@ DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt
 /* verify.c. Compares with the other ranks what several of them hold, at step r->step: DPT_ECORRUPT
  * names who differs. Errors else as rank_compute_step's. */
 DPT_MUST_USE enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err);
+/* When it is known who holds what: says of which parts there is nothing to compare. */
+void rank_warn_of_unverified(const struct dpt_rank *r);
 /* In a formation, `theirs` is how rank `source`, the lowest that has the state, scales the loss:
  * who takes the state takes it, the others must have the same (DPT_ECORRUPT). */
 DPT_MUST_USE enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source,

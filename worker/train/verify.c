@@ -1,4 +1,5 @@
 /* Ranks compare what several of them hold: the weights (train.verify_every), the loss's scale. */
+#include "base/log.h"
 #include "worker/train/rank_internal.h"
 
 #include <string.h>
@@ -49,6 +50,33 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
     dpt_verify_share_pack(&mine, r->verify_share);
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_exchange, r, err));
     return dpt_verify_fold(r->gen.verify_shares, r->gen.world_size, r->step, err);
+}
+
+void rank_warn_of_unverified(const struct dpt_rank *r)
+{
+    const struct dpt_config *c = r->config;
+    const int n = r->gen.n_trainers;
+    int alone = 0;
+    if (c->train.verify_every == 0 || c->train.eval_only || n == 1 || r->gen.rank != 0 ||
+        c->strategy.redundancy == DPT_REDUNDANCY_SHADOW) /* of which the bare are told */
+        return;
+    for (int i = 0; i < n; i++) {
+        int holders = 0;
+        for (int k = 0; k < n; k++)
+            holders += dpt_shard_equal(r->gen.shards[k], r->gen.shards[i]);
+        alone += holders == 1;
+    }
+    if (alone == n)
+        dpt_log(DPT_LOG_WARN,
+                "train.verify_every compares nothing: no two of the %d ranks hold the same part of "
+                "the weights, as they would with strategy.redundancy: shadow or on two nodes of "
+                "hybrid_shard",
+                n);
+    else if (alone > 0)
+        dpt_log(DPT_LOG_WARN,
+                "train.verify_every compares nothing of %d of %d ranks: no node but theirs has as "
+                "many ranks, so that none is cut alike",
+                alone, n);
 }
 
 enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source, const struct dpt_scaler *theirs,

@@ -2,6 +2,7 @@
 #include "tests/worker/train/rig.h"
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "base/rng.h"
 #include "tests/tmp.h"
 
@@ -10,6 +11,7 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +125,33 @@ const char *rig_dir(const char *name)
     static char dir[128];
     (void)snprintf(dir, sizeof dir, "%s/%s", root, name);
     return dir;
+}
+
+int rig_log_to(const char *dir, char ret_path[160])
+{
+    (void)snprintf(ret_path, 160, "%s/said", dir);
+    const int fd = open(ret_path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    dpt_log_set_fd(fd);
+    return fd;
+}
+
+void rig_log_back(int fd)
+{
+    dpt_log_set_fd(2);
+    assert_int_equal(close(fd), 0);
+}
+
+int rig_said(const char *path, const char *words)
+{
+    char line[1024];
+    int n = 0;
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += strstr(line, words) != NULL;
+    assert_int_equal(fclose(f), 0);
+    return n;
 }
 
 json_t *rig_summary_of(const char *dir)

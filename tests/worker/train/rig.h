@@ -45,6 +45,12 @@ json_t *rig_summary_of(const char *dir);
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
                      char ret[64]);
 
+/* What ranks log goes to the file dir/said from here on, whose path is given, until it goes back to
+ * where it went; how many of its lines have these words. */
+int rig_log_to(const char *dir, char ret_path[160]);
+void rig_log_back(int fd);
+int rig_said(const char *path, const char *words);
+
 /* Stories that every trajectory must end as undisturbed. Two of three ranks die, one after another,
  * and a joiner is healed between (18 steps at least); all die after the checkpoint of step 4, and
  * three new ones go on from it (more than 4 steps, a checkpoint every 4). */

@@ -2,18 +2,14 @@
  * is that of the undisturbed run. */
 #include "tests/worker/train/rig.h"
 
-#include "base/log.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* A test hears of steps some time after they are made: that the run has ended by then is kept
  * away by many short ones. */
@@ -313,18 +309,6 @@ static void replicas_of_different_nodes(void **state)
     assert_string_equal(told, "wn");
 }
 
-static int count_in_log(const char *path, const char *words)
-{
-    char line[1024];
-    int n = 0;
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        n += strstr(line, words) != NULL;
-    assert_int_equal(fclose(f), 0);
-    return n;
-}
-
 /* With one node there is one replica, which each generation that has but one says once. */
 static void one_node_is_one_replica(void **state)
 {
@@ -336,28 +320,24 @@ static void one_node_is_one_replica(void **state)
     expect(v, expected);
     const struct dpt_config config = make_config(v);
     struct director *d = rig_begin(&config, "replica", dir);
-    (void)snprintf(path, sizeof path, "%s/said", dir);
-    const int fd = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    dpt_log_set_fd(fd);
+    const int fd = rig_log_to(dir, path);
     (void)director_start(d, 0);
     (void)director_start(d, 0);
     assert_true(director_form(d, false));
     director_await_step(d, 2);
-    const int alone = count_in_log(path, warning);
+    const int alone = rig_said(path, warning);
     const int other = director_start(d, 1);
     assert_true(director_form(d, true));
     director_await_step(d, 5);
-    const int together = count_in_log(path, warning);
+    const int together = rig_said(path, warning);
     director_kill(d, other);
     assert_true(director_form(d, false));
     assert_int_equal(director_steps_lost(d), 0);
     finish(&d, expected, "replica");
-    dpt_log_set_fd(2);
-    assert_int_equal(close(fd), 0);
+    rig_log_back(fd);
     assert_int_equal(alone, 1);
     assert_int_equal(together, 1);
-    assert_int_equal(count_in_log(path, warning), 2);
+    assert_int_equal(rig_said(path, warning), 2);
     redundancy_told(dir, told, sizeof told);
     assert_string_equal(told, "nwn");
 }

@@ -134,12 +134,58 @@ static void damage_is_found_later(void **state)
     assert_int_equal(last_logged_step(dir), 2);
 }
 
+/* Runs a strategy on nodes of so many ranks, and counts the lines that say these words. */
+static int said_of(const char *strategy, int first_node, int second_node, const char *words)
+{
+    char name[48], dir[128], path[160];
+    struct dpt_config config = make_config(2);
+    rig_choose(&config, strategy);
+    config.train.steps = 2;
+    (void)snprintf(name, sizeof name, "said-%s-%d", strategy, second_node);
+    struct director *d = rig_begin(&config, name, dir);
+    const int fd = rig_log_to(dir, path);
+    for (int i = 0; i < first_node + second_node; i++)
+        (void)director_start(d, i >= first_node);
+    assert_true(director_form(d, false));
+    (void)director_finish(d);
+    director_destroy(&d);
+    rig_log_back(fd);
+    return rig_said(path, words);
+}
+
+/* Who has a part that nobody else has compares nothing, and says so; nodes of hybrid_shard with
+ * different numbers of ranks cut otherwise. */
+static void what_cannot_be_compared_is_told(void **state)
+{
+    (void)state;
+    static const char nothing[] = "train.verify_every compares nothing: no two of the 2 ranks";
+    static const char some[] = "train.verify_every compares nothing of";
+    assert_int_equal(said_of("zero2", 1, 1, nothing), 1);
+    assert_int_equal(said_of("full_shard", 1, 1, nothing), 1);
+    assert_int_equal(said_of("zero2+shadow", 1, 1, "verify_every"), 0);
+    assert_int_equal(said_of("ddp", 1, 1, "verify_every"), 0);
+    assert_int_equal(said_of("hybrid_shard", 2, 1, "compares nothing: no two of the 3 ranks"), 1);
+    assert_int_equal(said_of("hybrid_shard", 2, 2, "verify_every"), 0);
+    assert_int_equal(said_of("hybrid_shard", 1, 1, some), 0);
+}
+
+/* zero1 gives up its sums of lanes for shadows, and zero2 has none to give up. */
+static void slots_sent_for_shadows_are_told(void **state)
+{
+    (void)state;
+    static const char words[] = "makes zero1 send the gradient of every slot";
+    assert_int_equal(said_of("zero1+shadow", 1, 1, words), 1);
+    assert_int_equal(said_of("zero2+shadow", 1, 2, words), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_changes_nothing),
         cmocka_unit_test(a_rank_that_differs_is_named),
         cmocka_unit_test(a_replica_or_shadow_that_differs_is_found),
+        cmocka_unit_test(what_cannot_be_compared_is_told),
+        cmocka_unit_test(slots_sent_for_shadows_are_told),
         cmocka_unit_test(damage_is_found_later),
     };
     return cmocka_run_group_tests_name("rank_verify", tests, rig_setup, rig_teardown);
