@@ -104,6 +104,7 @@ static void overlap_of_units_changes_nothing(void **state)
         config.train.accumulate = order;
         (void)snprintf(name, sizeof name, "overlap-units-%d", order);
         rig_undisturbed(&config, name, 1, false, hash);
+        rig_evaluate(&config, 2, 8);
         config.strategy.overlap = config.strategy.prefetch = false;
         for (int i = 0; i < 8 && by_order[order][i]; i += RIG_EVERY) {
             rig_choose(&config, by_order[order][i]);
