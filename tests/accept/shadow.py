@@ -17,7 +17,7 @@ AIM = 0.40
 NEAR = 0.05
 SEARCHES_MAX, SEARCH_STEPS = 6, 4
 WARM_STEPS, STEPS = 2, 8  # of a run that counts
-PAIRS = 5
+PAIRS = {2: 5, 4: 3}  # by ranks: four take two to three times as long on two cores
 FREE_MBIT = 40000
 TIMEOUT_S = 180
 
@@ -95,7 +95,7 @@ def measure(line, wire, name):
     found, shares = {"none": [], "shadow": []}, []
     line.command(f"dpt-worker, {ranks} nodes of one rank, {name}, {SLOTS_PER_RANK} slots a rank, tc qdisc … tbf rate "
                  f"{mbit}mbit, strategy.redundancy none and shadow in turn")
-    for pair in range(line.repeat(PAIRS)):
+    for pair in range(line.repeat(PAIRS[ranks])):
         for redundancy in found:
             keys = dict(STRATEGIES[name], **{"strategy.redundancy": redundancy})
             with Steps(line.folder / f"{name}-{ranks}-{pair}-{redundancy}", wire, keys) as run:
@@ -115,7 +115,7 @@ def shadow_cost(line):
     """Shadows cost <= 10% of step time at 4 slots a rank over links limited by `tc tbf` so that 30 to 50% of the step
     is exposed communication without them: full_shard and zero2, of two ranks and of four."""
     try:
-        for wires in (Wire(), Star(4)):
+        for wires in (Wire(2), Star(4)):
             with wires as wire:
                 for name in STRATEGIES:
                     what = f"{name} of {len(wire.names)} ranks"
