@@ -1,0 +1,173 @@
+/* A rank that dies between its words of a commit: one survivor has the outcome of the step, the
+ * others have not, and are handed it with the next plan. No step is lost, and the hash is that of
+ * the undisturbed run. */
+#include "tests/worker/train/rig.h"
+#include "worker/comm/comm.h"
+#include "worker/train/outcome.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 12, HURT_STEP = 4, RANKS = 4 };
+
+/* The linker sends the calls of this program's objects here (--wrap), by these names.
+   NOLINTBEGIN(bugprone-reserved-identifier) */
+void __real_dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max,
+                                  void *buf);
+enum dpt_status __real_dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
+                                                 size_t bytes, void *ret_all, struct dpt_err *err);
+void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max,
+                                  void *buf);
+enum dpt_status __wrap_dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
+                                                 size_t bytes, void *ret_all, struct dpt_err *err);
+
+/* Who is cut off in the commit of HURT_STEP, and to whom alone it has spoken by then. */
+static struct scene {
+    int victim, told; /* ranks; victim -1: nobody */
+    atomic_int n_packed;
+    const void *packed[RANKS]; /* what the ranks give to that commit */
+} scene;
+
+void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max,
+                                  void *buf)
+{
+    if (scene.victim >= 0 && contribution->step == HURT_STEP) {
+        const int i = atomic_fetch_add(&scene.n_packed, 1);
+        if (i < RANKS)
+            scene.packed[i] = buf;
+    }
+    __real_dpt_contribution_pack(contribution, slots_max, buf);
+}
+
+static bool is_hurt(const struct dpt_comm *comm, const void *mine)
+{
+    if (dpt_comm_rank(comm) != scene.victim)
+        return false;
+    for (int i = 0; i < RANKS; i++)
+        if (scene.packed[i] == mine)
+            return true;
+    return false;
+}
+
+/* All that a small all-gather receives, and one of its sends. */
+static enum dpt_status speak_to_one(struct dpt_comm *comm, const void *mine, size_t bytes,
+                                    uint8_t *all, struct dpt_err *err)
+{
+    struct dpt_comm_xfer xfers[RANKS] = {
+        {.dir = DPT_COMM_SEND, .peer = scene.told, .bytes = bytes, .buf = (void *)(uintptr_t)mine}};
+    int n = 1;
+    for (int r = 0; r < dpt_comm_world_size(comm); r++)
+        if (r != scene.victim)
+            xfers[n++] = (struct dpt_comm_xfer){
+                .dir = DPT_COMM_RECV, .peer = r, .bytes = bytes, .buf = all + (size_t)r * bytes};
+    struct dpt_comm_op *op;
+    enum dpt_status status;
+    DPT_TRY(dpt_comm_exchange(comm, xfers, n, &op, err));
+    do
+        status = dpt_comm_poll(comm, op, -1, err);
+    while (status == DPT_INPROGRESS);
+    dpt_comm_op_free(comm, &op);
+    while (status == DPT_OK || status == DPT_INPROGRESS) /* until it is killed */
+        status = dpt_comm_poll_woken(comm, -1, err);
+    return status;
+}
+
+enum dpt_status __wrap_dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
+                                                 size_t bytes, void *ret_all, struct dpt_err *err)
+{
+    if (is_hurt(comm, mine))
+        return speak_to_one(comm, mine, bytes, ret_all, err);
+    return __real_dpt_comm_small_all_gather(comm, mine, bytes, ret_all, err);
+}
+
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+static void calm_scene(void)
+{
+    scene.victim = -1;
+    atomic_store(&scene.n_packed, 0);
+    memset(scene.packed, 0, sizeof scene.packed);
+}
+
+/* Ranks stand on two hosts in turn; a generation numbers them host by host. */
+static int handle_of(int rank)
+{
+    return rank < RANKS / 2 ? 2 * rank : 2 * (rank - RANKS / 2) + 1;
+}
+
+/* In the order of additions that every strategy has. */
+static struct dpt_config make_config(const char *strategy)
+{
+    struct dpt_config config = rig_make_config(14, STEPS, "");
+    rig_choose(&config, strategy);
+    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    config.train.lanes = RANKS;
+    config.checkpoint.every_steps = 0; /* there is nothing to go back to but the beginning */
+    return config;
+}
+
+static void die_in_commit(const char *strategy, int victim, int told, const char *expected)
+{
+    char dir[128], name[64];
+    const struct dpt_config config = make_config(strategy);
+    (void)snprintf(name, sizeof name, "%s-%d-%d", strategy, victim, told);
+    calm_scene();
+    scene.victim = victim;
+    scene.told = told;
+    struct director *d = rig_begin(&config, name, dir);
+    for (int i = 0; i < RANKS; i++)
+        (void)director_start(d, i % 2);
+    assert_true(director_form(d, false));
+    director_await_step(d, HURT_STEP + 1); /* by whom it has spoken to */
+    for (int rank = 0; rank < RANKS; rank++)
+        assert_int_equal(director_step(d, handle_of(rank)) == HURT_STEP + 1, rank == told);
+    director_kill(d, handle_of(victim));
+    assert_true(director_form(d, false));
+    assert_int_equal(director_outcomes_handed(d), 1);
+    calm_scene();
+    const char *hash = director_finish(d);
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%s: %s instead of %s", name, hash, expected);
+    assert_int_equal(director_outcomes_handed(d), 1);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
+}
+
+/* Each victim, and each survivor as the one that it has spoken to. */
+static void hurt_strategy(const char *strategy)
+{
+    char expected[64], name[64];
+    const struct dpt_config config = make_config("ddp"); /* whose hash is every strategy's */
+    (void)snprintf(name, sizeof name, "calm-%s", strategy);
+    calm_scene();
+    rig_undisturbed(&config, name, 1, false, expected);
+    for (int pair = 0; pair < RANKS * RANKS; pair += RIG_EVERY)
+        if (pair / RANKS != pair % RANKS)
+            die_in_commit(strategy, pair / RANKS, pair % RANKS, expected);
+}
+
+static void ddp(void **state)
+{
+    (void)state;
+    hurt_strategy("ddp");
+}
+
+/* What the dead held alone is on another node: a shadow, or the same shard. */
+static void shards(void **state)
+{
+    (void)state;
+    for (int i = 0; i < RIG_COVERED; i++)
+        hurt_strategy(rig_covered[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ddp), cmocka_unit_test(shards)};
+    return cmocka_run_group_tests_name("rank_commit", tests, rig_setup, rig_teardown);
+}
