@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "tests/bench/bench_recover_trial.h"
+#include "worker/train/outcome.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ enum {
     TRIALS_MAX = 10000,
     RANKS_MAX = 8,
     REBUILD_MIB = 16,
+    FRAME_HEADER_BYTES = 16, /* of what ranks of two hosts send each other */
     CALM_STEP_MS = 60 * 1000 /* the longest without a step */
 };
 
@@ -186,6 +188,7 @@ static void take_outcome(const struct rec_bench *b, struct rec_outcome *o)
     o->steps_repeated = b->watch.steps_repeated;
     o->steps_skipped = b->watch.steps_skipped;
     o->step_ms = rec_watch_median_step_ms(&b->watch);
+    o->rebuilds = b->watch.rebuilds;
     o->outcomes_told = rec_cluster_count(&b->cluster, "with the outcome that a survivor had");
 }
 
@@ -202,6 +205,8 @@ static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_
     b->at_commit = args->at_commit;
     b->draws = (uint64_t)strategy << 32;
     b->nodes = args->ranks / s->ranks_per_node;
+    b->commit_bytes =
+        FRAME_HEADER_BYTES + dpt_contribution_bytes((REC_SLOTS + args->ranks - 1) / args->ranks);
     *o = (struct rec_outcome){.strategy = s, .nodes = b->nodes};
     all->totals.n_outcomes = strategy + 1;
     const struct rec_run run = {.strategy = s,
@@ -252,7 +257,9 @@ static int complain(void)
         "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
         "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
         "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
-        "stops; at-commit: single faults, about the end of a step; keep: leave the temporary "
+        "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
+        "contribution "
+        "to the commit some have and others not; keep: leave the temporary "
         "folders\n",
         RANKS_MAX);
     return 2;

@@ -73,15 +73,15 @@ static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, s
         "max_restarts: 1000}\n"
         "model: {name: gpt2, n_layer: 2, n_head: 4, n_embd: %d, context: 32, vocab: 256}\n"
         "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
-        "train: {steps: %lld, global_batch: 32, micro_batch: 2, seq_len: 32, precision: fp32, "
+        "train: {steps: %lld, global_batch: %d, micro_batch: 2, seq_len: 32, precision: fp32, "
         "log_every: 1}\n"
         "optimizer: {name: adamw, lr: 1.0e-3, schedule: constant}\n"
         "strategy: %s\n"
         "checkpoint: {dir: \"%s/%s/checkpoints\", every_steps: 0}\n"
         "log: {dir: \"%s/%s\"}\n",
         run->nodes_max, calm > 0 ? 1 : run->strategy->ranks_per_node, calm > 0 ? 2 : 1,
-        run->timeout_s, run->n_embd, c->dir, (long long)(calm > 0 ? calm : ENDLESS_STEPS), strategy,
-        c->dir, below, c->dir, below);
+        run->timeout_s, run->n_embd, c->dir, (long long)(calm > 0 ? calm : ENDLESS_STEPS),
+        2 * REC_SLOTS, strategy, c->dir, below, c->dir, below);
     DPT_ASSERT(bytes > 0 && (size_t)bytes < sizeof yaml);
     DPT_TRY(dpt_fs_join(c->dir, "config.yaml", path, sizeof path, err));
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);

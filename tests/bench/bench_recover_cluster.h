@@ -15,6 +15,7 @@
 enum {
     REC_NODES_MAX = 12, /* at a time */
     REC_NODE_RANKS_MAX = 4,
+    REC_SLOTS = 16, /* micro-batches of a step */
     REC_PATH_BYTES = 512,
     REC_HASH_BYTES = 40,
     REC_EXIT_MS = 10 * 1000 /* a program told to end has ended by then */

@@ -8,15 +8,15 @@
 /* Rows of a strategy's table: the faults, trials with a second fault, and all that killed a
  * process. Columns: the event's phases, then what was measured from outside. */
 enum { SECOND = REC_FAULT_COUNT, DEATH, ROWS };
-enum { NOTICED = REC_PHASE_COUNT, PAUSE, RESUMED, COLUMNS };
+enum { NOTICED = REC_PHASE_COUNT, PAUSE, RESUMED, OUTAGE, COLUMNS };
 enum { ALL = -1 /* strategies */ };
 
 const char *const rec_fault_names[REC_FAULT_COUNT] = {"kill rank", "kill node", "drain", "join",
                                                       "stop"};
-const char *const rec_aim_names[REC_AIM_COUNT] = {"step", "apply", "prepare", "build"};
-static const char *const columns[COLUMNS] = {"detect_ms",  "abort_ms",   "rendezvous_ms",
-                                             "rebuild_ms", "restore_ms", "total_ms",
-                                             "noticed_ms", "pause_ms",   "resumed_ms"};
+const char *const rec_aim_names[REC_AIM_COUNT] = {"step", "apply", "commit", "prepare", "build"};
+static const char *const columns[COLUMNS] = {
+    "detect_ms", "abort_ms",   "rendezvous_ms", "rebuild_ms", "restore_ms",
+    "total_ms",  "noticed_ms", "pause_ms",      "resumed_ms", "outage_ms"};
 static const double quantiles[] = {0.5, 0.99, 1};
 static const char *const quantile_names[] = {"p50", "p99", "max"};
 enum {
@@ -45,7 +45,7 @@ static const char *row_name(int row)
 
 static double value_of(const struct rec_trial *t, int column)
 {
-    const double measured[] = {t->noticed_ms, t->pause_ms, t->resumed_ms};
+    const double measured[] = {t->noticed_ms, t->pause_ms, t->resumed_ms, t->outage_ms};
     if (!t->measured)
         return NAN;
     if (column >= REC_PHASE_COUNT)
@@ -124,14 +124,15 @@ static int count_over_bar(const struct rec_trial *trials, int n)
     return count;
 }
 
-/* The p99 of what a process's death costs beyond a step: by the event, and by the clock outside. */
+/* The p99 of what a process's death costs beyond a step: by the event of the generation that went
+ * on, and by the clock outside from the first fault on, a second one and what it undid included. */
 static double death_p99_ms(const struct rec_trial *trials, int n)
 {
     double *values = calloc((size_t)n + 1, sizeof *values);
     int count = 0;
     DPT_ASSERT(values);
     for (int i = 0; i < n; i++) {
-        const double event = value_of(&trials[i], REC_TOTAL), outside = trials[i].resumed_ms;
+        const double event = value_of(&trials[i], REC_TOTAL), outside = trials[i].outage_ms;
         if (is_death(&trials[i]) && trials[i].measured)
             values[count++] = fmax(isnan(event) ? 0 : event, outside - trials[i].step_ms);
     }
@@ -179,11 +180,13 @@ static void print_outcome(const struct rec_trial *trials, const struct rec_total
     }
     printf(
         "%llu generations, %lld steps of %.1f ms: %lld lost, %lld logged twice, %lld never; %lld "
-        "applied with a survivor's outcome\n%s after step %lld, %s undisturbed; %lld steps equal "
+        "applied with a survivor's outcome; shadows rebuilt beside the steps %lld times\n%s after "
+        "step %lld, %s undisturbed; %lld steps equal "
         "in loss and norm\n",
         (unsigned long long)o->generations, (long long)o->steps, o->step_ms,
         (long long)o->steps_lost, (long long)o->steps_repeated, (long long)o->steps_skipped,
-        (long long)o->outcomes_told, o->hash[0] ? o->hash : "no weights_hash", (long long)o->steps,
+        (long long)o->outcomes_told, (long long)o->rebuilds,
+        o->hash[0] ? o->hash : "no weights_hash", (long long)o->steps,
         o->calm_hash[0] ? o->calm_hash : "none", (long long)o->calm_steps);
 }
 
@@ -213,8 +216,9 @@ void rec_report_print(const struct rec_trial *trials, const struct rec_totals *t
            totals->clean ? "nothing was left over" : "NOT ended cleanly");
     print_landings(trials, totals->trials);
     printf(
-        "death of a process: p99 %.0f ms beyond a step, bar %d; kills detected later than %d ms, "
-        "or the next step later than %d ms and a step: %d; load of the machine %.1f before, "
+        "death of a process: p99 %.0f ms beyond a step, bar %d, from a trial's first fault to the "
+        "first step after its last; kills detected later than %d ms, or the next step later than "
+        "%d ms and a step after the last fault: %d; load of the machine %.1f before, "
         "%.1f after\n",
         death_p99_ms(trials, totals->trials), DEATH_BAR_MS, DETECT_BAR_MS, RESUME_BAR_MS,
         count_over_bar(trials, totals->trials), totals->load_before, totals->load_after);
@@ -274,15 +278,15 @@ static json_t *rows_json(const struct rec_trial *trials, int n, int strategy)
 static json_t *outcome_json(const struct rec_trial *trials, const struct rec_totals *totals, int i)
 {
     const struct rec_outcome *o = &totals->outcomes[i];
-    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:s, s:I, s:o}",
+    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:s, s:I, s:o}",
                      "strategy", o->strategy->name, "nodes", o->nodes, "ranks_per_node",
                      o->strategy->ranks_per_node, "generations", (json_int_t)o->generations,
                      "steps", (json_int_t)o->steps, "steps_lost", (json_int_t)o->steps_lost,
                      "steps_logged_twice", (json_int_t)o->steps_repeated, "steps_never_logged",
                      (json_int_t)o->steps_skipped, "outcomes_told", (json_int_t)o->outcomes_told,
-                     "step_ms", o->step_ms, "weights_hash", o->hash, "calm_hash", o->calm_hash,
-                     "calm_steps_equal", (json_int_t)o->calm_steps, "faults",
-                     rows_json(trials, totals->trials, i));
+                     "shadows_rebuilt", (json_int_t)o->rebuilds, "step_ms", o->step_ms,
+                     "weights_hash", o->hash, "calm_hash", o->calm_hash, "calm_steps_equal",
+                     (json_int_t)o->calm_steps, "faults", rows_json(trials, totals->trials, i));
 }
 
 json_t *rec_report_json(const struct rec_trial *trials, const struct rec_totals *totals)

@@ -18,7 +18,14 @@ enum rec_fault {
 extern const char *const rec_fault_names[REC_FAULT_COUNT];
 
 /* What a fault is aimed at. */
-enum rec_aim { REC_AIM_STEP, REC_AIM_APPLY, REC_AIM_PREPARE, REC_AIM_BUILD, REC_AIM_COUNT };
+enum rec_aim {
+    REC_AIM_STEP,
+    REC_AIM_APPLY,
+    REC_AIM_COMMIT, /* when some have heard of a commit from who dies */
+    REC_AIM_PREPARE,
+    REC_AIM_BUILD,
+    REC_AIM_COUNT
+};
 extern const char *const rec_aim_names[REC_AIM_COUNT];
 
 struct rec_trial {
@@ -26,13 +33,14 @@ struct rec_trial {
     enum rec_fault fault;
     bool doubled;                 /* a second fault came when the next generation was forming */
     enum rec_fault second;        /* kill rank or kill node */
-    enum rec_aim aim, aim_second; /* the first: step or apply; the second: prepare or build */
+    enum rec_aim aim, aim_second; /* the first: up to commit; the second: prepare or build */
     enum rec_landing landing;     /* what the last fault found the run doing */
     bool measured;
     struct rec_generation generation; /* that completed the next step; its event's phases */
     double noticed_ms; /* fault to the server's first word of a new generation; NAN when doubled */
     double pause_ms;   /* last step before to first step of the generation */
     double resumed_ms; /* the (second) fault to the first step of the generation */
+    double outage_ms;  /* the first fault to that step */
     double step_ms;    /* median before the fault */
     double back_ms;    /* first fault until all nodes train again; NAN: they never did */
     int64_t steps_lost;
@@ -49,6 +57,7 @@ struct rec_outcome {
     uint64_t generations;
     int64_t steps, steps_lost, steps_repeated, steps_skipped;
     int64_t outcomes_told; /* steps applied by ranks that others told the outcome */
+    int64_t rebuilds;      /* of shadows, beside the steps */
     double step_ms;
     char hash[REC_HASH_BYTES], calm_hash[REC_HASH_BYTES]; /* "": the run did not come so far */
     int64_t calm_steps; /* equal in loss and norm, of those that the run logged */

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "tests/bench/bench_recover_catch.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +14,8 @@ enum {
     DEADLINE_MS_MIN = 60 * 1000,
     STEADY_STEPS = 3, /* that many, and a generation counts as running */
     KILLS = 12,       /* of the faults drawn from, the first */
-    SECOND_MS = 50    /* a second fault comes within that of a formation's beginning */
+    SECOND_MS = 50,   /* a second fault comes within that of a formation's beginning */
+    CAUGHT_MS = 30    /* and a step: then the others have sent their part */
 };
 
 volatile sig_atomic_t rec_stop_signal;
@@ -99,7 +101,7 @@ static bool has_stepped(struct rec_bench *b)
 bool rec_steady(struct rec_bench *b)
 {
     const struct rec_generation *g = rec_watch_generation(&b->watch, b->watch.newest);
-    return g && g->world == b->world && g->steps >= STEADY_STEPS &&
+    return g && g->world == b->world && g->steps >= STEADY_STEPS && !g->rebuilding &&
            b->watch.newest_forming <= b->watch.newest;
 }
 
@@ -184,6 +186,11 @@ static enum dpt_status hurt(struct rec_bench *b, struct rec_hit *hit, struct dpt
     return DPT_OK;
 }
 
+static bool is_kill(enum rec_fault fault)
+{
+    return fault == REC_KILL_RANK || fault == REC_KILL_NODE;
+}
+
 /* Would a state be left whole if these two went at once? Of a drain and a join nothing is lost. */
 static bool leaves_state(const struct rec_bench *b, const struct rec_hit *first,
                          const struct rec_hit *second)
@@ -256,21 +263,42 @@ static void plan_trial(struct rec_bench *b)
     const bool doubled =
         draw(b, 3) == 0 && !b->at_commit && first->fault != REC_STOP && b->nodes > 1;
     const bool possible = doubled && draw_victim(b, first, second);
-    *b->trial =
-        (struct rec_trial){.fault = first->fault,
-                           .second = second->fault,
-                           .doubled = possible,
-                           .aim = draw(b, 2) && !b->at_commit ? REC_AIM_STEP : REC_AIM_APPLY,
-                           .aim_second = draw(b, 3) ? REC_AIM_BUILD : REC_AIM_PREPARE,
-                           .noticed_ms = NAN,
-                           .back_ms = NAN,
-                           .step_ms = rec_watch_median_step_ms(&b->watch),
-                           .first_step = b->watch.step + 1,
-                           .load = load};
+    const enum rec_aim aim = b->at_commit ? (is_kill(first->fault) ? REC_AIM_COMMIT : REC_AIM_APPLY)
+                             : draw(b, 2) ? REC_AIM_STEP
+                                          : REC_AIM_APPLY;
+    *b->trial = (struct rec_trial){.fault = first->fault,
+                                   .second = second->fault,
+                                   .doubled = possible,
+                                   .aim = aim,
+                                   .aim_second = draw(b, 3) ? REC_AIM_BUILD : REC_AIM_PREPARE,
+                                   .noticed_ms = NAN,
+                                   .back_ms = NAN,
+                                   .step_ms = rec_watch_median_step_ms(&b->watch),
+                                   .first_step = b->watch.step + 1,
+                                   .load = load};
 }
 
-/* Within a step anywhere, or about its end: the commit, of which some may have heard and others
- * not, and the optimizer. */
+/* About a step's end, a step after one was seen. */
+static enum dpt_status aim_apply(struct rec_bench *b, struct dpt_err *err)
+{
+    const double step_ms = b->trial->step_ms;
+    return pass(b, draw_real(b, 0.85 * step_ms, 1.02 * step_ms), err);
+}
+
+/* The victim stops when one has its contribution to a commit and the others have not, and rests
+ * until it is the last for whom they wait. Where it may not be traced, or speaks through shared
+ * memory, it is killed about there. */
+static enum dpt_status aim_commit(struct rec_bench *b, struct dpt_err *err)
+{
+    const struct rec_hit *victim = &b->hits[0];
+    const pid_t rank = rec_node_rank(victim->node, victim->local);
+    if (rank <= 0 || b->cluster.run.one_host || !rec_catch(rank, b->commit_bytes))
+        return aim_apply(b, err);
+    return pass(b, b->trial->step_ms + CAUGHT_MS, err);
+}
+
+/* Within a step anywhere, or about its end: the optimizer, or the commit, of which some may have
+ * heard and others not. */
 static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
 {
     const struct rec_trial *t = b->trial;
@@ -278,7 +306,7 @@ static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
         return pass(b, draw_real(b, 0, t->step_ms), err);
     b->step_seen = b->watch.step;
     DPT_TRY(wait_for(b, "a step", true, has_stepped, err));
-    return pass(b, draw_real(b, 0.85 * t->step_ms, 1.02 * t->step_ms), err);
+    return t->aim == REC_AIM_COMMIT ? aim_commit(b, err) : aim_apply(b, err);
 }
 
 /* While the next generation is asked for and reports, or while communicators are made and state is
@@ -336,6 +364,7 @@ static void take_figures(struct rec_bench *b)
     const double last = b->hits[b->n_hits - 1].time;
     t->generation = *rec_watch_generation(&b->watch, b->resumed);
     t->resumed_ms = (t->generation.first_step - last) * 1e3;
+    t->outage_ms = (t->generation.first_step - b->hits[0].time) * 1e3;
     t->pause_ms = (t->generation.first_step - t->generation.step_before) * 1e3;
     t->landing = rec_watch_landing(&b->watch, last);
     const struct rec_generation *first = rec_watch_generation(&b->watch, b->from + 1);
@@ -400,6 +429,7 @@ enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err)
     DPT_TRY(aim_first(b, err));
     b->from = b->watch.newest;
     DPT_TRY(hurt(b, &b->hits[0], err));
+    rec_catch_end();
     if (t->doubled) {
         DPT_TRY(aim_second(b, err));
         b->from = b->watch.newest;

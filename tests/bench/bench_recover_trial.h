@@ -28,9 +28,10 @@ struct rec_bench {
     struct rec_watch watch;
     uint64_t seed, draws;
     bool kills_only;
-    bool at_commit; /* single faults, when a step is committed */
-    int nodes;      /* at rest */
-    int world;      /* ranks that are wanted now */
+    bool at_commit;      /* single faults, when a step is committed */
+    size_t commit_bytes; /* of a rank's word to another then */
+    int nodes;           /* at rest */
+    int world;           /* ranks that are wanted now */
     int hangs;
 
     /* The trial that runs. */

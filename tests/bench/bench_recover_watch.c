@@ -85,8 +85,13 @@ static void take_event(struct rec_watch *w, const json_t *line)
 {
     struct rec_generation *g = at(w, (uint64_t)integer_of(line, "generation"));
     const char *kind = json_string_value(json_object_get(line, "kind"));
+    const char *redundancy = json_string_value(json_object_get(line, "redundancy"));
+    const bool rebuilt = kind && strcmp(kind, "redundancy") == 0;
     w->steps_lost += integer_of(line, "steps_lost");
-    if (!g || (kind && strcmp(kind, "redundancy") == 0)) /* no recovery: the last one's copies */
+    w->rebuilds += rebuilt && redundancy && strcmp(redundancy, "whole") == 0;
+    if (g)
+        g->rebuilding = redundancy && strcmp(redundancy, "rebuilding") == 0;
+    if (!g || rebuilt) /* no recovery: the last one's copies */
         return;
     g->has_event = true;
     g->event_steps_lost = integer_of(line, "steps_lost");

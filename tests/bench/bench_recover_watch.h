@@ -27,6 +27,7 @@ struct rec_generation {
     uint64_t number;
     double forming, planned, runs; /* as the server says: first word, plan, sent off */
     bool has_event;
+    bool rebuilding; /* shadows are being made beside its steps */
     double phase_ms[REC_PHASE_COUNT];
     char kind[24];
     int64_t event_steps_lost;
@@ -66,6 +67,7 @@ struct rec_watch {
     int64_t values_max;
     double healing_ms[REC_STEP_TIMES]; /* rebuild and restore of the last generations */
     int64_t healings;
+    int64_t rebuilds; /* shadows were made beside steps, and are whole */
 };
 
 /* Reads what is in the folder `below` of the cluster's folder `dir`. */
