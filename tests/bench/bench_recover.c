@@ -258,9 +258,7 @@ static int complain(void)
         "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
         "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
         "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
-        "contribution "
-        "to the commit some have and others not; keep: leave the temporary "
-        "folders\n",
+        "contribution to the commit some have and others not; keep: leave the temporary folders\n",
         RANKS_MAX);
     return 2;
 }
