@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16, FAST_LANES_MAX = 1024 };
+enum { SUGGESTION_BYTES = 384, SHOWN_BYTES = 60, AUTO_LANES_MAX = 16 };
 
 /* Edit distance with neighbours swapped as one edit ("optimal string alignment"), for texts shorter
  * than a path. */
@@ -334,7 +334,7 @@ int dpt_config_lanes(const struct dpt_config *config)
 {
     const int slots = dpt_config_slots(config);
     const bool fast = config->train.reduction == DPT_REDUCTION_FAST;
-    const int most = fast ? FAST_LANES_MAX : AUTO_LANES_MAX;
+    const int most = fast ? DPT_CONFIG_WORLD_MAX : AUTO_LANES_MAX;
     if (config->train.lanes != DPT_AUTO)
         return config->train.lanes;
     return slots < most ? slots : most;
@@ -345,6 +345,14 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size)
     const bool of_ranks = config->train.reduction == DPT_REDUCTION_FAST ||
                           config->strategy.compression == DPT_COMPRESSION_POWERSGD;
     return of_ranks ? world_size : dpt_config_lanes(config);
+}
+
+int dpt_config_world_max(const struct dpt_config *config)
+{
+    const int most = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE
+                         ? dpt_config_slots(config)
+                         : dpt_config_lanes(config);
+    return most < DPT_CONFIG_WORLD_MAX ? most : DPT_CONFIG_WORLD_MAX;
 }
 
 bool dpt_config_evaluates(const struct dpt_config *config)

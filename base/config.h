@@ -182,9 +182,13 @@ void dpt_config_markdown(FILE *out);
 
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
-int dpt_config_lanes(const struct dpt_config *config); /* and the largest world that trains */
+int dpt_config_lanes(const struct dpt_config *config);
 /* Lanes of a world of so many ranks: the config's, or, with reduction fast, one a rank. */
 int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
+/* Ranks of the largest world that trains: one a lane, or, where slots are added one by one
+ * (`accumulate: reduce`) and there are no lanes, one a slot; at most DPT_CONFIG_WORLD_MAX. */
+enum { DPT_CONFIG_WORLD_MAX = 1024 };
+int dpt_config_world_max(const struct dpt_config *config);
 
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BYTES_VOCAB = 256, GPT2_VOCAB = 50257, GPT2_CONTEXT = 1024, WORLD_MAX = 1024 };
+enum { BYTES_VOCAB = 256, GPT2_VOCAB = 50257, GPT2_CONTEXT = 1024 };
 
 /* Radford et al. 2019, table 2 (with the parameters as counted with a tied head). */
 static const struct preset {
@@ -440,13 +440,13 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
 static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    if (c->cluster.nnodes_max * (int64_t)c->cluster.gpus_per_node > WORLD_MAX)
+    if (c->cluster.nnodes_max * (int64_t)c->cluster.gpus_per_node > DPT_CONFIG_WORLD_MAX)
         return dpt_config_refuse_both(
             load, "cluster.nnodes", "cluster.gpus_per_node", err,
             "cluster.nnodes (up to %d) times cluster.gpus_per_node (%d) is more than %d ranks; "
             "at most %d nodes",
-            c->cluster.nnodes_max, c->cluster.gpus_per_node, WORLD_MAX,
-            WORLD_MAX / c->cluster.gpus_per_node);
+            c->cluster.nnodes_max, c->cluster.gpus_per_node, DPT_CONFIG_WORLD_MAX,
+            DPT_CONFIG_WORLD_MAX / c->cluster.gpus_per_node);
     if (c->strategy.first_bucket_mib > c->strategy.bucket_mib)
         return dpt_config_refuse_both(
             load, "strategy.first_bucket_mib", "strategy.bucket_mib", err,

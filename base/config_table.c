@@ -232,8 +232,9 @@ const struct dpt_key dpt_config_keys[] = {
              "the strategy's"},
     {"train.lanes", DPT_KEY_INT, AT(train.lanes),
      .flags = AUTO, .min = 1, .max = 4096, TRAJECTORY, .def = "auto",
-     .help = "partial sums of a step; the largest world that can share one; auto: min(slots, 16), "
-             "or with reduction: fast as many as ranks"},
+     .help = "partial sums of a step under accumulate: local, and there the largest world that can "
+             "share one (under reduce it is one rank a slot); auto: min(slots, 16), or with "
+             "reduction: fast as many as ranks"},
     {"train.activation_checkpointing", DPT_KEY_CHOICE, AT(train.activation_checkpointing),
      .choices = activation_checkpointings, RUN, .def = "none",
      .help = "recompute activations in the backward pass: all but each unit's input (full), or "

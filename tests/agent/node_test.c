@@ -62,7 +62,7 @@ static void test_from_a_file(void **state)
     assert_int_equal(node->n_ranks, 3);
     assert_int_equal(node->threads, 2);
     assert_int_equal(node->spec.timeout_ms, 1500);
-    assert_int_equal(node->spec.max_world, dpt_config_lanes(&node->config));
+    assert_int_equal(node->spec.max_world, dpt_config_world_max(&node->config));
     assert_string_equal(node->spec.config_yaml, node->config_text);
     assert_int_equal(node->facts.n_ranks, 3);
     assert_string_not_equal(node->log_dir_id, node->checkpoint_dir_id);

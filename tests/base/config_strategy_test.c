@@ -205,6 +205,36 @@ static void lanes_by_the_config_alone(void **state)
     assert_int_equal(dpt_config_lanes_of(&c, 3), 32);
 }
 
+static void worlds_end_with_what_is_added(void **state)
+{
+    (void)state;
+    struct dpt_config c;
+    dpt_config_defaults(&c);
+    c.train.global_batch = 64 * c.train.micro_batch; /* 64 slots */
+    assert_int_equal(dpt_config_world_max(&c), 16);
+    c.train.lanes = 32;
+    assert_int_equal(dpt_config_world_max(&c), 32);
+    c.train.accumulate = DPT_ACCUMULATE_REDUCE; /* no lanes, whatever their number */
+    assert_int_equal(dpt_config_world_max(&c), 64);
+    c.train.lanes = DPT_AUTO;
+    assert_int_equal(dpt_config_world_max(&c), 64);
+
+    c.train.accumulate = DPT_ACCUMULATE_AUTO; /* the strategy's */
+    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "zero3");
+    assert_int_equal(dpt_config_world_max(&c), 64);
+    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "zero1");
+    assert_int_equal(dpt_config_world_max(&c), 16);
+    c.strategy.sharding = DPT_SHARDING_HYBRID_SHARD;
+    assert_int_equal(dpt_config_world_max(&c), 16);
+
+    c.train.global_batch = 4096 * c.train.micro_batch;
+    c.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    assert_int_equal(dpt_config_world_max(&c), DPT_CONFIG_WORLD_MAX);
+    c.train.accumulate = DPT_ACCUMULATE_LOCAL;
+    c.train.lanes = 4096;
+    assert_int_equal(dpt_config_world_max(&c), DPT_CONFIG_WORLD_MAX);
+}
+
 static void fast_has_lanes_of_the_world(void **state)
 {
     (void)state;
@@ -252,6 +282,7 @@ int main(void)
                                        cmocka_unit_test(accumulation_by_strategy),
                                        cmocka_unit_test(gpus_that_ranks_share),
                                        cmocka_unit_test(lanes_by_the_config_alone),
+                                       cmocka_unit_test(worlds_end_with_what_is_added),
                                        cmocka_unit_test(fast_has_lanes_of_the_world),
                                        cmocka_unit_test(fast_where_it_gains_nothing)};
     return cmocka_run_group_tests_name("config_strategy", tests, NULL, NULL);

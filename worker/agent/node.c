@@ -118,8 +118,8 @@ static void fill_spec(struct dpt_node *node)
     node->spec.max_nodes = (uint32_t)config->cluster.nnodes_max;
     node->spec.timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
     node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
-    const int lanes = dpt_config_lanes(config);
-    node->spec.max_world = lanes < DPT_PROTO_WORLD_MAX ? (uint32_t)lanes : DPT_PROTO_WORLD_MAX;
+    _Static_assert((int)DPT_CONFIG_WORLD_MAX == (int)DPT_PROTO_WORLD_MAX, "a plan names them all");
+    node->spec.max_world = (uint32_t)dpt_config_world_max(config);
     /* What computes other bits may take part where the bits are nobody's promise; but gradients go
      * one way. */
     const char *way =

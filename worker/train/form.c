@@ -89,7 +89,7 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
     struct generation *g = &r->gen;
     const Dpt__PlanRank *own = own_entry(r, plan);
     if (!own || plan->n_ranks != plan->world_size || plan->guests >= plan->world_size ||
-        (int)(plan->world_size - plan->guests) > dpt_config_lanes(r->config))
+        (int)(plan->world_size - plan->guests) > dpt_config_world_max(r->config))
         return dpt_fail(err, DPT_EPROTO,
                         "the plan of generation %llu does not fit this rank (%zu of %u ranks)",
                         (unsigned long long)plan->generation, plan->n_ranks, plan->world_size);

@@ -80,7 +80,12 @@ static void same_files_of_all(void **state)
         {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE},
         {"fsdp", DPT_SHARDING_HYBRID_SHARD, 5, DPT_REDUNDANCY_NONE},
         {"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_NONE},
-        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 4, DPT_REDUNDANCY_NONE}};
+        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 4, DPT_REDUNDANCY_NONE},
+        /* More ranks than lanes: this order has none, and takes a rank a slot. */
+        {"ddp", DPT_SHARDING_NULL, 6, DPT_REDUNDANCY_NONE},
+        {"zero1", DPT_SHARDING_NULL, 7, DPT_REDUNDANCY_NONE},
+        {"zero3", DPT_SHARDING_NULL, 8, DPT_REDUNDANCY_SHADOW},
+        {"fsdp", DPT_SHARDING_HYBRID_SHARD, 8, DPT_REDUNDANCY_NONE}};
     static const char *const files[] = {
         "model-00001-of-00001.safetensors", "optimizer/m-00001-of-00001.safetensors",
         "optimizer/v-00001-of-00001.safetensors", "model.safetensors.index.json", "config.json"};
@@ -148,7 +153,9 @@ static void any_goes_on_from_any(void **state)
         {{"fsdp", DPT_SHARDING_HYBRID_SHARD, 5, DPT_REDUNDANCY_NONE},
          {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE}},
         {{"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 5, DPT_REDUNDANCY_NONE},
-         {"zero2", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_SHADOW}}};
+         {"zero2", DPT_SHARDING_NULL, 3, DPT_REDUNDANCY_SHADOW}},
+        {{"fsdp", DPT_SHARDING_FULL_SHARD, 8, DPT_REDUNDANCY_NONE},
+         {"zero2", DPT_SHARDING_NULL, 7, DPT_REDUNDANCY_SHADOW}}};
     const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE};
     const struct dpt_config config = make_config(&alone, LONG_STEPS);
     char expected[64], name[32];
@@ -157,6 +164,33 @@ static void any_goes_on_from_any(void **state)
         (void)snprintf(name, sizeof name, "pair-%d", (int)i);
         go_on(&pairs[i][0], &pairs[i][1], name, expected);
     }
+}
+
+/* A world of fewer ranks than lanes grows to more, and shrinks. */
+static void past_the_lanes_and_back(void **state)
+{
+    (void)state;
+    const struct layout alone = {"ddp", DPT_SHARDING_NULL, 1, DPT_REDUNDANCY_NONE},
+                        layout = {"zero2", DPT_SHARDING_NULL, 4, DPT_REDUNDANCY_SHADOW};
+    struct dpt_config config = make_config(&alone, LONG_STEPS);
+    char expected[64], dir[128];
+    rig_undisturbed(&config, "small", 1, false, expected);
+    config = make_config(&layout, LONG_STEPS);
+    struct director *d = rig_begin(&config, "grown", dir);
+    for (int i = 0; i < 8; i++)
+        director_bench(d, director_start(d, i % 2), i >= layout.world);
+    assert_true(director_form(d, false));
+    director_await_step(d, 2);
+    for (int i = layout.world; i < 8; i++)
+        director_bench(d, i, false);
+    assert_true(director_form(d, true));
+    director_await_step(d, director_best_step(d) + 2);
+    director_retire(d, 1);
+    director_retire(d, 6);
+    assert_true(director_form(d, true));
+    assert_string_equal(director_finish(d), expected);
+    assert_int_equal(director_steps_lost(d), 0);
+    director_destroy(&d);
 }
 
 /* With accumulate: auto another strategy may mean another order of addition, which is another
@@ -182,8 +216,8 @@ static void another_order_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_of_all),
-                                       cmocka_unit_test(any_goes_on_from_any),
-                                       cmocka_unit_test(another_order_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_files_of_all), cmocka_unit_test(any_goes_on_from_any),
+        cmocka_unit_test(past_the_lanes_and_back), cmocka_unit_test(another_order_is_refused)};
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
 }
