@@ -279,6 +279,9 @@ struct dpt_ops {
      * allocate. 0 with the stream's error set when that fails. */
     size_t (*packed_bytes)(struct dpt_stream *s, const struct dpt_pack *a);
     void (*pack)(struct dpt_stream *s, const struct dpt_pack *a);
+    /* Bytes of an element of `dtype` as products read it: its own, or 4 where the machine does not
+     * multiply it and it is widened first. */
+    size_t (*operand_bytes)(struct dpt_stream *s, enum dpt_dtype dtype);
 
     /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
     void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);

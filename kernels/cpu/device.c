@@ -34,6 +34,7 @@ static const struct dpt_ops cpu_ops = {
     .sgd = dpt_cpu_sgd,
     .packed_bytes = dpt_cpu_packed_bytes,
     .pack = dpt_cpu_pack,
+    .operand_bytes = dpt_cpu_operand_bytes,
     .add = dpt_cpu_add,
     .ordered_sum = dpt_cpu_ordered_sum,
     .copy = dpt_cpu_copy,

@@ -1,6 +1,8 @@
 /* Packed weights by kind: see ops.h. What a form holds is the affair of the op that reads it. */
 #include "kernels/cpu/packed.h"
 
+#include "kernels/cpu/onednn.h"
+
 size_t dpt_cpu_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
@@ -19,4 +21,9 @@ void dpt_cpu_pack(struct dpt_stream *stream, const struct dpt_pack *a)
         dpt_cpu_head_pack(s, a);
     else
         dpt_cpu_linear_pack(s, a);
+}
+
+size_t dpt_cpu_operand_bytes(struct dpt_stream *stream, enum dpt_dtype dtype)
+{
+    return dpt_dtype_bytes(dpt_onednn_operands(dpt_cpu_stream(stream)->gemm, dtype));
 }

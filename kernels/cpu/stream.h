@@ -114,6 +114,7 @@ void dpt_cpu_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
 void dpt_cpu_sgd(struct dpt_stream *s, const struct dpt_sgd *a);
 size_t dpt_cpu_packed_bytes(struct dpt_stream *s, const struct dpt_pack *a);
 void dpt_cpu_pack(struct dpt_stream *s, const struct dpt_pack *a);
+size_t dpt_cpu_operand_bytes(struct dpt_stream *s, enum dpt_dtype dtype);
 void dpt_cpu_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
 void dpt_cpu_ordered_sum(struct dpt_stream *s, const struct dpt_ordered_sum *a);
 void dpt_cpu_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);

@@ -31,6 +31,7 @@ static const struct dpt_ops cuda_ops = {
     .sgd = dpt_cuda_sgd,
     .packed_bytes = dpt_cuda_packed_bytes,
     .pack = dpt_cuda_pack,
+    .operand_bytes = dpt_cuda_operand_bytes,
     .add = dpt_cuda_add,
     .ordered_sum = dpt_cuda_ordered_sum,
     .copy = dpt_cuda_copy,

@@ -87,3 +87,9 @@ void dpt_cuda_pack(struct dpt_stream *stream, const struct dpt_pack *a)
 {
     dpt_cuda_copy(stream, (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype), a->w, a->packed);
 }
+
+size_t dpt_cuda_operand_bytes(struct dpt_stream *stream, enum dpt_dtype dtype)
+{
+    (void)stream;
+    return dpt_dtype_bytes(dtype);
+}

@@ -69,6 +69,7 @@ void dpt_cuda_linear_backward(struct dpt_stream *s, const struct dpt_linear_back
 void dpt_cuda_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
 size_t dpt_cuda_packed_bytes(struct dpt_stream *s, const struct dpt_pack *a);
 void dpt_cuda_pack(struct dpt_stream *s, const struct dpt_pack *a);
+size_t dpt_cuda_operand_bytes(struct dpt_stream *s, enum dpt_dtype dtype);
 void dpt_cuda_layernorm_forward(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
 void dpt_cuda_layernorm_backward(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
 void dpt_cuda_gelu_forward(struct dpt_stream *s, const struct dpt_gelu *a);

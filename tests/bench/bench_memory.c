@@ -9,7 +9,10 @@
  *   base        the same of a rank of the smallest model, less what that counts: program, libraries
  *   difference  true peak - counted - base: what nobody accounts for
  *
- * With --plan nothing is started: the formulas for worlds that are not there. */
+ * Weights are not packed (cluster.pack_weights), but in the rows that say so.
+ *
+ * With --plan nothing is started: the formulas for worlds that are not there, and packed weights
+ * where the config has them. */
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_memory_plan.h"
 #include "tests/bench/bench_memory_run.h"
@@ -29,18 +32,20 @@ static const char *const smallest = "n_layer: 1, n_head: 1, n_embd: 8, context: 
 
 static const struct strategy {
     const char *name, *section;
-    bool two_nodes; /* it needs them */
+    bool two_nodes, /* it needs them */
+        packed;
 } strategies[] = {
-    {"ddp", "name: ddp", false},
-    {"zero1", "name: zero1", false},
-    {"zero2", "name: zero2", false},
-    {"zero3", "name: zero3", false},
-    {"full_shard", "name: fsdp, sharding: full_shard", false},
-    {"shard_grad_op", "name: fsdp, sharding: shard_grad_op", false},
-    {"no_shard", "name: fsdp, sharding: no_shard", false},
-    {"hybrid_shard", "name: fsdp, sharding: hybrid_shard", true},
-    {"full_shard+shadow", "name: fsdp, sharding: full_shard, redundancy: shadow", true},
-    {"zero2+shadow", "name: zero2, redundancy: shadow", true},
+    {"ddp", "name: ddp", false, false},
+    {"ddp+packed", "name: ddp", false, true},
+    {"zero1", "name: zero1", false, false},
+    {"zero2", "name: zero2", false, false},
+    {"zero3", "name: zero3", false, false},
+    {"full_shard", "name: fsdp, sharding: full_shard", false, false},
+    {"shard_grad_op", "name: fsdp, sharding: shard_grad_op", false, false},
+    {"no_shard", "name: fsdp, sharding: no_shard", false, false},
+    {"hybrid_shard", "name: fsdp, sharding: hybrid_shard", true, false},
+    {"full_shard+shadow", "name: fsdp, sharding: full_shard, redundancy: shadow", true, false},
+    {"zero2+shadow", "name: zero2, redundancy: shadow", true, false},
 };
 enum { STRATEGIES = sizeof strategies / sizeof *strategies };
 
@@ -228,6 +233,7 @@ static enum dpt_status run_one(const struct args *a, const struct strategy *s, i
                                 .strategy = s->section,
                                 .precision = a->precision,
                                 .accumulate = a->accumulate,
+                                .packed = s->packed,
                                 .nodes = s->two_nodes ? 2 : 1,
                                 .world = world,
                                 .batch = a->batch,
@@ -302,7 +308,7 @@ static enum dpt_status plan(const struct args *a, json_t **ret, struct dpt_err *
     json_t *rows = json_array();
     enum dpt_status status = rows ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "report: out of memory");
     for (int s = 0; status == DPT_OK && s < STRATEGIES; s++)
-        if (!a->only || is_listed(a->only, strategies[s].name))
+        if (!strategies[s].packed && (!a->only || is_listed(a->only, strategies[s].name)))
             status =
                 memory_plan_add(&a->plan, strategies[s].name, strategies[s].section, rows, err);
     if (status == DPT_OK && json_array_size(rows) == 0)

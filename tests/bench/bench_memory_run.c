@@ -41,7 +41,8 @@ static enum dpt_status write_files(const struct cluster *c, const struct mem_run
     const int bytes = snprintf(
         yaml, sizeof yaml,
         "run: memory\n"
-        "cluster: {nnodes: %d, gpus_per_node: %d, device: cpu, threads: 1, timeout_s: 60}\n"
+        "cluster: {nnodes: %d, gpus_per_node: %d, device: cpu, threads: 1, timeout_s: 60, "
+        "pack_weights: %s}\n"
         "model: {name: gpt2, %s}\n"
         "data: {kind: text, train: \"%s/text\", tokenizer: bytes}\n"
         "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: %s, "
@@ -50,8 +51,8 @@ static enum dpt_status write_files(const struct cluster *c, const struct mem_run
         "strategy: {%s}\n"
         "checkpoint: {dir: null, every_steps: 0}\n"
         "log: {dir: \"%s/log\"}\n",
-        run->nodes, run->world / run->nodes, run->model, c->dir, run->steps,
-        run->batch * run->slots, run->batch, run->seq, run->precision, run->accumulate,
+        run->nodes, run->world / run->nodes, run->packed ? "on" : "off", run->model, c->dir,
+        run->steps, run->batch * run->slots, run->batch, run->seq, run->precision, run->accumulate,
         run->strategy, c->dir);
     if (bytes >= (int)sizeof yaml)
         return dpt_fail(err, DPT_EOVERFLOW, "the config is too long");

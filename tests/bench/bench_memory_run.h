@@ -6,6 +6,7 @@
 #include "base/err.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 enum { MEM_RANKS_MAX = 8, MEM_NODES_MAX = 4, MEM_RUN_MS = 15 * 60 * 1000 };
 
@@ -13,6 +14,7 @@ struct mem_run {
     const char *model;    /* the config's section without its name */
     const char *strategy; /* the config's section */
     const char *precision, *accumulate;
+    bool packed;      /* cluster.pack_weights: on; else off */
     int nodes, world; /* nodes are hosts of their own, joined by sockets; ranks dealt evenly */
     int batch, seq, slots, steps;
 };

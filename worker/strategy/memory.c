@@ -5,6 +5,7 @@
 #include "worker/optim/optim.h"
 #include "worker/plan/waves.h"
 #include "worker/strategy/ddp_policy.h"
+#include "worker/strategy/packed_weights.h"
 #include "worker/strategy/wire.h"
 
 #include <string.h>
@@ -20,6 +21,8 @@ enum {
     HEAD_ROWS = 256,       /* whose logits exist at once; twice as many with 16 bits */
     HEAD_COLUMNS = 3072,   /* of the vocabulary, in one product */
     TILE_COLUMNS = 192,    /* of a product's result, */
+    PACK_COLUMNS = 64,     /* in which a tile is packed, */
+    PACK_ROW_BYTES = 64,   /* of so many rows at once, */
     TILE_BYTES = 128 << 10 /* about, and what else a thread keeps for one */
 };
 
@@ -141,16 +144,21 @@ static int ward_of(const struct memory *m)
     return ward < 0 ? -1 : world->rank_of_position[ward];
 }
 
-static int sums_of(const struct memory *m)
+static struct dpt_waves waves_of(const struct memory *m)
 {
     const struct dpt_world *world = m->spec->world;
     const bool reduce = dpt_config_accumulate(m->spec->config) == DPT_ACCUMULATE_REDUCE;
     const int lanes = reduce ? 1 : world->lanes;
-    const struct dpt_waves waves = {.slots = dpt_config_slots(m->spec->config),
-                                    .lanes = lanes,
-                                    .run = m->by_node ? dpt_world_lanes(world, m->node)
-                                                      : (struct dpt_range){0, lanes},
-                                    .members = m->by_node ? count(m->node) : m->n};
+    return (struct dpt_waves){.slots = dpt_config_slots(m->spec->config),
+                              .lanes = lanes,
+                              .run = m->by_node ? dpt_world_lanes(world, m->node)
+                                                : (struct dpt_range){0, lanes},
+                              .members = m->by_node ? count(m->node) : m->n};
+}
+
+static int sums_of(const struct memory *m)
+{
+    const struct dpt_waves waves = waves_of(m);
     return dpt_waves_sums(&waves);
 }
 
@@ -400,6 +408,49 @@ static int64_t workspace(const struct memory *m)
     return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;
 }
 
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* A product's right-hand operand of k rows and n columns. */
+static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
+{
+    const int64_t tiles = (n + TILE_COLUMNS - 1) / TILE_COLUMNS,
+                  columns = round_up(n < TILE_COLUMNS ? n : TILE_COLUMNS, PACK_COLUMNS);
+    return tiles * columns * round_up(k, PACK_ROW_BYTES / bytes) * bytes;
+}
+
+int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
+{
+    struct dpt_pack pack;
+    int64_t bytes = 0;
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        if (!dpt_model_packing(model, i, &pack))
+            continue;
+        const int64_t block = pack.kind == DPT_PACK_HEAD ? HEAD_COLUMNS : pack.rows;
+        for (int64_t at = 0; at < pack.rows; at += block) {
+            const int64_t rows = block < pack.rows - at ? block : pack.rows - at;
+            bytes += packed_operand(rows, pack.cols, operand_bytes) +
+                     packed_operand(pack.cols, rows, operand_bytes);
+        }
+    }
+    return bytes;
+}
+
+bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
+{
+    const struct memory m = memory_of(spec);
+    const struct dpt_config *config = spec->config;
+    if (m.kind != WHOLE || !(m.lanes || m.slots) || config->cluster.device == DPT_DEVICE_CUDA)
+        return false;
+    const struct dpt_waves waves = waves_of(&m);
+    const struct dpt_deal deal = m.slots
+                                     ? dpt_waves_deal(&waves, m.position)
+                                     : dpt_deal_lanes(waves.slots, waves.lanes, m.n, m.position);
+    return dpt_packing_pays(config->cluster.pack_weights, deal.n, 0, 0);
+}
+
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT])
 {
     const struct memory m = memory_of(spec);
@@ -408,7 +459,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     state(&m, ret);
     gradients(&m, ret);
-    ret[DPT_MEMORY_PACKED] = spec->packed_bytes;
+    if (spec->packed_operand > 0)
+        ret[DPT_MEMORY_PACKED] = dpt_memory_packed(spec->model, spec->packed_operand);
     if (spec->config->cluster.device == DPT_DEVICE_CUDA) {
         ret[DPT_MEMORY_SLOT_GRADIENTS] += m.resident ? 0 : m.largest * F32;
     } else {

@@ -17,8 +17,9 @@ struct dpt_memory_spec {
     const struct dpt_grid *grid; /* of the model's units */
     const struct dpt_world *world;
     int rank;
-    int threads;          /* that it computes with: workspace */
-    int64_t packed_bytes; /* of weights in the form that products read, if they are packed */
+    int threads;        /* that it computes with: workspace */
+    int packed_operand; /* weights are packed: bytes of an element there (dpt_ops.operand_bytes);
+                           0: they are not */
 };
 
 /* Bytes of the host's memory, each tag, between the steps of a generation. With cluster.device cuda
@@ -27,7 +28,8 @@ struct dpt_memory_spec {
  * slot_gradients.
  *
  * Exact for everything that a strategy holds, for activations, scratch and data; workspace and comm
- * are within a few hundred KiB (what a thread packs at a time, links to peers). `checkpoint` is
+ * are within a few hundred KiB (what a thread packs at a time, links to peers); packed forms by
+ * dpt_memory_packed. `checkpoint` is
  * what a writer takes while it writes, and counts 0 here; `other` is 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
@@ -44,5 +46,18 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
  * but for the tied unit where that is not the largest (4 of it in waves, w of it where units are
  * gathered), and its gradient (4) where lanes of several slots are summed. */
 int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);
+
+/* Bytes of the packed forms of all matrices that products read, with o bytes of an element there.
+ * A matrix (in, out) is packed for two products: as the right-hand operand (in, out) of y = x w and
+ * as that, (out, in), of dx = dy w^T; wte (V, C) likewise in blocks of 3072 of its rows. An operand
+ * of k rows and n columns is kept in tiles of 192 columns, the last as large as any; a tile's
+ * columns are rounded up to 64, k to 64 / o. Worked out from shapes alone. Exact where matrix
+ * products have AVX-512, and where shapes are whole multiples anyway; else the library may round to
+ * fewer. */
+int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes);
+
+/* Whether this rank packs its weights, if its host has the memory: by cluster.pack_weights, the
+ * strategy and the slots that it computes of a step. `packed_operand` is not read. */
+bool dpt_memory_may_pack(const struct dpt_memory_spec *spec);
 
 #endif

@@ -19,7 +19,7 @@ struct dpt_packed_weights {
     struct form *forms;    /* [n_params] */
     const void **pointers; /* [n_params] of slots */
     size_t bytes;
-    char *memory; /* NULL: never wanted so far */
+    char *memory; /* NULL: not used in this generation */
     bool used;    /* in this generation */
 };
 
@@ -79,12 +79,22 @@ enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
     return DPT_OK;
 }
 
+static void release(struct dpt_packed_weights *p)
+{
+    for (int i = 0; p->memory && i < p->n_params; i++) {
+        p->forms[i].is_true = false;
+        p->pointers[i] = NULL;
+    }
+    dpt_device_free_for(p->env->device, DPT_MEMORY_PACKED, p->memory, p->bytes);
+    p->memory = NULL;
+}
+
 void dpt_packed_weights_destroy(struct dpt_packed_weights **packed)
 {
     struct dpt_packed_weights *p = *packed;
     if (!p)
         return;
-    dpt_device_free_for(p->env->device, DPT_MEMORY_PACKED, p->memory, p->bytes);
+    release(p);
     free(p->forms);
     free(p->pointers);
     free(p);
@@ -98,6 +108,8 @@ enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *p, int slot
     /* Memory that is held already is not asked for again. */
     const int64_t wanted = p->memory ? 0 : (int64_t)p->bytes * ranks_of_host;
     p->used = p->bytes > 0 && dpt_packing_pays(mode, slots, wanted, dpt_memory_available(""));
+    if (!p->used)
+        release(p);
     if (!p->used || p->memory)
         return DPT_OK;
     void *memory = NULL;

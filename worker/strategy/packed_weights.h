@@ -22,8 +22,9 @@ DPT_MUST_USE enum dpt_status dpt_packed_weights_create(const struct dpt_strategy
 void dpt_packed_weights_destroy(struct dpt_packed_weights **packed);
 
 /* Decides for a generation in which this rank computes `slots` slots of a step beside others on its
- * host, `ranks_of_host` in all. Memory is made when first wanted, and kept. DPT_ENOMEM names the
- * key; with `auto` the weights are not packed then, which is logged. */
+ * host, `ranks_of_host` in all. Memory is made when it is wanted and given back when it is not, so
+ * that a rank holds forms in those generations alone that use them. DPT_ENOMEM names the key; with
+ * `auto` the weights are not packed then, which is logged. */
 DPT_MUST_USE enum dpt_status dpt_packed_weights_decide(struct dpt_packed_weights *packed, int slots,
                                                        int ranks_of_host, struct dpt_err *err);
 

@@ -44,8 +44,7 @@ static const struct variant variants[] = {
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* Ranks by node: nodes in a row, of so many ranks each. In the later worlds two nodes are a host.
- */
+/* Ranks by node: nodes in a row, of so many ranks each. In the last three two nodes are a host. */
 static const int worlds[][4] = {{1},    {2},          {1, 1},    {3},    {4},    {2, 2},
                                 {3, 1}, {1, 1, 1, 1}, {2, 3, 2}, {2, 2}, {3, 1}, {1, 1, 1, 1}};
 enum { WORLDS = sizeof worlds / sizeof worlds[0], TWO_NODES_A_HOST = WORLDS - 3 };
@@ -74,12 +73,33 @@ struct scene {
     char what[160];
 };
 
+/* Of the config as it is now. */
+static void make_model(struct scene *s)
+{
+    struct dpt_err err;
+    dpt_model_destroy(&s->model);
+    assert_int_equal(dpt_model_create(&s->config, &s->model, &err), DPT_OK);
+    const int n = dpt_model_n_units(s->model);
+    for (int u = 0; u < n; u++)
+        s->offset[u] = dpt_model_unit(s->model, u)->offset;
+    s->offset[n] = dpt_model_flat_numel(s->model);
+    s->grid = (struct dpt_grid){.offset = s->offset, .n_units = n, .block = DPT_BLOCK};
+}
+
+static void make_124m(struct scene *s)
+{
+    s->config.model.n_layer = s->config.model.n_head = 12;
+    s->config.model.n_embd = 768;
+    s->config.model.context = 1024;
+    s->config.model.vocab = 50257;
+    make_model(s);
+}
+
 /* Vocabularies: one whose embedding is the largest unit, one whose is the smallest. fp16 goes with
  * SGD here, which keeps no second moment, and bf16 with lanes of one slot with compression. */
 static void open_scene(struct scene *s, const struct variant *v, enum dpt_accumulate accumulate,
                        enum dpt_precision precision, int vocab, int slots)
 {
-    struct dpt_err err;
     struct dpt_config *c = &s->config;
     *s = (struct scene){.model = NULL};
     dpt_config_defaults(c);
@@ -106,12 +126,7 @@ static void open_scene(struct scene *s, const struct variant *v, enum dpt_accumu
         c->strategy.compression = DPT_COMPRESSION_BF16;
     if (precision == DPT_PRECISION_FP16)
         (void)snprintf(c->optimizer.name, sizeof c->optimizer.name, "sgd");
-    assert_int_equal(dpt_model_create(c, &s->model, &err), DPT_OK);
-    const int n = dpt_model_n_units(s->model);
-    for (int u = 0; u < n; u++)
-        s->offset[u] = dpt_model_unit(s->model, u)->offset;
-    s->offset[n] = dpt_model_flat_numel(s->model);
-    s->grid = (struct dpt_grid){.offset = s->offset, .n_units = n, .block = DPT_BLOCK};
+    make_model(s);
 }
 
 /* Ranks are numbered against the order of positions, so that taking one for the other shows. */
@@ -336,18 +351,7 @@ static void test_bound_of_124m(void **state)
         struct place place;
         const struct variant *v = &variants[cases[i].variant];
         open_scene(&s, v, DPT_ACCUMULATE_REDUCE, cases[i].precision, 300, 8);
-        dpt_model_destroy(&s.model);
-        s.config.model.n_layer = s.config.model.n_head = 12;
-        s.config.model.n_embd = 768;
-        s.config.model.context = 1024;
-        s.config.model.vocab = 50257;
-        struct dpt_err err;
-        assert_int_equal(dpt_model_create(&s.config, &s.model, &err), DPT_OK);
-        for (int u = 0; u < dpt_model_n_units(s.model); u++)
-            s.offset[u] = dpt_model_unit(s.model, u)->offset;
-        s.grid.n_units = dpt_model_n_units(s.model);
-        s.offset[s.grid.n_units] = dpt_model_flat_numel(s.model);
-        s.grid.offset = s.offset;
+        make_124m(&s);
         make_place(&s, cases[i].world, &place);
         const struct dpt_memory_spec spec = spec_of(&s, &place, 0);
         int64_t formula[DPT_MEMORY_COUNT];
@@ -364,6 +368,108 @@ static void test_bound_of_124m(void **state)
             fail_msg("case %zu: %.0f, not %.0f", i, bound, expected);
         dpt_model_destroy(&s.model);
     }
+}
+
+/* ---- packed forms ---- */
+
+/* What a rank packs. */
+static int64_t packed_bytes(const struct scene *s, const struct place *place, int rank,
+                            int *ret_operand)
+{
+    struct part p;
+    struct dpt_memory_use use;
+    open_part(s, &p);
+    enter_world(&p, place, rank);
+    dpt_account_read(&p.account, &use);
+    *ret_operand = (int)dpt_device_ops(device)->operand_bytes(p.stream, dpt_model_dtype(s->model));
+    p.strategy->ops->end_generation(p.strategy);
+    close_part(&p);
+    return use.tag[DPT_MEMORY_PACKED];
+}
+
+/* The closed formula beside what the library asks for: the same where every side is in whole
+ * blocks, on all machines; no more elsewhere. */
+static void test_packed(void **state)
+{
+    (void)state;
+    static const struct {
+        int width, vocab;
+        bool whole;
+    } shapes[] = {{64, 256, true},  {192, 3072, true}, {256, 3392, true},
+                  {32, 300, false}, {40, 1500, false}, {72, 6301, false}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int half = 0; half < 2; half++) {
+            struct scene s;
+            struct place place;
+            int operand;
+            open_scene(&s, &variants[0], DPT_ACCUMULATE_LOCAL,
+                       half ? DPT_PRECISION_BF16 : DPT_PRECISION_FP32, shapes[i].vocab, 8);
+            s.config.cluster.pack_weights = DPT_PACK_WEIGHTS_ON;
+            s.config.model.n_embd = shapes[i].width;
+            make_model(&s);
+            make_place(&s, 0, &place);
+            const int64_t bytes = packed_bytes(&s, &place, 0, &operand),
+                          formula = dpt_memory_packed(s.model, operand), c = shapes[i].width,
+                          elements = 3 * 12 * c * c + shapes[i].vocab * c;
+            if (shapes[i].whole ? bytes != formula
+                                : bytes > formula || bytes < 2 * elements * operand)
+                fail_msg("width %d, vocabulary %d, %d bytes an element: %lld bytes, not %lld",
+                         shapes[i].width, shapes[i].vocab, operand, (long long)bytes,
+                         (long long)formula);
+            dpt_model_destroy(&s.model);
+        }
+}
+
+/* By hand: 12 blocks of 12 C C, twice; the vocabulary in 16 blocks of 3072 and one of 1105, which
+ * is 6 tiles of 192 columns in one product and 1120 rows in the other. */
+static void test_packed_of_124m(void **state)
+{
+    (void)state;
+    const int64_t c = 768, elements = 12 * 12 * c * c * 2 + 16 * 3072 * c * 2 + (1152 + 1120) * c;
+    struct scene s;
+    open_scene(&s, &variants[0], DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 300, 8);
+    make_124m(&s);
+    assert_int_equal(dpt_memory_packed(s.model, 4), 4 * elements);
+    assert_int_equal(dpt_memory_packed(s.model, 2), 2 * elements);
+    struct place place;
+    make_place(&s, 0, &place);
+    struct dpt_memory_spec spec = spec_of(&s, &place, 0);
+    const int64_t without = dpt_memory_bound(&spec);
+    spec.packed_operand = 4;
+    assert_int_equal(dpt_memory_bound(&spec), without + 4 * elements);
+    dpt_model_destroy(&s.model);
+}
+
+/* Of every strategy, every rank: who packs is who dpt_memory_may_pack says, in worlds of 1 and of 4
+ * ranks with 5 slots, so that some ranks compute one and some several. */
+static void who_packs(const struct variant *v, enum dpt_accumulate accumulate,
+                      enum dpt_pack_weights mode)
+{
+    struct scene s;
+    open_scene(&s, v, accumulate, DPT_PRECISION_FP32, 300, 5);
+    s.config.cluster.pack_weights = mode;
+    for (int i = 0; i < WORLDS; i += 5) {
+        struct place place;
+        make_place(&s, i, &place);
+        for (int rank = 0; rank < place.world.size; rank++) {
+            const struct dpt_memory_spec spec = spec_of(&s, &place, rank);
+            int operand;
+            const int64_t bytes = packed_bytes(&s, &place, rank, &operand);
+            if (dpt_memory_may_pack(&spec) != (bytes > 0))
+                fail_msg("%s, accumulate %d, mode %d, world %d, rank %d: %lld bytes", v->name,
+                         (int)accumulate, (int)mode, i, rank, (long long)bytes);
+        }
+    }
+    dpt_model_destroy(&s.model);
+}
+
+static void test_who_packs(void **state)
+{
+    (void)state;
+    for (int v = 0; v < VARIANTS; v++)
+        for (int i = 0; i <= 2 * DPT_PACK_WEIGHTS_OFF + 1; i++)
+            who_packs(&variants[v], i % 2 ? DPT_ACCUMULATE_LOCAL : DPT_ACCUMULATE_REDUCE,
+                      (enum dpt_pack_weights)(i / 2));
 }
 
 /* ---- bytes sent ---- */
@@ -459,17 +565,12 @@ static void test_activations(void **state)
             struct place place;
             open_scene(&s, &variants[0], DPT_ACCUMULATE_LOCAL,
                        half ? DPT_PRECISION_BF16 : DPT_PRECISION_FP32, 300, 8);
-            dpt_model_destroy(&s.model);
             struct dpt_config *c = &s.config;
-            struct dpt_err err;
             c->train.activation_checkpointing = (enum dpt_activation_checkpointing)mode;
             c->model.n_embd = 128;
             c->model.n_head = 4;
             c->train.micro_batch = 3;
-            assert_int_equal(dpt_model_create(c, &s.model, &err), DPT_OK);
-            s.offset[dpt_model_n_units(s.model)] = dpt_model_flat_numel(s.model);
-            for (int u = 0; u < dpt_model_n_units(s.model); u++)
-                s.offset[u] = dpt_model_unit(s.model, u)->offset;
+            make_model(&s);
             make_place(&s, 0, &place);
             const struct dpt_memory_spec spec = spec_of(&s, &place, 0);
             int64_t formula[DPT_MEMORY_COUNT];
@@ -489,11 +590,10 @@ static void test_activations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_local),
-        cmocka_unit_test(test_worlds_in_turn),
-        cmocka_unit_test(test_bound_of_124m),
-        cmocka_unit_test(test_sent_by_the_table),
+        cmocka_unit_test(test_reduce),         cmocka_unit_test(test_local),
+        cmocka_unit_test(test_worlds_in_turn), cmocka_unit_test(test_bound_of_124m),
+        cmocka_unit_test(test_packed),         cmocka_unit_test(test_packed_of_124m),
+        cmocka_unit_test(test_who_packs),      cmocka_unit_test(test_sent_by_the_table),
         cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests_name("memory", tests, setup, teardown);

@@ -171,12 +171,24 @@ static void test_memory(void **state)
     assert_int_equal(matrices, 2 * 12 * 48 * 48 + 300 * 48);
     assert_true(bytes >= 2 * matrices * (int64_t)sizeof(float));
 
-    /* Kept for the next generation that wants them; a great many ranks change nothing then. */
-    decide(&f, 1, 1);
-    assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);
-    assert_int_equal(dpt_device_bytes(f.env.device), before + (size_t)bytes);
+    /* Kept while generations want them; a great many ranks change nothing then. */
     decide(&f, 2, 1 << 30);
     assert_int_equal(dpt_packed_weights_bytes(f.packed), bytes);
+
+    /* A generation that does not use them does not hold them; the next that does makes them anew,
+     * of the weights that there are then. */
+    decide(&f, 1, 1);
+    assert_null(slot.packed[dpt_model_unit(f.env.model, 1)->first_param]);
+    assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);
+    assert_int_equal(dpt_device_bytes(f.env.device), before);
+    decide(&f, 2, 1 << 30);
+    assert_int_equal(dpt_packed_weights_bytes(f.packed), 0);
+    decide(&f, 2, 1);
+    assert_int_equal(dpt_device_bytes(f.env.device), before + (size_t)bytes);
+    f.flat[1][dpt_model_unit(f.env.model, 1)->offset] = 3.0f;
+    slot = (struct dpt_slot){.weights = f.weights[1]};
+    dpt_packed_weights_use(f.packed, 1, &slot);
+    expect_forms(&f, &slot, 1, 1);
     close_fixture(&f);
 }
 
