@@ -51,11 +51,9 @@ static int64_t sum_of_all(const int64_t bytes[DPT_MEMORY_COUNT])
     return sum;
 }
 
-/* Plan positions node by node, each node a machine of its own. */
-static struct dpt_world world_of(const struct dpt_config *config, int nodes, int ranks,
-                                 int *numbers)
+/* Of n ranks. Plan positions node by node, each node a machine of its own. */
+static struct dpt_world world_of(const struct dpt_config *config, int n, int ranks, int *numbers)
 {
-    const int n = nodes * ranks;
     for (int i = 0; i < n; i++) {
         numbers[i] = i;
         numbers[n + i] = i / ranks;
@@ -67,6 +65,12 @@ static struct dpt_world world_of(const struct dpt_config *config, int nodes, int
                               .node_of_position = numbers + n};
 }
 
+/* Bytes of an element as products read it: machines that widen bf16 first are rare. */
+static int operand_of(const struct dpt_config *config)
+{
+    return config->train.precision == DPT_PRECISION_BF16 ? 2 : 4;
+}
+
 /* The rank that holds most, and what its node holds together. */
 static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DPT_MEMORY_COUNT],
                          int64_t *ret_node)
@@ -76,6 +80,7 @@ static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DP
     for (int r = 0; r < spec->world->size; r++) {
         int64_t bytes[DPT_MEMORY_COUNT];
         spec->rank = r;
+        spec->packed_operand = dpt_memory_may_pack(spec) ? operand_of(spec->config) : 0;
         dpt_memory_formula(spec, bytes);
         const int64_t sum = sum_of_all(bytes);
         if (sum > most) {
@@ -87,7 +92,7 @@ static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DP
     }
 }
 
-static enum dpt_status add_row(json_t *rows, const char *strategy, const int shape[2],
+static enum dpt_status add_row(json_t *rows, const char *strategy, const int shape[2], int ranks,
                                const int64_t bytes[DPT_MEMORY_COUNT], int64_t node,
                                struct dpt_err *err)
 {
@@ -95,9 +100,9 @@ static enum dpt_status add_row(json_t *rows, const char *strategy, const int sha
     for (int t = 0; tags && t < DPT_MEMORY_COUNT; t++)
         (void)json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)t),
                                   json_integer(bytes[t]));
-    row = json_pack("{s:s, s:i, s:i, s:I, s:I, s:o}", "strategy", strategy, "nodes", shape[0],
-                    "ranks_per_node", shape[1], "rank_bytes", (json_int_t)sum_of_all(bytes),
-                    "node_bytes", (json_int_t)node, "tags", tags);
+    row = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o}", "strategy", strategy, "nodes", shape[0],
+                    "ranks_per_node", shape[1], "ranks", ranks, "rank_bytes",
+                    (json_int_t)sum_of_all(bytes), "node_bytes", (json_int_t)node, "tags", tags);
     if (!row || json_array_append_new(rows, row) != 0)
         return dpt_fail(err, DPT_ENOMEM, "report: out of memory");
     return DPT_OK;
@@ -124,16 +129,27 @@ static void print_row(const char *strategy, const int shape[2],
     printf(" %10.1f %10.1f\n", (double)sum_of_all(bytes) / 0x1p20, (double)node / 0x1p20);
 }
 
+/* A world of more ranks than a step can be dealt to. */
+static void print_limit(const struct dpt_config *config, const int shape[2], int ranks)
+{
+    const bool reduce = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE;
+    printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d stand by\n", "",
+           shape[0], shape[1], ranks,
+           reduce ? "slot (train.global_batch / train.micro_batch)" : "lane (train.lanes)",
+           shape[0] * shape[1] - ranks);
+}
+
 static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
                                   const struct dpt_grid *grid, const char *name, const int shape[2],
                                   json_t *rows, struct dpt_err *err)
 {
-    const int n = shape[0] * shape[1];
+    const int all = shape[0] * shape[1], most = dpt_config_world_max(config),
+              n = all < most ? all : most;
     int *numbers = calloc(2 * (size_t)n, sizeof *numbers);
     int64_t bytes[DPT_MEMORY_COUNT], node;
     if (!numbers)
         return dpt_fail(err, DPT_ENOMEM, "plan: out of memory");
-    const struct dpt_world world = world_of(config, shape[0], shape[1], numbers);
+    const struct dpt_world world = world_of(config, n, shape[1], numbers);
     struct dpt_memory_spec spec = {
         .config = config,
         .model = model,
@@ -143,7 +159,9 @@ static enum dpt_status plan_world(const struct dpt_config *config, const struct 
     find_largest(&spec, shape[1], bytes, &node);
     free(numbers);
     print_row(name, shape, bytes, node);
-    return add_row(rows, name, shape, bytes, node, err);
+    if (n < all)
+        print_limit(config, shape, n);
+    return add_row(rows, name, shape, n, bytes, node, err);
 }
 
 /* The config, under this strategy and in so many nodes. */

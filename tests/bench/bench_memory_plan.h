@@ -22,8 +22,10 @@ struct memory_plan {
 };
 
 /* Prints, for each shape, what the rank that holds most and the node that holds most have in memory
- * under the config's section `section` of strategy, and appends an object to `rows`. A combination
- * that the config's rules refuse is printed with the reason, and appends nothing. */
+ * under the config's section `section` of strategy, and appends an object to `rows`. Of a world
+ * larger than the config's largest (dpt_config_world_max) that many ranks are counted, which is
+ * said. Weights are packed where a rank packs them, if its host has the memory. A combination that
+ * the config's rules refuse is printed with the reason, and appends nothing. */
 DPT_MUST_USE enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name,
                                              const char *section, json_t *rows,
                                              struct dpt_err *err);
