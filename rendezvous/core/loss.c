@@ -312,6 +312,13 @@ static size_t count_of(const struct pair *pairs, size_t n, uint64_t id_hash)
     return count;
 }
 
+/* The process of that place has ended: whoever could not reach it is explained. */
+static bool is_gone(const struct place *place)
+{
+    const struct rank *rank = place->node ? &place->node->ranks[place->local_rank] : NULL;
+    return rank == NULL || rank->spawn != place->spawn || rank->phase == DPT__RANK_PHASE__RANK_DEAD;
+}
+
 /* Which nodes could not reach which in the last formation, as their ranks suspect. */
 static size_t failed_pairs(const struct run *run, struct pair *ret_pairs)
 {
@@ -324,9 +331,10 @@ static size_t failed_pairs(const struct run *run, struct pair *ret_pairs)
                 !dpt_rdzv_rank_is_member(run, rank) || rank->suspect < 0 ||
                 (uint32_t)rank->suspect >= run->plan.world_size)
                 continue;
-            const struct node *other = run->plan.places[rank->suspect].node;
-            if (other == NULL || other == node)
-                continue; /* gone, which explains it */
+            const struct place *place = &run->plan.places[rank->suspect];
+            const struct node *other = place->node;
+            if (is_gone(place) || other == node)
+                continue;
             struct pair pair = {node->id_hash, other->id_hash};
             if (pair.a > pair.b)
                 pair = (struct pair){other->id_hash, node->id_hash};

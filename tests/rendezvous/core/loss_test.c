@@ -489,6 +489,26 @@ static void test_pair(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
+/* Whose processes die in two formations running is no pair with those who could not reach it. */
+static void test_no_pair_with_the_dead(void **state)
+{
+    (void)state;
+    struct fake *const all[] = {&a, &b, &c};
+    fakes_start(&stage, all, 3);
+    for (int formation = 0; formation < 3; formation++) {
+        assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+        assert_int_equal(stage.view.world_size, 3);
+        a.ranks[0].failed_generation = a.generation;
+        a.ranks[0].suspect = (int32_t)fake_place(&b)->rank;
+        fake_say(&a, &stage);
+        come_back(&b, -1); /* its first word after its process died */
+        fakes_settle(&stage, all, 3);
+        stage_pass_speaking(&stage, all, 3, 1000);
+        fakes_settle(&stage, all, 3);
+        assert_int_not_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+    }
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
@@ -514,6 +534,7 @@ int main(void)
         T(test_adoption),
         T(test_adoption_incomplete),
         T(test_pair),
+        T(test_no_pair_with_the_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
