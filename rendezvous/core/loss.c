@@ -312,11 +312,20 @@ static size_t count_of(const struct pair *pairs, size_t n, uint64_t id_hash)
     return count;
 }
 
-/* The process of that place has ended: whoever could not reach it is explained. */
-static bool is_gone(const struct place *place)
+/* A process of the newest plan has ended. Its peers gave up for that, and theirs for them: who
+ * could not reach whom means nothing then. */
+static bool somebody_is_gone(const struct run *run)
 {
-    const struct rank *rank = place->node ? &place->node->ranks[place->local_rank] : NULL;
-    return rank == NULL || rank->spawn != place->spawn || rank->phase == DPT__RANK_PHASE__RANK_DEAD;
+    for (uint32_t i = 0; i < run->plan.world_size; i++) {
+        const struct place *place = &run->plan.places[i];
+        const struct node *node = place->node;
+        const struct rank *rank =
+            node && place->local_rank < node->n_ranks ? &node->ranks[place->local_rank] : NULL;
+        if (rank == NULL || rank->spawn != place->spawn ||
+            rank->phase == DPT__RANK_PHASE__RANK_DEAD)
+            return true;
+    }
+    return false;
 }
 
 /* Which nodes could not reach which in the last formation, as their ranks suspect. */
@@ -331,9 +340,8 @@ static size_t failed_pairs(const struct run *run, struct pair *ret_pairs)
                 !dpt_rdzv_rank_is_member(run, rank) || rank->suspect < 0 ||
                 (uint32_t)rank->suspect >= run->plan.world_size)
                 continue;
-            const struct place *place = &run->plan.places[rank->suspect];
-            const struct node *other = place->node;
-            if (is_gone(place) || other == node)
+            const struct node *other = run->plan.places[rank->suspect].node;
+            if (other == node)
                 continue;
             struct pair pair = {node->id_hash, other->id_hash};
             if (pair.a > pair.b)
@@ -356,6 +364,10 @@ void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run)
 {
     if (run->plan.generation == 0 || run->pairs_generation == run->plan.generation)
         return;
+    if (somebody_is_gone(run)) {
+        run->pairs_generation = run->plan.generation;
+        return;
+    }
     struct pair now[PAIRS_MAX];
     size_t n = failed_pairs(run, now);
     struct node *out = NULL;

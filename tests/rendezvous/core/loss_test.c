@@ -489,8 +489,9 @@ static void test_pair(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
 }
 
-/* Whose processes die in two formations running is no pair with those who could not reach it. */
-static void test_no_pair_with_the_dead(void **state)
+/* Whose processes die in two formations running is no pair with those who could not reach it; nor
+ * are those who gave up for that and others who could not reach them. */
+static void test_no_pair_beside_the_dead(void **state)
 {
     (void)state;
     struct fake *const all[] = {&a, &b, &c};
@@ -498,14 +499,17 @@ static void test_no_pair_with_the_dead(void **state)
     for (int formation = 0; formation < 3; formation++) {
         assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
         assert_int_equal(stage.view.world_size, 3);
-        a.ranks[0].failed_generation = a.generation;
+        a.ranks[0].failed_generation = c.ranks[0].failed_generation = a.generation;
         a.ranks[0].suspect = (int32_t)fake_place(&b)->rank;
+        c.ranks[0].suspect = (int32_t)fake_place(&a)->rank;
         fake_say(&a, &stage);
+        fake_say(&c, &stage);
         come_back(&b, -1); /* its first word after its process died */
         fakes_settle(&stage, all, 3);
         stage_pass_speaking(&stage, all, 3, 1000);
         fakes_settle(&stage, all, 3);
-        assert_int_not_equal(b.phase, DPT__SERVER_PHASE__SERVER_SPARE);
+        for (int i = 0; i < 3; i++)
+            assert_int_not_equal(all[i]->phase, DPT__SERVER_PHASE__SERVER_SPARE);
     }
 }
 
@@ -534,7 +538,7 @@ int main(void)
         T(test_adoption),
         T(test_adoption_incomplete),
         T(test_pair),
-        T(test_no_pair_with_the_dead),
+        T(test_no_pair_beside_the_dead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
