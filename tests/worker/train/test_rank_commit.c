@@ -29,9 +29,10 @@ enum dpt_status __wrap_dpt_comm_small_all_gather(struct dpt_comm *comm, const vo
 
 /* Who is cut off in the commit of HURT_STEP, and to whom alone it has spoken by then. */
 static struct scene {
-    int victim, told; /* ranks; victim -1: nobody */
+    atomic_int victim; /* a rank; -1: nobody */
+    int told;          /* a rank */
     atomic_int n_packed;
-    const void *packed[RANKS]; /* what the ranks give to that commit */
+    const void *_Atomic packed[RANKS]; /* what the ranks give to that commit */
 } scene;
 
 void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max,
@@ -40,7 +41,7 @@ void __wrap_dpt_contribution_pack(const struct dpt_contribution *contribution, i
     if (scene.victim >= 0 && contribution->step == HURT_STEP) {
         const int i = atomic_fetch_add(&scene.n_packed, 1);
         if (i < RANKS)
-            scene.packed[i] = buf;
+            atomic_store(&scene.packed[i], buf);
     }
     __real_dpt_contribution_pack(contribution, slots_max, buf);
 }
@@ -50,7 +51,7 @@ static bool is_hurt(const struct dpt_comm *comm, const void *mine)
     if (dpt_comm_rank(comm) != scene.victim)
         return false;
     for (int i = 0; i < RANKS; i++)
-        if (scene.packed[i] == mine)
+        if (atomic_load(&scene.packed[i]) == mine)
             return true;
     return false;
 }
@@ -92,7 +93,8 @@ static void calm_scene(void)
 {
     scene.victim = -1;
     atomic_store(&scene.n_packed, 0);
-    memset(scene.packed, 0, sizeof scene.packed);
+    for (int i = 0; i < RANKS; i++)
+        atomic_store(&scene.packed[i], NULL);
 }
 
 /* Ranks stand on two hosts in turn; a generation numbers them host by host. */
