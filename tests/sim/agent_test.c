@@ -306,20 +306,26 @@ static void test_no_quiescence(void **state)
     assert_int_equal(b->kills[0], 0);
 }
 
+/* The first process of a rank ends with them. */
+static void last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message)
+{
+    b->rank.text = text;
+    b->rank.local_rank = local;
+    message->state = &b->rank;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = local,
+                                           .spawn = 1,
+                                           .rank_message = message});
+}
+
 static void test_fatal(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
-    b->rank.text = "shard is truncated";
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    b->rank.local_rank = 0;
-    message.state = &b->rank;
     message.fatal = true;
     message.exit_code = DPT_EXIT_CONFIG;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = 0,
-                                           .spawn = 1,
-                                           .rank_message = &message});
+    last_words(b, 0, "shard is truncated", &message);
     assert_true(b->said && b->fatal);
     assert_string_equal(b->first_error, "rank process 0: shard is truncated");
     b->server.text = "node a: rank process 0: shard is truncated";
@@ -340,15 +346,9 @@ static void test_broken(void **state)
 {
     struct bench *b = *state;
     bench_run(b);
-    b->rank.text = "step 3: the device is gone";
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    b->rank.local_rank = 1;
-    message.state = &b->rank;
     message.broken = true;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = 1,
-                                           .spawn = 1,
-                                           .rank_message = &message});
+    last_words(b, 1, "step 3: the device is gone", &message);
     assert_true(b->said && !b->fatal);
     assert_int_equal(b->kills[1], 1);
     assert_int_equal(b->kills[0], 0);

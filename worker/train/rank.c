@@ -551,7 +551,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
         exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        report_end(r, !at_work || status != DPT_EDEVICE, exit_code, err.text);
+        const bool first_start = !at_work && options->start->spawn <= 1;
+        report_end(r, first_start || status != DPT_EDEVICE, exit_code, err.text);
     }
     destroy_parts(r);
     return exit_code;

@@ -175,8 +175,6 @@ DPT_MUST_USE enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uin
 DPT_MUST_USE enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err);
 /* As events.jsonl says it. */
 const char *rank_redundancy(const struct dpt_rank *r);
-/* Hash of the weights and moments in a part of the state. */
-struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part);
 /* What the strategy wants is filled, and is held from now on; what it held is freed. */
 DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
 /* Before what is held is read: a device may have the newest of it. */

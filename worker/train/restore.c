@@ -9,6 +9,7 @@
 #include "worker/strategy/reshard.h"
 #include "worker/train/hello.h"
 #include "worker/train/rank_internal.h"
+#include "worker/train/state_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,22 +116,6 @@ static enum dpt_status job_reshard(struct dpt_comm_thread *thread, void *ctx, st
 }
 
 /* ---- the proof ---- */
-
-struct dpt_hash128 rank_part_hash(const struct dpt_rank *r, const struct dpt_state_part *part)
-{
-    struct dpt_hash128 chain[2] = {{0, 0}, {0, 0}};
-    for (int u = 0; u < r->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
-        const struct dpt_interval piece = dpt_shard_piece(&r->grid, part->shard, u);
-        if (piece.end <= piece.first)
-            continue;
-        for (int v = 0; v < dpt_vectors(r->config); v++) {
-            chain[1] = dpt_hash128(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u),
-                                   (size_t)(piece.end - piece.first) * sizeof(float));
-            chain[0] = dpt_hash128(chain, sizeof chain);
-        }
-    }
-    return chain[0];
-}
 
 static bool differ(const struct dpt_hello *a, const struct dpt_hello *b)
 {
@@ -495,8 +480,8 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
         status = take_state(&f, plan->resume_step, err);
     if (status == DPT_OK) {
         set_parts(f.mine.held, f.wanted);
-        f.mine.hash[0] = rank_part_hash(r, &f.wanted->own);
-        f.mine.hash[1] = rank_part_hash(r, &f.wanted->shadow);
+        f.mine.hash[0] = dpt_state_part_hash(&f.wanted->own, &r->grid, dpt_vectors(r->config));
+        f.mine.hash[1] = dpt_state_part_hash(&f.wanted->shadow, &r->grid, dpt_vectors(r->config));
         f.mine.scaler = r->scaler;
         status = extend_history(r, &f, err);
     }

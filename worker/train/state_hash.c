@@ -277,3 +277,20 @@ enum dpt_status dpt_state_hash(struct dpt_comm *comm, const struct dpt_state_has
     free(w.mine);
     return status;
 }
+
+struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
+                                       const struct dpt_grid *grid, int vectors)
+{
+    struct dpt_hash128 chain[2] = {{0, 0}, {0, 0}};
+    for (int u = 0; u < grid->n_units && !dpt_shard_is_none(part->shard); u++) {
+        const struct dpt_interval piece = dpt_shard_piece(grid, part->shard, u);
+        if (piece.end <= piece.first)
+            continue;
+        for (int v = 0; v < vectors; v++) {
+            chain[1] = dpt_hash128(dpt_state_at(part, grid, (enum dpt_vector)v, u),
+                                   (size_t)(piece.end - piece.first) * sizeof(float));
+            chain[0] = dpt_hash128(chain, sizeof chain);
+        }
+    }
+    return chain[0];
+}

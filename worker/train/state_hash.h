@@ -23,4 +23,9 @@ DPT_MUST_USE enum dpt_status dpt_state_hash(struct dpt_comm *comm,
                                             const struct dpt_state_hash *spec,
                                             struct dpt_hash128 *ret, struct dpt_err *err);
 
+/* Hash of a part as one rank holds it, of its first `vectors` vectors, to compare with that of who
+ * holds the same shard; 0: it has none. */
+struct dpt_hash128 dpt_state_part_hash(const struct dpt_state_part *part,
+                                       const struct dpt_grid *grid, int vectors);
+
 #endif

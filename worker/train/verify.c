@@ -1,6 +1,7 @@
 /* Ranks compare what several of them hold: the weights (train.verify_every), the loss's scale. */
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
+#include "worker/train/state_hash.h"
 
 #include <string.h>
 
@@ -45,7 +46,7 @@ enum dpt_status rank_verify(struct dpt_rank *r, struct dpt_err *err)
         if (dpt_shard_is_none(parts[i]->shard))
             continue;
         mine.part[i].shard = parts[i]->shard;
-        mine.part[i].hash = rank_part_hash(r, parts[i]);
+        mine.part[i].hash = dpt_state_part_hash(parts[i], &r->grid, dpt_vectors(r->config));
     }
     dpt_verify_share_pack(&mine, r->verify_share);
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_exchange, r, err));

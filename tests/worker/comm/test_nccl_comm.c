@@ -50,6 +50,14 @@ static void create(struct gpu *g)
              &g->self->err);
 }
 
+/* With the others, in order. */
+static void unplug(struct gpu *g)
+{
+    dpt_nccl_comm_close(g->comm);
+    dpt_comm_destroy(&g->control);
+    dpt_nccl_comm_destroy(&g->comm);
+}
+
 static enum dpt_status open_with(struct gpu *g, uint64_t generation,
                                  const struct dpt_nccl_split_of *splits, int n_splits)
 {
@@ -222,9 +230,7 @@ static void queue_ranks(struct rank *self)
              &self->err);
     CHECK_OK(wait_for(&g, 0, tickets[N]), &self->err);
     CHECK(in[N] == (float)(100 * peer + N));
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 static void operations_queue_up(void **state)
@@ -261,9 +267,7 @@ static void hybrid_ranks(struct rank *self)
         CHECK(in == (float)peer);
     }
     all_reduce(&g);
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 static void groups_of_hybrid_shard(void **state)
@@ -326,9 +330,7 @@ static void death_ranks(struct rank *self)
     CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     all_reduce(&g);
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 static void survivors_shrink(void **state)
@@ -426,9 +428,7 @@ static void silent_ranks(struct rank *self)
     g.view.fault = FABRIC_WELL;
     open_world(&g, 1);
     all_reduce(&g);
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 static void creation_without_end(void **state)
@@ -453,9 +453,7 @@ static void failing_ranks(struct rank *self)
     g.view.fault = FABRIC_WELL;
     open_world(&g, 1);
     all_reduce(&g);
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 /* Who makes the id cannot: that is its fault, no other's. */
@@ -468,9 +466,7 @@ static void ranks_without_an_id(struct rank *self)
     CHECK_STATUS(self->rank == 0 ? DPT_EDEVICE : DPT_EPEER, open_with(&g, 1, NULL, 0), &self->err);
     g.view.fault = FABRIC_WELL;
     open_world(&g, 1);
-    dpt_nccl_comm_close(g.comm);
-    dpt_comm_destroy(&g.control);
-    dpt_nccl_comm_destroy(&g.comm);
+    unplug(&g);
 }
 
 static void an_id_that_fails(void **state)

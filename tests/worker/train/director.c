@@ -202,6 +202,11 @@ void director_retire(struct director *d, int handle)
     d->member[handle].retires = true;
 }
 
+void director_respawn(struct director *d)
+{
+    d->respawns = true;
+}
+
 int director_start(struct director *d, int host)
 {
     return director_start_threads(d, host,
@@ -242,8 +247,11 @@ int director_start_threads(struct director *d, int host, int threads)
     m->host = host;
     m->alive = true;
     m->config = d->config;
-    m->start = (struct dpt_rank_start){
-        .local_rank = handle, .ranks = 1, .spawn = 1, .threads = threads, .address = "127.0.0.1"};
+    m->start = (struct dpt_rank_start){.local_rank = handle,
+                                       .ranks = 1,
+                                       .spawn = d->respawns ? 2 : 1,
+                                       .threads = threads,
+                                       .address = "127.0.0.1"};
     m->options = (struct dpt_rank_options){.start = &m->start,
                                            .config = &m->config,
                                            .link_fd = fds[1],
@@ -253,7 +261,7 @@ int director_start_threads(struct director *d, int host, int threads)
         fail("no thread");
     int64_t deadline = dpt_now_ms() + DEADLINE_MS;
     while (!in_phase(d, m, DPT__RANK_PHASE__RANK_STANDBY)) {
-        if (m->said && m->said->fatal)
+        if (m->said && (m->said->fatal || m->said->broken))
             break;
         if (dpt_now_ms() > deadline)
             fail("a rank did not stand by in time");

@@ -46,6 +46,9 @@ int director_start(struct director *d, int host);
 /* The same with a number of compute threads that is this rank's own. */
 int director_start_threads(struct director *d, int host, int threads);
 
+/* Ranks that are started from now on are in the place of processes that ended. */
+void director_respawn(struct director *d);
+
 /* A rank on the bench takes part in formations but gets no plan: a spare. */
 void director_bench(struct director *d, int handle, bool benched);
 

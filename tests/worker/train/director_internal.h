@@ -35,6 +35,7 @@ struct director {
     uint8_t *frame;
     int64_t beat_ms;
     bool leaving;
+    bool respawns;
     bool one_writes; /* of checkpoints */
     bool lost;       /* somebody was killed since a generation was last sent off */
 };

@@ -1,13 +1,9 @@
 /* Ranks with a device beside the host, which computes the model (strategy.offload: optimizer) or
  * keeps the state, too (none): the same hash and losses as on the host for every strategy, order of
- * addition and precision, through deaths, and clear words when the device breaks. The device is a
- * CPU's whose memory the host cannot touch (discrete.h); NCCL is a double that copies between such
- * devices (nccl_fabric.h). */
+ * addition and precision, through deaths. */
 #include "base/account.h"
-#include "tests/kernels/discrete.h"
-#include "tests/worker/train/nccl_ranks.h"
+#include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
-#include "tests/worker/train/rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,61 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = 64 << 20, SEQUENCES = 5, BREAKS_RANK = 1, BREAKS_AT = 700 };
-
-static enum dpt_status open_device(const struct dpt_rank_start *start, struct dpt_device **ret,
-                                   struct dpt_err *err)
-{
-    (void)start;
-    return dpt_device_discrete_create(ROOM, ret, err);
-}
-
-static enum dpt_status open_small(const struct dpt_rank_start *start, struct dpt_device **ret,
-                                  struct dpt_err *err)
-{
-    (void)start;
-    return dpt_device_discrete_create(1 << 16, ret, err);
-}
-
-static enum dpt_status open_one_that_breaks(const struct dpt_rank_start *start,
-                                            struct dpt_device **ret, struct dpt_err *err)
-{
-    DPT_TRY(dpt_device_discrete_create(ROOM, ret, err));
-    if (start->local_rank == BREAKS_RANK)
-        dpt_device_discrete_fail(*ret, BREAKS_AT);
-    return DPT_OK;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    director_accelerate(open_device);
-    nccl_ranks_begin((struct fabric_devices){dpt_device_discrete_copy, dpt_device_discrete_await});
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    director_accelerate(NULL);
-    nccl_ranks_end();
-    return 0;
-}
-
-static void offload(struct dpt_config *config)
-{
-    config->cluster.device = DPT_DEVICE_CUDA;
-    config->strategy.offload = DPT_OFFLOAD_OPTIMIZER;
-}
-
-/* And gradients go from device to device. */
-static void keep_on_device(struct dpt_config *config)
-{
-    config->cluster.device = DPT_DEVICE_CUDA;
-    config->strategy.offload = DPT_OFFLOAD_NONE;
-    config->cluster.backend = DPT_BACKEND_NCCL;
-}
-
 static double summary_number(const char *dir, const char *name)
 {
     json_t *summary = rig_summary_of(dir);
@@ -82,26 +23,13 @@ static double summary_number(const char *dir, const char *name)
     return value;
 }
 
-/* 11 slots, evaluated after every second step. */
-static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
-                                     int steps)
-{
-    struct dpt_config config = rig_make_config(2 * 11, steps, "");
-    config.train.accumulate = accumulate;
-    config.train.precision = precision;
-    config.checkpoint.every_steps = 0;
-    offload(&config);
-    rig_evaluate(&config, 2, SEQUENCES);
-    return config;
-}
-
 static void as_on_the_host(const char *const *strategies, int n, enum dpt_accumulate accumulate,
                            enum dpt_precision precision)
 {
-    struct dpt_config config = make_config(accumulate, precision, 4);
+    struct dpt_config config = accelerator_config(accumulate, precision, 4);
     char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
     double loss;
-    plain_train_and_validate(&config, SEQUENCES, expected, &loss);
+    plain_train_and_validate(&config, ACCELERATOR_SEQUENCES, expected, &loss);
     for (int s = 0; s < n; s += RIG_EVERY) {
         const int world = 2 + s % 2;
         rig_choose(&config, strategies[s]);
@@ -125,7 +53,7 @@ static void every_strategy(void **state)
 static void activations_are_kept_as_asked(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
+    struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
     char expected[DPT_HASH_HEX_BYTES], hash[64];
     plain_train(&config, expected);
     config.train.activation_checkpointing = DPT_ACTIVATION_CHECKPOINTING_FULL;
@@ -206,7 +134,7 @@ static void kept_as_on_the_host(struct dpt_config *config, const char *strategy,
     char expected[DPT_HASH_HEX_BYTES], hash[64], folder[64];
     double loss;
     rig_choose(config, strategy);
-    plain_train_and_validate(config, SEQUENCES, expected, &loss);
+    plain_train_and_validate(config, ACCELERATOR_SEQUENCES, expected, &loss);
     for (int i = 0; i < 6; i++) { /* by NCCL, and two by the host */
         const int world = i < 4 ? 1 + i : i - 2;
         config->cluster.backend = i < 4 ? DPT_BACKEND_NCCL : DPT_BACKEND_HOST;
@@ -223,7 +151,7 @@ static void state_is_kept_there(void **state)
     static const char *const strategies[] = {"ddp",   "no_shard",     "hook",
                                              "async", "bucket_async", "simple_ga"};
     for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY) {
-        struct dpt_config config = make_config(
+        struct dpt_config config = accelerator_config(
             DPT_ACCUMULATE_LOCAL, i % 2 == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16, 4);
         keep_on_device(&config);
         kept_as_on_the_host(&config, strategies[i], "plain");
@@ -235,7 +163,7 @@ static void state_is_kept_there(void **state)
 static void state_is_kept_there_with_everything(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16, 4);
+    struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16, 4);
     keep_on_device(&config);
     config.train.lanes = 4;
     config.train.verify_every = 1;
@@ -326,197 +254,6 @@ static void nccl_adds_as_it_likes(void **state)
     assert_string_not_equal(hash, canonical);
 }
 
-/* The library fails on one rank, with nobody dead: nobody is lost by it, and no step. */
-static void nccl_fails_on_one_rank(void **state)
-{
-    (void)state;
-    char expected[64], dir[128], name[32];
-    struct dpt_config config = rig_make_config(14, 12, "");
-    keep_on_device(&config);
-    rig_undisturbed(&config, "well", 1, false, expected);
-    for (int i = 0; i < 6; i += RIG_EVERY) {
-        (void)snprintf(name, sizeof name, "fails-%d", i);
-        struct director *d = rig_begin(&config, name, dir);
-        for (int rank = 0; rank < 3; rank++)
-            (void)director_start(d, 0);
-        nccl_views[i % 3].fault = FABRIC_FAILS_LATE;
-        nccl_views[i % 3].fails_at = nccl_views[i % 3].ops + 20 + (uint64_t)i;
-        assert_true(director_form(d, false));
-        assert_string_equal(director_finish(d), expected);
-        assert_true(nccl_views[i % 3].ops > nccl_views[i % 3].fails_at);
-        assert_int_equal(director_steps_lost(d), 0);
-        director_destroy(&d);
-    }
-}
-
-/* One rank's library never comes back from the creation: that generation comes to nothing, and the
- * next one is formed. */
-static void nccl_is_silent_at_first(void **state)
-{
-    (void)state;
-    char expected[64], dir[128];
-    struct dpt_config config = rig_make_config(14, 6, "");
-    keep_on_device(&config);
-    rig_undisturbed(&config, "not-silent", 1, false, expected);
-    config.cluster.timeout_s = 0.5;
-    struct director *d = rig_begin(&config, "silent", dir);
-    for (int rank = 0; rank < 3; rank++)
-        (void)director_start(d, 0);
-    nccl_views[1].fault = FABRIC_SILENT_IN_INIT;
-    assert_false(director_form(d, false));
-    nccl_views[1].fault = FABRIC_WELL;
-    assert_true(director_form(d, false));
-    assert_string_equal(director_finish(d), expected);
-    director_destroy(&d);
-}
-
-/* One rank's library fails in the creation: that rank goes, with what it said, and no other. */
-static void nccl_fails_at_first(void **state)
-{
-    (void)state;
-    char expected[64], dir[128];
-    struct dpt_config config = rig_make_config(14, 6, "");
-    keep_on_device(&config);
-    rig_undisturbed(&config, "not-failing", 1, false, expected);
-    struct director *d = rig_begin(&config, "fails-at-first", dir);
-    for (int rank = 0; rank < 3; rank++)
-        (void)director_start(d, 0);
-    nccl_views[1].fault = FABRIC_FAILS_IN_INIT;
-    assert_false(director_form(d, false));
-    assert_non_null(strstr(director_await_broken(d), "a fault of the test"));
-    assert_true(director_form(d, false));
-    assert_string_equal(director_finish(d), expected);
-    assert_int_equal(director_steps_lost(d), 0);
-    director_destroy(&d);
-}
-
-static void assert_refused(struct director *d, const char *words)
-{
-    director_prepare(d, false);
-    director_plan(d);
-    const char *text = director_await_fatal(d);
-    if (!strstr(text, words))
-        fail_msg("%s", text);
-    director_destroy(&d);
-}
-
-static void ranks_differ_in_the_backend(void **state)
-{
-    (void)state;
-    char dir[128];
-    struct dpt_config config = rig_make_config(14, 6, "");
-    keep_on_device(&config);
-    struct director *d = rig_begin(&config, "differ", dir);
-    (void)director_start(d, 0);
-    director_offload(d);
-    (void)director_start(d, 0);
-    assert_refused(d, "write cluster.backend host, or give all nodes the same strategy.offload");
-}
-
-/* Where bits are nobody's promise a rank with a GPU and one without train together. */
-static void a_gpu_beside_none(void **state)
-{
-    (void)state;
-    char dir[128];
-    struct dpt_config config = rig_make_config(14, 6, "");
-    keep_on_device(&config);
-    config.train.reduction = DPT_REDUCTION_FAST;
-    struct director *d = rig_begin(&config, "nccl-and-none", dir);
-    (void)director_start(d, 0);
-    director_on_cpu(d);
-    (void)director_start(d, 0);
-    assert_refused(d, "write cluster.backend host");
-    config.cluster.backend = DPT_BACKEND_HOST;
-    d = rig_begin(&config, "host-and-none", dir);
-    (void)director_start(d, 0);
-    director_on_cpu(d);
-    (void)director_start(d, 0);
-    assert_true(director_form(d, false));
-    (void)director_finish(d);
-    assert_int_equal(director_best_step(d), 6);
-    director_destroy(&d);
-}
-
-/* The library itself, of this build: it needs a GPU, at the least. One rank goes without it. */
-static void there_is_no_nccl(void **state)
-{
-    (void)state;
-    char dir[128], hash[64];
-    struct dpt_config config = rig_make_config(14, 6, "");
-    keep_on_device(&config);
-    director_use_nccl(NULL);
-    rig_undisturbed(&config, "alone", 1, false, hash);
-    struct director *d = rig_begin(&config, "without", dir);
-    (void)director_start(d, 0);
-    (void)director_start(d, 1);
-    assert_refused(d, "set cluster.backend to host");
-}
-
-/* Its rank says why and is gone; the others go on. */
-static void breaks(const struct dpt_config *config, const char *name)
-{
-    char expected[64], folder[64], dir[128];
-    (void)snprintf(folder, sizeof folder, "sound-%s", name);
-    director_accelerate(open_device);
-    rig_undisturbed(config, folder, 1, false, expected);
-    director_accelerate(open_one_that_breaks);
-    (void)snprintf(folder, sizeof folder, "breaks-%s", name);
-    struct director *d = rig_begin(config, folder, dir);
-    (void)director_start(d, 0);
-    const int broken = director_start(d, 0);
-    assert_int_equal(broken, BREAKS_RANK);
-    assert_true(director_form(d, false));
-    assert_non_null(strstr(director_await_broken(d), "the discrete device was told to break"));
-    assert_true(director_form(d, false));
-    assert_string_equal(director_finish(d), expected);
-    assert_int_equal(director_steps_lost(d), 0);
-    director_destroy(&d);
-}
-
-static void a_device_breaks(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 12);
-    breaks(&config, "offloaded");
-    keep_on_device(&config);
-    breaks(&config, "kept");
-    config.cluster.backend = DPT_BACKEND_HOST;
-    breaks(&config, "kept-by-host");
-}
-
-static void a_device_is_too_small(void **state)
-{
-    (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
-    char dir[128];
-    director_accelerate(open_small);
-    struct director *d = rig_begin(&config, "small", dir);
-    const int handle = director_start(d, 0);
-    const char *text = NULL;
-    assert_true(director_fatal(d, handle, &text));
-    assert_non_null(strstr(text, "of a discrete device"));
-    director_destroy(&d);
-}
-
-/* Another kind of machine: its bits are not the host's. */
-static void a_host_does_not_go_on(void **state)
-{
-    (void)state;
-    struct dpt_config config = rig_make_config(14, 8, "");
-    char hash[64], dir[128];
-    offload(&config);
-    rig_undisturbed(&config, "began", 1, false, hash);
-    config.cluster.device = DPT_DEVICE_CPU;
-    config.strategy.offload = DPT_OFFLOAD_NONE;
-    struct director *d = rig_begin(&config, "goes-on", dir);
-    director_read_checkpoints(d, rig_dir("began"));
-    const int handle = director_start(d, 0);
-    const char *text = NULL;
-    assert_true(director_fatal(d, handle, &text));
-    assert_non_null(strstr(text, "another kind of machine: discrete"));
-    director_destroy(&d);
-}
-
 static json_int_t tag_bytes(const json_t *account, enum dpt_memory_tag tag, const char *what)
 {
     const json_t *tags = json_object_get(account, "tags");
@@ -552,7 +289,7 @@ static json_int_t device_bytes(const struct dpt_config *config, const char *name
 static void memory_is_where_it_should_be(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
+    struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
     json_int_t elements;
     assert_true(device_bytes(&config, "memory", 2, &elements) > 2 * 4 * elements);
     config.train.precision = DPT_PRECISION_BF16;
@@ -565,7 +302,7 @@ static void memory_is_where_it_should_be(void **state)
 
 int main(void)
 {
-#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
     const struct CMUnitTest tests[] = {
         T(every_strategy),
         T(activations_are_kept_as_asked),
@@ -578,15 +315,6 @@ int main(void)
         T(state_kept_there_survives),
         T(nccl_sends_what_it_must),
         T(nccl_adds_as_it_likes),
-        T(nccl_fails_on_one_rank),
-        T(nccl_is_silent_at_first),
-        T(nccl_fails_at_first),
-        T(ranks_differ_in_the_backend),
-        T(a_gpu_beside_none),
-        T(there_is_no_nccl),
-        T(a_device_breaks),
-        T(a_device_is_too_small),
-        T(a_host_does_not_go_on),
         T(memory_is_where_it_should_be),
     };
     return cmocka_run_group_tests_name("ranks with an accelerator", tests, rig_setup, rig_teardown);

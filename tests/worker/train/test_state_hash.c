@@ -146,10 +146,51 @@ static void not_everything(void **state)
     run(&plan, 3);
 }
 
+/* Each element of each vector counts, and none of a vector that is not asked for. */
+static void hash_parts(struct rank *self)
+{
+    struct plan plan = {.shards = {{1, 3}}};
+    struct dpt_state_part part;
+    hold(self, &plan, &part);
+    const size_t bytes = dpt_comm_mem_bytes(part.vector[DPT_VECTOR_PARAM].mem);
+    for (int v = DPT_VECTOR_M; v < DPT_VECTOR_COUNT; v++) {
+        CHECK_OK(dpt_comm_mem_create(self->listener, bytes, &part.vector[v].mem, &self->err),
+                 &self->err);
+        memset(dpt_comm_mem_data(part.vector[v].mem), v, bytes);
+    }
+    const struct dpt_hash128 whole = dpt_state_part_hash(&part, &grid, DPT_VECTOR_COUNT);
+    const struct dpt_hash128 less = dpt_state_part_hash(&part, &grid, DPT_VECTOR_V);
+    CHECK(whole.lo != less.lo);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        for (int last = 0; last < 2; last++) {
+            float *all = dpt_comm_mem_data(part.vector[v].mem);
+            float *at = all + (last ? dpt_shard_numel(&grid, part.shard) - 1 : 0);
+            const float was = *at;
+            *(uint8_t *)at ^= 1;
+            CHECK(dpt_state_part_hash(&part, &grid, DPT_VECTOR_COUNT).lo != whole.lo);
+            CHECK((dpt_state_part_hash(&part, &grid, DPT_VECTOR_V).lo == less.lo) ==
+                  (v == DPT_VECTOR_V));
+            *at = was;
+        }
+    CHECK(dpt_state_part_hash(&part, &grid, DPT_VECTOR_COUNT).lo == whole.lo);
+    part.shard = (struct dpt_shard){0};
+    CHECK(dpt_state_part_hash(&part, &grid, DPT_VECTOR_COUNT).lo == 0);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
+        dpt_comm_mem_destroy(&part.vector[v].mem);
+}
+
+static void parts(void **state)
+{
+    (void)state;
+    struct world *w = world_shared(1, (const int[RANKS_MAX]){0});
+    world_run_threads(w, hash_parts);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_cut),
                                        cmocka_unit_test(replicas_and_mixtures),
-                                       cmocka_unit_test(not_everything)};
+                                       cmocka_unit_test(not_everything), cmocka_unit_test(parts)};
     return cmocka_run_group_tests(tests, make_state, free_state);
 }

@@ -1,0 +1,29 @@
+/* Ranks with a device beside the host: a CPU's whose memory the host cannot touch (discrete.h).
+ * NCCL is a double that copies between such devices (nccl_fabric.h). */
+#ifndef DPT_TESTS_WORKER_TRAIN_ACCELERATOR_RIG_H
+#define DPT_TESTS_WORKER_TRAIN_ACCELERATOR_RIG_H
+
+#include "tests/kernels/discrete.h"
+#include "tests/worker/train/nccl_ranks.h"
+#include "tests/worker/train/rig.h"
+
+enum { ACCELERATOR_ROOM = 64 << 20, ACCELERATOR_SEQUENCES = 5 };
+
+/* cmocka's, for each test. */
+int accelerator_setup(void **state);
+int accelerator_teardown(void **state);
+
+/* For director_accelerate: what ranks have after the setup. */
+enum dpt_status accelerator_open(const struct dpt_rank_start *start, struct dpt_device **ret,
+                                 struct dpt_err *err);
+
+/* It computes, and the host has the state. */
+void offload(struct dpt_config *config);
+/* It has the state, too, and gradients go from device to device. */
+void keep_on_device(struct dpt_config *config);
+
+/* Offloaded: 11 slots, evaluated after every second step. */
+struct dpt_config accelerator_config(enum dpt_accumulate accumulate, enum dpt_precision precision,
+                                     int steps);
+
+#endif
