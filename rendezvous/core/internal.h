@@ -260,6 +260,7 @@ const char *dpt_rdzv_cause_name(enum cause_kind kind);
 bool dpt_rdzv_rank_is_alive(const struct rank *rank);
 /* Has a place in the newest plan. */
 bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node);
 /* Has a place in the newest plan and has said FINISHED there: its loss costs nothing more. */
 bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
 bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);

@@ -338,17 +338,33 @@ static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *nod
                            node->id, message->first_error);
         }
     }
-    if (message->fatal) {
-        char text[DPT_PROTO_TEXT_BYTES];
-        (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, message->first_error);
-        dpt_rdzv_fail(core, run, text);
-        return;
-    }
     if (message->crashes > node->crashes) {
         uint32_t more = message->crashes - node->crashes;
         node->crashes = message->crashes;
         dpt_rdzv_count_crashes(core, run, more, message->first_error);
     }
+}
+
+/* A node has met what no restart mends. Where it has a place in the newest plan, or nobody else
+ * has, that is the run's end; a newcomer's or a spare's own misfortune is nobody else's: it is
+ * turned away, and `node` is gone. */
+static void take_fatal(struct dpt_rdzv *core, struct run *run, struct node *node,
+                       const Dpt__AgentState *message)
+{
+    char text[DPT_PROTO_TEXT_BYTES];
+    bool others = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run, run->nodes[i]));
+    if (dpt_rdzv_node_is_member(run, node) || !others) {
+        (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, message->first_error);
+        dpt_rdzv_fail(core, run, text);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "it cannot take part: %.440s", message->first_error);
+    if (node->conn != 0)
+        dpt_rdzv_answer_stranger(core, node->conn, message->stamp,
+                                 DPT__SERVER_PHASE__SERVER_EXPELLED, run, false, text);
+    dpt_rdzv_node_lost(core, run, node, text);
 }
 
 /* The last sign of life of what broke a data plane: of the suspect, or, when nobody is suspected,
@@ -427,6 +443,10 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
         run->steps_done = message->step_high;
     take_ranks(core, run, node, message);
     take_failures(core, run, node, message);
+    if (message->fatal) {
+        take_fatal(core, run, node, message);
+        return;
+    }
     take_errors(core, run, node, message);
     take_grants(core, run, node);
 }

@@ -92,7 +92,7 @@ static uint32_t ready_nodes(const struct dpt_rdzv *core, struct run *run)
     return n;
 }
 
-static bool node_is_member(const struct run *run, const struct node *node)
+bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node)
 {
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (dpt_rdzv_rank_is_member(run, &node->ranks[i]))
@@ -183,7 +183,7 @@ static void release_leaving(struct dpt_rdzv *core, struct run *run, int64_t sinc
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
         if (node->leaving && core->now_ms - node->leaving_ms >= since_ms &&
-            !(run->plan.in_force && node_is_member(run, node)))
+            !(run->plan.in_force && dpt_rdzv_node_is_member(run, node)))
             dpt_rdzv_release(core, run, node);
     }
 }
@@ -324,7 +324,7 @@ static void hasten(struct dpt_rdzv *core, struct run *run)
     bool some_stay = false, busy = false;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
-        some_stay = some_stay || (node_is_member(run, node) && !node->leaving);
+        some_stay = some_stay || (dpt_rdzv_node_is_member(run, node) && !node->leaving);
         if (node->leaving && core->now_ms - node->leaving_ms >= run->timing.boundary_ms)
             due = node;
         for (uint32_t k = 0; k < node->n_ranks; k++)
@@ -424,14 +424,14 @@ static const struct node *joiner(const struct dpt_rdzv *core, struct run *run)
 {
     uint32_t member_nodes = 0;
     for (size_t i = 0; i < run->n_nodes; i++)
-        member_nodes += node_is_member(run, run->nodes[i]);
+        member_nodes += dpt_rdzv_node_is_member(run, run->nodes[i]);
     bool at_end = run->final_step >= 0 && run->plan.resume_step == run->final_step;
     if (run->plan.world_size >= run->spec.max_world || at_end)
         return NULL;
     for (size_t i = 0; i < run->n_nodes; i++) {
         struct node *node = run->nodes[i];
         if (node->leaving || dpt_rdzv_is_benched(core, node) ||
-            (!node_is_member(run, node) && member_nodes >= run->spec.max_nodes) ||
+            (!dpt_rdzv_node_is_member(run, node) && member_nodes >= run->spec.max_nodes) ||
             !node_is_ready(core, run, node))
             continue;
         for (uint32_t k = 0; k < node->n_ranks; k++)

@@ -341,6 +341,67 @@ static void test_fatal(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
 }
 
+/* Others train: they go on without this node, which ends as if the run had failed. */
+static void test_fatal_to_itself(void **state)
+{
+    struct bench *b = *state;
+    bench_join(b);
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    message.fatal = true;
+    message.exit_code = DPT_EXIT_CONFIG;
+    last_words(b, 0, "no such device", &message);
+    bench_server(b, SERVER(EXPELLED), 1);
+    assert_int_equal(b->command[1], COMMAND(EXIT));
+    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_string_equal(b->exit_text, "rank process 0: no such device");
+    assert_int_equal(b->spawns[0] + b->spawns[1], 2);
+}
+
+/* The process of a place ends each time as soon as it is there, until no other is started. Returns
+ * how often. */
+static uint32_t end_every_start(struct bench *b, uint32_t local, bool other_runs)
+{
+    uint32_t n = 0;
+    for (uint32_t seen = 0; b->spawns[local] > seen; n++) {
+        seen = b->spawns[local];
+        bench_rank_exits(b, local, 1);
+        for (int i = 0; i < 60 && b->spawns[local] == seen && !b->fatal; i++) {
+            bench_pass(b, 100);
+            if (other_runs)
+                bench_rank(b, 1 - local, RANK(RUNNING), 1);
+        }
+    }
+    return n;
+}
+
+/* A place where nothing starts any more stays empty; a node of such places ends. */
+static void test_nothing_starts(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    assert_int_equal(end_every_start(b, 1, true), 11); /* the first had run */
+    assert_int_equal(b->crashes, 11);
+    assert_false(b->fatal);
+    const int64_t from_ms = b->now_ms;
+    for (int i = 0; i < 20; i++) { /* nothing is due for it: heartbeats alone */
+        b->now_ms = b->out.deadline_ms;
+        bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    }
+    assert_true(b->now_ms - from_ms >= 19 * 100);
+    bench_server(b, SERVER(RUNNING), 1); /* it has been silent for half a minute */
+    assert_int_equal(end_every_start(b, 0, false), 11);
+    assert_int_equal(b->spawns[1], 11);
+    assert_true(b->fatal);
+    assert_non_null(strstr(b->first_error, "rank process 0: 10 processes in a row ended before"));
+    assert_non_null(strstr(b->first_error, "exited with status 1"));
+    bench_server(b, SERVER(FAILED), 1);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+}
+
 /* A rank whose device broke is started again; nothing ends with it. */
 static void test_broken(void **state)
 {
@@ -411,6 +472,8 @@ int main(void)
         T(test_step_high),
         T(test_no_quiescence),
         T(test_fatal),
+        T(test_fatal_to_itself),
+        T(test_nothing_starts),
         T(test_broken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,11 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BROKEN_BYTES = 512 };
+enum { BROKEN_BYTES = 512, STARTS_MAX = 10 };
 
 struct watched_proc {
     uint32_t spawn; /* newest */
-    bool lives, killed;
+    bool lives, killed, stood_by;
+    uint32_t barren;            /* processes in a row that ended, or were ended, before they did */
     uint64_t quiesced, planned; /* newest generation it has said, or was told */
     uint64_t generation;        /* newest it was spoken to about */
 };
@@ -122,7 +123,17 @@ static void take_rank(struct agent_watch *watch, const struct dpt_agent_event *e
         return;
     if (message->state->phase == DPT__RANK_PHASE__RANK_QUIESCED)
         proc->quiesced = message->state->generation;
+    if (message->state->phase != DPT__RANK_PHASE__RANK_STARTING) {
+        proc->stood_by = true;
+        proc->barren = 0;
+    }
     watch->fatal = watch->fatal || message->fatal;
+}
+
+static void count_end(struct watched_proc *proc)
+{
+    if (!proc->killed && !proc->stood_by)
+        proc->barren++;
 }
 
 /* The loop stood still: leave to write is over until the server has answered since. */
@@ -154,8 +165,10 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
         take_rank(watch, event);
         break;
     case DPT_AGENT_EVENT_RANK_EXITED:
-        if (proc != NULL)
+        if (proc != NULL) {
+            count_end(proc);
             proc->lives = false;
+        }
         break;
     case DPT_AGENT_EVENT_SIGNAL:
         watch->signals++;
@@ -177,6 +190,9 @@ static bool is_excused(const struct agent_watch *watch, int code)
     case DPT_EXIT_SERVER:
         return true; /* silence is no event */
     default:
+        for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
+            if (watch->procs[i].barren >= STARTS_MAX && code == DPT_EXIT_FAILED)
+                return true;
         return watch->fatal || (code == DPT_EXIT_FAILED && watch->told_failed) ||
                (code == DPT_EXIT_CONFIG && watch->told_refused);
     }
@@ -191,12 +207,14 @@ static void check_action(struct agent_watch *watch, const struct dpt_agent_actio
         if (proc->lives || action->spawn != proc->spawn + 1 || action->incarnation != incarnation)
             broken(watch, "rank process %u, spawn %u is started after spawn %u, which %s",
                    action->local_rank, action->spawn, proc->spawn, proc->lives ? "lives" : "ended");
-        *proc = (struct watched_proc){.spawn = action->spawn, .lives = true};
+        *proc =
+            (struct watched_proc){.spawn = action->spawn, .lives = true, .barren = proc->barren};
         break;
     case DPT_AGENT_ACTION_KILL:
         if (!proc->lives || proc->killed || action->spawn != proc->spawn)
             broken(watch, "rank process %u, spawn %u is killed; spawn %u %s", action->local_rank,
                    action->spawn, proc->spawn, proc->lives ? "lives" : "ended");
+        count_end(proc);
         proc->killed = true;
         break;
     case DPT_AGENT_ACTION_CONFIGURE:

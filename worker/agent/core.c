@@ -170,7 +170,7 @@ static int64_t next_deadline(const struct dpt_agent *agent)
     sooner(&due_ms, agent->kill_at_ms);
     sooner(&due_ms, agent->give_up_ms);
     for (uint32_t i = 0; i < agent->n_ranks; i++)
-        if (agent->ranks[i].life == LIFE_DOWN && agent->stage == STAGE_JOINED)
+        if (dpt_agent_will_respawn(agent, i))
             sooner(&due_ms, agent->ranks[i].respawn_at_ms);
     return due_ms > agent->now_ms ? due_ms : agent->now_ms + 1;
 }

@@ -14,6 +14,7 @@ enum {
     LOG_TEXT_BYTES = 768,
     EXPULSIONS_MAX = 8,  /* in a row, without getting into a generation between: then give up */
     FORGIVEN_STEPS = 10, /* steps after which an overcome error is not the first error any more */
+    STARTS_MAX = 10,     /* in a row that came to nothing: then a place stays empty */
 };
 
 /*  NONE ──spawn──► UP ──silence, EOF, no quiescence──► KILLED ──reaped──► DOWN ──pause──► UP (spawn
@@ -35,6 +36,8 @@ struct agent_rank {
     int64_t word_ms;                 /* when it was last heard */
     int64_t heard_ms;                /* the same for judging it: own gaps are left out */
     int64_t respawn_at_ms, pause_ms; /* DOWN: when, and how long the last pause was */
+    bool started;                    /* this process got as far as to stand by */
+    uint32_t failed_starts;          /* in a row, of processes that did not */
     uint64_t asked_generation;       /* newest hard PREPARE told to this process ... */
     int64_t asked_ms;                /* ... and when */
     int32_t plan_rank;               /* in agent->plan; -1: no place */
@@ -157,6 +160,8 @@ void dpt_agent_spawn_ranks(struct dpt_agent *agent);
 /* SIGKILL for every process there is; no crash. */
 void dpt_agent_kill_ranks(struct dpt_agent *agent);
 bool dpt_agent_has_processes(const struct dpt_agent *agent);
+/* It is DOWN, and another process is started in its place when its pause is over. */
+bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank);
 bool dpt_agent_is_computing(const struct dpt_agent *agent);
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);

@@ -24,6 +24,7 @@ static void reset_state(struct agent_rank *rank, uint32_t local_rank)
     rank->tokens_per_s = 0;
     rank->val_step = 0;
     rank->step_ms_median = 0;
+    rank->started = false;
     rank->asked_generation = 0;
     rank->plan_rank = -1;
 }
@@ -126,6 +127,47 @@ static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char 
     dpt_agent_copy_text(agent->first_error, sizeof agent->first_error, line);
 }
 
+bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank)
+{
+    const struct agent_rank *rank = &agent->ranks[local_rank];
+    return rank->life == LIFE_DOWN && rank->failed_starts < STARTS_MAX && !agent->leaving &&
+           !agent->fatal && agent->stage == STAGE_JOINED;
+}
+
+/* What ends this node, and the run where no others train. */
+static void set_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_rank, const char *text)
+{
+    agent->fatal = true;
+    agent->fatal_code = exit_code;
+    agent->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
+    agent->first_error[0] = '\0'; /* it ends by this one, whatever came before */
+    note_error(agent, local_rank, text);
+    agent->tell_server = true;
+    dpt_agent_log(agent, DPT_LOG_ERROR, "%s; this node ends", agent->first_error);
+}
+
+/* Processes end one after another before they can do anything: this machine lacks what they need,
+ * and the others shall not pay for each of them. */
+static void give_place_up(struct dpt_agent *agent, uint32_t local_rank)
+{
+    const struct agent_rank *rank = &agent->ranks[local_rank];
+    char text[DPT_PROTO_TEXT_BYTES];
+    (void)snprintf(text, sizeof text,
+                   "%d processes in a row ended before they stood by; the last: %.400s", STARTS_MAX,
+                   rank->text);
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        if (agent->ranks[i].failed_starts >= STARTS_MAX)
+            continue;
+        dpt_agent_log(
+            agent, DPT_LOG_ERROR,
+            "rank process %u: %s; its place stays empty until this worker is started again",
+            local_rank, text);
+        return;
+    }
+    if (!agent->fatal)
+        set_fatal(agent, DPT_EXIT_FAILED, local_rank, text);
+}
+
 /* A process has ended by itself, or had to be ended. `said`: its newest words say why. So do those
  * of a fatal error; others are about a peer. */
 static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool said)
@@ -145,7 +187,12 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
     if (rank->pause_ms > timing->respawn_max_ms)
         rank->pause_ms = timing->respawn_max_ms;
     rank->respawn_at_ms = agent->now_ms + rank->pause_ms;
+    rank->failed_starts = rank->started ? 0 : rank->failed_starts + 1;
     agent->tell_server = true;
+    if (rank->failed_starts >= STARTS_MAX) {
+        give_place_up(agent, local_rank);
+        return;
+    }
     dpt_agent_log(agent, finished ? DPT_LOG_DEBUG : DPT_LOG_WARN,
                   "rank process %u (spawn %u) %s%s%s; starting it again in %lld ms", local_rank,
                   rank->spawn, how,
@@ -247,6 +294,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         rank->tell = true;
     }
     copy_state(agent, rank, message->state);
+    rank->started = rank->started || rank->state.phase != DPT__RANK_PHASE__RANK_STARTING;
     if (rank->state.step_applied > agent->step_high)
         agent->step_high = rank->state.step_applied;
     if (agent->first_error[0] != '\0' && !agent->fatal &&
@@ -255,19 +303,13 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         rank->pause_ms = 0;
     }
     if (message->broken && !agent->fatal) { /* what it holds may not even let go of it */
-        crashed(agent, local_rank, "is broken", true);
+        crashed(agent, local_rank, "cannot go on", true);
         kill_process(agent, local_rank);
         return;
     }
-    if (!message->fatal || agent->fatal)
-        return;
-    agent->fatal = true;
-    agent->fatal_code = message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED;
-    agent->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
-    agent->first_error[0] = '\0'; /* this one ends the run, whatever came before */
-    note_error(agent, local_rank, rank->text[0] != '\0' ? rank->text : "fatal error");
-    agent->tell_server = true;
-    dpt_agent_log(agent, DPT_LOG_ERROR, "%s; the run ends", agent->first_error);
+    if (message->fatal && !agent->fatal)
+        set_fatal(agent, message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED,
+                  local_rank, rank->text[0] != '\0' ? rank->text : "fatal error");
 }
 
 /* ---- what a rank is told ---- */
@@ -335,8 +377,7 @@ static void check_rank(struct dpt_agent *agent, uint32_t local_rank)
     struct agent_rank *rank = &agent->ranks[local_rank];
     const struct dpt_timing *timing = &agent->timing;
     int64_t now_ms = agent->now_ms;
-    if (rank->life == LIFE_DOWN && now_ms >= rank->respawn_at_ms && !agent->leaving &&
-        !agent->fatal && agent->stage == STAGE_JOINED) {
+    if (now_ms >= rank->respawn_at_ms && dpt_agent_will_respawn(agent, local_rank)) {
         spawn_rank(agent, local_rank);
         return;
     }

@@ -129,6 +129,10 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
                       "the run failed: %s", message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_EXPELLED:
+        if (agent->fatal) { /* the others go on without this node */
+            dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
+            return true;
+        }
         dpt_agent_expelled(agent, message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_REFUSED:

@@ -33,8 +33,9 @@ static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sequences batch
     const int64_t t = r->config->train.seq_len;
     for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
         int64_t sequence = batch.first + i < batch.end ? batch.first + i : batch.first;
-        DPT_TRY(
-            dpt_data_read(r->val, sequence, r->val_tokens + i * t, r->val_targets + i * t, err));
+        DPT_TRY(rank_own_disk(
+            dpt_data_read(r->val, sequence, r->val_tokens + i * t, r->val_targets + i * t, err),
+            err));
     }
     return DPT_OK;
 }

@@ -480,8 +480,8 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
-/* The last words: the agent makes them the run's error; or, of a broken device, that of this
- * process, whose place another takes. */
+/* The last words: the agent makes them the run's error; or, of a fault of this machine alone, that
+ * of this process, whose place another takes. */
 static void report_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
 {
     dpt_log(DPT_LOG_ERROR, "%s", text);
@@ -551,8 +551,9 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
         exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        const bool first_start = !at_work && options->start->spawn <= 1;
-        report_end(r, first_start || status != DPT_EDEVICE, exit_code, err.text);
+        /* What the first process of a place did not meet, this machine has come to lack since. */
+        const bool own = at_work ? status == DPT_EDEVICE : options->start->spawn > 1;
+        report_end(r, !own, exit_code, err.text);
     }
     destroy_parts(r);
     return exit_code;

@@ -216,6 +216,9 @@ DPT_MUST_USE enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_
                                            struct dpt_err *err);
 /* What is being computed is in vain: the generation ends. */
 bool rank_in_vain(const struct dpt_rank *r);
+/* The status of reading tokens: a disk that fails is this machine's (DPT_EDEVICE), not the run's.
+ */
+enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err);
 /* Makes everything one micro-batch needs on the host ready, so that steps do not allocate. */
 DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
 

@@ -107,6 +107,13 @@ enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, s
     return dpt_stream_sync(r->stream, err);
 }
 
+enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err)
+{
+    if (status == DPT_EIO)
+        status = err->status = DPT_EDEVICE;
+    return status;
+}
+
 static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct dpt_err *err)
 {
     struct dpt_slot *slot = &flip->slot;
@@ -118,8 +125,9 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
         switch (action->kind) {
         case DPT_ACTION_BEGIN_SLOT:
             fill_slot(r, action->slot, slot);
-            DPT_TRY(dpt_loader_next(r->loader, r->step, action->slot, &slot->tokens, &slot->targets,
-                                    err));
+            DPT_TRY(rank_own_disk(dpt_loader_next(r->loader, r->step, action->slot, &slot->tokens,
+                                                  &slot->targets, err),
+                                  err));
             r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
             if (r->accelerator)
                 dpt_accelerator_begin_slot(r->accelerator, slot);

@@ -305,17 +305,6 @@ static void test_budget_by_one_message(void **state)
     assert_int_equal(stage.records[DPT_RDZV_RECORD_CRASH], 2);
 }
 
-static void test_fatal(void **state)
-{
-    (void)state;
-    trio_start();
-    b.state.fatal = true;
-    b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
-    fake_say(&b, &stage);
-    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
-    assert_string_equal(a.text, "node b: rank process 0: shard 'x.bin' is truncated");
-}
-
 static void test_grants(void **state)
 {
     (void)state;
@@ -531,7 +520,6 @@ int main(void)
         T(test_below_min),
         T(test_budget),
         T(test_budget_by_one_message),
-        T(test_fatal),
         T(test_grants),
         T(test_no_grant_for_a_spare),
         T(test_soft_waits_for_go),

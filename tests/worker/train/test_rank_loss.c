@@ -336,6 +336,50 @@ static void checkpoints_that_cannot_be_looked_up(void **state)
     director_destroy(&d);
 }
 
+/* Reading it fails with an error of input and output, as on a disk or a mount that is ill. */
+static void hide(const char *path)
+{
+    char aside[256];
+    (void)snprintf(aside, sizeof aside, "%s-aside", path);
+    assert_int_equal(rename(path, aside), 0);
+    assert_int_equal(symlink(path, path), 0);
+}
+
+static void show(const char *path)
+{
+    char aside[256];
+    (void)snprintf(aside, sizeof aside, "%s-aside", path);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rename(aside, path), 0);
+}
+
+/* Tokens that cannot be read for a while end processes, one after another, and not the run. */
+static void tokens_that_cannot_be_read(void **state)
+{
+    (void)state;
+    struct dpt_config config = standard();
+    rig_evaluate(&config, 6, 4);
+    const char *const paths[] = {config.data.train, config.data.val};
+    for (int i = 0; i < 2; i++) {
+        char name[32], dir[128];
+        (void)snprintf(name, sizeof name, "unread-%d", i);
+        struct director *d = rig_begin(&config, name, dir);
+        (void)director_start(d, 0);
+        hide(paths[i]);
+        (void)director_form(d, false);
+        const char *text = director_await_broken(d);
+        if (!strstr(text, paths[i]) || !strstr(text, "symbolic links"))
+            fail_msg("'%s' does not say what failed", text);
+        director_respawn(d);
+        (void)director_start(d, 0); /* cannot even open them */
+        assert_non_null(strstr(director_await_broken(d), paths[i]));
+        show(paths[i]);
+        (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +392,7 @@ int main(void)
         cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
         cmocka_unit_test(a_disk_that_takes_no_checkpoint),
         cmocka_unit_test(checkpoints_that_cannot_be_looked_up),
+        cmocka_unit_test(tokens_that_cannot_be_read),
     };
     return cmocka_run_group_tests_name("rank_loss", tests, setup, rig_teardown);
 }

@@ -1,0 +1,92 @@
+/* What no restart mends: whose end it is. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/trio.h"
+
+static void test_fatal_to_a_member(void **state)
+{
+    (void)state;
+    trio_start();
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
+    fake_say(&b, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_string_equal(a.text, "node b: rank process 0: shard 'x.bin' is truncated");
+}
+
+/* Who has no place among those who train cannot end their run. */
+static void test_fatal_to_a_spare(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+    fake_say(&c, &stage);
+    assert_int_equal(stage.view.nodes, 3);
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    c.state.fatal = true;
+    c.state.first_error = "rank process 0: no such device";
+    fake_say(&c, &stage);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_string_equal(c.text, "it cannot take part: rank process 0: no such device");
+    assert_int_equal(stage.view.nodes, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+    assert_int_equal(stage.view.restarts_left, 100);
+    fake_say(&c, &stage); /* and says it again */
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+}
+
+/* One whose process ended has no place while the others have formed anew. */
+static void test_fatal_after_a_death(void **state)
+{
+    (void)state;
+    trio_start();
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&b, &stage);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.generation, 2);
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: 10 processes in a row ended";
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    /* Nobody else is left to train: then it is the run's end. */
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    a.state.fatal = true;
+    a.state.first_error = "rank process 0: 10 processes in a row ended";
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+}
+
+static void test_fatal_at_first(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        two[i]->ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+        fake_say(two[i], &stage);
+    }
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: no such device";
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_fatal_to_a_member),
+        T(test_fatal_to_a_spare),
+        T(test_fatal_after_a_death),
+        T(test_fatal_at_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
