@@ -144,6 +144,7 @@ struct dpt_config {
     } checkpoint;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES];
+        bool op_times;
     } log;
 };
 

@@ -367,6 +367,9 @@ const struct dpt_key dpt_config_keys[] = {
     {"log.dir", DPT_KEY_TEXT, AT(log.dir),
      NODE, .def = "runs/demo",
      .help = "metrics.jsonl, events.jsonl, summary.json, node-ID/rank-R.log"},
+    {"log.op_times", DPT_KEY_BOOL, AT(log.op_times),
+     NODE, .def = "false",
+     .help = "time the kernels by class: node-ID/rank-R.op_times.json at the run's end"},
 };
 /* clang-format on */
 

@@ -2,6 +2,7 @@
 #include "kernels/device.h"
 
 #include "kernels/device_impl.h"
+#include "kernels/op_timer.h"
 
 #include <stdlib.h>
 
@@ -20,7 +21,7 @@ void dpt_device_destroy(struct dpt_device **dev)
 
 const struct dpt_ops *dpt_device_ops(const struct dpt_device *dev)
 {
-    return dev->vtable->ops;
+    return dev->times_ops ? &dpt_timed_ops : dev->vtable->ops;
 }
 
 const char *dpt_device_fingerprint(const struct dpt_device *dev)
@@ -92,13 +93,18 @@ size_t dpt_device_bytes_peak(const struct dpt_device *dev)
 enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,
                                   struct dpt_err *err)
 {
-    return dev->vtable->stream_create(dev, threads, ret, err);
+    DPT_TRY(dev->vtable->stream_create(dev, threads, ret, err));
+    const enum dpt_status status = dev->times_ops ? dpt_op_timer_create(*ret, err) : DPT_OK;
+    if (status != DPT_OK)
+        dpt_stream_destroy(ret);
+    return status;
 }
 
 void dpt_stream_destroy(struct dpt_stream **stream)
 {
     if (!*stream)
         return;
+    dpt_op_timer_destroy(*stream);
     (*stream)->device->vtable->stream_destroy(*stream);
     *stream = NULL;
 }
@@ -110,17 +116,22 @@ void dpt_stream_set_threads(struct dpt_stream *stream, int threads)
 
 void dpt_stream_prepare_begin(struct dpt_stream *stream)
 {
+    dpt_op_timer_pause(stream, true);
     stream->device->vtable->prepare_begin(stream);
 }
 
 enum dpt_status dpt_stream_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
 {
+    dpt_op_timer_pause(stream, false);
     return stream->device->vtable->prepare_end(stream, err);
 }
 
 enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err)
 {
-    return stream->device->vtable->sync(stream, err);
+    const enum dpt_status status = stream->device->vtable->sync(stream, err);
+    if (status == DPT_OK)
+        dpt_op_timer_drain(stream);
+    return status;
 }
 
 enum dpt_status dpt_device_enter(struct dpt_device *dev, struct dpt_err *err)

@@ -6,6 +6,7 @@
 #include "kernels/device.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 /* Semantics are those of the functions of device.h with the same name. */
 struct dpt_device_vtable {
@@ -31,6 +32,12 @@ struct dpt_device_vtable {
     enum dpt_status (*event_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
     void (*event_destroy)(struct dpt_device *dev, void *native);
     void (*event_record)(void *native, struct dpt_stream *stream);
+    /* NULL, all four: ops are done when they return. A mark is a moment of the queue; it may be
+     * recorded again and again. Milliseconds from one to a later one: waits until that is there. */
+    enum dpt_status (*mark_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
+    void (*mark_destroy)(struct dpt_device *dev, void *native);
+    void (*mark_record)(void *native, struct dpt_stream *stream);
+    double (*mark_ms)(void *from, void *to);
 };
 
 /* First member of every device. */
@@ -39,11 +46,13 @@ struct dpt_device {
     char fingerprint[DPT_FINGERPRINT_BYTES];
     atomic_size_t bytes, bytes_peak;
     struct dpt_account *account; /* NULL: none */
+    bool times_ops;
 };
 
 /* First member of every stream. */
 struct dpt_stream {
     struct dpt_device *device;
+    struct dpt_op_timer *timer; /* owned; NULL: its ops are not timed */
 };
 
 #endif

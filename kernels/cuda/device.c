@@ -4,6 +4,7 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +246,27 @@ static void cuda_event_record(void *event, struct dpt_stream *stream)
         (void)dpt_cuda_posted(s, cudaEventRecord(event, s->queue), "an event");
 }
 
+static enum dpt_status cuda_mark_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+{
+    cudaEvent_t event = NULL;
+    DPT_TRY(cuda_enter(dev, err));
+    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDefault);
+    if (code != cudaSuccess)
+        return translated(err, code, "a mark", index_of(dev));
+    *ret = event;
+    return DPT_OK;
+}
+
+/* A mark that could not be recorded has no time; the stream's error says why. */
+static double cuda_mark_ms(void *from, void *to)
+{
+    float ms = 0;
+    if (cudaEventSynchronize(to) != cudaSuccess ||
+        cudaEventElapsedTime(&ms, from, to) != cudaSuccess)
+        return NAN;
+    return ms;
+}
+
 static const struct dpt_device_vtable cuda_vtable = {
     .ops = &cuda_ops,
     .destroy = cuda_destroy,
@@ -263,6 +285,10 @@ static const struct dpt_device_vtable cuda_vtable = {
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
+    .mark_create = cuda_mark_create,
+    .mark_destroy = cuda_event_destroy,
+    .mark_record = cuda_event_record,
+    .mark_ms = cuda_mark_ms,
 };
 
 /* Whether device `index` is there and can run what was compiled. */

@@ -33,7 +33,7 @@ struct train_args {
     int batches[BATCHES_MAX], n_batches;
     int batch; /* the present one of them */
     int seq, slots, threads, steps;
-    bool cuda;
+    bool cuda, op_times;
     const char *offload;
     int peak_tflops; /* 0: as the table of chips says */
     enum dpt_dtype dtype;
@@ -41,6 +41,12 @@ struct train_args {
 };
 
 static const char *const pack_names[] = {"auto", "on", "off"};
+
+static bool take_switch(const char *text, bool *ret)
+{
+    *ret = strcmp(text, "on") == 0;
+    return *ret || strcmp(text, "off") == 0;
+}
 
 static bool take_pack(const char *text, enum dpt_pack_weights *ret)
 {
@@ -90,6 +96,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = (a->cuda = strcmp(value, "cuda") == 0) || strcmp(value, "cpu") == 0;
         else if (strcmp(argv[i], "--offload") == 0)
             a->offload = value;
+        else if (strcmp(argv[i], "--op-times") == 0)
+            ok = take_switch(value, &a->op_times);
         else if (strcmp(argv[i], "--pack-weights") == 0)
             ok = take_pack(value, &a->pack);
         else
@@ -100,11 +108,12 @@ static bool parse(int argc, char **argv, struct train_args *a)
                           "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|bf16|fp16] "
                           "[--device cpu|cuda] [--offload none|optimizer] [--peak TFLOPS] "
                           "[--pack-weights auto|on|off] [--checkpointing none|selective|full] "
-                          "[--json FILE]\n"
+                          "[--op-times on|off] [--json FILE]\n"
                           "  batch: sequences a micro-batch (4), each size in turn; slots: "
                           "micro-batches a step; steps: at least %d;\n"
                           "  offload: where the state is, with cuda; peak: dense products of the "
-                          "chip, for the MFU of 16-bit precisions\n",
+                          "chip, for the MFU of 16-bit precisions; op-times: what kernels took, by "
+                          "class (their marks cost time on a GPU)\n",
                           WARMUP_STEPS + 3);
             return false;
         }
@@ -151,10 +160,11 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
         "%s, activation_checkpointing: %s, log_every: 1}\n"
         "optimizer: {warmup_steps: 1}\n"
-        "checkpoint: {every_steps: 0}\n",
+        "checkpoint: {every_steps: 0}\n"
+        "log: {op_times: %s}\n",
         a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
         a->steps, a->batch * a->slots, a->batch, a->seq, dpt_bench_precision(a->dtype),
-        a->checkpointing);
+        a->checkpointing, a->op_times ? "true" : "false");
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -191,14 +201,21 @@ struct train_result {
     int64_t allocations;
     int steps_counted;
     int64_t device_peak; /* bytes; 0: all is the host's */
+    json_t *op_times;    /* owned; NULL: none were taken */
 };
+
+/* What the rank wrote at its end; NULL: it did not. */
+static json_t *record_of(const char *dir, const char *name)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.%s.json", dir, name);
+    return json_load_file(path, 0, NULL);
+}
 
 /* Bytes that the accelerator had at most. */
 static int64_t device_peak(const char *dir)
 {
-    char path[256];
-    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", dir);
-    json_t *account = json_load_file(path, 0, NULL);
+    json_t *account = record_of(dir, "memory");
     const int64_t peak =
         json_integer_value(json_object_get(json_object_get(account, "device"), "peak"));
     json_decref(account);
@@ -229,6 +246,7 @@ static enum dpt_status train(const struct dpt_config *config, const char *dir,
     director_destroy(&d);
     ret->step_ms = median_step_ms(dir, &ret->steps_timed);
     ret->device_peak = device_peak(dir);
+    ret->op_times = config->log.op_times ? record_of(dir, "op_times") : NULL;
     return DPT_OK;
 }
 
@@ -238,6 +256,26 @@ struct yardstick {
     char chip[DPT_DEVICE_NAME_BYTES]; /* "": the CPU */
     double peak;                      /* FLOP/s of the chip; 0: not known */
 };
+
+/* A line for each class of kernels: milliseconds and calls a step, share of the stream's time. */
+static void print_op_times(const json_t *record)
+{
+    json_t *device = json_object_get(record, "device");
+    const bool on_device = json_is_object(device);
+    json_t *stream = on_device ? device : json_object_get(record, "host"), *class;
+    const double steps = (double)json_integer_value(json_object_get(record, "steps"));
+    const double idle = json_number_value(json_object_get(stream, "idle_ms"));
+    const double all = json_number_value(json_object_get(stream, "busy_ms")) + idle;
+    const char *name;
+    printf("kernels of the %s, a step:\n", on_device ? "device" : "host");
+    json_object_foreach(json_object_get(stream, "classes"), name, class)
+    {
+        const double ms = json_number_value(json_object_get(class, "ms"));
+        printf("  %-10s %10.2f ms  %5.1f %%  %6.0f calls\n", name, ms / steps, 100 * ms / all,
+               (double)json_integer_value(json_object_get(class, "calls")) / steps);
+    }
+    printf("  %-10s %10.2f ms  %5.1f %%\n", "idle", idle / steps, 100 * idle / all);
+}
 
 /* Prints and packs. */
 static json_t *report_on(const struct train_args *a, const struct dpt_config *config,
@@ -282,6 +320,10 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
         a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,
         "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak, "offload",
         a->offload);
+    if (result->op_times) {
+        print_op_times(result->op_times);
+        json_object_set(object, "op_times", result->op_times);
+    }
     if (y->gemm_gflops > 0) {
         json_object_set_new(object, "gemm_gflops", json_real(y->gemm_gflops));
         json_object_set_new(object, "share", json_real(gflops / y->gemm_gflops));
@@ -332,6 +374,7 @@ static enum dpt_status run_in(const struct train_args *a, const char *dir, json_
     DPT_TRY(train_between(a, &config, dir, &result, &yardstick, err));
     DPT_TRY(dpt_model_create(&config, &model, err));
     *ret = report_on(a, &config, model, &result, &yardstick);
+    json_decref(result.op_times);
     dpt_model_destroy(&model);
     return DPT_OK;
 }

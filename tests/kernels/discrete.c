@@ -2,6 +2,7 @@
  * queue of ops with their arguments. */
 #include "tests/kernels/discrete.h"
 
+#include "base/clock.h"
 #include "kernels/device_impl.h"
 #include "kernels/ops.h"
 
@@ -48,10 +49,11 @@ struct discrete_stream {
     struct dpt_err error;
 };
 
-/* What a stream had been given when it was set. */
+/* What a stream had been given when it was set; of a mark, when it had come to it. */
 struct discrete_event {
     struct discrete_stream *stream;
     uint64_t ops;
+    int64_t at_ns;
 };
 
 static void lock(pthread_mutex_t *mutex)
@@ -448,8 +450,29 @@ static void event_record(void *native, struct dpt_stream *stream)
     struct discrete_stream *s = (struct discrete_stream *)stream;
     struct discrete_event *event = native;
     lock(&device_of(stream)->queues);
-    *event = (struct discrete_event){s, s->done + s->n};
+    *event = (struct discrete_event){.stream = s, .ops = s->done + s->n};
     unlock(&device_of(stream)->queues);
+}
+
+static void run_mark(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+{
+    (void)ops;
+    (void)cpu;
+    (*(struct discrete_event *const *)args)->at_ns = dpt_now_ns();
+}
+
+static void mark_record(void *native, struct dpt_stream *stream)
+{
+    struct discrete_event *mark = native;
+    *mark = (struct discrete_event){.stream = (struct discrete_stream *)stream};
+    post(stream, run_mark, &mark, sizeof mark, NULL);
+}
+
+static double mark_ms(void *from, void *to)
+{
+    const struct discrete_event *a = from, *b = to;
+    (void)drain(b->stream);
+    return 1e-6 * (double)(b->at_ns - a->at_ns);
 }
 
 void dpt_device_discrete_await(void *native)
@@ -527,6 +550,10 @@ static const struct dpt_device_vtable vtable = {
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_record,
+    .mark_create = event_create,
+    .mark_destroy = event_destroy,
+    .mark_record = mark_record,
+    .mark_ms = mark_ms,
 };
 
 enum dpt_status dpt_device_discrete_create(size_t bytes, struct dpt_device **ret,

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/device.h"
 #include "rendezvous/core/timing.h"
 #include "worker/train/rank_internal.h"
 
@@ -210,6 +209,8 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                               .resident = dpt_config_state_on_device(r->config)};
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
                                           : open_cuda)(r->options->start, &options.device, err));
+    if (r->config->log.op_times)
+        dpt_device_time_ops(options.device);
     DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
     dpt_fingerprint_join(dpt_accelerator_fingerprint(r->accelerator), host, r->fingerprint);
     return DPT_OK;
@@ -241,6 +242,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
     dpt_device_set_account(r->device, &r->memory);
+    if (r->config->log.op_times)
+        dpt_device_time_ops(r->device);
     r->ops = dpt_device_ops(r->device);
     DPT_TRY(rank_open_stream(r, err));
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
@@ -480,6 +483,13 @@ static int exit_code_of(enum dpt_status status)
     }
 }
 
+/* What a later process of a place lacks and the first one had: a mount, a device, memory. */
+static bool may_come_back(enum dpt_status status)
+{
+    return status == DPT_EDEVICE || status == DPT_EIO || status == DPT_ENOENT ||
+           status == DPT_ENOMEM;
+}
+
 /* The last words: the agent makes them the run's error; or, of a fault of this machine alone, that
  * of this process, whose place another takes. */
 static void report_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
@@ -551,8 +561,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
         exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        /* What the first process of a place did not meet, this machine has come to lack since. */
-        const bool own = at_work ? status == DPT_EDEVICE : options->start->spawn > 1;
+        const bool own = at_work ? status == DPT_EDEVICE
+                                 : options->start->spawn > 1 && may_come_back(status);
         report_end(r, !own, exit_code, err.text);
     }
     destroy_parts(r);

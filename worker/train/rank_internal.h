@@ -3,6 +3,7 @@
 #define DPT_WORKER_TRAIN_RANK_INTERNAL_H
 
 #include "checkpoint/checkpoint.h"
+#include "kernels/op_times.h"
 #include "worker/data/data.h"
 #include "worker/optim/scaler.h"
 #include "worker/plan/schedule.h"
@@ -63,6 +64,11 @@ struct dpt_rank {
 
     struct dpt_account memory; /* all that is allocated in the large */
     int64_t memory_at_start;   /* of the process, before that */
+    struct {
+        bool begun;
+        int64_t first_step; /* the last one that does not count */
+        struct dpt_op_times host, device;
+    } op_times;                /* after that step */
     int64_t memory_first;      /* what `memory` had after the first step of this process */
     struct dpt_device *device; /* the host */
     const struct dpt_ops *ops;
@@ -206,6 +212,12 @@ void rank_note_first_step(struct dpt_rank *r);
 /* Writes what this rank holds beside what it should, at the run's end; a file that cannot be
  * written is logged, and no failure. */
 void rank_write_memory(struct dpt_rank *r);
+
+/* op_times.c: what the kernels took, of the steps after the first of this process. The former after
+ * each step; the latter at the run's end, when a file that cannot be written is logged and no
+ * failure. */
+void rank_note_op_times(struct dpt_rank *r);
+void rank_write_op_times(struct dpt_rank *r);
 
 /* step.c: one step up to its outcome (not applied). DPT_EABORTED: interrupted or a peer failed (the
  * comm thread knows). */

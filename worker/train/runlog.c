@@ -173,6 +173,16 @@ static json_t *tags_json(const struct dpt_memory_record *m)
     return tags;
 }
 
+/* node-NODE below the run's folder, made if need be. */
+static enum dpt_status node_folder(const char *dir, const char *node, char *ret, size_t ret_bytes,
+                                   struct dpt_err *err)
+{
+    char name[DPT_CONFIG_NAME_BYTES + 16];
+    (void)snprintf(name, sizeof name, "node-%s", node);
+    DPT_TRY(dpt_fs_join(dir, name, ret, ret_bytes, err));
+    return dpt_fs_mkdirs(ret, err);
+}
+
 enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_record *m,
                                   struct dpt_err *err)
 {
@@ -180,9 +190,7 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
     int64_t formula = 0;
     for (int i = 0; i < DPT_MEMORY_COUNT; i++)
         formula += m->formula[i];
-    (void)snprintf(name, sizeof name, "node-%s", m->node);
-    DPT_TRY(dpt_fs_join(dir, name, folder, sizeof folder, err));
-    DPT_TRY(dpt_fs_mkdirs(folder, err));
+    DPT_TRY(node_folder(dir, m->node, folder, sizeof folder, err));
     (void)snprintf(name, sizeof name, "rank-%d.memory.json", m->local_rank);
     json_t *object = json_pack(
         "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
@@ -198,6 +206,40 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
         "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
         (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
         use_json(m->device.all, m->device.all_peak));
+    return write_json(object, folder, name, false, err);
+}
+
+static json_t *ms_json(double ms)
+{
+    return isfinite(ms) ? json_real(ms) : json_null();
+}
+
+static json_t *op_times_json(const struct dpt_op_times *t)
+{
+    json_t *classes = json_object();
+    double busy_ms = 0;
+    for (int i = 0; i < DPT_OP_CLASSES; i++) {
+        busy_ms += t->ms[i];
+        if (t->calls[i] > 0)
+            json_object_set_new(
+                classes, dpt_op_class_name((enum dpt_op_class)i),
+                json_pack("{s:o, s:I}", "ms", ms_json(t->ms[i]), "calls", (json_int_t)t->calls[i]));
+    }
+    return json_pack("{s:o, s:o, s:o}", "busy_ms", ms_json(busy_ms), "idle_ms", ms_json(t->idle_ms),
+                     "classes", classes);
+}
+
+enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record,
+                                    struct dpt_err *err)
+{
+    char folder[DPT_CONFIG_PATH_BYTES + 32], name[64];
+    DPT_TRY(node_folder(dir, record->node, folder, sizeof folder, err));
+    (void)snprintf(name, sizeof name, "rank-%d.op_times.json", record->local_rank);
+    json_t *object =
+        json_pack("{s:s, s:i, s:i, s:i, s:I, s:o, s:o}", "node", record->node, "local_rank",
+                  record->local_rank, "rank", record->rank, "world_size", record->world_size,
+                  "steps", (json_int_t)record->steps, "host", op_times_json(&record->host),
+                  "device", record->has_device ? op_times_json(&record->device) : json_null());
     return write_json(object, folder, name, false, err);
 }
 

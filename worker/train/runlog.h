@@ -8,6 +8,7 @@
 #include "base/account.h"
 #include "base/err.h"
 #include "base/memory.h"
+#include "kernels/op_times.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -91,6 +92,19 @@ struct dpt_memory_record {
 /* Makes the folder if need be. */
 DPT_MUST_USE enum dpt_status
 dpt_runlog_memory(const char *dir, const struct dpt_memory_record *memory, struct dpt_err *err);
+
+/* What the kernels of a rank took in `steps` steps: node-NODE/rank-LOCAL.op_times.json. */
+struct dpt_op_times_record {
+    const char *node;
+    int local_rank, rank, world_size;
+    int64_t steps; /* after the first of the process, with what lay between them */
+    bool has_device;
+    struct dpt_op_times host, device; /* of the streams that compute */
+};
+
+/* Makes the folder if need be. */
+DPT_MUST_USE enum dpt_status
+dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record, struct dpt_err *err);
 
 /* evaluation.json: what a run that only evaluates leaves. `run` and `weights_hash` of the weights
  * that were evaluated. */

@@ -300,6 +300,7 @@ static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
 {
     char hash[DPT_HASH_HEX_BYTES];
     rank_write_memory(r);
+    rank_write_op_times(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
     enum dpt_status status = save_last(r, hash, err);
     if (status != DPT_OK)
@@ -335,6 +336,7 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_compute_step(r, err));
     DPT_TRY(rank_apply(r, err));
     rank_note_first_step(r);
+    rank_note_op_times(r);
     if (verification_is_due(r)) /* before anything of the step is logged or saved */
         DPT_TRY(rank_verify(r, err));
     DPT_TRY(rank_look_after_rebuild(r, err));

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <ucontext.h>
 #include <vector>
 
@@ -357,7 +358,7 @@ cudaError_t cudaStreamSynchronize(void *queue)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags)
 {
     (void)flags;
-    *ret = (cudaEvent_t)malloc(1);
+    *ret = (cudaEvent_t)calloc(1, sizeof(struct timespec));
     return *ret ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
@@ -370,6 +371,20 @@ cudaError_t cudaEventDestroy(void *event)
 cudaError_t cudaEventRecord(void *event, void *queue)
 {
     (void)queue;
+    if (!event || clock_gettime(CLOCK_MONOTONIC, (struct timespec *)event) != 0)
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(void *event)
+{
     return event ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaEventElapsedTime(float *ret_ms, void *from, void *to)
+{
+    const struct timespec *a = (const struct timespec *)from, *b = (const struct timespec *)to;
+    *ret_ms = (float)(1e3 * (double)(b->tv_sec - a->tv_sec) + 1e-6 * (double)(b->tv_nsec - a->tv_nsec));
+    return cudaSuccess;
 }
 }

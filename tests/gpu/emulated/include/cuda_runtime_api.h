@@ -27,7 +27,13 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-enum { cudaHostAllocDefault, cudaMemcpyDefault, cudaStreamNonBlocking, cudaEventDisableTiming };
+enum {
+    cudaHostAllocDefault,
+    cudaMemcpyDefault,
+    cudaStreamNonBlocking,
+    cudaEventDefault,
+    cudaEventDisableTiming
+};
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 const char *cudaGetErrorName(cudaError_t code);
@@ -52,6 +58,8 @@ cudaError_t cudaStreamSynchronize(void *queue);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(void *event);
 cudaError_t cudaEventRecord(void *event, void *queue);
+cudaError_t cudaEventSynchronize(void *event);
+cudaError_t cudaEventElapsedTime(float *ret_ms, void *from, void *to);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,57 @@
+/* Where the time of a device goes: in the ops of ops.h, by class, and between them.
+ *
+ * A device that times its ops takes the time in each stream around every op: on the CPU by the
+ * clock, on a device with queues by marks in the queue, which the host reads when it waits for the
+ * stream anyway. What lies between two ops is `idle`: the stream had nothing to do, or waited for
+ * another. Marks cost a few microseconds of the host's an op, so times are taken on demand alone.
+ * Bits are those of ops that are not timed. */
+#ifndef DPT_KERNELS_OP_TIMES_H
+#define DPT_KERNELS_OP_TIMES_H
+
+#include "kernels/device.h"
+
+#include <stdint.h>
+
+#define DPT_OP_CLASS_TABLE(X)                                                                      \
+    X(LINEAR, "linear") /* products with weights, bias and its gradient */                         \
+    X(ATTENTION, "attention")                                                                      \
+    X(LAYERNORM, "layernorm")                                                                      \
+    X(GELU, "gelu")         /* of its own, where it is not part of a product */                    \
+    X(RESIDUAL, "residual") /* dropout, too */                                                     \
+    X(EMBEDDING, "embedding")                                                                      \
+    X(HEAD, "head") /* logits, softmax, loss and their gradients */                                \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(SUM, "sum")   /* of gradients: lanes, contributions, the norm */                             \
+    X(COPY, "copy") /* and conversions, filling, packing */                                        \
+    X(OTHER, "other")
+
+enum dpt_op_class {
+#define X(name, text) DPT_OP_##name,
+    DPT_OP_CLASS_TABLE(X)
+#undef X
+        DPT_OP_CLASSES
+};
+
+/* "linear"; static storage. */
+const char *dpt_op_class_name(enum dpt_op_class class);
+
+struct dpt_op_times {
+    double ms[DPT_OP_CLASSES];
+    int64_t calls[DPT_OP_CLASSES];
+    double idle_ms;
+};
+
+/* From here on dpt_device_ops gives ops that are timed, and streams that are created take times.
+ * Before either is asked for. */
+void dpt_device_time_ops(struct dpt_device *dev);
+
+/* What the stream's ops took since it was created, those of its last dpt_stream_sync included;
+ * preparing does not count. Zeros without dpt_device_time_ops. By the thread that uses the stream.
+ */
+void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret);
+
+/* ret = a - b. */
+void dpt_op_times_since(const struct dpt_op_times *a, const struct dpt_op_times *b,
+                        struct dpt_op_times *ret);
+
+#endif
