@@ -18,6 +18,10 @@ from cluster import ROOT, ClusterError
 COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
+class NotRun(Exception):
+    """This machine lacks what a line needs; the text says what."""
+
+
 class Line:
     """One line of "must show" while it runs."""
 
@@ -94,6 +98,9 @@ def run_line(line, function):
     started, error = time.monotonic(), ""
     try:
         function(line)
+    except NotRun as reason:
+        print(f"    verdict  not run: {reason}\n", flush=True)
+        return {"number": line.number, "name": line.name, "title": line.title, "verdict": "not run", "why": str(reason)}
     except ClusterError as failure:
         error = str(failure)
     except Exception:  # a line that breaks is a line that failed; its trace is part of the record
@@ -121,9 +128,12 @@ def run_topic(topic, lines, only, options):
         if only and number not in only:
             continue
         records.append(run_line(Line(topic, number, function, options), function))
-    failed = [record for record in records if record["verdict"] != "pass"]
+    failed = [record for record in records if record["verdict"] == "fail"]
     not_run = [{"number": number, "name": function.__name__} for number, function in enumerate(lines, 1)
                if only and number not in only]
+    not_run += [{key: record[key] for key in ("number", "name", "why")} for record in records
+                if record["verdict"] == "not run"]
+    records = [record for record in records if record["verdict"] != "not run"]
     partial = not_run or options.scale < 1
     folder = Path(os.environ.get("DPT_BIN") or ROOT / "build" / "bin")
     programs = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob("dpt-*"))}

@@ -182,7 +182,8 @@ static void refused_from_the_file(void **state)
         {"zzzzzzzz: 5",
          "c.yaml:1:1: unknown key 'zzzzzzzz'; known are: run, seed, cluster, model, data, "
          "train, optimizer, strategy, checkpoint, log"},
-        {"log: {qqqqqqqq: 5}", "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, op_times"},
+        {"log: {qqqqqqqq: 5}",
+         "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, op_times"},
         {"train: 5", "c.yaml:1:1: train is a section: its keys go inside it"},
         {"train: [1]", "c.yaml:1:1: train is a section: its keys go inside it"},
         {"train: {steps: {x: 5}}", "c.yaml:1:9: train.steps: expected one value, got a section"},

@@ -30,7 +30,7 @@ struct arguments {
     uint64_t seed;
     double timeout_s, rebuild_mib;
     const char *json;
-    bool keep, one_host, kills_only, at_commit;
+    bool keep, one_host, kills_only, at_commit, cuda;
     struct rec_strategy strategies[REC_STRATEGIES_MAX];
     int n_strategies;
 };
@@ -213,6 +213,7 @@ static enum dpt_status run_strategy(struct bench *all, int strategy, struct dpt_
                                 .nodes_max = b->nodes + 1,
                                 .n_embd = args->n_embd,
                                 .timeout_s = args->timeout_s,
+                                .cuda = args->cuda,
                                 .rebuild_mib = args->rebuild_mib,
                                 .one_host = args->one_host};
     enum dpt_status status = rec_cluster_create(&run, &b->cluster, err);
@@ -251,14 +252,16 @@ static int complain(void)
         stderr,
         "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
         "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--at-commit] "
-        "[--json FILE] [--keep]\n"
+        "[--cuda] [--json FILE] [--keep]\n"
         "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
         "full_shard+shadow, hybrid_shard; ranks: 2 to %d, on a node each, of hybrid_shard two on a "
         "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
         "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
         "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
         "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
-        "contribution to the commit some have and others not; keep: leave the temporary folders\n",
+        "contribution to the commit some have and others not; cuda: all ranks on this machine's "
+        "GPU, "
+        "by NCCL; keep: leave the temporary folders\n",
         RANKS_MAX);
     return 2;
 }
@@ -271,7 +274,8 @@ static bool take_flag(const char *text, struct arguments *a)
     } flags[] = {{"--keep", &a->keep},
                  {"--one-host", &a->one_host},
                  {"--kills", &a->kills_only},
-                 {"--at-commit", &a->at_commit}};
+                 {"--at-commit", &a->at_commit},
+                 {"--cuda", &a->cuda}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (strcmp(text, flags[i].name) == 0)
             return *flags[i].flag = true;

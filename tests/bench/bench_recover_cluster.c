@@ -69,7 +69,7 @@ static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, s
     int bytes = snprintf(
         yaml, sizeof yaml,
         "run: recover\n"
-        "cluster: {nnodes: \"1:%d\", gpus_per_node: %d, device: cpu, threads: %d, timeout_s: %g, "
+        "cluster: {nnodes: \"1:%d\", gpus_per_node: %d, device: %s, threads: %d, timeout_s: %g, "
         "max_restarts: 1000}\n"
         "model: {name: gpt2, n_layer: 2, n_head: 4, n_embd: %d, context: 32, vocab: 256}\n"
         "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
@@ -79,9 +79,10 @@ static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, s
         "strategy: %s\n"
         "checkpoint: {dir: \"%s/%s/checkpoints\", every_steps: 0}\n"
         "log: {dir: \"%s/%s\"}\n",
-        run->nodes_max, calm > 0 ? 1 : run->strategy->ranks_per_node, calm > 0 ? 2 : 1,
-        run->timeout_s, run->n_embd, c->dir, (long long)(calm > 0 ? calm : ENDLESS_STEPS),
-        2 * REC_SLOTS, strategy, c->dir, below, c->dir, below);
+        run->nodes_max, calm > 0 ? 1 : run->strategy->ranks_per_node, run->cuda ? "cuda" : "cpu",
+        calm > 0 ? 2 : 1, run->timeout_s, run->n_embd, c->dir,
+        (long long)(calm > 0 ? calm : ENDLESS_STEPS), 2 * REC_SLOTS, strategy, c->dir, below,
+        c->dir, below);
     DPT_ASSERT(bytes > 0 && (size_t)bytes < sizeof yaml);
     DPT_TRY(dpt_fs_join(c->dir, "config.yaml", path, sizeof path, err));
     return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
@@ -120,6 +121,19 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
 }
 
 /* ---- processes ---- */
+
+/* For the node that is started next: NCCL takes several ranks of one GPU if each seems to be on a
+ * machine of its own, with nothing between them but sockets. */
+static void seem_apart(const char *node)
+{
+    static const char *const how[][2] = {{"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"},
+                                         {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},
+                                         {"NCCL_SHM_DISABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},
+                                         {"NCCL_MAX_CTAS", "2"}};
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++)
+        (void)setenv(how[i][0], how[i][1], 1);
+    (void)setenv("NCCL_HOSTID", node, 1);
+}
 
 /* After fork: async-signal-safe calls only. */
 static _Noreturn void run_child(char *const *argv, pid_t parent, int log)
@@ -192,6 +206,8 @@ enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, str
     (void)snprintf(host, sizeof host, "cluster.host_group=%s", c->run.one_host ? "one" : made.id);
     char *const argv[] = {program,           "--config", config,  "--node-id", made.id,
                           "--rdzv-endpoint", endpoint,   "--set", host,        (char *)NULL};
+    if (c->run.cuda)
+        seem_apart(made.id);
     DPT_TRY(start(c, log, argv, &made.pid, err));
     *node = made;
     *ret = node;

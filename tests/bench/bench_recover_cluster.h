@@ -35,6 +35,7 @@ struct rec_run {
     int nodes_max, n_embd;
     double timeout_s, rebuild_mib;
     bool one_host; /* nodes share memory; else each is a host of its own, joined by sockets */
+    bool cuda;     /* all ranks compute on this machine's GPU, and keep their state there */
 };
 
 struct rec_cluster {

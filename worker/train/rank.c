@@ -561,8 +561,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         exit_code = EXIT_CODE_FAILED;
     } else if (status != DPT_OK) {
         exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        const bool own = at_work ? status == DPT_EDEVICE
-                                 : options->start->spawn > 1 && may_come_back(status);
+        const bool own =
+            at_work ? status == DPT_EDEVICE : options->start->spawn > 1 && may_come_back(status);
         report_end(r, !own, exit_code, err.text);
     }
     destroy_parts(r);
