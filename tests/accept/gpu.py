@@ -1,6 +1,6 @@
-"""What `device: cuda` must show on one GPU. Programs are those of preset cuda (build-cuda/bin, or --bin), the test programs
-beside them; PyTorch is that of $DPT_TORCH_PYTHON, else of `python3`. A line that lacks a GPU, PyTorch or compute-sanitizer
-is not run, and says so."""
+"""What `device: cuda` must show on one GPU. Programs are those of preset cuda (build-cuda/bin, or --bin), the test
+programs beside them; PyTorch is that of $DPT_TORCH_PYTHON, else of `python3`. A line that lacks a GPU, PyTorch or
+compute-sanitizer is not run, and says so."""
 
 import json
 import os
@@ -13,13 +13,13 @@ import time
 from accept.harness import NotRun
 from cluster import ROOT, Cluster, ClusterError, bin_dir, proc_fds, proc_threads, program, send_signal, wait_until
 
-# Of one NVIDIA H200; others are named beside the figures. tokens/s of 124M, and what is wanted of larger models beside PyTorch.
 TOKENS_PER_STEP = 524_288
-RATE_124M = 450_000
+RATE_124M = 450_000  # tokens/s of one NVIDIA H200; another GPU is named beside its figure
 PEER = ROOT / "tests" / "gpu" / "peer_pytorch.py"
 TRAIN_TIMEOUT_S, TEST_TIMEOUT_S, PEER_TIMEOUT_S = 300, 300, 400
 LOSS_STEPS, LOSS_BAR = 50, 0.005
 CYCLES, WARM_CYCLES = 50, 10
+TOO_MANY = 1000  # sequences of 1,024 tokens: 280 GB of activations
 # NCCL takes several ranks of one GPU when each seems to be on a machine of its own.
 APART = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
          "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
@@ -30,8 +30,8 @@ def need_gpu(line):
     if not os.environ.get("DPT_BIN"):
         os.environ["DPT_BIN"] = str(ROOT / "build-cuda" / "bin")
     smi = shutil.which("nvidia-smi")
-    look = smi and subprocess.run([smi, "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True,
-                                  text=True)
+    look = smi and subprocess.run([smi, "--query-gpu=name,driver_version", "--format=csv,noheader"],
+                                  capture_output=True, text=True)
     if not look or look.returncode != 0 or not look.stdout.strip():
         raise NotRun("there is no GPU here")
     line.note(look.stdout.strip().splitlines()[0])
@@ -70,8 +70,8 @@ def peer(line, *flags):
 
 
 def ops(line):
-    """All ops within tolerance in f32, bf16 and fp16, on fresh random inputs, and wrong ones noticed; first-step gradients
-    of GPT-2 124M, tensor by tensor, against the CPU device: relative L2 1e-4 (fp32), 1e-2 (bf16)."""
+    """All ops within tolerance in f32, bf16 and fp16, on fresh random inputs, and wrong ones noticed; first-step
+    gradients of GPT-2 124M, tensor by tensor, against the CPU device: relative L2 1e-4 (fp32), 1e-2 (bf16)."""
     need_gpu(line)
     for name, *flags in (["test_gpu_device"], ["test_gpu_ops"], ["test_gpu_range"], ["test_gpu_gradients", "124m"]):
         said = run(line, [test_program(name), *flags], TEST_TIMEOUT_S, {"DPT_TEST_GPU": "1"})
@@ -84,7 +84,8 @@ def write_tokens(path, sequences, seq, vocab, seed):
     """A shard of the .bin format from which every step takes all; few tokens are frequent, as in texts."""
     draw = random.Random(seed)
     tokens = [int(vocab ** draw.random()) - 1 for _ in range(sequences * seq + 1)]
-    path.write_bytes(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + struct.pack(f"<{len(tokens)}H", *tokens))
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}H", *tokens))
 
 
 def trained(line, root, sets, timeout):
@@ -101,7 +102,8 @@ def trained(line, root, sets, timeout):
 def losses_beside_pytorch(line):
     """50 bf16 steps of GPT-2 124M beside PyTorch, on the same weights and data: every loss within 0.5%."""
     need_gpu(line)
-    compare_losses(line, "cuda", {"model.preset": "gpt2-124m"}, (12, 12, 768, 1024, 50257), batch=8, sequences=32, seq=1024)
+    compare_losses(line, "cuda", {"model.preset": "gpt2-124m"}, (12, 12, 768, 1024, 50257), batch=8, sequences=32,
+                   seq=1024)
 
 
 def compare_losses(line, device, model, sizes, batch, sequences, seq, precision="bf16"):
@@ -118,9 +120,10 @@ def compare_losses(line, device, model, sizes, batch, sequences, seq, precision=
     mine, _ = trained(line, line.folder / "run", dict(sets, **{"train.steps": LOSS_STEPS, "checkpoint.dir": "null"}),
                       TRAIN_TIMEOUT_S)
     layers, heads, embd, context, vocab = sizes
-    theirs = peer(line, "losses", "--weights", checkpoints[-1], "--tokens", tokens, "--steps", LOSS_STEPS, "--batch", batch,
-                  "--seq", seq, "--layers", layers, "--heads", heads, "--embd", embd, "--context", context, "--vocab", vocab,
-                  "--device", device, "--precision", precision, "--compile", "on" if device == "cuda" else "off")
+    theirs = peer(line, "losses", "--weights", checkpoints[-1], "--tokens", tokens, "--steps", LOSS_STEPS,
+                  "--batch", batch, "--seq", seq, "--layers", layers, "--heads", heads, "--embd", embd,
+                  "--context", context, "--vocab", vocab, "--device", device, "--precision", precision,
+                  "--compile", "on" if device == "cuda" else "off")
     off = [abs(a / b - 1) for a, b in zip(mine, theirs["losses"], strict=True)]
     line.note(f"torch {theirs['torch']}; losses {mine[0]:.4f} … {mine[-1]:.4f}, its {theirs['losses'][0]:.4f} … "
               f"{theirs['losses'][-1]:.4f}")
@@ -171,17 +174,18 @@ def flat_over_cycles(line, device):
                        cluster.metrics()[-1]["world_size"] == 2, TEST_TIMEOUT_S, cluster.log_tails)
             looks.append({"MiB on the GPU": gpu_memory_of(survivor) if device == "cuda" else 0,
                           "threads": proc_threads(survivor), "descriptors": len(proc_fds(survivor))})
-        line.show("the survivor's process", nodes[0].rank_pids()[0], f"== {survivor}", nodes[0].rank_pids()[0] == survivor)
+        now = nodes[0].rank_pids()[0]
+        line.show("the survivor's process", now, f"== {survivor}", now == survivor)
         lost = sum(event["steps_lost"] for event in cluster.events())
         line.show(f"steps lost in {len(looks)} cycles", lost, "== 0", lost == 0)
-        warm = looks[:min(WARM_CYCLES, len(looks))]
         for kind in looks[0]:
-            line.at_most(f"survivor, {kind} after {len(looks)} cycles", looks[-1][kind], max(look[kind] for look in warm))
+            most = max(look[kind] for look in looks[:WARM_CYCLES])
+            line.at_most(f"survivor, {kind} after {len(looks)} cycles", looks[-1][kind], most)
 
 
 def speed(line):
     """GPT-2 124M bf16, T=1024, 524,288 tokens a step, contract on, deterministic backward: >= 450,000 tokens/s (of an
-    H200); beside it PyTorch (same model, torch.compile, fused AdamW, SDPA). 350M and 1558M too. The time by kernel class."""
+    H200); beside it PyTorch (same model, torch.compile, fused AdamW, SDPA). 350M and 1558M too. Time by kernels."""
     need_gpu(line)
     seq = 1024
     for preset, layers, heads, embd, batch in (("gpt2-124m", 12, 12, 768, 32), ("gpt2-350m", 24, 16, 1024, 16),
@@ -189,26 +193,28 @@ def speed(line):
         slots = TOKENS_PER_STEP // seq // batch
         steps = 8 if preset == "gpt2-124m" else 6
         size = ["--batch", batch, "--seq", seq, "--slots", slots, "--steps", steps]
-        mine = bench(line, "train", "--device", "cuda", "--precision", "bf16", "--preset", preset, *size)
+        train = ["train", "--device", "cuda", "--precision", "bf16", "--preset", preset, *size]
+        mine = bench(line, *train)
         line.note(f"{preset}: {mine['tokens_per_s']:,.0f} tokens/s, MFU {100 * mine.get('mfu', 0):.1f} %")
         if preset == "gpt2-124m":
             line.at_least("gpt2-124m, tokens/s", round(mine["tokens_per_s"]), RATE_124M)
-            bench(line, "train", "--device", "cuda", "--precision", "bf16", "--preset", preset, *size, "--op-times", "on")
+            bench(line, *train, "--op-times", "on")
         theirs = peer(line, "speed", *size, "--layers", layers, "--heads", heads, "--embd", embd)
         line.note(f"{preset}: PyTorch {theirs['torch']} {theirs['tokens_per_s']:,.0f} tokens/s, peak "
                   f"{theirs['peak_bytes'] / 2**30:.1f} GiB; ours {mine['device_peak_bytes'] / 2**30:.1f} GiB")
-        line.at_least(f"{preset}, share of PyTorch's tokens/s", round(mine["tokens_per_s"] / theirs["tokens_per_s"], 3), 1)
+        share = mine["tokens_per_s"] / theirs["tokens_per_s"]
+        line.at_least(f"{preset}, share of PyTorch's tokens/s", round(share, 3), 1)
 
 
 def peak_memory(line):
-    """Peak memory of the device beside the formula: P (w + k + 8) for the state, 4 P for each buffer of the lanes' stack,
-    activations, scratch and tokens of a micro-batch: within 2%; a batch that does not fit ends in `OOM at batch_size=`."""
+    """Peak memory of the device beside the formula: P (w + k + 8) for the state, 4 P for the lanes' sum, activations
+    and scratch of a micro-batch: within 2%; a batch that does not fit ends in `OOM at batch_size=`."""
     need_gpu(line)
-    found = bench(line, "train", "--device", "cuda", "--precision", "bf16", "--seq", 1024, "--batch", "8,32,100000", "--slots",
-                  1, "--steps", 6)
+    found = bench(line, "train", "--device", "cuda", "--precision", "bf16", "--seq", 1024, "--slots", 1, "--steps", 6,
+                  "--batch", f"8,32,{TOO_MANY}")
     for report in found["runs"]:
         if "oom" in report:
-            line.show(f"batch {report['batch']}", "OOM", "OOM", report["batch"] == 100000)
+            line.show(f"batch {report['batch']}", "OOM", "OOM", report["batch"] == TOO_MANY)
             continue
         elements = -(-report["parameters"] // 1024) * 1024
         formula = elements * (2 + 4 + 8) + 4 * elements + report["saved_bytes"] + report["scratch_bytes"]

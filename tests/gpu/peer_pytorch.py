@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""GPT-2 in PyTorch, to be held against: torch.compile, fused AdamW, scaled_dot_product_attention, bf16 autocast over f32
-parameters.
+"""GPT-2 in PyTorch, to be held against: torch.compile, fused AdamW, scaled_dot_product_attention, bf16 autocast over
+f32 parameters.
 
-    peer_pytorch.py losses --weights DIR --tokens FILE.bin --steps 50 …     the loss of every step, from a checkpoint's weights
-    peer_pytorch.py speed --steps 12 …                                      tokens/s, the median step after the warm-up
+    peer_pytorch.py losses --weights DIR --tokens FILE.bin --steps 50 …   the loss of every step, from a checkpoint
+    peer_pytorch.py speed --steps 12 …                                    tokens/s, the median step after the warm-up
 
-Prints one line of JSON. A step takes `--slots` micro-batches of `--batch` sequences of `--seq` tokens; in `losses` it takes
-all sequences of the file, so their order does not matter. Written for tests/acceptance gpu.
+Prints one line of JSON. A step takes `--slots` micro-batches of `--batch` sequences of `--seq` tokens; in `losses` it
+takes all sequences of the file, so their order does not matter. Written for tests/acceptance gpu.
 """
 
 import argparse
@@ -127,8 +127,9 @@ def step(model, run, optimizer, batches, autocast):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("losses", "speed"))
-    for name, default in (("layers", 12), ("heads", 12), ("embd", 768), ("context", 1024), ("vocab", 50257), ("batch", 16),
-                          ("slots", 1), ("seq", 1024), ("steps", 12)):
+    sizes = {"layers": 12, "heads": 12, "embd": 768, "context": 1024, "vocab": 50257, "batch": 16, "slots": 1,
+             "seq": 1024, "steps": 12}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
