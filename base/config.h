@@ -23,6 +23,7 @@ enum {
 };
 
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_CUDA };
+enum dpt_numa_use { DPT_NUMA_AUTO, DPT_NUMA_OFF };
 enum dpt_pack_weights { DPT_PACK_WEIGHTS_AUTO, DPT_PACK_WEIGHTS_ON, DPT_PACK_WEIGHTS_OFF };
 enum dpt_precision { DPT_PRECISION_FP32, DPT_PRECISION_BF16, DPT_PRECISION_FP16 };
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
@@ -63,6 +64,7 @@ struct dpt_config {
         int nnodes_min, nnodes_max; /* "1:4", or N for N:N */
         int gpus_per_node;          /* ranks a node starts; DPT_AUTO: one per GPU, on CPU one */
         enum dpt_device_kind device;
+        enum dpt_numa_use numa;
         enum dpt_backend backend; /* between GPUs */
         int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
                         generation */

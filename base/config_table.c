@@ -9,6 +9,8 @@ static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
                                             {"cpu", DPT_DEVICE_CPU, false},
                                             {"cuda", DPT_DEVICE_CUDA, false},
                                             {0}};
+static const struct dpt_choice numa_uses[] = {
+    {"auto", DPT_NUMA_AUTO, false}, {"off", DPT_NUMA_OFF, false}, {0}};
 static const struct dpt_choice models[] = {
     {"gpt2", 0, false}, {"llama", 0, true}, {"resnet", 0, true}, {0}};
 static const struct dpt_choice presets[] = {{"", 0, false},           {"gpt2-124m", 0, false},
@@ -109,6 +111,10 @@ const struct dpt_key dpt_config_keys[] = {
     {"cluster.device", DPT_KEY_CHOICE, AT(cluster.device),
      .choices = devices, NODE, .def = "auto",
      .help = "where ranks compute; cuda needs a build with it (docs/gpu.md)"},
+    {"cluster.numa", DPT_KEY_CHOICE, AT(cluster.numa),
+     .choices = numa_uses, NODE, .def = "auto",
+     .help = "auto: a rank stays on the cores beside its GPU; ranks without one share out the "
+             "machine's NUMA nodes where that is even"},
     {"cluster.backend", DPT_KEY_CHOICE, AT(cluster.backend),
      .choices = backends, RUN, .def = "nccl",
      .help = "how gradients go between ranks whose state is on GPUs: nccl, from device to device, "

@@ -37,6 +37,10 @@ DPT_MUST_USE enum dpt_status dpt_device_cuda_look(int *ret_count,
 enum { DPT_DEVICE_NAME_BYTES = 256 };
 DPT_MUST_USE enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
                                                   struct dpt_err *err);
+/* Where it is plugged in ("0000:1B:00.0"). Errors likewise; opens nothing. */
+enum { DPT_DEVICE_BUS_BYTES = 32 };
+DPT_MUST_USE enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES],
+                                                 struct dpt_err *err);
 /* Opens CUDA device `index` of those that CUDA_VISIBLE_DEVICES leaves. Its memory is not the
  * host's: the ops take what dpt_device_alloc gave (and `copy` takes host memory on either side). In
  * a build without CUDA DPT_EUNSUPPORTED, without such a device DPT_ENOENT: the text says what to

@@ -23,6 +23,13 @@ enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
     return absent(err);
 }
 
+enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES], struct dpt_err *err)
+{
+    (void)index;
+    (void)ret;
+    return absent(err);
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

@@ -350,6 +350,14 @@ enum dpt_status dpt_device_cuda_name(int index, char ret[DPT_DEVICE_NAME_BYTES],
     return DPT_OK;
 }
 
+enum dpt_status dpt_device_cuda_bus(int index, char ret[DPT_DEVICE_BUS_BYTES], struct dpt_err *err)
+{
+    struct cudaDeviceProp is;
+    DPT_TRY(find(index, &is, err));
+    const cudaError_t code = cudaDeviceGetPCIBusId(ret, DPT_DEVICE_BUS_BYTES, index);
+    return code == cudaSuccess ? DPT_OK : translated(err, code, "asking where it is", index);
+}
+
 enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FINGERPRINT_BYTES],
                                      struct dpt_err *err)
 {

@@ -16,7 +16,9 @@ static void check_fingerprint(struct test_stream *t)
     int count = 0;
     char looked[DPT_FINGERPRINT_BYTES];
     struct dpt_err err;
+    char bus[DPT_DEVICE_BUS_BYTES];
     CHECK(dpt_device_cuda_look(&count, looked, &err) == DPT_OK && count >= 1);
+    CHECK(dpt_device_cuda_bus(0, bus, &err) == DPT_OK && strlen(bus) == strlen("0000:00:00.0"));
     CHECK(strcmp(looked, text) == 0);
     test_stream_close(&other);
 }

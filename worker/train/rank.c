@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/numa.h"
 #include "rendezvous/core/timing.h"
+#include "worker/train/bind.h"
 #include "worker/train/rank_internal.h"
 
 #include <stdio.h>
@@ -583,6 +585,7 @@ int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *c
      * is NCCL's may wait for a peer that is dead. Before there are threads. */
     if (config->cluster.device == DPT_DEVICE_CUDA)
         (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    dpt_rank_bind(start, config, DPT_NUMA_SYS);
     const struct dpt_rank_options options = {.start = start,
                                              .config = config,
                                              .link_fd = DPT_RANK_FD_LINK,

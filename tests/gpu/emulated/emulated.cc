@@ -267,6 +267,12 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device)
+{
+    (void)snprintf(ret, (size_t)bytes, "0000:%02X:00.0", device);
+    return cudaSuccess;
+}
+
 cudaError_t cudaDriverGetVersion(int *ret)
 {
     *ret = CUDART_VERSION;

@@ -41,6 +41,7 @@ const char *cudaGetErrorString(cudaError_t code);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *ret);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device);
 cudaError_t cudaDriverGetVersion(int *ret);
 cudaError_t cudaRuntimeGetVersion(int *ret);
 cudaError_t cudaSetDevice(int device);

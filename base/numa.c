@@ -1,0 +1,104 @@
+/* NUMA nodes (numa.h): /sys/devices/system/node/nodeN/cpulist and
+ * /sys/bus/pci/devices/ID/numa_node. */
+#include "base/numa.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 512, LIST_BYTES = 4096 };
+
+/* The first line of a small file, without its end. False: it is not there, or longer. */
+static bool read_line(const char *path, char *ret, int bytes)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    const bool there = fgets(ret, bytes, f) != NULL;
+    (void)fclose(f);
+    if (!there)
+        return false;
+    const size_t length = strcspn(ret, "\n");
+    const bool whole = ret[length] == '\n' || length + 1 < (size_t)bytes;
+    ret[length] = '\0';
+    return whole;
+}
+
+bool dpt_numa_parse_cores(const char *text, cpu_set_t *ret)
+{
+    CPU_ZERO(ret);
+    while (*text) {
+        char *end;
+        if (!isdigit((unsigned char)*text))
+            return false;
+        const unsigned long first = strtoul(text, &end, 10);
+        unsigned long last = first;
+        if (*end == '-') {
+            if (!isdigit((unsigned char)end[1]))
+                return false;
+            last = strtoul(end + 1, &end, 10);
+        }
+        if (last < first || last >= CPU_SETSIZE || (*end != ',' && *end != '\0') ||
+            (*end == ',' && end[1] == '\0'))
+            return false;
+        for (unsigned long core = first; core <= last; core++)
+            CPU_SET(core, ret);
+        text = *end == ',' ? end + 1 : end;
+    }
+    return true;
+}
+
+void dpt_numa_read(const char *sys, struct dpt_numa *ret)
+{
+    cpu_set_t mine;
+    ret->n = 0;
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0)
+        return; /* more cores than a cpu_set_t holds */
+    for (int node = 0; node < DPT_NUMA_NODES_MAX; node++) {
+        char path[PATH_BYTES], list[LIST_BYTES];
+        cpu_set_t cores;
+        (void)snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", sys, node);
+        if (!read_line(path, list, sizeof list) || !dpt_numa_parse_cores(list, &cores))
+            continue;
+        CPU_AND(&cores, &cores, &mine);
+        if (CPU_COUNT(&cores) == 0)
+            continue; /* memory alone, or cores that are others' */
+        ret->node[ret->n] = node;
+        ret->cores[ret->n++] = cores;
+    }
+}
+
+int dpt_numa_of_pci(const char *sys, const char *bus_id)
+{
+    char path[PATH_BYTES], text[32];
+    int node;
+    const int head = snprintf(path, sizeof path, "%s/bus/pci/devices/", sys);
+    if (head < 0 || (size_t)head + strlen(bus_id) + sizeof "/numa_node" > sizeof path)
+        return -1;
+    char *at = path + head;
+    for (const char *c = bus_id; *c; c++) /* sysfs writes small letters, NVIDIA large ones */
+        *at++ = (char)tolower((unsigned char)*c);
+    (void)snprintf(at, sizeof path - (size_t)(at - path), "/numa_node");
+    if (!read_line(path, text, sizeof text) || sscanf(text, "%d", &node) != 1)
+        return -1;
+    return node;
+}
+
+int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks)
+{
+    if (numa->n < 2 || ranks % numa->n != 0)
+        return -1;
+    for (int i = 1; i < numa->n; i++)
+        if (CPU_COUNT(&numa->cores[i]) != CPU_COUNT(&numa->cores[0]))
+            return -1;
+    return local_rank / (ranks / numa->n);
+}
+
+enum dpt_status dpt_numa_stay(const struct dpt_numa *numa, int i, struct dpt_err *err)
+{
+    if (sched_setaffinity(0, sizeof numa->cores[i], &numa->cores[i]) != 0)
+        return dpt_fail_errno(err, errno, "stay on NUMA node %d", numa->node[i]);
+    return DPT_OK;
+}
