@@ -106,7 +106,7 @@ static enum dpt_nccl_result fabric_create(void *ctx, int size, const uint8_t id[
     self->inits++;
     struct fabric_handle *h = join(f, clique, rank);
     h->failed = self->fault == FABRIC_FAILS_IN_INIT;
-    clique->torn = clique->torn || self->fault == FABRIC_TEARS_IN_INIT;
+    clique->tears = clique->tears || self->fault == FABRIC_TEARS_IN_INIT;
     clique->n_calls += self->fault == FABRIC_WELL || self->fault > FABRIC_TEARS_IN_INIT;
     clique->complete = clique->n_calls == clique->calls_wanted;
     atomic_store(&ret->handle, (struct dpt_nccl_handle *)(void *)h);
@@ -210,10 +210,26 @@ static void end_child(struct fabric *f, struct fabric_handle *parent)
     parent->child = NULL;
 }
 
+/* Of a clique that tears: none hears of it before the others may. They leave together, and two of
+ * them, at least, at one moment. */
+static void await_tear(struct fabric_rank *self, struct fabric_handle *h)
+{
+    struct clique *clique = h->clique;
+    atomic_fetch_add(&clique->n_asked, !h->asked);
+    h->asked = true;
+    (void)unlock(self, DPT_NCCL_OK);
+    while (atomic_load(&clique->n_asked) < clique->size) {
+    }
+    (void)lock(self);
+    clique->torn = true;
+}
+
 static enum dpt_nccl_result fabric_async_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     struct fabric *f = lock(ctx);
     struct fabric_handle *h = of(handle);
+    if (h->clique->tears && !h->clique->torn)
+        await_tear(ctx, h);
     enum dpt_nccl_result result = h->failed || h->clique->torn ? DPT_NCCL_ESYSTEM
                                   : h->clique->complete        ? DPT_NCCL_OK
                                                                : DPT_NCCL_INPROGRESS;

@@ -7,6 +7,7 @@
 #include "worker/comm/nccl_calls.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 enum { FABRIC_RANKS_MAX = 8, FABRIC_CLIQUES_MAX = 128, FABRIC_PIECES_MAX = 64 };
@@ -15,7 +16,7 @@ enum fabric_fault {
     FABRIC_WELL,
     FABRIC_SILENT_IN_INIT, /* the others wait for it for ever */
     FABRIC_FAILS_IN_INIT,  /* and when it gives up, fail themselves */
-    FABRIC_TEARS_IN_INIT,  /* and fail with it, at once */
+    FABRIC_TEARS_IN_INIT,  /* and fail with it, all at one moment */
     FABRIC_NO_ID,          /* it can make none */
     FABRIC_NO_SHRINK,      /* its shrink fails */
     FABRIC_NO_REVOKE,      /* its revoke is refused */
@@ -31,7 +32,7 @@ struct fabric_piece {
 };
 
 struct fabric_handle {
-    bool used, gone, revoked, finalized, failed;
+    bool used, gone, revoked, finalized, failed, asked;
     struct clique *clique;
     int rank;
     struct fabric_handle *made_of; /* a child waits to be complete */
@@ -53,6 +54,8 @@ struct clique {
     int keys[FABRIC_RANKS_MAX], colors[FABRIC_RANKS_MAX]; /* of a split, by rank of the parent */
     struct fabric_handle *callers[FABRIC_RANKS_MAX];
     bool complete, torn; /* torn: it never will be */
+    bool tears;          /* when all have asked how it stands */
+    atomic_int n_asked;
 };
 
 /* Memory of devices that the host cannot touch, and their events: NULL, both, for memory of the

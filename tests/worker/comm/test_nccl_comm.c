@@ -479,7 +479,7 @@ static void an_id_that_fails(void **state)
 static void a_creation_that_fails(void **state)
 {
     (void)state;
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 120; i++) {
         struct scene scene = {.fault = i % 2 ? FABRIC_TEARS_IN_INIT : FABRIC_FAILS_IN_INIT};
         run(3, &scene, failing_ranks);
         assert_int_equal(atomic_load(&scene.at_fault), 1);
