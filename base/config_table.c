@@ -113,8 +113,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "where ranks compute; cuda needs a build with it (docs/gpu.md)"},
     {"cluster.numa", DPT_KEY_CHOICE, AT(cluster.numa),
      .choices = numa_uses, NODE, .def = "auto",
-     .help = "auto: a rank stays on the cores beside its GPU; ranks without one share out the "
-             "machine's NUMA nodes where that is even"},
+     .help = "auto: a rank stays on the cores beside its GPU, ranks without one share out the "
+             "machine's NUMA nodes, where no rank has fewer cores for it"},
     {"cluster.backend", DPT_KEY_CHOICE, AT(cluster.backend),
      .choices = backends, RUN, .def = "nccl",
      .help = "how gradients go between ranks whose state is on GPUs: nccl, from device to device, "

@@ -86,6 +86,30 @@ int dpt_numa_of_pci(const char *sys, const char *bus_id)
     return node;
 }
 
+int dpt_numa_cores(const struct dpt_numa *numa)
+{
+    int cores = 0;
+    for (int i = 0; i < numa->n; i++)
+        cores += CPU_COUNT(&numa->cores[i]);
+    return cores;
+}
+
+bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads)
+{
+    int on[DPT_NUMA_NODES_MAX] = {0};
+    for (int r = 0; r < ranks; r++) {
+        if (at[r] < 0)
+            return false;
+        on[at[r]]++;
+    }
+    for (int i = 0; i < numa->n; i++) {
+        const int cores = CPU_COUNT(&numa->cores[i]);
+        if (on[i] * dpt_numa_cores(numa) > cores * ranks || on[i] * threads > cores)
+            return false;
+    }
+    return true;
+}
+
 int dpt_numa_deal(const struct dpt_numa *numa, int local_rank, int ranks)
 {
     if (numa->n < 2 || ranks % numa->n != 0)

@@ -30,6 +30,14 @@ int dpt_numa_of_pci(const char *sys, const char *bus_id);
 /* Reads a list such as "0-3,8"; false: it is none. An empty one is empty. */
 bool dpt_numa_parse_cores(const char *text, cpu_set_t *ret);
 
+/* Cores of all nodes together. */
+int dpt_numa_cores(const struct dpt_numa *numa);
+
+/* Whether ranks on the nodes with these indices (`at`, [ranks]) have as many cores each as if they
+ * were anywhere, and `threads` each (0: their share) have cores of their own. False if one of them
+ * is -1. */
+bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads);
+
 /* The index in `numa` for a rank that has no device, of `ranks` on this node of the run: as many
  * ranks on each, neighbours together. -1: they cannot be dealt evenly, or there is nothing to
  * choose. */

@@ -116,6 +116,7 @@ void dpt_stream_set_threads(struct dpt_stream *stream, int threads)
 
 void dpt_stream_prepare_begin(struct dpt_stream *stream)
 {
+    dpt_op_timer_drain(stream);
     dpt_op_timer_pause(stream, true);
     stream->device->vtable->prepare_begin(stream);
 }
@@ -131,6 +132,8 @@ enum dpt_status dpt_stream_sync(struct dpt_stream *stream, struct dpt_err *err)
     const enum dpt_status status = stream->device->vtable->sync(stream, err);
     if (status == DPT_OK)
         dpt_op_timer_drain(stream);
+    else
+        dpt_op_timer_drop(stream);
     return status;
 }
 

@@ -102,8 +102,19 @@ void dpt_op_timer_destroy(struct dpt_stream *stream)
 
 void dpt_op_timer_pause(struct dpt_stream *stream, bool paused)
 {
-    if (stream->timer)
-        stream->timer->paused = paused;
+    if (!stream->timer)
+        return;
+    stream->timer->paused = paused;
+    stream->timer->follows = false;
+    stream->timer->ended_ns = 0;
+}
+
+void dpt_op_timer_drop(struct dpt_stream *stream)
+{
+    if (!stream->timer)
+        return;
+    stream->timer->n = 0;
+    stream->timer->follows = false;
 }
 
 /* ---- around an op ---- */

@@ -46,7 +46,8 @@ struct dpt_op_times {
 void dpt_device_time_ops(struct dpt_device *dev);
 
 /* What the stream's ops took since it was created, those of its last dpt_stream_sync included;
- * preparing does not count. Zeros without dpt_device_time_ops. By the thread that uses the stream.
+ * preparing does not count, nor the time it takes. Zeros without dpt_device_time_ops. By the thread
+ * that uses the stream.
  */
 void dpt_stream_op_times(struct dpt_stream *stream, struct dpt_op_times *ret);
 

@@ -345,16 +345,28 @@ static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *nod
     }
 }
 
+/* Whether others than this node train, or wait with their state until they can. */
+static bool others_train(const struct run *run, const struct node *node)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i] != node &&
+            (run->nodes[i]->generation > 0 || dpt_rdzv_node_is_member(run, run->nodes[i])))
+            return true;
+    return false;
+}
+
 /* A node has met what no restart mends. Where it has a place in the newest plan, or nobody else
- * has, that is the run's end; a newcomer's or a spare's own misfortune is nobody else's: it is
+ * trains, that is the run's end; a newcomer's or a spare's own misfortune is nobody else's: it is
  * turned away, and `node` is gone. */
 static void take_fatal(struct dpt_rdzv *core, struct run *run, struct node *node,
                        const Dpt__AgentState *message)
 {
     char text[DPT_PROTO_TEXT_BYTES];
-    bool others = false;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run, run->nodes[i]));
+    const bool others = others_train(run, node);
+    /* A young server may not have heard yet of those who train. The node says it again. */
+    if (!others && run->run_generation == 0 && node->generation == 0 &&
+        core->now_ms < core->start_ms + run->timing.lease_ms)
+        return;
     if (dpt_rdzv_node_is_member(run, node) || !others) {
         (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, message->first_error);
         dpt_rdzv_fail(core, run, text);

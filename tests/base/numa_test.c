@@ -147,6 +147,24 @@ static void dealt(void **state)
     assert_int_equal(dpt_numa_deal(&numa, 0, 2), -1);
 }
 
+/* Ranks that would have more to share with each other than with all are left where they are. */
+static void even(void **state)
+{
+    (void)state;
+    struct dpt_numa numa;
+    of_cores(&numa, 2, (const int[]){8, 8});
+    assert_int_equal(dpt_numa_cores(&numa), 16);
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0));
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 4));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 5));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 0}, 2, 0)); /* all GPUs on one node */
+    assert_false(dpt_numa_is_even(&numa, (const int[]){1}, 1, 0));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, -1}, 2, 0));
+    of_cores(&numa, 2, (const int[]){8, 4});
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 0, 1}, 3, 4));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0));
+}
+
 /* What a machine has by now, somebody else may take away. */
 static void cores_that_are_gone(void **state)
 {
@@ -162,11 +180,8 @@ static void cores_that_are_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),
-        cmocka_unit_test(devices),
-        cmocka_unit_test(nodes),
-        cmocka_unit_test(dealt),
-        cmocka_unit_test(cores_that_are_gone),
+        cmocka_unit_test(lists), cmocka_unit_test(devices), cmocka_unit_test(nodes),
+        cmocka_unit_test(dealt), cmocka_unit_test(even),    cmocka_unit_test(cores_that_are_gone),
     };
     return cmocka_run_group_tests_name("numa", tests, setup, teardown);
 }

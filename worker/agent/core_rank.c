@@ -146,26 +146,32 @@ static void set_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_ran
     dpt_agent_log(agent, DPT_LOG_ERROR, "%s; this node ends", agent->first_error);
 }
 
-/* Processes end one after another before they can do anything: this machine lacks what they need,
- * and the others shall not pay for each of them. */
-static void give_place_up(struct dpt_agent *agent, uint32_t local_rank)
+/* No process is started in this place any more, for the reason in `text`: this machine lacks what
+ * it needs, and the others shall not pay for it. The last place takes the node along. */
+static void give_place_up(struct dpt_agent *agent, uint32_t local_rank, int exit_code,
+                          const char *text)
 {
-    const struct agent_rank *rank = &agent->ranks[local_rank];
-    char text[DPT_PROTO_TEXT_BYTES];
-    (void)snprintf(text, sizeof text,
-                   "%d processes in a row ended before they stood by; the last: %.400s", STARTS_MAX,
-                   rank->text);
+    agent->ranks[local_rank].failed_starts = STARTS_MAX;
     for (uint32_t i = 0; i < agent->n_ranks; i++) {
         if (agent->ranks[i].failed_starts >= STARTS_MAX)
             continue;
-        dpt_agent_log(
-            agent, DPT_LOG_ERROR,
-            "rank process %u: %s; its place stays empty until this worker is started again",
-            local_rank, text);
+        dpt_agent_log(agent, DPT_LOG_ERROR,
+                      "rank process %u: %s; its place stays empty until this node joins anew",
+                      local_rank, text);
         return;
     }
     if (!agent->fatal)
-        set_fatal(agent, DPT_EXIT_FAILED, local_rank, text);
+        set_fatal(agent, exit_code, local_rank, text);
+}
+
+/* Another process of this node has got as far as to stand by, and there is a run to take part in.
+ */
+static bool others_take_part(const struct dpt_agent *agent, uint32_t local_rank)
+{
+    for (uint32_t i = 0; i < agent->n_ranks; i++)
+        if (i != local_rank && agent->ranks[i].life == LIFE_UP && agent->ranks[i].started)
+            return agent->generation > 0;
+    return false;
 }
 
 /* A process has ended by itself, or had to be ended. `said`: its newest words say why. So do those
@@ -178,7 +184,7 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
     if (rank->text[0] == '\0' || (!agent->fatal && !said))
         dpt_agent_copy_text(rank->text, sizeof rank->text, how);
     if (!finished) {
-        agent->crashes++;
+        agent->crashes += rank->started; /* else STARTS_MAX bounds them */
         note_error(agent, local_rank, rank->text);
     }
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
@@ -190,7 +196,11 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
     rank->failed_starts = rank->started ? 0 : rank->failed_starts + 1;
     agent->tell_server = true;
     if (rank->failed_starts >= STARTS_MAX) {
-        give_place_up(agent, local_rank);
+        char text[DPT_PROTO_TEXT_BYTES];
+        (void)snprintf(text, sizeof text,
+                       "%d processes in a row ended before they stood by; the last: %.400s",
+                       STARTS_MAX, rank->text);
+        give_place_up(agent, local_rank, DPT_EXIT_FAILED, text);
         return;
     }
     dpt_agent_log(agent, finished ? DPT_LOG_DEBUG : DPT_LOG_WARN,
@@ -307,9 +317,14 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         kill_process(agent, local_rank);
         return;
     }
-    if (message->fatal && !agent->fatal)
-        set_fatal(agent, message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED,
-                  local_rank, rank->text[0] != '\0' ? rank->text : "fatal error");
+    if (!message->fatal || agent->fatal)
+        return;
+    const int exit_code = message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED;
+    const char *text = rank->text[0] != '\0' ? rank->text : "fatal error";
+    if (!rank->started && others_take_part(agent, local_rank))
+        give_place_up(agent, local_rank, exit_code, text);
+    else
+        set_fatal(agent, exit_code, local_rank, text);
 }
 
 /* ---- what a rank is told ---- */

@@ -38,11 +38,12 @@ int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int mo
     return threads < 1 ? 1 : threads > most ? most : threads;
 }
 
-int dpt_host_threads(const struct dpt_rank_cores *ranks, int n, int host, int most)
+int dpt_near_threads(const struct dpt_rank_cores *ranks, int n, const struct dpt_rank_cores *own,
+                     int most)
 {
     int threads = 0;
     for (int i = 0; i < n; i++)
-        if (ranks[i].host == host)
+        if (ranks[i].host == own->host && ranks[i].id == own->id)
             threads += dpt_rank_threads(ranks, n, i, most);
     return threads;
 }

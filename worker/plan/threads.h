@@ -21,7 +21,8 @@ int dpt_rank_threads(const struct dpt_rank_cores *ranks, int n, int rank, int mo
 /* Ranks that the cores of rank `rank` are dealt to, itself counted. */
 int dpt_rank_sharers(const struct dpt_rank_cores *ranks, int n, int rank);
 
-/* Threads of all ranks of host `host`. */
-int dpt_host_threads(const struct dpt_rank_cores *ranks, int n, int host, int most);
+/* Threads of all ranks that have the cores of `own`, which need not be one of them. */
+int dpt_near_threads(const struct dpt_rank_cores *ranks, int n, const struct dpt_rank_cores *own,
+                     int most);
 
 #endif

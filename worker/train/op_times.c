@@ -14,10 +14,13 @@ static void read_times(const struct dpt_rank *r, struct dpt_op_times *ret_host,
 
 void rank_note_op_times(struct dpt_rank *r)
 {
-    if (!r->config->log.op_times || r->op_times.begun)
+    if (!r->config->log.op_times)
         return;
+    if (r->op_times.begun) {
+        r->op_times.steps++;
+        return;
+    }
     r->op_times.begun = true;
-    r->op_times.first_step = r->step;
     read_times(r, &r->op_times.host, &r->op_times.device);
 }
 
@@ -38,7 +41,7 @@ void rank_write_op_times(struct dpt_rank *r)
                                          .local_rank = r->options->start->local_rank,
                                          .rank = r->gen.rank,
                                          .world_size = r->gen.world_size,
-                                         .steps = r->step - r->op_times.first_step,
+                                         .steps = r->op_times.steps,
                                          .has_device = r->accelerator != NULL};
     dpt_op_times_since(&host, &r->op_times.host, &record.host);
     dpt_op_times_since(&device, &r->op_times.device, &record.device);

@@ -66,9 +66,9 @@ struct dpt_rank {
     int64_t memory_at_start;   /* of the process, before that */
     struct {
         bool begun;
-        int64_t first_step; /* the last one that does not count */
-        struct dpt_op_times host, device;
-    } op_times;                /* after that step */
+        int64_t steps;                    /* since, those again included that were lost */
+        struct dpt_op_times host, device; /* after the first step */
+    } op_times;
     int64_t memory_first;      /* what `memory` had after the first step of this process */
     struct dpt_device *device; /* the host */
     const struct dpt_ops *ops;
@@ -228,7 +228,7 @@ DPT_MUST_USE enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_
                                            struct dpt_err *err);
 /* What is being computed is in vain: the generation ends. */
 bool rank_in_vain(const struct dpt_rank *r);
-/* The status of reading tokens: a disk that fails is this machine's (DPT_EDEVICE), not the run's.
+/* The status of reading tokens: a disk that fails, or is gone, is this machine's (DPT_EDEVICE).
  */
 enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err);
 /* Makes everything one micro-batch needs on the host ready, so that steps do not allocate. */

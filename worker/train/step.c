@@ -109,7 +109,7 @@ enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, s
 
 enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err)
 {
-    if (status == DPT_EIO)
+    if (status == DPT_EIO || status == DPT_ENOENT || status == DPT_ENOMEM)
         status = err->status = DPT_EDEVICE;
     return status;
 }

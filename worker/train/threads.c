@@ -92,7 +92,7 @@ static enum dpt_status take_share(struct dpt_rank *r, const struct dpt_rank_core
                                   struct dpt_err *err)
 {
     const int n = r->gen.n_trainers;
-    dpt_cores_set_demand(dpt_host_threads(all, n, r->gen.host, DPT_STREAM_THREADS_MAX));
+    dpt_cores_set_demand(dpt_near_threads(all, n, &all[r->gen.rank], DPT_STREAM_THREADS_MAX));
     if (r->gen.rank >= n)
         return DPT_OK; /* a guest computes nothing */
     /* Cores that came after the start are left alone: there are no threads for them. */

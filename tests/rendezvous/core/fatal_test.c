@@ -79,6 +79,64 @@ static void test_fatal_at_first(void **state)
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
 }
 
+/* A server that has just come back has not heard of those who train. It waits for them. */
+static void test_fatal_after_a_restart(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    trio_restart_server();
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    c.state.fatal = true;
+    c.state.first_error = "rank process 0: no such device";
+    fake_say(&c, &stage);
+    assert_int_not_equal(c.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    fake_say(&a, &stage);
+    fake_say(&c, &stage); /* one of them is here: nobody is adopted yet */
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    a.generation = 1; /* it has been told nothing else */
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+}
+
+/* Nobody comes: then it is the run's end after all. */
+static void test_fatal_on_a_young_server(void **state)
+{
+    (void)state;
+    stage_restart(&stage, 2);
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+    fake_say(&c, &stage);
+    c.state.fatal = true;
+    c.state.first_error = "rank process 0: no such device";
+    fake_say(&c, &stage);
+    assert_int_not_equal(c.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    struct fake *const only[] = {&c};
+    stage_pass_speaking(&stage, only, 1, 4600);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_string_equal(c.text, "node c: rank process 0: no such device");
+}
+
+/* All processes of those who trained are new ones: they have no place, and hold the run. */
+static void test_fatal_while_others_begin_anew(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    for (int i = 0; i < 2; i++) {
+        two[i]->ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+        two[i]->ranks[0].spawn = 2;
+        two[i]->ranks[0].step_applied = -1;
+        fake_say(two[i], &stage);
+    }
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    c.state.fatal = true;
+    c.state.first_error = "rank process 0: no such device";
+    fake_say(&c, &stage);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_int_not_equal(stage.view.phase, DPT_RDZV_FAILED);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
@@ -87,6 +145,9 @@ int main(void)
         T(test_fatal_to_a_spare),
         T(test_fatal_after_a_death),
         T(test_fatal_at_first),
+        T(test_fatal_after_a_restart),
+        T(test_fatal_on_a_young_server),
+        T(test_fatal_while_others_begin_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -365,22 +365,12 @@ static void test_soft_waits_for_go(void **state)
     assert_true(a.soft);
 }
 
-static void restart_server(void)
-{
-    stage_restart(&stage, 99);
-    stage_tick(&stage, 0);
-    a.conn += 100;
-    b.conn += 100;
-    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
-    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
-}
-
 static void test_adoption(void **state)
 {
     (void)state;
     trio_start();
     trio_step_to(5);
-    restart_server();
+    trio_restart_server();
     a.state.spec = NULL; /* it thinks the server knows */
     fake_say(&a, &stage);
     assert_int_equal(a.counter_seen, 0); /* tell everything */
@@ -404,7 +394,7 @@ static void test_adoption_incomplete(void **state)
     (void)state;
     trio_start();
     trio_step_to(5);
-    restart_server();
+    trio_restart_server();
     fake_say(&a, &stage);
     for (int i = 0; i < 43; i++) {
         a.generation = 1;
@@ -426,7 +416,7 @@ static void test_lost_steps_over_a_restart(void **state)
     (void)state;
     trio_start();
     trio_step_to(9);
-    restart_server();
+    trio_restart_server();
     a.state.step_high = 9;
     b.state.step_high = 8;
     a.generation = b.generation = 1;

@@ -40,3 +40,13 @@ void trio_step_to(int64_t step)
     fake_say(&a, &stage);
     fake_say(&b, &stage);
 }
+
+void trio_restart_server(void)
+{
+    stage_restart(&stage, 99);
+    stage_tick(&stage, 0);
+    a.conn += 100;
+    b.conn += 100;
+    a.ranks[0].plan_rank = (int32_t)fake_place(&a)->rank;
+    b.ranks[0].plan_rank = (int32_t)fake_place(&b)->rank;
+}

@@ -14,6 +14,8 @@ int trio_teardown(void **state);
 
 /* a and b are in generation 1 and run. */
 void trio_start(void);
+/* Another server takes over; a and b have a connection to it, and their places. */
+void trio_restart_server(void);
 /* a and b say that they have applied this step. */
 void trio_step_to(int64_t step);
 

@@ -25,6 +25,14 @@ void fabric_fini(struct fabric *fabric)
     pthread_mutex_destroy(&fabric->mutex);
 }
 
+int fabric_live(struct fabric *fabric)
+{
+    CHECK(pthread_mutex_lock(&fabric->mutex) == 0);
+    const int live = fabric->live;
+    CHECK(pthread_mutex_unlock(&fabric->mutex) == 0);
+    return live;
+}
+
 static struct fabric *lock(struct fabric_rank *self)
 {
     CHECK(pthread_mutex_lock(&self->fabric->mutex) == 0);

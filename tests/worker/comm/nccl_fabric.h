@@ -90,5 +90,7 @@ extern const struct dpt_nccl_calls fabric_calls;
 void fabric_init(struct fabric *fabric);
 /* Checks that nothing is left. */
 void fabric_fini(struct fabric *fabric);
+/* Communicators of all ranks that are not freed. */
+int fabric_live(struct fabric *fabric);
 
 #endif

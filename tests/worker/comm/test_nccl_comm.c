@@ -330,6 +330,8 @@ static void death_ranks(struct rank *self)
     CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     all_reduce(&g);
+    /* All have opened, and what was shrunk is freed. */
+    CHECK(fabric_live(g.view.fabric) <= dpt_comm_world_size(g.control));
     unplug(&g);
 }
 

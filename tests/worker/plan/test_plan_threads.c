@@ -23,7 +23,7 @@ static void eight_cores_and_three_ranks(void **state)
     expect(ranks, 3, (const int[]){3, 3, 2});
     expect(ranks, 2, (const int[]){4, 4});
     expect(ranks, 1, (const int[]){8});
-    assert_int_equal(dpt_host_threads(ranks, 3, 0, MOST), 8);
+    assert_int_equal(dpt_near_threads(ranks, 3, &ranks[1], MOST), 8);
 }
 
 /* All cores are given out, or one each where there are too few, larger shares first. */
@@ -44,7 +44,7 @@ static void every_count(void **state)
                 sum += threads;
             }
             assert_int_equal(sum, cores > n ? cores : n);
-            assert_int_equal(dpt_host_threads(ranks, n, 0, MOST), sum);
+            assert_int_equal(dpt_near_threads(ranks, n, &ranks[0], MOST), sum);
         }
 }
 
@@ -55,9 +55,10 @@ static void hosts_and_those_who_were_asked(void **state)
     const struct dpt_rank_cores ranks[] = {
         {0, 7, 4, 0}, {1, 7, 9, 0}, {0, 7, 4, 3}, {1, 7, 9, 0}, {0, 7, 4, 0}};
     expect(ranks, 5, (const int[]){2, 5, 3, 4, 1});
-    assert_int_equal(dpt_host_threads(ranks, 5, 0, MOST), 6);
-    assert_int_equal(dpt_host_threads(ranks, 5, 1, MOST), 9);
-    assert_int_equal(dpt_host_threads(ranks, 5, 2, MOST), 0);
+    assert_int_equal(dpt_near_threads(ranks, 5, &ranks[0], MOST), 6);
+    assert_int_equal(dpt_near_threads(ranks, 5, &ranks[1], MOST), 9);
+    const struct dpt_rank_cores guest = {2, 7, 4, 0};
+    assert_int_equal(dpt_near_threads(ranks, 5, &guest, MOST), 0);
     assert_int_equal(dpt_rank_sharers(ranks, 5, 2), 3);
 }
 
@@ -69,7 +70,8 @@ static void cores_of_their_own(void **state)
         {0, 11, 4, 0}, {0, 22, 2, 0}, {0, 11, 4, 0}, {0, 22, 2, 0}, {0, 33, 6, 0}};
     expect(ranks, 5, (const int[]){2, 1, 2, 1, 6});
     assert_int_equal(dpt_rank_sharers(ranks, 5, 4), 1);
-    assert_int_equal(dpt_host_threads(ranks, 5, 0, MOST), 12);
+    assert_int_equal(dpt_near_threads(ranks, 5, &ranks[2], MOST), 4);
+    assert_int_equal(dpt_near_threads(ranks, 5, &ranks[4], MOST), 6);
 }
 
 static void limits(void **state)
