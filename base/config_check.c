@@ -77,6 +77,20 @@ static void nearest_multiples(int n, int of, char ret_text[64])
         (void)snprintf(ret_text, 64, "%d", of);
 }
 
+/* The divisors of `n` round `by`, which is none, as "3 or 5". */
+static void nearest_divisors(int n, int by, char ret_text[64])
+{
+    int below = by < n ? by : n, above = by;
+    while (n % below != 0)
+        below--;
+    while (above < n && n % above != 0)
+        above++;
+    if (above > n || above == below)
+        (void)snprintf(ret_text, 64, "%d", below);
+    else
+        (void)snprintf(ret_text, 64, "%d or %d", below, above);
+}
+
 static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
 {
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
@@ -122,12 +136,13 @@ static enum dpt_status check_model(const struct dpt_config_load *load, struct dp
 {
     const struct dpt_config *c = &load->config;
     if (c->model.n_embd % c->model.n_head != 0) {
-        char nearest[64];
-        nearest_multiples(c->model.n_embd, c->model.n_head, nearest);
-        return dpt_config_refuse_both(
-            load, "model.n_embd", "model.n_head", err,
-            "model.n_embd (%d) is not a multiple of model.n_head (%d); nearest: %s",
-            c->model.n_embd, c->model.n_head, nearest);
+        char multiples[64], divisors[64];
+        nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
+        nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
+        return dpt_config_refuse_both(load, "model.n_embd", "model.n_head", err,
+                                      "model.n_embd (%d) is not a multiple of model.n_head (%d); "
+                                      "nearest: an n_embd of %s, or an n_head of %s",
+                                      c->model.n_embd, c->model.n_head, multiples, divisors);
     }
     if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
         return dpt_config_refuse(load, "model.vocab", err,
@@ -146,12 +161,14 @@ static enum dpt_status check_batch(const struct dpt_config_load *load, struct dp
     const struct dpt_config *c = &load->config;
     int slots = dpt_config_slots(c);
     if (c->train.global_batch % c->train.micro_batch != 0) {
-        char nearest[64];
-        nearest_multiples(c->train.global_batch, c->train.micro_batch, nearest);
+        char multiples[64], divisors[64];
+        nearest_multiples(c->train.global_batch, c->train.micro_batch, multiples);
+        nearest_divisors(c->train.global_batch, c->train.micro_batch, divisors);
         return dpt_config_refuse_both(
             load, "train.global_batch", "train.micro_batch", err,
-            "train.global_batch (%d) is not a multiple of train.micro_batch (%d); nearest: %s",
-            c->train.global_batch, c->train.micro_batch, nearest);
+            "train.global_batch (%d) is not a multiple of train.micro_batch (%d); nearest: a "
+            "global_batch of %s, or a micro_batch of %s",
+            c->train.global_batch, c->train.micro_batch, multiples, divisors);
     }
     if (c->train.lanes > slots)
         return dpt_config_refuse_both(

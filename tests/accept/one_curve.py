@@ -249,7 +249,7 @@ def refused(line):
         ("hybrid on one node", hybrid, [r"hybrid_shard", r"nnodes|node", r"full_shard"]),
         ("shadow without a second node", shadow, [r"shadow", r"nnodes|node", r"none"]),
         ("micro_batch that does not divide", {"train.global_batch": 16, "train.micro_batch": 3},
-         [r"micro_batch", r"global_batch", r"\b15\b.*\b18\b"]),
+         [r"micro_batch", r"global_batch of 15 or 18\b", r"micro_batch of 2 or 4\b"]),
         ("lanes above G", {"train.lanes": 9, "train.global_batch": 16, "train.micro_batch": 2}, [r"lanes", r"\b8\b"]),
     ]
     for name, keys, patterns in cases:

@@ -276,15 +276,21 @@ static void refused_combinations(void **state)
         const char *set, *error;
     } cases[] = {
         {"train.global_batch=30",
-         "train.global_batch (30) is not a multiple of train.micro_batch (4); nearest: 28 or 32"},
+         "train.global_batch (30) is not a multiple of train.micro_batch (4); nearest: a "
+         "global_batch of 28 or 32, or a micro_batch of 3 or 5"},
+        {"train.global_batch=7",
+         "train.global_batch (7) is not a multiple of train.micro_batch (4); nearest: a "
+         "global_batch of 4 or 8, or a micro_batch of 1 or 7"},
         {"train.micro_batch=64",
-         "train.global_batch (32) is not a multiple of train.micro_batch (64); nearest: 64"},
+         "train.global_batch (32) is not a multiple of train.micro_batch (64); nearest: a "
+         "global_batch of 64, or a micro_batch of 32"},
         {"train.seq_len=2000",
          "train.seq_len (2000) is longer than model.context (1024); set it to at most that"},
         {"train.lanes=9", "train.lanes (9) is more than the slots of a step (train.global_batch / "
                           "train.micro_batch = 8); set it to at most 8, or auto"},
         {"model.n_head=5",
-         "model.n_embd (768) is not a multiple of model.n_head (5); nearest: 765 or 770"},
+         "model.n_embd (768) is not a multiple of model.n_head (5); nearest: an n_embd of 765 "
+         "or 770, or an n_head of 4 or 6"},
         {"train.steps=9",
          "optimizer.warmup_steps (10) is more than train.steps (9); set it to at most that"},
         {"optimizer.lr=1e-5",
