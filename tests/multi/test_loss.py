@@ -181,9 +181,29 @@ def test_one_rank_of_two_dies(make_cluster, slow):
 
 def test_crash_loop_ends_the_run(make_cluster, slow):
     """Ranks that die again and again use up the budget: exit 4 on every node, the first error named."""
-    cluster = make_cluster(sets={"train.steps": 100000, "cluster.max_restarts": 3})
+    # Steps so long that there are not ten, which would give one back, between two kills.
+    cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 512, "cluster.max_restarts": 3})
     cluster.start_server()
     a, b = (cluster.start_worker(n, nnodes=2) for n in "ab")
+    cluster.wait_world(2, 30 * slow)
+    for _ in range(3):
+        before = generation(cluster)
+        os.kill(b.rank_pids()[0], signal.SIGKILL)
+        wait_reformed(cluster, before, 2, 30 * slow)
+    os.kill(b.rank_pids()[0], signal.SIGKILL)
+    assert (a.wait(60 * slow), b.wait(60 * slow)) == (4, 4)
+    assert "4 crashes without enough progress" in a.log()
+    assert "node b" in a.log() and "killed by signal 9" in a.log()
+    cluster.server.term()
+    assert cluster.server.wait(10 * slow) == 0
+    cluster.check_nothing_left(unreplaced=[b])
+
+
+def test_nothing_starts_on_a_node(make_cluster, slow):
+    """Processes of a node that end as soon as they are there end that node; the others train on."""
+    cluster = make_cluster(sets={"train.steps": 100000})
+    server = cluster.start_server()
+    a, b = (cluster.start_worker(n) for n in "ab")
     cluster.wait_world(2, 30 * slow)
     killed = set()
 
@@ -192,13 +212,15 @@ def test_crash_loop_ends_the_run(make_cluster, slow):
             if pid not in killed:
                 killed.add(pid)
                 os.kill(pid, signal.SIGKILL)
-        return not a.alive() and not b.alive()
-    wait_until("the run has failed", hunt, 60 * slow, cluster.log_tails)
-    assert (a.returncode(), b.returncode()) == (4, 4)
-    assert "node b" in a.log() and "killed by signal 9" in a.log()
-    cluster.server.term()
-    assert cluster.server.wait(10 * slow) == 0
-    cluster.check_nothing_left(unreplaced=[b])
+        return not b.alive()
+    wait_until("the node ends", hunt, 60 * slow, cluster.log_tails, poll_s=0.001)  # before they stand by
+    assert b.returncode() == 4 and "10 processes in a row ended before they stood by" in b.log()
+    assert "node b lost: it cannot take part" in server.log()
+    step = cluster.step()
+    cluster.wait_step(step + 5, 30 * slow)
+    cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    assert a.alive()
 
 
 def test_only_the_agent_is_stopped(make_cluster, slow):
