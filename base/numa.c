@@ -94,9 +94,12 @@ int dpt_numa_cores(const struct dpt_numa *numa)
     return cores;
 }
 
-bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads)
+bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads,
+                      int usable)
 {
     int on[DPT_NUMA_NODES_MAX] = {0};
+    if (usable < dpt_numa_cores(numa))
+        return false;
     for (int r = 0; r < ranks; r++) {
         if (at[r] < 0)
             return false;

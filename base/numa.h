@@ -35,8 +35,10 @@ int dpt_numa_cores(const struct dpt_numa *numa);
 
 /* Whether ranks on the nodes with these indices (`at`, [ranks]) have as many cores each as if they
  * were anywhere, and `threads` each (0: their share) have cores of their own. False if one of them
- * is -1. */
-bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads);
+ * is -1, or `usable` (dpt_cores) is less than the nodes have: a quota is shared by all, wherever
+ * they are. */
+bool dpt_numa_is_even(const struct dpt_numa *numa, const int *at, int ranks, int threads,
+                      int usable);
 
 /* The index in `numa` for a rank that has no device, of `ranks` on this node of the run: as many
  * ranks on each, neighbours together. -1: they cannot be dealt evenly, or there is nothing to

@@ -221,15 +221,21 @@ static enum dpt_status cuda_enter(struct dpt_device *dev, struct dpt_err *err)
     return code == cudaSuccess ? DPT_OK : translated(err, code, "entering it", index_of(dev));
 }
 
-static enum dpt_status cuda_event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+static enum dpt_status make_event(struct dpt_device *dev, unsigned flags, void **ret,
+                                  struct dpt_err *err)
 {
     cudaEvent_t event = NULL;
     DPT_TRY(cuda_enter(dev, err));
-    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    const cudaError_t code = cudaEventCreateWithFlags(&event, flags);
     if (code != cudaSuccess)
         return translated(err, code, "an event", index_of(dev));
     *ret = event;
     return DPT_OK;
+}
+
+static enum dpt_status cuda_event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
+{
+    return make_event(dev, cudaEventDisableTiming, ret, err);
 }
 
 static void cuda_event_destroy(struct dpt_device *dev, void *event)
@@ -247,13 +253,7 @@ static void cuda_event_record(void *event, struct dpt_stream *stream)
 
 static enum dpt_status cuda_mark_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
 {
-    cudaEvent_t event = NULL;
-    DPT_TRY(cuda_enter(dev, err));
-    const cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDefault);
-    if (code != cudaSuccess)
-        return translated(err, code, "a mark", index_of(dev));
-    *ret = event;
-    return DPT_OK;
+    return make_event(dev, cudaEventDefault, ret, err);
 }
 
 /* A mark that could not be recorded has no time; the stream's error says why. That of this call is

@@ -154,15 +154,16 @@ static void even(void **state)
     struct dpt_numa numa;
     of_cores(&numa, 2, (const int[]){8, 8});
     assert_int_equal(dpt_numa_cores(&numa), 16);
-    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0));
-    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 4));
-    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 5));
-    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 0}, 2, 0)); /* all GPUs on one node */
-    assert_false(dpt_numa_is_even(&numa, (const int[]){1}, 1, 0));
-    assert_false(dpt_numa_is_even(&numa, (const int[]){0, -1}, 2, 0));
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0, 16));
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 4, 16));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1, 1, 0}, 4, 5, 16));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 0}, 2, 0, 16)); /* all GPUs on one node */
+    assert_false(dpt_numa_is_even(&numa, (const int[]){1}, 1, 0, 16));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, -1}, 2, 0, 16));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0, 15)); /* a quota */
     of_cores(&numa, 2, (const int[]){8, 4});
-    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 0, 1}, 3, 4));
-    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0));
+    assert_true(dpt_numa_is_even(&numa, (const int[]){0, 0, 1}, 3, 4, 16));
+    assert_false(dpt_numa_is_even(&numa, (const int[]){0, 1}, 2, 0, 16));
 }
 
 /* What a machine has by now, somebody else may take away. */

@@ -41,15 +41,15 @@ void dpt_rank_bind(const struct dpt_rank_start *start, const struct dpt_config *
     if (config->cluster.numa == DPT_NUMA_OFF)
         return;
     dpt_numa_read(sys, &numa);
-    if (numa.n < 2 || dpt_cores() < dpt_numa_cores(&numa))
-        return; /* where a quota is less than the cores, all ranks share that */
+    if (numa.n < 2)
+        return;
     const bool gpu = config->cluster.device == DPT_DEVICE_CUDA;
     if (gpu)
         find_gpus(&numa, start->ranks, sys, beside);
     for (int r = 0; !gpu && r < start->ranks; r++)
         beside[r] = dpt_numa_deal(&numa, r, start->ranks);
     const int i = beside[start->local_rank];
-    if (i < 0 || !dpt_numa_is_even(&numa, beside, start->ranks, start->threads))
+    if (i < 0 || !dpt_numa_is_even(&numa, beside, start->ranks, start->threads, dpt_cores()))
         return;
     const int cores = CPU_COUNT(&numa.cores[i]);
     if (dpt_numa_stay(&numa, i, &err) == DPT_OK)

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { TEAR_MS = 20000 }; /* for all to ask, of a clique that tears */
+
 struct fabric_stream {
     struct fabric_handle *handle; /* whose operations it takes */
 };
@@ -226,8 +228,9 @@ static void await_tear(struct fabric_rank *self, struct fabric_handle *h)
     atomic_fetch_add(&clique->n_asked, !h->asked);
     h->asked = true;
     (void)unlock(self, DPT_NCCL_OK);
-    while (atomic_load(&clique->n_asked) < clique->size) {
-    }
+    const int64_t until_ms = dpt_now_ms() + TEAR_MS;
+    while (atomic_load(&clique->n_asked) < clique->size)
+        CHECK(dpt_now_ms() < until_ms);
     (void)lock(self);
     clique->torn = true;
 }
