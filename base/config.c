@@ -381,6 +381,21 @@ bool dpt_config_state_on_device(const struct dpt_config *config)
            config->strategy.offload == DPT_OFFLOAD_NONE;
 }
 
+bool dpt_config_reduces_on_host(const struct dpt_config *config)
+{
+    return dpt_config_sends_lanes(config) && !dpt_config_shards_state(config) &&
+           strcmp(config->strategy.name, "simple") != 0 &&
+           config->strategy.compression != DPT_COMPRESSION_POWERSGD;
+}
+
+bool dpt_config_may_stay_on_device(const struct dpt_config *config)
+{
+    const char *name = config->strategy.name;
+    const bool by_slots =
+        !dpt_config_sends_lanes(config) && (strcmp(name, "ddp") == 0 || strcmp(name, "fsdp") == 0);
+    return dpt_config_reduces_on_host(config) || dpt_config_shards_state(config) || by_slots;
+}
+
 bool dpt_config_uses_nccl(const struct dpt_config *config)
 {
     return dpt_config_state_on_device(config) && config->cluster.backend == DPT_BACKEND_NCCL;
@@ -393,8 +408,10 @@ enum dpt_status dpt_config_check_gpus(const struct dpt_config *config, int ranks
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG,
                     "cluster.gpus_per_node is %d and there %s %d, and NCCL takes one rank a GPU: "
-                    "set cluster.gpus_per_node to %d, or cluster.backend to host on all nodes",
-                    ranks, gpus == 1 ? "is" : "are", gpus, gpus);
+                    "set cluster.gpus_per_node to %d, or %s on all nodes",
+                    ranks, gpus == 1 ? "is" : "are", gpus, gpus,
+                    dpt_config_reduces_on_host(config) ? "cluster.backend to host"
+                                                       : "strategy.offload to optimizer");
 }
 
 bool dpt_config_sends_lanes(const struct dpt_config *config)

@@ -66,6 +66,7 @@ struct dpt_config {
         enum dpt_device_kind device;
         enum dpt_numa_use numa;
         enum dpt_backend backend; /* between GPUs */
+        bool cuda_graphs;
         int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
                         generation */
         enum dpt_pack_weights pack_weights;
@@ -205,6 +206,12 @@ bool dpt_config_scales_loss(const struct dpt_config *config);
 /* Whether a GPU keeps the training state and applies the steps: cluster.device cuda without
  * strategy.offload. */
 bool dpt_config_state_on_device(const struct dpt_config *config);
+
+/* Whether the strategy can keep its state on a GPU; and whether a rank that does may have its
+ * gradients reduced in the host's memory (cluster.backend host): ddp and its like, whose ranks send
+ * sums of lanes once a step. */
+bool dpt_config_may_stay_on_device(const struct dpt_config *config);
+bool dpt_config_reduces_on_host(const struct dpt_config *config);
 
 /* Whether GPUs send their gradients to each other themselves: they keep the state, and
  * cluster.backend is not host. */

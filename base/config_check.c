@@ -421,15 +421,19 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
                                       "strategy.offload optimizer keeps on the host what a GPU "
                                       "need not hold, and without cluster.device cuda all is on "
                                       "the host; write none");
-    const bool by_lanes = dpt_config_sends_lanes(c) && !dpt_config_shards_state(c) &&
-                          strcmp(c->strategy.name, "simple") != 0 &&
-                          c->strategy.compression != DPT_COMPRESSION_POWERSGD;
-    if (dpt_config_state_on_device(c) && !by_lanes)
+    if (!dpt_config_state_on_device(c))
+        return DPT_OK;
+    if (!dpt_config_may_stay_on_device(c))
         return dpt_config_refuse_both(load, "strategy.offload", "strategy.name", err,
                                       "strategy.offload none keeps the training state on the GPU, "
-                                      "which only ddp and its like under train.accumulate local "
-                                      "and without powersgd do yet; write optimizer there, or "
-                                      "cluster.device cpu");
+                                      "which simple, ddp's other teaching variants under "
+                                      "train.accumulate reduce, and powersgd do not do yet; write "
+                                      "optimizer there, or cluster.device cpu");
+    if (!dpt_config_uses_nccl(c) && !dpt_config_reduces_on_host(c))
+        return dpt_config_refuse_both(load, "cluster.backend", "strategy.name", err,
+                                      "cluster.backend host brings the gradients of ddp and its "
+                                      "like under train.accumulate local to the host, and no "
+                                      "others; write nccl, or strategy.offload: optimizer");
     return DPT_OK;
 }
 

@@ -119,6 +119,10 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = backends, RUN, .def = "nccl",
      .help = "how gradients go between ranks whose state is on GPUs: nccl, from device to device, "
              "or host, through the hosts' memory (docs/gpu-communication.md)"},
+    {"cluster.cuda_graphs", DPT_KEY_BOOL, AT(cluster.cuda_graphs),
+     NODE, .def = "true",
+     .help = "give a GPU each unit's forward and backward as one thing, after the first two slots "
+             "of a generation; not with dropout or log.op_times"},
     {"cluster.threads", DPT_KEY_INT, AT(cluster.threads),
      .flags = AUTO, .min = 1, .max = 128, NODE, .def = "auto",
      .help = "compute threads a rank; auto: in each generation the cores that the worker may use "
@@ -334,7 +338,7 @@ const struct dpt_key dpt_config_keys[] = {
      .choices = offloads, NODE, .def = "none",
      .help = "with cluster.device cuda, optimizer: masters, moments and gradients are kept, "
              "reduced and applied in the host's memory, and the GPU holds the weights it computes "
-             "with; none: the GPU does it all (ddp and its like; docs/gpu.md)"},
+             "with; none: the GPU does it all (docs/gpu.md)"},
     {"strategy.rebuild_mib", DPT_KEY_DOUBLE, AT(strategy.rebuild_mib),
      .min = 0, .max = 1048576, RUN, .def = "16",
      .help = "after a loss: shadows of up to so much a rank are made before training goes on, "

@@ -3,6 +3,7 @@
 
 #include "kernels/device_impl.h"
 #include "kernels/op_timer.h"
+#include "kernels/ops.h"
 
 #include <stdlib.h>
 
@@ -177,7 +178,91 @@ void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream)
         event->device->vtable->event_record(event->native, stream);
 }
 
+void dpt_event_await(struct dpt_event *event, struct dpt_stream *stream)
+{
+    DPT_ASSERT(stream->device == event->device);
+    if (event->device->vtable->event_await)
+        event->device->vtable->event_await(event->native, stream);
+}
+
 void *dpt_event_native(const struct dpt_event *event)
 {
     return event->native;
+}
+
+struct dpt_graph {
+    struct dpt_device *device;
+    void *native;
+};
+
+bool dpt_device_has_graphs(const struct dpt_device *dev)
+{
+    return dev->vtable->capture_begin && !dev->times_ops;
+}
+
+void dpt_stream_capture_begin(struct dpt_stream *stream)
+{
+    DPT_ASSERT(dpt_device_has_graphs(stream->device));
+    stream->device->vtable->capture_begin(stream);
+}
+
+enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream, struct dpt_graph **ret,
+                                       struct dpt_err *err)
+{
+    struct dpt_device *dev = stream->device;
+    void *native;
+    DPT_TRY(dev->vtable->capture_end(stream, &native, err));
+    struct dpt_graph *graph = calloc(1, sizeof *graph);
+    if (!graph) {
+        dev->vtable->graph_destroy(dev, native);
+        return dpt_fail(err, DPT_ENOMEM, "a graph of a device");
+    }
+    *graph = (struct dpt_graph){dev, native};
+    *ret = graph;
+    return DPT_OK;
+}
+
+bool dpt_graph_is_current(const struct dpt_graph *graph, const struct dpt_stream *stream)
+{
+    return graph->device->vtable->graph_is_current(graph->native, stream);
+}
+
+void dpt_graph_launch(struct dpt_graph *graph, struct dpt_stream *stream)
+{
+    DPT_ASSERT(stream->device == graph->device);
+    graph->device->vtable->graph_launch(graph->native, stream);
+}
+
+void dpt_graph_destroy(struct dpt_graph **graph)
+{
+    struct dpt_graph *g = *graph;
+    if (!g)
+        return;
+    g->device->vtable->graph_destroy(g->device, g->native);
+    free(g);
+    *graph = NULL;
+}
+
+void dpt_residual_norm_by_two(struct dpt_stream *stream,
+                              void (*residual)(struct dpt_stream *, const struct dpt_residual *),
+                              void (*norm)(struct dpt_stream *,
+                                           const struct dpt_layernorm_forward *),
+                              const struct dpt_residual_norm *a)
+{
+    residual(stream, &(struct dpt_residual){.n = a->n * a->c,
+                                            .dtype = a->dtype,
+                                            .dropout = a->dropout,
+                                            .a = a->a,
+                                            .b = a->b,
+                                            .y = a->sum});
+    norm(stream, &(struct dpt_layernorm_forward){.n = a->n,
+                                                 .c = a->c,
+                                                 .eps = a->eps,
+                                                 .dtype = a->dtype,
+                                                 .x = a->sum,
+                                                 .gamma = a->gamma,
+                                                 .beta = a->beta,
+                                                 .y = a->y,
+                                                 .mean = a->mean,
+                                                 .rstd = a->rstd});
 }

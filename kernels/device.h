@@ -16,11 +16,13 @@
 #include "base/err.h"
 #include "kernels/tensor.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct dpt_device;
 struct dpt_stream;
 struct dpt_event;
+struct dpt_graph;
 struct dpt_ops;
 
 /* Opens the CPU device. Destroy after its streams. */
@@ -113,7 +115,29 @@ DPT_MUST_USE enum dpt_status dpt_event_create(struct dpt_device *dev, struct dpt
 void dpt_event_destroy(struct dpt_event **event);
 /* Sets it, by the thread that uses the stream; what fails sticks to the stream. */
 void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream);
+/* What is given to `stream` of its device from here on runs when it has come, without the host. By
+ * the thread that uses the stream; what fails sticks to the stream. */
+void dpt_event_await(struct dpt_event *event, struct dpt_stream *stream);
 /* The device's own name for it (CUDA: a cudaEvent_t). */
 void *dpt_event_native(const struct dpt_event *event);
+
+/* Ops as one thing that is given to a queue again and again, with the arguments and the addresses
+ * of the first time (CUDA: a graph), for a host that gives them slower than the device takes them.
+ * Where a device has none of it, or its ops are timed one by one, it cannot. */
+bool dpt_device_has_graphs(const struct dpt_device *dev);
+/* From here to the end ops are noted and not run. Every op is one that was prepared; no sync, no
+ * event, no copy from or to the host. */
+void dpt_stream_capture_begin(struct dpt_stream *stream);
+/* The error of any op since, or of making the graph, which then is not; the stream is as before
+ * begin. */
+DPT_MUST_USE enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream,
+                                                    struct dpt_graph **ret, struct dpt_err *err);
+/* False when the stream, the one it was captured from, has moved memory of its own since that the
+ * graph names (an op of a shape that was not prepared): it may not be launched again. */
+bool dpt_graph_is_current(const struct dpt_graph *graph, const struct dpt_stream *stream);
+/* Gives all of it to the stream that it was captured from; what fails sticks to that. */
+void dpt_graph_launch(struct dpt_graph *graph, struct dpt_stream *stream);
+/* When no stream has it to run any more. Accepts a pointer to NULL. */
+void dpt_graph_destroy(struct dpt_graph **graph);
 
 #endif

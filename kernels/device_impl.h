@@ -27,11 +27,19 @@ struct dpt_device_vtable {
     void (*prepare_begin)(struct dpt_stream *stream);
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
-    /* NULL, all four: what is posted is done, and the device is every thread's. */
+    /* NULL, all five: what is posted is done, and the device is every thread's. */
     enum dpt_status (*enter)(struct dpt_device *dev, struct dpt_err *err);
     enum dpt_status (*event_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
     void (*event_destroy)(struct dpt_device *dev, void *native);
     void (*event_record)(void *native, struct dpt_stream *stream);
+    void (*event_await)(void *native, struct dpt_stream *stream);
+    /* NULL, all five: there are no graphs. */
+    void (*capture_begin)(struct dpt_stream *stream);
+    enum dpt_status (*capture_end)(struct dpt_stream *stream, void **ret_native,
+                                   struct dpt_err *err);
+    bool (*graph_is_current)(const void *native, const struct dpt_stream *stream);
+    void (*graph_launch)(void *native, struct dpt_stream *stream);
+    void (*graph_destroy)(struct dpt_device *dev, void *native);
     /* NULL, all four: ops are done when they return. A mark is a moment of the queue; it may be
      * recorded again and again. Milliseconds from one to a later one: waits until that is there. */
     enum dpt_status (*mark_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
@@ -39,6 +47,16 @@ struct dpt_device_vtable {
     void (*mark_record)(void *native, struct dpt_stream *stream);
     double (*mark_ms)(void *from, void *to);
 };
+
+struct dpt_residual;
+struct dpt_layernorm_forward;
+struct dpt_residual_norm;
+/* dpt_ops.residual_norm for a device that has the two. */
+void dpt_residual_norm_by_two(struct dpt_stream *stream,
+                              void (*residual)(struct dpt_stream *, const struct dpt_residual *),
+                              void (*norm)(struct dpt_stream *,
+                                           const struct dpt_layernorm_forward *),
+                              const struct dpt_residual_norm *a);
 
 /* First member of every device. */
 struct dpt_device {

@@ -202,6 +202,7 @@ TIMED_STRUCT(gelu_backward, dpt_gelu, GELU)
 TIMED_STRUCT(attention_forward, dpt_attention_forward, ATTENTION)
 TIMED_STRUCT(attention_backward, dpt_attention_backward, ATTENTION)
 TIMED_STRUCT(residual, dpt_residual, RESIDUAL)
+TIMED_STRUCT(residual_norm, dpt_residual_norm, LAYERNORM)
 TIMED_STRUCT(dropout_backward, dpt_dropout_backward, RESIDUAL)
 TIMED_STRUCT(embedding_forward, dpt_embedding_forward, EMBEDDING)
 TIMED_STRUCT(embedding_backward, dpt_embedding_backward, EMBEDDING)
@@ -255,6 +256,7 @@ const struct dpt_ops dpt_timed_ops = {
     .attention_forward = timed_attention_forward,
     .attention_backward = timed_attention_backward,
     .residual = timed_residual,
+    .residual_norm = timed_residual_norm,
     .dropout_backward = timed_dropout_backward,
     .embedding_forward = timed_embedding_forward,
     .embedding_backward = timed_embedding_backward,

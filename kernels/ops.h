@@ -122,6 +122,20 @@ struct dpt_residual {
     void *y;
 };
 
+/* sum = a + dropout(b), and of its rows, as stored, layer norm: the bits of the two ops. sum may be
+ * a. */
+struct dpt_residual_norm {
+    int64_t n, c;
+    float eps;
+    enum dpt_dtype dtype;
+    struct dpt_dropout dropout;
+    const void *a, *b;        /* (n, c) */
+    void *sum;                /* (n, c) */
+    const void *gamma, *beta; /* (c), (c) */
+    void *y;                  /* (n, c) */
+    float *mean, *rstd;       /* (n), (n) f32 */
+};
+
 /* dx = dropout'(dy), same mask. dx may be dy. With p == 0 a copy. */
 struct dpt_dropout_backward {
     int64_t n;
@@ -265,6 +279,7 @@ struct dpt_ops {
     void (*attention_forward)(struct dpt_stream *s, const struct dpt_attention_forward *a);
     void (*attention_backward)(struct dpt_stream *s, const struct dpt_attention_backward *a);
     void (*residual)(struct dpt_stream *s, const struct dpt_residual *a);
+    void (*residual_norm)(struct dpt_stream *s, const struct dpt_residual_norm *a);
     void (*dropout_backward)(struct dpt_stream *s, const struct dpt_dropout_backward *a);
     void (*embedding_forward)(struct dpt_stream *s, const struct dpt_embedding_forward *a);
     void (*embedding_backward)(struct dpt_stream *s, const struct dpt_embedding_backward *a);

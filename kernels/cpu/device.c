@@ -23,6 +23,7 @@ static const struct dpt_ops cpu_ops = {
     .attention_forward = dpt_cpu_attention_forward,
     .attention_backward = dpt_cpu_attention_backward,
     .residual = dpt_cpu_residual,
+    .residual_norm = dpt_cpu_residual_norm,
     .dropout_backward = dpt_cpu_dropout_backward,
     .embedding_forward = dpt_cpu_embedding_forward,
     .embedding_backward = dpt_cpu_embedding_backward,

@@ -87,3 +87,8 @@ void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_laye
     dpt_pool_run(s->pool, job.chunks, backward_item, &job);
     dpt_pool_run(s->pool, 2 * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
 }
+
+void dpt_cpu_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)
+{
+    dpt_residual_norm_by_two(stream, dpt_cpu_residual, dpt_cpu_layernorm_forward, a);
+}

@@ -103,6 +103,7 @@ void dpt_cpu_gelu_backward(struct dpt_stream *s, const struct dpt_gelu *a);
 void dpt_cpu_attention_forward(struct dpt_stream *s, const struct dpt_attention_forward *a);
 void dpt_cpu_attention_backward(struct dpt_stream *s, const struct dpt_attention_backward *a);
 void dpt_cpu_residual(struct dpt_stream *s, const struct dpt_residual *a);
+void dpt_cpu_residual_norm(struct dpt_stream *s, const struct dpt_residual_norm *a);
 void dpt_cpu_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_backward *a);
 void dpt_cpu_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
 void dpt_cpu_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);

@@ -20,6 +20,7 @@ static const struct dpt_ops cuda_ops = {
     .attention_forward = dpt_cuda_attention_forward,
     .attention_backward = dpt_cuda_attention_backward,
     .residual = dpt_cuda_residual,
+    .residual_norm = dpt_cuda_residual_norm,
     .dropout_backward = dpt_cuda_dropout_backward,
     .embedding_forward = dpt_cuda_embedding_forward,
     .embedding_backward = dpt_cuda_embedding_backward,
@@ -251,6 +252,13 @@ static void cuda_event_record(void *event, struct dpt_stream *stream)
         (void)dpt_cuda_posted(s, cudaEventRecord(event, s->queue), "an event");
 }
 
+static void cuda_event_await(void *event, struct dpt_stream *stream)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (dpt_cuda_begin(s, DPT_F32, "a wait for an event"))
+        (void)dpt_cuda_posted(s, cudaStreamWaitEvent(s->queue, event, 0), "a wait for an event");
+}
+
 static enum dpt_status cuda_mark_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
 {
     return make_event(dev, cudaEventDefault, ret, err);
@@ -286,6 +294,12 @@ static const struct dpt_device_vtable cuda_vtable = {
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
+    .event_await = cuda_event_await,
+    .capture_begin = dpt_cuda_capture_begin,
+    .capture_end = dpt_cuda_capture_end,
+    .graph_is_current = dpt_cuda_graph_is_current,
+    .graph_launch = dpt_cuda_graph_launch,
+    .graph_destroy = dpt_cuda_graph_destroy,
     .mark_create = cuda_mark_create,
     .mark_destroy = cuda_event_destroy,
     .mark_record = cuda_event_record,

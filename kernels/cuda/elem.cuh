@@ -45,6 +45,63 @@ template <> __device__ inline f16 rounded<f16>(float x)
     return f16{dpt_f16_of_f32(x)};
 }
 
+/* Elements that a thread takes at once, so that 16-bit ones are read and written sixteen bytes at a
+ * time, too. */
+template <typename E> struct some {
+    enum { N = 16 / sizeof(E) };
+};
+
+template <int BYTES> struct alignas(BYTES) words {
+    uint32_t w[BYTES / 4];
+};
+
+/* Elements [at, at + N) of n, widened; those past the end are not read and x stays. `whole`: p is
+ * aligned to N of them. */
+template <int N, typename E>
+__device__ inline void get(const E *p, int64_t at, int64_t n, bool whole, float x[N])
+{
+    static_assert(N * sizeof(E) <= 16, "one access");
+    if (whole && at + N <= n) {
+        E e[N];
+        const words<N * sizeof(E)> bits = *(const words<N * sizeof(E)> *)(p + at);
+        memcpy(e, &bits, sizeof e);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            x[k] = widened(e[k]);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (at + k < n)
+            x[k] = widened(p[at + k]);
+}
+
+/* The same, to there, rounded. */
+template <int N, typename E>
+__device__ inline void put(E *p, int64_t at, int64_t n, bool whole, const float x[N])
+{
+    static_assert(N * sizeof(E) <= 16, "one access");
+    if (whole && at + N <= n) {
+        E e[N];
+        words<N * sizeof(E)> bits;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            e[k] = rounded<E>(x[k]);
+        memcpy(&bits, e, sizeof e);
+        *(words<N * sizeof(E)> *)(p + at) = bits;
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (at + k < n)
+            p[at + k] = rounded<E>(x[k]);
+}
+
+template <int N, typename E> inline bool is_whole(const E *p)
+{
+    return (uintptr_t)p % (N * sizeof(E)) == 0;
+}
+
 /* Runs the statement with E as the type of elements. */
 #define FOR_ELEM(dtype, ...)                                                                       \
     switch (dtype) {                                                                               \

@@ -6,8 +6,8 @@
 #include "kernels/cuda/launch.h"
 
 enum {
-    CHUNK_ROWS_MAX = 1024,
-    CHUNK_LOGITS_MAX = 1 << 26, /* 256 MiB of f32 */
+    CHUNK_ROWS_MAX = 2048,
+    CHUNK_LOGITS_MAX = 1 << 27, /* 512 MiB of f32 */
     CHUNK_ROWS_UNIT = 64,
     LOGITS_UNIT = 64 /* logits of a row are padded to it, so that products read whole vectors */
 };

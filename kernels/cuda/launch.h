@@ -41,6 +41,7 @@ int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int6
                            const void *x, bool accumulate, float *work, float *ret);
 
 int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a);
+int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /* no dropout */
 int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c);
 int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, float *work);
 

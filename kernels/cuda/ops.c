@@ -82,6 +82,16 @@ void dpt_cuda_residual(struct dpt_stream *stream, const struct dpt_residual *a)
         (void)dpt_cuda_posted(s, dpt_launch_residual(s->queue, a), "residual");
 }
 
+/* One kernel, but with dropout. */
+void dpt_cuda_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (a->dropout.p > 0.0f)
+        dpt_residual_norm_by_two(stream, dpt_cuda_residual, dpt_cuda_layernorm_forward, a);
+    else if (posts(s, a->dtype, "residual and norm"))
+        (void)dpt_cuda_posted(s, dpt_launch_residual_norm(s->queue, a), "residual and norm");
+}
+
 void dpt_cuda_dropout_backward(struct dpt_stream *stream, const struct dpt_dropout_backward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);

@@ -1,31 +1,49 @@
-/* Ops over elements that do not meet: GELU, dropped sums, conversions, filling. One thread has one
- * element, or the four that share a block of random words; which thread has which changes no bit.
- */
+/* Ops over elements that do not meet: GELU, dropped sums, conversions, filling. One thread has some
+ * elements in a row (elem.cuh), or the four that share a block of random words; which thread has
+ * which changes no bit. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
 enum { THREADS = 256 };
 
-template <typename E> static __global__ void gelu(int64_t n, const E *x, E *y)
+template <typename E> static __global__ void gelu(int64_t n, bool whole, const E *x, E *y)
 {
-    GRID_LOOP(i, n)
+    enum { N = some<E>::N };
+    GRID_LOOP(g, (n + N - 1) / N)
     {
-        y[i] = rounded<E>(gelu_of(widened(x[i])));
+        float v[N] = {};
+        get<N>(x, g * N, n, whole, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = gelu_of(v[k]);
+        put<N>(y, g * N, n, whole, v);
     }
 }
 
 /* d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd). */
-template <typename E> static __global__ void gelu_grad(int64_t n, const E *x, const E *dy, E *dx)
+static __device__ float gelu_slope(float v)
 {
     const float a = 1.5957691216057308f, b = 1.5957691216057308f * 0.044715f,
                 b3 = 1.5957691216057308f * 3.0f * 0.044715f;
-    GRID_LOOP(i, n)
+    const float square = v * v;
+    const float e = exp_of((0.0f - v) * fmaf(b, square, a));
+    const float s = 1.0f / (1.0f + e);
+    return fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
+}
+
+template <typename E>
+static __global__ void gelu_grad(int64_t n, bool whole, const E *x, const E *dy, E *dx)
+{
+    enum { N = some<E>::N };
+    GRID_LOOP(g, (n + N - 1) / N)
     {
-        const float v = widened(x[i]), square = v * v;
-        const float e = exp_of((0.0f - v) * fmaf(b, square, a));
-        const float s = 1.0f / (1.0f + e);
-        const float slope = fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
-        dx[i] = rounded<E>(widened(dy[i]) * slope);
+        float v[N] = {}, d[N] = {};
+        get<N>(x, g * N, n, whole, v);
+        get<N>(dy, g * N, n, whole, d);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            d[k] *= gelu_slope(v[k]);
+        put<N>(dx, g * N, n, whole, d);
     }
 }
 
@@ -52,11 +70,19 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
     }
 }
 
-template <typename E> static __global__ void plain_add(int64_t n, const E *a, const E *b, E *y)
+template <typename E>
+static __global__ void plain_add(int64_t n, bool whole, const E *a, const E *b, E *y)
 {
-    GRID_LOOP(i, n)
+    enum { N = some<E>::N };
+    GRID_LOOP(g, (n + N - 1) / N)
     {
-        y[i] = rounded<E>(widened(a[i]) + widened(b[i]));
+        float v[N] = {}, w[N] = {};
+        get<N>(a, g * N, n, whole, v);
+        get<N>(b, g * N, n, whole, w);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = v[k] + w[k];
+        put<N>(y, g * N, n, whole, v);
     }
 }
 
@@ -79,19 +105,24 @@ static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *p
     }
 }
 
-template <typename E> static __global__ void narrow(int64_t n, const float *src, E *dst)
+/* Four of each side: sixteen bytes of the wide one. */
+template <typename E> static __global__ void narrow(int64_t n, bool whole, const float *src, E *dst)
 {
-    GRID_LOOP(i, n)
+    GRID_LOOP(g, (n + 3) / 4)
     {
-        dst[i] = rounded<E>(src[i]);
+        float v[4] = {};
+        get<4>(src, g * 4, n, whole, v);
+        put<4>(dst, g * 4, n, whole, v);
     }
 }
 
-template <typename E> static __global__ void widen(int64_t n, const E *src, float *dst)
+template <typename E> static __global__ void widen(int64_t n, bool whole, const E *src, float *dst)
 {
-    GRID_LOOP(i, n)
+    GRID_LOOP(g, (n + 3) / 4)
     {
-        dst[i] = widened(src[i]);
+        float v[4] = {};
+        get<4>(src, g * 4, n, whole, v);
+        put<4>(dst, g * 4, n, whole, v);
     }
 }
 
@@ -194,21 +225,43 @@ static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t f
 #define POST(kernel, items, ...)                                                                   \
     kernel<<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(__VA_ARGS__)
 
+template <typename E> static void post_gelu(void *queue, int64_t n, const E *x, E *y)
+{
+    enum { N = some<E>::N };
+    const bool whole = is_whole<N>(x) && is_whole<N>(y);
+    POST(gelu<E>, ceil_div(n, N), n, whole, x, y);
+}
+
 int dpt_launch_gelu(void *queue, const struct dpt_gelu *a)
 {
     if (a->n == 0)
         return 0;
-    FOR_ELEM(a->dtype, POST(gelu<E>, a->n, a->n, (const E *)a->x, (E *)a->out));
+    FOR_ELEM(a->dtype, post_gelu(queue, a->n, (const E *)a->x, (E *)a->out));
     return cudaGetLastError();
+}
+
+template <typename E>
+static void post_gelu_grad(void *queue, int64_t n, const E *x, const E *dy, E *dx)
+{
+    enum { N = some<E>::N };
+    const bool whole = is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(dx);
+    POST(gelu_grad<E>, ceil_div(n, N), n, whole, x, dy, dx);
 }
 
 int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a)
 {
     if (a->n == 0)
         return 0;
-    FOR_ELEM(a->dtype,
-             POST(gelu_grad<E>, a->n, a->n, (const E *)a->x, (const E *)a->dy, (E *)a->out));
+    FOR_ELEM(a->dtype, post_gelu_grad(queue, a->n, (const E *)a->x, (const E *)a->dy, (E *)a->out));
     return cudaGetLastError();
+}
+
+template <typename E>
+static void post_plain_add(void *queue, int64_t n, const E *a, const E *b, E *y)
+{
+    enum { N = some<E>::N };
+    const bool whole = is_whole<N>(a) && is_whole<N>(b) && is_whole<N>(y);
+    POST(plain_add<E>, ceil_div(n, N), n, whole, a, b, y);
 }
 
 static int post_drop_add(void *queue, int64_t n, enum dpt_dtype dtype, const struct dpt_dropout *d,
@@ -225,7 +278,7 @@ int dpt_launch_residual(void *queue, const struct dpt_residual *a)
         return 0;
     if (a->dropout.p > 0.0f)
         return post_drop_add(queue, a->n, a->dtype, &a->dropout, a->a, a->b, a->y);
-    FOR_ELEM(a->dtype, POST(plain_add<E>, a->n, a->n, (const E *)a->a, (const E *)a->b, (E *)a->y));
+    FOR_ELEM(a->dtype, post_plain_add(queue, a->n, (const E *)a->a, (const E *)a->b, (E *)a->y));
     return cudaGetLastError();
 }
 
@@ -240,7 +293,7 @@ int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float
 {
     if (n == 0)
         return 0;
-    POST(plain_add<float>, n, n, a, b, dst);
+    post_plain_add(queue, n, a, b, dst);
     return cudaGetLastError();
 }
 
@@ -256,7 +309,8 @@ int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dty
 {
     if (n == 0)
         return 0;
-    FOR_ELEM(dtype, POST(narrow<E>, n, n, src, (E *)dst));
+    FOR_ELEM(dtype, POST(narrow<E>, ceil_div(n, 4), n, is_whole<4>(src) && is_whole<4>((E *)dst),
+                         src, (E *)dst));
     return cudaGetLastError();
 }
 
@@ -264,7 +318,8 @@ int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *s
 {
     if (n == 0)
         return 0;
-    FOR_ELEM(dtype, POST(widen<E>, n, n, (const E *)src, dst));
+    FOR_ELEM(dtype, POST(widen<E>, ceil_div(n, 4), n,
+                         is_whole<4>((const E *)src) && is_whole<4>(dst), (const E *)src, dst));
     return cudaGetLastError();
 }
 

@@ -1,48 +1,85 @@
 /* Sums over rows: layer norm and its gradients, sums of columns, sums of squares, Gram-Schmidt.
  *
- * A row belongs to a warp, whose lanes take every 32nd element and are joined in a fixed tree. Sums
- * over rows are made in chunks of CHUNK rows, in the order of the rows, and the chunks are added in
- * their order. Nothing depends on the size of the grid. */
+ * A row belongs to a warp, whose lanes take some elements in a row at a time (elem.cuh), every 32nd
+ * such group, and are joined in a fixed tree. Sums over rows are made in chunks of CHUNK rows, in
+ * the order of the rows; GROUP chunks are added in their order, and then the groups. Nothing
+ * depends on the size of the grid, nor on where a row begins. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
-enum { LANES = 32, WARPS = 4, CHUNK = 64, COLUMNS = 128, SUM_THREADS = 256 };
+enum { LANES = 32, WARPS = 4, CHUNK = 64, GROUP = 16, COLUMNS = 128, SUM_THREADS = 256 };
 
 /* --- sums of columns --- */
 
-/* Adds chunks up: sums of chunk i begin at sums + i*ld. */
-static __global__ void join_chunks(int64_t chunks, int64_t cols, const float *sums, int64_t ld,
+/* Adds the chunks of each group up, to where its first one is. Sums of chunk i begin at
+ * sums + i*ld. */
+static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, int64_t ld)
+{
+    GRID_LOOP(at, (chunks + GROUP - 1) / GROUP * cols)
+    {
+        const int64_t first = at / cols * GROUP, j = at % cols;
+        const int64_t end = first + GROUP < chunks ? first + GROUP : chunks;
+        float sum = 0.0f;
+        for (int64_t i = first; i < end; i++)
+            sum += sums[i * ld + j];
+        sums[first * ld + j] = sum;
+    }
+}
+
+/* Adds the groups up. */
+static __global__ void join_chunks(int64_t groups, int64_t cols, const float *sums, int64_t ld,
                                    bool accumulate, float *ret)
 {
     GRID_LOOP(j, cols)
     {
         float sum = 0.0f;
-        for (int64_t i = 0; i < chunks; i++)
-            sum += sums[i * ld + j];
+        for (int64_t i = 0; i < groups; i++)
+            sum += sums[i * GROUP * ld + j];
         ret[j] = accumulate ? ret[j] + sum : sum;
     }
 }
 
 /* Block (x: columns, y: chunks). */
 template <typename E>
-static __global__ void column_chunk(int64_t rows, int64_t cols, const E *x, float *sums)
+static __global__ void column_chunk(int64_t rows, int64_t cols, bool whole, const E *x, float *sums)
 {
-    const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
+    enum { N = some<E>::N };
+    const int64_t j = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x) * N;
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK;
     for (int64_t chunk = blockIdx.y; j < cols && chunk < chunks; chunk += gridDim.y) {
         const int64_t at = chunk * CHUNK, end = at + CHUNK < rows ? at + CHUNK : rows;
-        float sum = 0.0f;
-        for (int64_t r = at; r < end; r++)
-            sum += widened(x[r * cols + j]);
-        sums[chunk * cols + j] = sum;
+        float sum[N] = {};
+        for (int64_t r = at; r < end; r++) {
+            float v[N] = {};
+            get<N>(x + r * cols, j, cols, whole, v);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] += v[k];
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (j + k < cols)
+                sums[chunk * cols + j + k] = sum[k];
     }
 }
 
-static dim3 chunk_grid(int64_t rows, int64_t cols)
+/* A thread has `some` columns. */
+static dim3 chunk_grid(int64_t rows, int64_t cols, int64_t some)
 {
     const int64_t grid_y_max = 65535, chunks = ceil_div(rows, CHUNK);
-    return dim3((unsigned)ceil_div(cols, COLUMNS),
+    return dim3((unsigned)ceil_div(cols, COLUMNS * some),
                 (unsigned)(chunks < grid_y_max ? chunks : grid_y_max));
+}
+
+/* Rows of c elements each begin at a multiple of N of them. */
+template <int N, typename E> static bool whole_rows(const E *p, int64_t c)
+{
+    return c % N == 0 && is_whole<N>(p);
+}
+
+static unsigned join_grid(int64_t chunks, int64_t cols)
+{
+    return grid_for(ceil_div(chunks, GROUP) * cols, COLUMNS);
 }
 
 int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols)
@@ -50,43 +87,89 @@ int64_t dpt_launch_column_sums_floats(int64_t rows, int64_t cols)
     return ceil_div(rows, CHUNK) * cols;
 }
 
+template <typename E>
+static void sum_chunks(cudaStream_t q, int64_t rows, int64_t cols, const E *x, float *sums)
+{
+    enum { N = some<E>::N };
+    const int64_t chunks = ceil_div(rows, CHUNK);
+    column_chunk<E>
+        <<<chunk_grid(rows, cols, N), COLUMNS, 0, q>>>(rows, cols, whole_rows<N>(x, cols), x, sums);
+    join_groups<<<join_grid(chunks, cols), COLUMNS, 0, q>>>(chunks, cols, sums, cols);
+}
+
 int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
                            const void *x, bool accumulate, float *work, float *ret)
 {
     cudaStream_t q = (cudaStream_t)queue;
+    const int64_t groups = ceil_div(ceil_div(rows, CHUNK), GROUP);
     if (cols == 0)
         return 0;
     if (rows > 0)
-        FOR_ELEM(dtype, column_chunk<E>
-                 <<<chunk_grid(rows, cols), COLUMNS, 0, q>>>(rows, cols, (const E *)x, work));
-    join_chunks<<<grid_for(cols, COLUMNS), COLUMNS, 0, q>>>(ceil_div(rows, CHUNK), cols, work, cols,
-                                                            accumulate, ret);
+        FOR_ELEM(dtype, sum_chunks(q, rows, cols, (const E *)x, work));
+    join_chunks<<<grid_for(cols, COLUMNS), COLUMNS, 0, q>>>(groups, cols, work, cols, accumulate,
+                                                            ret);
     return cudaGetLastError();
 }
 
 /* --- layer norm (Ba et al. 2016) --- */
 
-template <typename E> static __global__ void norm(struct dpt_layernorm_forward a)
+/* Lane `lane`'s groups of N elements of a row of c. */
+#define ROW_LOOP(j, c) for (int64_t j = (int64_t)lane * N; j < (c); j += LANES * N)
+
+/* With b: of a row of a + b, which is written to `sum`, rounded, and read from there again by the
+ * lane that wrote it. */
+template <typename E, bool RESIDUAL>
+static __global__ void norm(struct dpt_residual_norm a, bool whole)
 {
+    enum { N = some<E>::N };
     const int lane = threadIdx.x % LANES;
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, c = a.c;
     if (r >= a.n)
         return;
-    const E *x = (const E *)a.x + r * c, *gamma = (const E *)a.gamma, *beta = (const E *)a.beta;
+    const E *x = (const E *)(RESIDUAL ? a.sum : a.a) + r * c;
+    const E *gamma = (const E *)a.gamma, *beta = (const E *)a.beta;
     E *y = (E *)a.y + r * c;
     const float inv_c = 1.0f / (float)c;
-    float sum = 0.0f, squares = 0.0f;
-    for (int64_t j = lane; j < c; j += LANES)
-        sum += widened(x[j]);
+    float sum = 0.0f, squares = 0.0f, v[N];
+    if (RESIDUAL)
+        ROW_LOOP(j, c)
+        {
+            float b[N] = {};
+            get<N>((const E *)a.a + r * c, j, c, whole, v);
+            get<N>((const E *)a.b + r * c, j, c, whole, b);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                b[k] = v[k] + b[k];
+            put<N>((E *)a.sum + r * c, j, c, whole, b);
+        }
+    ROW_LOOP(j, c)
+    {
+        get<N>(x, j, c, whole, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += j + k < c ? v[k] : 0.0f;
+    }
     const float mean = group_sum<LANES>(sum) * inv_c;
-    for (int64_t j = lane; j < c; j += LANES) {
-        const float d = widened(x[j]) - mean;
-        squares = fmaf(d, d, squares);
+    ROW_LOOP(j, c)
+    {
+        get<N>(x, j, c, whole, v);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float d = j + k < c ? v[k] - mean : 0.0f;
+            squares = fmaf(d, d, squares);
+        }
     }
     const float rstd = 1.0f / sqrtf(group_sum<LANES>(squares) * inv_c + a.eps);
-    for (int64_t j = lane; j < c; j += LANES) {
-        const float hat = (widened(x[j]) - mean) * rstd;
-        y[j] = rounded<E>(fmaf(hat, widened(gamma[j]), widened(beta[j])));
+    ROW_LOOP(j, c)
+    {
+        float g[N] = {}, b[N] = {};
+        get<N>(x, j, c, whole, v);
+        get<N>(gamma, j, c, whole, g);
+        get<N>(beta, j, c, whole, b);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            b[k] = fmaf((v[k] - mean) * rstd, g[k], b[k]);
+        put<N>(y, j, c, whole, b);
     }
     if (lane == 0) {
         a.mean[r] = mean;
@@ -94,17 +177,46 @@ template <typename E> static __global__ void norm(struct dpt_layernorm_forward a
     }
 }
 
+template <typename E, bool RESIDUAL>
+static void post_norm(cudaStream_t q, const struct dpt_residual_norm *a)
+{
+    enum { N = some<E>::N };
+    const bool whole =
+        whole_rows<N>((const E *)a->a, a->c) && whole_rows<N>((const E *)a->b, a->c) &&
+        whole_rows<N>((const E *)a->sum, a->c) && whole_rows<N>((const E *)a->gamma, a->c) &&
+        whole_rows<N>((const E *)a->beta, a->c) && whole_rows<N>((const E *)a->y, a->c);
+    norm<E, RESIDUAL><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a, whole);
+}
+
 int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a)
 {
+    struct dpt_residual_norm alone = {};
+    alone.n = a->n;
+    alone.c = a->c;
+    alone.eps = a->eps;
+    alone.a = a->x;
+    alone.gamma = a->gamma;
+    alone.beta = a->beta;
+    alone.y = a->y;
+    alone.mean = a->mean;
+    alone.rstd = a->rstd;
     if (a->n == 0)
         return 0;
-    FOR_ELEM(a->dtype, norm<E>
-             <<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(*a));
+    FOR_ELEM(a->dtype, post_norm<E, false>((cudaStream_t)queue, &alone));
     return cudaGetLastError();
 }
 
-template <typename E> static __global__ void norm_grad(struct dpt_layernorm_backward a)
+int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a)
 {
+    if (a->n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, post_norm<E, true>((cudaStream_t)queue, a));
+    return cudaGetLastError();
+}
+
+template <typename E> static __global__ void norm_grad(struct dpt_layernorm_backward a, bool whole)
+{
+    enum { N = some<E>::N };
     const int lane = threadIdx.x % LANES;
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, c = a.c;
     if (r >= a.n)
@@ -113,40 +225,67 @@ template <typename E> static __global__ void norm_grad(struct dpt_layernorm_back
     const E *gamma = (const E *)a.gamma;
     E *dx = (E *)a.dx + r * c;
     const float inv_c = 1.0f / (float)c, mean = a.mean[r], rstd = a.rstd[r];
-    float sum = 0.0f, dot = 0.0f;
-    for (int64_t j = lane; j < c; j += LANES) {
-        const float weighted = widened(dy[j]) * widened(gamma[j]);
-        sum += weighted;
-        dot = fmaf(weighted, (widened(x[j]) - mean) * rstd, dot);
+    float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N];
+    ROW_LOOP(j, c)
+    {
+        get<N>(x, j, c, whole, v);
+        get<N>(dy, j, c, whole, d);
+        get<N>(gamma, j, c, whole, g);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float weighted = j + k < c ? d[k] * g[k] : 0.0f;
+            const float hat = j + k < c ? (v[k] - mean) * rstd : 0.0f;
+            sum += weighted;
+            dot = fmaf(weighted, hat, dot);
+        }
     }
     const float mean_sum = group_sum<LANES>(sum) * inv_c, mean_dot = group_sum<LANES>(dot) * inv_c;
-    for (int64_t j = lane; j < c; j += LANES) {
-        const float hat = (widened(x[j]) - mean) * rstd;
-        const float weighted = widened(dy[j]) * widened(gamma[j]);
-        float d = rstd * ((weighted - mean_sum) - hat * mean_dot);
+    ROW_LOOP(j, c)
+    {
+        float to[N] = {};
+        get<N>(x, j, c, whole, v);
+        get<N>(dy, j, c, whole, d);
+        get<N>(gamma, j, c, whole, g);
         if (a.add_dx)
-            d = widened(dx[j]) + d;
-        dx[j] = rounded<E>(d);
+            get<N>(dx, j, c, whole, to);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float hat = (v[k] - mean) * rstd;
+            const float one = rstd * ((d[k] * g[k] - mean_sum) - hat * mean_dot);
+            to[k] = a.add_dx ? to[k] + one : one;
+        }
+        put<N>(dx, j, c, whole, to);
     }
 }
 
 /* Of a chunk: sums (chunk, 2, c), gamma's and beta's. Block (x: columns, y: chunks). */
 template <typename E>
-static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float *sums)
+static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, bool whole, float *sums)
 {
-    const int64_t j = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, c = a.c;
+    enum { N = some<E>::N };
+    const int64_t j = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x) * N, c = a.c;
     const int64_t chunks = (a.n + CHUNK - 1) / CHUNK;
     const E *x = (const E *)a.x, *dy = (const E *)a.dy;
     for (int64_t chunk = blockIdx.y; j < c && chunk < chunks; chunk += gridDim.y) {
         const int64_t at = chunk * CHUNK, end = at + CHUNK < a.n ? at + CHUNK : a.n;
-        float gamma = 0.0f, beta = 0.0f;
+        float gamma[N] = {}, beta[N] = {};
         for (int64_t r = at; r < end; r++) {
-            const float g = widened(dy[r * c + j]);
-            gamma = fmaf(g, (widened(x[r * c + j]) - a.mean[r]) * a.rstd[r], gamma);
-            beta += g;
+            float v[N] = {}, g[N] = {};
+            const float mean = a.mean[r], rstd = a.rstd[r];
+            get<N>(x + r * c, j, c, whole, v);
+            get<N>(dy + r * c, j, c, whole, g);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                gamma[k] = fmaf(g[k], (v[k] - mean) * rstd, gamma[k]);
+                beta[k] += g[k];
+            }
         }
-        sums[chunk * 2 * c + j] = gamma;
-        sums[(chunk * 2 + 1) * c + j] = beta;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (j + k < c) {
+                sums[chunk * 2 * c + j + k] = gamma[k];
+                sums[(chunk * 2 + 1) * c + j + k] = beta[k];
+            }
     }
 }
 
@@ -155,21 +294,29 @@ int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c)
     return ceil_div(n, CHUNK) * 2 * c;
 }
 
+template <typename E>
+static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *a, float *work)
+{
+    enum { N = some<E>::N };
+    const int64_t c = a->c, chunks = ceil_div(a->n, CHUNK);
+    const bool whole = whole_rows<N>((const E *)a->x, c) && whole_rows<N>((const E *)a->dy, c) &&
+                       whole_rows<N>((const E *)a->gamma, c) && whole_rows<N>((const E *)a->dx, c);
+    norm_weights_chunk<E><<<chunk_grid(a->n, c, N), COLUMNS, 0, q>>>(*a, whole, work);
+    norm_grad<E><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a, whole);
+    join_groups<<<join_grid(chunks, 2 * c), COLUMNS, 0, q>>>(chunks, 2 * c, work, 2 * c);
+}
+
 int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, float *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
-    const int64_t chunks = ceil_div(a->n, CHUNK);
+    const int64_t groups = ceil_div(ceil_div(a->n, CHUNK), GROUP);
     if (a->c == 0)
         return 0;
-    if (a->n > 0) {
-        FOR_ELEM(a->dtype,
-                 norm_weights_chunk<E><<<chunk_grid(a->n, a->c), COLUMNS, 0, q>>>(*a, work));
-        FOR_ELEM(a->dtype,
-                 norm_grad<E><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a));
-    }
+    if (a->n > 0)
+        FOR_ELEM(a->dtype, post_norm_grad<E>(q, a, work));
     const unsigned grid = grid_for(a->c, COLUMNS);
-    join_chunks<<<grid, COLUMNS, 0, q>>>(chunks, a->c, work, 2 * a->c, a->accumulate, a->dgamma);
-    join_chunks<<<grid, COLUMNS, 0, q>>>(chunks, a->c, work + a->c, 2 * a->c, a->accumulate,
+    join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work, 2 * a->c, a->accumulate, a->dgamma);
+    join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work + a->c, 2 * a->c, a->accumulate,
                                          a->dbeta);
     return cudaGetLastError();
 }

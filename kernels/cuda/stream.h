@@ -63,6 +63,13 @@ bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char 
  * also when memory is short, with the error set. */
 bool dpt_cuda_workspace(struct dpt_cuda_stream *s, size_t bytes, void **ret);
 
+/* Graphs (graph.c): as the device's vtable says. */
+void dpt_cuda_capture_begin(struct dpt_stream *s);
+enum dpt_status dpt_cuda_capture_end(struct dpt_stream *s, void **ret_native, struct dpt_err *err);
+bool dpt_cuda_graph_is_current(const void *native, const struct dpt_stream *s);
+void dpt_cuda_graph_launch(void *native, struct dpt_stream *s);
+void dpt_cuda_graph_destroy(struct dpt_device *dev, void *native);
+
 /* The ops, one file a family. */
 void dpt_cuda_linear_forward(struct dpt_stream *s, const struct dpt_linear_forward *a);
 void dpt_cuda_linear_backward(struct dpt_stream *s, const struct dpt_linear_backward *a);
@@ -77,6 +84,7 @@ void dpt_cuda_gelu_backward(struct dpt_stream *s, const struct dpt_gelu *a);
 void dpt_cuda_attention_forward(struct dpt_stream *s, const struct dpt_attention_forward *a);
 void dpt_cuda_attention_backward(struct dpt_stream *s, const struct dpt_attention_backward *a);
 void dpt_cuda_residual(struct dpt_stream *s, const struct dpt_residual *a);
+void dpt_cuda_residual_norm(struct dpt_stream *s, const struct dpt_residual_norm *a);
 void dpt_cuda_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_backward *a);
 void dpt_cuda_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
 void dpt_cuda_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);

@@ -103,22 +103,29 @@ static void state_on_a_gpu(void **state)
     (void)state;
     static const struct {
         const char *yaml;
-        bool refused;
-    } cases[] = {{"strategy: {name: ddp}", false},
-                 {"strategy: {name: bucket_async}", false},
-                 {"strategy: {name: ddp, compression: bf16}", false},
-                 {"strategy: {name: fsdp, sharding: no_shard}\ntrain: {accumulate: local}", false},
-                 {"strategy: {name: fsdp, sharding: full_shard, offload: optimizer}", false},
-                 {"strategy: {name: fsdp, sharding: no_shard}", true},
-                 {"strategy: {name: ddp}\ntrain: {accumulate: reduce}", true},
-                 {"strategy: {name: simple}", true},
-                 {"strategy: {name: zero1}", true},
-                 {"strategy: {name: fsdp}", true},
-                 {"strategy: {name: ddp, compression: powersgd}", true}};
+        bool refused, by_host;
+    } cases[] = {
+        {"strategy: {name: ddp}", false, true},
+        {"strategy: {name: bucket_async}", false, true},
+        {"strategy: {name: ddp, compression: bf16}", false, true},
+        {"strategy: {name: fsdp, sharding: no_shard}\ntrain: {accumulate: local}", false, true},
+        {"strategy: {name: fsdp, sharding: full_shard, offload: optimizer}", false, true},
+        {"strategy: {name: fsdp, sharding: no_shard}", false, false},
+        {"strategy: {name: ddp}\ntrain: {accumulate: reduce}", false, false},
+        {"strategy: {name: zero1}", false, false},
+        {"strategy: {name: zero3}", false, false},
+        {"strategy: {name: fsdp}", false, false},
+        {"strategy: {name: fsdp, sharding: hybrid_shard}", false, false},
+        {"strategy: {name: simple}", true, false},
+        {"strategy: {name: simple}\ntrain: {accumulate: local}", true, false},
+        {"strategy: {name: hook}\ntrain: {accumulate: reduce}", true, false},
+        {"strategy: {name: ddp, compression: powersgd}", true, false}};
+    static const char *const by_host[] = {"cluster={backend: host}"};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char yaml[256];
         struct dpt_config c;
-        (void)snprintf(yaml, sizeof yaml, "cluster: {device: cuda}\n%s\n", cases[i].yaml);
+        (void)snprintf(yaml, sizeof yaml, "cluster: {device: cuda, nnodes: 2}\n%s\n",
+                       cases[i].yaml);
         const enum dpt_status status =
             dpt_config_load(yaml, strlen(yaml), "c.yaml", NULL, 0, &c, &err);
         if ((status != DPT_OK) != cases[i].refused)
@@ -129,8 +136,14 @@ static void state_on_a_gpu(void **state)
         }
         assert_int_equal(dpt_config_state_on_device(&c), c.strategy.offload == DPT_OFFLOAD_NONE);
         assert_int_equal(dpt_config_uses_nccl(&c), dpt_config_state_on_device(&c));
-        c.cluster.backend = DPT_BACKEND_HOST;
-        assert_false(dpt_config_uses_nccl(&c));
+        const enum dpt_status hosted =
+            dpt_config_load(yaml, strlen(yaml), "c.yaml", by_host, 1, &c, &err);
+        if ((hosted == DPT_OK) != cases[i].by_host)
+            fail_msg("%s by the host: %s", cases[i].yaml, hosted == DPT_OK ? "taken" : err.text);
+        if (cases[i].by_host)
+            assert_false(dpt_config_uses_nccl(&c));
+        else
+            assert_non_null(strstr(err.text, "write nccl, or strategy.offload: optimizer"));
     }
 }
 
@@ -145,6 +158,10 @@ static void gpus_that_ranks_share(void **state)
     assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "there is 1, and NCCL takes one rank a GPU: set "
                                      "cluster.gpus_per_node to 1, or cluster.backend to host"));
+    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "zero3");
+    assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "to 1, or strategy.offload to optimizer on all nodes"));
+    (void)snprintf(c.strategy.name, sizeof c.strategy.name, "ddp");
     c.cluster.backend = DPT_BACKEND_HOST;
     assert_int_equal(dpt_config_check_gpus(&c, 2, 1, &err), DPT_OK);
     c.cluster.backend = DPT_BACKEND_NCCL;

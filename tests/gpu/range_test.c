@@ -272,6 +272,119 @@ static void check_gram_schmidt(struct test_stream *t)
     free(x);
 }
 
+enum { PLACE_ROWS = 37, PLACE_CHANNELS_MAX = 1601 };
+
+static void *at(enum dpt_dtype dtype, void *p, int off)
+{
+    return (char *)p + (size_t)off * dpt_dtype_bytes(dtype);
+}
+
+/* On rows that begin `off` elements behind where their memory does. `fused`: residual and norm by
+ * one op. Results: sum, norm, gradient, GELU and its gradient, one
+ * after another, rows of c each; then mean, rstd and the weights' gradients. */
+static void run_placed(struct test_stream *t, enum dpt_dtype dtype, int64_t c, int off, bool fused,
+                       void *const in[4], void *const out[9])
+{
+    const struct dpt_ops *ops = t->ops;
+    const int64_t n = PLACE_ROWS * c;
+    void *a = at(dtype, in[0], off), *b = at(dtype, in[1], off), *sum = at(dtype, out[0], off);
+    void *gamma = at(dtype, in[2], off), *beta = at(dtype, in[3], off);
+    void *y = at(dtype, out[1], off), *dx = at(dtype, out[2], off);
+    const struct dpt_residual_norm both = {.n = PLACE_ROWS,
+                                           .c = c,
+                                           .eps = 1e-5f,
+                                           .dtype = dtype,
+                                           .a = a,
+                                           .b = b,
+                                           .sum = sum,
+                                           .gamma = gamma,
+                                           .beta = beta,
+                                           .y = y,
+                                           .mean = out[5],
+                                           .rstd = out[6]};
+    const struct dpt_residual add = {.n = n, .dtype = dtype, .a = a, .b = b, .y = sum};
+    const struct dpt_layernorm_forward norm = {.n = PLACE_ROWS,
+                                               .c = c,
+                                               .eps = 1e-5f,
+                                               .dtype = dtype,
+                                               .x = sum,
+                                               .gamma = gamma,
+                                               .beta = beta,
+                                               .y = y,
+                                               .mean = out[5],
+                                               .rstd = out[6]};
+    const struct dpt_layernorm_backward grad = {.n = PLACE_ROWS,
+                                                .c = c,
+                                                .dtype = dtype,
+                                                .x = sum,
+                                                .gamma = gamma,
+                                                .mean = out[5],
+                                                .rstd = out[6],
+                                                .dy = a,
+                                                .dx = dx,
+                                                .add_dx = true,
+                                                .dgamma = out[7],
+                                                .dbeta = out[8]};
+    if (fused) {
+        ops->residual_norm(t->stream, &both);
+    } else {
+        ops->residual(t->stream, &add);
+        ops->layernorm_forward(t->stream, &norm);
+    }
+    ops->copy(t->stream, (size_t)n * dpt_dtype_bytes(dtype), b, dx);
+    ops->layernorm_backward(t->stream, &grad);
+    ops->gelu_forward(t->stream, &(struct dpt_gelu){n, dtype, sum, NULL, at(dtype, out[3], off)});
+    ops->gelu_backward(t->stream, &(struct dpt_gelu){n, dtype, sum, y, at(dtype, out[4], off)});
+}
+
+/* Bits depend neither on where rows begin, nor on whether two ops are one. */
+static void check_places(struct test_stream *t)
+{
+    enum { IN = 4, OUT = 9, BEHIND = 11 };
+    static const int64_t widths[] = {48, 768, PLACE_CHANNELS_MAX};
+    static const int offs[] = {0, 1, BEHIND};
+    const size_t bytes = ((size_t)PLACE_ROWS * PLACE_CHANNELS_MAX + BEHIND) * sizeof(float);
+    float *x = values(PLACE_ROWS * PLACE_CHANNELS_MAX + BEHIND, 30);
+    char *want[OUT], *got = malloc(bytes);
+    void *in[IN], *out[OUT];
+    for (int i = 0; i < IN; i++)
+        in[i] = test_upload(t, x, bytes);
+    for (int i = 0; i < OUT; i++) {
+        out[i] = test_upload(t, x, bytes);
+        want[i] = malloc(bytes);
+    }
+    float *source = test_upload(t, x, bytes);
+    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
+        for (int w = 0; w < 3; w++)
+            for (int run = 0; run < 6; run++) {
+                const int64_t c = widths[w], n = PLACE_ROWS * c;
+                const int off = offs[run % 3];
+                for (int i = 0; i < IN; i++)
+                    t->ops->cast(t->stream, n, source + i, (enum dpt_dtype)dtype,
+                                 at((enum dpt_dtype)dtype, in[i], off));
+                run_placed(t, (enum dpt_dtype)dtype, c, off, run >= 3, in, out);
+                int bad = 0;
+                for (int i = 0; i < OUT; i++) {
+                    const bool rows = i < 5;
+                    const size_t size = rows ? (size_t)n * dpt_dtype_bytes((enum dpt_dtype)dtype)
+                                             : (size_t)(i < 7 ? PLACE_ROWS : c) * sizeof(float);
+                    test_download(t, rows ? at((enum dpt_dtype)dtype, out[i], off) : out[i], size,
+                                  run == 0 ? want[i] : got);
+                    bad += run > 0 && !same(want[i], got, size);
+                }
+                CHECK(bad == 0);
+            }
+    for (int i = 0; i < IN; i++)
+        dpt_device_free(t->device, in[i], bytes);
+    for (int i = 0; i < OUT; i++) {
+        dpt_device_free(t->device, out[i], bytes);
+        free(want[i]);
+    }
+    dpt_device_free(t->device, source, bytes);
+    free(x);
+    free(got);
+}
+
 int main(void)
 {
     struct test_stream t = gpu_open();
@@ -283,6 +396,7 @@ int main(void)
     check_sums_of_squares(&t);
     check_decoding(&t);
     check_gram_schmidt(&t);
+    check_places(&t);
     test_stream_close(&t);
     return gpu_verdict("range");
 }

@@ -69,6 +69,25 @@ static double val_loss(const char *dir)
     return loss;
 }
 
+/* Alone, and where transfers between devices can be had, in worlds of two and three. */
+static void shards_kept_there(struct dpt_config *config, const char *expected)
+{
+    static const char *const sharded[] = {"zero1", "zero2", "zero3", "hybrid_shard",
+                                          "full_shard+shadow"};
+    char hash[64], name[64];
+    config->cluster.backend = DPT_BACKEND_NCCL;
+    for (int s = 0; s < (int)(sizeof sharded / sizeof *sharded); s++) {
+        const int world = n_backends == 1 ? 1 : 1 + (s + 1) % 3;
+        rig_choose(config, sharded[s]);
+        if (world == 1)
+            config->strategy.redundancy = DPT_REDUNDANCY_NONE;
+        (void)snprintf(name, sizeof name, "kept-%s-%d", sharded[s], (int)config->train.precision);
+        rig_undisturbed(config, name, world, true, hash);
+        if (strcmp(hash, expected) != 0)
+            fail_msg("%s: %s instead of %s", name, hash, expected);
+    }
+}
+
 static void one_hash(enum dpt_precision precision, double tolerance)
 {
     struct dpt_config config = make_config(precision, 6);
@@ -94,6 +113,7 @@ static void one_hash(enum dpt_precision precision, double tolerance)
         rig_undisturbed(&config, name, 1 + run % 3, true, hash);
         assert_string_equal(hash, first);
     }
+    shards_kept_there(&config, first);
 }
 
 static void one_hash_fp32(void **state)

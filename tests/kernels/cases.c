@@ -273,6 +273,53 @@ static void residual_ref(const struct op_case *c, double *const *in, const int32
     }
 }
 
+/* --- residual_norm: n, c --- */
+
+static void residual_norm_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0], w = c->shape[1];
+    *r = (struct case_layout){.inputs = 4,
+                              .in = {n * w, n * w, w, w},
+                              .outputs = 4,
+                              .out = {n * w, n * w, n, n},
+                              .f32 = {false, false, true, true},
+                              .rounded = {false, false, true, true},
+                              .y = 1,
+                              .dy = -1};
+}
+
+static void residual_norm_run(const struct op_case *c, enum dpt_dtype dtype,
+                              const struct dpt_ops *ops, struct dpt_stream *s, void *const *in,
+                              const int32_t *ints, bool accumulate, void *const *out)
+{
+    (void)ints;
+    (void)accumulate;
+    const struct dpt_residual_norm a = {.n = c->shape[0],
+                                        .c = c->shape[1],
+                                        .eps = 1e-5f,
+                                        .dtype = dtype,
+                                        .dropout = dropout_of(c),
+                                        .a = in[0],
+                                        .b = in[1],
+                                        .gamma = in[2],
+                                        .beta = in[3],
+                                        .sum = out[0],
+                                        .y = out[1],
+                                        .mean = out[2],
+                                        .rstd = out[3]};
+    ops->residual_norm(s, &a);
+}
+
+static void residual_norm_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                              double *const *out)
+{
+    struct dpt_dropout d = dropout_of(c);
+    (void)ints;
+    for (int64_t i = 0; i < c->shape[0] * c->shape[1]; i++)
+        out[0][i] = in[0][i] + in[1][i] * ref_drop(&d, i);
+    ref_layernorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], in[3], out[1], out[2], out[3]);
+}
+
 /* --- embedding: b, t, c, v, context --- */
 
 static void embedding_layout(const struct op_case *c, struct case_layout *r)
@@ -516,6 +563,9 @@ const struct op_case op_cases[] = {
     {"residual 9", {9}, 0.0f, true, OP(residual)},
     {"residual 70003", {70003}, 0.0f, false, OP(residual)},
     {"residual 70003 drop", {70003}, 0.1f, false, OP(residual)},
+    {"residual_norm 65x45", {65, 45}, 0.0f, false, OP(residual_norm)},
+    {"residual_norm 65x768", {65, 768}, 0.0f, false, OP(residual_norm)},
+    {"residual_norm 9x1601 drop", {9, 1601}, 0.1f, false, OP(residual_norm)},
     {"embedding 2x3x4", {2, 3, 4, 5, 4}, 0.0f, true, OP(embedding)},
     {"embedding 3x17x130 drop", {3, 17, 130, 11, 20}, 0.2f, false, OP(embedding)},
     {"embedding 2x64x768", {2, 64, 768, 999, 128}, 0.0f, false, OP(embedding)},

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "kernels/device_impl.h"
-#include "kernels/ops.h"
+#include "tests/kernels/discrete_ops.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ARGS_BYTES = 256, POINTERS_MAX = 12, PAGE = 4096, DEVICES_MAX = 64 };
+enum { ARGS_BYTES = 256, PAGE = 4096, DEVICES_MAX = 64 };
 
 struct arena {
     char *base;
@@ -28,6 +28,10 @@ struct discrete {
     pthread_mutex_t queues;    /* those of its streams, what runs of them, and */
     int64_t ops_until_failure; /* < 0: never */
 };
+
+static atomic_bool no_graphs;
+static _Atomic int64_t launches;
+static atomic_int graphs_alive;
 
 /* All that there are. */
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -46,7 +50,14 @@ struct discrete_stream {
     size_t n, max;
     uint64_t done; /* ops that were in the queue before */
     bool preparing;
+    struct graph *capture; /* what is posted goes there; NULL: into the queue */
     struct dpt_err error;
+};
+
+/* Ops as they were posted, to be posted again. */
+struct graph {
+    struct posted *ops;
+    size_t n, max;
 };
 
 /* What a stream had been given when it was set; of a mark, when it had come to it. */
@@ -87,29 +98,38 @@ static void stick(struct discrete_stream *s, enum dpt_status status, const char 
         (void)dpt_fail(&s->error, status, "%s", what);
 }
 
-typedef void run_fn(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args);
+static void append(struct posted **ops, size_t *n, size_t *max, const struct posted *posted)
+{
+    if (*n == *max) {
+        *max = *max ? 2 * *max : 64;
+        *ops = realloc(*ops, *max * sizeof **ops);
+        if (!*ops)
+            abort();
+    }
+    (*ops)[(*n)++] = *posted;
+}
 
-static void post(struct dpt_stream *stream, run_fn *run, const void *args, size_t bytes,
-                 void *owned)
+void discrete_post(struct dpt_stream *stream, discrete_run *run, const void *args, size_t bytes,
+                   void *owned)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
     if (s->preparing) {
         run(dpt_device_ops(device_of(stream)->cpu), s->cpu, args);
         return;
     }
-    lock(&device_of(stream)->queues);
-    if (s->n == s->max) {
-        s->max = s->max ? 2 * s->max : 64;
-        s->queue = realloc(s->queue, s->max * sizeof *s->queue);
-    }
-    if (!s->queue || bytes > ARGS_BYTES) {
+    if (bytes > ARGS_BYTES) {
         fprintf(stderr, "discrete device: no room for an op of %zu bytes\n", bytes);
         abort();
     }
-    struct posted *posted = &s->queue[s->n++];
-    posted->run = run;
-    posted->owned = owned;
-    memcpy(posted->args, args, bytes);
+    struct posted posted = {.run = run, .owned = owned};
+    memcpy(posted.args, args, bytes);
+    lock(&device_of(stream)->queues);
+    if (!s->capture)
+        append(&s->queue, &s->n, &s->max, &posted);
+    else if (owned)
+        stick(s, DPT_EINVAL, "a copy from the host in a graph");
+    else
+        append(&s->capture->ops, &s->capture->n, &s->capture->max, &posted);
     unlock(&device_of(stream)->queues);
 }
 
@@ -152,13 +172,11 @@ static uint64_t drain(struct discrete_stream *s)
     return done;
 }
 
-/* ---- ops ---- */
-
-/* Each pointer must be of the device, or NULL. */
-static void check(struct dpt_stream *stream, const char *op, const void *const *pointers)
+void discrete_check(struct dpt_stream *stream, const char *op,
+                    const void *const pointers[DISCRETE_POINTERS_MAX])
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
-    for (int i = 0; !s->preparing && i < POINTERS_MAX; i++)
+    for (int i = 0; !s->preparing && i < DISCRETE_POINTERS_MAX; i++)
         if (pointers[i] && !is_inside(&device_of(stream)->arena, pointers[i])) {
             char text[128];
             (void)snprintf(text, sizeof text, "%s: pointer %d is not of the device", op, i);
@@ -166,170 +184,11 @@ static void check(struct dpt_stream *stream, const char *op, const void *const *
         }
 }
 
-#define POINTERS(...) ((const void *const[POINTERS_MAX]){__VA_ARGS__})
-
-#define OP(name, type, ...)                                                                        \
-    static void run_##name(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)    \
-    {                                                                                              \
-        ops->name(cpu, args);                                                                      \
-    }                                                                                              \
-    static void name(struct dpt_stream *stream, const struct type *a)                              \
-    {                                                                                              \
-        check(stream, #name, POINTERS(__VA_ARGS__));                                               \
-        post(stream, run_##name, a, sizeof *a, NULL);                                              \
-    }
-
-OP(linear_forward, dpt_linear_forward, a->x, a->w, a->bias, a->y, a->gelu)
-OP(linear_backward, dpt_linear_backward, a->x, a->w, a->dy, a->dx, a->dw, a->dbias)
-OP(layernorm_forward, dpt_layernorm_forward, a->x, a->gamma, a->beta, a->y, a->mean, a->rstd)
-OP(layernorm_backward, dpt_layernorm_backward, a->x, a->gamma, a->mean, a->rstd, a->dy, a->dx,
-   a->dgamma, a->dbeta)
-OP(gelu_forward, dpt_gelu, a->x, a->out)
-OP(gelu_backward, dpt_gelu, a->x, a->dy, a->out)
-OP(attention_forward, dpt_attention_forward, a->qkv, a->y, a->lse)
-OP(attention_backward, dpt_attention_backward, a->qkv, a->y, a->lse, a->dy, a->dqkv)
-OP(residual, dpt_residual, a->a, a->b, a->y)
-OP(dropout_backward, dpt_dropout_backward, a->dy, a->dx)
-OP(embedding_forward, dpt_embedding_forward, a->tokens, a->wte, a->wpe, a->y)
-OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwpe)
-OP(adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
-OP(sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
-OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
-OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
-
-/* ---- ops whose arguments are no struct ---- */
-
-struct vector_args {
-    int64_t n, block;
-    const float *a, *b;
-    float *x;
-    void *other;
-    enum dpt_dtype dtype;
-    float value;
-    double *sums;
-};
-
-static void run_add(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
+bool discrete_reads_host(struct dpt_stream *stream, const void *from)
 {
-    const struct vector_args *v = args;
-    ops->add(cpu, v->n, v->a, v->b, v->x);
+    return !((struct discrete_stream *)stream)->preparing &&
+           !is_inside(&device_of(stream)->arena, from);
 }
-
-static void add(struct dpt_stream *stream, int64_t n, const float *a, const float *b, float *dst)
-{
-    const struct vector_args args = {.n = n, .a = a, .b = b, .x = dst};
-    check(stream, "add", POINTERS(a, b, dst));
-    post(stream, run_add, &args, sizeof args, NULL);
-}
-
-static void run_cast(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    const struct vector_args *v = args;
-    ops->cast(cpu, v->n, v->a, v->dtype, v->other);
-}
-
-static void cast(struct dpt_stream *stream, int64_t n, const float *src, enum dpt_dtype dtype,
-                 void *dst)
-{
-    const struct vector_args args = {.n = n, .a = src, .dtype = dtype, .other = dst};
-    check(stream, "cast", POINTERS(src, dst));
-    post(stream, run_cast, &args, sizeof args, NULL);
-}
-
-static void run_round_to(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    const struct vector_args *v = args;
-    ops->round_to(cpu, v->n, v->dtype, v->x);
-}
-
-static void round_to(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float *x)
-{
-    const struct vector_args args = {.n = n, .dtype = dtype, .x = x};
-    check(stream, "round_to", POINTERS(x));
-    post(stream, run_round_to, &args, sizeof args, NULL);
-}
-
-static void run_fill(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    const struct vector_args *v = args;
-    ops->fill(cpu, v->n, v->value, v->x);
-}
-
-static void fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
-{
-    const struct vector_args args = {.n = n, .value = value, .x = dst};
-    check(stream, "fill", POINTERS(dst));
-    post(stream, run_fill, &args, sizeof args, NULL);
-}
-
-static void run_sumsq_blocks(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    const struct vector_args *v = args;
-    ops->sumsq_blocks(cpu, v->n, v->block, v->a, v->sums);
-}
-
-static void sumsq_blocks(struct dpt_stream *stream, int64_t n, int64_t block, const float *x,
-                         double *ret)
-{
-    const struct vector_args args = {.n = n, .block = block, .a = x, .sums = ret};
-    check(stream, "sumsq_blocks", POINTERS(x, ret));
-    post(stream, run_sumsq_blocks, &args, sizeof args, NULL);
-}
-
-/* From the host at once, as from pageable memory; else when its turn comes. */
-struct copy_args {
-    size_t bytes;
-    const void *src;
-    void *dst;
-};
-
-static void run_copy(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
-{
-    const struct copy_args *a = args;
-    ops->copy(cpu, a->bytes, a->src, a->dst);
-}
-
-static void copy(struct dpt_stream *stream, size_t bytes, const void *src, void *dst)
-{
-    struct copy_args args = {bytes, src, dst};
-    void *taken = NULL;
-    if (!((struct discrete_stream *)stream)->preparing &&
-        !is_inside(&device_of(stream)->arena, src)) {
-        taken = malloc(bytes ? bytes : 1);
-        if (!taken)
-            abort();
-        memcpy(taken, src, bytes);
-        args.src = taken;
-    }
-    post(stream, run_copy, &args, sizeof args, taken);
-}
-
-/* What a model and a step are made of; an op that is missing here is a NULL that crashes its first
- * user. */
-static const struct dpt_ops discrete_ops = {
-    .linear_forward = linear_forward,
-    .linear_backward = linear_backward,
-    .layernorm_forward = layernorm_forward,
-    .layernorm_backward = layernorm_backward,
-    .gelu_forward = gelu_forward,
-    .gelu_backward = gelu_backward,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .residual = residual,
-    .dropout_backward = dropout_backward,
-    .embedding_forward = embedding_forward,
-    .embedding_backward = embedding_backward,
-    .head_loss = head_loss,
-    .adamw = adamw,
-    .sgd = sgd,
-    .add = add,
-    .ordered_sum = ordered_sum,
-    .copy = copy,
-    .cast = cast,
-    .round_to = round_to,
-    .sumsq_blocks = sumsq_blocks,
-    .fill = fill,
-};
 
 /* ---- the device ---- */
 
@@ -449,9 +308,78 @@ static void event_record(void *native, struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
     struct discrete_event *event = native;
+    if (s->capture)
+        stick(s, DPT_EINVAL, "an event in a graph");
     lock(&device_of(stream)->queues);
     *event = (struct discrete_event){.stream = s, .ops = s->done + s->n};
     unlock(&device_of(stream)->queues);
+}
+
+/* Nothing that waits is there before what it waits for. */
+static void event_await(void *native, struct dpt_stream *stream)
+{
+    (void)stream;
+    dpt_device_discrete_await(native);
+}
+
+static void capture_begin(struct dpt_stream *stream)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    s->capture = calloc(1, sizeof *s->capture);
+    if (!s->capture)
+        abort();
+}
+
+static void graph_destroy(struct dpt_device *dev, void *native)
+{
+    struct graph *graph = native;
+    (void)dev;
+    atomic_fetch_sub(&graphs_alive, 1);
+    free(graph->ops);
+    free(graph);
+}
+
+static enum dpt_status capture_end(struct dpt_stream *stream, void **ret, struct dpt_err *err)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    struct graph *graph = s->capture;
+    s->capture = NULL;
+    atomic_fetch_add(&graphs_alive, 1);
+    if (atomic_load(&no_graphs))
+        stick(s, DPT_EUNSUPPORTED, "this device has no graphs today");
+    const struct dpt_err error = s->error;
+    s->error.status = DPT_OK;
+    *ret = graph;
+    if (error.status == DPT_OK)
+        return DPT_OK;
+    graph_destroy(stream->device, graph);
+    *err = error;
+    return error.status;
+}
+
+static bool graph_is_current(const void *native, const struct dpt_stream *stream)
+{
+    (void)native;
+    (void)stream;
+    return true;
+}
+
+static void graph_launch(void *native, struct dpt_stream *stream)
+{
+    struct discrete_stream *s = (struct discrete_stream *)stream;
+    const struct graph *graph = native;
+    atomic_fetch_add(&launches, 1);
+    lock(&device_of(stream)->queues);
+    for (size_t i = 0; i < graph->n; i++)
+        append(&s->queue, &s->n, &s->max, &graph->ops[i]);
+    unlock(&device_of(stream)->queues);
+}
+
+void dpt_device_discrete_graphs(bool fail, int64_t *ret_launches, int *ret_alive)
+{
+    atomic_store(&no_graphs, fail);
+    *ret_launches = atomic_exchange(&launches, 0);
+    *ret_alive = atomic_load(&graphs_alive);
 }
 
 static void run_mark(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)
@@ -465,7 +393,7 @@ static void mark_record(void *native, struct dpt_stream *stream)
 {
     struct discrete_event *mark = native;
     *mark = (struct discrete_event){.stream = (struct discrete_stream *)stream};
-    post(stream, run_mark, &mark, sizeof mark, NULL);
+    discrete_post(stream, run_mark, &mark, sizeof mark, NULL);
 }
 
 static double mark_ms(void *from, void *to)
@@ -550,6 +478,12 @@ static const struct dpt_device_vtable vtable = {
     .event_create = event_create,
     .event_destroy = event_destroy,
     .event_record = event_record,
+    .event_await = event_await,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_is_current = graph_is_current,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
     .mark_create = event_create,
     .mark_destroy = event_destroy,
     .mark_record = mark_record,

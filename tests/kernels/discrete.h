@@ -23,4 +23,8 @@ void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n);
 void dpt_device_discrete_copy(void *to, const void *from, size_t bytes);
 void dpt_device_discrete_await(void *event);
 
+/* Graphs of all such devices: whether making one fails from here on, how many were launched since
+ * the last call, how many there are. */
+void dpt_device_discrete_graphs(bool fail, int64_t *ret_launches, int *ret_alive);
+
 #endif

@@ -120,6 +120,22 @@ static void plain_momentum(struct dpt_stream *s, const struct dpt_sgd *a)
     right->sgd(s, &wrong);
 }
 
+/* Of what came in, and not of the sum. */
+static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
+{
+    right->residual_norm(s, a);
+    right->layernorm_forward(s, &(struct dpt_layernorm_forward){.n = a->n,
+                                                                .c = a->c,
+                                                                .eps = a->eps,
+                                                                .dtype = a->dtype,
+                                                                .x = a->a,
+                                                                .gamma = a->gamma,
+                                                                .beta = a->beta,
+                                                                .y = a->y,
+                                                                .mean = a->mean,
+                                                                .rstd = a->rstd});
+}
+
 #define INSTALL(op, wrong)                                                                         \
     static void install_##wrong(struct dpt_ops *ops)                                               \
     {                                                                                              \
@@ -134,6 +150,7 @@ INSTALL(gelu_backward, slope_of_dy)
 INSTALL(attention_forward, undropped)
 INSTALL(attention_backward, shifted_mask)
 INSTALL(residual, shifted_residual)
+INSTALL(residual_norm, norm_of_a)
 INSTALL(dropout_backward, kept_gradient)
 INSTALL(embedding_forward, late_places)
 INSTALL(embedding_backward, lost_sample)
@@ -152,6 +169,7 @@ const struct op_mutant op_mutants[] = {
     {"probabilities not dropped", "attention 2x65x2x34 drop", install_undropped},
     {"attention's mask off by one", "attention 2x65x2x34 drop", install_shifted_mask},
     {"the residual's mask off by one", "residual 70003 drop", install_shifted_residual},
+    {"the norm of what came in", "residual_norm 65x768", install_norm_of_a},
     {"a gradient not dropped", "residual 70003 drop", install_kept_gradient},
     {"positions off by one", "embedding 3x17x130 drop", install_late_places},
     {"a sample lost", "embedding 3x17x130 drop", install_lost_sample},

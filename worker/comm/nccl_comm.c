@@ -199,6 +199,7 @@ static void finish_op(struct dpt_nccl_comm *c, struct nccl_group *g)
     for (int i = 0; i < op->n_pieces; i++)
         c->bytes_sent += dpt_nccl_piece_bytes_sent(&op->pieces[i], g->size);
     g->done++;
+    c->n_done++;
 }
 
 enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
@@ -224,19 +225,36 @@ enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int wait_ms, bool 
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
 
-enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t ticket, int wait_ms,
-                                   struct dpt_err *err)
+bool dpt_nccl_comm_done(const struct dpt_nccl_comm *c, int group, uint64_t ticket)
 {
-    const struct nccl_group *g = &c->groups[group];
+    return c->groups[group].done >= ticket;
+}
+
+/* Whether what is waited for has come: the operation, or, without a ticket, any. */
+static bool has_come(const struct dpt_nccl_comm *c, int group, uint64_t ticket)
+{
+    return ticket > 0 ? dpt_nccl_comm_done(c, group, ticket) : c->n_done > c->n_told;
+}
+
+static bool is_idle(const struct dpt_nccl_comm *c)
+{
+    for (int g = 0; g <= c->n_splits; g++)
+        if (c->groups[g].done < c->groups[g].posted)
+            return false;
+    return true;
+}
+
+static enum dpt_status await(struct dpt_nccl_comm *c, int group, uint64_t ticket, int wait_ms,
+                             struct dpt_err *err)
+{
     const int64_t start_ns = dpt_now_ns();
     const int64_t end = wait_ms < 0 ? INT64_MAX : dpt_now_ms() + wait_ms;
-    DPT_ASSERT(ticket > 0 && ticket <= g->posted);
     for (bool woken = false;;) {
         const enum dpt_status status = dpt_nccl_comm_move(c, err);
         if (status != DPT_OK && status != DPT_INPROGRESS)
             return status;
         /* What has arrived has arrived, even if the control has failed since. */
-        if (g->done >= ticket)
+        if (has_come(c, group, ticket))
             return DPT_OK;
         if (woken || dpt_now_ms() >= end)
             return DPT_INPROGRESS;
@@ -245,4 +263,21 @@ enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t 
         if (wait_ms == 0)
             return DPT_INPROGRESS;
     }
+}
+
+enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *c, int group, uint64_t ticket, int wait_ms,
+                                   struct dpt_err *err)
+{
+    DPT_ASSERT(ticket > 0 && ticket <= c->groups[group].posted);
+    return await(c, group, ticket, wait_ms, err);
+}
+
+enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *c, int wait_ms, struct dpt_err *err)
+{
+    if (is_idle(c) && c->n_done == c->n_told)
+        return dpt_comm_poll_woken(c->control, wait_ms, err);
+    const enum dpt_status status = await(c, 0, 0, wait_ms, err);
+    if (status == DPT_OK)
+        c->n_told = c->n_done;
+    return status;
 }

@@ -68,8 +68,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_register(struct dpt_nccl_comm *comm, 
  * posted in the group before is done. The event is looked at when the operation starts. `peer` is a
  * rank of the run and in the group. The pieces are borrowed and the memory they name must stay as
  * it is until the operation is done. Every rank of the group posts its part of the same operations
- * in the same order: what one sends in its k-th the other receives in its k-th. *ret_ticket names
- * it. DPT_EINVAL: ill-formed; DPT_EOVERFLOW: too many posted; nothing is posted then. */
+ * in the same order, and none of those in which it has no part: what one sends in the k-th that two
+ * ranks have in common the other receives in that. *ret_ticket names it. DPT_EINVAL: ill-formed;
+ * DPT_EOVERFLOW: too many posted; nothing is posted then. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int group,
                                                 const struct dpt_nccl_piece *pieces, int n_pieces,
                                                 void *event, uint64_t *ret_ticket,
@@ -80,6 +81,14 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_post(struct dpt_nccl_comm *comm, int 
  * dpt_comm_wake was called on the control; else the failure, after which only quit is legal. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll(struct dpt_nccl_comm *comm, int group,
                                                 uint64_t ticket, int wait_ms, struct dpt_err *err);
+
+/* The same for an owner with many under way: DPT_OK as soon as any operation is done that was not
+ * when this last returned so; who then looks which (dpt_nccl_comm_done). With nothing posted it
+ * returns when woken, at its end, or on failure. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_poll_any(struct dpt_nccl_comm *comm, int wait_ms,
+                                                    struct dpt_err *err);
+/* After a poll. */
+bool dpt_nccl_comm_done(const struct dpt_nccl_comm *comm, int group, uint64_t ticket);
 
 /* Payload sent to other ranks since creation (dpt_nccl_piece_bytes_sent). */
 uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *comm);

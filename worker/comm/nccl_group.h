@@ -32,6 +32,7 @@ struct dpt_nccl_comm {
     struct dpt_nccl_world world;
     struct nccl_group groups[DPT_NCCL_GROUPS_MAX];
     uint64_t bytes_sent;
+    uint64_t n_done, n_told; /* operations of all groups; those that poll_any has told of */
     struct dpt_nccl_offer offers[DPT_COMM_WORLD_MAX]; /* of an opening */
     uint8_t told[DPT_COMM_WORLD_MAX * DPT_NCCL_ID_MESSAGE_BYTES];
     /* Verdicts: what each rank has said, and how that travels. */

@@ -97,11 +97,23 @@ static void block_inside(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                .lse = saved.lse,
                            });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, scratch.a, NULL);
-    residual(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
-             saved.x, scratch.a, saved.mid);
-
-    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.ln2, saved.mean2,
-              saved.rstd2);
+    ops->residual_norm(
+        stream, &(struct dpt_residual_norm){
+                    .n = slot->b * slot->t,
+                    .c = m->c,
+                    .eps = DPT_GPT2_LAYERNORM_EPS,
+                    .dtype = m->base.dtype,
+                    .dropout = dpt_gpt2_dropout(
+                        m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL)),
+                    .a = saved.x,
+                    .b = scratch.a,
+                    .sum = saved.mid,
+                    .gamma = dpt_gpt2_weight(m, slot, first + DPT_GPT2_LN_2_W),
+                    .beta = dpt_gpt2_weight(m, slot, first + DPT_GPT2_LN_2_B),
+                    .y = saved.ln2,
+                    .mean = saved.mean2,
+                    .rstd = saved.rstd2,
+                });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, saved.fc, saved.gelu);
 }
 

@@ -23,6 +23,8 @@ struct dpt_comm_thread {
     dpt_comm_load_nccl load_nccl;
     void *load_ctx;
     int nccl_timeout_ms;
+    struct dpt_nccl_split_of places[DPT_NCCL_SPLITS_MAX];
+    int n_places;
     struct dpt_nccl_comm *nccl;
 
     pthread_mutex_t mutex;
@@ -131,6 +133,14 @@ void dpt_comm_thread_set_gpu(struct dpt_comm_thread *t, dpt_comm_load_nccl load,
     t->nccl_timeout_ms = timeout_ms;
 }
 
+void dpt_comm_thread_set_groups(struct dpt_comm_thread *t, const struct dpt_nccl_split_of *places,
+                                int n)
+{
+    DPT_ASSERT(!t->comm && n <= DPT_NCCL_SPLITS_MAX);
+    memcpy(t->places, places, (size_t)n * sizeof *places);
+    t->n_places = n;
+}
+
 static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dpt_err *err)
 {
     (void)ctx;
@@ -215,6 +225,8 @@ static enum dpt_status open_nccl(struct dpt_comm_thread *t, const struct dpt_com
 {
     struct dpt_nccl_comm_spec nccl = {.control = t->comm, .generation = spec->generation};
     memcpy(nccl.nonce, spec->nonce, sizeof nccl.nonce);
+    nccl.n_splits = t->n_places;
+    memcpy(nccl.splits, t->places, sizeof nccl.splits);
     DPT_TRY(agree_on_nccl(t, err));
     if (!t->load_nccl)
         return DPT_OK;

@@ -9,7 +9,7 @@
 
 #include "kernels/device.h"
 #include "worker/comm/comm.h"
-#include "worker/comm/nccl_calls.h"
+#include "worker/comm/nccl_form.h"
 
 #include <stdbool.h>
 
@@ -36,6 +36,12 @@ typedef enum dpt_status (*dpt_comm_load_nccl)(void *ctx, const struct dpt_nccl_c
  * for the thread's life. timeout_ms: of NCCL's creation, and of its end. */
 void dpt_comm_thread_set_gpu(struct dpt_comm_thread *thread, dpt_comm_load_nccl load, void *ctx,
                              struct dpt_device *device, int timeout_ms);
+
+/* The groups of NCCL's beside the world that the generations to come have, which are equally many
+ * on every rank: this rank's places (nccl_form.h). At first there are none. By the main thread,
+ * while nothing is open. */
+void dpt_comm_thread_set_groups(struct dpt_comm_thread *thread,
+                                const struct dpt_nccl_split_of *places, int n);
 
 /* Frees the communicator if there is one, joins. Aborts a job that still runs. */
 void dpt_comm_thread_destroy(struct dpt_comm_thread **thread);

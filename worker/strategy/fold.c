@@ -13,13 +13,11 @@ struct chunk {
 static void fold_contribution(const struct chunk *c, const struct dpt_wave_folds *w,
                               const struct dpt_fold *f, float *sum)
 {
-    float wide[DPT_FOLD_NARROW_CHUNK];
     const float *term = w->contributions[f->member];
     if (w->narrow && w->narrow[f->member]) {
         const uint16_t *narrow = w->contributions[f->member];
-        DPT_ASSERT(c->n <= DPT_FOLD_NARROW_CHUNK);
-        c->ops->widen(c->stream, c->n, w->wire, narrow + c->at, wide);
-        term = wide;
+        c->ops->widen(c->stream, c->n, w->wire, narrow + c->at, w->wide);
+        term = w->wide;
     } else {
         term += c->at;
     }

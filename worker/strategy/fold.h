@@ -19,8 +19,9 @@ struct dpt_wave_folds {
     bool last;                        /* and with the last wave sum 0 */
     int64_t numel;
     /* So many are gone through at a time that the sums stay in the caches while one after the other
-     * is added; with `narrow` at most DPT_FOLD_NARROW_CHUNK. */
+     * is added; on a device all at once. */
     int64_t chunk;
+    float *wide; /* with `narrow`: memory of the stream's device for a chunk */
 };
 
 void dpt_fold_wave(const struct dpt_ops *ops, struct dpt_stream *stream,

@@ -125,7 +125,7 @@ static enum dpt_status plan_bucket(struct dpt_gpu_reducer *r, int index, const f
         for (int i = 0; i < r->n_own && q != me; i++)
             add_piece(b->to_owners, &b->n_to_owners, DPT_NCCL_SEND, q,
                       r->spec.buffers[i] + piece.first, piece.end - piece.first);
-        if (q == me)
+        if (q == me || r->spec.shards)
             continue;
         add_piece(b->to_all, &b->n_to_all, DPT_NCCL_SEND, q, r->spec.buffers[0] + own.first,
                   b->own_numel);
@@ -201,7 +201,7 @@ static enum dpt_status make(struct dpt_gpu_reducer *r, uint8_t **joins, const fl
         return out_of_memory(err);
     DPT_TRY(list_parts(r, joins, err));
     if (r->spec.any_order) {
-        DPT_ASSERT(r->n_own == 1 && r->spec.wire == DPT_F32);
+        DPT_ASSERT(r->n_own == 1 && r->spec.wire == DPT_F32 && !r->spec.shards);
         for (int b = 0; b < r->spec.n_buckets; b++)
             DPT_TRY(plan_all_reduce(r, b, err));
         return DPT_OK;
@@ -341,21 +341,26 @@ static enum dpt_status run_buckets(struct dpt_gpu_reducer *r, struct dpt_comm_th
         if (turn < end) {
             struct bucket *b = &r->buckets[turn];
             DPT_TRY(await_ready(thread, b, last, err));
-            DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_owners, b->n_to_owners,
-                                       dpt_event_native(b->event), &contributed, err));
+            if (b->n_to_owners > 0)
+                DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_owners, b->n_to_owners,
+                                           dpt_event_native(b->event), &contributed, err));
+            else
+                dpt_event_await(b->event, r->spec.stream);
         }
         if (turn > first) {
             const struct bucket *b = &r->buckets[turn - 1];
-            DPT_TRY(await(nccl, before, err));
+            if (before > 0)
+                DPT_TRY(await(nccl, before, err));
             DPT_TRY(add_parts(r, turn - 1, err));
-            DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, NULL, &last, err));
+            if (b->n_to_all > 0)
+                DPT_TRY(dpt_nccl_comm_post(nccl, 0, b->to_all, b->n_to_all, NULL, &last, err));
         }
         last = contributed > last ? contributed : last;
     }
     return last > 0 ? await(nccl, last, err) : DPT_OK;
 }
 
-static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
+enum dpt_status dpt_gpu_reducer_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_gpu_reducer *r = ctx;
     return run_buckets(r, thread, 0, r->spec.n_buckets, err);
@@ -380,7 +385,7 @@ void dpt_gpu_reducer_begin(struct dpt_gpu_reducer *r, bool post)
         atomic_store_explicit(&r->buckets[b].ready, 0, memory_order_relaxed);
     r->posted = post;
     if (post)
-        dpt_comm_thread_post(r->spec.thread, job, r);
+        dpt_comm_thread_post(r->spec.thread, dpt_gpu_reducer_job, r);
 }
 
 static void mark_ready(struct dpt_gpu_reducer *r, struct dpt_stream *stream, int bucket)

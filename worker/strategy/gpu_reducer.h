@@ -12,7 +12,7 @@
  * own all-reduce.
  *
  * Transfers wait on the device for what made their bytes; the host waits for no bucket. At the end
- * buffer 0 holds the reduced gradient on every rank. */
+ * buffer 0 holds the reduced gradient on every rank, or, with `shards`, on each its own pieces. */
 #ifndef DPT_WORKER_STRATEGY_GPU_REDUCER_H
 #define DPT_WORKER_STRATEGY_GPU_REDUCER_H
 
@@ -36,6 +36,7 @@ struct dpt_gpu_reducer_spec {
     int rank;
     enum dpt_dtype wire; /* what every sum is rounded to; DPT_F32: nothing is */
     bool any_order;      /* each rank has one sum, and nothing is rounded */
+    bool shards;         /* sums stay with the owners of their pieces; not with any_order */
 };
 
 /* Makes everything one generation needs, on the device, too; nothing is allocated later. */
@@ -47,6 +48,10 @@ void dpt_gpu_reducer_destroy(struct dpt_gpu_reducer **reducer);
 
 /* A new step: no bucket is ready. Posts the job, or not. */
 void dpt_gpu_reducer_begin(struct dpt_gpu_reducer *reducer, bool post);
+
+/* The job, for who runs it in one of its own (begin without post): reducer as ctx. */
+DPT_MUST_USE enum dpt_status dpt_gpu_reducer_job(struct dpt_comm_thread *thread, void *ctx,
+                                                 struct dpt_err *err);
 
 /* What `stream` of the device was given up to here makes bucket `bucket`'s range of this rank's
  * subtree sums final. By the thread that uses it. */

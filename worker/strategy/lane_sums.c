@@ -219,7 +219,8 @@ static enum dpt_status make_gpu_reducer(struct dpt_lane_sums *d, int rank, struc
         .world = d->world,
         .rank = rank,
         .wire = dpt_wire_dtype(d->env.config),
-        .any_order = is_fast(d) && dpt_wire_dtype(d->env.config) == DPT_F32};
+        .any_order = is_fast(d) && dpt_wire_dtype(d->env.config) == DPT_F32 && !d->shards,
+        .shards = d->shards};
     return dpt_gpu_reducer_create(&spec, &d->gpu_reducer, err);
 }
 
@@ -406,8 +407,8 @@ void dpt_lane_sums_end_slot(struct dpt_lane_sums *d)
 enum dpt_status dpt_lane_sums_job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_lane_sums *d = ctx;
-    DPT_ASSERT(d->reducer); /* whoever has a job of its own is not on a device */
-    return dpt_reducer_job(thread, d->reducer, err);
+    return d->gpu_reducer ? dpt_gpu_reducer_job(thread, d->gpu_reducer, err)
+                          : dpt_reducer_job(thread, d->reducer, err);
 }
 
 enum dpt_status dpt_lane_sums_wait(struct dpt_lane_sums *d, struct dpt_err *err)

@@ -186,17 +186,20 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
     const int64_t own = own_numel(m);
     const bool units = m->kind == UNITS || m->kind == HYBRID;
-    ret[DPT_MEMORY_WEIGHTS] = m->resident && m->w != F32 ? 0 : (units ? own : m->p) * m->w;
+    ret[DPT_MEMORY_WEIGHTS] = (units || m->resident ? own : m->p) * m->w;
+    if (m->resident && m->w != F32) /* those that are computed with are not the masters */
+        ret[DPT_MEMORY_WEIGHTS] = 0;
     ret[DPT_MEMORY_MASTERS] = own * m->k;
     const int moments = dpt_optim_has_second_moment(m->spec->config) ? 2 : 1;
     ret[DPT_MEMORY_MOMENTS] = own * moments * F32;
     const int sharers = m->kind == HYBRID ? count(m->node) : m->n;
-    if (units && sharers > 1)
+    if (units && sharers > 1 && !m->resident)
         ret[DPT_MEMORY_GATHERED] =
             (m->tied + m->spec->config->strategy.gathered_units_max * m->largest_other) * m->w;
     const int ward = ward_of(m);
     if (ward >= 0)
-        ret[DPT_MEMORY_SHADOW] = shard_numel(m, ward, m->n) * (2 + moments) * F32;
+        ret[DPT_MEMORY_SHADOW] =
+            shard_numel(m, ward, m->n) * ((m->resident ? 1 : 2) + moments) * F32;
 }
 
 /* What ddp's family reduces together. Returns how many buckets there are. */
@@ -254,11 +257,11 @@ static int crossing_index(const struct memory *m)
 static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
 {
     const struct dpt_config *config = m->spec->config;
+    if (!m->by_host)
+        return;
     if (m->lanes) {
         const bool slots_are_added =
             dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
-        if (!m->by_host)
-            return;
         ret[DPT_MEMORY_GRADIENT] = m->p * F32;
         ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
         ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->resident ? m->tied * F32 : 0;
@@ -473,6 +476,31 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     ret[DPT_MEMORY_DATA] = LOADER_BATCHES * b * t * TOKEN_BYTES;
 }
 
+static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])
+{
+    static const enum dpt_memory_tag others[] = {
+        DPT_MEMORY_SUMS,      DPT_MEMORY_PACKED, DPT_MEMORY_ACTIVATIONS, DPT_MEMORY_SCRATCH,
+        DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
+    int64_t bytes = 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        bytes += formula[others[i]];
+    return bytes;
+}
+
+/* A copy of the masters and moments that this rank keeps on its GPU, and the gradient, if that is
+ * reduced here. */
+static int64_t bound_beside_device(const struct memory *m, const int64_t formula[DPT_MEMORY_COUNT])
+{
+    const int64_t shard = shard_numel(m, 0, m->n);
+    int64_t own = shard;
+    if (m->kind == WHOLE)
+        own = m->p;
+    if (m->kind == HYBRID)
+        own = shard_numel(m, 0, count(m->node));
+    return own * 12 + (m->by_host ? m->p * F32 : 0) + (ward_of(m) >= 0 ? 12 * shard : 0) +
+           other_bytes(formula);
+}
+
 int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
 {
     const struct memory m = memory_of(spec);
@@ -481,6 +509,8 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
                   units = 2 * m.largest * (m.w + F32);
     int64_t formula[DPT_MEMORY_COUNT], bytes = 0;
     dpt_memory_formula(spec, formula);
+    if (m.resident)
+        return bound_beside_device(&m, formula);
     switch (m.kind) {
     case WHOLE:
         bytes = m.p * (m.w + m.k + 12) + (reduce && !m.slots ? 8 * m.largest : 0);
@@ -501,14 +531,8 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
     }
     if (ward_of(&m) >= 0)
         bytes += 16 * shard;
-    static const enum dpt_memory_tag others[] = {
-        DPT_MEMORY_SUMS,      DPT_MEMORY_PACKED, DPT_MEMORY_ACTIVATIONS, DPT_MEMORY_SCRATCH,
-        DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,   DPT_MEMORY_DATA};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        bytes += formula[others[i]];
-    if (m.resident)
-        bytes -= m.p * (m.w == F32 ? 0 : m.w) + (m.by_host ? 0 : m.p * F32);
-    else if (spec->config->cluster.device == DPT_DEVICE_CUDA)
+    bytes += other_bytes(formula);
+    if (spec->config->cluster.device == DPT_DEVICE_CUDA)
         bytes += m.largest * F32;
     return bytes;
 }

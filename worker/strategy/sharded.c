@@ -63,7 +63,10 @@ static enum dpt_status sharded_create(const struct dpt_strategy_env *env, struct
     s->base.ops = &dpt_strategy_sharded;
     s->env = *env;
     s->policy = policy_of(env->config);
-    s->ops = dpt_device_ops(env->device);
+    s->device = env->resident ? env->resident : env->device;
+    s->stream = env->resident ? env->resident_stream : env->stream;
+    s->comm_stream = env->resident ? env->resident_comm_stream : env->comm_stream;
+    s->ops = dpt_device_ops(s->device);
     s->dtype = dpt_model_dtype(env->model);
     s->width = dpt_dtype_bytes(s->dtype);
     s->wire = dpt_wire_dtype(env->config);
@@ -205,6 +208,7 @@ static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
     s->step = step;
     s->reduced_step = -1;
     s->present = &s->list;
+    sharded_state_refresh(s);
     sharded_rebuild_step(s);
     if (s->lanes)
         dpt_lane_sums_begin_step(s->lanes, false);
@@ -243,7 +247,7 @@ static void clear_padding(const struct sharded *s, int unit)
     const struct dpt_unit *u = dpt_model_unit(s->env.model, unit);
     const struct dpt_param *last = dpt_model_param(s->env.model, u->first_param + u->n_params - 1);
     const int64_t used = last->offset + last->numel - u->offset;
-    memset(s->grads[unit] + used, 0, (size_t)(u->numel - used) * sizeof(float));
+    s->ops->fill(s->stream, u->numel - used, 0, s->grads[unit] + used);
 }
 
 static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, struct dpt_slot *slot,
@@ -260,14 +264,15 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
         return DPT_OK;
     case DPT_ACTION_RESERVE:
         DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err));
-        s->grads[a->unit] = dpt_comm_mem_data(s->gradient[a->buffer]);
+        s->grads[a->unit] = s->gradient[a->buffer].data;
         clear_padding(s, a->unit);
         return DPT_OK;
     case DPT_ACTION_FREE:
     case DPT_ACTION_REDUCE:
         if (a->kind == DPT_ACTION_REDUCE)
             sharded_round_gradient(s, a->unit);
-        DPT_TRY(dpt_stream_sync(s->env.stream, err)); /* others read, or overwrite, from here on */
+        if (!s->env.resident) /* others read, or overwrite, from here on; a device's wait for it */
+            DPT_TRY(dpt_stream_sync(s->stream, err));
         DPT_TRY(dpt_walk_advance(s->walk, action + 1, err));
         return dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err);
     default:
@@ -280,6 +285,7 @@ static void sharded_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *s
 {
     struct sharded *s = sharded_of(strategy);
     s->present = &s->eval_list;
+    sharded_state_refresh(s);
     slot->weights = s->weights;
     dpt_walk_begin(s->walk, &s->eval_list, gathered_already(s), false);
 }
@@ -330,6 +336,11 @@ static const struct dpt_strategy_state *sharded_wanted(const struct dpt_strategy
     return s->moves ? &s->wanted : &s->held;
 }
 
+static enum dpt_status sharded_fetch(struct dpt_strategy *strategy, struct dpt_err *err)
+{
+    return sharded_state_fetch(sharded_of(strategy), err);
+}
+
 static void sharded_changed(struct dpt_strategy *strategy)
 {
     sharded_state_changed(sharded_of(strategy));
@@ -360,15 +371,12 @@ static void sharded_cost(const struct dpt_strategy *strategy, struct dpt_strateg
     }
     *ret = (struct dpt_strategy_cost){.gradient_buffers = s->n_gradients + s->n_sums,
                                       .sent_bytes = sharded_bytes_sent(s)};
-    struct dpt_comm_mem *const others[] = {s->added, s->applied, s->shadowed, s->narrow_sum};
     for (int i = 0; i < s->n_gradients; i++)
-        ret->gradient_bytes +=
-            (int64_t)dpt_comm_mem_bytes(s->gradient[i]) +
-            (s->narrow_gradient[i] ? (int64_t)dpt_comm_mem_bytes(s->narrow_gradient[i]) : 0);
+        ret->gradient_bytes += (int64_t)(s->gradient[i].bytes + s->narrow_gradient[i].bytes);
     for (int i = 0; i < s->n_sums; i++)
-        ret->gradient_bytes += (int64_t)dpt_comm_mem_bytes(s->sums[i]);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        ret->gradient_bytes += others[i] ? (int64_t)dpt_comm_mem_bytes(others[i]) : 0;
+        ret->gradient_bytes += (int64_t)s->sums[i].bytes;
+    ret->gradient_bytes +=
+        (int64_t)(s->added.bytes + s->applied.bytes + s->shadowed.bytes + s->narrow_sum.bytes);
 }
 
 const struct dpt_strategy_ops dpt_strategy_sharded = {
@@ -392,6 +400,7 @@ const struct dpt_strategy_ops dpt_strategy_sharded = {
     .holds_gradient = sharded_holds_gradient,
     .held = sharded_held,
     .wanted = sharded_wanted,
+    .fetch_state = sharded_fetch,
     .state_changed = sharded_changed,
     .defer_shadow = sharded_defer,
     .rebuild = sharded_rebuild,

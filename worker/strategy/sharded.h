@@ -1,15 +1,22 @@
 /* What the files of the sharded strategies share (sharded.c: the vtable; sharded_state.c: masters,
- * moments and weights; sharded_tasks.c: what goes between ranks; sharded_share.c: what follows the
- * folds).
+ * moments and weights; sharded_memory.c: what a generation needs beside them; sharded_tasks.c: what
+ * goes between ranks; sharded_share.c: what follows the folds).
  *
  * One strategy with three questions, which a policy answers: what state a rank holds, when it has
  * which weights, and how gradients are summed. Gradients are scattered in waves
  * (worker/plan/waves.h): the owner of a piece folds what the ranks send it, slot after slot. Or,
  * with lanes, a rank adds its own slots and only sums of lanes go to the owners, once a step
- * (lane_sums.h). */
+ * (lane_sums.h).
+ *
+ * With a resident device (strategy.h) all of it is there: weights, gradients, sums, masters and
+ * moments. What goes between ranks goes by NCCL from device to device, task by task, and into
+ * memory of the receiver's alone: nothing is read where it lies in another's. The state's
+ * registered memory has a copy, as ddp's has (ddp.c). A device has room for one state: while a
+ * generation begins, what is held stays in registered memory alone. */
 #ifndef DPT_WORKER_STRATEGY_SHARDED_H
 #define DPT_WORKER_STRATEGY_SHARDED_H
 
+#include "worker/strategy/buffer.h"
 #include "worker/strategy/lane_sums.h"
 #include "worker/strategy/strategy.h"
 #include "worker/strategy/walk.h"
@@ -18,7 +25,8 @@ enum {
     SHARDED_SUMS_MAX = DPT_TREE_DEPTH_MAX + 2,
     SHARDED_WEIGHTS_MAX = DPT_UNITS_MAX + 1,
     SHARDED_GRADIENTS_MAX = 4,
-    SHARDED_TURNS = 2 /* scatters under way that need staging */
+    SHARDED_TURNS = 2,     /* scatters under way that need staging */
+    SHARDED_NODE_GROUP = 1 /* of NCCL's, where nodes fold by themselves */
 };
 
 struct sharded_policy {
@@ -36,7 +44,9 @@ struct sharded {
     struct dpt_strategy base;
     struct dpt_strategy_env env;
     struct sharded_policy policy;
-    const struct dpt_ops *ops;
+    struct dpt_device *device;               /* that the state is worked on, */
+    struct dpt_stream *stream, *comm_stream; /* the two threads' there, */
+    const struct dpt_ops *ops;               /* and its ops */
     enum dpt_dtype dtype;
     size_t width;        /* bytes of an element of the weights */
     enum dpt_dtype wire; /* what gradients are rounded to (wire.h); DPT_F32: they are not */
@@ -49,11 +59,13 @@ struct sharded {
      * them, compact, where they are gathered unit by unit and are not the masters. */
     struct dpt_strategy_state held, wanted;
     bool moves; /* `wanted` is not what is held */
+    /* Which counts: registered memory (nothing has been made of it yet), the device's, or both. */
+    enum sharded_newest { SHARDED_BOTH, SHARDED_REGISTERED, SHARDED_RESIDENT } newest;
     /* A shadow that is being copied (sharded_rebuild.c). */
     struct dpt_state_part late; /* units below late_units are as their owner's; 0 of 0: none */
     int late_units, late_end;   /* what this step has copied ends before late_end */
     bool rebuilds, buddy_late;
-    struct dpt_comm_mem *whole, *copy;
+    struct dpt_buffer whole, copy;
     bool stale; /* other ranks' pieces of `whole` */
     const void *weights[DPT_UNITS_MAX];
     void *gathered[SHARDED_WEIGHTS_MAX]; /* the places that units are gathered to */
@@ -63,19 +75,20 @@ struct sharded {
     /* Gradients: a slot's, unit by unit, and the sums of the own piece; sum 0 is the reduced one.
      */
     float *grads[DPT_UNITS_MAX];
-    struct dpt_comm_mem *gradient[SHARDED_GRADIENTS_MAX];
-    /* The same, and the sums of the own piece, as other hosts get them; NULL: as they are. */
-    struct dpt_comm_mem *narrow_gradient[SHARDED_GRADIENTS_MAX], *narrow_sum;
+    struct dpt_buffer gradient[SHARDED_GRADIENTS_MAX];
+    /* The same, and the sums of the own piece, as other hosts get them; none: as they are. */
+    struct dpt_buffer narrow_gradient[SHARDED_GRADIENTS_MAX], narrow_sum;
     int n_gradients;
-    struct dpt_comm_mem *sums[SHARDED_SUMS_MAX]; /* compact; sum 0: the whole flat vector where all
-                                                    apply everything */
+    struct dpt_buffer sums[SHARDED_SUMS_MAX]; /* compact; sum 0: the whole flat vector where all
+                                                 apply everything */
     int n_sums;
-    struct dpt_comm_mem *added;    /* by_node: of the nodes' sums, compact by sharded_added */
-    struct dpt_comm_mem *applied;  /* the reduced gradient of a replica's shard; NULL: sum 0 */
-    struct dpt_comm_mem *shadowed; /* that of the shadow */
-    struct dpt_shard piece;        /* that this rank folds */
-    struct dpt_lane_sums *lanes;   /* instead of all these; NULL: waves */
-    double *block_sums;
+    struct dpt_buffer added;     /* by_node: of the nodes' sums, compact by sharded_added */
+    struct dpt_buffer applied;   /* the reduced gradient of a replica's shard; none: sum 0 */
+    struct dpt_buffer shadowed;  /* that of the shadow */
+    struct dpt_shard piece;      /* that this rank folds */
+    struct dpt_lane_sums *lanes; /* instead of all these; NULL: waves */
+    double *block_sums;          /* [blocks] of the host, */
+    double *resident_sums;       /* and of the resident device */
 
     /* The generation. */
     const struct dpt_world *world;
@@ -98,7 +111,9 @@ struct sharded {
     bool *narrow_from;          /* [members], which of them come as `wire` */
     void *staging;
     size_t staging_bytes; /* of one part of one rank; 0: all are of this host */
-    int n_staged;         /* members of other hosts */
+    int n_staged;         /* members whose parts are staged (sharded_is_staged) */
+    void *scratch;        /* resident: for what came in 16 bits; NULL: nothing does */
+    size_t scratch_bytes;
 
     /* The step. */
     const struct dpt_step_list *present; /* list or eval_list; NULL: nothing is gone through */
@@ -111,12 +126,23 @@ void sharded_state_destroy(struct sharded *s);
 /* For this world: what is wanted, room for weights. */
 DPT_MUST_USE enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err);
 void sharded_state_changed(struct sharded *s);
+/* Before a step or an evaluation: makes what is made of registered memory that was written. */
+void sharded_state_refresh(struct sharded *s);
+/* strategy.h, fetch_state. */
+DPT_MUST_USE enum dpt_status sharded_state_fetch(struct sharded *s, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status sharded_apply(struct sharded *s, const struct dpt_optim_step *step,
                                            struct dpt_err *err);
 DPT_MUST_USE enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *ret,
                                           struct dpt_err *err);
-/* Where the weights of unit `unit` are sent from: this rank's piece of them. */
-struct dpt_comm_mem *sharded_weights_mem(const struct sharded *s, int unit, size_t *ret_offset);
+/* Where the weights of unit `unit` are sent from, this rank's piece of them: a view, not owned. */
+struct dpt_buffer sharded_weights(const struct sharded *s, int unit, size_t *ret_offset);
+/* A vector of a part where it is worked on, likewise; its piece of unit `unit` there. */
+struct dpt_buffer sharded_vector(const struct sharded *s, const struct dpt_state_part *part,
+                                 enum dpt_vector vector);
+int64_t sharded_vector_offset(const struct sharded *s, const struct dpt_state_part *part,
+                              enum dpt_vector vector, int unit);
+float *sharded_vector_at(const struct sharded *s, const struct dpt_state_part *part,
+                         enum dpt_vector vector, int unit);
 /* What the rank at a position folds. */
 struct dpt_shard sharded_folded(const struct sharded *s, int position);
 /* What the rank at a position holds of the state. */
@@ -130,10 +156,8 @@ float *sharded_shadow_gradient(const struct sharded *s, int unit);
 float *sharded_sum(const struct sharded *s, int sum, int unit);
 /* How the weights are had in this world. */
 enum dpt_weights_plan sharded_weights_plan(const struct sharded *s);
-/* Registered memory in place of *mem, kept when it has the size. */
-DPT_MUST_USE enum dpt_status sharded_mem(struct sharded *s, enum dpt_memory_tag tag,
-                                         struct dpt_comm_mem **mem, size_t bytes,
-                                         struct dpt_err *err);
+/* Frees a part that was never held. */
+void sharded_part_free(const struct sharded *s, bool own, struct dpt_state_part *part);
 
 /* sharded_rebuild.c: strategy.h, defer_shadow, rebuild, rebuilding. */
 struct dpt_shard sharded_defer_shadow(struct sharded *s);
@@ -148,7 +172,16 @@ void sharded_rebuild_drop(struct sharded *s);
 const struct dpt_state_part *sharded_shadow(const struct sharded *s);
 void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x);
 
-/* sharded_tasks.c: gradients' memory, lists and the walk over them. */
+/* sharded_memory.c: slots' gradients, sums, folds and staging, into how many parts pieces are cut.
+ */
+DPT_MUST_USE enum dpt_status
+sharded_memory_begin(struct sharded *s, const struct dpt_step_spec *spec, struct dpt_err *err);
+void sharded_memory_end(struct sharded *s);
+void sharded_memory_destroy(struct sharded *s);
+/* Room for the norm's, made once. */
+DPT_MUST_USE enum dpt_status sharded_block_sums(struct sharded *s, struct dpt_err *err);
+
+/* sharded_tasks.c: lists and the walk over them. */
 DPT_MUST_USE enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err);
 void sharded_tasks_end(struct sharded *s);
 void sharded_tasks_destroy(struct sharded *s);
@@ -158,10 +191,18 @@ void sharded_round_gradient(struct sharded *s, int unit);
  * are fewer than in memory (wire.h). */
 size_t sharded_width(const struct sharded *s, int position);
 bool sharded_is_narrow(const struct sharded *s, int position);
+/* What comes from the rank at a position comes into this rank's memory: it is of another host, or
+ * it comes from a device. */
+bool sharded_is_staged(const struct sharded *s, int position);
+/* Bytes of a piece that goes between `ranks` of them at once, of which each may be staged from all
+ * others: many where each is an operation of NCCL's. */
+int64_t sharded_part_bytes(const struct sharded *s, int ranks);
 /* Element `at` of the own piece of a unit among the sums as other hosts get them. */
 size_t sharded_narrow_offset(const struct sharded *s, int unit, int64_t at);
 /* Bytes that this rank sends in a step. */
 int64_t sharded_bytes_sent(const struct sharded *s);
+/* Part `part` of `n` of what the rank at a position folds of a unit. */
+struct dpt_interval sharded_part(const struct sharded *s, int position, int unit, int part, int n);
 /* What the rank at a position holds of a unit; what it has of the whole sum before it is shared. */
 struct dpt_interval sharded_held_piece(const struct sharded *s, int position, int unit);
 struct dpt_interval sharded_whole_piece(const struct sharded *s, int position, int unit);

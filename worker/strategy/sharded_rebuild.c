@@ -78,15 +78,14 @@ void sharded_rebuild_applied(struct sharded *s)
 void sharded_rebuild_drop(struct sharded *s)
 {
     s->rebuilds = false;
-    for (int v = 0; v < DPT_VECTOR_COUNT; v++)
-        dpt_comm_mem_destroy(&s->late.vector[v].mem);
-    s->late = (struct dpt_state_part){.shard = no_shard};
+    sharded_part_free(s, false, &s->late);
 }
 
 void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
     const struct dpt_grid *grid = s->env.grid;
+    const size_t width = sizeof(float);
     const enum dpt_vector vector = (enum dpt_vector)task->part;
     const struct dpt_state_part *own = &s->held.own;
     const struct dpt_interval give = dpt_shard_piece(grid, own->shard, task->unit);
@@ -94,17 +93,17 @@ void sharded_post_copy(void *ctx, const struct dpt_task *task, int turn, struct 
     (void)turn;
     if (!dpt_shard_is_none(s->late.shard))
         take = dpt_shard_piece(grid, s->late.shard, task->unit);
-    if (s->buddy_late && give.end > give.first)
-        x->out[x->n_out++] = (struct dpt_comm_xfer){
-            .dir = DPT_COMM_SEND,
-            .peer = s->world->rank_of_position[s->buddy],
-            .mem = own->vector[vector].mem,
-            .offset = (size_t)dpt_state_offset(own, grid, vector, task->unit) * sizeof(float),
-            .bytes = (size_t)(give.end - give.first) * sizeof(float)};
+    if (s->buddy_late && give.end > give.first) {
+        const struct dpt_buffer from = sharded_vector(s, own, vector);
+        x->out[x->n_out++] =
+            dpt_buffer_send(&from, s->world->rank_of_position[s->buddy],
+                            (size_t)sharded_vector_offset(s, own, vector, task->unit) * width,
+                            (size_t)(give.end - give.first) * width);
+    }
     if (take.end > take.first)
         x->in[x->n_in++] =
             (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
                                    .peer = s->world->rank_of_position[s->ward],
-                                   .buf = dpt_state_at(&s->late, grid, vector, task->unit),
-                                   .bytes = (size_t)(take.end - take.first) * sizeof(float)};
+                                   .buf = sharded_vector_at(s, &s->late, vector, task->unit),
+                                   .bytes = (size_t)(take.end - take.first) * width};
 }

@@ -17,15 +17,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CROSS_BYTES = 2 << 20 /* of a piece that goes round at once */ };
-
 struct sharded_cross {
     struct cover { /* [world size] the sums that a position's node has */
         int n;
         struct dpt_range node[DPT_COVER_MAX];
     } * covers;
-    int *piece; /* [world size] of the whole, that the rank at a position adds */
-    int parts[DPT_UNITS_MAX];
+    int *piece;                 /* [world size] of the whole, that the rank at a position adds */
+    int n_parts[DPT_UNITS_MAX]; /* that what goes round at once is cut into */
     int xfers_max;
     /* The step: where what a position gives begins, by sum; the parts of a sum. */
     const float **sources; /* [world size * DPT_COVER_MAX] */
@@ -33,6 +31,9 @@ struct sharded_cross {
     float *scratch;
     void *staging;
     size_t staging_bytes; /* of a turn */
+    /* On a device: where what is added lies, and what is joined after each, here and there. */
+    const float **parts, **device_parts; /* [world size * DPT_COVER_MAX] */
+    uint8_t *joins, *device_joins;       /* likewise */
 };
 
 static bool is_empty(struct dpt_interval range)
@@ -58,7 +59,7 @@ struct dpt_shard sharded_added(const struct sharded *s, int position)
 
 float *sharded_added_sum(const struct sharded *s, int unit)
 {
-    float *data = dpt_comm_mem_data(s->added);
+    float *data = s->added.data;
     return data + dpt_shard_offset(s->env.grid, sharded_added(s, s->position), unit);
 }
 
@@ -69,7 +70,7 @@ static struct dpt_interval cross_part(const struct sharded *s, int position, int
     if (is_empty(piece))
         return (struct dpt_interval){0, 0};
     const struct dpt_interval range =
-        dpt_layout_piece(piece.end - piece.first, DPT_BLOCK, s->cross->parts[unit], part);
+        dpt_layout_piece(piece.end - piece.first, DPT_BLOCK, s->cross->n_parts[unit], part);
     return (struct dpt_interval){piece.first + range.first, piece.first + range.end};
 }
 
@@ -91,25 +92,44 @@ void sharded_post_cross(void *ctx, const struct dpt_task *task, int turn, struct
                                   take = crossing(s, position, s->position, unit, task->part);
         const int64_t skip = give.first - sharded_held_piece(s, s->position, unit).first;
         for (int c = 0; c < n_own && !is_empty(give); c++) {
-            const float *sums = dpt_comm_mem_data(s->sums[c]);
-            x->out[x->n_out++] = (struct dpt_comm_xfer){
-                .dir = DPT_COMM_SEND,
-                .peer = peer,
-                .mem = s->sums[c],
-                .offset = (size_t)(sharded_sum(s, c, unit) + skip - sums) * sizeof(float),
-                .bytes = (size_t)numel_of(give) * sizeof(float)};
+            const float *sums = s->sums[c].data;
+            x->out[x->n_out++] = dpt_buffer_send(
+                &s->sums[c], peer, (size_t)(sharded_sum(s, c, unit) + skip - sums) * sizeof(float),
+                (size_t)numel_of(give) * sizeof(float));
         }
         for (int c = 0; c < cross->covers[position].n && !is_empty(take); c++) {
             struct dpt_comm_xfer *in = &x->in[x->n_in++];
             *in = (struct dpt_comm_xfer){.dir = DPT_COMM_LEND,
                                          .peer = peer,
                                          .bytes = (size_t)numel_of(take) * sizeof(float)};
-            if (s->world->host_of_position[position] != s->host) {
+            if (sharded_is_staged(s, position)) {
                 in->buf = staging;
                 staging += in->bytes;
             }
         }
     }
+}
+
+/* The sum of n partials on the device, in the order of the lanes' tree. */
+static void add_on_device(const struct sharded *s, int n, int64_t numel, float *sum)
+{
+    const struct sharded_cross *cross = s->cross;
+    const struct dpt_range whole = {0, s->world->lanes};
+    for (int i = 0; i < n; i++) {
+        cross->parts[i] = cross->partials[i].data;
+        cross->joins[i] =
+            (uint8_t)dpt_tree_joins_at(s->world->lanes, whole, cross->partials[i].node);
+    }
+    const struct dpt_ordered_sum args = {.n = numel,
+                                         .n_parts = n,
+                                         .parts = cross->device_parts,
+                                         .joins = cross->device_joins,
+                                         .dtype = DPT_F32,
+                                         .dst = sum};
+    s->ops->copy(s->comm_stream, (size_t)n * sizeof *cross->parts, cross->parts,
+                 (void *)cross->device_parts);
+    s->ops->copy(s->comm_stream, (size_t)n, cross->joins, cross->device_joins);
+    s->ops->ordered_sum(s->comm_stream, &args);
 }
 
 /* Adds what starts at `at`, as far as every node has it in one piece; returns where that ends. */
@@ -133,8 +153,11 @@ static int64_t add_run(const struct sharded *s, const struct dpt_task *task,
     }
     float *sum = sharded_added_sum(s, task->unit) +
                  (at - sharded_whole_piece(s, s->position, task->unit).first);
-    dpt_tree_sum(s->ops, s->env.comm_stream, cross->partials, n, &whole, &sum, 1, NULL, 0, DPT_F32,
-                 end - at, cross->scratch);
+    if (s->env.resident)
+        add_on_device(s, n, end - at, sum);
+    else
+        dpt_tree_sum(s->ops, s->comm_stream, cross->partials, n, &whole, &sum, 1, NULL, 0, DPT_F32,
+                     end - at, cross->scratch);
     return end;
 }
 
@@ -156,7 +179,7 @@ enum dpt_status sharded_crossed(void *ctx, const struct dpt_task *task, int turn
     DPT_ASSERT(n == x->n_in);
     for (int64_t at = own.first; at < own.end;)
         at = add_run(s, task, own, at);
-    return dpt_stream_sync(s->env.comm_stream, err);
+    return dpt_stream_sync(s->comm_stream, err);
 }
 
 /* What the rank at position `from` has whole of a unit and the one at `to` applies beside it. */
@@ -181,35 +204,39 @@ static float *share_place(const struct sharded *s, int unit, int64_t element)
            (element - sharded_held_piece(s, s->position, unit).first);
 }
 
+/* The own part, where it is applied elsewhere than it was folded. */
+static void share_own(const struct sharded *s, int unit)
+{
+    const struct dpt_interval take = shared(s, s->position, s->position, unit);
+    const float *own = s->cross ? sharded_added_sum(s, unit) : sharded_sum(s, 0, unit);
+    const int64_t skip = take.first - sharded_whole_piece(s, s->position, unit).first;
+    if (!is_empty(take) && (s->applied.data || s->cross))
+        s->ops->copy(s->comm_stream, (size_t)(take.end - take.first) * sizeof(float), own + skip,
+                     share_place(s, unit, take.first));
+}
+
 void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
     const int unit = task->unit;
-    struct dpt_comm_mem *mem = s->cross ? s->added : s->sums[0];
-    const float *sums = dpt_comm_mem_data(mem),
+    const struct dpt_buffer *from = s->cross ? &s->added : &s->sums[0];
+    const float *sums = from->data,
                 *own = s->cross ? sharded_added_sum(s, unit) : sharded_sum(s, 0, unit);
     const int64_t own_first = sharded_whole_piece(s, s->position, unit).first;
     (void)turn;
-    for (int i = 0; i < s->world->size; i++) {
+    share_own(s, unit);
+    for (int i = 1; i < s->world->size; i++) {
         const int position = other_position(s, i), peer = s->world->rank_of_position[position];
         const struct dpt_interval give = shared(s, s->position, position, unit),
                                   take = shared(s, position, s->position, unit);
-        if (i == 0) { /* the own part, where it is applied elsewhere than it was folded */
-            if (!is_empty(take) && (s->applied || s->cross))
-                memcpy(share_place(s, unit, take.first), own + (take.first - own_first),
-                       (size_t)(take.end - take.first) * sizeof(float));
-            continue;
-        }
         const bool narrow = sharded_is_narrow(s, position);
         const size_t width = sharded_width(s, position);
         if (!is_empty(give))
-            x->out[x->n_out++] = (struct dpt_comm_xfer){
-                .dir = DPT_COMM_SEND,
-                .peer = peer,
-                .mem = narrow ? s->narrow_sum : mem,
-                .offset = narrow ? sharded_narrow_offset(s, unit, give.first - own_first)
-                                 : (size_t)(own + (give.first - own_first) - sums) * sizeof(float),
-                .bytes = (size_t)(give.end - give.first) * width};
+            x->out[x->n_out++] = dpt_buffer_send(
+                narrow ? &s->narrow_sum : from, peer,
+                narrow ? sharded_narrow_offset(s, unit, give.first - own_first)
+                       : (size_t)(own + (give.first - own_first) - sums) * sizeof(float),
+                (size_t)(give.end - give.first) * width);
         if (is_empty(take))
             continue;
         float *place = share_place(s, unit, take.first);
@@ -222,6 +249,17 @@ void sharded_post_share(void *ctx, const struct dpt_task *task, int turn, struct
 }
 
 /* What other hosts have folded lies narrow in its place. */
+static void widen_shared(const struct sharded *s, int64_t n, float *values)
+{
+    if (!s->env.resident) {
+        dpt_wire_unpack(s->ops, s->comm_stream, s->wire, n, values);
+        return;
+    }
+    s->ops->copy(s->comm_stream, (size_t)n * dpt_dtype_bytes(s->wire), dpt_wire_inbox(n, values),
+                 s->scratch);
+    s->ops->widen(s->comm_stream, n, s->wire, s->scratch, values);
+}
+
 enum dpt_status sharded_shared(void *ctx, const struct dpt_task *task, int turn,
                                const struct dpt_walk_xfers *x, struct dpt_err *err)
 {
@@ -232,10 +270,9 @@ enum dpt_status sharded_shared(void *ctx, const struct dpt_task *task, int turn,
         const int position = other_position(s, i);
         const struct dpt_interval take = shared(s, position, s->position, task->unit);
         if (!is_empty(take) && sharded_is_narrow(s, position))
-            dpt_wire_unpack(s->ops, s->env.comm_stream, s->wire, take.end - take.first,
-                            share_place(s, task->unit, take.first));
+            widen_shared(s, take.end - take.first, share_place(s, task->unit, take.first));
     }
-    return dpt_stream_sync(s->env.comm_stream, err);
+    return dpt_stream_sync(s->comm_stream, err);
 }
 
 int64_t sharded_share_bytes(const struct sharded *s, const struct dpt_task *t)
@@ -284,7 +321,7 @@ static void bound_task(const struct sharded *s, struct sharded_cross *cross, int
                                   take = crossing(s, position, s->position, unit, part);
         out += is_empty(give) ? 0 : cross->covers[s->position].n;
         in += is_empty(take) ? 0 : sums;
-        if (s->world->host_of_position[position] != s->host)
+        if (sharded_is_staged(s, position))
             staged += (size_t)(sums * numel_of(take)) * sizeof(float);
     }
     cross->xfers_max = in > cross->xfers_max ? in : cross->xfers_max;
@@ -298,10 +335,38 @@ static void cut_parts(const struct sharded *s, struct sharded_cross *cross)
         const int64_t bytes =
             numel_of(dpt_shard_piece(s->env.grid, (struct dpt_shard){0, s->world->size}, u)) *
             (int64_t)sizeof(float);
-        cross->parts[u] = bytes > CROSS_BYTES ? (int)((bytes + CROSS_BYTES - 1) / CROSS_BYTES) : 1;
-        for (int part = 0; part < cross->parts[u]; part++)
+        const int64_t most = sharded_part_bytes(s, s->world->size);
+        cross->n_parts[u] = bytes > most ? (int)((bytes + most - 1) / most) : 1;
+        for (int part = 0; part < cross->n_parts[u]; part++)
             bound_task(s, cross, u, part);
     }
+}
+
+static size_t sources_of(const struct sharded *s)
+{
+    return (size_t)s->world->size * DPT_COVER_MAX;
+}
+
+static enum dpt_status no_memory(struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ENOMEM, "sums of nodes: out of memory");
+}
+
+static enum dpt_status make_lists(const struct sharded *s, struct sharded_cross *cross,
+                                  struct dpt_err *err)
+{
+    const size_t n = sources_of(s);
+    void *memory = NULL;
+    cross->parts = calloc(n, sizeof *cross->parts);
+    cross->joins = calloc(n, sizeof *cross->joins);
+    if (!cross->parts || !cross->joins)
+        return no_memory(err);
+    DPT_TRY(
+        dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n * sizeof *cross->parts, &memory, err));
+    cross->device_parts = memory;
+    DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, n, &memory, err));
+    cross->device_joins = memory;
+    return DPT_OK;
 }
 
 enum dpt_status sharded_cross_begin(struct sharded *s, struct dpt_err *err)
@@ -312,22 +377,25 @@ enum dpt_status sharded_cross_begin(struct sharded *s, struct dpt_err *err)
     if (cross) {
         cross->covers = calloc(size, sizeof *cross->covers);
         cross->piece = calloc(size, sizeof *cross->piece);
-        cross->sources = calloc(size * DPT_COVER_MAX, sizeof *cross->sources);
+        cross->sources = calloc(sources_of(s), sizeof *cross->sources);
         cross->partials = calloc(DPT_TREE_SUM_PARTS_MAX, sizeof *cross->partials);
         cross->scratch = aligned_alloc(64, dpt_tree_sum_scratch_numel() * sizeof(float));
     }
     if (!cross || !cross->covers || !cross->piece || !cross->sources || !cross->partials ||
         !cross->scratch)
-        return dpt_fail(err, DPT_ENOMEM, "sums of nodes: out of memory");
+        return no_memory(err);
     deal_pieces(s, cross);
     cut_parts(s, cross);
     const int64_t numel = dpt_shard_numel(s->env.grid, sharded_added(s, s->position));
-    DPT_TRY(sharded_mem(s, DPT_MEMORY_GRADIENT, &s->added,
-                        (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float), err));
+    DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_GRADIENT,
+                            (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float), &s->added,
+                            err));
+    if (s->env.resident)
+        DPT_TRY(make_lists(s, cross, err));
     if (cross->staging_bytes == 0)
         return DPT_OK;
-    return dpt_device_alloc_for(s->env.device, DPT_MEMORY_COMM,
-                                SHARDED_TURNS * cross->staging_bytes, &cross->staging, err);
+    return dpt_device_alloc_for(s->device, DPT_MEMORY_COMM, SHARDED_TURNS * cross->staging_bytes,
+                                &cross->staging, err);
 }
 
 void sharded_cross_end(struct sharded *s)
@@ -335,8 +403,13 @@ void sharded_cross_end(struct sharded *s)
     struct sharded_cross *cross = s->cross;
     if (!cross)
         return;
-    dpt_device_free_for(s->env.device, DPT_MEMORY_COMM, cross->staging,
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->staging,
                         SHARDED_TURNS * cross->staging_bytes);
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, (void *)cross->device_parts,
+                        sources_of(s) * sizeof *cross->parts);
+    dpt_device_free_for(s->device, DPT_MEMORY_COMM, cross->device_joins, sources_of(s));
+    free(cross->parts);
+    free(cross->joins);
     free(cross->covers);
     free(cross->piece);
     free(cross->sources);
@@ -348,7 +421,7 @@ void sharded_cross_end(struct sharded *s)
 
 const int *sharded_cross_parts(const struct sharded *s)
 {
-    return s->cross ? s->cross->parts : NULL;
+    return s->cross ? s->cross->n_parts : NULL;
 }
 
 int sharded_xfers_max(const struct sharded *s)

@@ -54,19 +54,10 @@ float *sharded_sum(const struct sharded *s, int sum, int unit)
     if (s->lanes)
         return dpt_lane_sums_gradient(s->lanes) +
                dpt_shard_piece(s->env.grid, s->piece, unit).first;
-    float *data = dpt_comm_mem_data(s->sums[sum]);
+    float *data = s->sums[sum].data;
     return data + (sum == 0 && s->policy.whole_state
                        ? dpt_shard_piece(s->env.grid, s->piece, unit).first
                        : dpt_shard_offset(s->env.grid, s->piece, unit));
-}
-
-enum dpt_status sharded_mem(struct sharded *s, enum dpt_memory_tag tag, struct dpt_comm_mem **mem,
-                            size_t bytes, struct dpt_err *err)
-{
-    if (*mem && dpt_comm_mem_bytes(*mem) == bytes)
-        return DPT_OK;
-    dpt_comm_mem_destroy(mem);
-    return dpt_comm_mem_create_for(s->env.listener, tag, false, bytes, mem, err);
 }
 
 /* Bytes of a compact shard; never none, so that there is memory to point to. */
@@ -76,41 +67,114 @@ static size_t shard_bytes(const struct sharded *s, struct dpt_shard shard, size_
     return (size_t)(numel > 0 ? numel : DPT_BLOCK) * width;
 }
 
-/* Frees a part's memory but for what `kept` has too. */
-static void free_part(const struct sharded *s, struct dpt_state_part *part,
-                      const struct dpt_state_part *kept)
+static enum dpt_memory_tag part_tag(const struct sharded *s, bool own, int vector)
+{
+    return own ? dpt_vector_tag((enum dpt_vector)vector, s->dtype) : DPT_MEMORY_SHADOW;
+}
+
+/* The own f32 weights lie in their places among all of them, if there are all. */
+static bool lies_in_whole(const struct sharded *s, bool own, int vector)
+{
+    return vector == DPT_VECTOR_PARAM && own && has_whole(s) && s->dtype == DPT_F32;
+}
+
+/* Frees what the device has of a part, but for what `kept` has too. */
+static void free_resident(const struct sharded *s, bool own, struct dpt_state_part *part,
+                          const struct dpt_state_part *kept)
 {
     for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
+        float **memory = &part->vector[v].resident;
+        if (*memory && *memory != s->whole.data && !(kept && kept->vector[v].resident == *memory))
+            dpt_device_free_for(s->device, part_tag(s, own, v), *memory,
+                                shard_bytes(s, part->shard, sizeof(float)));
+        *memory = NULL;
+    }
+}
+
+/* Frees a part's memory but for what `kept` has too. */
+static void free_part(const struct sharded *s, bool own, struct dpt_state_part *part,
+                      const struct dpt_state_part *kept)
+{
+    free_resident(s, own, part, kept);
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
         struct dpt_comm_mem **mem = &part->vector[v].mem;
-        if (*mem != s->whole && !(kept && kept->vector[v].mem == *mem))
+        if (*mem && *mem != s->whole.mem && !(kept && kept->vector[v].mem == *mem))
             dpt_comm_mem_destroy(mem);
         *mem = NULL;
     }
     part->shard = (struct dpt_shard){0, 0};
 }
 
-/* `own`, not a shadow: its f32 weights lie in their places among all of them, if there are all. */
+void sharded_part_free(const struct sharded *s, bool own, struct dpt_state_part *part)
+{
+    free_part(s, own, part, NULL);
+}
+
 static enum dpt_status make_part(struct sharded *s, struct dpt_shard shard, bool own,
                                  struct dpt_state_part *part, struct dpt_err *err)
 {
     *part = (struct dpt_state_part){.shard = shard};
     for (int v = 0; v < dpt_vectors(s->env.config) && !dpt_shard_is_none(shard); v++) {
         struct dpt_state_vector *vector = &part->vector[v];
-        if (v == DPT_VECTOR_PARAM && own && has_whole(s) && s->dtype == DPT_F32) {
-            *vector = (struct dpt_state_vector){.mem = s->whole, .flat = true};
+        if (lies_in_whole(s, own, v) && s->whole.mem) {
+            *vector = (struct dpt_state_vector){.mem = s->whole.mem, .flat = true};
             continue;
         }
         vector->flat = s->policy.whole_state;
-        const enum dpt_memory_tag tag =
-            own ? dpt_vector_tag((enum dpt_vector)v, s->dtype) : DPT_MEMORY_SHADOW;
-        const enum dpt_status status = dpt_comm_mem_create_for(
-            s->env.listener, tag, false, shard_bytes(s, shard, sizeof(float)), &vector->mem, err);
+        const enum dpt_status status =
+            dpt_comm_mem_create_for(s->env.listener, part_tag(s, own, v), false,
+                                    shard_bytes(s, shard, sizeof(float)), &vector->mem, err);
         if (status != DPT_OK) {
-            free_part(s, part, NULL);
+            free_part(s, own, part, NULL);
             return status;
         }
     }
     return DPT_OK;
+}
+
+/* Room on the device for what of a part is not there. */
+static enum dpt_status make_resident(struct sharded *s, bool own, struct dpt_state_part *part,
+                                     struct dpt_err *err)
+{
+    for (int v = 0; v < DPT_VECTOR_COUNT; v++) {
+        struct dpt_state_vector *vector = &part->vector[v];
+        void *memory = NULL;
+        if (!vector->mem || vector->resident)
+            continue;
+        vector->resident_flat = vector->flat || lies_in_whole(s, own, v);
+        if (lies_in_whole(s, own, v))
+            memory = s->whole.data;
+        else
+            DPT_TRY(dpt_device_alloc_for(s->device, part_tag(s, own, v),
+                                         shard_bytes(s, part->shard, sizeof(float)), &memory, err));
+        vector->resident = memory;
+    }
+    return DPT_OK;
+}
+
+struct dpt_buffer sharded_vector(const struct sharded *s, const struct dpt_state_part *part,
+                                 enum dpt_vector vector)
+{
+    const struct dpt_state_vector *v = &part->vector[vector];
+    if (s->env.resident)
+        return (struct dpt_buffer){.data = v->resident};
+    return (struct dpt_buffer){.data = dpt_comm_mem_data(v->mem), .mem = v->mem};
+}
+
+int64_t sharded_vector_offset(const struct sharded *s, const struct dpt_state_part *part,
+                              enum dpt_vector vector, int unit)
+{
+    const struct dpt_state_vector *v = &part->vector[vector];
+    return (s->env.resident ? v->resident_flat : v->flat)
+               ? dpt_shard_piece(s->env.grid, part->shard, unit).first
+               : dpt_shard_offset(s->env.grid, part->shard, unit);
+}
+
+float *sharded_vector_at(const struct sharded *s, const struct dpt_state_part *part,
+                         enum dpt_vector vector, int unit)
+{
+    float *data = sharded_vector(s, part, vector).data;
+    return data + sharded_vector_offset(s, part, vector, unit);
 }
 
 /* What is wanted: what is held, or a part of its own. */
@@ -128,38 +192,38 @@ static enum dpt_status want_part(struct sharded *s, struct dpt_shard shard, bool
 static void drop_wanted(struct sharded *s)
 {
     if (s->moves) {
-        free_part(s, &s->wanted.own, &s->held.own);
-        free_part(s, &s->wanted.shadow, &s->held.shadow);
+        free_part(s, true, &s->wanted.own, &s->held.own);
+        free_part(s, false, &s->wanted.shadow, &s->held.shadow);
     }
     s->moves = false;
 }
 
 enum dpt_status sharded_state_create(struct sharded *s, struct dpt_err *err)
 {
+    s->newest = SHARDED_REGISTERED;
     if (has_whole(s)) {
-        DPT_TRY(dpt_comm_mem_create_for(s->env.listener, DPT_MEMORY_WEIGHTS, false,
-                                        (size_t)s->flat_numel * s->width, &s->whole, err));
+        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, (size_t)s->flat_numel * s->width,
+                                &s->whole, err));
         for (int u = 0; u < s->n_units; u++)
-            s->weights[u] =
-                (char *)dpt_comm_mem_data(s->whole) + (size_t)s->env.grid->offset[u] * s->width;
+            s->weights[u] = (char *)s->whole.data + (size_t)s->env.grid->offset[u] * s->width;
     }
     /* What no world changes is there from the beginning. */
-    if (s->policy.whole_state)
-        return make_part(s, (struct dpt_shard){0, 1}, true, &s->held.own, err);
-    return DPT_OK;
+    if (!s->policy.whole_state)
+        return DPT_OK;
+    DPT_TRY(make_part(s, (struct dpt_shard){0, 1}, true, &s->held.own, err));
+    return s->env.resident ? make_resident(s, true, &s->held.own, err) : DPT_OK;
 }
 
 void sharded_state_destroy(struct sharded *s)
 {
     drop_wanted(s);
     sharded_rebuild_drop(s);
-    free_part(s, &s->held.own, NULL);
-    free_part(s, &s->held.shadow, NULL);
-    dpt_comm_mem_destroy(&s->whole);
-    dpt_comm_mem_destroy(&s->copy);
+    free_part(s, true, &s->held.own, NULL);
+    free_part(s, false, &s->held.shadow, NULL);
+    dpt_buffer_free(&s->env, &s->whole);
+    dpt_buffer_free(&s->env, &s->copy);
     for (int i = 0; i < s->n_gathered; i++)
-        dpt_device_free_for(s->env.device, DPT_MEMORY_GATHERED, s->gathered[i],
-                            s->gathered_bytes[i]);
+        dpt_device_free_for(s->device, DPT_MEMORY_GATHERED, s->gathered[i], s->gathered_bytes[i]);
 }
 
 /* Elements of the largest unit that has no buffer of its own. */
@@ -183,11 +247,35 @@ static enum dpt_status make_gathered(struct sharded *s, struct dpt_err *err)
         const int64_t numel =
             i < own ? dpt_model_unit(s->env.model, s->tied)->numel : shared_numel(s);
         s->gathered_bytes[i] = (size_t)numel * s->width;
-        DPT_TRY(dpt_device_alloc_for(s->env.device, DPT_MEMORY_GATHERED, s->gathered_bytes[i],
+        DPT_TRY(dpt_device_alloc_for(s->device, DPT_MEMORY_GATHERED, s->gathered_bytes[i],
                                      &s->gathered[i], err));
         s->n_gathered++;
     }
     return DPT_OK;
+}
+
+/* What the device has of a part that is held, for the one that is wanted in its place. */
+static enum dpt_status move_resident(struct sharded *s, bool own, struct dpt_state_part *held,
+                                     struct dpt_state_part *wanted, struct dpt_err *err)
+{
+    const bool same = dpt_shard_equal(held->shard, wanted->shard);
+    if (!same)
+        free_resident(s, own, held, NULL);
+    const enum dpt_status status = make_resident(s, own, wanted, err);
+    if (same)
+        *held = *wanted;
+    return status;
+}
+
+/* Nothing of what is held is lost: registered memory has it first. */
+static enum dpt_status move_to_wanted(struct sharded *s, struct dpt_err *err)
+{
+    if (s->moves) {
+        DPT_TRY(sharded_state_fetch(s, err));
+        s->newest = SHARDED_REGISTERED;
+    }
+    DPT_TRY(move_resident(s, true, &s->held.own, &s->wanted.own, err));
+    return move_resident(s, false, &s->held.shadow, &s->wanted.shadow, err);
 }
 
 enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err)
@@ -200,10 +288,13 @@ enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err)
     s->wanted = s->held;
     DPT_TRY(want_part(s, own, true, &s->held.own, &s->wanted.own, err));
     DPT_TRY(want_part(s, shadow, false, &s->held.shadow, &s->wanted.shadow, err));
+    if (s->env.resident)
+        DPT_TRY(move_to_wanted(s, err));
     if (s->policy.weights != DPT_WEIGHTS_UNITS)
         return DPT_OK;
     if (s->dtype != DPT_F32)
-        DPT_TRY(sharded_mem(s, DPT_MEMORY_WEIGHTS, &s->copy, shard_bytes(s, own, s->width), err));
+        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, shard_bytes(s, own, s->width),
+                                &s->copy, err));
     return s->group_size > 1 ? make_gathered(s, err) : DPT_OK;
 }
 
@@ -211,11 +302,11 @@ enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err)
 static char *own_weights(const struct sharded *s, int unit)
 {
     size_t offset;
-    const struct dpt_comm_mem *mem = sharded_weights_mem(s, unit, &offset);
-    return (char *)dpt_comm_mem_data(mem) + offset;
+    char *data = sharded_weights(s, unit, &offset).data;
+    return data + offset;
 }
 
-struct dpt_comm_mem *sharded_weights_mem(const struct sharded *s, int unit, size_t *ret_offset)
+struct dpt_buffer sharded_weights(const struct sharded *s, int unit, size_t *ret_offset)
 {
     const struct dpt_state_part *own = &s->held.own;
     if (has_whole(s)) {
@@ -223,26 +314,65 @@ struct dpt_comm_mem *sharded_weights_mem(const struct sharded *s, int unit, size
         return s->whole;
     }
     *ret_offset = (size_t)dpt_shard_offset(s->env.grid, own->shard, unit) * s->width;
-    return s->dtype == DPT_F32 ? own->vector[DPT_VECTOR_PARAM].mem : s->copy;
+    return s->dtype == DPT_F32 ? sharded_vector(s, own, DPT_VECTOR_PARAM) : s->copy;
 }
 
 void sharded_state_changed(struct sharded *s)
 {
+    DPT_ASSERT(s->newest != SHARDED_RESIDENT); /* it was fetched before it was written to */
     if (s->moves) {
-        free_part(s, &s->held.own, &s->wanted.own);
-        free_part(s, &s->held.shadow, &s->wanted.shadow);
+        free_part(s, true, &s->held.own, &s->wanted.own);
+        free_part(s, false, &s->held.shadow, &s->wanted.shadow);
         s->held = s->wanted;
         s->moves = false;
     }
-    const struct dpt_state_part *own = &s->held.own;
     s->stale = true;
+    s->newest = SHARDED_REGISTERED;
+}
+
+/* Between registered memory and the device's, piece by piece. */
+static void copy_part(const struct sharded *s, const struct dpt_state_part *part, bool to_device)
+{
+    for (int v = 0; v < DPT_VECTOR_COUNT && !dpt_shard_is_none(part->shard); v++)
+        for (int u = 0; part->vector[v].mem && u < s->n_units; u++) {
+            const struct dpt_interval piece = dpt_shard_piece(s->env.grid, part->shard, u);
+            if (piece.end <= piece.first)
+                continue;
+            float *registered = dpt_state_at(part, s->env.grid, (enum dpt_vector)v, u),
+                  *resident = sharded_vector_at(s, part, (enum dpt_vector)v, u);
+            s->ops->copy(s->stream, (size_t)(piece.end - piece.first) * sizeof(float),
+                         to_device ? registered : resident, to_device ? resident : registered);
+        }
+}
+
+enum dpt_status sharded_state_fetch(struct sharded *s, struct dpt_err *err)
+{
+    if (s->newest != SHARDED_RESIDENT)
+        return DPT_OK;
+    copy_part(s, &s->held.own, false);
+    copy_part(s, &s->held.shadow, false);
+    DPT_TRY(dpt_stream_sync(s->stream, err));
+    s->newest = SHARDED_BOTH;
+    return DPT_OK;
+}
+
+void sharded_state_refresh(struct sharded *s)
+{
+    const struct dpt_state_part *own = &s->held.own;
+    if (s->newest != SHARDED_REGISTERED)
+        return;
+    if (s->env.resident) {
+        copy_part(s, own, true);
+        copy_part(s, &s->held.shadow, true);
+    }
+    s->newest = SHARDED_BOTH;
     if (dpt_shard_is_none(own->shard))
         return;
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = dpt_shard_piece(s->env.grid, own->shard, u);
         if (s->dtype != DPT_F32 && piece.end > piece.first)
-            s->ops->cast(s->env.stream, piece.end - piece.first,
-                         dpt_state_at(own, s->env.grid, DPT_VECTOR_PARAM, u), s->dtype,
+            s->ops->cast(s->stream, piece.end - piece.first,
+                         sharded_vector_at(s, own, DPT_VECTOR_PARAM, u), s->dtype,
                          own_weights(s, u));
         if (own->shard.of == 1 && !has_whole(s))
             s->weights[u] = own_weights(s, u);
@@ -252,16 +382,16 @@ void sharded_state_changed(struct sharded *s)
 float *sharded_own_gradient(const struct sharded *s, int unit)
 {
     const struct dpt_shard shard = s->held.own.shard;
-    if (s->applied)
-        return (float *)dpt_comm_mem_data(s->applied) + dpt_shard_offset(s->env.grid, shard, unit);
+    if (s->applied.data)
+        return (float *)s->applied.data + dpt_shard_offset(s->env.grid, shard, unit);
     if (s->policy.whole_state)
-        return (float *)dpt_comm_mem_data(s->sums[0]) + s->env.grid->offset[unit];
+        return (float *)s->sums[0].data + s->env.grid->offset[unit];
     return sharded_sum(s, 0, unit);
 }
 
 float *sharded_shadow_gradient(const struct sharded *s, int unit)
 {
-    return (float *)dpt_comm_mem_data(s->shadowed) +
+    return (float *)s->shadowed.data +
            dpt_shard_offset(s->env.grid, sharded_shadow(s)->shard, unit);
 }
 
@@ -272,20 +402,20 @@ static void apply_piece(const struct sharded *s, const struct dpt_optim_step *st
     const struct dpt_interval piece = dpt_shard_piece(s->env.grid, part->shard, unit);
     const struct dpt_optim_vectors vectors = {
         .origin = piece.first,
-        .param = dpt_state_at(part, s->env.grid, DPT_VECTOR_PARAM, unit),
-        .m = dpt_state_at(part, s->env.grid, DPT_VECTOR_M, unit),
-        .v = part->vector[DPT_VECTOR_V].mem ? dpt_state_at(part, s->env.grid, DPT_VECTOR_V, unit)
-                                            : NULL,
+        .param = sharded_vector_at(s, part, DPT_VECTOR_PARAM, unit),
+        .m = sharded_vector_at(s, part, DPT_VECTOR_M, unit),
+        .v = part->vector[DPT_VECTOR_V].mem ? sharded_vector_at(s, part, DPT_VECTOR_V, unit) : NULL,
         .grad = grad,
         .copy = copy};
     if (piece.end > piece.first)
-        dpt_optim_update(s->env.config, s->env.model, s->ops, s->env.stream, step, piece.first,
+        dpt_optim_update(s->env.config, s->env.model, s->ops, s->stream, step, piece.first,
                          piece.end, &vectors);
 }
 
 enum dpt_status sharded_apply(struct sharded *s, const struct dpt_optim_step *step,
                               struct dpt_err *err)
 {
+    sharded_state_refresh(s);
     for (int u = 0; u < s->n_units; u++) {
         apply_piece(s, step, &s->held.own, u, sharded_own_gradient(s, u),
                     s->dtype == DPT_F32 ? NULL : own_weights(s, u));
@@ -295,23 +425,29 @@ enum dpt_status sharded_apply(struct sharded *s, const struct dpt_optim_step *st
     }
     sharded_rebuild_applied(s);
     s->stale = true;
-    return dpt_stream_sync(s->env.stream, err);
+    s->newest = s->env.resident ? SHARDED_RESIDENT : SHARDED_BOTH;
+    return dpt_stream_sync(s->stream, err);
 }
 
 enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *ret, struct dpt_err *err)
 {
-    dpt_accum_init(ret);
+    double *sums = s->env.resident ? s->resident_sums : s->block_sums;
+    int64_t n = 0;
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = sharded_whole_piece(s, s->position, u);
         const float *sum = s->cross ? sharded_added_sum(s, u) : sharded_sum(s, 0, u);
         const int64_t numel = piece.end - piece.first;
         if (numel <= 0)
             continue;
-        s->ops->sumsq_blocks(s->env.stream, numel, DPT_BLOCK, sum, s->block_sums);
-        DPT_TRY(dpt_stream_sync(s->env.stream, err));
-        for (int64_t b = 0; b < numel / DPT_BLOCK; b++)
-            dpt_accum_add(ret, s->block_sums[b]);
+        s->ops->sumsq_blocks(s->stream, numel, DPT_BLOCK, sum, sums + n);
+        n += numel / DPT_BLOCK;
     }
+    if (s->env.resident && n > 0)
+        s->ops->copy(s->stream, (size_t)n * sizeof *sums, sums, s->block_sums);
+    DPT_TRY(dpt_stream_sync(s->stream, err));
+    dpt_accum_init(ret);
+    for (int64_t b = 0; b < n; b++)
+        dpt_accum_add(ret, s->block_sums[b]);
     dpt_accum_normalise(ret);
     return DPT_OK;
 }

@@ -9,7 +9,8 @@
 #include <string.h>
 
 enum {
-    PART_BYTES = 2 << 20,       /* of a piece that goes round at once */
+    PART_BYTES = 2 << 20,       /* of a piece that goes round at once, */
+    DEVICE_BYTES = 32 << 20,    /* of a device's those of all others together */
     ALONE_CHUNK_NUMEL = 1 << 18 /* by all the threads of a rank that is alone */
 };
 
@@ -33,6 +34,17 @@ bool sharded_is_narrow(const struct sharded *s, int position)
     return sharded_width(s, position) != sizeof(float);
 }
 
+bool sharded_is_staged(const struct sharded *s, int position)
+{
+    return s->env.resident || is_far(s, position);
+}
+
+int64_t sharded_part_bytes(const struct sharded *s, int ranks)
+{
+    const int64_t share = DEVICE_BYTES / (ranks > 1 ? ranks - 1 : 1);
+    return s->env.resident && share > PART_BYTES ? share : PART_BYTES;
+}
+
 static int64_t unit_offset(const struct sharded *s, int unit)
 {
     return s->env.grid->offset[unit];
@@ -44,7 +56,7 @@ static struct dpt_interval folded_piece(const struct sharded *s, int position, i
     return dpt_shard_piece(s->env.grid, sharded_folded(s, position), unit);
 }
 
-static struct dpt_interval part_of(const struct sharded *s, int position, int unit, int part, int n)
+struct dpt_interval sharded_part(const struct sharded *s, int position, int unit, int part, int n)
 {
     const struct dpt_interval piece = folded_piece(s, position, unit);
     struct dpt_interval range = {0, 0};
@@ -94,7 +106,7 @@ static int other_of_group(const struct sharded *s, int i)
 static char *gather_place(const struct sharded *s, const struct dpt_task *task, int64_t element)
 {
     if (task->buffer < 0)
-        return (char *)dpt_comm_mem_data(s->whole) + (size_t)element * s->width;
+        return (char *)s->whole.data + (size_t)element * s->width;
     return (char *)s->gathered[task->buffer] +
            (size_t)(element - unit_offset(s, task->unit)) * s->width;
 }
@@ -108,6 +120,17 @@ static bool has_shadow_of(const struct sharded *s, int holder, int position)
            (holder == s->position && position == s->ward && dpt_shard_is_none(s->late.shard));
 }
 
+/* Puts the own piece where the unit is gathered. */
+static void place_own(const struct sharded *s, const struct dpt_task *task)
+{
+    const struct dpt_interval own = sharded_held_piece(s, s->position, task->unit);
+    size_t offset;
+    const char *weights = sharded_weights(s, task->unit, &offset).data;
+    if (!task->idle && task->buffer >= 0 && !is_empty(own))
+        s->ops->copy(s->comm_stream, (size_t)(own.end - own.first) * s->width, weights + offset,
+                     gather_place(s, task, own.first));
+}
+
 static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
@@ -115,20 +138,15 @@ static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct
     const size_t own_bytes = is_empty(own) ? 0 : (size_t)(own.end - own.first) * s->width;
     const int computing = active(s, task);
     size_t offset;
-    struct dpt_comm_mem *mem = sharded_weights_mem(s, task->unit, &offset);
+    const struct dpt_buffer weights = sharded_weights(s, task->unit, &offset);
     (void)turn;
-    if (!task->idle && task->buffer >= 0 && own_bytes > 0)
-        memcpy(gather_place(s, task, own.first), (char *)dpt_comm_mem_data(mem) + offset,
-               own_bytes);
+    if (!s->env.resident) /* where the device has let the place go only when others' pieces come */
+        place_own(s, task);
     for (int i = 1; i < s->group_size; i++) {
         const int position = other_of_group(s, i), peer = s->world->rank_of_position[position];
         const struct dpt_interval theirs = sharded_held_piece(s, position, task->unit);
         if (own_bytes > 0 && position < computing && !has_shadow_of(s, position, s->position))
-            x->out[x->n_out++] = (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
-                                                        .peer = peer,
-                                                        .mem = mem,
-                                                        .offset = offset,
-                                                        .bytes = own_bytes};
+            x->out[x->n_out++] = dpt_buffer_send(&weights, peer, offset, own_bytes);
         if (!task->idle && !is_empty(theirs) && !has_shadow_of(s, s->position, position))
             x->in[x->n_in++] =
                 (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
@@ -139,63 +157,68 @@ static void post_gather(void *ctx, const struct dpt_task *task, int turn, struct
 }
 
 /* Puts what comes from the shadow beside what others have sent. */
+static void place_shadow(const struct sharded *s, const struct dpt_task *task)
+{
+    if (task->idle || s->ward < 0 || !has_shadow_of(s, s->position, s->ward))
+        return;
+    const struct dpt_interval piece = sharded_held_piece(s, s->ward, task->unit);
+    if (is_empty(piece))
+        return;
+    const float *masters = sharded_vector_at(s, &s->held.shadow, DPT_VECTOR_PARAM, task->unit);
+    char *place = gather_place(s, task, piece.first);
+    if (s->dtype == DPT_F32)
+        s->ops->copy(s->comm_stream, (size_t)(piece.end - piece.first) * sizeof(float), masters,
+                     place);
+    else
+        s->ops->cast(s->comm_stream, piece.end - piece.first, masters, s->dtype, place);
+}
+
 static enum dpt_status gathered(void *ctx, const struct dpt_task *task, int turn,
                                 const struct dpt_walk_xfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
     (void)turn;
     (void)x;
-    if (task->idle || s->ward < 0 || !has_shadow_of(s, s->position, s->ward))
-        return DPT_OK;
-    const struct dpt_interval piece = sharded_held_piece(s, s->ward, task->unit);
-    if (is_empty(piece))
-        return DPT_OK;
-    const float *masters = dpt_state_at(&s->held.shadow, s->env.grid, DPT_VECTOR_PARAM, task->unit);
-    char *place = gather_place(s, task, piece.first);
-    if (s->dtype == DPT_F32)
-        s->ops->copy(s->env.comm_stream, (size_t)(piece.end - piece.first) * sizeof(float), masters,
-                     place);
-    else
-        s->ops->cast(s->env.comm_stream, piece.end - piece.first, masters, s->dtype, place);
-    return dpt_stream_sync(s->env.comm_stream, err);
+    if (s->env.resident)
+        place_own(s, task);
+    place_shadow(s, task);
+    return dpt_stream_sync(s->comm_stream, err);
 }
 
 void sharded_round_gradient(struct sharded *s, int unit)
 {
     const int64_t numel = dpt_model_unit(s->env.model, unit)->numel;
-    s->ops->round_to(s->env.stream, numel, s->wire, s->grads[unit]);
+    s->ops->round_to(s->stream, numel, s->wire, s->grads[unit]);
     for (int i = 0; i < s->n_gradients; i++)
-        if (s->narrow_gradient[i] && dpt_comm_mem_data(s->gradient[i]) == s->grads[unit])
-            s->ops->cast(s->env.stream, numel, s->grads[unit], s->wire,
-                         dpt_comm_mem_data(s->narrow_gradient[i]));
+        if (s->narrow_gradient[i].data && s->gradient[i].data == s->grads[unit])
+            s->ops->cast(s->stream, numel, s->grads[unit], s->wire, s->narrow_gradient[i].data);
 }
 
 static void post_scatter(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *x)
 {
     const struct sharded *s = ctx;
-    const struct dpt_interval own = part_of(s, s->position, task->unit, task->part, task->n_parts);
+    const struct dpt_interval own =
+        sharded_part(s, s->position, task->unit, task->part, task->n_parts);
     const int computing = active(s, task);
     char *staging = (char *)s->staging +
                     (size_t)(turn % SHARDED_TURNS) * (size_t)s->n_staged * s->staging_bytes;
     for (int i = 1; i < n_members(s); i++) {
         const int position = other_member(s, i), peer = s->world->rank_of_position[position];
         const struct dpt_interval theirs =
-            part_of(s, position, task->unit, task->part, task->n_parts);
+            sharded_part(s, position, task->unit, task->part, task->n_parts);
         const size_t width = sharded_width(s, position);
         if (!task->idle && !is_empty(theirs))
-            x->out[x->n_out++] = (struct dpt_comm_xfer){
-                .dir = DPT_COMM_SEND,
-                .peer = peer,
-                .mem = sharded_is_narrow(s, position) ? s->narrow_gradient[task->buffer]
-                                                      : s->gradient[task->buffer],
-                .offset = (size_t)(theirs.first - unit_offset(s, task->unit)) * width,
-                .bytes = (size_t)(theirs.end - theirs.first) * width};
+            x->out[x->n_out++] =
+                dpt_buffer_send(sharded_is_narrow(s, position) ? &s->narrow_gradient[task->buffer]
+                                                               : &s->gradient[task->buffer],
+                                peer, (size_t)(theirs.first - unit_offset(s, task->unit)) * width,
+                                (size_t)(theirs.end - theirs.first) * width);
         if (position >= computing || is_empty(own))
             continue;
         struct dpt_comm_xfer *in = &x->in[x->n_in++];
         *in = (struct dpt_comm_xfer){
             .dir = DPT_COMM_LEND, .peer = peer, .bytes = (size_t)(own.end - own.first) * width};
-        if (is_far(s, position)) {
+        if (sharded_is_staged(s, position)) {
             in->buf = staging;
             staging += s->staging_bytes;
         }
@@ -207,7 +230,7 @@ static void fold(const struct sharded *s, const struct dpt_task *task, int64_t f
                  struct dpt_stream *stream)
 {
     const int at = s->first_fold[task->wave];
-    float *sums[SHARDED_SUMS_MAX];
+    float *sums[SHARDED_SUMS_MAX], wide[DPT_FOLD_NARROW_CHUNK];
     for (int i = 0; i < s->n_sums; i++)
         sums[i] = sharded_sum(s, i, task->unit) + first;
     const struct dpt_wave_folds wave = {.folds = s->folds + at,
@@ -218,8 +241,10 @@ static void fold(const struct sharded *s, const struct dpt_task *task, int64_t f
                                         .wire = s->wire,
                                         .last = task->wave == dpt_waves_count(&s->waves) - 1,
                                         .numel = numel,
-                                        .chunk = s->world->size == 1 ? ALONE_CHUNK_NUMEL
-                                                                     : DPT_FOLD_NARROW_CHUNK};
+                                        .wide = s->env.resident ? s->scratch : wide,
+                                        .chunk = s->env.resident       ? numel
+                                                 : s->world->size == 1 ? ALONE_CHUNK_NUMEL
+                                                                       : DPT_FOLD_NARROW_CHUNK};
     dpt_fold_wave(s->ops, stream, &wave);
 }
 
@@ -232,13 +257,14 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
                                  const struct dpt_walk_xfers *x, struct dpt_err *err)
 {
     const struct sharded *s = ctx;
-    const struct dpt_interval own = part_of(s, s->position, task->unit, task->part, task->n_parts);
+    const struct dpt_interval own =
+        sharded_part(s, s->position, task->unit, task->part, task->n_parts);
     (void)turn;
     if (is_empty(own))
         return DPT_OK;
     if (!task->idle)
         s->contributions[s->position - s->members.first] =
-            (const float *)dpt_comm_mem_data(s->gradient[task->buffer]) +
+            (const float *)s->gradient[task->buffer].data +
             (own.first - unit_offset(s, task->unit));
     int n = 0;
     for (int i = 1; i < n_members(s); i++) {
@@ -247,14 +273,14 @@ static enum dpt_status scattered(void *ctx, const struct dpt_task *task, int tur
             s->contributions[position - s->members.first] = x->in[n++].lent;
     }
     DPT_ASSERT(n == x->n_in);
-    struct dpt_stream *stream = s->world->size == 1 ? s->env.stream : s->env.comm_stream;
+    const bool alone = s->world->size == 1;
+    struct dpt_stream *stream = alone ? s->stream : s->comm_stream;
     const int64_t first = own.first - folded_piece(s, s->position, task->unit).first;
     fold(s, task, first, own.end - own.first, stream);
-    if (s->narrow_sum)
+    if (s->narrow_sum.data)
         s->ops->cast(stream, own.end - own.first, sharded_sum(s, 0, task->unit) + first, s->wire,
-                     (char *)dpt_comm_mem_data(s->narrow_sum) +
-                         sharded_narrow_offset(s, task->unit, first));
-    return dpt_stream_sync(stream, err);
+                     (char *)s->narrow_sum.data + sharded_narrow_offset(s, task->unit, first));
+    return alone && s->env.resident ? DPT_OK : dpt_stream_sync(stream, err);
 }
 
 static int64_t numel_of(struct dpt_interval range)
@@ -273,7 +299,7 @@ static int64_t task_bytes(const struct sharded *s, const struct dpt_task *t)
             !has_shadow_of(s, other_of_group(s, i), s->position))
             bytes += numel_of(sharded_held_piece(s, s->position, t->unit)) * (int64_t)s->width;
     for (int i = 1; t->kind == DPT_TASK_SCATTER && !t->idle && i < n_members(s); i++)
-        bytes += numel_of(part_of(s, other_member(s, i), t->unit, t->part, t->n_parts)) *
+        bytes += numel_of(sharded_part(s, other_member(s, i), t->unit, t->part, t->n_parts)) *
                  (int64_t)sharded_width(s, other_member(s, i));
     return bytes;
 }
@@ -289,127 +315,20 @@ int64_t sharded_bytes_sent(const struct sharded *s)
     return bytes;
 }
 
-static enum dpt_status no_memory(struct dpt_err *err)
-{
-    return dpt_fail(err, DPT_ENOMEM, "sharded strategy: out of memory");
-}
-
-/* Memory of gradients as other hosts get them, if they are narrowed for that. */
-static enum dpt_status make_narrow(struct sharded *s, struct dpt_comm_mem **mem, int64_t numel,
-                                   struct dpt_err *err)
-{
-    if (s->n_staged > 0 && s->wire != DPT_F32)
-        return sharded_mem(s, DPT_MEMORY_COMM, mem, (size_t)numel * dpt_dtype_bytes(s->wire), err);
-    dpt_comm_mem_destroy(mem);
-    return DPT_OK;
-}
-
-/* A slot's gradients: those of the tied unit, and two that the other units use in turn. */
-static enum dpt_status make_gradients(struct sharded *s, const struct dpt_step_spec *spec,
-                                      struct dpt_err *err)
-{
-    int own;
-    int64_t shared = 0;
-    s->n_gradients = dpt_step_gradient_buffers(spec, &own);
-    DPT_ASSERT(own == (s->tied >= 0) && s->n_gradients <= SHARDED_GRADIENTS_MAX);
-    for (int u = 0; u < s->n_units; u++) {
-        const int64_t numel = dpt_model_unit(s->env.model, u)->numel;
-        if (u != s->tied && numel > shared)
-            shared = numel;
-    }
-    for (int i = 0; i < s->n_gradients; i++) {
-        const int64_t numel = i < own ? dpt_model_unit(s->env.model, s->tied)->numel : shared;
-        DPT_TRY(sharded_mem(s, DPT_MEMORY_SLOT_GRADIENTS, &s->gradient[i],
-                            (size_t)numel * sizeof(float), err));
-        DPT_TRY(make_narrow(s, &s->narrow_gradient[i], numel, err));
-    }
-    return DPT_OK;
-}
-
-/* Room for what others have folded and this rank applies. */
-static enum dpt_status make_applied(struct sharded *s, struct dpt_err *err)
-{
-    if (s->policy.group && !s->policy.by_node && s->world->size > 1) {
-        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->position));
-        DPT_TRY(sharded_mem(s, DPT_MEMORY_GRADIENT, &s->applied,
-                            (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float), err));
-    } else {
-        dpt_comm_mem_destroy(&s->applied);
-    }
-    if (s->ward >= 0) {
-        const int64_t numel = dpt_shard_numel(s->env.grid, sharded_shard(s, s->ward));
-        return sharded_mem(s, DPT_MEMORY_SHADOW, &s->shadowed,
-                           (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float), err);
-    }
-    dpt_comm_mem_destroy(&s->shadowed);
-    return DPT_OK;
-}
-
-static enum dpt_status make_sums(struct sharded *s, struct dpt_err *err)
-{
-    const int64_t numel = dpt_shard_numel(s->env.grid, s->piece);
-    const size_t bytes = (size_t)(numel > 0 ? numel : DPT_BLOCK) * sizeof(float);
-    s->n_sums = dpt_waves_sums(&s->waves);
-    DPT_ASSERT(s->n_sums <= SHARDED_SUMS_MAX);
-    for (int i = s->n_sums; i < SHARDED_SUMS_MAX; i++)
-        dpt_comm_mem_destroy(&s->sums[i]);
-    for (int i = 0; i < s->n_sums; i++)
-        DPT_TRY(sharded_mem(
-            s, i == 0 ? DPT_MEMORY_GRADIENT : DPT_MEMORY_SUMS, &s->sums[i],
-            i == 0 && s->policy.whole_state ? (size_t)s->flat_numel * sizeof(float) : bytes, err));
-    DPT_TRY(make_narrow(s, &s->narrow_sum, numel > 0 ? numel : DPT_BLOCK, err));
-    return make_applied(s, err);
-}
-
-static enum dpt_status make_folds(struct sharded *s, struct dpt_err *err)
-{
-    const size_t waves = (size_t)dpt_waves_count(&s->waves);
-    s->folds = calloc((size_t)(s->waves.slots + s->waves.lanes), sizeof *s->folds);
-    s->first_fold = calloc(waves + 1, sizeof *s->first_fold);
-    s->contributions = calloc((size_t)s->world->size, sizeof *s->contributions);
-    s->narrow_from = calloc((size_t)s->world->size, sizeof *s->narrow_from);
-    if (!s->folds || !s->first_fold || !s->contributions || !s->narrow_from)
-        return no_memory(err);
-    for (int p = s->members.first; p < s->members.end; p++)
-        s->narrow_from[p - s->members.first] = sharded_is_narrow(s, p);
-    (void)dpt_waves_folds(&s->waves, s->folds, s->first_fold);
-    return DPT_OK;
-}
-
-/* Cuts the pieces into parts, the same on all ranks, and makes room for those of other hosts. */
-static enum dpt_status make_parts(struct sharded *s, struct dpt_err *err)
-{
-    const int64_t most = PART_BYTES / (int64_t)sizeof(float);
-    int64_t largest = 0;
-    for (int u = 0; u < s->n_units; u++) {
-        const struct dpt_interval first = folded_piece(s, s->largest, u);
-        const int64_t numel = first.end - first.first;
-        s->parts[u] = (int)((numel + most - 1) / most);
-        if (s->parts[u] < 1 || n_members(s) == 1)
-            s->parts[u] = 1;
-        const struct dpt_interval part = part_of(s, s->largest, u, 0, s->parts[u]);
-        if (part.end - part.first > largest)
-            largest = part.end - part.first;
-    }
-    s->n_staged = 0;
-    for (int p = s->members.first; p < s->members.end; p++)
-        s->n_staged += is_far(s, p);
-    s->staging_bytes = (size_t)largest * dpt_dtype_bytes(s->wire);
-    if (s->n_staged == 0)
-        return DPT_OK;
-    return dpt_device_alloc_for(s->env.device, DPT_MEMORY_COMM,
-                                SHARDED_TURNS * (size_t)s->n_staged * s->staging_bytes, &s->staging,
-                                err);
-}
-
 static enum dpt_status make_walk(struct sharded *s, struct dpt_err *err)
 {
+    /* Nodes that fold by themselves have tasks of their own, and a group for them. */
+    const int group = s->policy.by_node && s->world->size > 1 ? SHARDED_NODE_GROUP : 0;
     const struct dpt_walk_spec spec = {
         .thread = s->env.comm_thread,
         .world_size = s->world->size,
         .xfers_max = sharded_xfers_max(s),
-        .kinds = {[DPT_TASK_GATHER] = {.post = post_gather, .arrived = gathered},
-                  [DPT_TASK_SCATTER] = {.turns = s->n_staged > 0 ? SHARDED_TURNS : 0,
+        .device = s->env.resident,
+        .stream = s->stream,
+        .comm_stream = s->comm_stream,
+        .kinds = {[DPT_TASK_GATHER] = {.group = group, .post = post_gather, .arrived = gathered},
+                  [DPT_TASK_SCATTER] = {.group = group,
+                                        .turns = s->n_staged > 0 ? SHARDED_TURNS : 0,
                                         .post = post_scatter,
                                         .arrived = scattered},
                   [DPT_TASK_CROSS] = {.turns = SHARDED_TURNS,
@@ -432,19 +351,24 @@ static enum dpt_status begin_waves(struct sharded *s, struct dpt_step_spec *spec
     if (nodes)
         DPT_TRY(sharded_cross_begin(s, err));
     else
-        dpt_comm_mem_destroy(&s->added);
+        dpt_buffer_free(&s->env, &s->added);
     spec->deal = dpt_waves_deal(&s->waves, s->position - s->members.first);
     spec->waves = &s->waves;
     spec->member = s->position - s->members.first;
-    spec->parts = s->parts;
+    spec->parts = s->parts; /* filled in below */
     spec->cross_parts = sharded_cross_parts(s);
     spec->share = several && (s->policy.whole_state || (s->policy.group && !s->policy.by_node) ||
                               nodes || s->shadow_shift > 0);
     spec->copies = s->shadow_shift > 0 ? dpt_vectors(s->env.config) : 0;
-    DPT_TRY(make_parts(s, err));
-    DPT_TRY(make_gradients(s, spec, err));
-    DPT_TRY(make_sums(s, err));
-    return make_folds(s, err);
+    return sharded_memory_begin(s, spec, err);
+}
+
+/* Ranks of a node are a group of NCCL's where they have tasks among themselves. */
+static void choose_groups(const struct sharded *s)
+{
+    const struct dpt_nccl_split_of node = {.color = s->group_first, .key = s->position};
+    if (s->env.resident)
+        dpt_comm_thread_set_groups(s->env.comm_thread, &node, s->policy.by_node ? 1 : 0);
 }
 
 enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
@@ -457,10 +381,8 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
                                  .prefetch = config->strategy.prefetch,
                                  .overlap = config->strategy.overlap};
     s->piece = sharded_folded(s, s->position);
-    free(s->block_sums);
-    s->block_sums = calloc((size_t)(s->flat_numel / DPT_BLOCK), sizeof *s->block_sums);
-    if (!s->block_sums)
-        return no_memory(err);
+    choose_groups(s);
+    DPT_TRY(sharded_block_sums(s, err));
     if (s->lanes) {
         spec.deal = dpt_lane_sums_deal(s->lanes, s->world, s->position);
         DPT_TRY(dpt_lane_sums_begin_generation(s->lanes, s->world, s->rank, s->host, err));
@@ -485,17 +407,7 @@ void sharded_tasks_end(struct sharded *s)
     sharded_cross_end(s);
     dpt_step_list_fini(&s->list);
     dpt_step_list_fini(&s->eval_list);
-    free(s->folds);
-    free(s->first_fold);
-    free(s->contributions);
-    free(s->narrow_from);
-    dpt_device_free_for(s->env.device, DPT_MEMORY_COMM, s->staging,
-                        SHARDED_TURNS * (size_t)s->n_staged * s->staging_bytes);
-    s->folds = NULL;
-    s->first_fold = NULL;
-    s->contributions = NULL;
-    s->narrow_from = NULL;
-    s->staging = NULL;
+    sharded_memory_end(s);
     s->present = NULL;
 }
 
@@ -503,15 +415,5 @@ void sharded_tasks_destroy(struct sharded *s)
 {
     sharded_tasks_end(s);
     dpt_lane_sums_destroy(&s->lanes);
-    for (int i = 0; i < SHARDED_SUMS_MAX; i++)
-        dpt_comm_mem_destroy(&s->sums[i]);
-    dpt_comm_mem_destroy(&s->added);
-    dpt_comm_mem_destroy(&s->applied);
-    dpt_comm_mem_destroy(&s->shadowed);
-    for (int i = 0; i < SHARDED_GRADIENTS_MAX; i++) {
-        dpt_comm_mem_destroy(&s->gradient[i]);
-        dpt_comm_mem_destroy(&s->narrow_gradient[i]);
-    }
-    dpt_comm_mem_destroy(&s->narrow_sum);
-    free(s->block_sums);
+    sharded_memory_destroy(s);
 }

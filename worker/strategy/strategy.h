@@ -59,6 +59,10 @@ struct dpt_state_part {
     struct dpt_state_vector {
         struct dpt_comm_mem *mem; /* NULL: not held */
         bool flat;
+        /* The strategy's own: the same on the device that works on it, and whether it is flat
+         * there. */
+        float *resident;
+        bool resident_flat;
     } vector[DPT_VECTOR_COUNT];
 };
 

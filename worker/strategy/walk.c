@@ -2,6 +2,7 @@
 #include "worker/strategy/walk.h"
 
 #include "base/clock.h"
+#include "worker/comm/nccl_comm.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,10 +10,12 @@
 #include <string.h>
 
 enum {
-    WINDOW_MAX = 32,     /* tasks under way; each has two operations */
-    TRANSFERS_MAX = 8192 /* of them all, within what a communicator takes */
+    WINDOW_MAX = 32,      /* tasks under way; each has two operations */
+    TRANSFERS_MAX = 8192, /* of them all, within what a communicator takes */
+    EVENTS = 64           /* that the main thread sets in turn, far more than it is ahead */
 };
 _Static_assert(2 * WINDOW_MAX < DPT_COMM_OPS_MAX, "the window fits into a communicator");
+_Static_assert((int)WINDOW_MAX < (int)DPT_NCCL_QUEUE_MAX, "and into one of NCCL's");
 
 enum state { WAITING, ARRIVED, DONE };
 
@@ -20,6 +23,8 @@ enum state { WAITING, ARRIVED, DONE };
 struct running {
     struct dpt_walk_xfers xfers;
     struct dpt_comm_op *in, *out; /* NULL: there is none, or it is over */
+    struct dpt_nccl_piece *pieces;
+    uint64_t ticket; /* of NCCL's operation; 0: there is none */
     int turn;
     bool arrived;
 };
@@ -29,9 +34,13 @@ struct dpt_walk {
     int window, n_tasks_max;
     struct running running[WINDOW_MAX]; /* of task i: i mod window */
     struct dpt_comm_xfer *xfers;        /* all of theirs */
+    struct dpt_nccl_piece *pieces;
+    struct dpt_event *events[EVENTS]; /* after so many actions, modulo EVENTS */
 
     /* The step. */
     const struct dpt_step_list *list;
+    struct dpt_comm *comm;      /* NULL: world size 1, or */
+    struct dpt_nccl_comm *nccl; /* this one has the transfers */
     bool skip_gathers, then;
     int copy_first, copy_end;   /* units */
     bool posted;                /* the job */
@@ -49,34 +58,57 @@ struct dpt_walk {
     bool ended;     /* the job has: no state changes any more */
 };
 
+static bool by_nccl(const struct dpt_walk_spec *spec)
+{
+    return spec->device && spec->world_size > 1;
+}
+
+static enum dpt_status make_room(struct dpt_walk *w, struct dpt_err *err)
+{
+    const struct dpt_walk_spec *spec = &w->spec;
+    const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
+    const size_t transfers = (size_t)w->window * 2 * peers;
+    w->xfers = calloc(transfers, sizeof *w->xfers);
+    w->pieces = by_nccl(spec) ? calloc(transfers, sizeof *w->pieces) : NULL;
+    w->state = calloc((size_t)w->n_tasks_max + 1, sizeof *w->state);
+    if (!w->xfers || !w->state || (by_nccl(spec) && !w->pieces))
+        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
+    for (int i = 0; i < w->window; i++) {
+        w->running[i].xfers.in = w->xfers + (size_t)i * 2 * peers;
+        w->running[i].xfers.out = w->running[i].xfers.in + peers;
+        w->running[i].pieces = w->pieces ? w->pieces + (size_t)i * 2 * peers : NULL;
+    }
+    for (int i = 0; by_nccl(spec) && i < EVENTS; i++)
+        DPT_TRY(dpt_event_create(spec->device, &w->events[i], err));
+    return DPT_OK;
+}
+
 enum dpt_status dpt_walk_create(const struct dpt_walk_spec *spec, int n_tasks_max,
                                 struct dpt_walk **ret, struct dpt_err *err)
 {
+    if (by_nccl(spec) && 2 * spec->xfers_max > DPT_NCCL_PIECES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "%d transfers of a rank at once between %d GPUs, and NCCL is given %d at "
+                        "most: choose train.lanes so that nodes divide it, or fewer ranks",
+                        2 * spec->xfers_max, spec->world_size, DPT_NCCL_PIECES_MAX);
     struct dpt_walk *w = calloc(1, sizeof *w);
     if (!w)
         return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
     w->spec = *spec;
     w->n_tasks_max = n_tasks_max;
-    const size_t peers = (size_t)spec->xfers_max + 1; /* one more than there are */
-    w->window = (int)(TRANSFERS_MAX / (2 * peers));
+    w->window = TRANSFERS_MAX / (2 * (spec->xfers_max + 1));
     if (w->window > WINDOW_MAX)
         w->window = WINDOW_MAX;
     if (w->window < 1)
         w->window = 1;
-    w->xfers = calloc((size_t)w->window * 2 * peers, sizeof *w->xfers);
-    w->state = calloc((size_t)n_tasks_max + 1, sizeof *w->state);
     (void)pthread_mutex_init(&w->mutex, NULL);
     (void)pthread_cond_init(&w->cond, NULL);
-    if (!w->xfers || !w->state) {
+    const enum dpt_status status = make_room(w, err);
+    if (status != DPT_OK)
         dpt_walk_destroy(&w);
-        return dpt_fail(err, DPT_ENOMEM, "tasks of a step: out of memory");
-    }
-    for (int i = 0; i < w->window; i++) {
-        w->running[i].xfers.in = w->xfers + (size_t)i * 2 * peers;
-        w->running[i].xfers.out = w->running[i].xfers.in + peers;
-    }
-    *ret = w;
-    return DPT_OK;
+    else
+        *ret = w;
+    return status;
 }
 
 void dpt_walk_destroy(struct dpt_walk **walk)
@@ -86,7 +118,10 @@ void dpt_walk_destroy(struct dpt_walk **walk)
         return;
     (void)pthread_mutex_destroy(&w->mutex);
     (void)pthread_cond_destroy(&w->cond);
+    for (int i = 0; i < EVENTS; i++)
+        dpt_event_destroy(&w->events[i]);
     free(w->xfers);
+    free(w->pieces);
     free(w->state);
     free(w);
     *walk = NULL;
@@ -117,11 +152,43 @@ static bool is_ready(const struct dpt_walk *w, const struct dpt_task *task)
     return turns == 0 || w->turn[task->kind] - w->folded[task->kind] < turns;
 }
 
-static enum dpt_status start(struct dpt_walk *w, struct dpt_comm *comm, struct dpt_err *err)
+static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers, int n_xfers)
+{
+    for (int i = 0; i < n_xfers; i++) {
+        struct dpt_comm_xfer *x = &xfers[i];
+        pieces[i] = (struct dpt_nccl_piece){.peer = x->peer, .count = x->bytes};
+        if (x->dir == DPT_COMM_SEND) {
+            pieces[i].kind = DPT_NCCL_SEND;
+            pieces[i].from = x->buf;
+        } else {
+            pieces[i].kind = DPT_NCCL_RECV;
+            pieces[i].to = x->buf;
+            x->lent = x->buf;
+        }
+    }
+    return n_xfers;
+}
+
+/* A task without transfers here is what the device has before it, and needs no operation. */
+static enum dpt_status start_by_nccl(struct dpt_walk *w, const struct dpt_task *task,
+                                     struct running *run, struct dpt_err *err)
+{
+    struct dpt_event *event = w->events[task->actions % EVENTS];
+    int n = add_pieces(run->pieces, run->xfers.in, run->xfers.n_in);
+    n += add_pieces(run->pieces + n, run->xfers.out, run->xfers.n_out);
+    if (n > 0)
+        return dpt_nccl_comm_post(w->nccl, w->spec.kinds[task->kind].group, run->pieces, n,
+                                  dpt_event_native(event), &run->ticket, err);
+    dpt_event_await(event, w->spec.comm_stream);
+    return DPT_OK;
+}
+
+static enum dpt_status start(struct dpt_walk *w, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[w->next];
     struct running *run = &w->running[w->next % w->window];
     run->xfers.n_in = run->xfers.n_out = 0;
+    run->ticket = 0;
     run->arrived = false;
     run->turn = w->turn[task->kind]++;
     w->next++;
@@ -129,16 +196,26 @@ static enum dpt_status start(struct dpt_walk *w, struct dpt_comm *comm, struct d
         return DPT_OK;
     w->spec.kinds[task->kind].post(w->spec.ctx, task, run->turn, &run->xfers);
     DPT_ASSERT(run->xfers.n_in <= w->spec.xfers_max && run->xfers.n_out <= w->spec.xfers_max);
+    if (w->nccl)
+        return start_by_nccl(w, task, run, err);
     if (run->xfers.n_in > 0)
-        DPT_TRY(dpt_comm_exchange(comm, run->xfers.in, run->xfers.n_in, &run->in, err));
+        DPT_TRY(dpt_comm_exchange(w->comm, run->xfers.in, run->xfers.n_in, &run->in, err));
     if (run->xfers.n_out > 0)
-        DPT_TRY(dpt_comm_exchange(comm, run->xfers.out, run->xfers.n_out, &run->out, err));
+        DPT_TRY(dpt_comm_exchange(w->comm, run->xfers.out, run->xfers.n_out, &run->out, err));
     return DPT_OK;
 }
 
+static bool has_received(const struct dpt_walk *w, int index)
+{
+    const struct running *run = &w->running[index % w->window];
+    if (run->ticket > 0)
+        return dpt_nccl_comm_done(w->nccl, w->spec.kinds[w->list->tasks[index].kind].group,
+                                  run->ticket);
+    return !run->in || dpt_comm_op_received(run->in);
+}
+
 /* What a task was to receive is there. */
-static enum dpt_status take(struct dpt_walk *w, struct dpt_comm *comm, int index,
-                            struct dpt_err *err)
+static enum dpt_status take(struct dpt_walk *w, int index, struct dpt_err *err)
 {
     const struct dpt_task *task = &w->list->tasks[index];
     struct running *run = &w->running[index % w->window];
@@ -146,7 +223,7 @@ static enum dpt_status take(struct dpt_walk *w, struct dpt_comm *comm, int index
     if (kind->arrived && !left_out(w, task))
         DPT_TRY(kind->arrived(w->spec.ctx, task, run->turn, &run->xfers, err));
     if (run->in)
-        dpt_comm_op_free(comm, &run->in);
+        dpt_comm_op_free(w->comm, &run->in);
     run->arrived = true;
     w->folded[task->kind]++;
     set_state(w, index, ARRIVED);
@@ -154,13 +231,12 @@ static enum dpt_status take(struct dpt_walk *w, struct dpt_comm *comm, int index
 }
 
 /* Goes on with what can. *ret_moved: something could. */
-static enum dpt_status move(struct dpt_walk *w, struct dpt_comm *comm, bool *ret_moved,
-                            struct dpt_err *err)
+static enum dpt_status move(struct dpt_walk *w, bool *ret_moved, struct dpt_err *err)
 {
     *ret_moved = false;
     while (w->next < w->list->n_tasks && w->next - w->oldest < w->window &&
            is_ready(w, &w->list->tasks[w->next])) {
-        DPT_TRY(start(w, comm, err));
+        DPT_TRY(start(w, err));
         *ret_moved = true;
     }
     bool waits[DPT_TASK_COUNT] = {false}; /* one before it of the kind has not arrived */
@@ -168,14 +244,13 @@ static enum dpt_status move(struct dpt_walk *w, struct dpt_comm *comm, bool *ret
         struct running *run = &w->running[i % w->window];
         const enum dpt_task_kind kind = w->list->tasks[i].kind;
         const bool in_order = kind == DPT_TASK_SCATTER || kind == DPT_TASK_CROSS;
-        if (!run->arrived && !(in_order && waits[kind]) &&
-            (!run->in || dpt_comm_op_received(run->in))) {
-            DPT_TRY(take(w, comm, i, err));
+        if (!run->arrived && !(in_order && waits[kind]) && has_received(w, i)) {
+            DPT_TRY(take(w, i, err));
             *ret_moved = true;
         }
         waits[kind] = waits[kind] || !run->arrived;
         if (run->out && dpt_comm_op_done(run->out))
-            dpt_comm_op_free(comm, &run->out);
+            dpt_comm_op_free(w->comm, &run->out);
     }
     for (; w->oldest < w->next; w->oldest++) {
         const struct running *run = &w->running[w->oldest % w->window];
@@ -187,14 +262,15 @@ static enum dpt_status move(struct dpt_walk *w, struct dpt_comm *comm, bool *ret
     return DPT_OK;
 }
 
-static enum dpt_status go_through(struct dpt_walk *w, struct dpt_comm *comm, struct dpt_err *err)
+static enum dpt_status go_through(struct dpt_walk *w, struct dpt_err *err)
 {
     while (w->oldest < w->list->n_tasks) {
         bool moved;
-        DPT_TRY(move(w, comm, &moved, err));
+        DPT_TRY(move(w, &moved, err));
         if (moved)
             continue;
-        const enum dpt_status status = dpt_comm_poll_any(comm, -1, err);
+        const enum dpt_status status = w->nccl ? dpt_nccl_comm_poll_any(w->nccl, -1, err)
+                                               : dpt_comm_poll_any(w->comm, -1, err);
         if (status != DPT_OK && status != DPT_INPROGRESS)
             return status;
     }
@@ -204,7 +280,9 @@ static enum dpt_status go_through(struct dpt_walk *w, struct dpt_comm *comm, str
 static enum dpt_status job(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct dpt_walk *w = ctx;
-    enum dpt_status status = go_through(w, dpt_comm_thread_comm(thread), err);
+    w->comm = dpt_comm_thread_comm(thread);
+    w->nccl = w->spec.device ? dpt_comm_thread_nccl(thread) : NULL;
+    enum dpt_status status = go_through(w, err);
     (void)pthread_mutex_lock(&w->mutex);
     w->ended = true;
     (void)pthread_cond_broadcast(&w->cond);
@@ -216,6 +294,14 @@ void dpt_walk_copy(struct dpt_walk *w, int first, int end)
 {
     w->copy_first = first;
     w->copy_end = end;
+}
+
+/* So many are done, or, on a device, posted. */
+static void set_actions(struct dpt_walk *w, int actions)
+{
+    if (by_nccl(&w->spec))
+        dpt_event_record(w->events[actions % EVENTS], w->spec.stream);
+    atomic_store_explicit(&w->actions, actions, memory_order_release);
 }
 
 void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool skip_gathers,
@@ -232,7 +318,7 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
     memset(w->state, WAITING, (size_t)list->n_tasks);
     for (int i = 0; i < w->window; i++)
         w->running[i].in = w->running[i].out = NULL; /* a step given up has left them */
-    atomic_store_explicit(&w->actions, 0, memory_order_relaxed);
+    set_actions(w, 0);
     w->posted = w->spec.world_size > 1;
     if (w->posted)
         dpt_comm_thread_post(w->spec.thread, job, w);
@@ -240,14 +326,14 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
 
 enum dpt_status dpt_walk_advance(struct dpt_walk *w, int actions, struct dpt_err *err)
 {
-    atomic_store_explicit(&w->actions, actions, memory_order_release);
+    set_actions(w, actions);
     if (w->spec.world_size > 1) {
         dpt_comm_thread_wake(w->spec.thread);
         return DPT_OK;
     }
     bool moved = true;
     while (moved)
-        DPT_TRY(move(w, NULL, &moved, err));
+        DPT_TRY(move(w, &moved, err));
     return DPT_OK;
 }
 

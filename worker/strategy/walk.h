@@ -5,7 +5,11 @@
  * bounded number is under way at once. When all that a task receives has arrived, its kind's
  * function makes of it what it is for; gradients (SCATTER, CROSS) in the order of the tasks of
  * their kind, everything else as it comes. In a world of one there is nobody to talk to: the main
- * thread itself carries out what is ready. Nothing is allocated in a step. */
+ * thread itself carries out what is ready. Nothing is allocated in a step.
+ *
+ * Where the tasks' memory is a device's, each task is one operation of NCCL's (nccl_comm.h), which
+ * waits on the device for what the main thread had posted there when it came as far as the task
+ * says; the main thread waits for nothing that it has posted itself. */
 #ifndef DPT_WORKER_STRATEGY_WALK_H
 #define DPT_WORKER_STRATEGY_WALK_H
 
@@ -13,7 +17,8 @@
 #include "worker/strategy/comm_thread.h"
 
 /* The transfers of a task: `in` has room for as many of RECV and LEND as the walk's spec says,
- * `out` for as many of SEND. */
+ * `out` for as many of SEND. Of a device's memory `buf` says where each begins, LEND's staging
+ * included. */
 struct dpt_walk_xfers {
     struct dpt_comm_xfer *in, *out;
     int n_in, n_out;
@@ -21,6 +26,7 @@ struct dpt_walk_xfers {
 
 struct dpt_walk_kind {
     int turns; /* 0: no bound */
+    int group; /* of NCCL's, that has its transfers; 0: the world */
     /* Fills in the transfers. `turn` counts tasks of this kind: two with the same turn modulo
      * `turns` are never under way together, so that each may have its own staging. */
     void (*post)(void *ctx, const struct dpt_task *task, int turn, struct dpt_walk_xfers *xfers);
@@ -33,6 +39,10 @@ struct dpt_walk_spec {
     struct dpt_comm_thread *thread;
     int world_size;
     int xfers_max; /* of a task, in one direction */
+    /* The device that has the memory, and its streams of the main and the communication thread;
+     * NULL: the host has it. */
+    struct dpt_device *device;
+    struct dpt_stream *stream, *comm_stream;
     struct dpt_walk_kind kinds[DPT_TASK_COUNT];
     void *ctx;
     /* Work of the same step that follows the tasks on the communication thread; NULL: none. */

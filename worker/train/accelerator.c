@@ -1,6 +1,8 @@
 /* The model on a device with memory of its own (accelerator.h). */
 #include "worker/train/accelerator.h"
 
+#include "worker/train/unit_graphs.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +28,7 @@ struct dpt_accelerator {
     int64_t n_tokens; /* of a micro-batch */
     int n_units;
     bool resident;
+    struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
     struct buffer buffer[N_BUFFERS]; /* of the device */
     float *staging;                  /* of the host */
     size_t staging_bytes;
@@ -152,6 +155,8 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
         status = make_buffers(a, options, err);
     if (status == DPT_OK)
         status = prepare(a, options, err);
+    if (status == DPT_OK && options->graphs)
+        status = dpt_unit_graphs_create(a->model, a->device, a->stream, &a->graphs, err);
     if (status != DPT_OK) {
         dpt_accelerator_destroy(&a);
         return status;
@@ -165,6 +170,7 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
     struct dpt_accelerator *it = *a;
     if (!it)
         return;
+    dpt_unit_graphs_destroy(&it->graphs);
     dpt_stream_destroy(&it->stream);
     for (int i = 0; i < N_BUFFERS; i++)
         dpt_device_free_for(it->device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
@@ -199,6 +205,12 @@ void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_u
 
 /* ---- a micro-batch ---- */
 
+void dpt_accelerator_begin_generation(struct dpt_accelerator *a)
+{
+    if (a->graphs)
+        dpt_unit_graphs_forget(a->graphs);
+}
+
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a)
 {
     memset(a->fresh, 0, sizeof a->fresh);
@@ -227,7 +239,10 @@ void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct d
 {
     const struct dpt_slot mine = on_device(a, slot);
     bring_weights(a, unit, slot);
-    dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
+    if (a->graphs)
+        dpt_unit_graphs_forward(a->graphs, unit, &mine);
+    else
+        dpt_model_forward(a->model, a->ops, a->stream, unit, &mine);
 }
 
 /* Elements [first, first + n) of the unit's gradients, which are in the staging buffer. */
@@ -242,15 +257,27 @@ static void deliver(const struct dpt_accelerator *a, const struct dpt_ops *ops,
         ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);
 }
 
+static void announce(const struct dpt_accelerator *a, const struct dpt_slot *slot)
+{
+    for (int i = a->announced.last; i >= a->announced.first; i--)
+        slot->announce(slot->announce_ctx, i);
+}
+
 enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct dpt_ops *ops,
                                          struct dpt_stream *stream, int unit,
                                          const struct dpt_slot *slot, struct dpt_err *err)
 {
     const struct dpt_slot mine = on_device(a, slot);
     a->announced = (struct announced){.first = 1, .last = 0};
-    dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
-    if (a->resident)
+    if (a->graphs)
+        dpt_unit_graphs_backward(a->graphs, unit, &mine, &a->announced.first, &a->announced.last);
+    else
+        dpt_model_backward(a->model, a->ops, a->stream, unit, &mine);
+    if (a->resident) {
+        if (a->graphs)
+            announce(a, slot);
         return DPT_OK;
+    }
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
     const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
     const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);
@@ -260,8 +287,7 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);
     DPT_TRY(dpt_stream_sync(a->stream, err));
     deliver(a, ops, stream, unit, first, n, slot);
-    for (int i = a->announced.last; i >= a->announced.first; i--)
-        slot->announce(slot->announce_ctx, i);
+    announce(a, slot);
     return DPT_OK;
 }
 

@@ -29,6 +29,7 @@ struct dpt_accelerator_options {
     struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
     int64_t b, t;             /* of every micro-batch */
     bool evaluates;
+    bool graphs;   /* its units as graphs, where they serve (unit_graphs.h) */
     bool resident; /* slots have their weights and gradients on the device */
 };
 
@@ -46,6 +47,9 @@ struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
 void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
 
+/* Before a generation: what was captured of the last one goes. */
+void dpt_accelerator_begin_generation(struct dpt_accelerator *a);
+
 /* The weights on the host are others now: before each step, and before an evaluation. */
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 
@@ -56,7 +60,7 @@ void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
 /* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them;
- * with a resident state they are announced as they are posted. */
+ * with a resident state they are announced as they are posted, or, as a graph, when all are. */
 DPT_MUST_USE enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a,
                                                       const struct dpt_ops *ops,
                                                       struct dpt_stream *stream, int unit,

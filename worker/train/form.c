@@ -152,6 +152,8 @@ static enum dpt_status read_plan(struct dpt_rank *r, const Dpt__Plan *plan, stru
 static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_err *err)
 {
     r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only gives */
+    if (r->accelerator)
+        dpt_accelerator_begin_generation(r->accelerator);
     if (r->gen.begun)
         DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank,
                                                    r->gen.host, err));

@@ -8,6 +8,7 @@
 #include "rendezvous/core/timing.h"
 #include "worker/train/bind.h"
 #include "worker/train/rank_internal.h"
+#include "worker/train/unit_graphs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,7 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                           : open_cuda)(r->options->start, &options.device, err));
     if (r->config->log.op_times)
         dpt_device_time_ops(options.device);
+    options.graphs = dpt_unit_graphs_serve(r->config, options.device);
     DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
     dpt_fingerprint_join(dpt_accelerator_fingerprint(r->accelerator), host, r->fingerprint);
     return DPT_OK;

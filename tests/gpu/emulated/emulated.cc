@@ -382,6 +382,54 @@ cudaError_t cudaEventRecord(void *event, void *queue)
     return cudaSuccess;
 }
 
+cudaError_t cudaStreamWaitEvent(void *queue, void *event, unsigned flags)
+{
+    (void)queue;
+    return event && flags == 0 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* What is put into a queue is done at once: nothing can be noted for later. */
+cudaError_t cudaStreamBeginCapture(void *queue, int mode)
+{
+    (void)queue;
+    (void)mode;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaStreamEndCapture(void *queue, cudaGraph_t *ret)
+{
+    (void)queue;
+    *ret = NULL;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)ret;
+    (void)graph;
+    (void)flags;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    (void)graph;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphLaunch(void *graph, void *queue)
+{
+    (void)graph;
+    (void)queue;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaGraphExecDestroy(void *graph)
+{
+    (void)graph;
+    return cudaErrorNotSupported;
+}
+
 cudaError_t cudaEventSynchronize(void *event)
 {
     return event ? cudaSuccess : cudaErrorInvalidValue;

@@ -211,7 +211,7 @@ static void end_child(struct fabric *f, struct fabric_handle *parent)
             into = new_clique(f);
             into->parent = child;
             into->color = child->colors[parent->rank];
-            into->complete = true;
+            into->complete = into->is_split = true;
         }
     }
     into->size = size;
@@ -353,7 +353,7 @@ static struct fabric_piece *answer(struct fabric_handle *h, const struct fabric_
 {
     struct fabric_handle *peer = &h->clique->members[piece->peer];
     int k = 0;
-    if (!peer->used || peer->gone || peer->ops != h->ops)
+    if (!peer->used || peer->gone || peer->with[h->rank] != h->with[piece->peer])
         return NULL;
     for (const struct fabric_piece *p = h->pieces; p < piece; p++)
         k += p->send == piece->send && p->peer == piece->peer;
@@ -412,6 +412,7 @@ static bool move_pieces(struct fabric *f, struct fabric_handle *h)
             copy(f, piece->send ? other->to : piece->to, piece->send ? piece->from : other->from,
                  piece->bytes);
             f->bytes += piece->bytes;
+            f->split_bytes += h->clique->is_split ? piece->bytes : 0;
             piece->moved = other->moved = true;
         }
         all &= piece->moved;
@@ -431,6 +432,13 @@ static enum dpt_nccl_result fabric_group_end(void *ctx)
     memcpy(h->pieces, self->pieces, sizeof h->pieces);
     h->n_pieces = self->n_pieces;
     h->ops++;
+    bool counted[FABRIC_RANKS_MAX] = {false};
+    for (int i = 0; i < h->n_pieces; i++) {
+        const struct fabric_piece *piece = &h->pieces[i];
+        if (!piece->sums && !counted[piece->peer])
+            h->with[piece->peer]++;
+        counted[piece->peer] = !piece->sums;
+    }
     h->failed = self->fault == FABRIC_FAILS_LATE && self->ops++ == self->fails_at;
     (void)move_pieces(self->fabric, h);
     return unlock(self, DPT_NCCL_INPROGRESS);

@@ -39,7 +39,8 @@ struct fabric_handle {
     struct dpt_nccl_place *place;
     struct clique *child; /* being made of this one */
     int child_rank;
-    uint64_t ops; /* begun */
+    uint64_t ops;                    /* begun */
+    uint64_t with[FABRIC_RANKS_MAX]; /* of them, those with a transfer to or from a rank */
     struct fabric_piece pieces[FABRIC_PIECES_MAX];
     int n_pieces;
     int registered;
@@ -54,6 +55,7 @@ struct clique {
     int keys[FABRIC_RANKS_MAX], colors[FABRIC_RANKS_MAX]; /* of a split, by rank of the parent */
     struct fabric_handle *callers[FABRIC_RANKS_MAX];
     bool complete, torn; /* torn: it never will be */
+    bool is_split;       /* one of the groups beside the world */
     bool tears;          /* when all have asked how it stands */
     atomic_int n_asked;
 };
@@ -71,7 +73,7 @@ struct fabric {
     struct clique cliques[FABRIC_CLIQUES_MAX];
     int n_cliques, ids;
     int live, live_streams, registered; /* of all ranks; 0 at the end */
-    uint64_t bytes;                     /* moved from rank to rank */
+    uint64_t bytes, split_bytes;        /* moved from rank to rank; of these in groups */
 };
 
 /* One rank's view: the context of its calls. */

@@ -1,11 +1,29 @@
 /* See accelerator_rig.h. */
 #include "tests/worker/train/accelerator_rig.h"
 
+#include "base/account.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+static _Atomic(struct dpt_device *) devices[DIRECTOR_RANKS_MAX]; /* the newest of each handle */
+
 enum dpt_status accelerator_open(const struct dpt_rank_start *start, struct dpt_device **ret,
                                  struct dpt_err *err)
 {
-    (void)start;
-    return dpt_device_discrete_create(ACCELERATOR_ROOM, ret, err);
+    DPT_TRY(dpt_device_discrete_create(ACCELERATOR_ROOM, ret, err));
+    atomic_store(&devices[start->local_rank], *ret);
+    return DPT_OK;
+}
+
+size_t accelerator_in_use(int handle)
+{
+    return dpt_device_bytes(atomic_load(&devices[handle]));
 }
 
 int accelerator_setup(void **state)
@@ -47,4 +65,32 @@ struct dpt_config accelerator_config(enum dpt_accumulate accumulate, enum dpt_pr
     offload(&config);
     rig_evaluate(&config, 2, ACCELERATOR_SEQUENCES);
     return config;
+}
+
+static json_int_t tag_bytes(const json_t *account, enum dpt_memory_tag tag, const char *what)
+{
+    const json_t *tags = json_object_get(account, "tags");
+    return json_integer_value(
+        json_object_get(json_object_get(tags, dpt_memory_tag_name(tag)), what));
+}
+
+json_int_t accelerator_bytes(const struct dpt_config *config, const char *name, int world,
+                             json_int_t *ret_elements)
+{
+    char hash[64], path[192];
+    json_error_t error;
+    rig_undisturbed(config, name, world, true, hash);
+    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir(name));
+    json_t *account = json_load_file(path, 0, &error);
+    assert_non_null(account);
+    for (int tag = 0; tag < DPT_MEMORY_COUNT; tag++)
+        assert_int_equal(tag_bytes(account, (enum dpt_memory_tag)tag, "bytes"),
+                         tag_bytes(account, (enum dpt_memory_tag)tag, "formula"));
+    assert_int_equal(tag_bytes(account, DPT_MEMORY_ACTIVATIONS, "bytes"), 0);
+    assert_int_equal(tag_bytes(account, DPT_MEMORY_PACKED, "bytes"), 0);
+    *ret_elements = json_integer_value(json_object_get(account, "elements"));
+    const json_int_t bytes =
+        json_integer_value(json_object_get(json_object_get(account, "device"), "bytes"));
+    json_decref(account);
+    return bytes;
 }

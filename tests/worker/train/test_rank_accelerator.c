@@ -1,7 +1,6 @@
 /* Ranks with a device beside the host, which computes the model (strategy.offload: optimizer) or
  * keeps the state, too (none): the same hash and losses as on the host for every strategy, order of
  * addition and precision, through deaths. */
-#include "base/account.h"
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
 
@@ -254,36 +253,6 @@ static void nccl_adds_as_it_likes(void **state)
     assert_string_not_equal(hash, canonical);
 }
 
-static json_int_t tag_bytes(const json_t *account, enum dpt_memory_tag tag, const char *what)
-{
-    const json_t *tags = json_object_get(account, "tags");
-    return json_integer_value(
-        json_object_get(json_object_get(tags, dpt_memory_tag_name(tag)), what));
-}
-
-/* The host's account is that of the formula. Returns the device's, and the elements of the model.
- */
-static json_int_t device_bytes(const struct dpt_config *config, const char *name, int world,
-                               json_int_t *ret_elements)
-{
-    char hash[64], path[192];
-    json_error_t error;
-    rig_undisturbed(config, name, world, false, hash);
-    (void)snprintf(path, sizeof path, "%s/node-/rank-0.memory.json", rig_dir(name));
-    json_t *account = json_load_file(path, 0, &error);
-    assert_non_null(account);
-    for (int tag = 0; tag < DPT_MEMORY_COUNT; tag++)
-        assert_int_equal(tag_bytes(account, (enum dpt_memory_tag)tag, "bytes"),
-                         tag_bytes(account, (enum dpt_memory_tag)tag, "formula"));
-    assert_int_equal(tag_bytes(account, DPT_MEMORY_ACTIVATIONS, "bytes"), 0);
-    assert_int_equal(tag_bytes(account, DPT_MEMORY_PACKED, "bytes"), 0);
-    *ret_elements = json_integer_value(json_object_get(account, "elements"));
-    const json_int_t bytes =
-        json_integer_value(json_object_get(json_object_get(account, "device"), "bytes"));
-    json_decref(account);
-    return bytes;
-}
-
 /* Activations, and the weights that are computed with, are the device's, with the state that is
  * kept there; the rest is the host's. */
 static void memory_is_where_it_should_be(void **state)
@@ -291,13 +260,15 @@ static void memory_is_where_it_should_be(void **state)
     (void)state;
     struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 3);
     json_int_t elements;
-    assert_true(device_bytes(&config, "memory", 2, &elements) > 2 * 4 * elements);
+    assert_true(accelerator_bytes(&config, "memory", 2, &elements) > 2 * 4 * elements);
     config.train.precision = DPT_PRECISION_BF16;
     keep_on_device(&config);
-    assert_true(device_bytes(&config, "memory-kept", 1, &elements) > (2 + 12 + 4) * elements);
-    assert_true(device_bytes(&config, "memory-kept-2", 2, &elements) > (2 + 12 + 4) * elements);
+    assert_true(accelerator_bytes(&config, "memory-kept", 1, &elements) > (2 + 12 + 4) * elements);
+    assert_true(accelerator_bytes(&config, "memory-kept-2", 2, &elements) >
+                (2 + 12 + 4) * elements);
     config.cluster.backend = DPT_BACKEND_HOST;
-    assert_true(device_bytes(&config, "memory-by-host", 2, &elements) > (2 + 12 + 4) * elements);
+    assert_true(accelerator_bytes(&config, "memory-by-host", 2, &elements) >
+                (2 + 12 + 4) * elements);
 }
 
 int main(void)

@@ -1,5 +1,9 @@
 /* Sharded state through worlds that grow, shrink and break: parts move between ranks, and the hash
- * is that of the undisturbed run. */
+ * is that of the undisturbed run. With DPT_TEST_ON_DEVICE the state is on devices that the host
+ * cannot touch, and the hash that of the host's run. */
+#ifdef DPT_TEST_ON_DEVICE
+#include "tests/worker/train/accelerator_rig.h"
+#endif
 #include "tests/worker/train/rig.h"
 
 #include <setjmp.h>
@@ -48,6 +52,15 @@ static struct dpt_config make_config(const struct variant *v)
     return config;
 }
 
+static void keep(struct dpt_config *config)
+{
+#ifdef DPT_TEST_ON_DEVICE
+    keep_on_device(config);
+#else
+    (void)config;
+#endif
+}
+
 /* ddp's hash is every strategy's. */
 static void expect(const struct variant *v, char ret[64])
 {
@@ -63,8 +76,9 @@ static void expect(const struct variant *v, char ret[64])
 /* `n` ranks on two hosts train, the others stand by. */
 static struct director *begin(const struct variant *v, const char *story, int n, char dir[128])
 {
-    const struct dpt_config config = make_config(v);
+    struct dpt_config config = make_config(v);
     char name[64];
+    keep(&config);
     (void)snprintf(name, sizeof name, "%s-%d", story, (int)(v - variants));
     struct director *d = rig_begin(&config, name, dir);
     for (int i = 0; i < RANKS; i++)
@@ -222,6 +236,7 @@ static struct director *begin_rebuilding(const struct variant *v, const char *st
     (void)snprintf(name, sizeof name, "calm-%s-%d", story, (int)v->precision);
     rig_undisturbed(&config, name, 1, false, expected);
     config = make_config(v);
+    keep(&config);
     config.train.steps = steps;
     config.model.n_layer = layers;
     config.strategy.rebuild_mib = 0;
@@ -318,7 +333,8 @@ static void one_node_is_one_replica(void **state)
     char expected[64], dir[128], path[160], told[16];
     assert_int_equal(v->sharding, DPT_SHARDING_HYBRID_SHARD);
     expect(v, expected);
-    const struct dpt_config config = make_config(v);
+    struct dpt_config config = make_config(v);
+    keep(&config);
     struct director *d = rig_begin(&config, "replica", dir);
     const int fd = rig_log_to(dir, path);
     (void)director_start(d, 0);
@@ -348,7 +364,8 @@ static void without_a_checkpoint_from_the_seed(void **state)
     (void)state;
     char expected[64];
     const struct variant *v = &variants[FIRST_COVERED - 1];
-    const struct dpt_config config = make_config(v);
+    struct dpt_config config = make_config(v);
+    keep(&config);
     expect(v, expected);
     char dir[128];
     struct director *d = rig_begin(&config, "seed", dir); /* makes the folder */
@@ -363,19 +380,25 @@ static void without_a_checkpoint_from_the_seed(void **state)
     finish(&d, expected, "seed");
 }
 
+#ifdef DPT_TEST_ON_DEVICE
+#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
+#else
+#define T(test) cmocka_unit_test(test)
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worlds_grow_and_shrink),
-        cmocka_unit_test(a_joiner_lost_while_state_moves),
-        cmocka_unit_test(a_lost_part_goes_back),
-        cmocka_unit_test(a_covered_loss_costs_nothing),
-        cmocka_unit_test(a_second_loss),
-        cmocka_unit_test(shadows_come_back_beside_the_steps),
-        cmocka_unit_test(a_loss_before_shadows_are_back),
-        cmocka_unit_test(replicas_of_different_nodes),
-        cmocka_unit_test(one_node_is_one_replica),
-        cmocka_unit_test(without_a_checkpoint_from_the_seed),
+        T(worlds_grow_and_shrink),
+        T(a_joiner_lost_while_state_moves),
+        T(a_lost_part_goes_back),
+        T(a_covered_loss_costs_nothing),
+        T(a_second_loss),
+        T(shadows_come_back_beside_the_steps),
+        T(a_loss_before_shadows_are_back),
+        T(replicas_of_different_nodes),
+        T(one_node_is_one_replica),
+        T(without_a_checkpoint_from_the_seed),
     };
     return cmocka_run_group_tests_name("rank_shards", tests, rig_setup, rig_teardown);
 }

@@ -16,11 +16,14 @@ typedef enum {
     cudaErrorInvalidValue,
     cudaErrorMemoryAllocation,
     cudaErrorInsufficientDriver,
-    cudaErrorNoDevice
+    cudaErrorNoDevice,
+    cudaErrorNotSupported
 } cudaError_t;
 
 typedef struct emulated_queue *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
+typedef struct emulated_graph *cudaGraph_t;
+typedef struct emulated_graph_exec *cudaGraphExec_t;
 
 struct cudaDeviceProp {
     char name[256];
@@ -31,6 +34,7 @@ enum {
     cudaHostAllocDefault,
     cudaMemcpyDefault,
     cudaStreamNonBlocking,
+    cudaStreamCaptureModeThreadLocal,
     cudaEventDefault,
     cudaEventDisableTiming
 };
@@ -59,6 +63,13 @@ cudaError_t cudaStreamSynchronize(void *queue);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
 cudaError_t cudaEventDestroy(void *event);
 cudaError_t cudaEventRecord(void *event, void *queue);
+cudaError_t cudaStreamWaitEvent(void *queue, void *event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(void *queue, int mode);
+cudaError_t cudaStreamEndCapture(void *queue, cudaGraph_t *ret);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphLaunch(void *graph, void *queue);
+cudaError_t cudaGraphExecDestroy(void *graph);
 cudaError_t cudaEventSynchronize(void *event);
 cudaError_t cudaEventElapsedTime(float *ret_ms, void *from, void *to);
 

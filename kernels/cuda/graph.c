@@ -1,0 +1,76 @@
+/* What a stream was given, as a CUDA graph (device.h): captured from the queue, instantiated, and
+ * launched again and again. */
+#include "kernels/cuda/stream.h"
+
+#include <cuda_runtime_api.h>
+#include <stdlib.h>
+
+struct graph {
+    cudaGraphExec_t exec;
+    const void *workspace; /* of the stream, that its ops use */
+};
+
+void dpt_cuda_capture_begin(struct dpt_stream *stream)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    /* Of this thread's calls alone: others allocate meanwhile, and NCCL does what it does. */
+    if (dpt_cuda_begin(s, DPT_F32, "a graph"))
+        (void)dpt_cuda_posted(s, cudaStreamBeginCapture(s->queue, cudaStreamCaptureModeThreadLocal),
+                              "a graph");
+}
+
+/* Of what was captured; an error of an op, or of this, becomes the stream's. */
+static void make(struct dpt_cuda_stream *s, struct graph *ret)
+{
+    cudaGraph_t captured = NULL;
+    const cudaError_t code = cudaStreamEndCapture(s->queue, &captured);
+    if (dpt_cuda_posted(s, code, "a graph") && s->error.status == DPT_OK)
+        (void)dpt_cuda_posted(s, cudaGraphInstantiate(&ret->exec, captured, 0), "a graph");
+    if (captured)
+        (void)cudaGraphDestroy(captured);
+}
+
+enum dpt_status dpt_cuda_capture_end(struct dpt_stream *stream, void **ret, struct dpt_err *err)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (!graph)
+        return dpt_fail(err, DPT_ENOMEM, "a graph");
+    graph->workspace = s->workspace;
+    make(s, graph);
+    if (s->error.status == DPT_OK) {
+        *ret = graph;
+        return DPT_OK;
+    }
+    (void)cudaGetLastError(); /* told here; the next launch shall not find it */
+    if (graph->exec)
+        (void)cudaGraphExecDestroy(graph->exec);
+    free(graph);
+    if (err)
+        *err = s->error;
+    const enum dpt_status status = s->error.status;
+    s->error.status = DPT_OK;
+    return status;
+}
+
+bool dpt_cuda_graph_is_current(const void *native, const struct dpt_stream *stream)
+{
+    return ((const struct graph *)native)->workspace ==
+           ((const struct dpt_cuda_stream *)stream)->workspace;
+}
+
+void dpt_cuda_graph_launch(void *native, struct dpt_stream *stream)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (dpt_cuda_begin(s, DPT_F32, "a graph"))
+        (void)dpt_cuda_posted(s, cudaGraphLaunch(((struct graph *)native)->exec, s->queue),
+                              "a graph");
+}
+
+void dpt_cuda_graph_destroy(struct dpt_device *dev, void *native)
+{
+    struct graph *graph = native;
+    if (cudaSetDevice(((struct dpt_cuda_device *)dev)->index) == cudaSuccess)
+        (void)cudaGraphExecDestroy(graph->exec);
+    free(graph);
+}

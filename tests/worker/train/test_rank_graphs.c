@@ -1,0 +1,163 @@
+/* Units as graphs (worker/train/unit_graphs.h), on a device that notes ops and gives them again
+ * with the arguments of the first time: the hash and losses of the host's run. What a graph forgets
+ * to depend on would show in them. */
+#include "tests/worker/train/accelerator_rig.h"
+#include "tests/worker/train/plain.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { UNITS = 4, STEPS = 5 };
+
+static struct dpt_config make_config(enum dpt_accumulate accumulate, enum dpt_precision precision)
+{
+    struct dpt_config config = accelerator_config(accumulate, precision, STEPS);
+    keep_on_device(&config);
+    config.model.dropout = 0;
+    return config;
+}
+
+static int64_t launches(void)
+{
+    int64_t n;
+    int alive;
+    dpt_device_discrete_graphs(false, &n, &alive);
+    return n;
+}
+
+static int alive(void)
+{
+    int64_t n;
+    int graphs;
+    dpt_device_discrete_graphs(false, &n, &graphs);
+    return graphs;
+}
+
+static void as_on_the_host(const struct dpt_config *config, const char *name, int world)
+{
+    char expected[DPT_HASH_HEX_BYTES], hash[64];
+    plain_train(config, expected);
+    (void)launches();
+    rig_undisturbed(config, name, world, world % 2 == 0, hash);
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%s: %s instead of %s", name, hash, expected);
+    /* All slots but two a rank are made of them, or nearly. */
+    const int64_t n = launches();
+    if (n < (int64_t)UNITS * 2 * (STEPS * 11 - 4 * world) / 2)
+        fail_msg("%s: %lld graphs launched", name, (long long)n);
+    assert_int_equal(alive(), 0);
+}
+
+static void every_slot_after_the_first(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "zero2", "full_shard+shadow",
+                                             "hybrid_shard"};
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY)
+        for (int order = 0; order < 2; order++) {
+            char name[64];
+            struct dpt_config config =
+                make_config(order == 0 ? DPT_ACCUMULATE_LOCAL : DPT_ACCUMULATE_REDUCE,
+                            order == 0 ? DPT_PRECISION_FP32 : DPT_PRECISION_BF16);
+            rig_choose(&config, strategies[i]);
+            (void)snprintf(name, sizeof name, "%s-%d", strategies[i], order);
+            as_on_the_host(&config, name, 2 + (int)i % 2);
+        }
+}
+
+/* Lanes of several slots, whose buffers change; a loss that is scaled otherwise after a while;
+ * activations made again; the state on the host. */
+static void with_everything(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
+    config.train.lanes = 4;
+    config.train.loss_scale = 1 << 8;
+    config.train.loss_scale_interval = 2;
+    as_on_the_host(&config, "scaled", 1);
+    config.train.activation_checkpointing = DPT_ACTIVATION_CHECKPOINTING_FULL;
+    as_on_the_host(&config, "again", 3);
+    offload(&config);
+    as_on_the_host(&config, "offloaded", 2);
+}
+
+/* Weights and gradients have other places after a death. */
+static void made_anew_in_each_generation(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 18, "");
+    keep_on_device(&config);
+    config.model.dropout = 0;
+    rig_deaths_and_healing(&config);
+    config.train.accumulate = DPT_ACCUMULATE_REDUCE;
+    config.train.precision = DPT_PRECISION_BF16;
+    rig_choose(&config, "zero2");
+    rig_all_die(&config);
+    assert_true(launches() > 0);
+    assert_int_equal(alive(), 0);
+}
+
+static void none(const struct dpt_config *config, const char *name)
+{
+    char expected[DPT_HASH_HEX_BYTES], hash[64];
+    plain_train(config, expected);
+    (void)launches();
+    rig_undisturbed(config, name, 2, false, hash);
+    assert_string_equal(hash, expected);
+    assert_int_equal(launches(), 0);
+}
+
+/* What they cannot do, and what was said against them. */
+static void without(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+    config.model.dropout = 0.1;
+    none(&config, "dropout");
+    config.model.dropout = 0;
+    config.cluster.cuda_graphs = false;
+    none(&config, "off");
+    config.cluster.cuda_graphs = true;
+    config.log.op_times = true;
+    none(&config, "timed");
+}
+
+/* A device that makes none after all: said once by each rank, and nothing else is lost. */
+static void one_cannot_be_made(void **state)
+{
+    (void)state;
+    char expected[DPT_HASH_HEX_BYTES], dir[128], path[160];
+    int64_t n;
+    int graphs;
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+    plain_train(&config, expected);
+    struct director *d = rig_begin(&config, "cannot", dir);
+    const int fd = rig_log_to(dir, path);
+    dpt_device_discrete_graphs(true, &n, &graphs);
+    (void)director_start(d, 0);
+    (void)director_start(d, 1);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), expected);
+    dpt_device_discrete_graphs(false, &n, &graphs);
+    rig_log_back(fd);
+    assert_int_equal(n, 0);
+    assert_int_equal(graphs, 0);
+    assert_int_equal(rig_said(path, "no graphs: this device has no graphs today"), 2);
+    director_destroy(&d);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
+    const struct CMUnitTest tests[] = {
+        T(every_slot_after_the_first),   T(with_everything),
+        T(made_anew_in_each_generation), T(without),
+        T(one_cannot_be_made),
+    };
+    return cmocka_run_group_tests_name("units as graphs", tests, rig_setup, rig_teardown);
+}
