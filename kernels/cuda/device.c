@@ -1,4 +1,5 @@
 /* The CUDA device and its streams: memory, workspace, sticky errors. */
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/stream.h"
 
@@ -148,6 +149,7 @@ static void cuda_stream_destroy(struct dpt_stream *stream)
         (void)cudaStreamSynchronize(s->queue);
         (void)cudaStreamDestroy(s->queue);
     }
+    dpt_cudnn_attention_destroy(&s->attention);
     dpt_cuda_gemm_engine_destroy(&s->gemm, s->base.device);
     dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspace, s->workspace_bytes);
     free(s);
@@ -350,9 +352,9 @@ static enum dpt_status find_fingerprint(int index, char ret[DPT_FINGERPRINT_BYTE
         code = cudaRuntimeGetVersion(&runtime);
     if (code != cudaSuccess)
         return translated(err, code, "asking for versions", index);
-    (void)snprintf(ret, DPT_FINGERPRINT_BYTES, "cuda sm%d%d %d-sms driver-%d rt-%d cublaslt-%zu",
+    (void)snprintf(ret, DPT_FINGERPRINT_BYTES, "cuda sm%d%dx%d driver-%d rt-%d lt-%zu dnn-%zu",
                    is.major, is.minor, is.multiProcessorCount, driver, runtime,
-                   cublasLtGetVersion());
+                   cublasLtGetVersion(), dpt_cudnn_version());
     return DPT_OK;
 }
 

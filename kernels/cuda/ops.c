@@ -1,4 +1,5 @@
 /* Ops that are one launch: what they need of the stream, and the launch (launch.h). */
+#include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/stream.h"
 
@@ -60,7 +61,9 @@ static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t c)
 void dpt_cuda_attention_forward(struct dpt_stream *stream, const struct dpt_attention_forward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    if (dpt_cuda_begin(s, a->dtype, "attention") && heads_fit(s, a->heads, a->c) && !s->preparing)
+    if (!dpt_cuda_begin(s, a->dtype, "attention") || dpt_cudnn_attention_forward(s, a))
+        return;
+    if (heads_fit(s, a->heads, a->c) && !s->preparing)
         (void)dpt_cuda_posted(s, dpt_launch_attention_forward(s->queue, a), "attention");
 }
 
@@ -69,8 +72,9 @@ void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_att
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     const size_t floats = (size_t)dpt_launch_attention_backward_floats(a->b, a->t, a->heads);
     void *work;
-    if (dpt_cuda_begin(s, a->dtype, "attention backward") && heads_fit(s, a->heads, a->c) &&
-        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+    if (!dpt_cuda_begin(s, a->dtype, "attention backward") || dpt_cudnn_attention_backward(s, a))
+        return;
+    if (heads_fit(s, a->heads, a->c) && dpt_cuda_workspace(s, floats * sizeof(float), &work))
         (void)dpt_cuda_posted(s, dpt_launch_attention_backward(s->queue, a, work),
                               "attention backward");
 }

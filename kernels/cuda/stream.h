@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 struct dpt_cuda_gemm_engine;
+struct dpt_cudnn_attention;
 
 struct dpt_cuda_device {
     struct dpt_device base;
@@ -20,6 +21,7 @@ struct dpt_cuda_stream {
     struct dpt_stream base;
     void *queue; /* cudaStream_t */
     struct dpt_cuda_gemm_engine *gemm;
+    struct dpt_cudnn_attention *attention; /* attention_cudnn.h; NULL: not used yet */
     bool preparing;
     struct dpt_err
         error; /* first since the last sync; written by the thread that uses the stream */

@@ -1,12 +1,25 @@
 /* Each op of the model on the CUDA device, on fresh random inputs with poisoned outputs: against
  * the double-precision reference; against the CPU device, where that is built; twice with the same
- * bits; accumulating. And the comparison notices what is wrong (tests/kernels/mutants.c). */
+ * bits; accumulating. And the comparison notices what is wrong (tests/kernels/mutants.c). With an
+ * argument: the cases whose names begin so. */
 #include "tests/gpu/gpu.h"
 #include "tests/kernels/mutants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char *only = "";
+
+static bool is_wanted(const char *name)
+{
+    return strncmp(name, only, strlen(only)) == 0;
+}
+
+static bool has(const struct op_case *c, int dtype)
+{
+    return is_wanted(c->name) && case_has(c, (enum dpt_dtype)dtype);
+}
 
 /* Fresh inputs, but for cases of a few elements: there one unlucky value (where GELU is near zero,
  * say) is off by more than any tolerance that means something. Those keep the seed they have with
@@ -49,7 +62,7 @@ static void check_against_cpu(struct test_stream *gpu)
     struct test_stream cpu = test_stream_open(2);
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++) {
-            if (!case_has(&op_cases[i], dtype))
+            if (!has(&op_cases[i], dtype))
                 continue;
             seed_for(&op_cases[i]);
             const double error = against_cpu(&op_cases[i], dtype, gpu, &cpu);
@@ -90,7 +103,7 @@ static void check_bits(struct test_stream *t)
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++) {
             struct case_buffers a, b;
-            if (!case_has(&op_cases[i], dtype))
+            if (!has(&op_cases[i], dtype))
                 continue;
             case_buffers_init(&op_cases[i], dtype, &a);
             case_buffers_init(&op_cases[i], dtype, &b);
@@ -108,14 +121,16 @@ static void check_bits(struct test_stream *t)
         }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        only = argv[1];
     struct test_stream t = gpu_open();
     gpu_seed();
     (void)fprintf(stderr, "%s\n", dpt_device_fingerprint(t.device));
     for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
         for (int i = 0; i < op_case_count; i++)
-            if (case_has(&op_cases[i], dtype)) {
+            if (has(&op_cases[i], dtype)) {
                 seed_for(&op_cases[i]);
                 gpu_failures += case_compare(&op_cases[i], dtype, &t, gpu_tolerance, false);
                 gpu_failures += case_accumulates(&op_cases[i], dtype, &t);
@@ -123,7 +138,7 @@ int main(void)
     check_bits(&t);
     check_against_cpu(&t);
     for (int i = 0; i < op_mutant_count; i++)
-        if (!mutant_is_caught(&op_mutants[i], &t, gpu_tolerance)) {
+        if (is_wanted(op_mutants[i].of) && !mutant_is_caught(&op_mutants[i], &t, gpu_tolerance)) {
             (void)fprintf(stderr, "%s: not noticed by '%s'\n", op_mutants[i].name,
                           op_mutants[i].of);
             gpu_failures++;
