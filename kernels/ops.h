@@ -59,6 +59,7 @@ struct dpt_linear_backward {
     void *dbias;        /* (out) f32 or NULL */
     bool accumulate;    /* dw, dbias */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
+    const void *gelu_x; /* (n, in) or NULL: x is gelu of this, and dx the gradient of this */
 };
 
 struct dpt_layernorm_forward {

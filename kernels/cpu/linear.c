@@ -91,6 +91,11 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
         dx.store = (struct dpt_gemm_store){.dtype = a->dtype, .c = a->dx, .ldc = a->in};
         dpt_cpu_gemm(s, &dx);
     }
+    if (a->gelu_x && a->dx && !s->preparing)
+        dpt_cpu_gelu_backward(
+            stream,
+            &(struct dpt_gelu){
+                .n = a->n * a->in, .dtype = a->dtype, .x = a->gelu_x, .dy = a->dx, .out = a->dx});
     const struct dpt_gemm dw = {
         .m = a->in,
         .n = a->out,

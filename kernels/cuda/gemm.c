@@ -17,7 +17,7 @@ enum {
 struct key {
     int64_t m, n, k, lda, ldb, ldc;
     enum dpt_dtype dtype, out;
-    int a_transposed, b_transposed, with_bias;
+    int a_transposed, b_transposed, with_bias, with_slope;
 };
 
 struct plan {
@@ -25,6 +25,7 @@ struct plan {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
+    bool refused; /* with_slope: there is no algorithm */
 };
 
 struct dpt_cuda_gemm_engine {
@@ -103,14 +104,28 @@ static cublasStatus_t set_bias(cublasLtMatmulDesc_t product, const void *bias)
                                           sizeof bias);
 }
 
+static cublasStatus_t set_slope(cublasLtMatmulDesc_t product, const void *slope_at)
+{
+    return cublasLtMatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                                          &slope_at, sizeof slope_at);
+}
+
+/* What is done to a product on its way to memory. */
+static cublasLtEpilogue_t epilogue_of(const struct key *k)
+{
+    if (k->with_slope)
+        return CUBLASLT_EPILOGUE_DGELU;
+    return k->with_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 /* Fills in everything but the algorithm. Our b is the library's first operand, a its second. */
 static bool describe(struct dpt_cuda_stream *s, struct plan *p)
 {
     const struct key *k = &p->key;
     const cublasOperation_t first = k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasLtEpilogue_t epilogue =
-        k->with_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    const cublasLtEpilogue_t epilogue = epilogue_of(k);
+    const int64_t slope_ld = k->ldc;
     const bool ok =
         blas_ok(s, k, cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
         blas_ok(s, k,
@@ -129,8 +144,14 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
                 layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
                        k->a_transposed ? k->k : k->m, k->lda)) &&
         blas_ok(s, k, layout(&p->c, k->out, k->n, k->m, k->ldc));
-    /* The choice wants to see a bias; any address of the promised alignment will do. */
-    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, s->gemm->workspace)));
+    /* The choice wants to see a bias, and where slopes are; any address of the promised alignment
+     * will do. */
+    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, s->gemm->workspace))) &&
+           (!k->with_slope || (blas_ok(s, k, set_slope(p->product, s->gemm->workspace)) &&
+                               blas_ok(s, k,
+                                       cublasLtMatmulDescSetAttribute(
+                                           p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD,
+                                           &slope_ld, sizeof slope_ld))));
 }
 
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
@@ -178,7 +199,8 @@ static bool choose(struct dpt_cuda_stream *s, struct plan *p)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = result.state;
     p->algo = result.algo;
-    return blas_ok(s, &p->key, status);
+    p->refused = p->key.with_slope && status == CUBLAS_STATUS_NOT_SUPPORTED;
+    return p->refused || blas_ok(s, &p->key, status);
 }
 
 static bool same_key(const struct key *a, const struct key *b)
@@ -186,7 +208,7 @@ static bool same_key(const struct key *a, const struct key *b)
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb &&
            a->ldc == b->ldc && a->dtype == b->dtype && a->out == b->out &&
            a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed &&
-           a->with_bias == b->with_bias;
+           a->with_bias == b->with_bias && a->with_slope == b->with_slope;
 }
 
 /* The plan of this shape, made if there is none. NULL with the stream's error set. */
@@ -240,7 +262,9 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g,
     if (!aligned(s, "left operand", g->a, g->dtype, g->lda) ||
         !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
         !aligned(s, "result", g->c, g->out, g->ldc) ||
-        (g->with_bias && !blas_ok(s, &plan->key, set_bias(plan->product, g->bias))))
+        (g->with_bias && !blas_ok(s, &plan->key, set_bias(plan->product, g->bias))) ||
+        (g->with_slope && (!aligned(s, "slopes", g->slope_at, g->out, g->ldc) ||
+                           !blas_ok(s, &plan->key, set_slope(plan->product, g->slope_at)))))
         return;
     (void)blas_ok(s, &plan->key,
                   cublasLtMatmul(dpt_cuda_device_of(s)->blas, plan->product, &one, g->b, plan->b,
@@ -248,7 +272,8 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g,
                                  s->gemm->workspace, WORKSPACE_BYTES, s->queue));
 }
 
-void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+/* False: there is no algorithm. */
+static bool run(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
     const struct key key = {.m = g->m,
                             .n = g->n,
@@ -260,11 +285,27 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
                             .out = g->out,
                             .a_transposed = g->a_transposed,
                             .b_transposed = g->b_transposed,
-                            .with_bias = g->with_bias};
+                            .with_bias = g->with_bias,
+                            .with_slope = g->with_slope};
     DPT_ASSERT(g->k > 0);
     if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || !has_workspace(s))
-        return;
+        return true;
     const struct plan *plan = plan_of(s, &key);
+    if (plan && plan->refused)
+        return false;
     if (plan && !s->preparing)
         multiply(s, g, plan);
+    return true;
+}
+
+void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    DPT_ASSERT(!g->with_slope);
+    (void)run(s, g);
+}
+
+bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    DPT_ASSERT(g->with_slope && !g->with_bias);
+    return run(s, g);
 }

@@ -23,12 +23,18 @@ struct dpt_cuda_gemm {
     bool accumulate;
     bool with_bias;
     const void *bias; /* (n) */
+    bool with_slope;
+    const void *slope_at; /* (m, n) of `out`, rows ldc apart: what would be c is multiplied by the
+                             slope of GELU there, before it is rounded */
 };
 
 /* Runs (or, while the stream prepares, only prepares) a product. Operands begin at multiples of 16
  * bytes, or of the largest power of two below that divides their rows' length in bytes: else
  * DPT_EINVAL. Errors stick to the stream. */
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
+
+/* The same with_slope, if the library has it for the shape. False: it has not; nothing was done. */
+bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 
 /* The plans of a stream; its workspace is taken from the device with the first product. */
 DPT_MUST_USE enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret,

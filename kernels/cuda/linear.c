@@ -1,5 +1,9 @@
 /* Linear layers: three products, GELU, and the sum of columns for the bias. A packed weight is a
- * copy of it: the library packs nothing. */
+ * copy of it: the library packs nothing.
+ *
+ * GELU's slope goes into the product in front of it. GELU itself does not: what goes into it is
+ * kept rounded, and made anew from that it has to have the same bits
+ * (train.activation_checkpointing). */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -32,24 +36,41 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
         (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
 }
 
+/* dx, and through the GELU that x came from. In f32 the library's slope is not sharp enough. */
+static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a,
+                           struct dpt_cuda_gemm *dx)
+{
+    const bool may_fuse = a->dtype != DPT_F32 && (a->gelu_x || s->preparing);
+    dx->with_slope = true;
+    dx->slope_at = a->gelu_x;
+    if (may_fuse && dpt_cuda_gemm_sloped(s, dx) && !s->preparing)
+        return;
+    dx->with_slope = false; /* nor, while the stream prepares, did anybody say whether */
+    dpt_cuda_gemm(s, dx);
+    const struct dpt_gelu slope = {
+        .n = a->n * a->in, .dtype = a->dtype, .x = a->gelu_x, .dy = a->dx, .out = a->dx};
+    if (a->gelu_x && !s->preparing && s->error.status == DPT_OK)
+        (void)dpt_cuda_posted(s, dpt_launch_gelu_grad(s->queue, &slope), "linear backward");
+}
+
 void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear_backward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     void *work;
     if (!dpt_cuda_begin(s, a->dtype, "linear backward"))
         return;
-    const struct dpt_cuda_gemm dx = {.m = a->n,
-                                     .n = a->in,
-                                     .k = a->out,
-                                     .dtype = a->dtype,
-                                     .a = a->dy,
-                                     .lda = a->out,
-                                     .b = a->packed ? a->packed : a->w,
-                                     .ldb = a->out,
-                                     .b_transposed = true,
-                                     .out = a->dtype,
-                                     .c = a->dx,
-                                     .ldc = a->in};
+    struct dpt_cuda_gemm dx = {.m = a->n,
+                               .n = a->in,
+                               .k = a->out,
+                               .dtype = a->dtype,
+                               .a = a->dy,
+                               .lda = a->out,
+                               .b = a->packed ? a->packed : a->w,
+                               .ldb = a->out,
+                               .b_transposed = true,
+                               .out = a->dtype,
+                               .c = a->dx,
+                               .ldc = a->in};
     const struct dpt_cuda_gemm dw = {.m = a->in,
                                      .n = a->out,
                                      .k = a->n,
@@ -64,7 +85,7 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
                                      .ldc = a->out,
                                      .accumulate = a->accumulate};
     if (a->dx || s->preparing)
-        dpt_cuda_gemm(s, &dx);
+        input_gradient(s, a, &dx);
     dpt_cuda_gemm(s, &dw);
     const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
     if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&

@@ -135,16 +135,16 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
         s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL, packed});
     for (int i = 0; i < 2; i++) {
         ops->linear_backward(s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw,
-                                                              db, i > 0, packed});
+                                                              db, i > 0, packed, NULL});
         ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, dtype, h, dy, dy});
-        ops->linear_backward(
-            s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw, db, i > 0, NULL});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw,
+                                                              db, i > 0, NULL, NULL});
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
         s, &(struct dpt_attention_backward){B, T, H, C, dtype, drop, qkv, att, lse, y, dy});
-    ops->linear_backward(
-        s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db, false, NULL});
+    ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db,
+                                                          false, NULL, NULL});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,
                                                                 y, att, false, dw, db, true});
 }

@@ -1,11 +1,10 @@
 /* See cases.h. */
-#include "tests/kernels/cases.h"
-
+#include "tests/kernels/case_families.h"
 #include "tests/kernels/ref.h"
 
 #include <string.h>
 
-static struct dpt_dropout dropout_of(const struct op_case *c)
+struct dpt_dropout case_dropout(const struct op_case *c)
 {
     return (struct dpt_dropout){.p = c->p, .key = dpt_rng_key(7, DPT_RNG_TEST, 1, 2, 3)};
 }
@@ -66,6 +65,57 @@ static void linear_ref(const struct op_case *c, double *const *in, const int32_t
     for (int64_t e = 0; e < n * o; e++)
         out[1][e] = ref_gelu(out[0][e]);
     ref_linear_grad(n, i, o, in[0], in[1], in[3], out[2], out[3], out[4]);
+}
+
+/* --- mlp: n, in, out: what is behind a GELU --- */
+
+static void mlp_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0], i = c->shape[1], o = c->shape[2];
+    *r = (struct case_layout){.inputs = 3,
+                              .in = {n * i, i * o, n * o},
+                              .outputs = 4,
+                              .out = {n * i, n * i, i * o, o},
+                              .accumulates = {false, false, true, true},
+                              .f32 = {false, false, true, true},
+                              .rounded = {false, false, true, false},
+                              .y = 0,
+                              .dy = -1};
+}
+
+static void mlp_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                    struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                    void *const *out)
+{
+    (void)ints;
+    const struct dpt_gelu gelu = {
+        .n = c->shape[0] * c->shape[1], .dtype = dtype, .x = in[0], .out = out[0]};
+    const struct dpt_linear_backward b = {.n = c->shape[0],
+                                          .in = c->shape[1],
+                                          .out = c->shape[2],
+                                          .dtype = dtype,
+                                          .x = out[0],
+                                          .w = in[1],
+                                          .dy = in[2],
+                                          .dx = out[1],
+                                          .gelu_x = in[0],
+                                          .dw = out[2],
+                                          .dbias = out[3],
+                                          .accumulate = accumulate};
+    ops->gelu_forward(s, &gelu);
+    ops->linear_backward(s, &b);
+}
+
+static void mlp_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                    double *const *out)
+{
+    int64_t n = c->shape[0], i = c->shape[1], o = c->shape[2];
+    (void)ints;
+    for (int64_t e = 0; e < n * i; e++)
+        out[0][e] = ref_gelu(in[0][e]);
+    ref_linear_grad(n, i, o, out[0], in[1], in[2], out[1], out[2], out[3]);
+    for (int64_t e = 0; e < n * i; e++)
+        out[1][e] *= ref_gelu_slope(in[0][e]);
 }
 
 /* --- layernorm: n, c, add_dx --- */
@@ -132,45 +182,6 @@ static void layernorm_ref(const struct op_case *c, double *const *in, const int3
         out[3][i] += in[3][i];
 }
 
-/* --- gelu: n --- */
-
-static void gelu_layout(const struct op_case *c, struct case_layout *r)
-{
-    int64_t n = c->shape[0];
-    *r = (struct case_layout){.inputs = 2,
-                              .in = {n, n},
-                              .outputs = 2,
-                              .out = {n, n},
-                              .y = 0,
-                              .dy = 1,
-                              .pairs = 1,
-                              .of = {0},
-                              .grad = {1}};
-}
-
-static void gelu_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
-                     struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
-                     void *const *out)
-{
-    (void)ints;
-    (void)accumulate;
-    const struct dpt_gelu f = {.n = c->shape[0], .dtype = dtype, .x = in[0], .out = out[0]};
-    const struct dpt_gelu b = {
-        .n = c->shape[0], .dtype = dtype, .x = in[0], .dy = in[1], .out = out[1]};
-    ops->gelu_forward(s, &f);
-    ops->gelu_backward(s, &b);
-}
-
-static void gelu_ref(const struct op_case *c, double *const *in, const int32_t *ints,
-                     double *const *out)
-{
-    (void)ints;
-    for (int64_t i = 0; i < c->shape[0]; i++) {
-        out[0][i] = ref_gelu(in[0][i]);
-        out[1][i] = in[1][i] * ref_gelu_slope(in[0][i]);
-    }
-}
-
 /* --- attention: b, t, heads, c --- */
 
 static void attention_layout(const struct op_case *c, struct case_layout *r)
@@ -199,7 +210,7 @@ static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const s
                                             .heads = c->shape[2],
                                             .c = c->shape[3],
                                             .dtype = dtype,
-                                            .dropout = dropout_of(c),
+                                            .dropout = case_dropout(c),
                                             .qkv = in[0],
                                             .y = out[0],
                                             .lse = out[1]};
@@ -208,7 +219,7 @@ static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const s
                                              .heads = c->shape[2],
                                              .c = c->shape[3],
                                              .dtype = dtype,
-                                             .dropout = dropout_of(c),
+                                             .dropout = case_dropout(c),
                                              .qkv = in[0],
                                              .y = out[0],
                                              .lse = out[1],
@@ -221,103 +232,11 @@ static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const s
 static void attention_ref(const struct op_case *c, double *const *in, const int32_t *ints,
                           double *const *out)
 {
-    struct dpt_dropout d = dropout_of(c);
+    struct dpt_dropout d = case_dropout(c);
     (void)ints;
     ref_attention(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], out[0], out[1]);
     ref_attention_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], in[1],
                        out[2]);
-}
-
-/* --- residual: n --- */
-
-static void residual_layout(const struct op_case *c, struct case_layout *r)
-{
-    int64_t n = c->shape[0];
-    *r = (struct case_layout){.inputs = 3,
-                              .in = {n, n, n},
-                              .outputs = 2,
-                              .out = {n, n},
-                              .y = 0,
-                              .dy = 2,
-                              .pairs = 1,
-                              .of = {1},
-                              .grad = {1}};
-}
-
-static void residual_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
-                         struct dpt_stream *s, void *const *in, const int32_t *ints,
-                         bool accumulate, void *const *out)
-{
-    (void)ints;
-    (void)accumulate;
-    const struct dpt_residual f = {.n = c->shape[0],
-                                   .dtype = dtype,
-                                   .dropout = dropout_of(c),
-                                   .a = in[0],
-                                   .b = in[1],
-                                   .y = out[0]};
-    const struct dpt_dropout_backward b = {
-        .n = c->shape[0], .dtype = dtype, .dropout = dropout_of(c), .dy = in[2], .dx = out[1]};
-    ops->residual(s, &f);
-    ops->dropout_backward(s, &b);
-}
-
-static void residual_ref(const struct op_case *c, double *const *in, const int32_t *ints,
-                         double *const *out)
-{
-    struct dpt_dropout d = dropout_of(c);
-    (void)ints;
-    for (int64_t i = 0; i < c->shape[0]; i++) {
-        out[0][i] = in[0][i] + in[1][i] * ref_drop(&d, i);
-        out[1][i] = in[2][i] * ref_drop(&d, i);
-    }
-}
-
-/* --- residual_norm: n, c --- */
-
-static void residual_norm_layout(const struct op_case *c, struct case_layout *r)
-{
-    int64_t n = c->shape[0], w = c->shape[1];
-    *r = (struct case_layout){.inputs = 4,
-                              .in = {n * w, n * w, w, w},
-                              .outputs = 4,
-                              .out = {n * w, n * w, n, n},
-                              .f32 = {false, false, true, true},
-                              .rounded = {false, false, true, true},
-                              .y = 1,
-                              .dy = -1};
-}
-
-static void residual_norm_run(const struct op_case *c, enum dpt_dtype dtype,
-                              const struct dpt_ops *ops, struct dpt_stream *s, void *const *in,
-                              const int32_t *ints, bool accumulate, void *const *out)
-{
-    (void)ints;
-    (void)accumulate;
-    const struct dpt_residual_norm a = {.n = c->shape[0],
-                                        .c = c->shape[1],
-                                        .eps = 1e-5f,
-                                        .dtype = dtype,
-                                        .dropout = dropout_of(c),
-                                        .a = in[0],
-                                        .b = in[1],
-                                        .gamma = in[2],
-                                        .beta = in[3],
-                                        .sum = out[0],
-                                        .y = out[1],
-                                        .mean = out[2],
-                                        .rstd = out[3]};
-    ops->residual_norm(s, &a);
-}
-
-static void residual_norm_ref(const struct op_case *c, double *const *in, const int32_t *ints,
-                              double *const *out)
-{
-    struct dpt_dropout d = dropout_of(c);
-    (void)ints;
-    for (int64_t i = 0; i < c->shape[0] * c->shape[1]; i++)
-        out[0][i] = in[0][i] + in[1][i] * ref_drop(&d, i);
-    ref_layernorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], in[3], out[1], out[2], out[3]);
 }
 
 /* --- embedding: b, t, c, v, context --- */
@@ -349,7 +268,7 @@ static void embedding_run(const struct op_case *c, enum dpt_dtype dtype, const s
                                             .c = c->shape[2],
                                             .v = c->shape[3],
                                             .dtype = dtype,
-                                            .dropout = dropout_of(c),
+                                            .dropout = case_dropout(c),
                                             .tokens = ints,
                                             .wte = in[0],
                                             .wpe = in[1],
@@ -360,7 +279,7 @@ static void embedding_run(const struct op_case *c, enum dpt_dtype dtype, const s
                                              .v = c->shape[3],
                                              .context = c->shape[4],
                                              .dtype = dtype,
-                                             .dropout = dropout_of(c),
+                                             .dropout = case_dropout(c),
                                              .tokens = ints,
                                              .dy = in[2],
                                              .dwte = out[1],
@@ -374,7 +293,7 @@ static void embedding_run(const struct op_case *c, enum dpt_dtype dtype, const s
 static void embedding_ref(const struct op_case *c, double *const *in, const int32_t *ints,
                           double *const *out)
 {
-    struct dpt_dropout d = dropout_of(c);
+    struct dpt_dropout d = case_dropout(c);
     ref_embedding(c->shape[0], c->shape[1], c->shape[2], &d, ints, in[0], in[1], out[0]);
     ref_embedding_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], c->shape[4], &d, ints,
                        in[2], out[1], out[2]);
@@ -428,111 +347,6 @@ static void head_ref(const struct op_case *c, double *const *in, const int32_t *
                   out[1], out[2]);
 }
 
-/* --- adamw: n. Inputs p, m, v, grad --- */
-
-static void adamw_layout(const struct op_case *c, struct case_layout *r)
-{
-    int64_t n = c->shape[0];
-    *r = (struct case_layout){.f32_only = true,
-                              .inputs = 4,
-                              .in = {n, n, n, n},
-                              .squared = {false, false, true, false},
-                              .outputs = 3,
-                              .out = {n, n, n},
-                              .y = 0,
-                              .dy = -1};
-}
-
-static struct dpt_adamw adamw_of(const struct op_case *c)
-{
-    return (struct dpt_adamw){.n = c->shape[0],
-                              .lr = 3e-2f,
-                              .beta1 = 0.9f,
-                              .beta2 = 0.95f,
-                              .eps = 1e-8f,
-                              .weight_decay = 0.1f,
-                              .bias1 = 0.271f,
-                              .bias2 = 0.142625f,
-                              .grad_scale = 0.5f};
-}
-
-static void adamw_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
-                      struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
-                      void *const *out)
-{
-    struct dpt_adamw a = adamw_of(c);
-    (void)dtype;
-    (void)ints;
-    (void)accumulate;
-    for (int i = 0; i < 3; i++)
-        ops->copy(s, (size_t)a.n * sizeof(float), in[i], out[i]);
-    a.param = out[0];
-    a.m = out[1];
-    a.v = out[2];
-    a.grad = in[3];
-    ops->adamw(s, &a);
-}
-
-static void adamw_ref(const struct op_case *c, double *const *in, const int32_t *ints,
-                      double *const *out)
-{
-    struct dpt_adamw a = adamw_of(c);
-    (void)ints;
-    for (int i = 0; i < 3; i++)
-        memcpy(out[i], in[i], (size_t)a.n * sizeof(double));
-    ref_adamw(&a, out[0], out[1], out[2], in[3]);
-}
-
-/* --- sgd: n, nesterov. Inputs p, m, grad --- */
-
-static void sgd_layout(const struct op_case *c, struct case_layout *r)
-{
-    int64_t n = c->shape[0];
-    *r = (struct case_layout){.f32_only = true,
-                              .inputs = 3,
-                              .in = {n, n, n},
-                              .outputs = 2,
-                              .out = {n, n},
-                              .y = 0,
-                              .dy = -1};
-}
-
-static struct dpt_sgd sgd_of(const struct op_case *c)
-{
-    return (struct dpt_sgd){.n = c->shape[0],
-                            .lr = 3e-2f,
-                            .momentum = 0.9f,
-                            .weight_decay = 0.1f,
-                            .grad_scale = 0.5f,
-                            .nesterov = c->shape[1] != 0};
-}
-
-static void sgd_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
-                    struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
-                    void *const *out)
-{
-    struct dpt_sgd a = sgd_of(c);
-    (void)dtype;
-    (void)ints;
-    (void)accumulate;
-    for (int i = 0; i < 2; i++)
-        ops->copy(s, (size_t)a.n * sizeof(float), in[i], out[i]);
-    a.param = out[0];
-    a.m = out[1];
-    a.grad = in[2];
-    ops->sgd(s, &a);
-}
-
-static void sgd_ref(const struct op_case *c, double *const *in, const int32_t *ints,
-                    double *const *out)
-{
-    struct dpt_sgd a = sgd_of(c);
-    (void)ints;
-    for (int i = 0; i < 2; i++)
-        memcpy(out[i], in[i], (size_t)a.n * sizeof(double));
-    ref_sgd(&a, out[0], out[1], in[2]);
-}
-
 /* --- the table --- */
 
 #define OP(op) .layout = op##_layout, .run = op##_run, .ref = op##_ref
@@ -545,6 +359,9 @@ const struct op_case op_cases[] = {
     {"linear 256x256x768", {256, 256, 768}, 0.0f, false, OP(linear)},
     {"linear 7x64x6200", {7, 64, 6200}, 0.0f, false, OP(linear)},
     {"linear 9x4200x24", {9, 4200, 24}, 0.0f, false, OP(linear)},
+    {"mlp 33x64x48", {33, 64, 48}, 0.0f, false, OP(mlp)},
+    {"mlp 65x77x40", {65, 77, 40}, 0.0f, false, OP(mlp)},
+    {"mlp 64x3072x768", {64, 3072, 768}, 0.0f, false, OP(mlp)},
     {"layernorm 3x5", {3, 5, 0}, 0.0f, true, OP(layernorm)},
     {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},
     {"layernorm 100x768", {100, 768, 0}, 0.0f, false, OP(layernorm)},

@@ -19,7 +19,7 @@
     }
 
 OP(linear_forward, dpt_linear_forward, a->x, a->w, a->bias, a->y, a->gelu)
-OP(linear_backward, dpt_linear_backward, a->x, a->w, a->dy, a->dx, a->dw, a->dbias)
+OP(linear_backward, dpt_linear_backward, a->x, a->w, a->dy, a->dx, a->gelu_x, a->dw, a->dbias)
 OP(layernorm_forward, dpt_layernorm_forward, a->x, a->gamma, a->beta, a->y, a->mean, a->rstd)
 OP(layernorm_backward, dpt_layernorm_backward, a->x, a->gamma, a->mean, a->rstd, a->dy, a->dx,
    a->dgamma, a->dbeta)

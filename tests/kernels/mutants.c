@@ -120,6 +120,13 @@ static void plain_momentum(struct dpt_stream *s, const struct dpt_sgd *a)
     right->sgd(s, &wrong);
 }
 
+static void no_slope(struct dpt_stream *s, const struct dpt_linear_backward *a)
+{
+    struct dpt_linear_backward wrong = *a;
+    wrong.gelu_x = NULL;
+    right->linear_backward(s, &wrong);
+}
+
 /* Of what came in, and not of the sum. */
 static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
 {
@@ -143,6 +150,7 @@ static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
     }
 INSTALL(linear_forward, no_bias)
 INSTALL(linear_backward, lost_row_of_dw)
+INSTALL(linear_backward, no_slope)
 INSTALL(layernorm_forward, other_eps)
 INSTALL(layernorm_backward, no_residual)
 INSTALL(gelu_forward, forgotten_tail)
@@ -162,6 +170,7 @@ INSTALL(sgd, plain_momentum)
 const struct op_mutant op_mutants[] = {
     {"linear without its bias", "linear 129x33x193", install_no_bias},
     {"a row lost from dw", "linear 129x33x193", install_lost_row_of_dw},
+    {"GELU's slope forgotten", "mlp 33x64x48", install_no_slope},
     {"another eps", "layernorm 33x48 add", install_other_eps},
     {"dx overwritten, not added to", "layernorm 33x48 add", install_no_residual},
     {"the last element forgotten", "gelu 70001", install_forgotten_tail},

@@ -45,8 +45,10 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
     announce_pair(slot, weight);
 }
 
+/* gelu_x: what x is GELU of, whose gradient dx is then; or NULL. */
 static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                   const struct dpt_slot *slot, int weight, const void *x, const void *dy, void *dx)
+                   const struct dpt_slot *slot, int weight, const void *x, const void *dy, void *dx,
+                   const void *gelu_x)
 {
     const struct dpt_param *param = &m->base.params[weight];
     ops->linear_backward(stream, &(struct dpt_linear_backward){
@@ -58,6 +60,7 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                      .w = dpt_gpt2_weight(m, slot, weight),
                                      .dy = dy,
                                      .dx = dx,
+                                     .gelu_x = gelu_x,
                                      .dw = dpt_gpt2_grad(m, slot, weight),
                                      .dbias = dpt_gpt2_grad(m, slot, weight + 1),
                                      .accumulate = slot->accumulate,
@@ -133,15 +136,9 @@ static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_
     const void *dy =
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_MLP_RESIDUAL),
                dstream, scratch.a);
-    linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, dy, scratch.wide);
-    ops->gelu_backward(stream, &(struct dpt_gelu){
-                                   .n = slot->b * slot->t * 4 * m->c,
-                                   .dtype = m->base.dtype,
-                                   .x = saved.fc,
-                                   .dy = scratch.wide,
-                                   .out = scratch.wide,
-                               });
-    linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, scratch.wide, scratch.b);
+    linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, dy, scratch.wide,
+           saved.fc);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, scratch.wide, scratch.b, NULL);
     layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.mean2, saved.rstd2,
               scratch.b, dstream, true);
 }
@@ -156,7 +153,7 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
     const void *dy =
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
                dstream, scratch.a);
-    linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b, NULL);
     ops->attention_backward(stream,
                             &(struct dpt_attention_backward){
                                 .b = slot->b,
@@ -172,7 +169,8 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                 .dy = scratch.b,
                                 .dqkv = scratch.wide, /* (B, T, 3, C) of (N, 4*C) */
                             });
-    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a,
+           NULL);
     layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.mean1, saved.rstd1,
               scratch.a, dstream, true);
 }

@@ -5,6 +5,7 @@
 #include "kernels/half.h"
 
 #include <cublasLt.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -84,6 +85,22 @@ static float dot(int64_t n, const float *a, const float *b)
     return sums[0];
 }
 
+static float slope(float x)
+{
+    const float u = 0.7978845608028654f * (x + 0.044715f * x * x * x), t = tanhf(u);
+    return 0.5f * (1 + t) +
+           0.5f * x * (1 - t * t) * 0.7978845608028654f * (1 + 3 * 0.044715f * x * x);
+}
+
+/* As for shapes of which the library has an algorithm: rows of whole vectors. */
+bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    if (g->ldc % 8 != 0)
+        return false;
+    dpt_cuda_gemm(s, g);
+    return true;
+}
+
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
     DPT_ASSERT(g->k > 0);
@@ -99,6 +116,8 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
             float sum = dot(g->k, a + i * g->k, b + j * g->k);
             if (g->with_bias)
                 sum += at(g->bias, g->out, j);
+            if (g->with_slope)
+                sum *= slope(at(g->slope_at, g->out, i * g->ldc + j));
             if (g->accumulate)
                 sum += at(g->c, g->out, i * g->ldc + j);
             set(g->c, g->out, i * g->ldc + j, sum);

@@ -1,0 +1,24 @@
+/* Between cases.c, which has the table, and cases_elements.c. */
+#ifndef DPT_TESTS_KERNELS_CASE_FAMILIES_H
+#define DPT_TESTS_KERNELS_CASE_FAMILIES_H
+
+#include "tests/kernels/cases.h"
+
+#define CASE_FAMILY(op)                                                                            \
+    void op##_layout(const struct op_case *c, struct case_layout *r);                              \
+    void op##_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,        \
+                  struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,     \
+                  void *const *out);                                                               \
+    void op##_ref(const struct op_case *c, double *const *in, const int32_t *ints,                 \
+                  double *const *out);
+
+CASE_FAMILY(gelu)
+CASE_FAMILY(residual)
+CASE_FAMILY(residual_norm)
+CASE_FAMILY(adamw)
+CASE_FAMILY(sgd)
+
+/* The case's mask. */
+struct dpt_dropout case_dropout(const struct op_case *c);
+
+#endif
