@@ -266,3 +266,37 @@ void dpt_residual_norm_by_two(struct dpt_stream *stream,
                                                  .mean = a->mean,
                                                  .rstd = a->rstd});
 }
+
+static void *copy_at(void *copy, enum dpt_dtype dtype, int64_t i)
+{
+    return copy ? (char *)copy + (size_t)i * dpt_dtype_bytes(dtype) : NULL;
+}
+
+struct dpt_adamw dpt_adamw_tensor(const struct dpt_adamw *of, int i)
+{
+    const struct dpt_updated *tensor = &of->tensors[i];
+    struct dpt_adamw part = *of;
+    part.tensors = NULL;
+    part.n = tensor->end - tensor->begin;
+    part.weight_decay = tensor->decays ? of->weight_decay : 0.0f;
+    part.param += tensor->begin;
+    part.m += tensor->begin;
+    part.v += tensor->begin;
+    part.grad += tensor->begin;
+    part.copy = copy_at(of->copy, of->copy_dtype, tensor->begin);
+    return part;
+}
+
+struct dpt_sgd dpt_sgd_tensor(const struct dpt_sgd *of, int i)
+{
+    const struct dpt_updated *tensor = &of->tensors[i];
+    struct dpt_sgd part = *of;
+    part.tensors = NULL;
+    part.n = tensor->end - tensor->begin;
+    part.weight_decay = tensor->decays ? of->weight_decay : 0.0f;
+    part.param += tensor->begin;
+    part.m = of->m ? of->m + tensor->begin : NULL;
+    part.grad += tensor->begin;
+    part.copy = copy_at(of->copy, of->copy_dtype, tensor->begin);
+    return part;
+}

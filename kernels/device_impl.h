@@ -58,6 +58,12 @@ void dpt_residual_norm_by_two(struct dpt_stream *stream,
                                            const struct dpt_layernorm_forward *),
                               const struct dpt_residual_norm *a);
 
+struct dpt_adamw;
+struct dpt_sgd;
+/* An optimizer's op on tensor `i` of `of` alone, for a device that updates one at a time. */
+struct dpt_adamw dpt_adamw_tensor(const struct dpt_adamw *of, int i);
+struct dpt_sgd dpt_sgd_tensor(const struct dpt_sgd *of, int i);
+
 /* First member of every device. */
 struct dpt_device {
     const struct dpt_device_vtable *vtable;

@@ -204,6 +204,13 @@ struct dpt_pack {
     void *packed; /* packed_bytes, aligned to 64 */
 };
 
+/* A tensor among the elements of an optimizer's op: [begin, end) of them, ascending from one to the
+ * next. What lies between two of them stays as it is. */
+struct dpt_updated {
+    int64_t begin, end;
+    bool decays; /* by weight_decay; else by nothing */
+};
+
 /* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
  * lr*weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) /
  * (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. */
@@ -215,6 +222,9 @@ struct dpt_adamw {
     const float *grad;    /* (n) */
     void *copy;           /* (n) or NULL; also the new param, rounded to copy_dtype */
     enum dpt_dtype copy_dtype;
+    /* Of the host, borrowed for the call. NULL: all elements are one tensor, which decays. */
+    const struct dpt_updated *tensors;
+    int n_tensors;
 };
 
 /* Stochastic gradient descent with momentum (Sutskever et al. 2013, in PyTorch's form): g =
@@ -229,6 +239,8 @@ struct dpt_sgd {
     const float *grad; /* (n) */
     void *copy;        /* as dpt_adamw's */
     enum dpt_dtype copy_dtype;
+    const struct dpt_updated *tensors; /* as dpt_adamw's */
+    int n_tensors;
 };
 
 /* The sum of vectors in an order: each is put on a stack, and then, joins[i] times after the i-th,

@@ -32,12 +32,23 @@ static void adamw_item(void *ctx, int64_t item, int thread)
     copy_item(j->kernels, part.n, part.param, part.copy, part.copy_dtype, at);
 }
 
+static void adamw_tensor(struct dpt_cpu_stream *s, const struct dpt_adamw *a)
+{
+    struct adamw_job job = {.kernels = s->kernels, .a = a};
+    dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), adamw_item, &job);
+}
+
 void dpt_cpu_adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct adamw_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, a->copy_dtype, "adamw") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), adamw_item, &job);
+    if (!dpt_cpu_begin(s, a->copy_dtype, "adamw") || s->preparing)
+        return;
+    if (!a->tensors)
+        adamw_tensor(s, a);
+    for (int i = 0; a->tensors && i < a->n_tensors; i++) {
+        const struct dpt_adamw part = dpt_adamw_tensor(a, i);
+        adamw_tensor(s, &part);
+    }
 }
 
 struct sgd_job {
@@ -59,10 +70,21 @@ static void sgd_item(void *ctx, int64_t item, int thread)
     copy_item(j->kernels, part.n, part.param, part.copy, part.copy_dtype, at);
 }
 
+static void sgd_tensor(struct dpt_cpu_stream *s, const struct dpt_sgd *a)
+{
+    struct sgd_job job = {.kernels = s->kernels, .a = a};
+    dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), sgd_item, &job);
+}
+
 void dpt_cpu_sgd(struct dpt_stream *stream, const struct dpt_sgd *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct sgd_job job = {.kernels = s->kernels, .a = a};
-    if (dpt_cpu_begin(s, a->copy_dtype, "sgd") && !s->preparing)
-        dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), sgd_item, &job);
+    if (!dpt_cpu_begin(s, a->copy_dtype, "sgd") || s->preparing)
+        return;
+    if (!a->tensors)
+        sgd_tensor(s, a);
+    for (int i = 0; a->tensors && i < a->n_tensors; i++) {
+        const struct dpt_sgd part = dpt_sgd_tensor(a, i);
+        sgd_tensor(s, &part);
+    }
 }

@@ -3,7 +3,34 @@
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, TENSORS_MAX = 128 };
+
+/* Which elements of a launch are updated, and which of these decay. In the kernel's arguments: no
+ * memory is written for it. */
+struct tensors {
+    int n;
+    int64_t begin[TENSORS_MAX], end[TENSORS_MAX];
+    uint32_t decays[TENSORS_MAX / 32];
+};
+
+/* The tensor of element i; -1: it is of none. */
+static __device__ int tensor_of(const struct tensors &t, int64_t i)
+{
+    int low = 0, high = t.n - 1; /* the last that begins at i or before */
+    while (low < high) {
+        const int middle = (low + high + 1) / 2;
+        if (t.begin[middle] <= i)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return i >= t.begin[low] && i < t.end[low] ? low : -1;
+}
+
+static __device__ bool does_decay(const struct tensors &t, int tensor)
+{
+    return t.decays[tensor / 32] >> (tensor % 32) & 1;
+}
 
 template <typename E> static __device__ void store_copy(void *copy, int64_t i, float p)
 {
@@ -11,11 +38,17 @@ template <typename E> static __device__ void store_copy(void *copy, int64_t i, f
         ((E *)copy)[i] = rounded<E>(p);
 }
 
-template <typename E> static __global__ void adamw(struct dpt_adamw a)
+template <typename E> static __global__ void adamw(struct dpt_adamw a, struct tensors t)
 {
-    const float decay = a.lr * a.weight_decay, b1_rest = 1.0f - a.beta1, b2_rest = 1.0f - a.beta2;
-    GRID_LOOP(i, a.n)
+    const float b1_rest = 1.0f - a.beta1, b2_rest = 1.0f - a.beta2;
+    const int64_t first = t.begin[0];
+    GRID_LOOP(at, t.end[t.n - 1] - first)
     {
+        const int64_t i = first + at;
+        const int tensor = tensor_of(t, i);
+        if (tensor < 0)
+            continue;
+        const float decay = a.lr * (does_decay(t, tensor) ? a.weight_decay : 0.0f);
         const float g = a.grad[i] * a.grad_scale;
         float p = a.param[i];
         const float m = fmaf(a.beta1, a.m[i], b1_rest * g);
@@ -29,13 +62,19 @@ template <typename E> static __global__ void adamw(struct dpt_adamw a)
     }
 }
 
-template <typename E> static __global__ void sgd(struct dpt_sgd a)
+template <typename E> static __global__ void sgd(struct dpt_sgd a, struct tensors t)
 {
     const bool keeps = a.momentum > 0.0f;
-    GRID_LOOP(i, a.n)
+    const int64_t first = t.begin[0];
+    GRID_LOOP(at, t.end[t.n - 1] - first)
     {
+        const int64_t i = first + at;
+        const int tensor = tensor_of(t, i);
+        if (tensor < 0)
+            continue;
+        const float decay = does_decay(t, tensor) ? a.weight_decay : 0.0f;
         const float p = a.param[i];
-        const float g = fmaf(a.weight_decay, p, a.grad[i] * a.grad_scale);
+        const float g = fmaf(decay, p, a.grad[i] * a.grad_scale);
         float step = g;
         if (keeps) {
             const float m = fmaf(a.momentum, a.m[i], g);
@@ -48,20 +87,46 @@ template <typename E> static __global__ void sgd(struct dpt_sgd a)
     }
 }
 
+/* Those from `first` on that one launch takes. */
+static struct tensors some_of(const struct dpt_updated *tensors, int n, int first)
+{
+    struct tensors t = {};
+    for (; t.n < TENSORS_MAX && first + t.n < n; t.n++) {
+        const struct dpt_updated *one = &tensors[first + t.n];
+        t.begin[t.n] = one->begin;
+        t.end[t.n] = one->end;
+        t.decays[t.n / 32] |= (uint32_t)one->decays << (t.n % 32);
+    }
+    return t;
+}
+
+static unsigned grid_of(const struct tensors *t)
+{
+    return grid_for(t->end[t->n - 1] - t->begin[0], THREADS);
+}
+
 int dpt_launch_adamw(void *queue, const struct dpt_adamw *a)
 {
-    if (a->n == 0)
-        return 0;
-    FOR_ELEM(a->copy_dtype,
-             adamw<E><<<grid_for(a->n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    cudaStream_t q = (cudaStream_t)queue;
+    const struct dpt_updated whole = {0, a->n, true};
+    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;
+    const int n = a->tensors ? a->n_tensors : 1;
+    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {
+        const struct tensors t = some_of(tensors, n, first);
+        FOR_ELEM(a->copy_dtype, adamw<E><<<grid_of(&t), THREADS, 0, q>>>(*a, t));
+    }
     return cudaGetLastError();
 }
 
 int dpt_launch_sgd(void *queue, const struct dpt_sgd *a)
 {
-    if (a->n == 0)
-        return 0;
-    FOR_ELEM(a->copy_dtype,
-             sgd<E><<<grid_for(a->n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    cudaStream_t q = (cudaStream_t)queue;
+    const struct dpt_updated whole = {0, a->n, true};
+    const struct dpt_updated *tensors = a->tensors ? a->tensors : &whole;
+    const int n = a->tensors ? a->n_tensors : 1;
+    for (int first = 0; a->n > 0 && first < n; first += TENSORS_MAX) {
+        const struct tensors t = some_of(tensors, n, first);
+        FOR_ELEM(a->copy_dtype, sgd<E><<<grid_of(&t), THREADS, 0, q>>>(*a, t));
+    }
     return cudaGetLastError();
 }

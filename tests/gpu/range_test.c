@@ -1,8 +1,8 @@
 /* Ops over ranges on the CUDA device, element by element: conversions as kernels/half.h, normal
  * values as base/rng, dropout's mask, sums of squares, decoding, Gram-Schmidt; and ranges split at
  * odd places. Where the operations are the CPU's and in its order, the bits are compared. */
+#include "kernels/device_impl.h"
 #include "tests/gpu/gpu.h"
-
 #include "tests/kernels/ref.h"
 
 #include <math.h>
@@ -272,6 +272,86 @@ static void check_gram_schmidt(struct test_stream *t)
     free(x);
 }
 
+/* Many tensors at once, with gaps between them, are as one after the other; the gaps stay. */
+static void check_tensors(struct test_stream *t)
+{
+    enum { TENSORS = 300, VECTORS = 4, LONGEST = 600 };
+    struct dpt_updated tensors[TENSORS];
+    float *start[VECTORS], *at[2][VECTORS], *got[2];
+    uint16_t *copy[2];
+    int64_t next = 3;
+    for (int i = 0; i < TENSORS; i++) {
+        const int64_t numel = 1 + i * 7919 % LONGEST;
+        tensors[i] = (struct dpt_updated){next, next + numel, i % 3 == 0};
+        next += numel + i % 5;
+    }
+    DPT_ASSERT(next < N);
+    for (int v = 0; v < VECTORS; v++) {
+        start[v] = values(N, 40 + (uint64_t)v);
+        for (int i = 0; v == 2 && i < N; i++) /* the second moment */
+            start[v][i] *= start[v][i];
+    }
+    for (int kind = 0; kind < 2; kind++) {
+        for (int way = 0; way < 2; way++) {
+            for (int v = 0; v < VECTORS; v++)
+                at[way][v] = test_upload(t, start[v], BYTES);
+            copy[way] = test_upload(t, start[0], BYTES);
+            got[way] = malloc(BYTES);
+            struct dpt_adamw adamw = {.n = next,
+                                      .lr = 1e-2f,
+                                      .beta1 = 0.9f,
+                                      .beta2 = 0.95f,
+                                      .eps = 1e-8f,
+                                      .weight_decay = 0.1f,
+                                      .bias1 = 0.1f,
+                                      .bias2 = 0.05f,
+                                      .grad_scale = 0.5f,
+                                      .param = at[way][0],
+                                      .m = at[way][1],
+                                      .v = at[way][2],
+                                      .grad = at[way][3],
+                                      .copy = copy[way],
+                                      .copy_dtype = DPT_BF16};
+            struct dpt_sgd sgd = {.n = next,
+                                  .lr = 1e-2f,
+                                  .momentum = 0.9f,
+                                  .weight_decay = 0.1f,
+                                  .grad_scale = 0.5f,
+                                  .param = at[way][0],
+                                  .m = at[way][1],
+                                  .grad = at[way][3],
+                                  .copy = copy[way],
+                                  .copy_dtype = DPT_BF16};
+            adamw.tensors = sgd.tensors = tensors;
+            adamw.n_tensors = sgd.n_tensors = TENSORS;
+            for (int i = 0; i < (way == 0 ? 1 : TENSORS); i++) {
+                const struct dpt_adamw one_adamw = way == 0 ? adamw : dpt_adamw_tensor(&adamw, i);
+                const struct dpt_sgd one_sgd = way == 0 ? sgd : dpt_sgd_tensor(&sgd, i);
+                if (kind == 0)
+                    t->ops->adamw(t->stream, &one_adamw);
+                else
+                    t->ops->sgd(t->stream, &one_sgd);
+            }
+        }
+        for (int v = 0; v <= VECTORS; v++) {
+            for (int way = 0; way < 2; way++)
+                test_download(t, v < VECTORS ? (void *)at[way][v] : copy[way], BYTES, got[way]);
+            CHECK(same(got[0], got[1], BYTES));
+        }
+        test_download(t, at[0][0], BYTES, got[0]);
+        CHECK(same(got[0], start[0], 3 * sizeof *got[0]) && got[0][3] != start[0][3]);
+        CHECK(same(got[0] + tensors[3].end, start[0] + tensors[3].end, 3 * sizeof *got[0]));
+        for (int way = 0; way < 2; way++) {
+            for (int v = 0; v < VECTORS; v++)
+                dpt_device_free(t->device, at[way][v], BYTES);
+            dpt_device_free(t->device, copy[way], BYTES);
+            free(got[way]);
+        }
+    }
+    for (int v = 0; v < VECTORS; v++)
+        free(start[v]);
+}
+
 enum { PLACE_ROWS = 37, PLACE_CHANNELS_MAX = 1601 };
 
 static void *at(enum dpt_dtype dtype, void *p, int off)
@@ -397,6 +477,7 @@ int main(void)
     check_decoding(&t);
     check_gram_schmidt(&t);
     check_places(&t);
+    check_tensors(&t);
     test_stream_close(&t);
     return gpu_verdict("range");
 }

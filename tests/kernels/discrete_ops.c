@@ -2,21 +2,24 @@
  */
 #include "tests/kernels/discrete_ops.h"
 
+#include "kernels/device_impl.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define POINTERS(...) ((const void *const[DISCRETE_POINTERS_MAX]){__VA_ARGS__})
 
-#define OP(name, type, ...)                                                                        \
+#define OP_AS(name, op, type, ...)                                                                 \
     static void run_##name(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)    \
     {                                                                                              \
-        ops->name(cpu, args);                                                                      \
+        ops->op(cpu, args);                                                                        \
     }                                                                                              \
     static void name(struct dpt_stream *stream, const struct type *a)                              \
     {                                                                                              \
-        discrete_check(stream, #name, POINTERS(__VA_ARGS__));                                      \
+        discrete_check(stream, #op, POINTERS(__VA_ARGS__));                                        \
         discrete_post(stream, run_##name, a, sizeof *a, NULL);                                     \
     }
+#define OP(name, type, ...) OP_AS(name, name, type, __VA_ARGS__)
 
 OP(linear_forward, dpt_linear_forward, a->x, a->w, a->bias, a->y, a->gelu)
 OP(linear_backward, dpt_linear_backward, a->x, a->w, a->dy, a->dx, a->gelu_x, a->dw, a->dbias)
@@ -32,10 +35,31 @@ OP(residual_norm, dpt_residual_norm, a->a, a->b, a->sum, a->gamma, a->beta, a->y
 OP(dropout_backward, dpt_dropout_backward, a->dy, a->dx)
 OP(embedding_forward, dpt_embedding_forward, a->tokens, a->wte, a->wpe, a->y)
 OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwpe)
-OP(adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
-OP(sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
+OP_AS(one_adamw, adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
+OP_AS(one_sgd, sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
 OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
 OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
+
+/* The tensors are the caller's, and gone when the queue runs. */
+static void adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
+{
+    for (int i = 0; a->tensors && i < a->n_tensors; i++) {
+        const struct dpt_adamw part = dpt_adamw_tensor(a, i);
+        one_adamw(stream, &part);
+    }
+    if (!a->tensors)
+        one_adamw(stream, a);
+}
+
+static void sgd(struct dpt_stream *stream, const struct dpt_sgd *a)
+{
+    for (int i = 0; a->tensors && i < a->n_tensors; i++) {
+        const struct dpt_sgd part = dpt_sgd_tensor(a, i);
+        one_sgd(stream, &part);
+    }
+    if (!a->tensors)
+        one_sgd(stream, a);
+}
 
 /* ---- ops whose arguments are no struct ---- */
 
