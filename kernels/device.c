@@ -200,10 +200,10 @@ bool dpt_device_has_graphs(const struct dpt_device *dev)
     return dev->vtable->capture_begin && !dev->times_ops;
 }
 
-void dpt_stream_capture_begin(struct dpt_stream *stream)
+bool dpt_stream_capture_begin(struct dpt_stream *stream)
 {
     DPT_ASSERT(dpt_device_has_graphs(stream->device));
-    stream->device->vtable->capture_begin(stream);
+    return stream->device->vtable->capture_begin(stream);
 }
 
 enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream, struct dpt_graph **ret,

@@ -126,8 +126,9 @@ void *dpt_event_native(const struct dpt_event *event);
  * Where a device has none of it, or its ops are timed one by one, it cannot. */
 bool dpt_device_has_graphs(const struct dpt_device *dev);
 /* From here to the end ops are noted and not run. Every op is one that was prepared; no sync, no
- * event, no copy from or to the host. */
-void dpt_stream_capture_begin(struct dpt_stream *stream);
+ * event, no copy from or to the host. False: the stream has an error, which it keeps; nothing has
+ * begun. */
+DPT_MUST_USE bool dpt_stream_capture_begin(struct dpt_stream *stream);
 /* The error of any op since, or of making the graph, which then is not; the stream is as before
  * begin. */
 DPT_MUST_USE enum dpt_status dpt_stream_capture_end(struct dpt_stream *stream,

@@ -34,7 +34,7 @@ struct dpt_device_vtable {
     void (*event_record)(void *native, struct dpt_stream *stream);
     void (*event_await)(void *native, struct dpt_stream *stream);
     /* NULL, all five: there are no graphs. */
-    void (*capture_begin)(struct dpt_stream *stream);
+    bool (*capture_begin)(struct dpt_stream *stream);
     enum dpt_status (*capture_end)(struct dpt_stream *stream, void **ret_native,
                                    struct dpt_err *err);
     bool (*graph_is_current)(const void *native, const struct dpt_stream *stream);

@@ -6,7 +6,20 @@
 #include "worker/train/rank.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* For tests: ranks of a node that share a GPU (DPT_TEST_SHARE_GPUS), which NCCL takes if each seems
+ * to be on a machine of its own. */
+static void seem_apart(const struct dpt_rank_start *start)
+{
+    const char *machine = getenv("NCCL_HOSTID");
+    char own[128];
+    if (!getenv("DPT_TEST_SHARE_GPUS"))
+        return;
+    (void)snprintf(own, sizeof own, "%s-%d", machine ? machine : "rank", start->local_rank);
+    (void)setenv("NCCL_HOSTID", own, 1);
+}
 
 static int run_rank(int argc, char **argv)
 {
@@ -18,8 +31,10 @@ static int run_rank(int argc, char **argv)
         status = dpt_rank_start_enter(&start, &err);
     if (status == DPT_OK)
         status = dpt_rank_start_config(DPT_RANK_FD_CONFIG, &config, &err);
-    if (status == DPT_OK)
+    if (status == DPT_OK) {
+        seem_apart(&start);
         return dpt_rank_main(&start, &config);
+    }
     (void)fprintf(stderr, "dpt-worker: %s\n", err.text);
     return DPT_EXIT_CONFIG;
 }

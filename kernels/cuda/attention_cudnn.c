@@ -5,11 +5,19 @@
 #include "kernels/cuda/attention_plans.h"
 #include "kernels/cuda/cudnn_calls.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_MAX = 16, CHANNELS_MAX = 128, CHANNELS_UNIT = 8, SCRATCH_MAX = 512 << 20 };
+enum { MASKS_BY_INFINITY = 91000 }; /* cuDNN's version */
+enum {
+    PLANS_MAX = 16,
+    CHANNELS_MAX = 128,
+    CHANNELS_UNIT = 8,
+    ROWS_UNIT = 4,
+    SCRATCH_MAX = 512 << 20
+};
 
 struct entry {
     struct dpt_attention_shape shape; /* of a portion */
@@ -29,21 +37,23 @@ size_t dpt_cudnn_version(void)
     return calls ? calls->GetVersion() : 0;
 }
 
+/* Samples at once: the most that divide them all, whose rows begin where cuDNN is promised, and of
+ * whose scores there is room for `each` bytes of one; 0: not even one. */
+static int64_t portion(int64_t b, int64_t t, int64_t heads)
+{
+    int64_t n = b;
+    while (n > 0 && (b % n != 0 || (n < b && n * heads * t % ROWS_UNIT != 0) ||
+                     n * heads * t * t * 2 > SCRATCH_MAX))
+        n--;
+    return n;
+}
+
 /* By shape alone. */
 static bool is_for_cudnn(enum dpt_dtype dtype, int64_t heads, int64_t c, float dropout)
 {
     const int64_t d = c / heads;
     return dpt_cudnn_calls() && dtype != DPT_F32 && d % CHANNELS_UNIT == 0 && d <= CHANNELS_MAX &&
            !(dropout > 0.0f);
-}
-
-/* Samples at once: the most that divide them all and whose scores, in 16 bits, fit. */
-static int64_t portion(int64_t b, int64_t t, int64_t heads)
-{
-    int64_t n = b;
-    while (n > 1 && (b % n != 0 || n * heads * t * t * 2 > SCRATCH_MAX))
-        n--;
-    return n;
 }
 
 void dpt_cudnn_attention_destroy(struct dpt_cudnn_attention **attention)
@@ -143,7 +153,9 @@ struct values {
 
 static struct values values_of(int64_t heads, int64_t c)
 {
-    return (struct values){(float)(1.0 / sqrt((double)(c / heads))), -INFINITY, 1.0f};
+    /* What the library's own graphs give, by its version. */
+    const float masked = dpt_cudnn_version() < MASKS_BY_INFINITY ? -FLT_MAX : -INFINITY;
+    return (struct values){(float)(1.0 / sqrt((double)(c / heads))), masked, 1.0f};
 }
 
 /* Of sample `first` of a tensor with `elements` a sample. */
@@ -163,8 +175,7 @@ static void place_three(void *tensors[DPT_ATTENTION_TENSORS], int name, const vo
 
 bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_attention_forward *a)
 {
-    const struct dpt_attention_shape shape = {
-        portion(a->b, a->t, a->heads), a->t, a->heads, a->c, a->dtype, false};
+    const struct dpt_attention_shape shape = {a->b, a->t, a->heads, a->c, a->dtype, false};
     void *workspace, *tensors[DPT_ATTENTION_TENSORS] = {NULL};
     struct values values = values_of(a->heads, a->c);
     if (!is_for_cudnn(a->dtype, a->heads, a->c, a->dropout.p))
@@ -174,13 +185,10 @@ bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_att
         return true;
     tensors[DPT_ATTENTION_SCALE] = &values.scale;
     tensors[DPT_ATTENTION_MASKED] = &values.masked;
-    for (int64_t first = 0; first < a->b; first += shape.b) {
-        place_three(tensors, DPT_ATTENTION_Q, a->qkv, a->dtype, first, a->t, a->c);
-        tensors[DPT_ATTENTION_O] = sample(a->y, a->dtype, first, a->t * a->c);
-        tensors[DPT_ATTENTION_LSE] = sample(a->lse, DPT_F32, first, a->heads * a->t);
-        if (!run(s, entry, tensors, workspace))
-            break;
-    }
+    place_three(tensors, DPT_ATTENTION_Q, a->qkv, a->dtype, 0, a->t, a->c);
+    tensors[DPT_ATTENTION_O] = a->y;
+    tensors[DPT_ATTENTION_LSE] = a->lse;
+    (void)run(s, entry, tensors, workspace);
     return true;
 }
 
@@ -190,7 +198,7 @@ bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s, const struct dpt_at
         portion(a->b, a->t, a->heads), a->t, a->heads, a->c, a->dtype, true};
     void *workspace, *tensors[DPT_ATTENTION_TENSORS] = {NULL};
     struct values values = values_of(a->heads, a->c);
-    if (!is_for_cudnn(a->dtype, a->heads, a->c, a->dropout.p))
+    if (!is_for_cudnn(a->dtype, a->heads, a->c, a->dropout.p) || shape.b == 0)
         return false;
     const struct entry *entry = entry_of(s, &shape);
     if (!entry)

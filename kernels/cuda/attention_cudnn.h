@@ -1,7 +1,8 @@
 /* Attention by cuDNN, where that is there: heads of up to 128 channels, a multiple of 8, in bf16
- * and fp16, without dropout. Everything else is for the kernels of this folder. Which of the two
- * depends on the shape alone, and on whether there is a cuDNN, which the device's fingerprint says:
- * what cuDNN should do and has no plan for is an error.
+ * and fp16, without dropout; backward, where there is room for the scores of a sample, in 16 bits.
+ * Everything else is for the kernels of this folder, which may also go on from cuDNN's forward.
+ * Which of the two depends on the shape alone, and on whether there is a cuDNN, which the device's
+ * fingerprint says: what cuDNN should do and has no plan for is an error.
  *
  * Samples go in portions whose scratch is bounded; each one's bits are its own. */
 #ifndef DPT_KERNELS_CUDA_ATTENTION_CUDNN_H

@@ -145,11 +145,11 @@ static void cuda_stream_destroy(struct dpt_stream *stream)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     (void)cudaSetDevice(index_of(s->base.device));
-    if (s->queue) {
+    if (s->queue)
         (void)cudaStreamSynchronize(s->queue);
+    dpt_cudnn_attention_destroy(&s->attention); /* it has the queue */
+    if (s->queue)
         (void)cudaStreamDestroy(s->queue);
-    }
-    dpt_cudnn_attention_destroy(&s->attention);
     dpt_cuda_gemm_engine_destroy(&s->gemm, s->base.device);
     dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, s->workspace, s->workspace_bytes);
     free(s);

@@ -199,7 +199,7 @@ static bool choose(struct dpt_cuda_stream *s, struct plan *p)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = result.state;
     p->algo = result.algo;
-    p->refused = p->key.with_slope && status == CUBLAS_STATUS_NOT_SUPPORTED;
+    p->refused = p->key.with_slope && status != CUBLAS_STATUS_SUCCESS;
     return p->refused || blas_ok(s, &p->key, status);
 }
 

@@ -10,13 +10,16 @@ struct graph {
     const void *workspace; /* of the stream, that its ops use */
 };
 
-void dpt_cuda_capture_begin(struct dpt_stream *stream)
+bool dpt_cuda_capture_begin(struct dpt_stream *stream)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    /* Of this thread's calls alone: others allocate meanwhile, and NCCL does what it does. */
-    if (dpt_cuda_begin(s, DPT_F32, "a graph"))
-        (void)dpt_cuda_posted(s, cudaStreamBeginCapture(s->queue, cudaStreamCaptureModeThreadLocal),
-                              "a graph");
+    if (!dpt_cuda_begin(s, DPT_F32, "a graph"))
+        return false;
+    /* Of this thread's calls alone: others allocate meanwhile, and NCCL does what it does. A
+     * refusal comes out at the end. */
+    (void)dpt_cuda_posted(s, cudaStreamBeginCapture(s->queue, cudaStreamCaptureModeThreadLocal),
+                          "a graph");
+    return true;
 }
 
 /* Of what was captured; an error of an op, or of this, becomes the stream's. */
@@ -33,19 +36,19 @@ static void make(struct dpt_cuda_stream *s, struct graph *ret)
 enum dpt_status dpt_cuda_capture_end(struct dpt_stream *stream, void **ret, struct dpt_err *err)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    struct graph *graph = calloc(1, sizeof *graph);
-    if (!graph)
-        return dpt_fail(err, DPT_ENOMEM, "a graph");
-    graph->workspace = s->workspace;
-    make(s, graph);
-    if (s->error.status == DPT_OK) {
+    struct graph made = {.workspace = s->workspace};
+    make(s, &made);
+    struct graph *graph = s->error.status == DPT_OK ? malloc(sizeof *graph) : NULL;
+    if (graph) {
+        *graph = made;
         *ret = graph;
         return DPT_OK;
     }
     (void)cudaGetLastError(); /* told here; the next launch shall not find it */
-    if (graph->exec)
-        (void)cudaGraphExecDestroy(graph->exec);
-    free(graph);
+    if (made.exec)
+        (void)cudaGraphExecDestroy(made.exec);
+    if (s->error.status == DPT_OK)
+        return dpt_fail(err, DPT_ENOMEM, "a graph");
     if (err)
         *err = s->error;
     const enum dpt_status status = s->error.status;

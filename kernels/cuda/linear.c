@@ -36,11 +36,14 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
         (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
 }
 
+enum { SLOPES_UNIT = 8 }; /* elements of a row that the library takes slopes in */
+
 /* dx, and through the GELU that x came from. In f32 the library's slope is not sharp enough. */
 static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a,
                            struct dpt_cuda_gemm *dx)
 {
-    const bool may_fuse = a->dtype != DPT_F32 && (a->gelu_x || s->preparing);
+    const bool whole = a->in % SLOPES_UNIT == 0;
+    const bool may_fuse = a->dtype != DPT_F32 && whole && (a->gelu_x || s->preparing);
     dx->with_slope = true;
     dx->slope_at = a->gelu_x;
     if (may_fuse && dpt_cuda_gemm_sloped(s, dx) && !s->preparing)

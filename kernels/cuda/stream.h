@@ -66,7 +66,7 @@ bool dpt_cuda_begin(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char 
 bool dpt_cuda_workspace(struct dpt_cuda_stream *s, size_t bytes, void **ret);
 
 /* Graphs (graph.c): as the device's vtable says. */
-void dpt_cuda_capture_begin(struct dpt_stream *s);
+bool dpt_cuda_capture_begin(struct dpt_stream *s);
 enum dpt_status dpt_cuda_capture_end(struct dpt_stream *s, void **ret_native, struct dpt_err *err);
 bool dpt_cuda_graph_is_current(const void *native, const struct dpt_stream *s);
 void dpt_cuda_graph_launch(void *native, struct dpt_stream *s);

@@ -123,7 +123,7 @@ enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster
 /* ---- processes ---- */
 
 /* For the node that is started next: NCCL takes several ranks of one GPU if each seems to be on a
- * machine of its own, with nothing between them but sockets. */
+ * machine of its own, with nothing between them but sockets. Several of one node, too. */
 static void seem_apart(const char *node)
 {
     static const char *const how[][2] = {{"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"},
@@ -133,6 +133,7 @@ static void seem_apart(const char *node)
     for (size_t i = 0; i < sizeof how / sizeof *how; i++)
         (void)setenv(how[i][0], how[i][1], 1);
     (void)setenv("NCCL_HOSTID", node, 1);
+    (void)setenv("DPT_TEST_SHARE_GPUS", "1", 1);
 }
 
 /* After fork: async-signal-safe calls only. */

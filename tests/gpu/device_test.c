@@ -11,7 +11,8 @@ static void check_fingerprint(struct test_stream *t)
     const char *text = dpt_device_fingerprint(t->device);
     CHECK(strcmp(text, dpt_device_fingerprint(other.device)) == 0);
     CHECK(strncmp(text, "cuda sm", 7) == 0);
-    CHECK(strstr(text, "driver-") && strstr(text, "rt-") && strstr(text, "cublaslt-"));
+    CHECK(strstr(text, "driver-") && strstr(text, "rt-") && strstr(text, " lt-") &&
+          strstr(text, " dnn-"));
     CHECK(strlen(text) + 16 < DPT_FINGERPRINT_BYTES); /* not cut, and the host's goes beside it */
     int count = 0;
     char looked[DPT_FINGERPRINT_BYTES];
@@ -88,6 +89,61 @@ static void check_errors(struct test_stream *t)
     dpt_device_free(t->device, dy, sizeof y);
 }
 
+/* Ops that are noted, and given again; the emulated device cannot, and goes on without. */
+static void check_graphs(struct test_stream *t)
+{
+    enum { VALUES = 4, LAUNCHES = 3 };
+    struct dpt_err err;
+    struct dpt_graph *graph = NULL;
+    float x[VALUES] = {1, 2, 3, 4}, y[VALUES] = {10, 20, 30, 40};
+    float *dx = test_upload(t, x, sizeof x), *dy = test_upload(t, y, sizeof y);
+    CHECK(dpt_device_has_graphs(t->device) && dpt_stream_capture_begin(t->stream));
+    t->ops->add(t->stream, VALUES, dx, dy, dx);
+    const enum dpt_status status = dpt_stream_capture_end(t->stream, &graph, &err);
+#ifdef DPT_TEST_EMULATED
+    CHECK(status == DPT_EDEVICE && strstr(err.text, "graph") && !graph);
+    for (int i = 0; i < LAUNCHES; i++)
+        t->ops->add(t->stream, VALUES, dx, dy, dx);
+#else
+    CHECK(status == DPT_OK && graph && dpt_graph_is_current(graph, t->stream));
+    for (int i = 0; i < LAUNCHES && graph; i++)
+        dpt_graph_launch(graph, t->stream);
+#endif
+    test_download(t, dx, sizeof x, x);
+    for (int i = 0; i < VALUES; i++)
+        CHECK(x[i] == (float)(1 + i) + (float)LAUNCHES * y[i]);
+    dpt_graph_destroy(&graph);
+    dpt_device_free(t->device, dx, sizeof x);
+    dpt_device_free(t->device, dy, sizeof y);
+}
+
+/* One stream waits for what another has been given up to a mark. */
+static void check_events(struct test_stream *t)
+{
+    enum { VALUES = 1 << 22, ADDED = 50 };
+    struct dpt_err err;
+    struct dpt_stream *other = NULL;
+    struct dpt_event *event = NULL;
+    void *memory = NULL;
+    float last = 0;
+    CHECK(dpt_stream_create(t->device, 1, &other, &err) == DPT_OK);
+    CHECK(dpt_event_create(t->device, &event, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, VALUES * sizeof(float), &memory, &err) == DPT_OK);
+    float *x = memory;
+    t->ops->fill(t->stream, VALUES, 1, x);
+    for (int i = 0; i < ADDED; i++) /* x doubles: long enough to be overtaken */
+        t->ops->add(t->stream, VALUES, x, x, x);
+    dpt_event_record(event, t->stream);
+    dpt_event_await(event, other);
+    t->ops->copy(other, sizeof last, x + VALUES - 1, &last);
+    CHECK(dpt_stream_sync(other, &err) == DPT_OK);
+    CHECK(last == 1125899906842624.0f); /* 2^50 */
+    test_stream_check(t);
+    dpt_event_destroy(&event);
+    dpt_device_free(t->device, memory, VALUES * sizeof(float));
+    dpt_stream_destroy(&other);
+}
+
 /* After preparing with no tensors, the same ops take no more memory from the device. */
 static void check_preparing(struct test_stream *t)
 {
@@ -157,6 +213,8 @@ int main(void)
     check_fingerprint(&t);
     check_memory(&t);
     check_errors(&t);
+    check_graphs(&t);
+    check_events(&t);
     check_preparing(&t);
     check_packing(&t);
     test_stream_close(&t);

@@ -361,6 +361,7 @@ const struct op_case op_cases[] = {
     {"linear 9x4200x24", {9, 4200, 24}, 0.0f, false, OP(linear)},
     {"mlp 33x64x48", {33, 64, 48}, 0.0f, false, OP(mlp)},
     {"mlp 65x77x40", {65, 77, 40}, 0.0f, false, OP(mlp)},
+    {"mlp 65x88x40", {65, 88, 40}, 0.0f, false, OP(mlp)},
     {"mlp 64x3072x768", {64, 3072, 768}, 0.0f, false, OP(mlp)},
     {"layernorm 3x5", {3, 5, 0}, 0.0f, true, OP(layernorm)},
     {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},

@@ -322,12 +322,15 @@ static void event_await(void *native, struct dpt_stream *stream)
     dpt_device_discrete_await(native);
 }
 
-static void capture_begin(struct dpt_stream *stream)
+static bool capture_begin(struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
+    if (s->error.status != DPT_OK)
+        return false;
     s->capture = calloc(1, sizeof *s->capture);
     if (!s->capture)
         abort();
+    return true;
 }
 
 static void graph_destroy(struct dpt_device *dev, void *native)

@@ -205,8 +205,9 @@ static enum dpt_status agree_on_nccl(struct dpt_comm_thread *t, struct dpt_err *
     for (int rank = 0; rank < dpt_comm_world_size(t->comm); rank++)
         if ((all[rank] != 0) != mine)
             return dpt_fail(err, DPT_ECONFIG,
-                            "rank %d sends gradients %s, rank %d %s: write cluster.backend host, "
-                            "or give all nodes the same strategy.offload",
+                            "rank %d sends gradients %s, rank %d %s: give all nodes the same "
+                            "cluster.device and strategy.offload, or, where the strategy takes it, "
+                            "write cluster.backend host",
                             dpt_comm_rank(t->comm), ways[mine], rank, ways[!mine]);
     return DPT_OK;
 }

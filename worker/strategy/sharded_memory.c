@@ -188,10 +188,10 @@ static size_t block_sums_bytes(const struct sharded *s)
 
 enum dpt_status sharded_block_sums(struct sharded *s, struct dpt_err *err)
 {
-    void *memory = NULL;
+    void *memory = s->resident_sums;
     if (s->block_sums)
         return DPT_OK;
-    if (s->env.resident)
+    if (s->env.resident && !memory)
         DPT_TRY(dpt_device_alloc(s->device, block_sums_bytes(s), &memory, err));
     s->resident_sums = memory;
     s->block_sums = calloc(1, block_sums_bytes(s));

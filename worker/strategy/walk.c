@@ -35,7 +35,8 @@ struct dpt_walk {
     struct running running[WINDOW_MAX]; /* of task i: i mod window */
     struct dpt_comm_xfer *xfers;        /* all of theirs */
     struct dpt_nccl_piece *pieces;
-    struct dpt_event *events[EVENTS]; /* after so many actions, modulo EVENTS */
+    struct dpt_event *events[EVENTS]; /* after so many actions, modulo EVENTS, */
+    atomic_int set_at[EVENTS];        /* which these are */
 
     /* The step. */
     const struct dpt_step_list *list;
@@ -169,11 +170,21 @@ static int add_pieces(struct dpt_nccl_piece *pieces, struct dpt_comm_xfer *xfers
     return n_xfers;
 }
 
+/* What is set when as many actions are done as the task says, or, where none is, the newest: it
+ * waits for more. */
+static struct dpt_event *event_of(struct dpt_walk *w, const struct dpt_task *task)
+{
+    const int exact = task->actions % EVENTS;
+    if (atomic_load_explicit(&w->set_at[exact], memory_order_relaxed) == task->actions)
+        return w->events[exact];
+    return w->events[atomic_load_explicit(&w->actions, memory_order_acquire) % EVENTS];
+}
+
 /* A task without transfers here is what the device has before it, and needs no operation. */
 static enum dpt_status start_by_nccl(struct dpt_walk *w, const struct dpt_task *task,
                                      struct running *run, struct dpt_err *err)
 {
-    struct dpt_event *event = w->events[task->actions % EVENTS];
+    struct dpt_event *event = event_of(w, task);
     int n = add_pieces(run->pieces, run->xfers.in, run->xfers.n_in);
     n += add_pieces(run->pieces + n, run->xfers.out, run->xfers.n_out);
     if (n > 0)
@@ -299,8 +310,10 @@ void dpt_walk_copy(struct dpt_walk *w, int first, int end)
 /* So many are done, or, on a device, posted. */
 static void set_actions(struct dpt_walk *w, int actions)
 {
-    if (by_nccl(&w->spec))
+    if (by_nccl(&w->spec)) {
         dpt_event_record(w->events[actions % EVENTS], w->spec.stream);
+        atomic_store_explicit(&w->set_at[actions % EVENTS], actions, memory_order_relaxed);
+    }
     atomic_store_explicit(&w->actions, actions, memory_order_release);
 }
 
@@ -318,6 +331,8 @@ void dpt_walk_begin(struct dpt_walk *w, const struct dpt_step_list *list, bool s
     memset(w->state, WAITING, (size_t)list->n_tasks);
     for (int i = 0; i < w->window; i++)
         w->running[i].in = w->running[i].out = NULL; /* a step given up has left them */
+    for (int i = 0; i < EVENTS; i++)
+        atomic_store_explicit(&w->set_at[i], -1, memory_order_relaxed);
     set_actions(w, 0);
     w->posted = w->spec.world_size > 1;
     if (w->posted)

@@ -126,10 +126,9 @@ static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accel
         for (int u = a->n_units - 1; u >= 0; u--)
             dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
     }
-    if (o->evaluates) { /* the head, which computes losses there only then */
-        slot.mode = DPT_MODE_EVAL;
-        dpt_model_forward(a->model, a->ops, a->stream, a->n_units - 1, &slot);
-    }
+    slot.mode = DPT_MODE_EVAL; /* where nothing is dropped, and the head computes losses */
+    for (int u = 0; u < a->n_units && o->evaluates; u++)
+        dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
     return dpt_stream_prepare_end(a->stream, err);
 }
 
@@ -205,10 +204,12 @@ void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_u
 
 /* ---- a micro-batch ---- */
 
-void dpt_accelerator_begin_generation(struct dpt_accelerator *a)
+enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a, struct dpt_err *err)
 {
+    DPT_TRY(dpt_stream_sync(a->stream, err)); /* a step may have been left */
     if (a->graphs)
         dpt_unit_graphs_forget(a->graphs);
+    return DPT_OK;
 }
 
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a)

@@ -47,8 +47,9 @@ struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
 void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
 
-/* Before a generation: what was captured of the last one goes. */
-void dpt_accelerator_begin_generation(struct dpt_accelerator *a);
+/* Before a generation: what was captured of the last one goes, when its last step is through. */
+DPT_MUST_USE enum dpt_status dpt_accelerator_begin_generation(struct dpt_accelerator *a,
+                                                              struct dpt_err *err);
 
 /* The weights on the host are others now: before each step, and before an evaluation. */
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);

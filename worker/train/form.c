@@ -153,7 +153,7 @@ static enum dpt_status build(struct dpt_rank *r, const Dpt__Plan *plan, struct d
 {
     r->gen.begun = r->gen.rank < r->gen.n_trainers; /* a guest only gives */
     if (r->accelerator)
-        dpt_accelerator_begin_generation(r->accelerator);
+        DPT_TRY(dpt_accelerator_begin_generation(r->accelerator, err));
     if (r->gen.begun)
         DPT_TRY(r->strategy->ops->begin_generation(r->strategy, &r->gen.world, r->gen.rank,
                                                    r->gen.host, err));

@@ -152,7 +152,8 @@ static void make_graph(struct dpt_unit_graphs *g, struct entry *entry, const str
 {
     struct dpt_err err;
     struct announced announced;
-    dpt_stream_capture_begin(g->stream);
+    if (!dpt_stream_capture_begin(g->stream))
+        return;
     run(g, &entry->key, slot, &announced);
     if (dpt_stream_capture_end(g->stream, &entry->graph, &err) == DPT_OK) {
         entry->first = announced.first;

@@ -92,10 +92,11 @@ static float slope(float x)
            0.5f * x * (1 - t * t) * 0.7978845608028654f * (1 + 3 * 0.044715f * x * x);
 }
 
-/* As for shapes of which the library has an algorithm: rows of whole vectors. */
+/* As if the library had no algorithm for some shapes. */
 bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    if (g->ldc % 8 != 0)
+    DPT_ASSERT(g->ldc % 8 == 0);
+    if (g->ldc % 16 != 0)
         return false;
     dpt_cuda_gemm(s, g);
     return true;

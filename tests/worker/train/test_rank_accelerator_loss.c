@@ -112,7 +112,7 @@ static void ranks_differ_in_the_backend(void **state)
     (void)director_start(d, 0);
     director_offload(d);
     (void)director_start(d, 0);
-    assert_refused(d, "write cluster.backend host, or give all nodes the same strategy.offload");
+    assert_refused(d, "give all nodes the same cluster.device and strategy.offload, or, where");
 }
 
 /* Where bits are nobody's promise a rank with a GPU and one without train together. */

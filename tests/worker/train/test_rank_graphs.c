@@ -1,6 +1,7 @@
 /* Units as graphs (worker/train/unit_graphs.h), on a device that notes ops and gives them again
  * with the arguments of the first time: the hash and losses of the host's run. What a graph forgets
  * to depend on would show in them. */
+#include "kernels/ops.h"
 #include "tests/worker/train/accelerator_rig.h"
 #include "tests/worker/train/plain.h"
 
@@ -48,7 +49,7 @@ static void as_on_the_host(const struct dpt_config *config, const char *name, in
         fail_msg("%s: %s instead of %s", name, hash, expected);
     /* All slots but two a rank are made of them, or nearly. */
     const int64_t n = launches();
-    if (n < (int64_t)UNITS * 2 * (STEPS * 11 - 4 * world) / 2)
+    if (n < (int64_t)UNITS * (config->train.steps * 11 - 4 * world))
         fail_msg("%s: %lld graphs launched", name, (long long)n);
     assert_int_equal(alive(), 0);
 }
@@ -84,6 +85,31 @@ static void with_everything(void **state)
     as_on_the_host(&config, "again", 3);
     offload(&config);
     as_on_the_host(&config, "offloaded", 2);
+}
+
+/* Slots that are added as they come, and units that are gathered now here, now there. */
+static void places_and_ways_that_change(void **state)
+{
+    (void)state;
+    char op_by_op[64], hash[64];
+    struct dpt_config config = make_config(DPT_ACCUMULATE_AUTO, DPT_PRECISION_FP32);
+    config.train.reduction = DPT_REDUCTION_FAST;
+    config.cluster.cuda_graphs = false;
+    rig_undisturbed(&config, "fast", 1, false, op_by_op);
+    config.cluster.cuda_graphs = true;
+    (void)launches();
+    rig_undisturbed(&config, "fast-graphs", 1, false, hash);
+    assert_string_equal(hash, op_by_op);
+    assert_true(launches() > 0);
+    for (int layers = 3; layers <= 4; layers++) {
+        char name[32];
+        config = make_config(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_BF16);
+        config.model.n_layer = layers;
+        config.train.steps = 3;
+        rig_choose(&config, "full_shard");
+        (void)snprintf(name, sizeof name, "layers-%d", layers);
+        as_on_the_host(&config, name, 2);
+    }
 }
 
 /* Weights and gradients have other places after a death. */
@@ -151,13 +177,36 @@ static void one_cannot_be_made(void **state)
     director_destroy(&d);
 }
 
+/* What went wrong before is not taken for a graph that could not be made. */
+static void an_error_before_stays(void **state)
+{
+    (void)state;
+    struct dpt_device *device;
+    struct dpt_stream *stream;
+    struct dpt_err err;
+    float of_the_host[4] = {0};
+    assert_int_equal(dpt_device_discrete_create(1 << 16, &device, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(device, 1, &stream, &err), DPT_OK);
+    dpt_device_ops(device)->fill(stream, 4, 1, of_the_host);
+    assert_false(dpt_stream_capture_begin(stream));
+    assert_int_equal(dpt_stream_sync(stream, &err), DPT_EINVAL);
+    assert_true(dpt_stream_capture_begin(stream));
+    dpt_device_ops(device)->fill(stream, 4, 1, of_the_host);
+    struct dpt_graph *graph = NULL;
+    assert_int_equal(dpt_stream_capture_end(stream, &graph, &err), DPT_EINVAL);
+    assert_null(graph);
+    assert_int_equal(dpt_stream_sync(stream, &err), DPT_OK);
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&device);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
     const struct CMUnitTest tests[] = {
-        T(every_slot_after_the_first),   T(with_everything),
-        T(made_anew_in_each_generation), T(without),
-        T(one_cannot_be_made),
+        T(every_slot_after_the_first),   T(with_everything), T(places_and_ways_that_change),
+        T(made_anew_in_each_generation), T(without),         T(one_cannot_be_made),
+        T(an_error_before_stays),
     };
     return cmocka_run_group_tests_name("units as graphs", tests, rig_setup, rig_teardown);
 }
