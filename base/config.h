@@ -25,7 +25,12 @@ enum {
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_CUDA };
 enum dpt_numa_use { DPT_NUMA_AUTO, DPT_NUMA_OFF };
 enum dpt_pack_weights { DPT_PACK_WEIGHTS_AUTO, DPT_PACK_WEIGHTS_ON, DPT_PACK_WEIGHTS_OFF };
-enum dpt_precision { DPT_PRECISION_FP32, DPT_PRECISION_BF16, DPT_PRECISION_FP16 };
+enum dpt_precision {
+    DPT_PRECISION_FP32,
+    DPT_PRECISION_BF16,
+    DPT_PRECISION_FP16,
+    DPT_PRECISION_TF32 /* as fp32, but that products round what they multiply */
+};
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
 enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };

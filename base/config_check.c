@@ -437,6 +437,16 @@ static enum dpt_status check_offload(const struct dpt_config_load *load, struct 
     return DPT_OK;
 }
 
+static enum dpt_status check_precision(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    if (load->config.train.precision == DPT_PRECISION_TF32 &&
+        load->config.cluster.device != DPT_DEVICE_CUDA)
+        return dpt_config_refuse_both(load, "train.precision", "cluster.device", err,
+                                      "train.precision tf32 is a GPU's way to multiply fp32, and "
+                                      "cluster.device is not cuda; write cuda there, or fp32 here");
+    return DPT_OK;
+}
+
 static enum dpt_status check_strategy(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -501,6 +511,7 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_model(load, err));
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
+    DPT_TRY(check_precision(load, err));
     DPT_TRY(check_optimizer(load, err));
     DPT_TRY(check_loss_scale(load, err));
     DPT_TRY(check_evaluation(load, err));

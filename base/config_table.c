@@ -21,6 +21,7 @@ static const struct dpt_choice data_kinds[] = {
 static const struct dpt_choice tokenizers[] = {
     {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, false}, {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
+                                               {"tf32", DPT_PRECISION_TF32, false},
                                                {"bf16", DPT_PRECISION_BF16, false},
                                                {"fp16", DPT_PRECISION_FP16, false},
                                                {0}};
@@ -218,7 +219,8 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.precision", DPT_KEY_CHOICE, AT(train.precision),
      .choices = precisions, TRAJECTORY, .def = "fp32",
      .help = "arithmetic of forward and backward; weights in memory and in checkpoints, sums and "
-             "gradients are fp32"},
+             "gradients are fp32; tf32 (cluster.device cuda): fp32 whose matrix products take "
+             "their operands with 10 bits of mantissa"},
     {"train.loss_scale", DPT_KEY_DOUBLE, AT(train.loss_scale),
      .min = 1, .max = 0x1p40, TRAJECTORY, .def = "65536",
      .help = "fp16: what the loss is multiplied by at first; a power of two"},

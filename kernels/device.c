@@ -30,6 +30,12 @@ const char *dpt_device_fingerprint(const struct dpt_device *dev)
     return dev->fingerprint;
 }
 
+void dpt_device_use_tf32(struct dpt_device *dev)
+{
+    DPT_ASSERT(dev->vtable->has_tf32);
+    dev->tf32 = true;
+}
+
 void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account)
 {
     DPT_ASSERT(dpt_device_bytes(dev) == 0);

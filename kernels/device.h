@@ -65,6 +65,10 @@ const char *dpt_device_fingerprint(const struct dpt_device *dev);
 /* Of ranks that compute gradients on `device` and all else on `host`. */
 void dpt_fingerprint_join(const char *device, const char *host, char ret[DPT_FINGERPRINT_BYTES]);
 
+/* From here on its matrix products of f32 take their operands as TF32, with 10 bits of mantissa,
+ * and add up in f32. Of a CUDA device, before its first stream. */
+void dpt_device_use_tf32(struct dpt_device *dev);
+
 /* From here on allocations count into `account` (borrowed for the device's life) beside the
  * device's own counters. Once, before the first allocation that is kept. */
 void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account);

@@ -27,6 +27,7 @@ struct dpt_device_vtable {
     void (*prepare_begin)(struct dpt_stream *stream);
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
+    bool has_tf32;
     /* NULL, all five: what is posted is done, and the device is every thread's. */
     enum dpt_status (*enter)(struct dpt_device *dev, struct dpt_err *err);
     enum dpt_status (*event_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
@@ -70,7 +71,7 @@ struct dpt_device {
     char fingerprint[DPT_FINGERPRINT_BYTES];
     atomic_size_t bytes, bytes_peak;
     struct dpt_account *account; /* NULL: none */
-    bool times_ops;
+    bool times_ops, tf32;
 };
 
 /* First member of every stream. */

@@ -292,6 +292,7 @@ static const struct dpt_device_vtable cuda_vtable = {
     .prepare_begin = cuda_prepare_begin,
     .prepare_end = cuda_prepare_end,
     .sync = cuda_sync,
+    .has_tf32 = true,
     .enter = cuda_enter,
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,

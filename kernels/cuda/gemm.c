@@ -126,8 +126,11 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
     const cublasOperation_t second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = epilogue_of(k);
     const int64_t slope_ld = k->ldc;
+    const cublasComputeType_t how = k->dtype == DPT_F32 && s->base.device->tf32
+                                        ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                        : CUBLAS_COMPUTE_32F;
     const bool ok =
-        blas_ok(s, k, cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+        blas_ok(s, k, cublasLtMatmulDescCreate(&p->product, how, CUDA_R_32F)) &&
         blas_ok(s, k,
                 cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first,
                                                sizeof first)) &&

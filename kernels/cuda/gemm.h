@@ -1,7 +1,8 @@
 /* Products by cuBLASLt. The algorithm is chosen by shape and never by timing: it is the library's
  * first for the shape within a workspace of fixed size, among those that do not split a sum over
  * blocks; so a shape's bits are those of the library's version and the kind of device, which the
- * fingerprint names. f32 is multiplied in f32 (never TF32); of 16-bit elements the sums are f32. */
+ * fingerprint names. f32 is multiplied in f32, or in TF32 where the device
+ * is told to (dpt_device_use_tf32); the sums are f32. */
 #ifndef DPT_KERNELS_CUDA_GEMM_H
 #define DPT_KERNELS_CUDA_GEMM_H
 

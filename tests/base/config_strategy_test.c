@@ -69,6 +69,9 @@ static void refused_combinations(void **state)
         {"strategy={offload: optimizer}",
          "strategy.offload optimizer keeps on the host what a GPU need not hold, and without "
          "cluster.device cuda all is on the host; write none"},
+        {"train={precision: tf32}",
+         "train.precision tf32 is a GPU's way to multiply fp32, and cluster.device is not cuda; "
+         "write cuda there, or fp32 here"},
         {"strategy={name: async, redundancy: shadow}",
          "strategy.redundancy shadow keeps a second copy of shards, but with async every rank "
          "holds the whole state already; write none"},
@@ -95,6 +98,16 @@ static void refused_combinations(void **state)
         assert_int_equal(status, DPT_ECONFIG);
         assert_string_equal(err.text, line);
     }
+}
+
+static void tf32_where_there_is_a_gpu(void **state)
+{
+    (void)state;
+    static const char *const set[] = {"cluster.device=cuda", "train.precision=tf32"};
+    struct dpt_config c;
+    assert_int_equal(dpt_config_load("", 0, "c.yaml", set, 2, &c, &err), DPT_OK);
+    assert_int_equal(c.train.precision, DPT_PRECISION_TF32);
+    assert_int_equal(dpt_config_load("", 0, "c.yaml", set + 1, 1, &c, &err), DPT_ECONFIG);
 }
 
 /* What a GPU keeps the state of, and what goes there by way of the host alone. */
@@ -294,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(copies_need_other_nodes),
                                        cmocka_unit_test(refused_combinations),
+                                       cmocka_unit_test(tf32_where_there_is_a_gpu),
                                        cmocka_unit_test(state_on_a_gpu),
                                        cmocka_unit_test(prefetch_where_it_can_be),
                                        cmocka_unit_test(accumulation_by_strategy),

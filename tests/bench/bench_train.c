@@ -36,7 +36,8 @@ struct train_args {
     bool cuda, op_times;
     const char *offload;
     int peak_tflops; /* 0: as the table of chips says */
-    enum dpt_dtype dtype;
+    const char *precision;
+    enum dpt_dtype dtype; /* of the operands in memory */
     enum dpt_pack_weights pack;
 };
 
@@ -58,11 +59,20 @@ static bool take_pack(const char *text, enum dpt_pack_weights *ret)
     return false;
 }
 
+static bool take_precision(struct train_args *a, const char *value)
+{
+    const bool tf32 = strcmp(value, "tf32") == 0;
+    a->precision = value;
+    a->dtype = DPT_F32;
+    return tf32 || dpt_bench_parse_precision(value, &a->dtype);
+}
+
 static bool parse(int argc, char **argv, struct train_args *a)
 {
     *a = (struct train_args){.preset = "gpt2-124m",
                              .checkpointing = "none",
                              .offload = "none",
+                             .precision = "fp32",
                              .batches = {4},
                              .n_batches = 1,
                              .seq = 64,
@@ -89,7 +99,7 @@ static bool parse(int argc, char **argv, struct train_args *a)
         else if (strcmp(argv[i], "--steps") == 0)
             ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->steps) && a->steps > WARMUP_STEPS + 2;
         else if (strcmp(argv[i], "--precision") == 0)
-            ok = dpt_bench_parse_precision(value, &a->dtype);
+            ok = take_precision(a, value);
         else if (strcmp(argv[i], "--peak") == 0)
             ok = dpt_bench_parse_int(value, 1, COUNT_MAX, &a->peak_tflops);
         else if (strcmp(argv[i], "--device") == 0)
@@ -103,18 +113,19 @@ static bool parse(int argc, char **argv, struct train_args *a)
         else
             ok = false;
         if (!ok || !*value) {
-            (void)fprintf(stderr,
-                          "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] "
-                          "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|bf16|fp16] "
-                          "[--device cpu|cuda] [--offload none|optimizer] [--peak TFLOPS] "
-                          "[--pack-weights auto|on|off] [--checkpointing none|selective|full] "
-                          "[--op-times on|off] [--json FILE]\n"
-                          "  batch: sequences a micro-batch (4), each size in turn; slots: "
-                          "micro-batches a step; steps: at least %d;\n"
-                          "  offload: where the state is, with cuda; peak: dense products of the "
-                          "chip, for the MFU of 16-bit precisions; op-times: what kernels took, by "
-                          "class (their marks cost time on a GPU)\n",
-                          WARMUP_STEPS + 3);
+            (void)fprintf(
+                stderr,
+                "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] "
+                "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|tf32|bf16|fp16] "
+                "[--device cpu|cuda] [--offload none|optimizer] [--peak TFLOPS] "
+                "[--pack-weights auto|on|off] [--checkpointing none|selective|full] "
+                "[--op-times on|off] [--json FILE]\n"
+                "  batch: sequences a micro-batch (4), each size in turn; slots: "
+                "micro-batches a step; steps: at least %d;\n"
+                "  offload: where the state is, with cuda; peak: dense products of the "
+                "chip, for the MFU of 16-bit precisions; op-times: what kernels took, by "
+                "class (their marks cost time on a GPU)\n",
+                WARMUP_STEPS + 3);
             return false;
         }
         i++;
@@ -163,8 +174,8 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         "checkpoint: {every_steps: 0}\n"
         "log: {op_times: %s}\n",
         a->threads, pack_names[a->pack], a->cuda ? "cuda" : "cpu", a->offload, a->preset, dir,
-        a->steps, a->batch * a->slots, a->batch, a->seq, dpt_bench_precision(a->dtype),
-        a->checkpointing, a->op_times ? "true" : "false");
+        a->steps, a->batch * a->slots, a->batch, a->seq, a->precision, a->checkpointing,
+        a->op_times ? "true" : "false");
     return dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, ret, err);
 }
 
@@ -293,8 +304,8 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
                                : 0;
     printf("%s in %s, B=%d T=%d, %d slots a step, %d threads: %.0f ms a step (median of %d), %.1f "
            "tokens/s\n",
-           a->preset, dpt_bench_precision(a->dtype), a->batch, a->seq, a->slots, a->threads,
-           result->step_ms, result->steps_timed, tokens_per_s);
+           a->preset, a->precision, a->batch, a->seq, a->slots, a->threads, result->step_ms,
+           result->steps_timed, tokens_per_s);
     if (y->gemm_gflops > 0)
         printf("6N flops a token: %.1f GFLOP/s, %.1f%% of the gemm rate of %.1f GFLOP/s\n", gflops,
                100 * gflops / y->gemm_gflops, y->gemm_gflops);
@@ -312,9 +323,9 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
            (long long)result->allocations);
     json_t *object = json_pack(
         "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:s}",
-        "bench", "train", "preset", a->preset, "precision", dpt_bench_precision(a->dtype),
-        "pack_weights", pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots,
-        "threads", a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
+        "bench", "train", "preset", a->preset, "precision", a->precision, "pack_weights",
+        pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
+        a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
         "tokens_per_s", tokens_per_s, "gflops", gflops, "allocations_in_step",
         (json_int_t)result->allocations, "steps_counted", result->steps_counted, "checkpointing",
         a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,

@@ -2,6 +2,7 @@
  * packed weights. */
 #include "tests/gpu/gpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -207,6 +208,46 @@ static void check_packing(struct test_stream *t)
     dpt_device_free(t->device, dy, sizeof y);
 }
 
+/* A device that is told to use TF32 rounds what it multiplies, and no further: f32 alone. */
+static void check_tf32(void)
+{
+    enum { ROWS = 64, IN = 512, OUT = 96 };
+    static float x[ROWS * IN], w[IN * OUT], y[2][ROWS * OUT];
+    fill_random(x, ROWS * IN, 3);
+    fill_random(w, IN * OUT, 4);
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        struct test_stream t = {.stream = NULL};
+        struct dpt_err err;
+        CHECK(dpt_device_cuda_create(0, &t.device, &err) == DPT_OK);
+        if (tf32)
+            dpt_device_use_tf32(t.device);
+        t.ops = dpt_device_ops(t.device);
+        CHECK(dpt_stream_create(t.device, 1, &t.stream, &err) == DPT_OK);
+        float *dx = test_upload(&t, x, sizeof x), *dw = test_upload(&t, w, sizeof w);
+        float *dy = test_upload(&t, y[tf32], sizeof y[tf32]);
+        const struct dpt_linear_forward f = {
+            .n = ROWS, .in = IN, .out = OUT, .x = dx, .w = dw, .y = dy};
+        t.ops->linear_forward(t.stream, &f);
+        test_download(&t, dy, sizeof y[tf32], y[tf32]);
+        dpt_device_free(t.device, dx, sizeof x);
+        dpt_device_free(t.device, dw, sizeof w);
+        dpt_device_free(t.device, dy, sizeof y[tf32]);
+        test_stream_close(&t);
+    }
+    double off[2] = {0}, norm = 0; /* of f32 and of TF32 */
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < OUT; j++) {
+            double sum = 0;
+            for (int k = 0; k < IN; k++)
+                sum += (double)x[i * IN + k] * (double)w[k * OUT + j];
+            norm += sum * sum;
+            for (int tf32 = 0; tf32 < 2; tf32++)
+                off[tf32] += pow((double)y[tf32][i * OUT + j] - sum, 2);
+        }
+    CHECK(sqrt(off[0] / norm) < 1e-6);
+    CHECK(sqrt(off[1] / norm) > 3e-5 && sqrt(off[1] / norm) < 2e-3);
+}
+
 int main(void)
 {
     struct test_stream t = gpu_open();
@@ -217,6 +258,7 @@ int main(void)
     check_events(&t);
     check_preparing(&t);
     check_packing(&t);
+    check_tf32();
     test_stream_close(&t);
     return gpu_verdict("device");
 }

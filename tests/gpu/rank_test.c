@@ -128,6 +128,27 @@ static void one_hash_bf16(void **state)
     one_hash(DPT_PRECISION_BF16, 1e-2);
 }
 
+/* A trajectory of its own, near that of fp32. */
+static void tf32(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_PRECISION_FP32, 6);
+    char fp32_hash[64], first[64], hash[64], on_host[DPT_HASH_HEX_BYTES];
+    double loss;
+    config.strategy.offload = DPT_OFFLOAD_NONE;
+    config.cluster.backend = backends[n_backends - 1];
+    plain_train_and_validate(&config, SEQUENCES, on_host, &loss);
+    rig_undisturbed(&config, "tf32-without", 1, true, fp32_hash);
+    config.train.precision = DPT_PRECISION_TF32;
+    rig_undisturbed(&config, "tf32-1", 1, true, first);
+    const double off = fabs(val_loss(rig_dir("tf32-1")) / loss - 1);
+    if (!(off <= 2e-3))
+        fail_msg("val_loss is off by %g from the host's %g", off, loss);
+    rig_undisturbed(&config, "tf32-2", 2, true, hash);
+    assert_string_equal(hash, first);
+    assert_string_not_equal(hash, fp32_hash);
+}
+
 static void deaths_and_healing(void **state)
 {
     (void)state;
@@ -156,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_hash_fp32),
         cmocka_unit_test(one_hash_bf16),
+        cmocka_unit_test(tf32),
         cmocka_unit_test(deaths_and_healing),
     };
     const int failed =

@@ -9,7 +9,8 @@ enum dpt_dtype dpt_dtype_of(enum dpt_precision precision)
 {
     static const enum dpt_dtype dtypes[] = {[DPT_PRECISION_FP32] = DPT_F32,
                                             [DPT_PRECISION_BF16] = DPT_BF16,
-                                            [DPT_PRECISION_FP16] = DPT_F16};
+                                            [DPT_PRECISION_FP16] = DPT_F16,
+                                            [DPT_PRECISION_TF32] = DPT_F32};
     return dtypes[precision];
 }
 

@@ -214,6 +214,8 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                           : open_cuda)(r->options->start, &options.device, err));
     if (r->config->log.op_times)
         dpt_device_time_ops(options.device);
+    if (r->config->train.precision == DPT_PRECISION_TF32)
+        dpt_device_use_tf32(options.device);
     options.graphs = dpt_unit_graphs_serve(r->config, options.device);
     DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
     dpt_fingerprint_join(dpt_accelerator_fingerprint(r->accelerator), host, r->fingerprint);

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct dpt_cuda_gemm_engine {
     int nothing;
@@ -56,16 +57,29 @@ static bool aligned(struct dpt_cuda_stream *s, const char *what, const void *p,
     return (uintptr_t)p % bytes == 0;
 }
 
+/* To 10 bits of mantissa, the nearest, the even of two. */
+static float as_tf32(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000u) != 0x7f800000u)
+        bits = (bits + 0xfffu + ((bits >> 13) & 1)) & ~0x1fffu;
+    memcpy(&x, &bits, sizeof bits);
+    return x;
+}
+
 /* (rows, k) of floats, from rows of k or, transposed, from k rows. */
 static float *widened(const void *p, enum dpt_dtype dtype, int64_t rows, int64_t k, int64_t ld,
-                      bool transposed)
+                      bool transposed, bool tf32)
 {
     float *to = malloc((size_t)(rows * k) * sizeof *to);
     if (!to)
         abort();
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < k; j++)
-            to[i * k + j] = at(p, dtype, transposed ? j * ld + i : i * ld + j);
+        for (int64_t j = 0; j < k; j++) {
+            const float x = at(p, dtype, transposed ? j * ld + i : i * ld + j);
+            to[i * k + j] = tf32 ? as_tf32(x) : x;
+        }
     return to;
 }
 
@@ -110,8 +124,9 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
         !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
         !aligned(s, "result", g->c, g->out, g->ldc))
         return;
-    float *a = widened(g->a, g->dtype, g->m, g->k, g->lda, g->a_transposed);
-    float *b = widened(g->b, g->dtype, g->n, g->k, g->ldb, !g->b_transposed);
+    const bool tf32 = g->dtype == DPT_F32 && s->base.device->tf32;
+    float *a = widened(g->a, g->dtype, g->m, g->k, g->lda, g->a_transposed, tf32);
+    float *b = widened(g->b, g->dtype, g->n, g->k, g->ldb, !g->b_transposed, tf32);
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             float sum = dot(g->k, a + i * g->k, b + j * g->k);
