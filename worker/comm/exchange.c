@@ -5,10 +5,14 @@
 #include "base/cores.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
+
+static const int64_t NS_A_MS = 1000 * 1000;
 
 enum {
     EVENTS_MAX = 64,
@@ -300,16 +304,31 @@ static bool spin(const struct dpt_comm *comm)
     return false;
 }
 
-/* Waits for descriptors at most wait_ms (-1: for ever), marks the links that are ready. */
-static enum dpt_status wait_events(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
+/* As epoll_wait, which knows no time below a millisecond; may return earlier. */
+static int wait_epoll(int epoll_fd, struct epoll_event *events, int64_t wait_ns)
+{
+    const int64_t ms = wait_ns / NS_A_MS;
+    if (wait_ns <= 0 || ms > 0)
+        return epoll_wait(epoll_fd, events, EVENTS_MAX,
+                          wait_ns < 0      ? -1
+                          : ms > INT32_MAX ? INT32_MAX
+                                           : (int)ms);
+    struct pollfd fd = {.fd = epoll_fd, .events = POLLIN};
+    const struct timespec wait = {.tv_nsec = wait_ns};
+    const int ready = ppoll(&fd, 1, &wait, NULL);
+    return ready > 0 ? epoll_wait(epoll_fd, events, EVENTS_MAX, 0) : ready;
+}
+
+/* Waits for descriptors at most wait_ns (-1: for ever), marks the links that are ready. */
+static enum dpt_status wait_events(struct dpt_comm *comm, int64_t wait_ns, struct dpt_err *err)
 {
     struct epoll_event events[EVENTS_MAX];
-    if (wait_ms != 0) {
+    if (wait_ns != 0) {
         rest(comm, true);
         if (any_mail(comm)) /* it came before the peers knew that they must wake this side */
-            wait_ms = 0;
+            wait_ns = 0;
     }
-    const int n = epoll_wait(comm->epoll_fd, events, EVENTS_MAX, wait_ms);
+    const int n = wait_epoll(comm->epoll_fd, events, wait_ns);
     const int saved_errno = errno;
     rest(comm, false);
     if (n < 0 && saved_errno != EINTR)
@@ -347,13 +366,14 @@ enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int64_t now, int
     return DPT_OK;
 }
 
-static int wait_until(int64_t now, int64_t end, int64_t deadline)
+/* Nanoseconds to the earlier of the two; -1: there is none. */
+static int64_t wait_until(int64_t now_ns, int64_t end_ns, int64_t deadline_ms)
 {
-    const int64_t until = end < deadline ? end : deadline;
+    const int64_t deadline_ns = deadline_ms == INT64_MAX ? INT64_MAX : deadline_ms * NS_A_MS;
+    const int64_t until = end_ns < deadline_ns ? end_ns : deadline_ns;
     if (until == INT64_MAX)
         return -1;
-    const int64_t wait = until - now;
-    return wait < 0 ? 0 : wait > INT32_MAX ? INT32_MAX : (int)wait;
+    return until < now_ns ? 0 : until - now_ns;
 }
 
 /* What a poll waits for, beside errors, its deadline and dpt_comm_wake. */
@@ -376,14 +396,14 @@ static bool reached(const struct dpt_comm *comm, const struct dpt_comm_op *op, e
 }
 
 static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op, enum until until,
-                                  int wait_ms, struct dpt_err *err)
+                                  int64_t wait_ns, struct dpt_err *err)
 {
-    int64_t now = dpt_now_ms();
-    const int64_t end = wait_ms < 0 ? INT64_MAX : now + wait_ms;
+    int64_t now = dpt_now_ns();
+    const int64_t end = wait_ns < 0 ? INT64_MAX : now + wait_ns;
     /* While the owner was away nothing of this side moved: a pause of its own starts the clocks
        of begun transfers anew. */
-    if (now - comm->last_poll_ms > comm->timeout_ms / 4)
-        comm->polling_since_ms = now;
+    if (now / NS_A_MS - comm->last_poll_ms > comm->timeout_ms / 4)
+        comm->polling_since_ms = now / NS_A_MS;
     for (bool looked = false;; looked = true) {
         if (atomic_load_explicit(&comm->abort_asked, memory_order_acquire))
             return dpt_fail(err, DPT_EABORTED, "communicator aborted");
@@ -394,27 +414,28 @@ static enum dpt_status poll_until(struct dpt_comm *comm, struct dpt_comm_op *op,
         comm->woken = looked && atomic_exchange(&comm->wake_asked, false);
         if (comm->woken)
             return DPT_INPROGRESS;
-        if (wait_ms != 0 && spin(comm))
+        const bool may_be_long = wait_ns < 0 || wait_ns > SPIN_NS;
+        if (may_be_long && spin(comm))
             continue;
-        now = dpt_now_ms();
+        now = dpt_now_ns();
         if (looked && now >= end)
             return DPT_INPROGRESS;
         int64_t deadline = INT64_MAX;
         if (looked)
-            DPT_TRY(dpt_comm_check_deadlines(comm, now, &deadline, err));
+            DPT_TRY(dpt_comm_check_deadlines(comm, now / NS_A_MS, &deadline, err));
         DPT_TRY(wait_events(comm, looked ? wait_until(now, end, deadline) : 0, err));
     }
 }
 
 static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, enum until until,
-                                 int wait_ms, struct dpt_err *err)
+                                 int64_t wait_ns, struct dpt_err *err)
 {
     struct dpt_err failure = {0};
     enum dpt_status status = comm->status;
     if (status == DPT_OK && comm->sim != NULL)
         status = dpt_sim_call(comm, &failure);
     if (status == DPT_OK)
-        status = poll_until(comm, op, until, wait_ms, &failure);
+        status = poll_until(comm, op, until, wait_ns, &failure);
     comm->last_poll_ms = dpt_now_ms();
     if (status == DPT_OK || status == DPT_INPROGRESS)
         return status;
@@ -469,7 +490,7 @@ static bool settle(struct dpt_comm *comm, const struct dpt_comm_op *op)
         if (last || now >= end || waits_for_lost(comm, op))
             return false;
         struct dpt_err ignored;
-        if (wait_events(comm, (int)(end - now), &ignored) != DPT_OK)
+        if (wait_events(comm, (end - now) * NS_A_MS, &ignored) != DPT_OK)
             return false;
     }
 }
@@ -493,23 +514,28 @@ bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op)
 enum dpt_status dpt_comm_poll(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
                               struct dpt_err *err)
 {
-    return poll_comm(comm, op, UNTIL_DONE, wait_ms, err);
+    return poll_comm(comm, op, UNTIL_DONE, wait_ms * NS_A_MS, err);
 }
 
 enum dpt_status dpt_comm_poll_received(struct dpt_comm *comm, struct dpt_comm_op *op, int wait_ms,
                                        struct dpt_err *err)
 {
-    return poll_comm(comm, op, UNTIL_RECEIVED, wait_ms, err);
+    return poll_comm(comm, op, UNTIL_RECEIVED, wait_ms * NS_A_MS, err);
 }
 
 enum dpt_status dpt_comm_poll_woken(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
 {
-    return poll_comm(comm, NULL, UNTIL_WOKEN, wait_ms, err);
+    return poll_comm(comm, NULL, UNTIL_WOKEN, wait_ms * NS_A_MS, err);
+}
+
+enum dpt_status dpt_comm_nap(struct dpt_comm *comm, int64_t wait_ns, struct dpt_err *err)
+{
+    return poll_comm(comm, NULL, UNTIL_WOKEN, wait_ns, err);
 }
 
 enum dpt_status dpt_comm_poll_any(struct dpt_comm *comm, int wait_ms, struct dpt_err *err)
 {
-    const enum dpt_status status = poll_comm(comm, NULL, UNTIL_ANY, wait_ms, err);
+    const enum dpt_status status = poll_comm(comm, NULL, UNTIL_ANY, wait_ms * NS_A_MS, err);
     if (status == DPT_OK)
         comm->news = false;
     return status;

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { SPIN_NS = 200 * 1000, WAIT_MS = 1 };
+enum { SPIN_NS = 200 * 1000 };
 
 enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *ctx, int timeout_ms,
                                      struct dpt_nccl_comm **ret, struct dpt_err *err)
@@ -68,7 +68,7 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
     bool woken;
     struct dpt_err ignored; /* whatever ends it, it ends */
     while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
-        if (dpt_nccl_comm_listen(c, WAIT_MS, &woken, &ignored) != DPT_OK) {
+        if (dpt_nccl_comm_listen(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
             dpt_nccl_stop(c->machine, -1); /* a peer is lost, or an abort has come */
             break;
         }
@@ -217,10 +217,10 @@ enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err)
     return status;
 }
 
-enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int wait_ms, bool *ret_woken,
+enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns, bool *ret_woken,
                                      struct dpt_err *err)
 {
-    const enum dpt_status status = dpt_comm_poll_woken(c->control, wait_ms, err);
+    const enum dpt_status status = dpt_comm_nap(c->control, wait_ns, err);
     *ret_woken = c->control->woken;
     return status == DPT_INPROGRESS ? DPT_OK : status;
 }
@@ -259,7 +259,7 @@ static enum dpt_status await(struct dpt_nccl_comm *c, int group, uint64_t ticket
         if (woken || dpt_now_ms() >= end)
             return DPT_INPROGRESS;
         const bool spin = dpt_now_ns() - start_ns < SPIN_NS && dpt_cores_known_spare();
-        DPT_TRY(dpt_nccl_comm_listen(c, spin || wait_ms == 0 ? 0 : WAIT_MS, &woken, err));
+        DPT_TRY(dpt_nccl_comm_listen(c, spin || wait_ms == 0 ? 0 : DPT_NCCL_NAP_NS, &woken, err));
         if (wait_ms == 0)
             return DPT_INPROGRESS;
     }

@@ -50,10 +50,14 @@ static inline int dpt_nccl_comm_at(const struct dpt_nccl_comm *c, int group)
 }
 _Static_assert(2 + DPT_NCCL_SPLITS_MAX <= DPT_NCCL_COMMS_MAX, "every group has its place");
 
+/* Between two looks at the library, which take some microseconds: the next operation of a group
+ * starts when the end of the one before is seen. */
+enum { DPT_NCCL_NAP_NS = 100 * 1000 };
+
 /* Steps the machine, notes what is done, launches what is next. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct dpt_err *err);
-/* Keeps the control moving for wait_ms, or until it is woken; its failure. */
-DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int wait_ms,
+/* Keeps the control moving for wait_ns, or until it is woken; its failure. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns,
                                                   bool *ret_woken, struct dpt_err *err);
 /* Steps to the end of a close or stop, and forgets what was open. */
 void dpt_nccl_comm_finish(struct dpt_nccl_comm *c);

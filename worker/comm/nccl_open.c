@@ -92,7 +92,7 @@ static enum dpt_status wait_created(struct dpt_nccl_comm *c, struct dpt_err *err
         if (status != DPT_INPROGRESS && status != DPT_EIO)
             return status;
         /* Before what may be another's failure comes what is known of others. */
-        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : 1, &woken, err));
+        DPT_TRY(dpt_nccl_comm_listen(c, status == DPT_EIO ? 0 : DPT_NCCL_NAP_NS, &woken, err));
         if (first_failed(c) >= 0)
             return fail_with(first_failed(c), err);
         if (status == DPT_EIO)

@@ -380,6 +380,46 @@ static void a_long_wait_sleeps(void **state)
     dpt_cores_set_demand(0);
 }
 
+/* A nap takes its time, and not a millisecond. */
+enum { NAPS = 50, NAP_NS = 100 * 1000 };
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &t) == 0);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void nap(struct rank *self)
+{
+    struct dpt_comm *comm = world_comm(self, 1);
+    dpt_comm_allow_spin(comm, true);
+    int64_t shortest = INT64_MAX;
+    for (int i = 0; i < NAPS; i++) {
+        const int64_t before = now_ns();
+        CHECK_STATUS(DPT_INPROGRESS, dpt_comm_nap(comm, NAP_NS, &self->err), &self->err);
+        const int64_t took = now_ns() - before;
+        CHECK(took >= NAP_NS);
+        shortest = took < shortest ? took : shortest;
+    }
+    CHECK(shortest < 1000 * 1000);
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_comm_wake(comm); /* which ends a nap that is no nap */
+    CHECK_STATUS(DPT_INPROGRESS, dpt_comm_nap(comm, INT64_MAX / 2, &self->err), &self->err);
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_comm_destroy(&comm);
+}
+
+static void naps_are_short(void **state)
+{
+    (void)state;
+    struct world shm = {.size = 2}, tcp = {.size = 2, .hosts = {0, 1}};
+    dpt_cores_set_demand(1);
+    world_run_threads(&shm, nap);
+    world_run_threads(&tcp, nap);
+    dpt_cores_set_demand(0);
+}
+
 /* Of two exchanges the later one is done first: what waits for any is told of it, and then of the
  * other, each once. */
 static void any_of_two(struct rank *self)
@@ -448,6 +488,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wake_ends_a_wait),
         cmocka_unit_test(a_long_wait_sleeps),
+        cmocka_unit_test(naps_are_short),
         cmocka_unit_test(a_wait_for_any),
         cmocka_unit_test(a_world_of_one),
         cmocka_unit_test(sender_runs_ahead),
