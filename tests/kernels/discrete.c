@@ -452,6 +452,17 @@ static void enlist(const struct discrete *old, struct discrete *new)
     unlock(&list_mutex);
 }
 
+size_t dpt_device_discrete_bytes(const struct dpt_device *dev)
+{
+    size_t bytes = 0;
+    lock(&list_mutex);
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (list[i] == (const struct discrete *)dev)
+            bytes = dpt_device_bytes(dev);
+    unlock(&list_mutex);
+    return bytes;
+}
+
 static void discrete_destroy(struct dpt_device *base)
 {
     struct discrete *dev = (struct discrete *)base;

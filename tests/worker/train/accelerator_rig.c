@@ -23,7 +23,7 @@ enum dpt_status accelerator_open(const struct dpt_rank_start *start, struct dpt_
 
 size_t accelerator_in_use(int handle)
 {
-    return dpt_device_bytes(atomic_load(&devices[handle]));
+    return dpt_device_discrete_bytes(atomic_load(&devices[handle]));
 }
 
 int accelerator_setup(void **state)
