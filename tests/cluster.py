@@ -192,10 +192,6 @@ class Outputs:
         lines = self.metrics()
         return lines[-1]["step"] if lines else -1
 
-    def snapshot(self):
-        """{relative path: size} of every file, to see whether anything was written."""
-        return {str(p.relative_to(self.dir)): p.stat().st_size for p in sorted(self.dir.rglob("*")) if p.is_file()}
-
 
 # ---------------------------------------------------------------- programs
 

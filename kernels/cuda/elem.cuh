@@ -26,9 +26,15 @@ __device__ inline float widened(bf16 x)
 {
     return dpt_f32_of_bf16(x.bits);
 }
-__device__ inline float widened(f16 x)
+__device__ inline float widened(f16 x) /* of a NaN no more than that it is one */
 {
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#else
     return dpt_f32_of_f16(x.bits);
+#endif
 }
 
 template <typename E> __device__ inline E rounded(float x);
@@ -45,6 +51,28 @@ template <> __device__ inline f16 rounded<f16>(float x)
     return f16{dpt_f16_of_f32(x)};
 }
 
+/* Two floats in a word, rounded to the nearest even, the first in its lower half; of a NaN no more
+ * is said than that it is one. */
+#ifdef __CUDA_ARCH__
+__device__ inline uint32_t pair_of(bf16, float first, float second)
+{
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+__device__ inline uint32_t pair_of(f16, float first, float second)
+{
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+#else
+template <typename E> __device__ inline uint32_t pair_of(E, float first, float second)
+{
+    return (uint32_t)rounded<E>(first).bits | (uint32_t)rounded<E>(second).bits << 16;
+}
+#endif
+
 /* Elements that a thread takes at once, so that 16-bit ones are read and written sixteen bytes at a
  * time, too. */
 template <typename E> struct some {
@@ -55,47 +83,88 @@ template <int BYTES> struct alignas(BYTES) words {
     uint32_t w[BYTES / 4];
 };
 
-/* Elements [at, at + N) of n, widened; those past the end are not read and x stays. `whole`: p is
- * aligned to N of them. */
-template <int N, typename E>
-__device__ inline void get(const E *p, int64_t at, int64_t n, bool whole, float x[N])
-{
+/* N elements as they lie in memory: what a thread loads early and needs late. */
+template <int N, typename E> struct held {
     static_assert(N * sizeof(E) <= 16, "one access");
-    if (whole && at + N <= n) {
-        E e[N];
-        const words<N * sizeof(E)> bits = *(const words<N * sizeof(E)> *)(p + at);
-        memcpy(e, &bits, sizeof e);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            x[k] = widened(e[k]);
-        return;
+    words<N * sizeof(E)> bits;
+};
+
+/* Elements [at, at + N) of n; zeros for those past the end. WHOLE: p is aligned to N of them, n is
+ * a multiple of N, and at < n. Without a branch then, so that a thread has many loads under way. */
+template <int N, bool WHOLE, typename E>
+__device__ inline struct held<N, E> load(const E *p, int64_t at, int64_t n) {
+    struct held<N, E> h;
+    if (WHOLE) {
+        h.bits = *(const words<N * sizeof(E)> *)(p + at);
+        return h;
     }
+    E e[N] = {};
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (at + k < n)
-            x[k] = widened(p[at + k]);
+            e[k] = p[at + k];
+    memcpy(&h.bits, e, sizeof e);
+    return h;
 }
 
-/* The same, to there, rounded. */
 template <int N, typename E>
-__device__ inline void put(E *p, int64_t at, int64_t n, bool whole, const float x[N])
+__device__ inline void widen_to(const struct held<N, E> &h, float x[N])
 {
-    static_assert(N * sizeof(E) <= 16, "one access");
-    if (whole && at + N <= n) {
-        E e[N];
-        words<N * sizeof(E)> bits;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            e[k] = rounded<E>(x[k]);
-        memcpy(&bits, e, sizeof e);
-        *(words<N * sizeof(E)> *)(p + at) = bits;
-        return;
-    }
+    E e[N];
+    memcpy(e, &h.bits, sizeof e);
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (at + k < n)
-            p[at + k] = rounded<E>(x[k]);
+        x[k] = widened(e[k]);
 }
+
+/* Both at once. */
+template <int N, bool WHOLE, typename E>
+__device__ inline void get(const E *p, int64_t at, int64_t n, float x[N])
+{
+    widen_to(load<N, WHOLE>(p, at, n), x);
+}
+
+template <int N, typename E>
+__device__ inline words<N * sizeof(E)> rounded_words(E, const float x[N])
+{
+    words<N * sizeof(E)> bits;
+#pragma unroll
+    for (int k = 0; k < N; k += 2)
+        bits.w[k / 2] = pair_of(E(), x[k], x[k + 1]);
+    return bits;
+}
+
+template <int N> __device__ inline words<N * sizeof(float)> rounded_words(float, const float x[N])
+{
+    words<N * sizeof(float)> bits;
+    memcpy(&bits, x, sizeof bits);
+    return bits;
+}
+
+/* The same way back, rounded. */
+template <int N, bool WHOLE, typename E>
+__device__ inline void put(E *p, int64_t at, int64_t n, const float x[N])
+{
+    static_assert(N * sizeof(E) <= 16, "one access");
+    if (WHOLE) {
+        *(words<N * sizeof(E)> *)(p + at) = rounded_words<N>(E(), x);
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (at + k < n)
+                p[at + k] = rounded<E>(x[k]);
+    }
+}
+
+/* Runs the statement with WHOLE as a constant. */
+#define FOR_WHOLE(whole, ...)                                                                      \
+    if (whole) {                                                                                   \
+        constexpr bool WHOLE = true;                                                               \
+        __VA_ARGS__;                                                                               \
+    } else {                                                                                       \
+        constexpr bool WHOLE = false;                                                              \
+        __VA_ARGS__;                                                                               \
+    }
 
 template <int N, typename E> inline bool is_whole(const E *p)
 {
@@ -140,12 +209,10 @@ __device__ inline void set_element(void *p, enum dpt_dtype dtype, int64_t i, flo
 /* e^x, the polynomial of kernels/cpu/simd/lanes.h: 0 below -87.33, NaN stays NaN. */
 __device__ inline float exp_of(float x)
 {
-    const float magic = 12582912.0f;
-    if (!(x >= -87.33654f))
-        return x != x ? x : 0.0f;
-    x = fminf(x, 88.37f);
-    const float t = fmaf(x, 1.44269504088896341f, magic), n = t - magic;
-    float r = fmaf(n, -0.693359375f, x);
+    const float magic = 12582912.0f, least = -87.33654f;
+    const float bounded = fminf(fmaxf(x, least), 88.37f); /* least for a NaN */
+    const float t = fmaf(bounded, 1.44269504088896341f, magic), n = t - magic;
+    float r = fmaf(n, -0.693359375f, bounded);
     r = fmaf(n, 2.12194440e-4f, r);
     float p = 1.9875691500e-4f;
     p = fmaf(p, r, 1.3981999507e-3f);
@@ -154,7 +221,9 @@ __device__ inline float exp_of(float x)
     p = fmaf(p, r, 1.6666665459e-1f);
     p = fmaf(p, r, 5.0000001201e-1f);
     p = fmaf(p, r * r, r) + 1.0f;
-    return p * __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000u);
+    p *= __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000u);
+    p = x < least ? 0.0f : p;
+    return x != x ? x : p;
 }
 
 /* x * sigmoid(2u), the tanh form of GELU. */

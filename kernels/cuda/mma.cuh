@@ -26,19 +26,4 @@ __device__ inline void mma(f16, float c[4], const uint32_t a[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Two floats, rounded to nearest even, in a word. */
-__device__ inline uint32_t pair_of(bf16, float first, float second)
-{
-    uint32_t word;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
-__device__ inline uint32_t pair_of(f16, float first, float second)
-{
-    uint32_t word;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
-    return word;
-}
-
 #endif

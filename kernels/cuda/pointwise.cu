@@ -6,17 +6,17 @@
 
 enum { THREADS = 256 };
 
-template <typename E> static __global__ void gelu(int64_t n, bool whole, const E *x, E *y)
+template <typename E, bool WHOLE> static __global__ void gelu(int64_t n, const E *x, E *y)
 {
     enum { N = some<E>::N };
     GRID_LOOP(g, (n + N - 1) / N)
     {
-        float v[N] = {};
-        get<N>(x, g * N, n, whole, v);
+        float v[N];
+        get<N, WHOLE>(x, g * N, n, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] = gelu_of(v[k]);
-        put<N>(y, g * N, n, whole, v);
+        put<N, WHOLE>(y, g * N, n, v);
     }
 }
 
@@ -31,19 +31,19 @@ static __device__ float gelu_slope(float v)
     return fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
 }
 
-template <typename E>
-static __global__ void gelu_grad(int64_t n, bool whole, const E *x, const E *dy, E *dx)
+template <typename E, bool WHOLE>
+static __global__ void gelu_grad(int64_t n, const E *x, const E *dy, E *dx)
 {
     enum { N = some<E>::N };
     GRID_LOOP(g, (n + N - 1) / N)
     {
-        float v[N] = {}, d[N] = {};
-        get<N>(x, g * N, n, whole, v);
-        get<N>(dy, g * N, n, whole, d);
+        float v[N], d[N];
+        get<N, WHOLE>(x, g * N, n, v);
+        get<N, WHOLE>(dy, g * N, n, d);
 #pragma unroll
         for (int k = 0; k < N; k++)
             d[k] *= gelu_slope(v[k]);
-        put<N>(dx, g * N, n, whole, d);
+        put<N, WHOLE>(dx, g * N, n, d);
     }
 }
 
@@ -70,19 +70,19 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
     }
 }
 
-template <typename E>
-static __global__ void plain_add(int64_t n, bool whole, const E *a, const E *b, E *y)
+template <typename E, bool WHOLE>
+static __global__ void plain_add(int64_t n, const E *a, const E *b, E *y)
 {
     enum { N = some<E>::N };
     GRID_LOOP(g, (n + N - 1) / N)
     {
-        float v[N] = {}, w[N] = {};
-        get<N>(a, g * N, n, whole, v);
-        get<N>(b, g * N, n, whole, w);
+        float v[N], w[N];
+        get<N, WHOLE>(a, g * N, n, v);
+        get<N, WHOLE>(b, g * N, n, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] = v[k] + w[k];
-        put<N>(y, g * N, n, whole, v);
+        put<N, WHOLE>(y, g * N, n, v);
     }
 }
 
@@ -105,24 +105,49 @@ static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *p
     }
 }
 
-/* Four of each side: sixteen bytes of the wide one. */
-template <typename E> static __global__ void narrow(int64_t n, bool whole, const float *src, E *dst)
+/* Four of each side: sixteen bytes of the wide one. As half.h has it, NaNs included. */
+template <typename E, bool WHOLE> static __global__ void narrow(int64_t n, const float *src, E *dst)
 {
     GRID_LOOP(g, (n + 3) / 4)
     {
-        float v[4] = {};
-        get<4>(src, g * 4, n, whole, v);
-        put<4>(dst, g * 4, n, whole, v);
+        float v[4];
+        E e[4];
+        get<4, WHOLE>(src, g * 4, n, v);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            e[k] = rounded<E>(v[k]);
+        if (WHOLE) {
+            words<sizeof e> bits;
+            memcpy(&bits, e, sizeof e);
+            *(words<sizeof e> *)(dst + g * 4) = bits;
+        } else
+            for (int k = 0; k < 4 && g * 4 + k < n; k++)
+                dst[g * 4 + k] = e[k];
     }
 }
 
-template <typename E> static __global__ void widen(int64_t n, bool whole, const E *src, float *dst)
+template <typename E> static __device__ inline float exactly(E x)
+{
+    return widened(x);
+}
+
+static __device__ inline float exactly(f16 x)
+{
+    return dpt_f32_of_f16(x.bits);
+}
+
+template <typename E, bool WHOLE> static __global__ void widen(int64_t n, const E *src, float *dst)
 {
     GRID_LOOP(g, (n + 3) / 4)
     {
-        float v[4] = {};
-        get<4>(src, g * 4, n, whole, v);
-        put<4>(dst, g * 4, n, whole, v);
+        const struct held<4, E> h = load<4, WHOLE>(src, g * 4, n);
+        float v[4];
+        E e[4];
+        memcpy(e, &h.bits, sizeof e);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            v[k] = exactly(e[k]);
+        put<4, WHOLE>(dst, g * 4, n, v);
     }
 }
 
@@ -228,8 +253,8 @@ static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t f
 template <typename E> static void post_gelu(void *queue, int64_t n, const E *x, E *y)
 {
     enum { N = some<E>::N };
-    const bool whole = is_whole<N>(x) && is_whole<N>(y);
-    POST(gelu<E>, ceil_div(n, N), n, whole, x, y);
+    FOR_WHOLE(n % N == 0 && is_whole<N>(x) && is_whole<N>(y),
+              POST((gelu<E, WHOLE>), ceil_div(n, N), n, x, y));
 }
 
 int dpt_launch_gelu(void *queue, const struct dpt_gelu *a)
@@ -244,8 +269,8 @@ template <typename E>
 static void post_gelu_grad(void *queue, int64_t n, const E *x, const E *dy, E *dx)
 {
     enum { N = some<E>::N };
-    const bool whole = is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(dx);
-    POST(gelu_grad<E>, ceil_div(n, N), n, whole, x, dy, dx);
+    FOR_WHOLE(n % N == 0 && is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(dx),
+              POST((gelu_grad<E, WHOLE>), ceil_div(n, N), n, x, dy, dx));
 }
 
 int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a)
@@ -260,8 +285,8 @@ template <typename E>
 static void post_plain_add(void *queue, int64_t n, const E *a, const E *b, E *y)
 {
     enum { N = some<E>::N };
-    const bool whole = is_whole<N>(a) && is_whole<N>(b) && is_whole<N>(y);
-    POST(plain_add<E>, ceil_div(n, N), n, whole, a, b, y);
+    FOR_WHOLE(n % N == 0 && is_whole<N>(a) && is_whole<N>(b) && is_whole<N>(y),
+              POST((plain_add<E, WHOLE>), ceil_div(n, N), n, a, b, y));
 }
 
 static int post_drop_add(void *queue, int64_t n, enum dpt_dtype dtype, const struct dpt_dropout *d,
@@ -305,12 +330,23 @@ int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a)
     return cudaGetLastError();
 }
 
+template <typename E> static void post_narrow(void *queue, int64_t n, const float *src, E *dst)
+{
+    FOR_WHOLE(n % 4 == 0 && is_whole<4>(src) && is_whole<4>(dst),
+              POST((narrow<E, WHOLE>), ceil_div(n, 4), n, src, dst));
+}
+
+template <typename E> static void post_widen(void *queue, int64_t n, const E *src, float *dst)
+{
+    FOR_WHOLE(n % 4 == 0 && is_whole<4>(src) && is_whole<4>(dst),
+              POST((widen<E, WHOLE>), ceil_div(n, 4), n, src, dst));
+}
+
 int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst)
 {
     if (n == 0)
         return 0;
-    FOR_ELEM(dtype, POST(narrow<E>, ceil_div(n, 4), n, is_whole<4>(src) && is_whole<4>((E *)dst),
-                         src, (E *)dst));
+    FOR_ELEM(dtype, post_narrow(queue, n, src, (E *)dst));
     return cudaGetLastError();
 }
 
@@ -318,8 +354,7 @@ int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *s
 {
     if (n == 0)
         return 0;
-    FOR_ELEM(dtype, POST(widen<E>, ceil_div(n, 4), n,
-                         is_whole<4>((const E *)src) && is_whole<4>(dst), (const E *)src, dst));
+    FOR_ELEM(dtype, post_widen(queue, n, (const E *)src, dst));
     return cudaGetLastError();
 }
 

@@ -7,7 +7,15 @@
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
-enum { LANES = 32, WARPS = 4, CHUNK = 64, GROUP = 16, COLUMNS = 128, SUM_THREADS = 256 };
+enum {
+    LANES = 32,
+    WARPS = 4,
+    CHUNK = 64,
+    GROUP = 16,
+    COLUMNS = 128,
+    SUM_THREADS = 256,
+    AHEAD = 8 /* rows whose loads are under way at once */
+};
 
 /* --- sums of columns --- */
 
@@ -20,6 +28,7 @@ static __global__ void join_groups(int64_t chunks, int64_t cols, float *sums, in
         const int64_t first = at / cols * GROUP, j = at % cols;
         const int64_t end = first + GROUP < chunks ? first + GROUP : chunks;
         float sum = 0.0f;
+#pragma unroll 8
         for (int64_t i = first; i < end; i++)
             sum += sums[i * ld + j];
         sums[first * ld + j] = sum;
@@ -33,15 +42,26 @@ static __global__ void join_chunks(int64_t groups, int64_t cols, const float *su
     GRID_LOOP(j, cols)
     {
         float sum = 0.0f;
+#pragma unroll 8
         for (int64_t i = 0; i < groups; i++)
             sum += sums[i * GROUP * ld + j];
         ret[j] = accumulate ? ret[j] + sum : sum;
     }
 }
 
+template <int N, typename E>
+static __device__ inline void add_to(float sum[N], const struct held<N, E> &row)
+{
+    float v[N];
+    widen_to(row, v);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        sum[k] += v[k];
+}
+
 /* Block (x: columns, y: chunks). */
-template <typename E>
-static __global__ void column_chunk(int64_t rows, int64_t cols, bool whole, const E *x, float *sums)
+template <typename E, bool WHOLE>
+static __global__ void column_chunk(int64_t rows, int64_t cols, const E *x, float *sums)
 {
     enum { N = some<E>::N };
     const int64_t j = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x) * N;
@@ -49,13 +69,18 @@ static __global__ void column_chunk(int64_t rows, int64_t cols, bool whole, cons
     for (int64_t chunk = blockIdx.y; j < cols && chunk < chunks; chunk += gridDim.y) {
         const int64_t at = chunk * CHUNK, end = at + CHUNK < rows ? at + CHUNK : rows;
         float sum[N] = {};
-        for (int64_t r = at; r < end; r++) {
-            float v[N] = {};
-            get<N>(x + r * cols, j, cols, whole, v);
+        int64_t r = at;
+        for (; r + AHEAD <= end; r += AHEAD) {
+            held<N, E> rows_ahead[AHEAD];
 #pragma unroll
-            for (int k = 0; k < N; k++)
-                sum[k] += v[k];
+            for (int i = 0; i < AHEAD; i++)
+                rows_ahead[i] = load<N, WHOLE>(x + (r + i) * cols, j, cols);
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                add_to(sum, rows_ahead[i]);
         }
+        for (; r < end; r++)
+            add_to(sum, load<N, WHOLE>(x + r * cols, j, cols));
 #pragma unroll
         for (int k = 0; k < N; k++)
             if (j + k < cols)
@@ -92,8 +117,8 @@ static void sum_chunks(cudaStream_t q, int64_t rows, int64_t cols, const E *x, f
 {
     enum { N = some<E>::N };
     const int64_t chunks = ceil_div(rows, CHUNK);
-    column_chunk<E>
-        <<<chunk_grid(rows, cols, N), COLUMNS, 0, q>>>(rows, cols, whole_rows<N>(x, cols), x, sums);
+    FOR_WHOLE((whole_rows<N>(x, cols)), column_chunk<E, WHOLE>
+              <<<chunk_grid(rows, cols, N), COLUMNS, 0, q>>>(rows, cols, x, sums));
     join_groups<<<join_grid(chunks, cols), COLUMNS, 0, q>>>(chunks, cols, sums, cols);
 }
 
@@ -118,8 +143,8 @@ int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int6
 
 /* With b: of a row of a + b, which is written to `sum`, rounded, and read from there again by the
  * lane that wrote it. */
-template <typename E, bool RESIDUAL>
-static __global__ void norm(struct dpt_residual_norm a, bool whole)
+template <typename E, bool RESIDUAL, bool WHOLE>
+static __global__ void norm(struct dpt_residual_norm a)
 {
     enum { N = some<E>::N };
     const int lane = threadIdx.x % LANES;
@@ -134,42 +159,42 @@ static __global__ void norm(struct dpt_residual_norm a, bool whole)
     if (RESIDUAL)
         ROW_LOOP(j, c)
         {
-            float b[N] = {};
-            get<N>((const E *)a.a + r * c, j, c, whole, v);
-            get<N>((const E *)a.b + r * c, j, c, whole, b);
+            float b[N];
+            get<N, WHOLE>((const E *)a.a + r * c, j, c, v);
+            get<N, WHOLE>((const E *)a.b + r * c, j, c, b);
 #pragma unroll
             for (int k = 0; k < N; k++)
                 b[k] = v[k] + b[k];
-            put<N>((E *)a.sum + r * c, j, c, whole, b);
+            put<N, WHOLE>((E *)a.sum + r * c, j, c, b);
         }
     ROW_LOOP(j, c)
     {
-        get<N>(x, j, c, whole, v);
+        get<N, WHOLE>(x, j, c, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            sum += j + k < c ? v[k] : 0.0f;
+            sum += v[k];
     }
     const float mean = group_sum<LANES>(sum) * inv_c;
     ROW_LOOP(j, c)
     {
-        get<N>(x, j, c, whole, v);
+        get<N, WHOLE>(x, j, c, v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float d = j + k < c ? v[k] - mean : 0.0f;
+            const float d = WHOLE || j + k < c ? v[k] - mean : 0.0f;
             squares = fmaf(d, d, squares);
         }
     }
     const float rstd = 1.0f / sqrtf(group_sum<LANES>(squares) * inv_c + a.eps);
     ROW_LOOP(j, c)
     {
-        float g[N] = {}, b[N] = {};
-        get<N>(x, j, c, whole, v);
-        get<N>(gamma, j, c, whole, g);
-        get<N>(beta, j, c, whole, b);
+        float g[N], b[N];
+        get<N, WHOLE>(x, j, c, v);
+        get<N, WHOLE>(gamma, j, c, g);
+        get<N, WHOLE>(beta, j, c, b);
 #pragma unroll
         for (int k = 0; k < N; k++)
             b[k] = fmaf((v[k] - mean) * rstd, g[k], b[k]);
-        put<N>(y, j, c, whole, b);
+        put<N, WHOLE>(y, j, c, b);
     }
     if (lane == 0) {
         a.mean[r] = mean;
@@ -185,7 +210,8 @@ static void post_norm(cudaStream_t q, const struct dpt_residual_norm *a)
         whole_rows<N>((const E *)a->a, a->c) && whole_rows<N>((const E *)a->b, a->c) &&
         whole_rows<N>((const E *)a->sum, a->c) && whole_rows<N>((const E *)a->gamma, a->c) &&
         whole_rows<N>((const E *)a->beta, a->c) && whole_rows<N>((const E *)a->y, a->c);
-    norm<E, RESIDUAL><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a, whole);
+    FOR_WHOLE(whole, norm<E, RESIDUAL, WHOLE>
+              <<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a));
 }
 
 int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a)
@@ -214,7 +240,7 @@ int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a)
     return cudaGetLastError();
 }
 
-template <typename E> static __global__ void norm_grad(struct dpt_layernorm_backward a, bool whole)
+template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_layernorm_backward a)
 {
     enum { N = some<E>::N };
     const int lane = threadIdx.x % LANES;
@@ -228,13 +254,13 @@ template <typename E> static __global__ void norm_grad(struct dpt_layernorm_back
     float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N];
     ROW_LOOP(j, c)
     {
-        get<N>(x, j, c, whole, v);
-        get<N>(dy, j, c, whole, d);
-        get<N>(gamma, j, c, whole, g);
+        get<N, WHOLE>(x, j, c, v);
+        get<N, WHOLE>(dy, j, c, d);
+        get<N, WHOLE>(gamma, j, c, g);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float weighted = j + k < c ? d[k] * g[k] : 0.0f;
-            const float hat = j + k < c ? (v[k] - mean) * rstd : 0.0f;
+            const float weighted = d[k] * g[k]; /* 0 past the end */
+            const float hat = (v[k] - mean) * rstd;
             sum += weighted;
             dot = fmaf(weighted, hat, dot);
         }
@@ -243,24 +269,51 @@ template <typename E> static __global__ void norm_grad(struct dpt_layernorm_back
     ROW_LOOP(j, c)
     {
         float to[N] = {};
-        get<N>(x, j, c, whole, v);
-        get<N>(dy, j, c, whole, d);
-        get<N>(gamma, j, c, whole, g);
+        get<N, WHOLE>(x, j, c, v);
+        get<N, WHOLE>(dy, j, c, d);
+        get<N, WHOLE>(gamma, j, c, g);
         if (a.add_dx)
-            get<N>(dx, j, c, whole, to);
+            get<N, WHOLE>(dx, j, c, to);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float hat = (v[k] - mean) * rstd;
             const float one = rstd * ((d[k] * g[k] - mean_sum) - hat * mean_dot);
             to[k] = a.add_dx ? to[k] + one : one;
         }
-        put<N>(dx, j, c, whole, to);
+        put<N, WHOLE>(dx, j, c, to);
     }
 }
 
+template <int N, bool WHOLE, typename E>
+static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, int64_t c) {
+    struct held<N, E> none = {};
+    return at < c ? load<N, WHOLE>(row, at, c) : none;
+}
+
+/* What the warps of a block have of the columns that begin at `at`, added up in their order; lane i
+ * has columns N*i and on. */
+template <int N>
+static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
+                                         float place[WARPS][LANES * N], float *ret)
+{
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        place[warp][lane * N + k] = mine[k];
+    __syncthreads();
+    for (int j = threadIdx.x; j < LANES * N && at + j < c; j += WARPS * LANES) {
+        float sum = place[0][j];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++)
+            sum += place[w][j];
+        ret[at + j] = sum;
+    }
+    __syncthreads();
+}
+
 /* Of a chunk: sums (chunk, 2, c), gamma's and beta's. Block (x: columns, y: chunks). */
-template <typename E>
-static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, bool whole, float *sums)
+template <typename E, bool WHOLE>
+static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float *sums)
 {
     enum { N = some<E>::N };
     const int64_t j = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x) * N, c = a.c;
@@ -270,10 +323,10 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, bool 
         const int64_t at = chunk * CHUNK, end = at + CHUNK < a.n ? at + CHUNK : a.n;
         float gamma[N] = {}, beta[N] = {};
         for (int64_t r = at; r < end; r++) {
-            float v[N] = {}, g[N] = {};
+            float v[N], g[N];
             const float mean = a.mean[r], rstd = a.rstd[r];
-            get<N>(x + r * c, j, c, whole, v);
-            get<N>(dy + r * c, j, c, whole, g);
+            get<N, WHOLE>(x + r * c, j, c, v);
+            get<N, WHOLE>(dy + r * c, j, c, g);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 gamma[k] = fmaf(g[k], (v[k] - mean) * rstd, gamma[k]);
@@ -289,6 +342,103 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, bool 
     }
 }
 
+/* Both in one pass, for rows of at most P groups a lane: a block does a chunk. Each of its warps
+ * does every WARPS-th row, and the warps' sums are added in their order. */
+template <typename E, int P, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS *LANES)
+    norm_grad_once(struct dpt_layernorm_backward a, float *sums)
+{
+    enum { N = some<E>::N, WIDTH = LANES * N };
+    __shared__ float place[WARPS][WIDTH];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int64_t c = a.c, first = (int64_t)blockIdx.x * CHUNK;
+    const int64_t end = first + CHUNK < a.n ? first + CHUNK : a.n;
+    const float inv_c = 1.0f / (float)c;
+    float dgamma[P][N] = {}, dbeta[P][N] = {};
+    held<N, E> gamma[P], x[P], dy[P], dx[P];
+#pragma unroll
+    for (int p = 0; p < P; p++)
+        gamma[p] = load_some<N, WHOLE>((const E *)a.gamma, p * WIDTH + lane * N, c);
+    for (int64_t r = first + warp; r < end; r += WARPS) {
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            x[p] = load_some<N, WHOLE>((const E *)a.x + r * c, p * WIDTH + lane * N, c);
+            dy[p] = load_some<N, WHOLE>((const E *)a.dy + r * c, p * WIDTH + lane * N, c);
+        }
+        if (a.add_dx)
+#pragma unroll
+            for (int p = 0; p < P; p++)
+                dx[p] = load_some<N, WHOLE>((const E *)a.dx + r * c, p * WIDTH + lane * N, c);
+        const float mean = a.mean[r], rstd = a.rstd[r];
+        float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N], to[N];
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            widen_to(x[p], v);
+            widen_to(dy[p], d);
+            widen_to(gamma[p], g);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float weighted = d[k] * g[k]; /* 0 past the end */
+                const float hat = (v[k] - mean) * rstd;
+                sum += weighted;
+                dot = fmaf(weighted, hat, dot);
+                dgamma[p][k] = fmaf(d[k], hat, dgamma[p][k]);
+                dbeta[p][k] += d[k];
+            }
+        }
+        const float mean_sum = group_sum<LANES>(sum) * inv_c,
+                    mean_dot = group_sum<LANES>(dot) * inv_c;
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            widen_to(x[p], v);
+            widen_to(dy[p], d);
+            widen_to(gamma[p], g);
+            if (a.add_dx)
+                widen_to(dx[p], to);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float hat = (v[k] - mean) * rstd;
+                const float one = rstd * ((d[k] * g[k] - mean_sum) - hat * mean_dot);
+                to[k] = a.add_dx ? to[k] + one : one;
+            }
+            if (p * WIDTH + lane * N < c)
+                put<N, WHOLE>((E *)a.dx + r * c, p * WIDTH + lane * N, c, to);
+        }
+    }
+    float *of_chunk = sums + (int64_t)blockIdx.x * 2 * c;
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        join_warps<N>(dgamma[p], p * WIDTH, c, place, of_chunk);
+        join_warps<N>(dbeta[p], p * WIDTH, c, place, of_chunk + c);
+    }
+}
+
+/* False: rows are too long for it (at 7 groups of 16-bit elements a thread's registers overflow).
+ */
+template <typename E, bool WHOLE>
+static bool post_norm_grad_once(cudaStream_t q, const struct dpt_layernorm_backward *a, float *work)
+{
+    const unsigned chunks = (unsigned)ceil_div(a->n, CHUNK);
+    const int64_t groups_max = sizeof(E) == sizeof(float) ? 7 : 6;
+    const int64_t groups = ceil_div(a->c, LANES * some<E>::N);
+    switch (groups > groups_max ? 0 : groups) {
+#define CASE(P)                                                                                    \
+    case P:                                                                                        \
+        norm_grad_once<E, P, WHOLE><<<chunks, WARPS * LANES, 0, q>>>(*a, work);                    \
+        return true
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+#undef CASE
+    default:
+        return false;
+    }
+}
+
 int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c)
 {
     return ceil_div(n, CHUNK) * 2 * c;
@@ -301,8 +451,11 @@ static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *
     const int64_t c = a->c, chunks = ceil_div(a->n, CHUNK);
     const bool whole = whole_rows<N>((const E *)a->x, c) && whole_rows<N>((const E *)a->dy, c) &&
                        whole_rows<N>((const E *)a->gamma, c) && whole_rows<N>((const E *)a->dx, c);
-    norm_weights_chunk<E><<<chunk_grid(a->n, c, N), COLUMNS, 0, q>>>(*a, whole, work);
-    norm_grad<E><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a, whole);
+    FOR_WHOLE(
+        whole, if (!post_norm_grad_once<E, WHOLE>(q, a, work)) {
+            norm_weights_chunk<E, WHOLE><<<chunk_grid(a->n, c, N), COLUMNS, 0, q>>>(*a, work);
+            norm_grad<E, WHOLE><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a);
+        });
     join_groups<<<join_grid(chunks, 2 * c), COLUMNS, 0, q>>>(chunks, 2 * c, work, 2 * c);
 }
 

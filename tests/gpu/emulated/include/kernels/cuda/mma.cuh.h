@@ -35,9 +35,4 @@ static inline void mma(E, float c[4], const uint32_t a[4], const uint32_t b[2])
     }
 }
 
-template <typename E> static inline uint32_t pair_of(E, float first, float second)
-{
-    return (uint32_t)rounded<E>(first).bits | (uint32_t)rounded<E>(second).bits << 16;
-}
-
 #endif
