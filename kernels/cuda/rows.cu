@@ -413,30 +413,19 @@ static __global__ void __launch_bounds__(WARPS *LANES)
     }
 }
 
-/* False: rows are too long for it (at 7 groups of 16-bit elements a thread's registers overflow).
- */
-template <typename E, bool WHOLE>
+/* For rows of P groups a lane and fewer. False: they are longer. */
+template <typename E, int P, bool WHOLE>
 static bool post_norm_grad_once(cudaStream_t q, const struct dpt_layernorm_backward *a, float *work)
 {
-    const unsigned chunks = (unsigned)ceil_div(a->n, CHUNK);
-    const int64_t groups_max = sizeof(E) == sizeof(float) ? 7 : 6;
     const int64_t groups = ceil_div(a->c, LANES * some<E>::N);
-    switch (groups > groups_max ? 0 : groups) {
-#define CASE(P)                                                                                    \
-    case P:                                                                                        \
-        norm_grad_once<E, P, WHOLE><<<chunks, WARPS * LANES, 0, q>>>(*a, work);                    \
-        return true
-        CASE(1);
-        CASE(2);
-        CASE(3);
-        CASE(4);
-        CASE(5);
-        CASE(6);
-        CASE(7);
-#undef CASE
-    default:
-        return false;
+    if (groups == P) {
+        norm_grad_once<E, P, WHOLE>
+            <<<(unsigned)ceil_div(a->n, CHUNK), WARPS * LANES, 0, q>>>(*a, work);
+        return true;
     }
+    if constexpr (P > 1)
+        return post_norm_grad_once<E, P - 1, WHOLE>(q, a, work);
+    return false;
 }
 
 int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c)
@@ -451,8 +440,9 @@ static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *
     const int64_t c = a->c, chunks = ceil_div(a->n, CHUNK);
     const bool whole = whole_rows<N>((const E *)a->x, c) && whole_rows<N>((const E *)a->dy, c) &&
                        whole_rows<N>((const E *)a->gamma, c) && whole_rows<N>((const E *)a->dx, c);
+    constexpr int GROUPS_MAX = sizeof(E) == 4 ? 7 : 5; /* beyond, a thread's registers overflow */
     FOR_WHOLE(
-        whole, if (!post_norm_grad_once<E, WHOLE>(q, a, work)) {
+        whole, if (!post_norm_grad_once<E, GROUPS_MAX, WHOLE>(q, a, work)) {
             norm_weights_chunk<E, WHOLE><<<chunk_grid(a->n, c, N), COLUMNS, 0, q>>>(*a, work);
             norm_grad<E, WHOLE><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a);
         });
