@@ -17,6 +17,10 @@ enum {
     VERSION_SHRINK = 22703, /* 2.27.3 */
     VERSION_REVOKE = 22807, /* 2.28.7 */
     EXCLUDED_MAX = 1024,
+    /* A creation of many ranks meets over sockets, loads kernels and maps every peer's memory; a
+     * revoke, an abort and a destroy may take a second each. */
+    CREATE_MS_MIN = 120 * 1000,
+    STOP_MS_MIN = 10 * 1000,
     PAUSE_NS = 50 * 1000
 };
 _Static_assert(NCCL_VERSION_CODE >= VERSION_SHRINK, "NCCL 2.27.3 or newer");
@@ -319,6 +323,8 @@ static enum dpt_nccl_result call_stream_query(void *ctx, struct dpt_nccl_stream 
 }
 
 static const struct dpt_nccl_calls calls = {
+    .create_ms_min = CREATE_MS_MIN,
+    .stop_ms_min = STOP_MS_MIN,
     .now_ms = call_now_ms,
     .pause = call_pause,
     .thread = call_thread,

@@ -39,6 +39,10 @@ struct dpt_nccl_place {
 struct dpt_nccl_stream; /* a queue of device work; owned by the machine that asked for it */
 
 struct dpt_nccl_calls {
+    /* What this library must be given at least, however soon the run misses a peer: to create a
+     * communicator; for any other call, a close, a stop. */
+    int create_ms_min, stop_ms_min;
+
     int64_t (*now_ms)(void *ctx);  /* monotonic */
     void (*pause)(void *ctx);      /* lets some tens of microseconds pass */
     uint64_t (*thread)(void *ctx); /* who calls; equal numbers are one thread */

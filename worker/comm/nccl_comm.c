@@ -18,7 +18,8 @@ enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *c
         return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
     c->calls = calls;
     c->ctx = ctx;
-    dpt_nccl_guard_init(&c->guard, timeout_ms);
+    dpt_nccl_guard_init(&c->guard,
+                        timeout_ms > calls->stop_ms_min ? timeout_ms : calls->stop_ms_min);
     enum dpt_status status = dpt_nccl_create(calls, ctx, &c->guard, &c->machine, err);
     if (status == DPT_OK)
         status = dpt_nccl_watch_create(&c->guard, &c->watch, err);
@@ -64,9 +65,13 @@ void dpt_nccl_comm_close(struct dpt_nccl_comm *c)
         return;
     for (int g = 0; g <= c->n_splits; g++)
         DPT_ASSERT(c->groups[g].done == c->groups[g].posted);
-    dpt_nccl_close(c->machine);
     bool woken;
     struct dpt_err ignored; /* whatever ends it, it ends */
+    if (dpt_nccl_comm_meet(c, &ignored) != DPT_OK) {
+        dpt_nccl_comm_quit(c);
+        return;
+    }
+    dpt_nccl_close(c->machine);
     while (dpt_nccl_step(c->machine, NULL) == DPT_INPROGRESS)
         if (dpt_nccl_comm_listen(c, DPT_NCCL_NAP_NS, &woken, &ignored) != DPT_OK) {
             dpt_nccl_stop(c->machine, -1); /* a peer is lost, or an abort has come */

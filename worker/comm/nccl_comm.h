@@ -29,8 +29,9 @@ enum {
 
 struct dpt_nccl_comm;
 
-/* Starts the watch over calls that do not return, too. `calls` and `ctx` are borrowed. timeout_ms:
- * of creation, of closing and of quitting each. */
+/* Starts the watch over calls that do not return, too. `calls` and `ctx` are borrowed. timeout_ms
+ * says how soon a peer is missed; a library may name more for its own work: create_ms and stop_ms
+ * below are the larger of the two (nccl_calls.h). */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *ctx,
                                                   int timeout_ms, struct dpt_nccl_comm **ret,
                                                   struct dpt_err *err);
@@ -45,7 +46,7 @@ struct dpt_nccl_comm_spec {
     struct dpt_nccl_split_of splits[DPT_NCCL_SPLITS_MAX]; /* split s is group s + 1 */
 };
 
-/* Builds the communicators, with all ranks of the control, in bounded time: a timeout for each
+/* Builds the communicators, with all ranks of the control, in bounded time: create_ms for each
  * communicator, and where a shrink fails as long again, with what clearing it away takes. DPT_EPEER
  * and DPT_EABORTED as the control says (dpt_comm_suspect names the peer), DPT_EPEER also where
  * another rank failed, DPT_ETIMEOUT, DPT_EDEVICE: this rank is at fault, one at a time; when it
@@ -93,12 +94,13 @@ bool dpt_nccl_comm_done(const struct dpt_nccl_comm *comm, int group, uint64_t ti
 /* Payload sent to other ranks since creation (dpt_nccl_piece_bytes_sent). */
 uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *comm);
 
-/* The orderly end, with all ranks: everything posted must be done. Blocks for a timeout at most; a
- * peer that does not follow makes it a quit. No effect when nothing is open. */
+/* The orderly end, with all ranks: everything posted must be done. Blocks for stop_ms until all are
+ * here and as long again; a peer that does not follow makes it a quit. No effect when nothing is
+ * open. */
 void dpt_nccl_comm_close(struct dpt_nccl_comm *comm);
-/* The end after a failure or an abort, from any state; blocks for a timeout, two at worst, or the
- * process is lost (nccl_guard.h). What can be brought to rest of the world's communicator is kept,
- * for the next open to shrink. */
+/* The end after a failure or an abort, from any state; blocks for stop_ms, twice that at worst, or
+ * the process is lost (nccl_guard.h). What can be brought to rest of the world's communicator is
+ * kept, for the next open to shrink. */
 void dpt_nccl_comm_quit(struct dpt_nccl_comm *comm);
 
 #endif

@@ -59,6 +59,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_move(struct dpt_nccl_comm *c, struct 
 /* Keeps the control moving for wait_ns, or until it is woken; its failure. */
 DPT_MUST_USE enum dpt_status dpt_nccl_comm_listen(struct dpt_nccl_comm *c, int64_t wait_ns,
                                                   bool *ret_woken, struct dpt_err *err);
+/* Waits until all ranks are here: a library that ends orderly on one waits for those that it is
+ * connected with. DPT_ETIMEOUT after stop_ms, else the control's failure. */
+DPT_MUST_USE enum dpt_status dpt_nccl_comm_meet(struct dpt_nccl_comm *c, struct dpt_err *err);
 /* Steps to the end of a close or stop, and forgets what was open. */
 void dpt_nccl_comm_finish(struct dpt_nccl_comm *c);
 

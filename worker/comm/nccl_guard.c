@@ -8,31 +8,31 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { LOOKS = 8 }; /* in a timeout */
+enum { LOOKS = 8 }; /* in a limit */
 
-static void end_process(void *ctx, const char *what, int timeout_ms)
+static void end_process(void *ctx, const char *what, int limit_ms)
 {
     (void)ctx;
     dpt_log(DPT_LOG_ERROR,
-            "%s has not ended within its time (cluster.timeout_s is %.1f s): the GPU's memory may "
+            "%s has not ended within its time (%.1f s or more): the GPU's memory may "
             "still be written and its communicators cannot be freed; this process ends and counts "
             "as lost",
-            what, timeout_ms / 1000.0);
+            what, limit_ms / 1000.0);
     abort();
 }
 
-void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int timeout_ms)
+void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int limit_ms)
 {
     atomic_init(&guard->until_ms, INT64_MAX);
     atomic_init(&guard->what, NULL);
-    guard->timeout_ms = timeout_ms;
+    guard->limit_ms = limit_ms;
     guard->lost = end_process;
     guard->lost_ctx = NULL;
 }
 
 void dpt_nccl_guard_lost(struct dpt_nccl_guard *guard, const char *what)
 {
-    guard->lost(guard->lost_ctx, what, guard->timeout_ms);
+    guard->lost(guard->lost_ctx, what, guard->limit_ms);
 }
 
 void dpt_nccl_guard_enter(struct dpt_nccl_guard *guard, const char *what, int64_t until_ms)
@@ -76,7 +76,7 @@ static struct timespec later(int ms)
 static void *look(void *arg)
 {
     struct dpt_nccl_watch *watch = arg;
-    const int eighth_ms = watch->guard->timeout_ms / LOOKS;
+    const int eighth_ms = watch->guard->limit_ms / LOOKS;
     const int period_ms = eighth_ms > 0 ? eighth_ms : 1;
     const char *what;
     (void)pthread_mutex_lock(&watch->mutex);

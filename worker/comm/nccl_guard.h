@@ -17,13 +17,13 @@
 struct dpt_nccl_guard {
     atomic_int_least64_t until_ms; /* INT64_MAX: no call is under way */
     _Atomic(const char *) what;    /* static text */
-    int timeout_ms;
+    int limit_ms;                  /* of calls without one of their own */
     /* What losing the process means; does not return. A test may put another in its place. */
-    void (*lost)(void *ctx, const char *what, int timeout_ms);
+    void (*lost)(void *ctx, const char *what, int limit_ms);
     void *lost_ctx;
 };
 
-void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int timeout_ms);
+void dpt_nccl_guard_init(struct dpt_nccl_guard *guard, int limit_ms);
 /* By the owner, round one call; they do not nest. */
 void dpt_nccl_guard_enter(struct dpt_nccl_guard *guard, const char *what, int64_t until_ms);
 void dpt_nccl_guard_leave(struct dpt_nccl_guard *guard);
@@ -36,7 +36,7 @@ void dpt_nccl_guard_lost(struct dpt_nccl_guard *guard, const char *what);
 
 struct dpt_nccl_watch;
 
-/* Starts the thread that looks at `guard` (borrowed) eight times in its timeout; a call is so at
+/* Starts the thread that looks at `guard` (borrowed) eight times in its limit; a call is so at
  * most an eighth late when it is found. Its clock is dpt_now_ms. */
 DPT_MUST_USE enum dpt_status dpt_nccl_watch_create(struct dpt_nccl_guard *guard,
                                                    struct dpt_nccl_watch **ret,

@@ -23,7 +23,7 @@ struct dpt_nccl {
     const struct dpt_nccl_calls *calls;
     void *ctx;
     struct dpt_nccl_guard *guard;
-    int timeout_ms;
+    int create_ms, stop_ms;
     uint64_t owner; /* thread */
     atomic_bool abort_asked;
     enum nccl_phase phase;
@@ -60,8 +60,7 @@ static inline bool dpt_nccl_went(enum dpt_nccl_result result)
 /* Looks, under the guard like every call: a driver that hangs, hangs anywhere. */
 static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_nccl_handle *handle)
 {
-    dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError",
-                         n->calls->now_ms(n->ctx) + n->timeout_ms);
+    dpt_nccl_guard_enter(n->guard, "ncclCommGetAsyncError", n->calls->now_ms(n->ctx) + n->stop_ms);
     const enum dpt_nccl_result result = n->calls->async_error(n->ctx, handle);
     dpt_nccl_guard_leave(n->guard);
     return result;
@@ -70,7 +69,7 @@ static inline enum dpt_nccl_result dpt_nccl_look(struct dpt_nccl *n, struct dpt_
 static inline enum dpt_nccl_result dpt_nccl_look_at_stream(struct dpt_nccl *n,
                                                            struct dpt_nccl_stream *stream)
 {
-    dpt_nccl_guard_enter(n->guard, "cudaStreamQuery", n->calls->now_ms(n->ctx) + n->timeout_ms);
+    dpt_nccl_guard_enter(n->guard, "cudaStreamQuery", n->calls->now_ms(n->ctx) + n->stop_ms);
     const enum dpt_nccl_result result = n->calls->stream_query(n->ctx, stream);
     dpt_nccl_guard_leave(n->guard);
     return result;

@@ -8,14 +8,15 @@ enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
                                 struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
                                 struct dpt_err *err)
 {
-    DPT_ASSERT(guard->timeout_ms > 0);
+    DPT_ASSERT(guard->limit_ms > 0);
     struct dpt_nccl *n = calloc(1, sizeof *n);
     if (n == NULL)
         return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
     n->calls = calls;
     n->ctx = ctx;
     n->guard = guard;
-    n->timeout_ms = guard->timeout_ms;
+    n->stop_ms = guard->limit_ms;
+    n->create_ms = n->stop_ms > calls->create_ms_min ? n->stop_ms : calls->create_ms_min;
     n->owner = calls->thread(ctx);
     n->phase = PHASE_WORKING;
     atomic_init(&n->abort_asked, false);
@@ -120,7 +121,7 @@ static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
 
 static int64_t call_limit(const struct dpt_nccl *n)
 {
-    return n->calls->now_ms(n->ctx) + n->timeout_ms;
+    return n->calls->now_ms(n->ctx) + n->stop_ms;
 }
 
 /* Creation. */
@@ -139,7 +140,7 @@ static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dp
     dpt_nccl_guard_leave(n->guard);
     if (result != DPT_NCCL_OK)
         return fail(n, c, "the stream", result, err);
-    c->until_ms = call_limit(n);
+    c->until_ms = n->calls->now_ms(n->ctx) + n->create_ms;
     c->state = DPT_NCCL_CREATING;
     return DPT_OK;
 }
@@ -224,7 +225,7 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
             (void)dpt_fail(&n->failure, DPT_ETIMEOUT,
                            "the GPU's communicator %d was not created within %d ms: a rank that "
                            "belongs to it did not come, or its network is not the others'",
-                           dpt_nccl_index(n, c), n->timeout_ms);
+                           dpt_nccl_index(n, c), n->create_ms);
         return dpt_nccl_keep_failure(n, DPT_ETIMEOUT, err);
     }
     if (result != DPT_NCCL_OK)

@@ -17,14 +17,14 @@
  *
  *   WORKING ─close─► CLOSING ─all finalized─► FREEING ─► WORKING
  *      │               │ abort, error, late
- *      └─────stop──────┴─► REVOKING ─all quiet, or half the timeout─► FREEING ─► WORKING
+ *      └─────stop──────┴─► REVOKING ─all quiet, or half the limit─► FREEING ─► WORKING
  *
  * So all are revoked before one is freed. LAUNCHING is the library's own work (it may connect to
  * the peer, and waits until that posts too), RUNNING the device's. Both end by abort, not by time:
- * a peer may compute as long as it likes. Creating, closing and stopping take timeout_ms each (a
- * stop at worst twice that: each of its calls has an eighth at least). What the library does not
- * give back by then (an abort that does not return, a stream that does not get idle) cannot be left
- * alone, since it may write memory: the process is lost (nccl_guard.h).
+ * a peer may compute as long as it likes. Creating takes create_ms at most, closing and stopping
+ * stop_ms each (a stop at worst twice that: each of its calls has an eighth at least). What the
+ * library does not give back by then (an abort that does not return, a stream that does not get
+ * idle) cannot be left alone, since it may write memory: the process is lost (nccl_guard.h).
  *
  * One thread, that which made it, owns it and calls everything here but dpt_nccl_abort. An
  * operation counts as done only when its stream is idle and the communicator has no error, before
@@ -58,7 +58,7 @@ enum dpt_nccl_state {
 struct dpt_nccl;
 
 /* `calls`, `ctx` and `guard` are borrowed; the guard gets the name and limit of every call that may
- * not return, and its timeout is the machine's. The calling thread becomes the owner. */
+ * not return, and its limit is the machine's stop_ms. The calling thread becomes the owner. */
 DPT_MUST_USE enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
                                              struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
                                              struct dpt_err *err);

@@ -137,7 +137,7 @@ static enum dpt_status exchange_id(struct dpt_nccl_comm *c, const struct dpt_ncc
     bool made = true;
     if (dpt_comm_rank(c->control) == 0) {
         dpt_nccl_guard_enter(&c->guard, "ncclGetUniqueId",
-                             c->calls->now_ms(c->ctx) + c->guard.timeout_ms);
+                             c->calls->now_ms(c->ctx) + c->guard.limit_ms);
         made = c->calls->unique_id(c->ctx, id) == DPT_NCCL_OK;
         dpt_nccl_guard_leave(&c->guard);
         if (made)
@@ -169,14 +169,19 @@ static void clear_away(struct dpt_nccl_comm *c)
     c->kept = 0;
 }
 
-static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op,
+static enum dpt_status wait_for(struct dpt_nccl_comm *c, struct dpt_comm_op *op, int64_t until_ms,
                                 struct dpt_err *err)
 {
-    enum dpt_status status;
-    do
-        status = dpt_comm_poll(c->control, op, -1, err);
-    while (status == DPT_INPROGRESS);
-    return status;
+    for (;;) {
+        const int64_t left_ms = until_ms - c->calls->now_ms(c->ctx);
+        const int wait_ms = until_ms == INT64_MAX ? -1 : left_ms > 0 ? (int)left_ms : 0;
+        const enum dpt_status status = dpt_comm_poll(c->control, op, wait_ms, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+        if (wait_ms == 0)
+            return dpt_fail(err, DPT_ETIMEOUT,
+                            "a rank does not come to the GPU's communicators' end");
+    }
 }
 
 /* Says how it went here. */
@@ -195,16 +200,25 @@ static enum dpt_status say_verdict(struct dpt_nccl_comm *c, enum verdict verdict
 
 /* Hears all out. */
 static enum dpt_status hear_verdicts(struct dpt_nccl_comm *c, struct dpt_comm_op *saying,
-                                     struct dpt_err *err)
+                                     int64_t until_ms, struct dpt_err *err)
 {
-    DPT_TRY(wait_for(c, saying, err));
+    DPT_TRY(wait_for(c, saying, until_ms, err));
     dpt_comm_op_free(c->control, &saying);
-    DPT_TRY(wait_for(c, c->hearing, err));
+    DPT_TRY(wait_for(c, c->hearing, until_ms, err));
     dpt_comm_op_free(c->control, &c->hearing);
     for (int i = 0; i < dpt_comm_world_size(c->control); i++)
         if (c->verdicts[i] >= VERDICT_NONE)
             return dpt_fail(err, DPT_EPROTO, "what rank %d says is no verdict", i);
     return DPT_OK;
+}
+
+enum dpt_status dpt_nccl_comm_meet(struct dpt_nccl_comm *c, struct dpt_err *err)
+{
+    struct dpt_comm_op *saying;
+    const int64_t until_ms = c->calls->now_ms(c->ctx) + c->guard.limit_ms;
+    DPT_TRY(listen_for_verdicts(c, err));
+    DPT_TRY(say_verdict(c, VERDICT_THROUGH, &saying, err));
+    return hear_verdicts(c, saying, until_ms, err);
 }
 
 static enum verdict verdict_of(enum dpt_status status)
@@ -234,7 +248,7 @@ static enum dpt_status settle(struct dpt_nccl_comm *c, enum dpt_status status, b
         dpt_log(DPT_LOG_DEBUG, "the GPU's communicators: %s", failure->text);
     enum dpt_status told = say_verdict(c, verdict_of(status), &saying, &err);
     if (told == DPT_OK)
-        told = hear_verdicts(c, saying, &err);
+        told = hear_verdicts(c, saying, INT64_MAX, &err);
     if (status != DPT_OK)
         clear_away(c);
     if (told != DPT_OK) {

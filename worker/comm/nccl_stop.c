@@ -11,7 +11,7 @@ static int64_t now_of(const struct dpt_nccl *n)
  * call which does not tarry could be found late. */
 static int64_t end_limit(const struct dpt_nccl *n)
 {
-    const int64_t least = now_of(n) + n->timeout_ms / 8;
+    const int64_t least = now_of(n) + n->stop_ms / 8;
     return n->stop_until_ms > least ? n->stop_until_ms : least;
 }
 
@@ -61,7 +61,7 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
 
 void dpt_nccl_drop_stream(struct dpt_nccl *n, struct nccl_comm *c)
 {
-    dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", now_of(n) + n->timeout_ms);
+    dpt_nccl_guard_enter(n->guard, "cudaStreamDestroy", now_of(n) + n->stop_ms);
     n->calls->stream_destroy(n->ctx, c->stream);
     dpt_nccl_guard_leave(n->guard);
     c->stream = NULL;
@@ -83,10 +83,12 @@ void dpt_nccl_drain(struct dpt_nccl *n, struct nccl_comm *c)
 
 /* The stop. */
 
-static bool is_live(const struct nccl_comm *c)
+/* One that the library is still launching on is not: NCCL's revoke does not end that work, which
+ * would go on beside what comes next, and its abort does. */
+static bool may_revoke(const struct dpt_nccl *n, const struct nccl_comm *c)
 {
-    return c->state == DPT_NCCL_READY || c->state == DPT_NCCL_LAUNCHING ||
-           c->state == DPT_NCCL_RUNNING;
+    return n->calls->revoke != NULL && !c->lends &&
+           (c->state == DPT_NCCL_READY || c->state == DPT_NCCL_RUNNING);
 }
 
 static void revoke_one(struct dpt_nccl *n, struct nccl_comm *c)
@@ -111,11 +113,11 @@ void dpt_nccl_stop(struct dpt_nccl *n, int keep)
     const int64_t now = now_of(n);
     n->keep = keep;
     n->phase = PHASE_REVOKING;
-    n->phase_until_ms = now + n->timeout_ms / 2;
-    n->stop_until_ms = now + n->timeout_ms;
+    n->phase_until_ms = now + n->stop_ms / 2;
+    n->stop_until_ms = now + n->stop_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
-        if (n->calls->revoke != NULL && is_live(c) && !c->lends)
+        if (may_revoke(n, c))
             revoke_one(n, c);
     }
 }
@@ -145,23 +147,33 @@ static bool is_kept(const struct dpt_nccl *n, const struct nccl_comm *c)
     return c->state == DPT_NCCL_REVOKED && !c->lends && dpt_nccl_index(n, c) == n->keep;
 }
 
-/* Those of which a child is being made go first: their abort ends the making, and only then it is
- * known whether there is a child. */
-static void free_all(struct dpt_nccl *n, bool children)
+/* Those that were not brought to rest go first, so that nothing of theirs runs on beside an end
+ * that waits for it. Those of which a child is being made go before it: their abort ends the
+ * making, and only then it is known whether there is a child. */
+enum turn { TURN_BUSY, TURN_AT_REST, TURN_CHILDREN, TURN_COUNT };
+
+static enum turn turn_of(const struct nccl_comm *c)
+{
+    if (c->state == DPT_NCCL_CREATING && c->parent >= 0)
+        return TURN_CHILDREN;
+    return c->state == DPT_NCCL_REVOKED || c->state == DPT_NCCL_FINALIZED ? TURN_AT_REST
+                                                                          : TURN_BUSY;
+}
+
+static void free_all(struct dpt_nccl *n, enum turn turn)
 {
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
-        const bool is_child = c->state == DPT_NCCL_CREATING && c->parent >= 0;
         if (c->state != DPT_NCCL_FREE && c->state != DPT_NCCL_DRAINING && !is_kept(n, c) &&
-            is_child == children)
+            turn_of(c) == turn)
             dpt_nccl_free_comm(n, c, end_limit(n));
     }
 }
 
 static enum dpt_status step_freeing(struct dpt_nccl *n)
 {
-    free_all(n, false);
-    free_all(n, true);
+    for (int turn = 0; turn < TURN_COUNT; turn++)
+        free_all(n, turn);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         if (n->comms[i].state == DPT_NCCL_DRAINING)
             dpt_nccl_drain(n, &n->comms[i]);
@@ -186,7 +198,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
         return;
     }
     n->phase = PHASE_CLOSING;
-    n->phase_until_ms = now_of(n) + n->timeout_ms;
+    n->phase_until_ms = now_of(n) + n->stop_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_READY)
@@ -219,7 +231,7 @@ static void step_closing(struct dpt_nccl *n)
     }
     if (count(n, DPT_NCCL_FINALIZING) == 0) {
         n->keep = -1;
-        n->stop_until_ms = now_of(n) + n->timeout_ms;
+        n->stop_until_ms = now_of(n) + n->stop_ms;
         n->phase = PHASE_FREEING;
     } else if (ends) {
         dpt_nccl_stop(n, -1);

@@ -151,13 +151,15 @@ static enum dpt_status job_close(struct dpt_comm_thread *t, void *ctx, struct dp
         do
             status = dpt_comm_poll(t->comm, NULL, -1, err);
         while (status == DPT_INPROGRESS);
+    (void)pthread_mutex_lock(&t->mutex);
+    count_bytes(t); /* the farewells of the two belong to no step */
+    (void)pthread_mutex_unlock(&t->mutex);
     if (t->nccl && status != DPT_OK)
         dpt_nccl_comm_quit(t->nccl);
     else if (t->nccl)
         dpt_nccl_comm_close(t->nccl);
     (void)pthread_mutex_lock(&t->mutex);
     struct dpt_comm *comm = t->comm;
-    count_bytes(t);
     t->comm = NULL;
     (void)pthread_mutex_unlock(&t->mutex);
     dpt_comm_destroy(&comm);

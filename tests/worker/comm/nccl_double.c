@@ -33,7 +33,7 @@ static void take(struct nccl_double *d, int ms)
 {
     const char *what;
     const int64_t until = atomic_load(&d->guard.until_ms);
-    RULE(d, until >= d->now_ms && until <= d->now_ms + 2 * DOUBLE_TIMEOUT_MS);
+    RULE(d, until >= d->now_ms && until <= d->now_ms + DOUBLE_CREATE_MS);
     d->now_ms = ms == NEVER ? until + DOUBLE_TIMEOUT_MS / 8 : d->now_ms + ms;
     if (dpt_nccl_guard_expired(&d->guard, d->now_ms, &what)) {
         dpt_nccl_guard_leave(&d->guard); /* with the process */
@@ -215,6 +215,7 @@ static enum dpt_nccl_result double_async_error(void *ctx, struct dpt_nccl_handle
     advance(d, h);
     if (h->error != DPT_NCCL_OK)
         return h->error;
+    h->launching = h->launching && h->state == IN_LAUNCH;
     const bool works = h->state == IN_CREATION || h->state == IN_LAUNCH || h->state == IN_REVOKE ||
                        h->state == IN_FINALIZE;
     return works ? DPT_NCCL_INPROGRESS : DPT_NCCL_OK;
@@ -225,7 +226,7 @@ static enum dpt_nccl_result double_revoke(void *ctx, struct dpt_nccl_handle *han
     struct nccl_double *d = enter(ctx);
     struct double_handle *h = use(d, handle);
     RULE(d, !h->revoke_tried && h->state != IN_FINALIZE && h->state != FINAL && h->child == NULL &&
-                h->state != IN_CREATION);
+                h->state != IN_CREATION && !h->launching);
     h->revoke_tried = true;
     d->n_revokes++;
     take(d, d->script.revoke_takes_ms);
@@ -264,12 +265,14 @@ static void free_handle(struct nccl_double *d, struct double_handle *h)
     for (int i = 0; !at_rest && d->calls.revoke != NULL && i < d->n_handles; i++) {
         const struct double_handle *other = &d->handles[i];
         RULE(d, other == h || other->freed || other->revoke_tried || other->child != NULL ||
-                    other->state == IN_CREATION || other->state == IN_FINALIZE ||
-                    other->state == FINAL || other->error != DPT_NCCL_OK || other->parent != NULL);
+                    other->launching || other->state == IN_CREATION ||
+                    other->state == IN_FINALIZE || other->state == FINAL ||
+                    other->error != DPT_NCCL_OK || other->parent != NULL);
     }
     RULE(d, !at_rest || h->registered == h->dropped);
     end_child(d, h, true);
     h->freed = true;
+    h->freed_call = d->n_calls;
 }
 
 static enum dpt_nccl_result double_destroy(void *ctx, struct dpt_nccl_handle *handle)
@@ -329,9 +332,10 @@ static enum dpt_nccl_result double_group_end(void *ctx)
     RULE(d, d->group == 1);
     d->group = 0;
     struct double_handle *h = d->grouped;
+    RULE(d, h != NULL);
+    h->launching = true; /* a group that failed may have left a part there */
     if (d->group_failed)
         return d->script.op;
-    RULE(d, h != NULL);
     h->script = d->script;
     h->state = IN_LAUNCH;
     h->done_ms = after(d, d->script.launch_ms);
@@ -438,10 +442,10 @@ static enum dpt_nccl_result double_stream_query(void *ctx, struct dpt_nccl_strea
     return s->idle_ms <= d->now_ms ? DPT_NCCL_OK : DPT_NCCL_INPROGRESS;
 }
 
-static void double_lost(void *ctx, const char *what, int timeout_ms)
+static void double_lost(void *ctx, const char *what, int limit_ms)
 {
     struct nccl_double *d = ctx;
-    RULE(d, timeout_ms == DOUBLE_TIMEOUT_MS && d->lost_to != NULL);
+    RULE(d, limit_ms == DOUBLE_TIMEOUT_MS && d->lost_to != NULL);
     d->lost = what;
     longjmp(*d->lost_to, 1);
 }
@@ -454,7 +458,8 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
     d->thread = d->owner = 7;
     d->script = (struct nccl_script){
         .create_ms = 5, .launch_ms = 1, .op_ms = 3, .revoke_ms = 4, .finalize_ms = 6};
-    d->calls = (struct dpt_nccl_calls){.now_ms = double_now,
+    d->calls = (struct dpt_nccl_calls){.create_ms_min = DOUBLE_CREATE_MS,
+                                       .now_ms = double_now,
                                        .pause = double_pause,
                                        .thread = double_thread,
                                        .unique_id = double_id,

@@ -40,6 +40,8 @@ struct double_handle {
     struct dpt_nccl_place *place; /* likewise: where it is to be written */
     struct double_handle *child;  /* being made of it */
     bool revoke_tried, quiet;     /* quiet: the revoke has ended well */
+    bool launching;               /* as far as the caller was told */
+    int freed_call;               /* which call of all freed it */
     struct double_stream *stream; /* of its operations */
     int ops_begun, ops_done;      /* really done */
     int registered, dropped;      /* dropped: deregister failed */
@@ -68,7 +70,7 @@ struct nccl_double {
     const char *lost; /* what was named then */
 };
 
-enum { DOUBLE_TIMEOUT_MS = 1000 };
+enum { DOUBLE_CREATE_MS = 3000, DOUBLE_TIMEOUT_MS = 1000 };
 
 /* Everything goes well, each thing in a few ms. */
 void nccl_double_init(struct nccl_double *d, uint64_t seed);

@@ -269,7 +269,8 @@ static enum dpt_nccl_result fabric_revoke(void *ctx, struct dpt_nccl_handle *han
 
 static enum dpt_nccl_result fabric_finalize(void *ctx, struct dpt_nccl_handle *handle)
 {
-    (void)lock(ctx);
+    struct fabric *f = lock(ctx);
+    CHECK(atomic_load(&f->closing) >= f->closing_min);
     of(handle)->finalized = true;
     return unlock(ctx, DPT_NCCL_INPROGRESS);
 }

@@ -74,6 +74,8 @@ struct fabric {
     int n_cliques, ids;
     int live, live_streams, registered; /* of all ranks; 0 at the end */
     uint64_t bytes, split_bytes;        /* moved from rank to rank; of these in groups */
+    atomic_int closing;                 /* ranks that say they are about to close */
+    int closing_min;                    /* so many have, before one finalizes */
 };
 
 /* One rank's view: the context of its calls. */

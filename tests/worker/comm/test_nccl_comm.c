@@ -22,6 +22,7 @@ struct scene {
     enum fabric_fault fault; /* of the victim */
     bool aborts;             /* the victim is aborted, it does not die */
     int timeout_ms;
+    int closing_min;     /* the fabric's */
     atomic_int at_fault; /* ranks that take a failed creation for their own */
 };
 
@@ -152,6 +153,7 @@ static void run(int size, struct scene *scene, rank_fn fn)
     if (scene->timeout_ms == 0)
         scene->timeout_ms = LONG_MS;
     fabric_init(&scene->fabric);
+    scene->fabric.closing_min = scene->closing_min;
     world_run_threads(&world, fn);
     fabric_fini(&scene->fabric);
 }
@@ -386,6 +388,27 @@ static void after_an_orderly_end_all_is_new(void **state)
     run(3, &scene, leaving_ranks);
 }
 
+/* One comes late to the end: nobody ends before it, for an end waits inside the library. */
+static void late_ranks(struct rank *self)
+{
+    struct gpu g = plug_in(self);
+    create(&g);
+    g.control = world_comm(self, 1);
+    open_world(&g, 1);
+    if (self->rank == VICTIM)
+        for (int64_t end = dpt_now_ms() + 50; dpt_now_ms() < end;)
+            CHECK(dpt_comm_nap(g.control, 1000 * 1000, &self->err) == DPT_INPROGRESS);
+    atomic_fetch_add(&g.scene->fabric.closing, 1);
+    unplug(&g);
+}
+
+static void all_come_before_one_ends(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_WELL, .closing_min = 3};
+    run(3, &scene, late_ranks);
+}
+
 /* One dies instead of closing with the others, who need not wait for the deadline. */
 static void dying_in_close_ranks(struct rank *self)
 {
@@ -585,6 +608,7 @@ int main(void)
         cmocka_unit_test(a_shrink_that_fails_on_one),
         cmocka_unit_test(a_revoke_that_fails_on_one),
         cmocka_unit_test(after_an_orderly_end_all_is_new),
+        cmocka_unit_test(all_come_before_one_ends),
         cmocka_unit_test(a_death_while_closing),
         cmocka_unit_test(creation_without_end),
         cmocka_unit_test(a_creation_that_fails),
