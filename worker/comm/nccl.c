@@ -3,6 +3,7 @@
 #include "worker/comm/nccl_calls.h"
 
 #include "base/clock.h"
+#include "worker/comm/nccl_settings.h"
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -21,6 +22,7 @@ enum {
      * revoke, an abort and a destroy may take a second each. */
     CREATE_MS_MIN = 120 * 1000,
     STOP_MS_MIN = 10 * 1000,
+    CTAS_MAX = 16,
     PAUSE_NS = 50 * 1000
 };
 _Static_assert(NCCL_VERSION_CODE >= VERSION_SHRINK, "NCCL 2.27.3 or newer");
@@ -77,6 +79,10 @@ static ncclConfig_t config(void)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.commName = "dpt";
+    /* Each of them costs multiprocessors while it runs, and memory for as long as it is there. */
+    config.maxCTAs = CTAS_MAX;
+    /* Shared resources would end with the communicator that they came from. */
+    config.splitShare = config.shrinkShare = 0;
     return config;
 }
 
@@ -106,9 +112,17 @@ static enum dpt_nccl_result call_unique_id(void *ctx, uint8_t ret[DPT_NCCL_ID_BY
     (void)ctx;
     ncclUniqueId id;
     const enum dpt_nccl_result result = result_of(ncclGetUniqueId(&id), NULL);
-    if (result == DPT_NCCL_OK)
-        memcpy(ret, id.internal, sizeof id.internal);
-    return result;
+    if (result != DPT_NCCL_OK)
+        return result;
+    /* By now the library has read its files, and put into the environment what they say. */
+    const char *why, *name = dpt_nccl_unbearable_setting(&why);
+    if (name != NULL) {
+        (void)snprintf(last_text, sizeof last_text, "NCCL's configuration file sets %s: %s", name,
+                       why);
+        return DPT_NCCL_EUSAGE;
+    }
+    memcpy(ret, id.internal, sizeof id.internal);
+    return DPT_NCCL_OK;
 }
 
 static enum dpt_nccl_result call_init(void *ctx, int size, const uint8_t bytes[DPT_NCCL_ID_BYTES],
@@ -366,11 +380,9 @@ enum dpt_status dpt_nccl_calls_load(const struct dpt_nccl_calls **ret, struct dp
     if (ncclGetVersion(&version) != ncclSuccess || version < least)
         return dpt_fail(err, DPT_EUNSUPPORTED, "NCCL %d is loaded, %d or newer is needed", version,
                         least);
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
-    if (blocking != NULL && strcmp(blocking, "1") == 0)
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "NCCL_COMM_BLOCKING=1 in the environment makes communicators that cannot "
-                        "be aborted; unset it");
+    const char *why, *name = dpt_nccl_unbearable_setting(&why);
+    if (name != NULL)
+        return dpt_fail(err, DPT_EUNSUPPORTED, "%s in the environment: %s; unset it", name, why);
     *ret = &calls;
     return DPT_OK;
 }

@@ -19,8 +19,9 @@
  *      │               │ abort, error, late
  *      └─────stop──────┴─► REVOKING ─all quiet, or half the limit─► FREEING ─► WORKING
  *
- * So all are revoked before one is freed. LAUNCHING is the library's own work (it may connect to
- * the peer, and waits until that posts too), RUNNING the device's. Both end by abort, not by time:
+ * So all are revoked before one is freed, but for one that is LAUNCHING: that is the library's own
+ * work (it may connect to the peer, and waits until that posts too), which a revoke leaves under
+ * way, so it is aborted, and first. RUNNING is the device's. Both end by abort, not by time:
  * a peer may compute as long as it likes. Creating takes create_ms at most, closing and stopping
  * stop_ms each (a stop at worst twice that: each of its calls has an eighth at least). What the
  * library does not give back by then (an abort that does not return, a stream that does not get

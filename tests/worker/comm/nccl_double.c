@@ -33,7 +33,7 @@ static void take(struct nccl_double *d, int ms)
 {
     const char *what;
     const int64_t until = atomic_load(&d->guard.until_ms);
-    RULE(d, until >= d->now_ms && until <= d->now_ms + DOUBLE_CREATE_MS);
+    RULE(d, until >= d->now_ms && until <= d->now_ms + 2 * DOUBLE_TIMEOUT_MS);
     d->now_ms = ms == NEVER ? until + DOUBLE_TIMEOUT_MS / 8 : d->now_ms + ms;
     if (dpt_nccl_guard_expired(&d->guard, d->now_ms, &what)) {
         dpt_nccl_guard_leave(&d->guard); /* with the process */

@@ -70,7 +70,7 @@ struct nccl_double {
     const char *lost; /* what was named then */
 };
 
-enum { DOUBLE_CREATE_MS = 3000, DOUBLE_TIMEOUT_MS = 1000 };
+enum { DOUBLE_CREATE_MS = 1200, DOUBLE_TIMEOUT_MS = 1000 };
 
 /* Everything goes well, each thing in a few ms. */
 void nccl_double_init(struct nccl_double *d, uint64_t seed);

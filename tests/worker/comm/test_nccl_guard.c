@@ -1,12 +1,15 @@
-/* The watch over calls that do not return: in a process of its own, which it ends. */
+/* The watch over calls that do not return: in a process of its own, which it ends. What of the
+ * environment is refused. */
 #include "worker/comm/nccl_guard.h"
 
 #include "base/clock.h"
+#include "worker/comm/nccl_settings.h"
 
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -90,9 +93,38 @@ static void what_returns_in_time_is_nothing(void **state)
     assert_string_equal(what, "a call");
 }
 
+static void settings_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value;
+        bool refused;
+    } cases[] = {{"NCCL_COMM_BLOCKING", "1", true},
+                 {"NCCL_COMM_BLOCKING", " 0x1", true},
+                 {"NCCL_COMM_BLOCKING", "-1", true},
+                 {"NCCL_COMM_BLOCKING", "0", false},
+                 {"NCCL_COMM_BLOCKING", "", false},
+                 {"NCCL_LAUNCH_ORDER_IMPLICIT", "1", true},
+                 {"NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", true},
+                 {"NCCL_COMM_SHRINK_SHARE_RESOURCES", "1", true},
+                 {"NCCL_COMM_ID", "10.0.0.1:5000", true},
+                 {"NCCL_DEBUG", "1", false}};
+    const char *why = NULL;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_null(dpt_nccl_unbearable_setting(&why));
+        assert_int_equal(setenv(cases[i].name, cases[i].value, 1), 0);
+        const char *found = dpt_nccl_unbearable_setting(&why);
+        assert_int_equal(found != NULL, cases[i].refused);
+        if (found != NULL)
+            assert_string_equal(found, cases[i].name);
+        assert_int_equal(unsetenv(cases[i].name), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_stuck_owner_ends_the_process),
-                                       cmocka_unit_test(what_returns_in_time_is_nothing)};
+                                       cmocka_unit_test(what_returns_in_time_is_nothing),
+                                       cmocka_unit_test(settings_that_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
