@@ -95,9 +95,9 @@ static enum dpt_status cuda_alloc(struct dpt_device *dev, size_t bytes, void **r
     if (code == cudaSuccess)
         code = cudaMalloc(&p, cuda_reserved(bytes));
     if (code == cudaSuccess)
-        code = cudaMemset(p, 0, cuda_reserved(bytes));
-    if (code == cudaSuccess) /* cudaMemset may return before it is done */
-        code = cudaDeviceSynchronize();
+        code = cudaMemsetAsync(p, 0, cuda_reserved(bytes), cudaStreamPerThread);
+    if (code == cudaSuccess) /* that alone: what is under way elsewhere may wait for other ranks */
+        code = cudaStreamSynchronize(cudaStreamPerThread);
     if (code != cudaSuccess) {
         (void)cudaGetLastError(); /* told here; the next launch shall not find it */
         if (p)

@@ -9,7 +9,7 @@
 
 enum {
     PLANS_MAX = 512,            /* shapes of a stream; the oldest makes room */
-    WORKSPACE_BYTES = 32 << 20, /* fixed: it decides which algorithms there are */
+    WORKSPACE_BYTES = 64 << 20, /* fixed: it decides which algorithms there are */
     ALIGNMENT_BYTES = 16        /* promised of every operand whose rows allow it */
 };
 
@@ -25,7 +25,7 @@ struct plan {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
-    bool refused; /* with_slope: there is no algorithm */
+    bool refused; /* with a bias or slopes: there is no algorithm */
 };
 
 struct dpt_cuda_gemm_engine {
@@ -147,9 +147,12 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
                 layout(&p->a, k->dtype, k->a_transposed ? k->m : k->k,
                        k->a_transposed ? k->k : k->m, k->lda)) &&
         blas_ok(s, k, layout(&p->c, k->out, k->n, k->m, k->ldc));
-    /* The choice wants to see a bias, and where slopes are; any address of the promised alignment
-     * will do. */
-    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, s->gemm->workspace))) &&
+    /* The choice wants to see a bias, and where slopes are: an address that is aligned to what is
+     * promised, and to no more. */
+    const uint32_t bias_bytes = alignment(k->out, k->n);
+    const char *bias = s->gemm->workspace;
+    bias += bias_bytes < ALIGNMENT_BYTES ? bias_bytes : 0;
+    return ok && (!k->with_bias || blas_ok(s, k, set_bias(p->product, bias))) &&
            (!k->with_slope || (blas_ok(s, k, set_slope(p->product, s->gemm->workspace)) &&
                                blas_ok(s, k,
                                        cublasLtMatmulDescSetAttribute(
@@ -160,7 +163,10 @@ static bool describe(struct dpt_cuda_stream *s, struct plan *p)
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *k)
 {
     const uint64_t workspace = WORKSPACE_BYTES;
-    const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE; /* a sum is never split over blocks */
+    /* Parts of an f32 sum are added by a kernel of their own, in their order; a 16-bit result would
+     * have to be rounded between. */
+    const uint32_t scheme =
+        k->out == DPT_F32 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
     const uint32_t a = alignment(k->dtype, k->ldb), b = alignment(k->dtype, k->lda);
     const uint32_t c = alignment(k->out, k->ldc);
     const struct {
@@ -202,7 +208,7 @@ static bool choose(struct dpt_cuda_stream *s, struct plan *p)
     if (status == CUBLAS_STATUS_SUCCESS)
         status = result.state;
     p->algo = result.algo;
-    p->refused = p->key.with_slope && status != CUBLAS_STATUS_SUCCESS;
+    p->refused = (p->key.with_slope || p->key.with_bias) && status != CUBLAS_STATUS_SUCCESS;
     return p->refused || blas_ok(s, &p->key, status);
 }
 
@@ -265,7 +271,8 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g,
     if (!aligned(s, "left operand", g->a, g->dtype, g->lda) ||
         !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
         !aligned(s, "result", g->c, g->out, g->ldc) ||
-        (g->with_bias && !blas_ok(s, &plan->key, set_bias(plan->product, g->bias))) ||
+        (g->with_bias && (!aligned(s, "bias", g->bias, g->out, g->n) ||
+                          !blas_ok(s, &plan->key, set_bias(plan->product, g->bias)))) ||
         (g->with_slope && (!aligned(s, "slopes", g->slope_at, g->out, g->ldc) ||
                            !blas_ok(s, &plan->key, set_slope(plan->product, g->slope_at)))))
         return;
@@ -303,12 +310,12 @@ static bool run(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(!g->with_slope);
+    DPT_ASSERT(!g->with_slope && !g->with_bias);
     (void)run(s, g);
 }
 
-bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
-    DPT_ASSERT(g->with_slope && !g->with_bias);
+    DPT_ASSERT(g->with_slope != g->with_bias);
     return run(s, g);
 }

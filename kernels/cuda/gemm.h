@@ -1,8 +1,9 @@
 /* Products by cuBLASLt. The algorithm is chosen by shape and never by timing: it is the library's
- * first for the shape within a workspace of fixed size, among those that do not split a sum over
- * blocks; so a shape's bits are those of the library's version and the kind of device, which the
- * fingerprint names. f32 is multiplied in f32, or in TF32 where the device
- * is told to (dpt_device_use_tf32); the sums are f32. */
+ * first for the shape within a workspace of fixed size, among those that split no sum over blocks,
+ * or, where the result is f32, add the parts of one in a fixed order in f32; so a shape's bits are
+ * those of the library's version and the kind of device, which the fingerprint names. f32 is
+ * multiplied in f32, or in TF32 where the device is told to (dpt_device_use_tf32); the sums are
+ * f32. */
 #ifndef DPT_KERNELS_CUDA_GEMM_H
 #define DPT_KERNELS_CUDA_GEMM_H
 
@@ -31,11 +32,12 @@ struct dpt_cuda_gemm {
 
 /* Runs (or, while the stream prepares, only prepares) a product. Operands begin at multiples of 16
  * bytes, or of the largest power of two below that divides their rows' length in bytes: else
- * DPT_EINVAL. Errors stick to the stream. */
+ * DPT_EINVAL. Errors stick to the stream. Neither with_bias nor with_slope. */
 void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 
-/* The same with_slope, if the library has it for the shape. False: it has not; nothing was done. */
-bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
+/* The same with_bias or with_slope, if the library has it for the shape. False: it has not; nothing
+ * was done. */
+bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 
 /* The plans of a stream; its workspace is taken from the device with the first product. */
 DPT_MUST_USE enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret,

@@ -18,6 +18,9 @@ int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a);
 int dpt_launch_residual(void *queue, const struct dpt_residual *a);
 int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
 int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
+/* Every row of y (rows, cols) becomes `row` (cols), all of `dtype`. */
+int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                          const void *row, void *y);
 int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a);
 int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
 int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);

@@ -7,6 +7,21 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
+/* Where the library has no algorithm that adds a bias, it adds to one that lies there: it is
+ * rounded once all the same. */
+static void multiply(struct dpt_cuda_stream *s, const struct dpt_linear_forward *a,
+                     struct dpt_cuda_gemm *y)
+{
+    if (y->with_bias && dpt_cuda_gemm_fused(s, y) && !s->preparing)
+        return;
+    y->accumulate = y->with_bias;
+    y->with_bias = false; /* nor, while the stream prepares, did anybody say whether there is one */
+    if (y->accumulate && !s->preparing && s->error.status == DPT_OK)
+        (void)dpt_cuda_posted(
+            s, dpt_launch_repeat_row(s->queue, a->dtype, a->n, a->out, a->bias, a->y), "linear");
+    dpt_cuda_gemm(s, y);
+}
+
 void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_forward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -23,14 +38,11 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
                               .out = a->dtype,
                               .c = a->y,
                               .ldc = a->out,
-                              .with_bias = a->bias != NULL,
+                              .with_bias = a->bias != NULL || s->preparing,
                               .bias = a->bias};
-    dpt_cuda_gemm(s, &y);
-    if (s->preparing) { /* nobody said whether there will be a bias */
-        y.with_bias = !y.with_bias;
-        dpt_cuda_gemm(s, &y);
+    multiply(s, a, &y);
+    if (s->preparing)
         return;
-    }
     const struct dpt_gelu gelu = {.n = a->n * a->out, .dtype = a->dtype, .x = a->y, .out = a->gelu};
     if (a->gelu && s->error.status == DPT_OK)
         (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
@@ -46,7 +58,7 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
     const bool may_fuse = a->dtype != DPT_F32 && whole && (a->gelu_x || s->preparing);
     dx->with_slope = true;
     dx->slope_at = a->gelu_x;
-    if (may_fuse && dpt_cuda_gemm_sloped(s, dx) && !s->preparing)
+    if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->preparing)
         return;
     dx->with_slope = false; /* nor, while the stream prepares, did anybody say whether */
     dpt_cuda_gemm(s, dx);

@@ -86,6 +86,14 @@ static __global__ void plain_add(int64_t n, const E *a, const E *b, E *y)
     }
 }
 
+template <typename E> static __global__ void repeat_row(int64_t n, int64_t cols, const E *row, E *y)
+{
+    GRID_LOOP(i, n)
+    {
+        y[i] = row[i % cols];
+    }
+}
+
 template <typename E>
 static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *parts,
                                    const uint8_t *joins, float *dst)
@@ -319,6 +327,15 @@ int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float
     if (n == 0)
         return 0;
     post_plain_add(queue, n, a, b, dst);
+    return cudaGetLastError();
+}
+
+int dpt_launch_repeat_row(void *queue, enum dpt_dtype dtype, int64_t rows, int64_t cols,
+                          const void *row, void *y)
+{
+    if (rows * cols == 0)
+        return 0;
+    FOR_ELEM(dtype, POST(repeat_row<E>, rows * cols, rows * cols, cols, (const E *)row, (E *)y));
     return cudaGetLastError();
 }
 

@@ -129,7 +129,7 @@ static void seem_apart(const char *node)
     static const char *const how[][2] = {{"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"},
                                          {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},
                                          {"NCCL_SHM_DISABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},
-                                         {"NCCL_MAX_CTAS", "2"}};
+                                         {"NCCL_RAS_ENABLE", "0"},  {"NCCL_MAX_CTAS", "2"}};
     for (size_t i = 0; i < sizeof how / sizeof *how; i++)
         (void)setenv(how[i][0], how[i][1], 1);
     (void)setenv("NCCL_HOSTID", node, 1);

@@ -211,8 +211,9 @@ struct train_result {
     int steps_timed;
     int64_t allocations;
     int steps_counted;
-    int64_t device_peak; /* bytes; 0: all is the host's */
-    json_t *op_times;    /* owned; NULL: none were taken */
+    int64_t device_peak;      /* bytes; 0: all is the host's */
+    int64_t device_workspace; /* of these, what ops work in */
+    json_t *op_times;         /* owned; NULL: none were taken */
 };
 
 /* What the rank wrote at its end; NULL: it did not. */
@@ -223,14 +224,19 @@ static json_t *record_of(const char *dir, const char *name)
     return json_load_file(path, 0, NULL);
 }
 
-/* Bytes that the accelerator had at most. */
-static int64_t device_peak(const char *dir)
+static int64_t peak_of(const json_t *use)
+{
+    return json_integer_value(json_object_get(use, "peak"));
+}
+
+/* What the accelerator had at most. */
+static void read_device_use(const char *dir, struct train_result *ret)
 {
     json_t *account = record_of(dir, "memory");
-    const int64_t peak =
-        json_integer_value(json_object_get(json_object_get(account, "device"), "peak"));
+    const json_t *device = json_object_get(account, "device");
+    ret->device_peak = peak_of(device);
+    ret->device_workspace = peak_of(json_object_get(json_object_get(device, "tags"), "workspace"));
     json_decref(account);
-    return peak;
 }
 
 /* DPT_EREFUSED: the rank says that it cannot, with the reason. */
@@ -256,7 +262,7 @@ static enum dpt_status train(const struct dpt_config *config, const char *dir,
     (void)director_finish(d);
     director_destroy(&d);
     ret->step_ms = median_step_ms(dir, &ret->steps_timed);
-    ret->device_peak = device_peak(dir);
+    read_device_use(dir, ret);
     ret->op_times = config->log.op_times ? record_of(dir, "op_times") : NULL;
     return DPT_OK;
 }
@@ -322,15 +328,15 @@ static json_t *report_on(const struct train_args *a, const struct dpt_config *co
     printf("allocations in %d steps: %lld\n", result->steps_counted,
            (long long)result->allocations);
     json_t *object = json_pack(
-        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:s}",
+        "{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:I,s:f,s:f,s:f,s:I,s:i,s:s,s:I,s:I,s:s,s:I,s:I,s:s}",
         "bench", "train", "preset", a->preset, "precision", a->precision, "pack_weights",
         pack_names[a->pack], "batch", a->batch, "seq", a->seq, "slots", a->slots, "threads",
         a->threads, "parameters", (json_int_t)parameters, "step_ms", result->step_ms,
         "tokens_per_s", tokens_per_s, "gflops", gflops, "allocations_in_step",
         (json_int_t)result->allocations, "steps_counted", result->steps_counted, "checkpointing",
         a->checkpointing, "saved_bytes", (json_int_t)saved, "scratch_bytes", (json_int_t)scratch,
-        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak, "offload",
-        a->offload);
+        "chip", y->chip, "device_peak_bytes", (json_int_t)result->device_peak,
+        "device_workspace_bytes", (json_int_t)result->device_workspace, "offload", a->offload);
     if (result->op_times) {
         print_op_times(result->op_times);
         json_object_set(object, "op_times", result->op_times);

@@ -173,6 +173,22 @@ static json_t *tags_json(const struct dpt_memory_record *m)
     return tags;
 }
 
+/* Of the accelerator, tag by tag. */
+static json_t *device_json(const struct dpt_memory_record *m)
+{
+    json_t *device = use_json(m->device.all, m->device.all_peak), *tags = json_object();
+    for (int i = 0; tags && i < DPT_MEMORY_COUNT; i++)
+        if (json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)i),
+                                use_json(m->device.tag[i], m->device.tag_peak[i])) != 0) {
+            json_decref(tags);
+            tags = NULL;
+        }
+    if (json_object_set_new(device, "tags", tags) == 0)
+        return device;
+    json_decref(device);
+    return NULL;
+}
+
 /* node-NODE below the run's folder, made if need be. */
 static enum dpt_status node_folder(const char *dir, const char *node, char *ret, size_t ret_bytes,
                                    struct dpt_err *err)
@@ -205,7 +221,7 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
         (json_int_t)m->process.resident, "process_at_start", (json_int_t)m->process_at_start,
         "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
         (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
-        use_json(m->device.all, m->device.all_peak));
+        device_json(m));
     return write_json(object, folder, name, false, err);
 }
 

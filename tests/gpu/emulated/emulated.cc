@@ -290,11 +290,6 @@ cudaError_t cudaSetDevice(int device)
     return device == 0 ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-cudaError_t cudaDeviceSynchronize(void)
-{
-    return cudaSuccess;
-}
-
 cudaError_t cudaMalloc(void **ret, size_t bytes)
 {
     const size_t aligned = (bytes + 255) / 256 * 256;
@@ -308,12 +303,6 @@ cudaError_t cudaMalloc(void **ret, size_t bytes)
 cudaError_t cudaFree(void *p)
 {
     free(p);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemset(void *p, int value, size_t bytes)
-{
-    memset(p, value, bytes);
     return cudaSuccess;
 }
 
@@ -339,7 +328,8 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue)
 {
     (void)queue;
-    return cudaMemset(p, value, bytes);
+    memset(p, value, bytes);
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)

@@ -106,23 +106,15 @@ static float slope(float x)
            0.5f * x * (1 - t * t) * 0.7978845608028654f * (1 + 3 * 0.044715f * x * x);
 }
 
-/* As if the library had no algorithm for some shapes. */
-bool dpt_cuda_gemm_sloped(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
-{
-    DPT_ASSERT(g->ldc % 8 == 0);
-    if (g->ldc % 16 != 0)
-        return false;
-    dpt_cuda_gemm(s, g);
-    return true;
-}
-
-void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+static void multiply(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
 {
     DPT_ASSERT(g->k > 0);
     if (s->error.status != DPT_OK || g->m == 0 || g->n == 0 || s->preparing ||
         !aligned(s, "left operand", g->a, g->dtype, g->lda) ||
         !aligned(s, "right operand", g->b, g->dtype, g->ldb) ||
-        !aligned(s, "result", g->c, g->out, g->ldc))
+        !aligned(s, "result", g->c, g->out, g->ldc) ||
+        (g->with_bias && !aligned(s, "bias", g->bias, g->out, g->n)) ||
+        (g->with_slope && !aligned(s, "slopes", g->slope_at, g->out, g->ldc)))
         return;
     const bool tf32 = g->dtype == DPT_F32 && s->base.device->tf32;
     float *a = widened(g->a, g->dtype, g->m, g->k, g->lda, g->a_transposed, tf32);
@@ -140,6 +132,22 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
         }
     free(a);
     free(b);
+}
+
+void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    DPT_ASSERT(!g->with_bias && !g->with_slope);
+    multiply(s, g);
+}
+
+/* As if the library had no algorithm for some shapes. */
+bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g)
+{
+    DPT_ASSERT(g->with_bias != g->with_slope && (g->with_bias || g->ldc % 8 == 0));
+    const bool has = g->with_bias ? g->ldc % 8 == 0 : g->ldc % 16 == 0;
+    if (has)
+        multiply(s, g);
+    return has;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)

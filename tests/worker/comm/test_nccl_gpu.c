@@ -37,7 +37,7 @@ static void look_like_a_machine(int rank)
     static const char *const settings[][2] = {
         {"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},
         {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"},    {"NCCL_NVLS_ENABLE", "0"},
-        {"NCCL_MAX_CTAS", "2"}};
+        {"NCCL_RAS_ENABLE", "0"},  {"NCCL_MAX_CTAS", "2"}};
     char id[32];
     set_text(id, sizeof id, "dpt-test-0");
     id[strlen(id) - 1] = (char)('0' + rank);

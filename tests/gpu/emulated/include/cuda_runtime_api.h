@@ -22,6 +22,7 @@ typedef enum {
 
 typedef struct emulated_queue *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
+#define cudaStreamPerThread ((cudaStream_t)2)
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct emulated_graph_exec *cudaGraphExec_t;
 
@@ -49,10 +50,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device);
 cudaError_t cudaDriverGetVersion(int *ret);
 cudaError_t cudaRuntimeGetVersion(int *ret);
 cudaError_t cudaSetDevice(int device);
-cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaMalloc(void **ret, size_t bytes);
 cudaError_t cudaFree(void *p);
-cudaError_t cudaMemset(void *p, int value, size_t bytes);
 cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, void *queue);
