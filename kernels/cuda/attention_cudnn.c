@@ -23,6 +23,7 @@ struct entry {
     struct dpt_attention_shape shape; /* of a portion */
     struct dpt_cudnn_plan *plan;
     int ids[DPT_ATTENTION_TENSORS];
+    bool ran;
 };
 
 struct dpt_cudnn_attention {
@@ -94,8 +95,7 @@ static bool same(const struct dpt_attention_shape *a, const struct dpt_attention
 }
 
 /* The plan of this shape, made if there is none. NULL with the stream's error set. */
-static const struct entry *entry_of(struct dpt_cuda_stream *s,
-                                    const struct dpt_attention_shape *shape)
+static struct entry *entry_of(struct dpt_cuda_stream *s, const struct dpt_attention_shape *shape)
 {
     struct dpt_err err = {0};
     enum dpt_status status = s->attention ? DPT_OK : create(s, &err);
@@ -108,6 +108,7 @@ static const struct entry *entry_of(struct dpt_cuda_stream *s,
         entry = &c->entries[c->next];
         dpt_cudnn_plan_destroy(&entry->plan);
         entry->shape = *shape;
+        entry->ran = false;
         status = dpt_attention_plan_create(shape, c->handle, NULL, &entry->plan, entry->ids, &err);
     }
     if (status == DPT_OK) {
@@ -127,12 +128,13 @@ static const struct entry *entry_of(struct dpt_cuda_stream *s,
 }
 
 /* Runs the plan on a portion; `tensors` by name, NULL: it has none such. */
-static bool run(struct dpt_cuda_stream *s, const struct entry *entry,
+static bool run(struct dpt_cuda_stream *s, struct entry *entry,
                 void *const tensors[DPT_ATTENTION_TENSORS], void *workspace)
 {
     int ids[DPT_ATTENTION_TENSORS], n = 0;
     void *pointers[DPT_ATTENTION_TENSORS];
     struct dpt_err err;
+    entry->ran = true;
     for (int i = 0; i < DPT_ATTENTION_TENSORS; i++) {
         if (entry->ids[i] < 0)
             continue;
@@ -180,7 +182,7 @@ bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_att
     struct values values = values_of(a->heads, a->c);
     if (!is_for_cudnn(a->dtype, a->heads, a->c, a->dropout.p))
         return false;
-    const struct entry *entry = entry_of(s, &shape);
+    struct entry *entry = entry_of(s, &shape);
     if (!entry || !dpt_cuda_workspace(s, dpt_cudnn_plan_workspace(entry->plan), &workspace))
         return true;
     tensors[DPT_ATTENTION_SCALE] = &values.scale;
@@ -200,7 +202,7 @@ bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s, const struct dpt_at
     struct values values = values_of(a->heads, a->c);
     if (!is_for_cudnn(a->dtype, a->heads, a->c, a->dropout.p) || shape.b == 0)
         return false;
-    const struct entry *entry = entry_of(s, &shape);
+    struct entry *entry = entry_of(s, &shape);
     if (!entry)
         return true;
     /* The sums of rows lie behind cuDNN's own. */
@@ -222,4 +224,64 @@ bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s, const struct dpt_at
             break;
     }
     return true;
+}
+
+/* --- the first runs --- */
+
+static bool is_cold(const struct entry *e)
+{
+    return e->shape.b > 0 && !e->ran;
+}
+
+/* Of Q, K and V, which lie together; y and LSE, or what flows back, may lie there as well. */
+static size_t operand_bytes(const struct dpt_attention_shape *is)
+{
+    const size_t rows = (size_t)(is->b * is->t);
+    const size_t qkv = rows * 3 * (size_t)is->c * dpt_dtype_bytes(is->dtype);
+    const size_t lse = rows * (size_t)is->heads * sizeof(float);
+    return qkv > lse ? qkv : lse;
+}
+
+size_t dpt_cudnn_attention_cold_bytes(const struct dpt_cuda_stream *s)
+{
+    size_t most = 0;
+    for (int i = 0; s->attention && i < s->attention->n; i++) {
+        const struct entry *e = &s->attention->entries[i];
+        if (is_cold(e) && operand_bytes(&e->shape) > most)
+            most = operand_bytes(&e->shape);
+    }
+    return most;
+}
+
+static void run_once(struct dpt_cuda_stream *s, const struct dpt_attention_shape *is, void *memory)
+{
+    const struct dpt_attention_forward forward = {.b = is->b,
+                                                  .t = is->t,
+                                                  .c = is->c,
+                                                  .heads = is->heads,
+                                                  .dtype = is->dtype,
+                                                  .qkv = memory,
+                                                  .y = memory,
+                                                  .lse = memory};
+    const struct dpt_attention_backward backward = {.b = is->b,
+                                                    .t = is->t,
+                                                    .c = is->c,
+                                                    .heads = is->heads,
+                                                    .dtype = is->dtype,
+                                                    .qkv = memory,
+                                                    .y = memory,
+                                                    .lse = memory,
+                                                    .dy = memory,
+                                                    .dqkv = memory};
+    DPT_ASSERT(is->backward ? dpt_cudnn_attention_backward(s, &backward)
+                            : dpt_cudnn_attention_forward(s, &forward));
+}
+
+void dpt_cudnn_attention_warm_up(struct dpt_cuda_stream *s, void *memory)
+{
+    for (int i = 0; s->attention && i < s->attention->n; i++) {
+        const struct dpt_attention_shape shape = s->attention->entries[i].shape;
+        if (is_cold(&s->attention->entries[i]) && s->error.status == DPT_OK)
+            run_once(s, &shape, memory);
+    }
 }

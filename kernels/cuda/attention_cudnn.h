@@ -19,6 +19,10 @@ bool dpt_cudnn_attention_forward(struct dpt_cuda_stream *s, const struct dpt_att
 bool dpt_cudnn_attention_backward(struct dpt_cuda_stream *s,
                                   const struct dpt_attention_backward *a);
 
+/* The first runs of what was prepared, as dpt_cuda_gemm_warm_up has them (gemm.h). */
+size_t dpt_cudnn_attention_cold_bytes(const struct dpt_cuda_stream *s);
+void dpt_cudnn_attention_warm_up(struct dpt_cuda_stream *s, void *memory);
+
 /* A stream's plans and handle. Accepts a pointer to NULL; nothing may be under way. */
 void dpt_cudnn_attention_destroy(struct dpt_cudnn_attention **attention);
 

@@ -212,10 +212,27 @@ static void cuda_prepare_begin(struct dpt_stream *stream)
     dpt_cuda_stream(stream)->preparing = true;
 }
 
+/* gemm.h says why. */
+static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t bytes, struct dpt_err *err)
+{
+    void *memory;
+    DPT_TRY(dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &memory, err));
+    dpt_cuda_gemm_warm_up(s, memory);
+    dpt_cudnn_attention_warm_up(s, memory);
+    const enum dpt_status status = cuda_sync(&s->base, err);
+    dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, memory, bytes);
+    return status;
+}
+
 static enum dpt_status cuda_prepare_end(struct dpt_stream *stream, struct dpt_err *err)
 {
-    dpt_cuda_stream(stream)->preparing = false;
-    return cuda_sync(stream, err);
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    s->preparing = false;
+    DPT_TRY(cuda_sync(stream, err));
+    const size_t gemm = dpt_cuda_gemm_cold_bytes(s);
+    const size_t attention = dpt_cudnn_attention_cold_bytes(s);
+    const size_t bytes = gemm > attention ? gemm : attention;
+    return bytes > 0 ? warm_up(s, bytes, err) : DPT_OK;
 }
 
 static enum dpt_status cuda_enter(struct dpt_device *dev, struct dpt_err *err)

@@ -39,6 +39,13 @@ void dpt_cuda_gemm(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
  * was done. */
 bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *g);
 
+/* A library loads a kernel into the device at its first launch, which may wait for all that is
+ * under way there: transfers that wait for other ranks included. So the products that were prepared
+ * are run once before there are any, on memory that nobody needs: of _bytes, 0 when all have run.
+ */
+size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s);
+void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory);
+
 /* The plans of a stream; its workspace is taken from the device with the first product. */
 DPT_MUST_USE enum dpt_status dpt_cuda_gemm_engine_create(struct dpt_cuda_gemm_engine **ret,
                                                          struct dpt_err *err);

@@ -224,18 +224,14 @@ static json_t *record_of(const char *dir, const char *name)
     return json_load_file(path, 0, NULL);
 }
 
-static int64_t peak_of(const json_t *use)
-{
-    return json_integer_value(json_object_get(use, "peak"));
-}
-
-/* What the accelerator had at most. */
+/* What the accelerator had at most, and what its ops work in. */
 static void read_device_use(const char *dir, struct train_result *ret)
 {
     json_t *account = record_of(dir, "memory");
     const json_t *device = json_object_get(account, "device");
-    ret->device_peak = peak_of(device);
-    ret->device_workspace = peak_of(json_object_get(json_object_get(device, "tags"), "workspace"));
+    const json_t *workspace = json_object_get(json_object_get(device, "tags"), "workspace");
+    ret->device_peak = json_integer_value(json_object_get(device, "peak"));
+    ret->device_workspace = json_integer_value(json_object_get(workspace, "bytes"));
     json_decref(account);
 }
 

@@ -150,6 +150,18 @@ bool dpt_cuda_gemm_fused(struct dpt_cuda_stream *s, const struct dpt_cuda_gemm *
     return has;
 }
 
+size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
+{
+    (void)s;
+    return 0;
+}
+
+void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory)
+{
+    (void)s;
+    (void)memory;
+}
+
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *ret)
 {
     *ret = NULL;
