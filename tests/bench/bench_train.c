@@ -405,6 +405,14 @@ static enum dpt_status run_batch(const struct train_args *a, json_t **ret, struc
     return status;
 }
 
+/* What there is: after each batch, since a later one may end the program. */
+static int keep(const struct train_args *a, json_t *runs)
+{
+    json_t *report = a->n_batches == 1 ? json_incref(json_array_get(runs, 0))
+                                       : json_pack("{s:s,s:O}", "bench", "train", "runs", runs);
+    return dpt_bench_finish(&(struct dpt_bench_args){.json = a->json}, report);
+}
+
 static int run(int argc, char **argv)
 {
     struct train_args args;
@@ -412,7 +420,8 @@ static int run(int argc, char **argv)
     if (!parse(argc, argv, &args))
         return 2;
     json_t *runs = json_array();
-    for (int i = 0; i < args.n_batches; i++) {
+    int code = 0;
+    for (int i = 0; i < args.n_batches && code == 0; i++) {
         json_t *report = NULL;
         args.batch = args.batches[i];
         const enum dpt_status status = run_batch(&args, &report, &err);
@@ -421,15 +430,15 @@ static int run(int argc, char **argv)
             report = json_pack("{s:i,s:s}", "batch", args.batch, "oom", err.text);
         } else if (status != DPT_OK) {
             (void)fprintf(stderr, "dpt-bench train: %s\n", err.text);
-            json_decref(runs);
-            return 1;
+            code = 1;
+            break;
         }
         json_array_append_new(runs, report);
+        code = keep(&args, runs);
+        (void)fflush(stdout);
     }
-    json_t *report = args.n_batches == 1 ? json_incref(json_array_get(runs, 0))
-                                         : json_pack("{s:s,s:O}", "bench", "train", "runs", runs);
     json_decref(runs);
-    return dpt_bench_finish(&(struct dpt_bench_args){.json = args.json}, report);
+    return code;
 }
 
 const struct dpt_bench dpt_bench_train = {
