@@ -6,8 +6,8 @@
 #include "kernels/cuda/launch.h"
 
 enum {
-    CHUNK_ROWS_MAX = 2048,
-    CHUNK_LOGITS_MAX = 1 << 27, /* 512 MiB of f32 */
+    CHUNK_ROWS_MAX = 4096,
+    CHUNK_LOGITS_MAX = 1 << 28, /* 1 GiB of f32 */
     CHUNK_ROWS_UNIT = 64,
     LOGITS_UNIT = 64 /* logits of a row are padded to it, so that products read whole vectors */
 };
@@ -30,9 +30,8 @@ struct job {
     const struct dpt_head_loss *a;
     const void *w;
     int64_t row, rows; /* the chunk */
-    int64_t ld;        /* of logits */
-    float *logits;
-    void *dlogits; /* f32: the logits themselves */
+    int64_t ld, dlogits_ld;
+    float *logits; /* and, row by row in their place, of the operands' dtype, their gradients */
     float *dw;     /* (V, C): where the chunks' contributions gather */
     bool add_dw;   /* the first chunk adds to it, too */
     bool grad;
@@ -46,8 +45,8 @@ static void gradients(const struct job *j, const void *x)
                                      .n = a->c,
                                      .k = a->v,
                                      .dtype = a->dtype,
-                                     .a = j->dlogits,
-                                     .lda = j->ld,
+                                     .a = j->logits,
+                                     .lda = j->dlogits_ld,
                                      .b = j->w,
                                      .ldb = a->c,
                                      .out = a->dtype,
@@ -57,8 +56,8 @@ static void gradients(const struct job *j, const void *x)
                                      .n = a->c,
                                      .k = j->rows,
                                      .dtype = a->dtype,
-                                     .a = j->dlogits,
-                                     .lda = j->ld,
+                                     .a = j->logits,
+                                     .lda = j->dlogits_ld,
                                      .a_transposed = true,
                                      .b = x,
                                      .ldb = a->c,
@@ -98,7 +97,8 @@ static void chunk(const struct job *j)
                                                    .targets = a->targets + j->row,
                                                    .loss = a->loss + j->row,
                                                    .dloss = a->dloss,
-                                                   .dlogits = j->grad ? j->dlogits : NULL};
+                                                   .dlogits = j->grad ? j->logits : NULL,
+                                                   .dlogits_ld = j->dlogits_ld};
         (void)dpt_cuda_posted(j->s, dpt_launch_softmax_loss(j->s->queue, &softmax), "head");
     }
     if (j->grad)
@@ -111,16 +111,13 @@ static bool lay_out(struct job *j, bool apart)
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
     const size_t logits = (size_t)(rows * j->ld) * sizeof(float);
-    const size_t dlogits =
-        a->dtype == DPT_F32 ? 0 : (size_t)(rows * j->ld) * dpt_dtype_bytes(a->dtype);
     const size_t dw = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
     void *work = NULL;
-    if (!dpt_cuda_workspace(j->s, logits + dlogits + dw, &work))
+    if (!dpt_cuda_workspace(j->s, logits + dw, &work))
         return j->s->preparing && j->s->error.status == DPT_OK;
     j->logits = work;
-    j->dlogits = dlogits ? (char *)work + logits : work;
     if (apart)
-        j->dw = (float *)(void *)((char *)work + logits + dlogits);
+        j->dw = (float *)(void *)((char *)work + logits);
     return true;
 }
 
@@ -135,6 +132,7 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
                       .grad = s->preparing || a->dx || a->dw};
     if (!dpt_cuda_begin(s, a->dtype, "head") || a->n == 0)
         return;
+    job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
     const int64_t rows = chunk_rows(a->v);
     const bool apart = a->n > rows && (s->preparing || (a->accumulate && a->dw));
     if (!lay_out(&job, apart))

@@ -55,15 +55,17 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
                                   int32_t *work);
 
 /* --- head.cu --- */
-/* Softmax, loss and its gradient, for a chunk of rows of logits whose rows are `ld` apart. */
+/* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
+ * 32 bytes and are whole ones, padding included, which gradients overwrite with zeros or leave. */
 struct dpt_launch_softmax {
-    int64_t rows, v, ld;
+    int64_t rows, v, ld;  /* of logits */
     enum dpt_dtype dtype; /* of dlogits */
     const float *logits;
     const int32_t *targets; /* (rows) */
     float *loss;            /* (rows) */
     float dloss;
-    void *dlogits; /* rows `ld` apart, or NULL; with DPT_F32 it may be the logits */
+    void *dlogits; /* NULL: none; may be where the logits are, their rows then in the same places */
+    int64_t dlogits_ld;
 };
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 

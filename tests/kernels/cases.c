@@ -391,7 +391,7 @@ const struct op_case op_cases[] = {
     {"head 65x48x3333", {65, 48, 3333}, 0.0f, false, OP(head)},
     {"head 300x16x257", {300, 16, 257}, 0.0f, false, OP(head)},
     {"head 700x8x129", {700, 8, 129}, 0.0f, false, OP(head)},
-    {"head 2100x8x129", {2100, 8, 129}, 0.0f, false, OP(head)},
+    {"head 4200x8x129", {4200, 8, 129}, 0.0f, false, OP(head)},
     {"head 5x40x50257", {5, 40, 50257}, 0.0f, false, OP(head)},
     {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
     {"adamw 5", {5}, 0.0f, false, OP(adamw)},
