@@ -2,12 +2,16 @@
  *
  * Backward needs no atomics: the positions are put in the order of (token, position), each by
  * counting how many come before it, and one block then adds up the rows of a token in the order of
- * its positions. Counting compares every position with every other; that is 4e9 comparisons for
- * 65,536 positions, less than a millisecond's work, and needs no sort. */
+ * its positions. Counting compares every position with every other, 1e9 comparisons for 32,768
+ * positions, and needs no sort. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
-enum { THREADS = 256, CHANNELS = 128 };
+enum {
+    THREADS = 256,
+    CHANNELS = 128,
+    AHEAD = 8 /* rows whose loads are under way at once */
+};
 
 template <typename E> static __global__ void embed(struct dpt_embedding_forward a, struct drop d)
 {
@@ -35,23 +39,24 @@ int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward
 }
 
 /* order[number of positions that come before i] = i. */
-static __global__ void rank_positions(int64_t n, const int32_t *tokens, int32_t *order)
+static __global__ void rank_positions(int32_t n, const int32_t *tokens, int32_t *order)
 {
     __shared__ int32_t tile[THREADS];
-    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int32_t i = (int32_t)(blockIdx.x * THREADS + threadIdx.x);
     const int32_t token = i < n ? tokens[i] : 0;
-    int64_t before = 0;
-    for (int64_t at = 0; at < n; at += THREADS) {
-        if (at + threadIdx.x < n)
+    int32_t before = 0;
+    for (int32_t at = 0; at < n; at += THREADS) {
+        if (at + (int32_t)threadIdx.x < n)
             tile[threadIdx.x] = tokens[at + threadIdx.x];
         __syncthreads();
-        const int count = n - at < THREADS ? (int)(n - at) : THREADS;
-        for (int j = 0; j < count; j++)
+        const int32_t count = n - at < THREADS ? n - at : THREADS;
+#pragma unroll 8
+        for (int32_t j = 0; j < count; j++)
             before += tile[j] < token || (tile[j] == token && at + j < i);
         __syncthreads();
     }
     if (i < n)
-        order[before] = (int32_t)i;
+        order[before] = i;
 }
 
 template <typename E>
@@ -72,8 +77,25 @@ static __global__ void sum_tokens(struct dpt_embedding_backward a, struct drop d
     if (channel >= a.c || (at > 0 && a.tokens[order[at - 1]] == token))
         return;
     float sum = gradient_at<E>(a, d, order[at] * a.c + channel);
-    for (int64_t next = at + 1; next < n && a.tokens[order[next]] == token; next++)
-        sum += gradient_at<E>(a, d, order[next] * a.c + channel);
+    bool more = true;
+    for (int64_t next = at + 1; more; next += AHEAD) {
+        int32_t place[AHEAD];
+        bool is_it[AHEAD];
+        float g[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            place[k] = next + k < n ? order[next + k] : -1;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            is_it[k] = place[k] >= 0 && a.tokens[place[k]] == token;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            g[k] = is_it[k] ? gradient_at<E>(a, d, place[k] * a.c + channel) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            sum = is_it[k] ? sum + g[k] : sum;
+        more = is_it[AHEAD - 1];
+    }
     float *to = a.dwte + token * a.c + channel;
     *to = a.accumulate_wte ? *to + sum : sum;
 }
@@ -85,6 +107,7 @@ static __global__ void sum_places(struct dpt_embedding_backward a, struct drop d
     GRID_LOOP(i, rows)
     {
         float sum = gradient_at<E>(a, d, i);
+#pragma unroll 8
         for (int64_t b = 1; b < a.b; b++)
             sum += gradient_at<E>(a, d, b * rows + i);
         a.dwpe[i] = a.accumulate_wpe ? a.dwpe[i] + sum : sum;
@@ -111,7 +134,7 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
                                 (size_t)((a->context - beyond) * a->c) * sizeof(float), q);
     if (error != cudaSuccess || n == 0 || a->c == 0)
         return error;
-    rank_positions<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, q>>>(n, a->tokens, work);
+    rank_positions<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, q>>>((int32_t)n, a->tokens, work);
     const dim3 grid((unsigned)n, (unsigned)ceil_div(a->c, CHANNELS));
     FOR_ELEM(a->dtype, sum_tokens<E><<<grid, CHANNELS, 0, q>>>(*a, d, n, work));
     FOR_ELEM(a->dtype, sum_places<E><<<grid_for(a->t * a->c, THREADS), THREADS, 0, q>>>(*a, d));
