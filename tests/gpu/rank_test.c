@@ -90,7 +90,7 @@ static void shards_kept_there(struct dpt_config *config, const char *expected)
 
 static void one_hash(enum dpt_precision precision, double tolerance)
 {
-    struct dpt_config config = make_config(precision, 6);
+    struct dpt_config config = make_config(precision, 4);
     char on_host[DPT_HASH_HEX_BYTES], first[64] = "", hash[64], name[64];
     double loss;
     plain_train_and_validate(&config, SEQUENCES, on_host, &loss);

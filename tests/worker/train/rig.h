@@ -10,6 +10,8 @@
 /* A sanitizer makes everything several times slower: it gets fewer seeds and variants. */
 #ifdef __SANITIZE_THREAD__
 enum { RIG_EVERY = 3 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { RIG_EVERY = 2 };
 #else
 enum { RIG_EVERY = 1 };
 #endif
