@@ -1,176 +1,29 @@
 /* The data plane between GPUs over a fabric of threads, with real communicators of the CPU as its
- * control: opening, transfers, a canonical all-reduce, groups, deaths, shrinking, aborts. */
-#include "tests/worker/comm/comm_world.h"
-#include "tests/worker/comm/nccl_fabric.h"
-#include "worker/comm/nccl_comm.h"
-
+ * control: transfers, a canonical all-reduce, groups, deaths, shrinking, ends, aborts. */
 #include "base/clock.h"
 #include "base/cores.h"
+#include "tests/worker/comm/nccl_gpus.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-enum { PIECE = 5, LONG_MS = 20000, SHORT_MS = 400, VICTIM = 1 };
-
-struct scene {
-    struct fabric fabric;
-    enum fabric_fault fault; /* of the victim */
-    bool aborts;             /* the victim is aborted, it does not die */
-    int timeout_ms;
-    int closing_min;     /* the fabric's */
-    atomic_int at_fault; /* ranks that take a failed creation for their own */
-};
-
-/* A rank with its GPU. */
-struct gpu {
-    struct rank *self;
-    struct scene *scene;
-    struct fabric_rank view;
-    struct dpt_nccl_comm *comm;
-    struct dpt_comm *control;
-};
-
-static struct gpu plug_in(struct rank *self)
-{
-    struct scene *scene = self->world->arg;
-    return (struct gpu){.self = self,
-                        .scene = scene,
-                        .view = {.fabric = &scene->fabric,
-                                 .fault = self->rank == VICTIM ? scene->fault : FABRIC_WELL}};
-}
-
-static void create(struct gpu *g)
-{
-    CHECK_OK(dpt_nccl_comm_create(&fabric_calls, &g->view, g->scene->timeout_ms, &g->comm,
-                                  &g->self->err),
-             &g->self->err);
-}
-
-/* With the others, in order. */
-static void unplug(struct gpu *g)
-{
-    dpt_nccl_comm_close(g->comm);
-    dpt_comm_destroy(&g->control);
-    dpt_nccl_comm_destroy(&g->comm);
-}
-
-static enum dpt_status open_with(struct gpu *g, uint64_t generation,
-                                 const struct dpt_nccl_split_of *splits, int n_splits)
-{
-    struct dpt_nccl_comm_spec spec = {
-        .control = g->control, .generation = generation, .nonce = {1}, .n_splits = n_splits};
-    for (int i = 0; i < n_splits; i++)
-        spec.splits[i] = splits[i];
-    return dpt_nccl_comm_open(g->comm, &spec, &g->self->err);
-}
-
-static void open_world(struct gpu *g, uint64_t generation)
-{
-    CHECK_OK(open_with(g, generation, NULL, 0), &g->self->err);
-}
-
-static enum dpt_status wait_for(struct gpu *g, int group, uint64_t ticket)
-{
-    enum dpt_status status;
-    do
-        status = dpt_nccl_comm_poll(g->comm, group, ticket, -1, &g->self->err);
-    while (status == DPT_INPROGRESS);
-    return status;
-}
-
-static struct dpt_nccl_piece send_to(int peer, const float *from, size_t n)
-{
-    return (struct dpt_nccl_piece){
-        .kind = DPT_NCCL_SEND, .peer = peer, .from = from, .count = n * sizeof *from};
-}
-
-static struct dpt_nccl_piece recv_from(int peer, float *to, size_t n)
-{
-    return (struct dpt_nccl_piece){
-        .kind = DPT_NCCL_RECV, .peer = peer, .to = to, .count = n * sizeof *to};
-}
-
-/* Sums whose bits tell the order. */
-static float contribution(int rank, int i)
-{
-    return 1.0F / (float)(3 + 7 * rank + 11 * i);
-}
-
-static void exchange(struct gpu *g, const struct dpt_nccl_piece *pieces, int n)
-{
-    uint64_t ticket;
-    CHECK_OK(dpt_nccl_comm_post(g->comm, 0, pieces, n, NULL, &ticket, &g->self->err),
-             &g->self->err);
-    CHECK_OK(wait_for(g, 0, ticket), &g->self->err);
-}
-
-/* Every rank owns a piece: it is sent the others' contributions to it, adds them in the order of
- * ranks, and sends the sum to all. */
-static void all_reduce(struct gpu *g)
-{
-    const int size = dpt_comm_world_size(g->control), rank = dpt_comm_rank(g->control);
-    float mine[RANKS_MAX * PIECE], staging[RANKS_MAX][PIECE];
-    struct dpt_nccl_piece pieces[2 * RANKS_MAX];
-    int n = 0;
-    for (int i = 0; i < size * PIECE; i++)
-        mine[i] = contribution(rank, i);
-    memcpy(staging[rank], mine + (size_t)rank * PIECE, sizeof staging[rank]);
-    for (int r = 0; r < size; r++)
-        if (r != rank) {
-            pieces[n++] = send_to(r, mine + (size_t)r * PIECE, PIECE);
-            pieces[n++] = recv_from(r, staging[r], PIECE);
-        }
-    exchange(g, pieces, n);
-    for (int i = 0; i < PIECE; i++) {
-        float sum = staging[0][i];
-        for (int r = 1; r < size; r++)
-            sum += staging[r][i];
-        mine[rank * PIECE + i] = sum;
-    }
-    n = 0;
-    for (int r = 0; r < size; r++)
-        if (r != rank) {
-            pieces[n++] = send_to(r, mine + (size_t)rank * PIECE, PIECE);
-            pieces[n++] = recv_from(r, mine + (size_t)r * PIECE, PIECE);
-        }
-    exchange(g, pieces, n);
-    for (int i = 0; i < size * PIECE; i++) {
-        float sum = contribution(0, i);
-        for (int r = 1; r < size; r++)
-            sum += contribution(r, i);
-        CHECK(memcmp(&sum, &mine[i], sizeof sum) == 0);
-    }
-}
-
-static void run(int size, struct scene *scene, rank_fn fn)
-{
-    struct world world = {.size = size, .arg = scene};
-    if (scene->timeout_ms == 0)
-        scene->timeout_ms = LONG_MS;
-    fabric_init(&scene->fabric);
-    scene->fabric.closing_min = scene->closing_min;
-    world_run_threads(&world, fn);
-    fabric_fini(&scene->fabric);
-}
-
 static void reduce_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
+    struct gpu g = gpu_plug_in(self);
     float buffer[PIECE];
-    create(&g);
+    gpu_create(&g);
     for (uint64_t generation = 1; generation <= 2; generation++) {
         g.control = world_comm(self, generation);
-        open_world(&g, generation);
+        gpu_open_world(&g, generation);
         CHECK(!dpt_nccl_comm_shrunk(g.comm)); /* the former was closed: nothing is kept */
         CHECK(dpt_nccl_comm_group_size(g.comm, 0) == self->world->size);
         CHECK_OK(dpt_nccl_comm_register(g.comm, 0, buffer, sizeof buffer, &self->err), &self->err);
         for (int i = 0; i < 3; i++)
-            all_reduce(&g);
+            gpu_all_reduce(&g);
         dpt_nccl_comm_close(g.comm);
         dpt_nccl_comm_close(g.comm); /* no effect */
         dpt_comm_destroy(&g.control);
@@ -187,33 +40,33 @@ static void a_canonical_all_reduce(void **state)
     (void)state;
     for (int size = 2; size <= 5; size++) {
         struct scene scene = {.fault = FABRIC_WELL};
-        run(size, &scene, reduce_ranks);
+        gpu_run(size, &scene, reduce_ranks);
     }
 }
 
 static void queue_ranks(struct rank *self)
 {
     enum { N = DPT_NCCL_QUEUE_MAX };
-    struct gpu g = plug_in(self);
+    struct gpu g = gpu_plug_in(self);
     const int peer = 1 - self->rank;
     float out[N + 1], in[N + 1];
     struct dpt_nccl_piece pieces[N + 1][2];
     uint64_t tickets[N + 1], ticket;
-    create(&g);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
+    gpu_open_world(&g, 1);
     for (int i = 0; i <= N; i++) {
         out[i] = (float)(100 * self->rank + i);
-        pieces[i][0] = send_to(peer, &out[i], 1);
-        pieces[i][1] = recv_from(peer, &in[i], 1);
+        pieces[i][0] = gpu_send_to(peer, &out[i], 1);
+        pieces[i][1] = gpu_recv_from(peer, &in[i], 1);
     }
-    struct dpt_nccl_piece wrong = send_to(self->rank, out, 1);
+    struct dpt_nccl_piece wrong = gpu_send_to(self->rank, out, 1);
     CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
                  &self->err);
-    wrong = send_to(2, out, 1);
+    wrong = gpu_send_to(2, out, 1);
     CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
                  &self->err);
-    wrong = send_to(peer, NULL, 1);
+    wrong = gpu_send_to(peer, NULL, 1);
     CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 0, &wrong, 1, NULL, &ticket, &self->err),
                  &self->err);
     CHECK_STATUS(DPT_EINVAL, dpt_nccl_comm_post(g.comm, 1, pieces[0], 2, NULL, &ticket, &self->err),
@@ -225,39 +78,40 @@ static void queue_ranks(struct rank *self)
     CHECK_STATUS(DPT_EOVERFLOW,
                  dpt_nccl_comm_post(g.comm, 0, pieces[N], 2, NULL, &ticket, &self->err),
                  &self->err);
-    CHECK_OK(wait_for(&g, 0, tickets[N / 2]), &self->err);
+    CHECK_OK(gpu_wait_for(&g, 0, tickets[N / 2]), &self->err);
     for (int i = 0; i <= N / 2; i++) /* in order */
         CHECK(in[i] == (float)(100 * peer + i));
     CHECK_OK(dpt_nccl_comm_post(g.comm, 0, pieces[N], 2, NULL, &tickets[N], &self->err),
              &self->err);
-    CHECK_OK(wait_for(&g, 0, tickets[N]), &self->err);
+    CHECK_OK(gpu_wait_for(&g, 0, tickets[N]), &self->err);
     CHECK(in[N] == (float)(100 * peer + N));
-    unplug(&g);
+    gpu_unplug(&g);
 }
 
 static void operations_queue_up(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_WELL};
-    run(2, &scene, queue_ranks);
+    gpu_run(2, &scene, queue_ranks);
 }
 
 /* Two replicas of two shards: in the shard group by key, in the replica group against the order of
  * ranks. */
 static void hybrid_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
+    struct gpu g = gpu_plug_in(self);
     const int shard = self->rank / 2, place = self->rank % 2;
     const struct dpt_nccl_split_of splits[] = {{shard, place}, {place, 3 - self->rank}};
     const int peers[] = {shard * 2 + (1 - place), (1 - shard) * 2 + place};
-    create(&g);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    CHECK_OK(open_with(&g, 1, splits, 2), &self->err);
+    CHECK_OK(gpu_open_with(&g, 1, splits, 2), &self->err);
     for (int group = 1; group <= 2; group++) {
         float out = (float)self->rank, in = -1;
         const int peer = peers[group - 1], stranger = peers[2 - group];
-        const struct dpt_nccl_piece pieces[] = {send_to(peer, &out, 1), recv_from(peer, &in, 1)};
-        const struct dpt_nccl_piece wrong = send_to(stranger, &out, 1);
+        const struct dpt_nccl_piece pieces[] = {gpu_send_to(peer, &out, 1),
+                                                gpu_recv_from(peer, &in, 1)};
+        const struct dpt_nccl_piece wrong = gpu_send_to(stranger, &out, 1);
         uint64_t ticket;
         CHECK(dpt_nccl_comm_group_size(g.comm, group) == 2);
         CHECK_STATUS(DPT_EINVAL,
@@ -265,18 +119,18 @@ static void hybrid_ranks(struct rank *self)
                      &self->err);
         CHECK_OK(dpt_nccl_comm_post(g.comm, group, pieces, 2, NULL, &ticket, &self->err),
                  &self->err);
-        CHECK_OK(wait_for(&g, group, ticket), &self->err);
+        CHECK_OK(gpu_wait_for(&g, group, ticket), &self->err);
         CHECK(in == (float)peer);
     }
-    all_reduce(&g);
-    unplug(&g);
+    gpu_all_reduce(&g);
+    gpu_unplug(&g);
 }
 
 static void groups_of_hybrid_shard(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_WELL};
-    run(4, &scene, hybrid_ranks);
+    gpu_run(4, &scene, hybrid_ranks);
 }
 
 /* The survivors' control: ranks move up. */
@@ -302,13 +156,13 @@ static struct dpt_comm *survivors_comm(struct rank *self, uint64_t generation)
 /* One dies while the others wait for what it should send; they go on without it. */
 static void death_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
+    struct gpu g = gpu_plug_in(self);
     float in[PIECE];
     uint64_t ticket;
-    create(&g);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
-    all_reduce(&g);
+    gpu_open_world(&g, 1);
+    gpu_all_reduce(&g);
     pthread_barrier_wait(&self->world->barrier); /* all have seen its end */
     if (self->rank == VICTIM) {
         dpt_comm_abort(g.control);
@@ -318,23 +172,23 @@ static void death_ranks(struct rank *self)
         dpt_nccl_comm_destroy(&g.comm);
         return;
     }
-    const struct dpt_nccl_piece piece = recv_from(VICTIM, in, PIECE);
+    const struct dpt_nccl_piece piece = gpu_recv_from(VICTIM, in, PIECE);
     const int64_t start = dpt_now_ms();
     CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &piece, 1, NULL, &ticket, &self->err), &self->err);
-    CHECK_STATUS(DPT_EPEER, wait_for(&g, 0, ticket), &self->err);
+    CHECK_STATUS(DPT_EPEER, gpu_wait_for(&g, 0, ticket), &self->err);
     CHECK(dpt_now_ms() - start < LONG_MS / 2); /* by the control, not by a deadline */
     g.view.fault = self->rank == 0 ? g.scene->fault : FABRIC_WELL;
     dpt_nccl_comm_quit(g.comm);
     dpt_comm_destroy(&g.control);
     g.control = survivors_comm(self, 2);
-    open_world(&g, 2);
+    gpu_open_world(&g, 2);
     CHECK(g.view.shrinks == (g.scene->fault != FABRIC_NO_REVOKE));
     CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
-    all_reduce(&g);
+    gpu_all_reduce(&g);
     /* All have opened, and what was shrunk is freed. */
     CHECK(fabric_live(g.view.fabric) <= dpt_comm_world_size(g.control));
-    unplug(&g);
+    gpu_unplug(&g);
 }
 
 static void survivors_shrink(void **state)
@@ -342,7 +196,7 @@ static void survivors_shrink(void **state)
     (void)state;
     for (int size = 3; size <= 5; size++) {
         struct scene scene = {.fault = FABRIC_WELL};
-        run(size, &scene, death_ranks);
+        gpu_run(size, &scene, death_ranks);
     }
 }
 
@@ -350,7 +204,7 @@ static void a_shrink_that_fails_on_one(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_NO_SHRINK};
-    run(4, &scene, death_ranks);
+    gpu_run(4, &scene, death_ranks);
 }
 
 /* One has nothing left to shrink: all make new communicators. */
@@ -358,23 +212,23 @@ static void a_revoke_that_fails_on_one(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_NO_REVOKE};
-    run(4, &scene, death_ranks);
+    gpu_run(4, &scene, death_ranks);
 }
 
 /* One leaves in order: nothing was kept, so nothing is shrunk. */
 static void leaving_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
-    create(&g);
+    struct gpu g = gpu_plug_in(self);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
+    gpu_open_world(&g, 1);
     dpt_nccl_comm_close(g.comm);
     dpt_comm_destroy(&g.control);
     if (self->rank != VICTIM) {
         g.control = survivors_comm(self, 2);
-        open_world(&g, 2);
+        gpu_open_world(&g, 2);
         CHECK(!dpt_nccl_comm_shrunk(g.comm) && g.view.shrinks == 0 && g.view.inits == 2);
-        all_reduce(&g);
+        gpu_all_reduce(&g);
         dpt_nccl_comm_close(g.comm);
         dpt_comm_destroy(&g.control);
     }
@@ -385,37 +239,37 @@ static void after_an_orderly_end_all_is_new(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_WELL};
-    run(3, &scene, leaving_ranks);
+    gpu_run(3, &scene, leaving_ranks);
 }
 
 /* One comes late to the end: nobody ends before it, for an end waits inside the library. */
 static void late_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
-    create(&g);
+    struct gpu g = gpu_plug_in(self);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
+    gpu_open_world(&g, 1);
     if (self->rank == VICTIM)
         for (int64_t end = dpt_now_ms() + 50; dpt_now_ms() < end;)
             CHECK(dpt_comm_nap(g.control, 1000 * 1000, &self->err) == DPT_INPROGRESS);
     atomic_fetch_add(&g.scene->fabric.closing, 1);
-    unplug(&g);
+    gpu_unplug(&g);
 }
 
 static void all_come_before_one_ends(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_WELL, .closing_min = 3};
-    run(3, &scene, late_ranks);
+    gpu_run(3, &scene, late_ranks);
 }
 
 /* One dies instead of closing with the others, who need not wait for the deadline. */
 static void dying_in_close_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
-    create(&g);
+    struct gpu g = gpu_plug_in(self);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
+    gpu_open_world(&g, 1);
     pthread_barrier_wait(&self->world->barrier); /* all are open */
     const int64_t start = dpt_now_ms();
     if (self->rank == VICTIM) {
@@ -439,109 +293,7 @@ static void a_death_while_closing(void **state)
 {
     (void)state;
     struct scene scene = {.fault = FABRIC_WELL};
-    run(3, &scene, dying_in_close_ranks);
-}
-
-/* The library of one rank waits for ever in the creation: all fail, and can try again. */
-static void silent_ranks(struct rank *self)
-{
-    struct gpu g = plug_in(self);
-    create(&g);
-    g.control = world_comm(self, 1);
-    const enum dpt_status status = open_with(&g, 1, NULL, 0);
-    CHECK(status == DPT_ETIMEOUT || status == DPT_EPEER);
-    g.view.fault = FABRIC_WELL;
-    open_world(&g, 1);
-    all_reduce(&g);
-    unplug(&g);
-}
-
-static void creation_without_end(void **state)
-{
-    (void)state;
-    struct scene scene = {.fault = FABRIC_SILENT_IN_INIT, .timeout_ms = SHORT_MS};
-    run(3, &scene, silent_ranks);
-}
-
-/* The library of one rank fails in the creation, and by its end that of the others: that rank is at
- * fault, whatever they hear first. Where it makes all fail at once, one is, no matter which. */
-static void failing_ranks(struct rank *self)
-{
-    struct gpu g = plug_in(self);
-    create(&g);
-    g.control = world_comm(self, 1);
-    const enum dpt_status status = open_with(&g, 1, NULL, 0);
-    CHECK(status == DPT_EDEVICE || status == DPT_EPEER);
-    if (g.scene->fault == FABRIC_FAILS_IN_INIT)
-        CHECK((status == DPT_EDEVICE) == (self->rank == VICTIM));
-    atomic_fetch_add(&g.scene->at_fault, status == DPT_EDEVICE);
-    g.view.fault = FABRIC_WELL;
-    open_world(&g, 1);
-    all_reduce(&g);
-    unplug(&g);
-}
-
-/* Who makes the id cannot: that is its fault, no other's. */
-static void ranks_without_an_id(struct rank *self)
-{
-    struct gpu g = plug_in(self);
-    create(&g);
-    g.control = world_comm(self, 1);
-    g.view.fault = self->rank == 0 ? FABRIC_NO_ID : FABRIC_WELL;
-    CHECK_STATUS(self->rank == 0 ? DPT_EDEVICE : DPT_EPEER, open_with(&g, 1, NULL, 0), &self->err);
-    g.view.fault = FABRIC_WELL;
-    open_world(&g, 1);
-    unplug(&g);
-}
-
-static void an_id_that_fails(void **state)
-{
-    (void)state;
-    struct scene scene = {.fault = FABRIC_WELL};
-    run(3, &scene, ranks_without_an_id);
-}
-
-static void a_creation_that_fails(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 120; i++) {
-        struct scene scene = {.fault = i % 2 ? FABRIC_TEARS_IN_INIT : FABRIC_FAILS_IN_INIT};
-        run(3, &scene, failing_ranks);
-        assert_int_equal(atomic_load(&scene.at_fault), 1);
-    }
-}
-
-/* One dies, or is aborted, while the others create: they need not wait for the deadline. */
-static void dying_in_creation_ranks(struct rank *self)
-{
-    struct gpu g = plug_in(self);
-    create(&g);
-    g.control = world_comm(self, 1);
-    pthread_barrier_wait(&self->world->barrier); /* all have one */
-    if (self->rank == VICTIM) {
-        dpt_comm_abort(g.control);
-        if (g.scene->aborts)
-            CHECK_STATUS(DPT_EABORTED, open_with(&g, 1, NULL, 0), &self->err);
-        else
-            CHECK_STATUS(DPT_EABORTED, dpt_comm_poll_woken(g.control, -1, &self->err), &self->err);
-        dpt_comm_destroy(&g.control);
-    } else {
-        const int64_t start = dpt_now_ms();
-        CHECK_STATUS(DPT_EPEER, open_with(&g, 1, NULL, 0), &self->err);
-        CHECK(dpt_now_ms() - start < LONG_MS / 2);
-        dpt_nccl_comm_quit(g.comm); /* there is nothing */
-        dpt_comm_destroy(&g.control);
-    }
-    dpt_nccl_comm_destroy(&g.comm);
-}
-
-static void a_death_in_creation(void **state)
-{
-    (void)state;
-    for (int aborts = 0; aborts < 2; aborts++) {
-        struct scene scene = {.fault = FABRIC_WELL, .aborts = aborts};
-        run(3, &scene, dying_in_creation_ranks);
-    }
+    gpu_run(3, &scene, dying_in_close_ranks);
 }
 
 static void *abort_control(void *control)
@@ -559,14 +311,14 @@ static void *wake_control(void *control)
 /* An abort from another thread, while the owner waits for what never comes. */
 static void abort_ranks(struct rank *self)
 {
-    struct gpu g = plug_in(self);
+    struct gpu g = gpu_plug_in(self);
     float in[PIECE];
     uint64_t ticket;
     pthread_t thread;
-    create(&g);
+    gpu_create(&g);
     g.control = world_comm(self, 1);
-    open_world(&g, 1);
-    const struct dpt_nccl_piece piece = recv_from(1 - self->rank, in, PIECE);
+    gpu_open_world(&g, 1);
+    const struct dpt_nccl_piece piece = gpu_recv_from(1 - self->rank, in, PIECE);
     CHECK_OK(dpt_nccl_comm_post(g.comm, 0, &piece, 1, NULL, &ticket, &self->err), &self->err);
     CHECK_STATUS(DPT_INPROGRESS, dpt_nccl_comm_poll(g.comm, 0, ticket, 0, &self->err), &self->err);
     CHECK_STATUS(DPT_INPROGRESS, dpt_nccl_comm_poll(g.comm, 0, ticket, 5, &self->err), &self->err);
@@ -578,7 +330,7 @@ static void abort_ranks(struct rank *self)
     }
     pthread_barrier_wait(&self->world->barrier); /* each is aborted; neither learns it first */
     CHECK(pthread_create(&thread, NULL, abort_control, g.control) == 0);
-    const enum dpt_status status = wait_for(&g, 0, ticket);
+    const enum dpt_status status = gpu_wait_for(&g, 0, ticket);
     CHECK(status == DPT_EABORTED || status == DPT_EPEER);
     CHECK(pthread_join(thread, NULL) == 0);
     dpt_nccl_comm_quit(g.comm);
@@ -593,7 +345,7 @@ static void an_abort_from_another_thread(void **state)
     for (int refused = 0; refused < 2; refused++) {
         struct scene scene = {.fault = refused ? FABRIC_NO_REVOKE : FABRIC_WELL};
         dpt_cores_set_demand(refused); /* 1: waits may spin, where there is a core */
-        run(2, &scene, abort_ranks);
+        gpu_run(2, &scene, abort_ranks);
     }
     dpt_cores_set_demand(0);
 }
@@ -610,10 +362,6 @@ int main(void)
         cmocka_unit_test(after_an_orderly_end_all_is_new),
         cmocka_unit_test(all_come_before_one_ends),
         cmocka_unit_test(a_death_while_closing),
-        cmocka_unit_test(creation_without_end),
-        cmocka_unit_test(a_creation_that_fails),
-        cmocka_unit_test(an_id_that_fails),
-        cmocka_unit_test(a_death_in_creation),
         cmocka_unit_test(an_abort_from_another_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

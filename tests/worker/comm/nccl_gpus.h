@@ -1,0 +1,55 @@
+/* Ranks with a GPU each, as threads: a fabric in the library's place, real communicators of the CPU
+ * as its control. */
+#ifndef DPT_TESTS_WORKER_COMM_NCCL_GPUS_H
+#define DPT_TESTS_WORKER_COMM_NCCL_GPUS_H
+
+#include "tests/worker/comm/comm_world.h"
+#include "tests/worker/comm/nccl_fabric.h"
+#include "worker/comm/nccl_comm.h"
+
+#include <stdatomic.h>
+
+enum { PIECE = 5, LONG_MS = 20000, SHORT_MS = 400, VICTIM = 1 };
+
+struct scene {
+    struct fabric fabric;
+    enum fabric_fault fault; /* of the victim */
+    bool aborts;             /* the victim is aborted, it does not die */
+    int timeout_ms;
+    int closing_min;     /* the fabric's */
+    atomic_int at_fault; /* ranks that take a failed creation for their own */
+};
+
+/* A rank with its GPU. */
+struct gpu {
+    struct rank *self;
+    struct scene *scene;
+    struct fabric_rank view;
+    struct dpt_nccl_comm *comm;
+    struct dpt_comm *control;
+};
+
+/* Runs `fn` as so many ranks, whose world's argument the scene is; nothing may be left then. */
+void gpu_run(int size, struct scene *scene, rank_fn fn);
+
+/* Its GPU; VICTIM's has the scene's fault. Then its communicators, none of them open. */
+struct gpu gpu_plug_in(struct rank *self);
+void gpu_create(struct gpu *g);
+/* With the others, in order. */
+void gpu_unplug(struct gpu *g);
+
+/* On the control, which the caller has set. */
+enum dpt_status gpu_open_with(struct gpu *g, uint64_t generation,
+                              const struct dpt_nccl_split_of *splits, int n_splits);
+void gpu_open_world(struct gpu *g, uint64_t generation);
+
+enum dpt_status gpu_wait_for(struct gpu *g, int group, uint64_t ticket);
+struct dpt_nccl_piece gpu_send_to(int peer, const float *from, size_t n);
+struct dpt_nccl_piece gpu_recv_from(int peer, float *to, size_t n);
+/* Posts it to the world, and waits. */
+void gpu_exchange(struct gpu *g, const struct dpt_nccl_piece *pieces, int n);
+/* Every rank owns a piece: it is sent the others' contributions to it, adds them in the order of
+ * ranks, and sends the sum to all. Checks the bits. */
+void gpu_all_reduce(struct gpu *g);
+
+#endif
