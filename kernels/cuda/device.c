@@ -212,12 +212,17 @@ static void cuda_prepare_begin(struct dpt_stream *stream)
     dpt_cuda_stream(stream)->preparing = true;
 }
 
-/* gemm.h says why. */
-static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t bytes, struct dpt_err *err)
+/* gemm.h says why. Products run where the stream's ops work, if that is large enough; cuDNN works
+ * there itself. */
+static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t gemm_bytes, size_t attention_bytes,
+                               struct dpt_err *err)
 {
-    void *memory;
-    DPT_TRY(dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &memory, err));
-    dpt_cuda_gemm_warm_up(s, memory);
+    const size_t own = gemm_bytes > s->workspace_bytes ? gemm_bytes : 0;
+    const size_t bytes = own > attention_bytes ? own : attention_bytes;
+    void *memory = NULL;
+    if (bytes > 0)
+        DPT_TRY(dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &memory, err));
+    dpt_cuda_gemm_warm_up(s, own > 0 ? memory : s->workspace);
     dpt_cudnn_attention_warm_up(s, memory);
     const enum dpt_status status = cuda_sync(&s->base, err);
     dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, memory, bytes);
@@ -231,8 +236,7 @@ static enum dpt_status cuda_prepare_end(struct dpt_stream *stream, struct dpt_er
     DPT_TRY(cuda_sync(stream, err));
     const size_t gemm = dpt_cuda_gemm_cold_bytes(s);
     const size_t attention = dpt_cudnn_attention_cold_bytes(s);
-    const size_t bytes = gemm > attention ? gemm : attention;
-    return bytes > 0 ? warm_up(s, bytes, err) : DPT_OK;
+    return gemm > 0 || attention > 0 ? warm_up(s, gemm, attention, err) : DPT_OK;
 }
 
 static enum dpt_status cuda_enter(struct dpt_device *dev, struct dpt_err *err)

@@ -10,6 +10,7 @@
 enum {
     PLANS_MAX = 512,            /* shapes of a stream; the oldest makes room */
     WORKSPACE_BYTES = 64 << 20, /* fixed: it decides which algorithms there are */
+    SPLIT_UNIT = 128,           /* of sums that may be split over blocks */
     ALIGNMENT_BYTES = 16        /* promised of every operand whose rows allow it */
 };
 
@@ -328,50 +329,52 @@ static bool is_cold(const struct plan *p)
     return !p->ran && !p->refused;
 }
 
-/* From where on the result lies: behind the larger of the operands. */
-static size_t result_at(const struct key *k)
-{
-    const size_t unit = dpt_dtype_bytes(k->dtype);
-    const size_t a = (size_t)((k->a_transposed ? k->k : k->m) * k->lda) * unit;
-    const size_t b = (size_t)((k->b_transposed ? k->n : k->k) * k->ldb) * unit;
-    return ((a > b ? a : b) + 255) / 256 * 256;
-}
-
 size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
 {
     size_t most = 0;
     for (int i = 0; i < s->gemm->n; i++) {
         const struct key *k = &s->gemm->plans[i].key;
-        const size_t bytes = result_at(k) + (size_t)(k->m * k->ldc) * dpt_dtype_bytes(k->out);
+        const int64_t a = (k->a_transposed ? k->k : k->m) * k->lda;
+        const int64_t b = (k->b_transposed ? k->n : k->k) * k->ldb;
+        const size_t operand = (size_t)(a > b ? a : b) * dpt_dtype_bytes(k->dtype);
+        const size_t result = (size_t)(k->m * k->ldc) * dpt_dtype_bytes(k->out);
+        const size_t bytes = operand > result ? operand : result;
         if (is_cold(&s->gemm->plans[i]) && bytes > most)
             most = bytes;
     }
     return most;
 }
 
+/* All operands lie in one place: what is computed is of no use. Adding to what is there may be
+ * another kernel. */
+static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
+{
+    struct dpt_cuda_gemm g = {.m = p->key.m,
+                              .n = p->key.n,
+                              .k = p->key.k,
+                              .dtype = p->key.dtype,
+                              .a = memory,
+                              .lda = p->key.lda,
+                              .a_transposed = p->key.a_transposed,
+                              .b = memory,
+                              .ldb = p->key.ldb,
+                              .b_transposed = p->key.b_transposed,
+                              .out = p->key.out,
+                              .c = memory,
+                              .ldc = p->key.ldc,
+                              .with_bias = p->key.with_bias,
+                              .bias = memory,
+                              .with_slope = p->key.with_slope,
+                              .slope_at = memory};
+    for (int accumulate = 0; accumulate < 2 && s->error.status == DPT_OK; accumulate++) {
+        g.accumulate = accumulate != 0;
+        multiply(s, &g, p);
+    }
+}
+
 void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory)
 {
-    for (int i = 0; i < s->gemm->n; i++) {
-        struct plan *p = &s->gemm->plans[i];
-        void *result = (char *)memory + result_at(&p->key);
-        const struct dpt_cuda_gemm g = {.m = p->key.m,
-                                        .n = p->key.n,
-                                        .k = p->key.k,
-                                        .dtype = p->key.dtype,
-                                        .a = memory,
-                                        .lda = p->key.lda,
-                                        .a_transposed = p->key.a_transposed,
-                                        .b = memory,
-                                        .ldb = p->key.ldb,
-                                        .b_transposed = p->key.b_transposed,
-                                        .out = p->key.out,
-                                        .c = result,
-                                        .ldc = p->key.ldc,
-                                        .with_bias = p->key.with_bias,
-                                        .bias = memory,
-                                        .with_slope = p->key.with_slope,
-                                        .slope_at = result};
-        if (is_cold(p) && s->error.status == DPT_OK)
-            multiply(s, &g, p);
-    }
+    for (int i = 0; i < s->gemm->n; i++)
+        if (is_cold(&s->gemm->plans[i]))
+            run_once(s, &s->gemm->plans[i], memory);
 }

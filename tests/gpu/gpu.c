@@ -26,7 +26,7 @@ void gpu_seed(void)
 
 struct test_stream gpu_open(void)
 {
-    struct test_stream t;
+    struct test_stream t = {.errors = 0};
     struct dpt_err err;
     const char *must = getenv("DPT_TEST_GPU");
     const enum dpt_status status = dpt_device_cuda_create(0, &t.device, &err);

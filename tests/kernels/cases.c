@@ -359,6 +359,12 @@ const struct op_case op_cases[] = {
     {"linear 256x256x768", {256, 256, 768}, 0.0f, false, OP(linear)},
     {"linear 7x64x6200", {7, 64, 6200}, 0.0f, false, OP(linear)},
     {"linear 9x4200x24", {9, 4200, 24}, 0.0f, false, OP(linear)},
+    {"linear 904x32x48",
+     {904, 32, 48},
+     0.0f,
+     false,
+     OP(linear)}, /* long sums for small gradients */
+    {"linear 1024x32x48", {1024, 32, 48}, 0.0f, false, OP(linear)},
     {"mlp 33x64x48", {33, 64, 48}, 0.0f, false, OP(mlp)},
     {"mlp 65x77x40", {65, 77, 40}, 0.0f, false, OP(mlp)},
     {"mlp 65x88x40", {65, 88, 40}, 0.0f, false, OP(mlp)},

@@ -115,6 +115,10 @@ void test_stream_close(struct test_stream *t)
     test_stream_check(t);
     dpt_stream_destroy(&t->stream);
     dpt_device_destroy(&t->device);
+    if (t->errors > 0) {
+        (void)fprintf(stderr, "%d cases ended in an error\n", t->errors);
+        abort();
+    }
 }
 
 void *test_upload(struct test_stream *t, const void *from, size_t bytes)
@@ -177,9 +181,10 @@ void case_run(const struct op_case *c, struct test_stream *t, struct case_buffer
     int32_t *ints = test_upload(t, b->ints, ints_bytes);
     struct dpt_err err;
     c->run(c, b->dtype, t->ops, t->stream, in, ints, accumulate, out);
-    /* What an op fails with is told; its outputs, still poisoned, fail the case. */
-    if (dpt_stream_sync(t->stream, &err) != DPT_OK)
-        (void)fprintf(stderr, "%s: %s\n", c->name, err.text);
+    if (dpt_stream_sync(t->stream, &err) != DPT_OK) {
+        (void)fprintf(stderr, "%s %s: %s\n", dtype_name(b->dtype), c->name, err.text);
+        t->errors++;
+    }
     for (int i = 0; i < l->outputs; i++) {
         const enum dpt_dtype dtype = l->f32[i] ? DPT_F32 : b->dtype;
         download_as(t, dtype, out[i], l->out[i], b->out[i]);
@@ -207,7 +212,9 @@ int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stre
         memset(out[k], 0, (size_t)b.layout.out[k] * sizeof(double));
     }
     c->ref(c, in, b.ints, out);
+    const int errors = t->errors;
     case_run(c, t, &b, false);
+    bad += t->errors - errors;
     for (int k = 0; k < b.layout.outputs; k++) {
         const bool sharp = b.layout.f32[k] && !b.layout.rounded[k];
         const double e = relative_error(b.out[k], out[k], b.layout.out[k]);

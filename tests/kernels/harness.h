@@ -38,8 +38,10 @@ struct test_stream {
     struct dpt_device *device;
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
+    int errors; /* of cases that it could not run */
 };
 struct test_stream test_stream_open(int threads); /* of the CPU device; open_cpu.c */
+/* Fails when there were errors. */
 void test_stream_close(struct test_stream *t);
 /* Syncs and aborts the test with the error's text if there is one. */
 void test_stream_check(struct test_stream *t);
@@ -48,13 +50,15 @@ void test_stream_check(struct test_stream *t);
 void *test_upload(struct test_stream *t, const void *from, size_t bytes);
 void test_download(struct test_stream *t, const void *from, size_t bytes, void *to);
 
-/* Runs the case in the device's memory with poisoned (or, accumulating, given) outputs. */
+/* Runs the case in the device's memory with poisoned (or, accumulating, given) outputs. An error of
+ * the op is told and counted. */
 void case_run(const struct op_case *c, struct test_stream *t, struct case_buffers *b,
               bool accumulate);
 
 /* Runs the case and holds its outputs against the reference in double precision: the relative
  * 2-norm error of each is at most tolerance[dtype], or that of f32 where it is f32 and nothing in
- * it was rounded. Prints what is not, unless `quiet`, and returns how many outputs. */
+ * it was rounded. Prints what is not, unless `quiet`, and returns how many outputs, and one
+ * more for an error. */
 int case_compare(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *t,
                  const double tolerance[DPT_DTYPE_COUNT], bool quiet);
 

@@ -203,5 +203,5 @@ bool mutant_is_caught(const struct op_mutant *m, struct test_stream *t,
     wronged.ops = &ops;
     m->install(&ops);
     return case_compare(c, DPT_F32, t, tolerance, false) == 0 &&
-           case_compare(c, DPT_F32, &wronged, tolerance, true) > 0;
+           case_compare(c, DPT_F32, &wronged, tolerance, true) > 0 && wronged.errors == t->errors;
 }

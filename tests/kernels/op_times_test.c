@@ -19,7 +19,7 @@ enum { N = 1 << 18, ROOM = 64 << 20, MANY = 20000 };
 
 static struct test_stream open_device(bool discrete, bool timed)
 {
-    struct test_stream t;
+    struct test_stream t = {.errors = 0};
     struct dpt_err err;
     assert_int_equal(discrete ? dpt_device_discrete_create(ROOM, &t.device, &err)
                               : dpt_device_cpu_create(&t.device, &err),

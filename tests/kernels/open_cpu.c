@@ -6,7 +6,7 @@
 
 struct test_stream test_stream_open(int threads)
 {
-    struct test_stream t;
+    struct test_stream t = {.errors = 0};
     struct dpt_err err;
     if (dpt_device_cpu_create(&t.device, &err) != DPT_OK ||
         dpt_stream_create(t.device, threads, &t.stream, &err) != DPT_OK) {

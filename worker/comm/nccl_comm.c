@@ -20,7 +20,7 @@ enum dpt_status dpt_nccl_comm_create(const struct dpt_nccl_calls *calls, void *c
     c->ctx = ctx;
     dpt_nccl_guard_init(&c->guard,
                         timeout_ms > calls->stop_ms_min ? timeout_ms : calls->stop_ms_min);
-    enum dpt_status status = dpt_nccl_create(calls, ctx, &c->guard, &c->machine, err);
+    enum dpt_status status = dpt_nccl_create(calls, ctx, &c->guard, timeout_ms, &c->machine, err);
     if (status == DPT_OK)
         status = dpt_nccl_watch_create(&c->guard, &c->watch, err);
     if (status != DPT_OK) {

@@ -23,7 +23,7 @@ struct dpt_nccl {
     const struct dpt_nccl_calls *calls;
     void *ctx;
     struct dpt_nccl_guard *guard;
-    int create_ms, stop_ms;
+    int create_ms, revoke_ms, stop_ms;
     uint64_t owner; /* thread */
     atomic_bool abort_asked;
     enum nccl_phase phase;

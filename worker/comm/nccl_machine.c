@@ -5,16 +5,17 @@
 #include <stdlib.h>
 
 enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
-                                struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
+                                struct dpt_nccl_guard *guard, int timeout_ms, struct dpt_nccl **ret,
                                 struct dpt_err *err)
 {
-    DPT_ASSERT(guard->limit_ms > 0);
+    DPT_ASSERT(timeout_ms > 0 && guard->limit_ms >= timeout_ms);
     struct dpt_nccl *n = calloc(1, sizeof *n);
     if (n == NULL)
         return dpt_fail(err, DPT_ENOMEM, "memory for the GPU's communicators");
     n->calls = calls;
     n->ctx = ctx;
     n->guard = guard;
+    n->revoke_ms = timeout_ms / 2;
     n->stop_ms = guard->limit_ms;
     n->create_ms = n->stop_ms > calls->create_ms_min ? n->stop_ms : calls->create_ms_min;
     n->owner = calls->thread(ctx);

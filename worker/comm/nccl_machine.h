@@ -17,13 +17,14 @@
  *
  *   WORKING ─close─► CLOSING ─all finalized─► FREEING ─► WORKING
  *      │               │ abort, error, late
- *      └─────stop──────┴─► REVOKING ─all quiet, or half the limit─► FREEING ─► WORKING
+ *      └─────stop──────┴─► REVOKING ─all quiet, or half the time─► FREEING ─► WORKING
  *
  * So all are revoked before one is freed, but for one that is LAUNCHING: that is the library's own
  * work (it may connect to the peer, and waits until that posts too), which a revoke leaves under
  * way, so it is aborted, and first. RUNNING is the device's. Both end by abort, not by time:
  * a peer may compute as long as it likes. Creating takes create_ms at most, closing and stopping
- * stop_ms each (a stop at worst twice that: each of its calls has an eighth at least). What the
+ * stop_ms each (a stop at worst twice that: each of its calls has an eighth at least), of which
+ * half of timeout_ms is for revoking: after a whole one the agent would end the process. What the
  * library does not give back by then (an abort that does not return, a stream that does not get
  * idle) cannot be left alone, since it may write memory: the process is lost (nccl_guard.h).
  *
@@ -59,10 +60,11 @@ enum dpt_nccl_state {
 struct dpt_nccl;
 
 /* `calls`, `ctx` and `guard` are borrowed; the guard gets the name and limit of every call that may
- * not return, and its limit is the machine's stop_ms. The calling thread becomes the owner. */
+ * not return, and its limit is the machine's stop_ms. timeout_ms: the run's. The calling thread
+ * becomes the owner. */
 DPT_MUST_USE enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
-                                             struct dpt_nccl_guard *guard, struct dpt_nccl **ret,
-                                             struct dpt_err *err);
+                                             struct dpt_nccl_guard *guard, int timeout_ms,
+                                             struct dpt_nccl **ret, struct dpt_err *err);
 /* When every communicator is FREE. Accepts a pointer to NULL. */
 void dpt_nccl_destroy(struct dpt_nccl **nccl);
 

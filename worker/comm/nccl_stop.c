@@ -113,7 +113,7 @@ void dpt_nccl_stop(struct dpt_nccl *n, int keep)
     const int64_t now = now_of(n);
     n->keep = keep;
     n->phase = PHASE_REVOKING;
-    n->phase_until_ms = now + n->stop_ms / 2;
+    n->phase_until_ms = now + n->revoke_ms;
     n->stop_until_ms = now + n->stop_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];

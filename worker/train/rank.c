@@ -571,6 +571,8 @@ int dpt_rank_run(const struct dpt_rank_options *options)
             at_work ? status == DPT_EDEVICE : options->start->spawn > 1 && may_come_back(status);
         report_end(r, !own, exit_code, err.text);
     }
+    if (status != DPT_OK && r->comm_thread) /* no farewell: the others are anywhere */
+        dpt_comm_thread_abort(r->comm_thread);
     destroy_parts(r);
     return exit_code;
 }

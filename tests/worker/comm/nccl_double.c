@@ -493,7 +493,7 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
 struct dpt_nccl *nccl_double_machine(struct nccl_double *d)
 {
     struct dpt_nccl *n = NULL;
-    RULE(d, dpt_nccl_create(&d->calls, d, &d->guard, &n, NULL) == DPT_OK);
+    RULE(d, dpt_nccl_create(&d->calls, d, &d->guard, DOUBLE_RUN_MS, &n, NULL) == DPT_OK);
     return n;
 }
 

@@ -70,7 +70,11 @@ struct nccl_double {
     const char *lost; /* what was named then */
 };
 
-enum { DOUBLE_CREATE_MS = 1200, DOUBLE_TIMEOUT_MS = 1000 };
+enum {
+    DOUBLE_RUN_MS = 800, /* the run's timeout */
+    DOUBLE_TIMEOUT_MS = 1000,
+    DOUBLE_CREATE_MS = 1200
+};
 
 /* Everything goes well, each thing in a few ms. */
 void nccl_double_init(struct nccl_double *d, uint64_t seed);

@@ -15,6 +15,7 @@ struct scene {
     struct fabric fabric;
     enum fabric_fault fault; /* of the victim */
     bool aborts;             /* the victim is aborted, it does not die */
+    bool meets;              /* the victim dies when all have come to the end, not before */
     int timeout_ms;
     int closing_min;     /* the fabric's */
     atomic_int at_fault; /* ranks that take a failed creation for their own */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "tests/worker/comm/nccl_gpus.h"
+#include "worker/comm/nccl_group.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -275,6 +276,8 @@ static void dying_in_close_ranks(struct rank *self)
     if (self->rank == VICTIM) {
         struct dpt_comm_op *op;
         uint64_t nothing;
+        if (g.scene->meets)
+            CHECK_OK(dpt_nccl_comm_meet(g.comm, &self->err), &self->err);
         struct dpt_comm_xfer never = {
             .dir = DPT_COMM_RECV, .peer = 0, .buf = &nothing, .bytes = sizeof nothing};
         CHECK_OK(dpt_comm_exchange(g.control, &never, 1, &op, &self->err), &self->err);
@@ -292,8 +295,10 @@ static void dying_in_close_ranks(struct rank *self)
 static void a_death_while_closing(void **state)
 {
     (void)state;
-    struct scene scene = {.fault = FABRIC_WELL};
-    gpu_run(3, &scene, dying_in_close_ranks);
+    for (int meets = 0; meets < 2; meets++) {
+        struct scene scene = {.fault = FABRIC_WELL, .meets = meets};
+        gpu_run(3, &scene, dying_in_close_ranks);
+    }
 }
 
 static void *abort_control(void *control)

@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BREAKS_RANK = 1, BREAKS_AT = 700 };
+enum { BREAKS_RANK = 1 };
+
+static int breaks_at = 700; /* ops of the device */
 
 static enum dpt_status open_small(const struct dpt_rank_start *start, struct dpt_device **ret,
                                   struct dpt_err *err)
@@ -24,7 +26,7 @@ static enum dpt_status open_one_that_breaks(const struct dpt_rank_start *start,
 {
     DPT_TRY(dpt_device_discrete_create(ACCELERATOR_ROOM, ret, err));
     if (start->local_rank == BREAKS_RANK)
-        dpt_device_discrete_fail(*ret, BREAKS_AT);
+        dpt_device_discrete_fail(*ret, breaks_at);
     return DPT_OK;
 }
 
@@ -155,12 +157,9 @@ static void there_is_no_nccl(void **state)
 }
 
 /* Its rank says why and is gone; the others go on. */
-static void breaks(const struct dpt_config *config, const char *name)
+static void breaks(const struct dpt_config *config, const char *name, const char *expected)
 {
-    char expected[64], folder[64], dir[128];
-    (void)snprintf(folder, sizeof folder, "sound-%s", name);
-    director_accelerate(accelerator_open);
-    rig_undisturbed(config, folder, 1, false, expected);
+    char folder[64], dir[128];
     director_accelerate(open_one_that_breaks);
     (void)snprintf(folder, sizeof folder, "breaks-%s", name);
     struct director *d = rig_begin(config, folder, dir);
@@ -178,12 +177,31 @@ static void breaks(const struct dpt_config *config, const char *name)
 static void a_device_breaks(void **state)
 {
     (void)state;
+    char expected[64];
     struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 12);
-    breaks(&config, "offloaded");
+    rig_undisturbed(&config, "sound", 1, false, expected);
+    breaks(&config, "offloaded", expected);
     keep_on_device(&config);
-    breaks(&config, "kept");
+    breaks(&config, "kept", expected);
     config.cluster.backend = DPT_BACKEND_HOST;
-    breaks(&config, "kept-by-host");
+    breaks(&config, "kept-by-host", expected);
+}
+
+/* In a step, between steps, in an evaluation: the others are wherever they are, and go on. */
+static void a_device_breaks_anywhere(void **state)
+{
+    (void)state;
+    char expected[64], name[32];
+    const int usual = breaks_at;
+    struct dpt_config config = accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32, 4);
+    rig_evaluate(&config, 1, 5);
+    keep_on_device(&config);
+    rig_undisturbed(&config, "sound-evaluating", 1, false, expected);
+    for (breaks_at = 500; breaks_at < 1200; breaks_at += 41 * RIG_EVERY) {
+        (void)snprintf(name, sizeof name, "at-%d", breaks_at);
+        breaks(&config, name, expected);
+    }
+    breaks_at = usual;
 }
 
 static enum dpt_status open_none(const struct dpt_rank_start *start, struct dpt_device **ret,
@@ -260,8 +278,9 @@ int main(void)
         T(nccl_fails_on_one_rank), T(nccl_is_silent_at_first),
         T(nccl_fails_at_first),    T(ranks_differ_in_the_backend),
         T(a_gpu_beside_none),      T(there_is_no_nccl),
-        T(a_device_breaks),        T(a_device_stays_away),
-        T(a_device_is_too_small),  T(a_host_does_not_go_on),
+        T(a_device_breaks),        T(a_device_breaks_anywhere),
+        T(a_device_stays_away),    T(a_device_is_too_small),
+        T(a_host_does_not_go_on),
     };
     return cmocka_run_group_tests_name("devices that are lost", tests, rig_setup, rig_teardown);
 }
