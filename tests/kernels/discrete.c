@@ -92,10 +92,29 @@ static bool is_inside(const struct arena *arena, const void *p)
 
 /* ---- the queue ---- */
 
+/* The queues are locked: another thread that waits for an event runs this stream's ops, too. */
 static void stick(struct discrete_stream *s, enum dpt_status status, const char *what)
 {
     if (s->error.status == DPT_OK)
         (void)dpt_fail(&s->error, status, "%s", what);
+}
+
+/* They are not. */
+static void complain(struct discrete_stream *s, enum dpt_status status, const char *what)
+{
+    lock(&device_of(&s->base)->queues);
+    stick(s, status, what);
+    unlock(&device_of(&s->base)->queues);
+}
+
+/* What has stuck, which is forgotten. */
+static struct dpt_err take_error(struct discrete_stream *s)
+{
+    lock(&device_of(&s->base)->queues);
+    const struct dpt_err error = s->error;
+    s->error.status = DPT_OK;
+    unlock(&device_of(&s->base)->queues);
+    return error;
 }
 
 static void append(struct posted **ops, size_t *n, size_t *max, const struct posted *posted)
@@ -180,7 +199,7 @@ void discrete_check(struct dpt_stream *stream, const char *op,
         if (pointers[i] && !is_inside(&device_of(stream)->arena, pointers[i])) {
             char text[128];
             (void)snprintf(text, sizeof text, "%s: pointer %d is not of the device", op, i);
-            stick(s, DPT_EINVAL, text);
+            complain(s, DPT_EINVAL, text);
         }
 }
 
@@ -282,13 +301,12 @@ static enum dpt_status sync_stream(struct dpt_stream *stream, struct dpt_err *er
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
     (void)drain(s);
-    const enum dpt_status status = s->error.status;
-    if (status == DPT_OK)
+    const struct dpt_err error = take_error(s);
+    if (error.status == DPT_OK)
         return dpt_stream_sync(s->cpu, err);
     if (err)
-        *err = s->error;
-    s->error.status = DPT_OK;
-    return status;
+        *err = error;
+    return error.status;
 }
 
 static enum dpt_status event_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
@@ -309,7 +327,7 @@ static void event_record(void *native, struct dpt_stream *stream)
     struct discrete_stream *s = (struct discrete_stream *)stream;
     struct discrete_event *event = native;
     if (s->capture)
-        stick(s, DPT_EINVAL, "an event in a graph");
+        complain(s, DPT_EINVAL, "an event in a graph");
     lock(&device_of(stream)->queues);
     *event = (struct discrete_event){.stream = s, .ops = s->done + s->n};
     unlock(&device_of(stream)->queues);
@@ -325,7 +343,10 @@ static void event_await(void *native, struct dpt_stream *stream)
 static bool capture_begin(struct dpt_stream *stream)
 {
     struct discrete_stream *s = (struct discrete_stream *)stream;
-    if (s->error.status != DPT_OK)
+    lock(&device_of(stream)->queues);
+    const bool failed = s->error.status != DPT_OK;
+    unlock(&device_of(stream)->queues);
+    if (failed)
         return false;
     s->capture = calloc(1, sizeof *s->capture);
     if (!s->capture)
@@ -349,9 +370,8 @@ static enum dpt_status capture_end(struct dpt_stream *stream, void **ret, struct
     s->capture = NULL;
     atomic_fetch_add(&graphs_alive, 1);
     if (atomic_load(&no_graphs))
-        stick(s, DPT_EUNSUPPORTED, "this device has no graphs today");
-    const struct dpt_err error = s->error;
-    s->error.status = DPT_OK;
+        complain(s, DPT_EUNSUPPORTED, "this device has no graphs today");
+    const struct dpt_err error = take_error(s);
     *ret = graph;
     if (error.status == DPT_OK)
         return DPT_OK;
