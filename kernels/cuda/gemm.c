@@ -166,9 +166,11 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
 {
     const uint64_t workspace = WORKSPACE_BYTES;
     /* Parts of an f32 sum are added by a kernel of their own, in their order; a 16-bit result would
-     * have to be rounded between. */
+     * have to be rounded between. Whole parts alone: of others some versions are said to lose what
+     * remains (facebookexperimental/triton#2767). */
+    const bool may_split = k->out == DPT_F32 && k->k % SPLIT_UNIT == 0;
     const uint32_t scheme =
-        k->out == DPT_F32 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
+        may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
     const uint32_t a = alignment(k->dtype, k->ldb), b = alignment(k->dtype, k->lda);
     const uint32_t c = alignment(k->out, k->ldc);
     const struct {
@@ -345,8 +347,8 @@ size_t dpt_cuda_gemm_cold_bytes(const struct dpt_cuda_stream *s)
     return most;
 }
 
-/* All operands lie in one place: what is computed is of no use. Adding to what is there may be
- * another kernel. */
+/* All operands lie in one place: what is computed is of no use. Adding to what is there, which
+ * nobody does with a bias or slopes, may be another kernel. */
 static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
 {
     struct dpt_cuda_gemm g = {.m = p->key.m,
@@ -366,15 +368,15 @@ static void run_once(struct dpt_cuda_stream *s, struct plan *p, void *memory)
                               .bias = memory,
                               .with_slope = p->key.with_slope,
                               .slope_at = memory};
-    for (int accumulate = 0; accumulate < 2 && s->error.status == DPT_OK; accumulate++) {
-        g.accumulate = accumulate != 0;
+    multiply(s, &g, p);
+    g.accumulate = true;
+    if (!g.with_bias && !g.with_slope)
         multiply(s, &g, p);
-    }
 }
 
 void dpt_cuda_gemm_warm_up(struct dpt_cuda_stream *s, void *memory)
 {
     for (int i = 0; i < s->gemm->n; i++)
-        if (is_cold(&s->gemm->plans[i]))
+        if (is_cold(&s->gemm->plans[i]) && s->error.status == DPT_OK)
             run_once(s, &s->gemm->plans[i], memory);
 }
