@@ -240,6 +240,14 @@ int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a)
     return cudaGetLastError();
 }
 
+/* Of the loss by an element of x: from that by its normalised value, weighted by gamma, and from
+ * the row's means of these and of their products with the values. */
+static __device__ inline float slope_of(float weighted, float hat, float rstd, float mean_sum,
+                                        float mean_dot)
+{
+    return rstd * ((weighted - mean_sum) - hat * mean_dot);
+}
+
 template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_layernorm_backward a)
 {
     enum { N = some<E>::N };
@@ -277,7 +285,7 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const float hat = (v[k] - mean) * rstd;
-            const float one = rstd * ((d[k] * g[k] - mean_sum) - hat * mean_dot);
+            const float one = slope_of(d[k] * g[k], hat, rstd, mean_sum, mean_dot);
             to[k] = a.add_dx ? to[k] + one : one;
         }
         put<N, WHOLE>(dx, j, c, to);
@@ -398,7 +406,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 const float hat = (v[k] - mean) * rstd;
-                const float one = rstd * ((d[k] * g[k] - mean_sum) - hat * mean_dot);
+                const float one = slope_of(d[k] * g[k], hat, rstd, mean_sum, mean_dot);
                 to[k] = a.add_dx ? to[k] + one : one;
             }
             if (p * WIDTH + lane * N < c)

@@ -264,6 +264,31 @@ static void all_come_before_one_ends(void **state)
     gpu_run(3, &scene, late_ranks);
 }
 
+/* One never comes to the end: the others wait their time, and end without it. */
+static void absent_ranks(struct rank *self)
+{
+    struct gpu g = gpu_plug_in(self);
+    gpu_create(&g);
+    g.control = world_comm(self, 1);
+    gpu_open_world(&g, 1);
+    const int64_t start = dpt_now_ms();
+    if (self->rank != VICTIM) {
+        dpt_nccl_comm_close(g.comm);
+        CHECK(dpt_now_ms() - start >= SHORT_MS && dpt_now_ms() - start < LONG_MS / 2);
+    }
+    pthread_barrier_wait(&self->world->barrier);
+    dpt_nccl_comm_quit(g.comm);
+    dpt_comm_destroy(&g.control);
+    dpt_nccl_comm_destroy(&g.comm);
+}
+
+static void an_end_to_which_one_does_not_come(void **state)
+{
+    (void)state;
+    struct scene scene = {.fault = FABRIC_WELL, .timeout_ms = SHORT_MS};
+    gpu_run(3, &scene, absent_ranks);
+}
+
 /* One dies instead of closing with the others, who need not wait for the deadline. */
 static void dying_in_close_ranks(struct rank *self)
 {
@@ -366,6 +391,7 @@ int main(void)
         cmocka_unit_test(a_revoke_that_fails_on_one),
         cmocka_unit_test(after_an_orderly_end_all_is_new),
         cmocka_unit_test(all_come_before_one_ends),
+        cmocka_unit_test(an_end_to_which_one_does_not_come),
         cmocka_unit_test(a_death_while_closing),
         cmocka_unit_test(an_abort_from_another_thread),
     };
