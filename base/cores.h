@@ -21,11 +21,13 @@ int dpt_cores_identified(uint64_t *ret_id);
  * which is how a process begins. Any thread. */
 void dpt_cores_set_demand(int threads);
 
-/* True when `threads` (what the caller knows of) and the demand both fit the cores. Any thread;
- * no system call. */
+/* True when `threads` (what the caller knows of) and the demand both fit the cores. Any thread. The
+ * first call of a process counts the cores, unless dpt_cores or dpt_cores_set_demand did; later
+ * calls make no system call. */
 bool dpt_cores_spare(int threads);
 
-/* True when the demand is known and fits. Any thread; no system call. */
+/* True when the demand is known and fits. Any thread; no system call: a known demand implies counted
+ * cores. */
 bool dpt_cores_known_spare(void);
 
 #endif

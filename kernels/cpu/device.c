@@ -5,6 +5,7 @@
 #include "kernels/cpu/stream.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,17 +189,47 @@ static const struct dpt_device_vtable cpu_vtable = {
     .sync = cpu_sync,
 };
 
+/* The library's choice holds for the process, so what one device of these kernels found holds for
+ * the next: a process that opens many need not compute it each time. */
+static enum dpt_status probe_once(struct dpt_cpu_device *dev, uint32_t *ret_hash,
+                                  struct dpt_err *err)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static const struct dpt_cpu_kernels *known; /* whose hash it is; NULL: of none yet */
+    static uint32_t hash;
+    enum dpt_status status = DPT_OK;
+    (void)pthread_mutex_lock(&mutex);
+    if (known != dev->kernels)
+        status = dpt_cpu_probe(&dev->base, &hash, err);
+    if (status == DPT_OK) {
+        known = dev->kernels;
+        *ret_hash = hash;
+    }
+    (void)pthread_mutex_unlock(&mutex);
+    return status;
+}
+
 enum dpt_status dpt_device_cpu_create(struct dpt_device **ret, struct dpt_err *err)
 {
+    enum dpt_cpu_isa limit;
+    DPT_TRY(dpt_cpu_isa_limit(&limit, err));
+    return dpt_device_cpu_create_with(dpt_cpu_kernels_best(limit), ret, err);
+}
+
+enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels,
+                                           struct dpt_device **ret, struct dpt_err *err)
+{
+    enum dpt_cpu_isa limit;
+    char library[40];
+    DPT_TRY(dpt_cpu_isa_limit(&limit, err));
+    DPT_TRY(dpt_onednn_open(limit, library, sizeof library, err));
     struct dpt_cpu_device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return dpt_fail(err, DPT_ENOMEM, "CPU device");
-    char library[40];
     dev->base.vtable = &cpu_vtable;
-    dev->kernels = dpt_cpu_kernels_best();
-    dpt_onednn_open(library, sizeof library);
+    dev->kernels = kernels;
     uint32_t probe;
-    enum dpt_status status = dpt_cpu_probe(&dev->base, &probe, err);
+    enum dpt_status status = probe_once(dev, &probe, err);
     if (status != DPT_OK) {
         free(dev);
         return status;

@@ -18,11 +18,12 @@ struct product {
     struct dpt_cpu_stream *s;
     const struct dpt_gemm *g;
     int64_t m_tiles, n_tiles;
-    enum dpt_dtype in; /* what the library multiplies: g->dtype, or f32 to which it is widened */
+    bool own;          /* our kernels multiply (panel_product), not the library */
+    enum dpt_dtype in; /* what is multiplied: g->dtype, or f32 to which it is widened */
     bool a_dense;      /* used in place */
     bool a_own, b_own; /* packed by each item; never both */
     size_t b_stride;   /* bytes from one packed tile of b to the next */
-    /* [0] whole tiles, [1] the last one along m or n */
+    /* The library's: [0] whole tiles, [1] the last one along m or n */
     struct dpt_primitive *matmul[2][2], *reorder[2];
     char *a_packed;       /* (m, k) dense, when packed ahead */
     const char *b_packed; /* all tiles, when packed ahead */
@@ -72,11 +73,11 @@ static bool stages_b(const struct product *p)
     enum { FEW_SETS_BYTES = 2048 };
     const struct dpt_gemm *g = p->g;
     bool by_column = g->b_row == 1 && g->b_col != 1;
-    return widens(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0);
+    return !p->own && (widens(p) || (by_column && in_bytes(p, g->b_col) % FEW_SETS_BYTES == 0));
 }
 
-/* to (rows, cols) dense = element (i,j) of x, x[i*row + j*col], as the library multiplies it; row
- * or col is 1. */
+/* to (rows, cols) dense = element (i,j) of x, x[i*row + j*col], as it is multiplied; row or col is
+ * 1. */
 static void make_dense(const struct product *p, int64_t rows, int64_t cols, const void *x,
                        int64_t row, int64_t col, char *to)
 {
@@ -105,6 +106,15 @@ static void pack_b(struct product *p, int64_t j, char *to, int thread)
 {
     const struct dpt_gemm *g = p->g;
     const void *from = dpt_at(g->b, g->dtype, j * TILE_N * g->b_col);
+    if (p->own) {
+        p->s->kernels->of[g->dtype]->panels(&(struct dpt_panels){.k = g->k,
+                                                                 .cols = tile_cols(p, j),
+                                                                 .b = from,
+                                                                 .row = g->b_row,
+                                                                 .col = g->b_col,
+                                                                 .to = (float *)(void *)to});
+        return;
+    }
     if (stages_b(p)) {
         char *stage = thread_part(p, thread, p->stage_at);
         make_dense(p, g->k, tile_cols(p, j), from, g->b_row, g->b_col, stage);
@@ -132,13 +142,30 @@ static const char *b_ready(const struct product *p, int64_t j)
     return p->b_packed + (size_t)j * p->b_stride;
 }
 
+/* c (rows of tile i, columns of tile j) dense = a b, both ready */
+static void multiply_tile(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
+                          int thread, float *c)
+{
+    if (p->own)
+        p->s->kernels->panel_product(
+            &(struct dpt_panel_product){.rows = tile_rows(p, i),
+                                        .cols = tile_cols(p, j),
+                                        .k = p->g->k,
+                                        .a = (const float *)(const void *)a,
+                                        .b = (const float *)(const void *)b,
+                                        .c = c});
+    else
+        note(p,
+             dpt_onednn_run_matmul(p->s->gemm, p->matmul[i == p->m_tiles - 1][j == p->n_tiles - 1],
+                                   thread, a, b, c, thread_part(p, thread, p->scratch_at)));
+}
+
 static void multiply(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
                      int thread)
 {
     const struct dpt_gemm_store *out = &p->g->store;
     float *c = (float *)(void *)thread_part(p, thread, 0);
-    note(p, dpt_onednn_run_matmul(p->s->gemm, p->matmul[i == p->m_tiles - 1][j == p->n_tiles - 1],
-                                  thread, a, b, c, thread_part(p, thread, p->scratch_at)));
+    multiply_tile(p, i, j, a, b, thread, c);
     int64_t at = i * TILE_M * out->ldc + j * TILE_N;
     const struct dpt_tile tile = {.tile = c,
                                   .rows = tile_rows(p, i),
@@ -188,38 +215,56 @@ static bool made(struct dpt_cpu_stream *s, const struct dpt_primitive *p, const 
     return p != NULL;
 }
 
+static bool product_reorders(struct product *p)
+{
+    const struct dpt_gemm *g = p->g;
+    struct dpt_err err;
+    dpt_gemm_thread_begin();
+    for (int j = 0; j < 2; j++) {
+        const int64_t cols = tile_cols(p, j ? p->n_tiles - 1 : 0);
+        p->reorder[j] =
+            dpt_onednn_reorder(p->s->gemm, p->in, cols, g->k, stages_b(p) ? cols : g->b_row,
+                               stages_b(p) ? 1 : g->b_col, &err);
+        if (!made(p->s, p->reorder[j], &err))
+            return false;
+    }
+    return true;
+}
+
+/* Bytes of a tile of b; made for several tiles, the whole one is the larger. */
+static size_t packed_tile_bytes(const struct product *p)
+{
+    if (!p->own)
+        return dpt_onednn_b_bytes(p->reorder[0]);
+    return (size_t)(dpt_ceil_div(tile_cols(p, 0), DPT_PANEL_COLUMNS) * DPT_PANEL_COLUMNS *
+                    p->g->k) *
+           sizeof(float);
+}
+
 /* Fills p but for its matmuls and workspace: enough to pack b. False with the stream's error set
  * when the library fails. */
 static bool product_init(struct product *p, struct dpt_cpu_stream *s, const struct dpt_gemm *g)
 {
-    struct dpt_err err;
     *p = (struct product){.s = s,
                           .g = g,
                           .m_tiles = dpt_ceil_div(g->m, TILE_M),
                           .n_tiles = dpt_ceil_div(g->n, TILE_N),
+                          .own = !dpt_onednn_multiplies(s->gemm),
                           .in = dpt_onednn_operands(s->gemm, g->dtype)};
     DPT_ASSERT((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
     p->a_dense = g->a_row == g->k && g->a_col == 1 && !widens(p);
     p->b_own = !g->b_packed && p->n_tiles >= PACK_AHEAD_TILES;
     p->a_own = !p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES;
-    dpt_gemm_thread_begin();
-    for (int j = 0; j < 2; j++) {
-        const int64_t cols = tile_cols(p, j ? p->n_tiles - 1 : 0);
-        p->reorder[j] =
-            dpt_onednn_reorder(s->gemm, p->in, cols, g->k, stages_b(p) ? cols : g->b_row,
-                               stages_b(p) ? 1 : g->b_col, &err);
-        if (!made(s, p->reorder[j], &err))
-            return false;
-    }
-    /* Made for several tiles, the whole one is the larger. */
-    p->b_stride = dpt_round64(dpt_onednn_b_bytes(p->reorder[0]));
+    if (!p->own && !product_reorders(p))
+        return false;
+    p->b_stride = dpt_round64(packed_tile_bytes(p));
     return true;
 }
 
 static bool product_matmuls(struct product *p)
 {
     struct dpt_err err;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2 && !p->own; i++)
         for (int j = 0; j < 2; j++) {
             p->matmul[i][j] =
                 dpt_onednn_matmul(p->s->gemm, p->in, tile_rows(p, i ? p->m_tiles - 1 : 0),

@@ -1,12 +1,15 @@
-/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), from oneDNN (onednn.h), summed
- * in f32. Operands of 16 bits are multiplied as they are where the machine can do so, else widened
- * when they are packed.
+/* Products of matrices on a CPU stream, c (m,n) = a (m,k) b (k,n), summed in f32. Operands of 16
+ * bits are multiplied as they are where the machine can do so, else widened when they are packed.
  *
- * A product is cut by shape into tiles of the result, each one single-threaded primitive over the
- * whole of k, so its bits depend neither on the number of threads nor on how the library would
- * share the work. Operands are copied tile by tile into the dense or blocked forms that the library
- * is fastest on, and each finished tile is stored while it is still in the cache: bias, activation
- * and accumulation happen there. */
+ * A product is cut by shape into tiles of the result, each one single-threaded call over the whole
+ * of k, so its bits depend neither on the number of threads nor on how a library would share the
+ * work. Operands are copied tile by tile into the dense or blocked forms that are multiplied
+ * fastest, and each finished tile is stored while it is still in the cache: bias, activation and
+ * accumulation happen there.
+ *
+ * From AVX-512 on oneDNN multiplies the tiles (onednn.h), below it our own kernel does
+ * (kernels.h: panel_product). The library has no blocked product there: each of its calls copies
+ * both operands into memory that it allocates, and a row's bits change with the number of rows. */
 #ifndef DPT_KERNELS_CPU_GEMM_H
 #define DPT_KERNELS_CPU_GEMM_H
 
@@ -35,7 +38,7 @@ struct dpt_gemm {
 };
 
 /* b packed once for many products: `g` is the product it is for (its m and a do not matter, b's
- * strides do). The packed form belongs to this build of oneDNN and this machine; never store it.
+ * strides do). The packed form belongs to this build and this machine; never store it.
  * packed_bytes makes the primitives it asks, so it allocates; 0 with the stream's error set when
  * that fails. */
 size_t dpt_cpu_gemm_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_gemm *g);

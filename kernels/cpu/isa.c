@@ -1,6 +1,7 @@
-/* Which table of kernels this machine runs. */
+/* Which table of kernels this machine runs, and what DPT_TEST_ISA allows. */
 #include "kernels/cpu/kernels.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,15 +44,36 @@ const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i)
     return i < n ? all[i] : NULL;
 }
 
-const struct dpt_cpu_kernels *dpt_cpu_kernels_best(void)
+const struct dpt_cpu_kernels *dpt_cpu_kernels_best(enum dpt_cpu_isa limit)
 {
     const struct dpt_cpu_kernels *all[TABLES_MAX];
-    int n = tables(all);
-    const char *wanted = getenv("DPT_ISA");
-    for (int i = 0; wanted && i < n; i++)
-        if (strcmp(all[i]->name, wanted) == 0)
-            return all[i];
-    return all[n - 1];
+    const int last = tables(all) - 1;
+    return all[(int)limit < last ? (int)limit : last];
+}
+
+const char *dpt_cpu_isa_name(enum dpt_cpu_isa isa)
+{
+    static const char *const names[DPT_CPU_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16"};
+    return names[isa];
+}
+
+enum dpt_status dpt_cpu_isa_limit(enum dpt_cpu_isa *ret, struct dpt_err *err)
+{
+    const char *wanted = getenv("DPT_TEST_ISA");
+    char all[64] = "";
+    if (!wanted) {
+        *ret = DPT_CPU_ISA_COUNT;
+        return DPT_OK;
+    }
+    for (int i = 0; i < DPT_CPU_ISA_COUNT; i++) {
+        const size_t at = strlen(all);
+        if (strcmp(dpt_cpu_isa_name(i), wanted) == 0) {
+            *ret = i;
+            return DPT_OK;
+        }
+        (void)snprintf(all + at, sizeof all - at, "%s%s", at ? ", " : "", dpt_cpu_isa_name(i));
+    }
+    return dpt_fail(err, DPT_EINVAL, "DPT_TEST_ISA is '%s', not one of %s", wanted, all);
 }
 
 double dpt_cpu_log(double x)

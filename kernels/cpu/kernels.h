@@ -68,9 +68,32 @@ struct dpt_row_times {
     float *y;
 };
 
+/* c (rows, cols) = a (rows, k) times b (k, cols), all f32, a and c dense, b in panels (below). k is
+ * cut into blocks of DPT_PANEL_DEPTH: each result is a chain of fma over each block, and the chains
+ * are added in their order, whatever the result's place among rows and columns. */
+enum { DPT_PANEL_DEPTH = 256 };
+struct dpt_panel_product {
+    int64_t rows, cols, k;
+    const float *a, *b;
+    float *c;
+};
+
+/* Panels of b (k, cols): for every 16 columns one of (k, 16) dense, the last with zeros behind
+ * cols. */
+enum { DPT_PANEL_COLUMNS = 16 };
+
+/* Element (i,j) of b is b[i*row + j*col]; row or col is 1. */
+struct dpt_panels {
+    int64_t k, cols;
+    const void *b;
+    int64_t row, col;
+    float *to;
+};
+
 /* Over elements of one type. */
 struct dpt_elem_kernels {
     void (*tile_store)(const struct dpt_tile *t);
+    void (*panels)(const struct dpt_panels *a);
     /* dst (cols, rows) dense = transpose of src (rows, cols) with row stride ld, widened */
     void (*transpose)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
                       int64_t ld_dst);
@@ -114,6 +137,7 @@ struct dpt_cpu_kernels {
     void (*dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
                  float *y);
     void (*softmax)(int64_t n, float *x); /* in place */
+    void (*panel_product)(const struct dpt_panel_product *p);
 };
 
 extern const struct dpt_cpu_kernels dpt_cpu_kernels_plain;
@@ -122,12 +146,33 @@ extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx2;
 extern const struct dpt_cpu_kernels dpt_cpu_kernels_avx512;
 #endif
 
-/* The best table this machine can run. The environment's DPT_ISA=plain|avx2|avx512 asks for less;
- * what cannot run is not chosen. */
-const struct dpt_cpu_kernels *dpt_cpu_kernels_best(void);
+/* The instruction sets that DPT_TEST_ISA names, each with all before it. AVX512_BF16 has the table
+ * of AVX512; the library multiplies bf16 there. */
+enum dpt_cpu_isa {
+    DPT_CPU_ISA_PLAIN,
+    DPT_CPU_ISA_AVX2,
+    DPT_CPU_ISA_AVX512,
+    DPT_CPU_ISA_AVX512_BF16,
+    DPT_CPU_ISA_COUNT /* as a limit: none */
+};
+const char *dpt_cpu_isa_name(enum dpt_cpu_isa isa);
+
+/* What the environment's DPT_TEST_ISA limits the own kernels and the library to, so that one
+ * machine can test the paths of weaker ones. DPT_EINVAL, with the names there are, for any other.
+ */
+DPT_MUST_USE enum dpt_status dpt_cpu_isa_limit(enum dpt_cpu_isa *ret, struct dpt_err *err);
+
+/* The best table this machine can run within the limit. */
+const struct dpt_cpu_kernels *dpt_cpu_kernels_best(enum dpt_cpu_isa limit);
 
 /* Table i of those that this machine can run, best last; NULL past the end. For tests. */
 const struct dpt_cpu_kernels *dpt_cpu_kernels_at(int i);
+
+/* dpt_device_cpu_create with this table of own kernels, whatever the limit; products as the limit
+ * says. For tests. */
+DPT_MUST_USE enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels,
+                                                        struct dpt_device **ret,
+                                                        struct dpt_err *err);
 
 /* Natural logarithm, plain double arithmetic in fixed order, the same bits everywhere; relative
  * error below 1e-14. x > 0 and normal, else NaN or infinity as usual. */

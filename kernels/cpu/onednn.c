@@ -52,7 +52,8 @@ struct dpt_gemm_engine {
     dnnl_engine_t engine;
     dnnl_stream_t *streams; /* one a thread */
     int threads;
-    bool bf16; /* the machine multiplies it */
+    bool tiles; /* see dpt_onednn_multiplies */
+    bool bf16;  /* the machine multiplies it */
     int count;
     struct dpt_primitive primitives[PRIMITIVES_MAX];
 };
@@ -352,6 +353,17 @@ size_t dpt_onednn_scratch_bytes(const struct dpt_primitive *p)
 
 /* --- engine --- */
 
+/* Whether the library uses all of it: the values are sets of bits. */
+static bool has_isa(dnnl_cpu_isa_t isa)
+{
+    return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
+bool dpt_onednn_multiplies(const struct dpt_gemm_engine *e)
+{
+    return e->tiles;
+}
+
 enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret,
                                        struct dpt_err *err)
 {
@@ -359,10 +371,10 @@ enum dpt_status dpt_gemm_engine_create(int threads, struct dpt_gemm_engine **ret
     if (!e)
         return dpt_fail(err, DPT_ENOMEM, "oneDNN engine");
     e->threads = threads;
+    e->tiles = has_isa(dnnl_cpu_isa_avx512_core);
     /* Elsewhere the library multiplies bf16 slowly, through buffers that it allocates, or not at
      * all. */
-    e->bf16 = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
-              dnnl_cpu_isa_avx512_core_bf16;
+    e->bf16 = has_isa(dnnl_cpu_isa_avx512_core_bf16);
     e->streams = calloc((size_t)threads, sizeof *e->streams);
     dnnl_status_t st =
         e->streams ? dnnl_engine_create(&e->engine, dnnl_cpu, 0) : dnnl_out_of_memory;
@@ -394,8 +406,28 @@ void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine)
     *engine = NULL;
 }
 
-void dpt_onednn_open(char *ret_text, size_t bytes)
+/* The library takes a limit until it is first asked what it uses; after that the call fails, and
+ * what it uses must be the limit already. */
+static enum dpt_status limit_isa(enum dpt_cpu_isa limit, struct dpt_err *err)
 {
+    static const dnnl_cpu_isa_t isas[DPT_CPU_ISA_COUNT] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2,
+                                                           dnnl_cpu_isa_avx512_core,
+                                                           dnnl_cpu_isa_avx512_core_bf16};
+    if (limit == DPT_CPU_ISA_COUNT)
+        return DPT_OK;
+    (void)dnnl_set_max_cpu_isa(isas[limit]);
+    if (dnnl_get_effective_cpu_isa() == isas[limit])
+        return DPT_OK;
+    return dpt_fail(err, DPT_EUNSUPPORTED,
+                    "DPT_TEST_ISA=%s: this machine does not have it, or the process has begun with "
+                    "another",
+                    dpt_cpu_isa_name(limit));
+}
+
+enum dpt_status dpt_onednn_open(enum dpt_cpu_isa limit, char *ret_text, size_t bytes,
+                                struct dpt_err *err)
+{
+    DPT_TRY(limit_isa(limit, err));
     /* Builds with VTune's task markers would allocate a name for each kind of primitive when it
      * first runs, VTune or not. Both spellings of the switch; the user's own value stands. */
     setenv("DNNL_ITT_TASK_LEVEL", "0", 0);
@@ -403,4 +435,5 @@ void dpt_onednn_open(char *ret_text, size_t bytes)
     const dnnl_version_t *v = dnnl_version();
     snprintf(ret_text, bytes, "onednn-%d.%d.%d isa-%x", v->major, v->minor, v->patch,
              (unsigned)dnnl_get_effective_cpu_isa());
+    return DPT_OK;
 }

@@ -5,8 +5,10 @@
 #define DPT_KERNELS_CPU_ONEDNN_H
 
 #include "base/err.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/tensor.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,8 +29,15 @@ void dpt_gemm_engine_destroy(struct dpt_gemm_engine **engine);
 void dpt_gemm_thread_begin(void);
 
 /* Readies the library for this process, from its main thread and before any engine, and names it
- * with the instruction set it uses: "onednn-2.6.3 isa-e7". */
-void dpt_onednn_open(char *ret_text, size_t bytes);
+ * with the instruction set it uses: "onednn-2.6.3 isa-e7". The first call limits it for the life of
+ * the process: DPT_EUNSUPPORTED when the machine or a call before does not give what `limit` says.
+ */
+DPT_MUST_USE enum dpt_status dpt_onednn_open(enum dpt_cpu_isa limit, char *ret_text, size_t bytes,
+                                             struct dpt_err *err);
+
+/* Whether the library multiplies tiles as gemm.h promises: from AVX-512 on. Else it is asked for no
+ * primitive. */
+bool dpt_onednn_multiplies(const struct dpt_gemm_engine *e);
 
 /* What the operands of a product of tensors of `dtype` must be: bf16 where the machine multiplies
  * it (AVX512_BF16 or AMX), else f32. */

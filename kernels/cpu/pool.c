@@ -177,6 +177,7 @@ enum dpt_status dpt_pool_create(int threads, struct dpt_pool_hooks hooks, struct
     pool->threads_max = threads;
     pool->hooks = hooks;
     sem_init(&pool->begun, 0, 0);
+    (void)dpt_cores(); /* counted before the first wait asks: counting opens files and allocates */
     atomic_fetch_add(&threads_total, counted_threads(threads));
 
     /* Signals are for the program's threads, not for ours. */

@@ -3,14 +3,16 @@
  * oneDNN sums a long k in blocks and chooses their size by the machine's caches as well as by its
  * version and instruction set. Two nodes compute the same bits only if it chooses alike; rather
  * than guess at its reasons, products of several k, f32 and bf16, are run when the device is
- * opened, and the bits of their results are hashed. */
+ * opened, and the bits of their results are hashed. Our own products (gemm.h) are alike in every
+ * row and on every machine: a few rows tell them from the library's. */
 #include "base/hash.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
 
 #include <stdlib.h>
 
 /* A whole tile, and depths from one block of the library's to GPT-2's widest layers. */
-enum { ROWS = 128, COLUMNS = 192, DEPTH_MAX = 3072 };
+enum { ROWS = 128, OWN_ROWS = 4, COLUMNS = 192, DEPTH_MAX = 3072 };
 static const int64_t depths[] = {64, 256, 768, 1024, 1600, DEPTH_MAX};
 
 /* n numbers in [-1, 1) of full precision. */
@@ -29,9 +31,10 @@ static void fill(float *x, int64_t n, uint32_t which)
 static uint64_t products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const void *a,
                          const void *b, float *c)
 {
+    const int64_t rows = dpt_onednn_multiplies(s->gemm) ? ROWS : OWN_ROWS;
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
-        const struct dpt_gemm g = {.m = ROWS,
+        const struct dpt_gemm g = {.m = rows,
                                    .n = COLUMNS,
                                    .k = depths[i],
                                    .dtype = dtype,
@@ -43,7 +46,7 @@ static uint64_t products(struct dpt_cpu_stream *s, enum dpt_dtype dtype, const v
                                    .b_col = 1,
                                    .store = {.c = c, .ldc = COLUMNS}};
         dpt_cpu_gemm(s, &g);
-        hash = hash * 31 + dpt_hash128(c, ROWS * COLUMNS * sizeof *c).lo;
+        hash = hash * 31 + dpt_hash128(c, (size_t)(rows * COLUMNS) * sizeof *c).lo;
     }
     return hash;
 }

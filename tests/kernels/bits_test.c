@@ -47,12 +47,10 @@ static void open_streams(struct bench *b)
         snprintf(b->names[b->n], sizeof b->names[b->n], "%d threads", widths[i]);
     }
     for (int i = 0; dpt_cpu_kernels_at(i); i++, b->n++) {
-        setenv("DPT_ISA", dpt_cpu_kernels_at(i)->name, 1);
-        b->streams[b->n] = test_stream_open(2);
+        b->streams[b->n] = test_stream_open_with(dpt_cpu_kernels_at(i), 2);
         snprintf(b->names[b->n], sizeof b->names[b->n], "%s", dpt_cpu_kernels_at(i)->name);
         assert_non_null(strstr(dpt_device_fingerprint(b->streams[b->n].device), b->names[b->n]));
     }
-    unsetenv("DPT_ISA");
 }
 
 static void check_streams(struct bench *bench, const struct op_case *c, enum dpt_dtype dtype)

@@ -44,10 +44,7 @@ static void expect_same(void (*run)(const struct test_stream *s, float *y, void 
         const struct dpt_cpu_kernels *isa = i < 4 ? NULL : dpt_cpu_kernels_at(i - 4);
         if (i >= 4 && !isa)
             break;
-        if (isa)
-            setenv("DPT_ISA", isa->name, 1);
-        struct test_stream s = test_stream_open(i < 4 ? i + 1 : 2);
-        unsetenv("DPT_ISA");
+        struct test_stream s = test_stream_open_with(isa, i < 4 ? i + 1 : 2);
         float *y = poisoned(n);
         run(&s, y, ctx);
         test_stream_close(&s);

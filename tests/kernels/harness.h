@@ -40,7 +40,10 @@ struct test_stream {
     const struct dpt_ops *ops;
     int errors; /* of cases that it could not run */
 };
-struct test_stream test_stream_open(int threads); /* of the CPU device; open_cpu.c */
+/* Of the CPU device (open_cpu.c); and of one with this table of kernels. */
+struct test_stream test_stream_open(int threads);
+struct dpt_cpu_kernels;
+struct test_stream test_stream_open_with(const struct dpt_cpu_kernels *kernels, int threads);
 /* Fails when there were errors. */
 void test_stream_close(struct test_stream *t);
 /* Syncs and aborts the test with the error's text if there is one. */

@@ -1,5 +1,6 @@
 /* Each op forward and backward against the double-precision reference, outputs poisoned before; and
  * what an op does with a dtype it does not have. */
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 #include "tests/kernels/harness.h"
 
@@ -7,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,7 +113,8 @@ static void test_bad_thread_counts(void **state)
     assert_null(dev);
 }
 
-/* The same machine, the same fingerprint; and it says what it should. */
+/* The same machine, the same fingerprint; and it says what it should. The products are computed
+ * anew: devices after the first do not. */
 static void test_fingerprint(void **state)
 {
     (void)state;
@@ -119,12 +122,41 @@ static void test_fingerprint(void **state)
     const char *text = dpt_device_fingerprint(a.device);
     assert_string_equal(text, dpt_device_fingerprint(b.device));
     assert_int_equal(strncmp(text, "cpu ", 4), 0);
-    assert_non_null(strstr(text, dpt_cpu_kernels_best()->name));
+    enum dpt_cpu_isa limit;
+    struct dpt_err err;
+    assert_int_equal(dpt_cpu_isa_limit(&limit, &err), DPT_OK);
+    assert_non_null(strstr(text, dpt_cpu_kernels_best(limit)->name));
     assert_non_null(strstr(text, "onednn-"));
-    assert_non_null(strstr(text, "probe-"));
+    uint32_t probe = 0;
+    char expected[32];
+    assert_int_equal(dpt_cpu_probe(b.device, &probe, &err), DPT_OK);
+    (void)snprintf(expected, sizeof expected, "probe-%08x", probe);
+    assert_non_null(strstr(text, expected));
     assert_true(strlen(text) < 120); /* not cut */
     test_stream_close(&a);
     test_stream_close(&b);
+}
+
+/* A name that there is not, and a limit other than the one that the process has begun with. */
+static void test_bad_limits_are_refused(void **state)
+{
+    (void)state;
+    struct dpt_device *dev = NULL;
+    struct dpt_err err;
+    const char *was = getenv("DPT_TEST_ISA");
+    char *kept = was ? strdup(was) : NULL;
+    test_stream_close(&(struct test_stream[]){test_stream_open(1)}[0]);
+    assert_int_equal(setenv("DPT_TEST_ISA", "avx3", 1), 0);
+    assert_int_equal(dpt_device_cpu_create(&dev, &err), DPT_EINVAL);
+    assert_string_equal(err.text,
+                        "DPT_TEST_ISA is 'avx3', not one of plain, avx2, avx512, avx512_bf16");
+    assert_int_equal(
+        setenv("DPT_TEST_ISA", kept && strcmp(kept, "plain") == 0 ? "avx2" : "plain", 1), 0);
+    assert_int_equal(dpt_device_cpu_create(&dev, &err), DPT_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "the process has begun with another"));
+    assert_null(dev);
+    assert_int_equal(kept ? setenv("DPT_TEST_ISA", kept, 1) : unsetenv("DPT_TEST_ISA"), 0);
+    free(kept);
 }
 
 static void test_memory_is_zeroed_aligned_and_counted(void **state)
@@ -158,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_other_dtypes_are_refused),
         cmocka_unit_test(test_bad_thread_counts),
         cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_bad_limits_are_refused),
         cmocka_unit_test(test_memory_is_zeroed_aligned_and_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -205,6 +205,55 @@ static void test_plain_results(void **state)
     test_stream_close(&t);
 }
 
+/* A layer's outputs, and the gradient of its inputs, of rows [at, at + n) alone. */
+static void run_rows(struct test_stream *t, int64_t in, int64_t out, int64_t at, int64_t n,
+                     float *const b[5])
+{
+    const float *x = b[0] + at * in, *w = b[1];
+    float *y = b[2] + at * out, *dx = b[3] + at * in;
+    t->ops->linear_forward(t->stream, &(struct dpt_linear_forward){
+                                          .n = n, .in = in, .out = out, .x = x, .w = w, .y = y});
+    t->ops->linear_backward(
+        t->stream,
+        &(struct dpt_linear_backward){
+            .n = n, .in = in, .out = out, .x = x, .w = w, .dy = y, .dx = dx, .dw = b[4]});
+}
+
+/* A row's bits are the same in calls of any number of rows. */
+static void test_rows_of_products(void **state)
+{
+    (void)state;
+    enum { ROWS = 300, PARTS = 6 };
+    static const int64_t parts[PARTS] = {1, 8, 13, 130, 258, ROWS};
+    static const int64_t shapes[][2] = {{32, 96}, {300, 200}, {768, 130}, {1000, 17}, {96, 1030}};
+    struct test_stream t = test_stream_open(2);
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const int64_t in = shapes[s][0], out = shapes[s][1];
+        const int64_t floats[] = {ROWS * in, in * out, ROWS * out, ROWS * in, in * out};
+        float *whole[5], *cut[5];
+        for (int i = 0; i < 5; i++) {
+            whole[i] = calloc((size_t)floats[i], sizeof(float));
+            cut[i] = calloc((size_t)floats[i], sizeof(float));
+            fill_random(whole[i], floats[i], (uint64_t)i);
+            memcpy(cut[i], whole[i], (size_t)floats[i] * sizeof(float));
+        }
+        run_rows(&t, in, out, 0, ROWS, whole);
+        int64_t at = 0;
+        for (int p = 0; p < PARTS; at = parts[p++])
+            run_rows(&t, in, out, at, parts[p] - at, cut);
+        test_stream_check(&t);
+        for (int i = 2; i < 4; i++)
+            if (memcmp(whole[i], cut[i], (size_t)floats[i] * sizeof(float)) != 0)
+                fail_msg("%d x %d: %s change with the number of rows", (int)in, (int)out,
+                         i == 2 ? "outputs" : "gradients of inputs");
+        for (int i = 0; i < 5; i++) {
+            free(whole[i]);
+            free(cut[i]);
+        }
+    }
+    test_stream_close(&t);
+}
+
 /* cast, round_to, widen, and AdamW's copy: each element rounded as half.h says. */
 static void test_rounding_ops(void **state)
 {
@@ -406,10 +455,11 @@ static void test_dropout_mask(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split_ranges),        cmocka_unit_test(test_plain_results),
-        cmocka_unit_test(test_orthonormal_columns), cmocka_unit_test(test_normal_values),
-        cmocka_unit_test(test_sums_of_squares),     cmocka_unit_test(test_dropout_mask),
-        cmocka_unit_test(test_rounding_ops),        cmocka_unit_test(test_ordered_sums),
+        cmocka_unit_test(test_rows_of_products), cmocka_unit_test(test_split_ranges),
+        cmocka_unit_test(test_plain_results),    cmocka_unit_test(test_orthonormal_columns),
+        cmocka_unit_test(test_normal_values),    cmocka_unit_test(test_sums_of_squares),
+        cmocka_unit_test(test_dropout_mask),     cmocka_unit_test(test_rounding_ops),
+        cmocka_unit_test(test_ordered_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

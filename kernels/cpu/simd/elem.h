@@ -66,6 +66,7 @@ INLINE v16 e_stored(v16 a)
 #endif
 
 void ELEM(tile_store)(const struct dpt_tile *t);
+void ELEM(panels)(const struct dpt_panels *a);
 #if !defined(DPT_ELEM_F32) /* simd.h has that one */
 void ELEM(transpose)(int64_t rows, int64_t cols, const void *src, int64_t ld, float *dst,
                      int64_t ld_dst);

@@ -5,6 +5,7 @@ extern const struct dpt_elem_kernels ELEM(elem);
 
 const struct dpt_elem_kernels ELEM(elem) = {
     .tile_store = ELEM(tile_store),
+    .panels = ELEM(panels),
     .transpose = ELEM(transpose),
     .column_sums = ELEM(column_sums),
     .widen = ELEM(widen),

@@ -113,6 +113,12 @@ INLINE v16 v_exp(v16 x)
     for (int64_t at = 0, count = (n) < LANES ? (n) : LANES; at < (n);                              \
          at += LANES, count = (n)-at < LANES ? (n)-at : LANES)
 
+/* Brings the cache line of p, which is read soon. */
+INLINE void v_prefetch(const float *p)
+{
+    __builtin_prefetch(p);
+}
+
 /* A load that is masked only in a row's last lanes. */
 INLINE v16 v_get(const float *p, int64_t count, float fill)
 {

@@ -1,5 +1,5 @@
-/* Kernels around the products: a tile's way into the result, transposition, sums of columns,
- * gradient of the head's softmax. */
+/* Kernels around the products: panels of b, a tile's way into the result, transposition, sums of
+ * columns, gradient of the head's softmax. */
 #include "kernels/cpu/simd/elem.h"
 
 #if defined(DPT_ELEM_F32)
@@ -74,6 +74,26 @@ void ELEM(transpose)(int64_t rows, int64_t cols, const void *src_elems, int64_t 
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; j++)
             v_store_part(dst + j * ld_dst + i, 1, e_get(src + i * ld + j, 1, 0.0f));
+}
+
+/* Rows are read whole and written a vector to each panel; columns are transposed a panel at a time.
+ */
+void ELEM(panels)(const struct dpt_panels *a)
+{
+    const elem *b = a->b;
+    for (int64_t i = 0; a->col == 1 && i < a->k; i++)
+        FOR_LANES(j, n, a->cols)
+        {
+            v_store(a->to + j * a->k + i * LANES, e_get(b + i * a->row + j, n, 0.0f));
+        }
+    if (a->col == 1)
+        return;
+    FOR_LANES(j, n, a->cols)
+    {
+        if (n < LANES)
+            SIMD(fill)(a->k * LANES, 0.0f, a->to + j * a->k);
+        ELEM(transpose)(n, a->k, b + j * a->col, a->col, a->to + j * a->k, LANES);
+    }
 }
 
 void ELEM(column_sums)(int64_t rows, int64_t cols, const void *x_elems, int64_t ld, bool accumulate,

@@ -21,6 +21,7 @@ void SIMD(row_times)(const struct dpt_row_times *a);
 void SIMD(dots)(int64_t rows, int64_t n, const float *x, const float *w, int64_t ld, float scale,
                 float *y);
 void SIMD(softmax)(int64_t n, float *x);
+void SIMD(panel_product)(const struct dpt_panel_product *p);
 
 /* c (rows, cols) = or += a (rows, k) b (k, cols): element (i, j) of a is a[i*a_row + j*a_col], rows
  * of b and c lie ldb and ldc apart, cols is a multiple of 16. Each result is one chain of fma in

@@ -23,4 +23,5 @@ const struct dpt_cpu_kernels DPT_ISA_NAME(dpt_cpu_kernels) = {
     .row_times = SIMD(row_times),
     .dots = SIMD(dots),
     .softmax = SIMD(softmax),
+    .panel_product = SIMD(panel_product),
 };

@@ -1,6 +1,8 @@
 /* A small model with its memory (rig.h). */
 #include "tests/worker/model/rig.h"
 
+#include "kernels/cpu/kernels.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +17,7 @@
 enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5 };
 
 static struct dpt_err err;
+const struct dpt_cpu_kernels *rig_kernels;
 
 void *rig_memory(size_t bytes)
 {
@@ -86,7 +89,9 @@ void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
     rig->config.train.precision = size->precision;
     rig->config.train.activation_checkpointing = checkpointing;
     assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
-    assert_int_equal(dpt_device_cpu_create(&rig->dev, &err), DPT_OK);
+    assert_int_equal(rig_kernels ? dpt_device_cpu_create_with(rig_kernels, &rig->dev, &err)
+                                 : dpt_device_cpu_create(&rig->dev, &err),
+                     DPT_OK);
     assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);
     rig->ops = dpt_device_ops(rig->dev);
     rig->n = (int64_t)size->b * size->t;

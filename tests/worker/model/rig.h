@@ -30,6 +30,10 @@ struct rig {
     size_t saved_bytes, scratch_bytes;
 };
 
+/* The table of kernels of rigs that are opened; NULL, until a test sets it: the device's choice. */
+struct dpt_cpu_kernels;
+extern const struct dpt_cpu_kernels *rig_kernels;
+
 /* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.
  * Gradients: filled with NaN, to show that they are overwritten. */
 void rig_open(struct rig *rig, const struct rig_size *size);
