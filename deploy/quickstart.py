@@ -232,7 +232,7 @@ def start_server():
 def join(name, endpoint):
     node = name.lower().replace(" ", "-")
     worker = Worker(name, RUN / "cluster" / node, ["--rdzv-endpoint", endpoint, "--node-id", node], threads=1)
-    screen.fact(name, f"dpt-worker --rdzv-endpoint {endpoint}   (pid {worker.pid})")
+    screen.fact(name, f"dpt-worker --config {rel(CONFIG)} --rdzv-endpoint {endpoint} …   (pid {worker.pid})")
     return worker
 
 
@@ -310,7 +310,7 @@ def disturbed():
 def undisturbed():
     screen.chapter(4, "The same config, undisturbed, in one process, in another empty directory")
     worker = Worker("one machine", RUN / "alone", ["--nnodes", "1"], threads="auto")
-    screen.fact("one machine", f"dpt-worker --nnodes 1   (pid {worker.pid})")
+    screen.fact("one machine", f"dpt-worker --config {rel(CONFIG)} --nnodes 1 …   (pid {worker.pid})")
     started = time.monotonic()
     train_until(worker, "the end of the run", worker.ended, [])
     screen.say(f"   {progress(worker)}")

@@ -65,6 +65,8 @@ def lines_of(name, folder, wanted, excluded):
         properties["LABELS"] = labels + [name]
         if name in SLOWER and "TIMEOUT" in properties:
             properties["TIMEOUT"] *= SLOWER[name]
+        # ctest starts the dearest first: the last to run are short ones, and no core waits long for the other.
+        properties.setdefault("COST", properties.get("TIMEOUT", 0))
         for key in NAMES_OF_TESTS | NAMES_OF_FIXTURES:
             if key in properties:
                 properties[key] = [f"{name}/{item}" for item in as_list(properties[key])]
