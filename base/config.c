@@ -121,6 +121,18 @@ static void suggest(const char *path, char ret_text[SUGGESTION_BYTES])
     list_names(is_section(section) ? section : "", ret_text);
 }
 
+enum dpt_status dpt_config_check_path(const char *path, struct dpt_err *err)
+{
+    char suggestion[SUGGESTION_BYTES];
+    if (dpt_config_key_index(path) < dpt_config_n_keys)
+        return DPT_OK;
+    if (is_section(path))
+        list_names(path, suggestion);
+    else
+        suggest(path, suggestion);
+    return dpt_fail(err, DPT_ECONFIG, "unknown key '%.*s'%s", SHOWN_BYTES, path, suggestion);
+}
+
 bool dpt_config_given(const struct dpt_config_load *load, const char *path)
 {
     size_t i = dpt_config_key_index(path);
@@ -440,13 +452,16 @@ enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
 }
 
 /* How many steps a run has changes no weight before the last one unless the learning rate is a
- * function of it. */
+ * function of it. A run that has stopped at no step yet is the same under every on_divergence. */
 static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dpt_config *a,
                                       const struct dpt_config *b)
 {
     bool constant = a->optimizer.schedule == DPT_SCHEDULE_CONSTANT &&
                     b->optimizer.schedule == DPT_SCHEDULE_CONSTANT;
     if (constant && strcmp(key->path, "train.steps") == 0)
+        return DPT_CONFIG_RUN;
+    if (a->train.on_divergence == DPT_DIVERGENCE_STOP &&
+        strcmp(key->path, "train.on_divergence") == 0)
         return DPT_CONFIG_RUN;
     return key->scope;
 }

@@ -31,7 +31,12 @@ enum dpt_precision {
     DPT_PRECISION_FP16,
     DPT_PRECISION_TF32 /* as fp32, but that products round what they multiply */
 };
+enum { DPT_CONFIG_STEPS_MAX = 16 };
+struct dpt_config_steps { /* ascending; zeroes behind the n-th */
+    int64_t n, step[DPT_CONFIG_STEPS_MAX];
+};
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
+enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_CONTINUE };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
 enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2 };
@@ -75,7 +80,8 @@ struct dpt_config {
         int threads; /* compute threads a rank; DPT_AUTO: its share of the host's cores in each
                         generation */
         enum dpt_pack_weights pack_weights;
-        double timeout_s;
+        double timeout_s, first_step_s, wait_s; /* 0 of the latter two: no limit */
+        double drain_s; /* from the signal to the end of a node that leaves */
         int max_restarts;
         char rdzv[256];      /* HOST:PORT; "" = null */
         char interface[64];  /* network interface of the data plane; "" = the one routed to the
@@ -108,6 +114,8 @@ struct dpt_config {
         enum dpt_precision precision;
         double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
         int64_t loss_scale_interval;
+        enum dpt_divergence on_divergence;
+        int64_t divergence_limit; /* steps in a row that `skip` leaves out */
         enum dpt_reduction reduction;
         enum dpt_accumulate accumulate;
         int lanes; /* DPT_AUTO: min(G, 16), G = global_batch / micro_batch */
@@ -149,10 +157,13 @@ struct dpt_config {
         char dir[DPT_CONFIG_PATH_BYTES]; /* "" = no checkpoints */
         int64_t every_steps;             /* 0 = only at the end and when a run is stopped */
         int keep;
+        struct dpt_config_steps keep_steps;
+        int keep_best; /* by validation loss; 0: none */
     } checkpoint;
     struct {
         char dir[DPT_CONFIG_PATH_BYTES];
         bool op_times;
+        double wait_s;
     } log;
 };
 
@@ -184,6 +195,9 @@ enum dpt_config_scope {
 int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
                     enum dpt_config_scope scope, const char *const *allowed, size_t n_allowed,
                     char *ret_keys, size_t keys_bytes);
+
+/* DPT_ECONFIG: no key has this path; the nearest is named. */
+DPT_MUST_USE enum dpt_status dpt_config_check_path(const char *path, struct dpt_err *err);
 
 /* Prints the table: as the keys' part of `--help`, or as the Markdown of docs/config.md. */
 void dpt_config_help(FILE *out);

@@ -468,6 +468,32 @@ static enum dpt_status check_strategy(const struct dpt_config_load *load, struct
     return check_redundancy(load, err);
 }
 
+static enum dpt_status check_divergence(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->train.on_divergence == DPT_DIVERGENCE_SKIP &&
+        c->strategy.compression == DPT_COMPRESSION_POWERSGD)
+        return dpt_config_refuse_both(load, "train.on_divergence", "strategy.compression", err,
+                                      "train.on_divergence skip leaves a gradient out, and "
+                                      "strategy.compression powersgd would keep it as its error; "
+                                      "write stop here, or bf16 there");
+    return DPT_OK;
+}
+
+/* checkpoint.keep_steps may name any step: those of another every_steps, from before it was
+ * changed, stay pinned. */
+static enum dpt_status check_kept(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->checkpoint.keep_best > 0 && c->train.eval_every == 0)
+        return dpt_config_refuse_both(load, "checkpoint.keep_best", "train.eval_every", err,
+                                      "checkpoint.keep_best is %d with train.eval_every 0: no "
+                                      "checkpoint has a validation loss; write 0 here, or evaluate "
+                                      "every checkpoint.every_steps",
+                                      c->checkpoint.keep_best);
+    return DPT_OK;
+}
+
 static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -484,11 +510,13 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
             "strategy.first_bucket_mib (%g) is more than strategy.bucket_mib (%g); set it to at "
             "most that",
             c->strategy.first_bucket_mib, c->strategy.bucket_mib);
-    if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0])
-        return dpt_config_refuse_both(load, "checkpoint.every_steps", "checkpoint.dir", err,
-                                      "checkpoint.every_steps is %lld with no checkpoint.dir; name "
-                                      "a folder, or write 0",
-                                      (long long)c->checkpoint.every_steps);
+    /* A null that is written means no checkpoints, whatever else is said of them. */
+    if (c->checkpoint.every_steps > 0 && !c->checkpoint.dir[0] &&
+        !dpt_config_given(load, "checkpoint.dir"))
+        return dpt_config_refuse(load, "checkpoint.every_steps", err,
+                                 "it is %lld and there is no checkpoint.dir; name a folder, or "
+                                 "write checkpoint.dir: null for no checkpoints",
+                                 (long long)c->checkpoint.every_steps);
     return DPT_OK;
 }
 
@@ -514,7 +542,9 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_precision(load, err));
     DPT_TRY(check_optimizer(load, err));
     DPT_TRY(check_loss_scale(load, err));
+    DPT_TRY(check_divergence(load, err));
     DPT_TRY(check_evaluation(load, err));
+    DPT_TRY(check_kept(load, err));
     DPT_TRY(check_strategy(load, err));
     return check_rest(load, err);
 }

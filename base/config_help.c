@@ -24,6 +24,8 @@ static const char *type_name(const struct dpt_key *key)
         return "number";
     case DPT_KEY_DOUBLE_PAIR:
         return "two numbers";
+    case DPT_KEY_STEPS:
+        return "list of integers";
     case DPT_KEY_BOOL:
         return "true or false";
     case DPT_KEY_RANGE:
@@ -50,6 +52,7 @@ static void describe_range(const struct dpt_key *key, char ret_text[RANGE_BYTES]
     case DPT_KEY_INT64:
     case DPT_KEY_DOUBLE:
     case DPT_KEY_DOUBLE_PAIR:
+    case DPT_KEY_STEPS:
     case DPT_KEY_RANGE:
         used = (size_t)snprintf(ret_text, RANGE_BYTES, "%s%.15g … %s%.15g",
                                 key->flags & DPT_KEY_OPEN_MIN ? "above " : "", key->min,

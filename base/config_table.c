@@ -27,6 +27,10 @@ static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, fals
                                                {0}};
 static const struct dpt_choice reductions[] = {
     {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, false}, {0}};
+static const struct dpt_choice divergences[] = {{"stop", DPT_DIVERGENCE_STOP, false},
+                                                {"skip", DPT_DIVERGENCE_SKIP, false},
+                                                {"continue", DPT_DIVERGENCE_CONTINUE, false},
+                                                {0}};
 static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, false},
                                                 {"local", DPT_ACCUMULATE_LOCAL, false},
                                                 {"reduce", DPT_ACCUMULATE_REDUCE, false},
@@ -137,6 +141,19 @@ const struct dpt_key dpt_config_keys[] = {
     {"cluster.timeout_s", DPT_KEY_DOUBLE, AT(cluster.timeout_s),
      .min = 0.2, .max = 600, RUN, .def = "5",
      .help = "the one timeout: heartbeats, leases, joins and aborts derive from it"},
+    {"cluster.first_step_s", DPT_KEY_DOUBLE, AT(cluster.first_step_s),
+     .min = 0, .max = 604800, RUN, .def = "1800",
+     .help = "longest time that the first step of a run may take before its generation is formed "
+             "anew; 0: any time"},
+    {"cluster.wait_s", DPT_KEY_DOUBLE, AT(cluster.wait_s),
+     .min = 0, .max = 604800, RUN, .def = "0",
+     .help = "longest time that a run waits for its minimum of nodes; then what no checkpoint has "
+             "is saved and the run fails; 0: for ever"},
+    {"cluster.drain_s", DPT_KEY_DOUBLE, AT(cluster.drain_s),
+     .min = 1, .max = 3600, RUN, .def = "8",
+     .help = "how long a node that is told to end may take to finish its step and hand over or "
+             "save what only it holds: what the platform gives between its notice and the end, "
+             "less 2 s (cloud preemption: 30 to 120 s)"},
     {"cluster.max_restarts", DPT_KEY_INT, AT(cluster.max_restarts),
      .min = 0, .max = 1000000, RUN, .def = "100",
      .help = "crashes the run survives; refills with progress"},
@@ -234,6 +251,15 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.loss_scale_interval", DPT_KEY_INT64, AT(train.loss_scale_interval),
      .min = 1, .max = 1e12, TRAJECTORY, .def = "2000",
      .help = "fp16: good steps in a row after which the scale grows"},
+    {"train.on_divergence", DPT_KEY_CHOICE, AT(train.on_divergence),
+     .choices = divergences, TRAJECTORY, .def = "stop",
+     .help = "a step whose loss or gradient is not finite: stop ends the run before it, skip "
+             "leaves it out, continue applies it; checkpoints that are not finite are never "
+             "committed"},
+    {"train.divergence_limit", DPT_KEY_INT64, AT(train.divergence_limit),
+     .min = 1, .max = 1e12, RUN, .def = "10",
+     .help = "with on_divergence: skip, steps in a row that are left out; the next one ends the "
+             "run"},
     {"train.reduction", DPT_KEY_CHOICE, AT(train.reduction),
      .choices = reductions, TRAJECTORY, .def = "canonical",
      .help = "canonical: gradients are summed in one fixed order; fast: in the one that is "
@@ -256,7 +282,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "largest global L2 norm of the gradient; 0: off"},
     {"train.log_every", DPT_KEY_INT64, AT(train.log_every),
      .min = 1, .max = 1e12, RUN, .def = "1",
-     .help = "steps between lines of metrics.jsonl"},
+     .help = "steps between lines of metrics.jsonl, and on standard output"},
     {"train.verify_every", DPT_KEY_INT64, AT(train.verify_every),
      .min = 0, .max = 1e12, RUN, .def = "0",
      .help = "steps after which ranks that hold the same weights compare them, and stop the run "
@@ -375,6 +401,13 @@ const struct dpt_key dpt_config_keys[] = {
     {"checkpoint.keep", DPT_KEY_INT, AT(checkpoint.keep),
      .min = 1, .max = 1000000, RUN, .def = "3",
      .help = "newest checkpoints to keep"},
+    {"checkpoint.keep_steps", DPT_KEY_STEPS, AT(checkpoint.keep_steps),
+     .min = 1, .max = 1e12, RUN, .def = "[]",
+     .help = "steps whose checkpoints are never removed, beside those of keep"},
+    {"checkpoint.keep_best", DPT_KEY_INT, AT(checkpoint.keep_best),
+     .min = 0, .max = 1000000, RUN, .def = "0",
+     .help = "checkpoints to keep for their validation loss, beside those of keep: the best of "
+             "those that were evaluated (train.eval_every); 0: none"},
 
     {"log.dir", DPT_KEY_TEXT, AT(log.dir),
      NODE, .def = "runs/demo",
@@ -382,6 +415,10 @@ const struct dpt_key dpt_config_keys[] = {
     {"log.op_times", DPT_KEY_BOOL, AT(log.op_times),
      NODE, .def = "false",
      .help = "time the kernels by class: node-ID/rank-R.op_times.json at the run's end"},
+    {"log.wait_s", DPT_KEY_DOUBLE, AT(log.wait_s),
+     .min = 0, .max = 604800, NODE, .def = "60",
+     .help = "longest time that a rank which stood still waits for its agent's leave to write its "
+             "account of memory and times; then they are left out"},
 };
 /* clang-format on */
 

@@ -15,6 +15,7 @@ enum dpt_key_type {
     DPT_KEY_UINT64,      /* uint64_t, without range */
     DPT_KEY_DOUBLE,
     DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
+    DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …] */
     DPT_KEY_BOOL,
     DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
 };

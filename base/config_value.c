@@ -187,6 +187,28 @@ static enum dpt_status parse_pair(const struct dpt_key *key, const struct dpt_ya
     return DPT_OK;
 }
 
+static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
+                                   struct dpt_config *config, struct dpt_err *err)
+{
+    struct dpt_config_steps steps = {.n = (int64_t)pair->n_values};
+    if (pair->kind != DPT_YAML_LIST || pair->n_values > DPT_CONFIG_STEPS_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "expected a list such as [100, 200], of at most %d",
+                        DPT_CONFIG_STEPS_MAX);
+    for (int64_t i = 0; i < steps.n; i++) {
+        const struct dpt_yaml_value *value = &pair->value[i];
+        if (!value->plain)
+            return dpt_fail(err, DPT_ECONFIG, "expected numbers, got text in quotes: '%.*s'",
+                            SHOWN_BYTES, value->text);
+        DPT_TRY(
+            dpt_parse_i64(value->text, (int64_t)key->min, (int64_t)key->max, &steps.step[i], err));
+        if (i > 0 && steps.step[i] <= steps.step[i - 1])
+            return dpt_fail(err, DPT_ECONFIG, "expected ascending numbers, got %lld after %lld",
+                            (long long)steps.step[i], (long long)steps.step[i - 1]);
+    }
+    memcpy(member(key, config), &steps, sizeof steps);
+    return DPT_OK;
+}
+
 static bool takes_text(enum dpt_key_type type)
 {
     return type == DPT_KEY_TEXT || type == DPT_KEY_CHOICE || type == DPT_KEY_CHOICE_TEXT ||
@@ -198,6 +220,8 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
 {
     if (key->type == DPT_KEY_DOUBLE_PAIR)
         return parse_pair(key, pair, config, err);
+    if (key->type == DPT_KEY_STEPS)
+        return parse_steps(key, pair, config, err);
     if (pair->kind != DPT_YAML_SCALAR)
         return dpt_fail(err, DPT_ECONFIG, "expected one value, got %s", shown(pair));
     const char *text = pair->value[0].text;
@@ -228,6 +252,7 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
     case DPT_KEY_RANGE:
         return parse_range(key, text, config, err);
     case DPT_KEY_DOUBLE_PAIR:
+    case DPT_KEY_STEPS:
         break; /* above */
     }
     return dpt_fail(err, DPT_EINVAL, "type %d of key %s", (int)key->type, key->path);
@@ -258,6 +283,16 @@ static void format_integer(const struct dpt_key *key, int64_t value,
         memcpy(ret_text, "auto", 5);
     else
         (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%lld", (long long)value);
+}
+
+static void format_steps(const struct dpt_config_steps *steps,
+                         char ret_text[DPT_CONFIG_VALUE_BYTES])
+{
+    int used = snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "[");
+    for (int64_t i = 0; i < steps->n; i++)
+        used += snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "%s%lld",
+                         i > 0 ? ", " : "", (long long)steps->step[i]);
+    (void)snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "]");
 }
 
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
@@ -297,6 +332,9 @@ void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *c
         dpt_format_double(number[0], low);
         dpt_format_double(number[1], high);
         (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "[%s, %s]", low, high);
+        break;
+    case DPT_KEY_STEPS:
+        format_steps(from, ret_text);
         break;
     case DPT_KEY_BOOL:
         (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%s",

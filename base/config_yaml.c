@@ -68,10 +68,13 @@ static enum dpt_status parser_error(const struct walk *walk)
 {
     const yaml_parser_t *parser = &walk->parser;
     const char *problem = parser->problem ? parser->problem : "not YAML";
+    char octets[96];
     if (parser->error == YAML_MEMORY_ERROR)
         return dpt_fail(walk->err, DPT_ENOMEM, "parse '%s': out of memory", walk->source);
-    if (parser->error == YAML_READER_ERROR)
-        return refuse_at_byte(walk, parser->problem_offset, problem);
+    if (parser->error == YAML_READER_ERROR) {
+        (void)snprintf(octets, sizeof octets, "%s; a config is UTF-8", problem);
+        return refuse_at_byte(walk, parser->problem_offset, octets);
+    }
     yaml_mark_t mark = parser->problem_mark;
     bool tab = is_indented_by_tab(walk, mark.line);
     return refuse(walk, mark.line + 1, mark.column + 1, "%s%s%s%s", problem,
@@ -288,6 +291,11 @@ static enum dpt_status walk_stream(struct walk *walk, const char *prefix)
 enum dpt_status dpt_yaml_parse(const char *text, size_t bytes, const char *source,
                                const char *prefix, struct dpt_yaml **ret_yaml, struct dpt_err *err)
 {
+    static const char mark[] = {'\xef', '\xbb', '\xbf'}; /* U+FEFF, as some editors begin a file */
+    if (!prefix && bytes >= sizeof mark && memcmp(text, mark, sizeof mark) == 0) {
+        text += sizeof mark;
+        bytes -= sizeof mark;
+    }
     struct walk walk = {
         .text = text, .bytes = bytes, .source = source, .is_override = prefix != NULL, .err = err};
     if (bytes > DPT_CONFIG_TEXT_BYTES_MAX)

@@ -33,7 +33,8 @@
     X(EREFUSED, "refused")                                                                         \
     X(EUNSUPPORTED, "not supported here")                                                          \
     X(EOVERFLOW, "limit exceeded")                                                                 \
-    X(EDEVICE, "device failed")
+    X(EDEVICE, "device failed")                                                                    \
+    X(EDIVERGED, "not finite")
 
 enum dpt_status {
 #define X(name, text) DPT_##name,
@@ -45,7 +46,7 @@ enum dpt_status {
 #define DPT_MUST_USE           __attribute__((warn_unused_result))
 #define DPT_PRINTF(fmt, first) __attribute__((format(printf, fmt, first)))
 
-enum { DPT_ERR_TEXT_BYTES = 768 };
+enum { DPT_ERR_TEXT_BYTES = 1024 };
 
 /* One error: a status and a line for a person. Value type; zero-initialise it or leave it to
  * dpt_fail. */

@@ -26,6 +26,9 @@ struct log_who {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct log_who who = {.rank = -1, .step = -1};
 static atomic_int sink_fd = 2;
+static pthread_mutex_t sink_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static void (*sink)(void *ctx, const char *line, size_t bytes);
+static void *sink_ctx;
 static atomic_int least_level = DPT_LOG_INFO;
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 static bool environment_rules; /* DPT_LOG_LEVEL is set and legal; written once */
@@ -140,6 +143,25 @@ static void write_line(int fd, const char *text, size_t bytes)
     }
 }
 
+void dpt_log_set_sink(void (*new_sink)(void *ctx, const char *line, size_t bytes), void *ctx)
+{
+    (void)pthread_mutex_lock(&sink_lock);
+    sink = new_sink;
+    sink_ctx = ctx;
+    (void)pthread_mutex_unlock(&sink_lock);
+}
+
+void dpt_log_repeat(int fd, const char *line, size_t bytes)
+{
+    (void)pthread_mutex_lock(&sink_lock);
+    bool taken = sink != NULL;
+    if (taken)
+        sink(sink_ctx, line, bytes);
+    (void)pthread_mutex_unlock(&sink_lock);
+    if (!taken)
+        write_line(fd, line, bytes);
+}
+
 void dpt_log(enum dpt_log_level level, const char *fmt, ...)
 {
     (void)pthread_once(&environment_once, read_environment);
@@ -162,6 +184,6 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
             line.text[i] = ' ';
     }
     line.text[line.used++] = '\n'; /* in the place of the NUL */
-    write_line(atomic_load(&sink_fd), line.text, line.used);
+    dpt_log_repeat(atomic_load(&sink_fd), line.text, line.used);
     errno = saved_errno;
 }

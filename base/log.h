@@ -23,6 +23,13 @@ enum dpt_log_level {
 void dpt_log_set_fd(int fd);
 void dpt_log_set_level(enum dpt_log_level level);
 
+/* Lines go to `sink` from now on, each with its newline; NULL: to the descriptor again, and no call
+ * of the old one goes on. The sink is called by one thread at a time and logs nothing itself. */
+void dpt_log_set_sink(void (*sink)(void *ctx, const char *line, size_t bytes), void *ctx);
+
+/* A line of another program, with its newline: to the sink if there is one, else to `fd`. */
+void dpt_log_repeat(int fd, const char *line, size_t bytes);
+
 /* Who speaks: program name and node id, copied (cut at 63 bytes). rank < 0, generation 0 and step <
  * 0 are not shown. */
 void dpt_log_set_who(const char *program, const char *node);

@@ -46,6 +46,19 @@ static int64_t left_in_group(const char *dir)
     return left > 0 ? left : 0;
 }
 
+/* The same with all pages of files given up. Of these shared memory (tmpfs) cannot be. */
+static int64_t most_in_group(const char *dir)
+{
+    const int64_t max = read_number(dir, "memory.max", "");
+    const int64_t current = read_number(dir, "memory.current", "");
+    const int64_t files = read_number(dir, "memory.stat", "file ");
+    const int64_t shared = read_number(dir, "memory.stat", "shmem ");
+    if (max < 0 || current < 0)
+        return -1;
+    const int64_t used = current - (files > 0 ? files : 0) + (shared > 0 ? shared : 0);
+    return used < max ? max - (used > 0 ? used : 0) : 0;
+}
+
 /* This process's control group, "/a/b"; false when the kernel has no version 2. */
 static bool own_group(const char *root, char ret[PATH_BYTES])
 {
@@ -62,19 +75,17 @@ static bool own_group(const char *root, char ret[PATH_BYTES])
     return found;
 }
 
-int64_t dpt_memory_available(const char *root)
+/* `available`, or less where a control group of this process leaves less by `left_in`. */
+static int64_t limit_by_groups(const char *root, int64_t available,
+                               int64_t (*left_in)(const char *dir))
 {
     char path[PATH_BYTES], group[PATH_BYTES];
-    int64_t available = read_number(root, "proc/meminfo", "MemAvailable:");
-    if (available < 0)
-        return 0;
-    available *= 1024;
     if (!own_group(root, group))
         return available;
     /* A limit holds for all groups below it. */
     for (int depth = 0; depth < GROUP_DEPTH_MAX; depth++) {
         if (snprintf(path, sizeof path, "%s/sys/fs/cgroup%s", root, group) < (int)sizeof path) {
-            const int64_t left = left_in_group(path);
+            const int64_t left = left_in(path);
             available = left >= 0 && left < available ? left : available;
         }
         char *slash = strrchr(group, '/');
@@ -83,6 +94,21 @@ int64_t dpt_memory_available(const char *root)
         *slash = '\0';
     }
     return available;
+}
+
+int64_t dpt_memory_available(const char *root)
+{
+    const int64_t kib = read_number(root, "proc/meminfo", "MemAvailable:");
+    return kib < 0 ? 0 : limit_by_groups(root, kib * 1024, left_in_group);
+}
+
+int64_t dpt_memory_at_most(const char *root)
+{
+    const int64_t kib = read_number(root, "proc/meminfo", "MemAvailable:");
+    const int64_t swap_kib = read_number(root, "proc/meminfo", "SwapFree:");
+    if (kib < 0)
+        return 0;
+    return limit_by_groups(root, kib * 1024, most_in_group) + (swap_kib > 0 ? swap_kib * 1024 : 0);
 }
 
 /* One look at the file: its numbers belong together. */

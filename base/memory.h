@@ -10,6 +10,10 @@
  * in tests. An estimate: others take memory, too. */
 int64_t dpt_memory_available(const char *root);
 
+/* Bytes that this process could take now if every page of a file were given up and all swap were
+ * its own: what needs more cannot be held here. 0 when the kernel says nothing. */
+int64_t dpt_memory_at_most(const char *root);
+
 /* What the kernel says of this process, in bytes (/proc/self/status); -1 where it does not say.
  * Shared memory that another process made counts in `resident` as soon as its pages are touched
  * here. */

@@ -55,7 +55,10 @@ enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct 
     DPT_TRY(check_spec(spec, err));
     DPT_TRY(dpt_name_temporary(spec->state.step, spec->generation, spec->attempt,
                                ret->temporary_name, err));
-    dpt_name_step(spec->state.step, ret->step_name);
+    if (spec->state.rescue.node)
+        dpt_name_rescue(spec->state.step, ret->step_name);
+    else
+        dpt_name_step(spec->state.step, ret->step_name);
     ret->n_kinds = spec->moments ? DPT_KIND_COUNT : 1;
     DPT_TRY(dpt_files_init(spec->tensors, spec->n_tensors, spec->file_bytes, &ret->files, err));
     DPT_TRY(check_pieces(spec, &ret->files, err));
@@ -113,6 +116,11 @@ enum dpt_status dpt_attempt_read_part(const struct dpt_attempt *attempt, int wri
         return dpt_fail(err, DPT_ECORRUPT, "'%s' is the report of another writer", name);
     }
     return status;
+}
+
+enum dpt_status dpt_attempt_refuse_values(const struct dpt_manifest *part, struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_EDIVERGED, "%s holds a value that is not finite", part->not_finite);
 }
 
 enum dpt_status dpt_attempt_wrap(const struct dpt_checkpoint_spec *spec, enum dpt_status status,

@@ -42,6 +42,9 @@ DPT_MUST_USE enum dpt_status dpt_attempt_write_part(const struct dpt_attempt *at
 DPT_MUST_USE enum dpt_status dpt_attempt_read_part(const struct dpt_attempt *attempt, int writer,
                                                    struct dpt_manifest *ret, struct dpt_err *err);
 
+/* DPT_EDIVERGED: names the tensor of the report in which a value is not finite. */
+enum dpt_status dpt_attempt_refuse_values(const struct dpt_manifest *part, struct dpt_err *err);
+
 /* Puts "checkpoint of step N in 'DIR' dropped: " before the error. */
 enum dpt_status dpt_attempt_wrap(const struct dpt_checkpoint_spec *spec, enum dpt_status status,
                                  struct dpt_err *err);

@@ -71,11 +71,18 @@ struct dpt_checkpoint_state {
     const char *data_digest;  /* of the data that it was trained on, as hex; NULL: not known */
     const char *fingerprint;  /* of the kind of device that computed it; NULL: not known */
     const char *history_json; /* a JSON array (generations, failures); blanks are not kept */
-    /* Of the loss in fp16. All 0: the run has none. */
+    /* Of the loss in fp16, and of steps that were left out. All 0: the run has none. */
     struct {
         double scale; /* 0: of another precision now */
-        int64_t good_steps, skipped_steps;
+        int64_t good_steps, skipped_steps, diverged_in_row;
     } scaler;
+    bool has_val_loss;
+    double val_loss; /* of these weights, finite */
+    /* Of a rescue (dpt_checkpoint_seal): who wrote it, for people. NULL: it is a checkpoint. */
+    struct {
+        const char *run, *node;
+        uint64_t generation;
+    } rescue;
 };
 
 struct dpt_checkpoint_spec {
@@ -97,14 +104,24 @@ struct dpt_checkpoint_spec {
     int64_t file_bytes;                /* wanted size of a file; 0: FILE_BYTES */
     const char *hf_config_json;        /* slot 0 */
     struct dpt_checkpoint_state state; /* strings: slot 0 */
-    int keep; /* whole checkpoints kept after a commit, the new one included; >= 1 */
+    /* Whole checkpoints kept after a commit: the newest ones, the new one included, >= 1; those of
+     * some steps; those of the lowest val_loss. */
+    int keep;
+    const int64_t *keep_steps;
+    int64_t n_keep_steps;
+    int keep_best;
+    const int64_t *damaged; /* steps that the caller has found to be: kept, and counted as none */
+    int n_damaged;
     /* Polled every 2 MiB and before a file is synced (NULL: never); true ends the call with
      * DPT_EABORTED. */
     bool (*cancelled)(void *ctx);
     /* dpt_checkpoint_write_part calls it (NULL: not) when it has read the last value: the tensors
      * may change while it waits for the disk. Its return says the same. */
     void (*taken)(void *ctx);
-    void *ctx;                   /* of both */
+    /* dpt_checkpoint_commit asks it at the rename itself (NULL: not), when all that takes time is
+     * done; false ends it with DPT_EABORTED. */
+    bool (*may_rename)(void *ctx);
+    void *ctx;                   /* of all three */
     struct dpt_account *account; /* what the writer's buffers count into; NULL: nothing */
 };
 
@@ -127,7 +144,9 @@ int dpt_checkpoint_cut(const struct dpt_checkpoint_tensor *tensors, const int64_
 int dpt_checkpoint_deal(const struct dpt_checkpoint_piece *pieces, int n, int replica,
                         int n_replicas, struct dpt_checkpoint_piece *ret);
 
-/* Errors of the three steps begin with "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the
+/* A value that is not finite is never committed: the writer that has it reports it and fails with
+ * DPT_EDIVERGED, and so does collect.
+ * Errors of the three steps begin with "checkpoint of step N in 'DIR' dropped". DPT_ENOSPC: the
  * disk is full; DPT_ETIMEOUT: a writer has not reported within timeout_ms; DPT_EINVAL: the spec;
  * DPT_EABORTED also when slot 0 has abandoned the attempt while another writer was at it.
  * Nothing that was whole before is touched unless commit returns DPT_OK. */
@@ -137,6 +156,16 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_collect(const struct dpt_checkpoint_
                                                     int timeout_ms, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec,
                                                    struct dpt_err *err);
+
+/* A rescue: `DIR/rescue-step-00001000/` is a checkpoint in all but its name and the server's grant:
+ * what a node holds that leaves while there is no server. Every writer writes its part
+ * (dpt_checkpoint_write_part; one that another writer has begun under the same attempt is
+ * DPT_EEXIST) and then calls this: the first that finds all parts makes the rescue whole, and the
+ * others return when it is. DPT_ETIMEOUT: it is not by deadline_ms (dpt_now_ms).
+ * Where a step is looked for the rescue is taken if it is whole, else the checkpoint. The commit of
+ * this step or a later one removes it. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec,
+                                                 int64_t deadline_ms, struct dpt_err *err);
 
 /* Removes the attempt's temporary folder, best effort. */
 void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec);
@@ -158,11 +187,16 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below,
                                                          int64_t *ret_step, struct dpt_err *err);
 
+/* How many checkpoints `dir` has, whole or damaged; 0 when it is absent. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret,
+                                                  struct dpt_err *err);
+
 struct dpt_checkpoint;
 
-/* Opens step `step`: manifest, sizes of all files, state, headers of all tensor files. Damage is
- * DPT_ECORRUPT (a missing file DPT_ENOENT) and names the file, and the block where it is inside
- * one; DPT_EVERSION for one of another format version. Owned by the caller. */
+/* Opens step `step`, its rescue if there is a whole one: manifest, sizes of all files, state,
+ * headers of all tensor files. Damage is DPT_ECORRUPT (a missing file DPT_ENOENT) and names the
+ * file, and the block where it is inside one; DPT_EVERSION for one of another format version. Owned
+ * by the caller. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step,
                                                  struct dpt_checkpoint **ret, struct dpt_err *err);
 void dpt_checkpoint_close(struct dpt_checkpoint **checkpoint);

@@ -160,18 +160,23 @@ static enum dpt_status replace(const struct dpt_attempt *attempt,
     return status;
 }
 
-/* Gives the finished folder its name. After a failure the name is what it was before. */
-static enum dpt_status publish(const struct dpt_attempt *attempt, struct dpt_err *err)
+/* Gives the finished folder its name. After a failure the name is what it was before. The caller is
+ * asked between the last look at the folder and the rename: a writer that was stopped while it
+ * synced the manifest may have been replaced. */
+static enum dpt_status publish(const struct dpt_checkpoint_spec *spec,
+                               const struct dpt_attempt *attempt, struct dpt_err *err)
 {
     const struct dpt_folder *dir = &attempt->dir;
     char old[DPT_CHECKPOINT_NAME_BYTES];
     struct stat st;
     struct dpt_err why;
-    if (fstatat(dir->fd, attempt->step_name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
-        if (errno != ENOENT)
-            return dpt_fail_errno(err, errno, "look at '%s/%s'", dir->path, attempt->step_name);
+    const bool is_new = fstatat(dir->fd, attempt->step_name, &st, AT_SYMLINK_NOFOLLOW) != 0;
+    if (is_new && errno != ENOENT)
+        return dpt_fail_errno(err, errno, "look at '%s/%s'", dir->path, attempt->step_name);
+    if (spec->may_rename && !spec->may_rename(spec->ctx))
+        return dpt_fail(err, DPT_EABORTED, "the right to commit it was withdrawn");
+    if (is_new)
         return publish_new(attempt, err);
-    }
     DPT_TRY(replace(attempt, old, err));
     if (dpt_io_remove_tree(dir, old, &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "a replaced checkpoint remains: %s", why.text);
@@ -191,11 +196,17 @@ enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_spec *spec, st
     if (status == DPT_OK)
         status = write_manifest(spec, &attempt, err);
     if (status == DPT_OK)
-        status = dpt_attempt_go_on(spec, err); /* the last moment at which it can be taken back */
+        status = dpt_attempt_go_on(spec, err);
     if (status == DPT_OK)
-        status = publish(&attempt, err);
-    if (status == DPT_OK && dpt_whole_prune(&attempt.dir, spec->state.step, spec->keep,
-                                            spec->generation, &why) != DPT_OK)
+        status = publish(spec, &attempt, err);
+    const struct dpt_whole_keep keep = {.newest = spec->keep,
+                                        .steps = spec->keep_steps,
+                                        .n_steps = spec->n_keep_steps,
+                                        .best = spec->keep_best,
+                                        .damaged = spec->damaged,
+                                        .n_damaged = spec->n_damaged};
+    if (status == DPT_OK && !spec->state.rescue.node &&
+        dpt_whole_prune(&attempt.dir, spec->state.step, &keep, spec->generation, &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "the checkpoint of step %lld is whole, but older ones remain: %s",
                 (long long)spec->state.step, why.text);
     dpt_attempt_fini(&attempt);

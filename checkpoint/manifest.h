@@ -42,6 +42,7 @@ struct dpt_manifest_hashes {
 struct dpt_manifest {
     int64_t step;
     int writer, n_writers; /* of a report; -1 and the number of writers in the manifest itself */
+    char not_finite[128];  /* of a report: the tensor in which the writer found such a value; "" */
     struct dpt_manifest_file *files;
     int n_files, files_room;
     struct dpt_manifest_hashes *hashes;

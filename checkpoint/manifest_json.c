@@ -104,7 +104,9 @@ static json_t *print_root(const struct dpt_manifest *manifest)
                                      (int)DPT_CHECKPOINT_BLOCK_BYTES, "files", files)
                          : NULL;
     if (root && manifest->writer >= 0 &&
-        json_object_set_new(root, "hashes", print_hashes(manifest)) != 0) {
+        (json_object_set_new(root, "hashes", print_hashes(manifest)) != 0 ||
+         (manifest->not_finite[0] &&
+          json_object_set_new(root, "not_finite", json_string(manifest->not_finite)) != 0))) {
         json_decref(root);
         return NULL;
     }
@@ -251,6 +253,7 @@ static enum dpt_status parse_root(json_t *root, const char *what, struct dpt_man
     int version, block_bytes;
     json_int_t step;
     json_t *files, *hashes = NULL;
+    const char *not_finite = NULL;
     json_error_t why;
     if (json_unpack_ex(root, &why, 0, "{s:s, s:i}", "format", &format, "version", &version) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
@@ -262,9 +265,10 @@ static enum dpt_status parse_root(json_t *root, const char *what, struct dpt_man
                         "'%s' has version %d, this program reads version %d: use the program that "
                         "wrote it",
                         what, version, DPT_CHECKPOINT_VERSION);
-    if (json_unpack_ex(root, &why, 0, "{s:I, s:i, s:i, s:i, s:o, s?o}", "step", &step, "writer",
-                       &manifest->writer, "writers", &manifest->n_writers, "block_bytes",
-                       &block_bytes, "files", &files, "hashes", &hashes) != 0)
+    if (json_unpack_ex(root, &why, 0, "{s:I, s:i, s:i, s:i, s:o, s?o, s?s}", "step", &step,
+                       "writer", &manifest->writer, "writers", &manifest->n_writers, "block_bytes",
+                       &block_bytes, "files", &files, "hashes", &hashes, "not_finite",
+                       &not_finite) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
     const bool is_part = manifest->writer >= 0;
     if (step < 0 || block_bytes != DPT_CHECKPOINT_BLOCK_BYTES || !json_is_array(files) ||
@@ -274,6 +278,8 @@ static enum dpt_status parse_root(json_t *root, const char *what, struct dpt_man
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': step, block_bytes, files or hashes is out of range", what);
     manifest->step = step;
+    (void)snprintf(manifest->not_finite, sizeof manifest->not_finite, "%s",
+                   is_part && not_finite ? not_finite : "");
     for (size_t i = 0; i < json_array_size(files); i++)
         DPT_TRY(parse_file(json_array_get(files, i), what, manifest, err));
     return hashes ? parse_hashes(hashes, what, manifest, err) : DPT_OK;

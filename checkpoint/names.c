@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define RESCUE "rescue-"
+
 static const char *const kind_prefix[DPT_KIND_COUNT] = {"model-", DPT_NAME_OPTIMIZER "/m-",
                                                         DPT_NAME_OPTIMIZER "/v-"};
 
@@ -45,6 +47,17 @@ void dpt_name_part(int writer, char ret[DPT_CHECKPOINT_NAME_BYTES])
 void dpt_name_step(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES])
 {
     (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "step-%08lld", (long long)step);
+}
+
+void dpt_name_rescue(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES])
+{
+    (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, RESCUE "step-%08lld", (long long)step);
+}
+
+bool dpt_name_parse_rescue(const char *name, int64_t *ret_step)
+{
+    const size_t prefix = sizeof RESCUE - 1;
+    return strncmp(name, RESCUE, prefix) == 0 && dpt_name_parse_step(name + prefix, ret_step);
 }
 
 /* Digits at `*at` as a number that fits int64_t; moves *at behind them. */

@@ -31,6 +31,10 @@ void dpt_name_part(int writer, char ret[DPT_CHECKPOINT_NAME_BYTES]);
 void dpt_name_step(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES]);
 bool dpt_name_parse_step(const char *name, int64_t *ret_step);
 
+/* "rescue-step-00001000": as whole as a checkpoint, but written without the server's grant. */
+void dpt_name_rescue(int64_t step, char ret[DPT_CHECKPOINT_NAME_BYTES]);
+bool dpt_name_parse_rescue(const char *name, int64_t *ret_step);
+
 /* ".tmp-step-00001000-g7-ATTEMPT". DPT_EINVAL when the attempt is empty, too long or holds other
  * characters than [0-9a-z-]. */
 DPT_MUST_USE enum dpt_status dpt_name_temporary(int64_t step, uint64_t generation,

@@ -1,4 +1,4 @@
-/* Finding the newest whole checkpoint, and removing what is not needed any more (whole.h). */
+/* Finding the newest whole checkpoint (whole.h). */
 #include "checkpoint/whole.h"
 
 #include "base/fs.h"
@@ -12,16 +12,15 @@
 
 enum { SEARCH_TRIES_MAX = 5 };
 
-enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step,
-                               struct dpt_folder *ret_folder, struct dpt_manifest *ret_manifest,
-                               struct dpt_err *err)
+static enum dpt_status open_named(const struct dpt_folder *dir, const char *name, int64_t step,
+                                  struct dpt_folder *ret_folder, struct dpt_manifest *ret_manifest,
+                                  struct dpt_err *err)
 {
-    char name[DPT_CHECKPOINT_NAME_BYTES], path[PATH_MAX];
+    char path[PATH_MAX];
     struct dpt_folder folder = DPT_FOLDER_CLOSED;
     struct dpt_manifest manifest = {0};
     char *text = NULL;
     size_t bytes;
-    dpt_name_step(step, name);
     enum dpt_status status = dpt_folder_open_in(dir, name, &folder, err);
     if (status != DPT_OK)
         goto out;
@@ -59,6 +58,51 @@ out:
     return DPT_OK;
 }
 
+static enum dpt_status open_one(const struct dpt_folder *dir, int64_t step, bool rescue,
+                                struct dpt_whole *ret, struct dpt_err *err)
+{
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+    if (rescue)
+        dpt_name_rescue(step, name);
+    else
+        dpt_name_step(step, name);
+    DPT_TRY(open_named(dir, name, step, &ret->folder, &ret->manifest, err));
+    ret->rescue = rescue;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step, enum dpt_whole_name name,
+                               struct dpt_whole *ret, struct dpt_err *err)
+{
+    struct dpt_err why, damage;
+    if (name != DPT_WHOLE_ANY)
+        return open_one(dir, step, name == DPT_WHOLE_RESCUE, ret, err);
+    enum dpt_status rescue = open_one(dir, step, true, ret, &damage);
+    if (rescue == DPT_OK)
+        return DPT_OK;
+    enum dpt_status status = open_one(dir, step, false, ret, &why);
+    if (status == DPT_OK)
+        return DPT_OK;
+    /* Where only the rescue is there, its damage is the one to tell. */
+    return status == DPT_ENOENT && rescue != DPT_ENOENT ? dpt_fail(err, rescue, "%s", damage.text)
+                                                        : dpt_fail(err, status, "%s", why.text);
+}
+
+void dpt_whole_close(struct dpt_whole *whole)
+{
+    dpt_manifest_fini(&whole->manifest);
+    dpt_folder_close(&whole->folder);
+}
+
+enum dpt_status dpt_whole_check(const struct dpt_folder *dir, int64_t step,
+                                enum dpt_whole_name name, struct dpt_err *err)
+{
+    struct dpt_whole whole;
+    DPT_TRY(dpt_whole_open(dir, step, name, &whole, err));
+    dpt_whole_close(&whole);
+    return DPT_OK;
+}
+
 static int by_step(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -78,7 +122,8 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
         return dpt_fail(err, DPT_ENOMEM, "list of checkpoints: out of memory");
     }
     for (size_t i = 0; status == DPT_OK && i < n_names; i++) {
-        if (!dpt_name_parse_step(names[i], &steps[n]))
+        if (!dpt_name_parse_step(names[i], &steps[n]) &&
+            !dpt_name_parse_rescue(names[i], &steps[n]))
             continue; /* an alien name */
         if (++n > DPT_CHECKPOINT_STEPS_MAX)
             status = dpt_fail(err, DPT_EOVERFLOW, "'%s' holds more than %d checkpoints", dir->path,
@@ -90,38 +135,45 @@ enum dpt_status dpt_whole_steps(const struct dpt_folder *dir, int64_t **ret_step
         return status;
     }
     qsort(steps, n, sizeof *steps, by_step);
+    size_t distinct = 0;
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || steps[i] != steps[i - 1])
+            steps[distinct++] = steps[i];
     *ret_steps = steps;
-    *ret_n = n;
+    *ret_n = distinct;
     return DPT_OK;
-}
-
-static enum dpt_status is_whole(const struct dpt_folder *dir, int64_t step, struct dpt_err *err)
-{
-    struct dpt_folder folder;
-    struct dpt_manifest manifest = {0};
-    DPT_TRY(dpt_whole_open(dir, step, &folder, &manifest, err));
-    dpt_manifest_fini(&manifest);
-    dpt_folder_close(&folder);
-    return DPT_OK;
-}
-
-/* One line for all that was passed over on the way to `used` (-1: nothing is left). */
-static void warn_passed_over(const char *dir, int64_t used, int n_bad, const char *why)
-{
-    char others[48] = "", name[DPT_CHECKPOINT_NAME_BYTES] = "nothing, no checkpoint there is whole";
-    if (n_bad > 1)
-        (void)snprintf(others, sizeof others, " (and %d older ones)", n_bad - 1);
-    if (used >= 0)
-        dpt_name_step(used, name);
-    dpt_log(DPT_LOG_WARN, "the newest checkpoint in '%s'%s is not usable: %s; using %s", dir,
-            others, why, name);
 }
 
 struct search {
-    int64_t found;                /* -1: none */
+    int64_t found; /* -1: none */
+    bool rescue;
     int n_bad;                    /* newer ones that are not whole */
     char why[DPT_ERR_TEXT_BYTES]; /* the newest of them is not */
 };
+
+/* One line for all that was passed over. */
+static void warn_passed_over(const char *dir, const struct search *search)
+{
+    char others[48] = "", name[DPT_CHECKPOINT_NAME_BYTES] = "nothing, no checkpoint there is whole";
+    if (search->n_bad > 1)
+        (void)snprintf(others, sizeof others, " (and %d older ones)", search->n_bad - 1);
+    if (search->found >= 0 && search->rescue)
+        dpt_name_rescue(search->found, name);
+    else if (search->found >= 0)
+        dpt_name_step(search->found, name);
+    dpt_log(DPT_LOG_WARN, "the newest checkpoint in '%s'%s is not usable: %s; using %s", dir,
+            others, search->why, name);
+}
+
+static enum dpt_status look_for_whole(const struct dpt_folder *dir, int64_t step, bool *ret_rescue,
+                                      struct dpt_err *err)
+{
+    struct dpt_whole whole;
+    DPT_TRY(dpt_whole_open(dir, step, DPT_WHOLE_ANY, &whole, err));
+    *ret_rescue = whole.rescue;
+    dpt_whole_close(&whole);
+    return DPT_OK;
+}
 
 static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t *steps, size_t n,
                                     int64_t below, struct search *ret, struct dpt_err *err)
@@ -132,7 +184,7 @@ static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t 
         const int64_t step = steps[--n];
         if (step >= below)
             continue;
-        enum dpt_status whole = is_whole(dir, step, &why);
+        enum dpt_status whole = look_for_whole(dir, step, &ret->rescue, &why);
         if (whole == DPT_OK)
             ret->found = step;
         else if (whole == DPT_ENOMEM)
@@ -188,7 +240,7 @@ enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int6
     if (status != DPT_OK)
         return status;
     if (search.n_bad > 0)
-        warn_passed_over(dir, search.found, search.n_bad, search.why);
+        warn_passed_over(dir, &search);
     *ret_step = search.found;
     return DPT_OK;
 }
@@ -198,89 +250,24 @@ enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step, struct
     return dpt_checkpoint_newest_below(dir, INT64_MAX, ret_step, err);
 }
 
-/* Takes the step's name away first, so that a checkpoint half removed is never mistaken for one. */
-static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, uint64_t generation,
-                                   struct dpt_err *err)
-{
-    char name[DPT_CHECKPOINT_NAME_BYTES], removed[DPT_CHECKPOINT_NAME_BYTES];
-    dpt_name_step(step, name);
-    DPT_TRY(dpt_name_temporary(step, generation, "pruned", removed, err));
-    DPT_TRY(dpt_io_remove_tree(dir, removed, err)); /* of a prune that was cut short */
-    DPT_TRY(dpt_io_rename(dir, name, removed, err));
-    return dpt_io_remove_tree(dir, removed, err);
-}
-
-struct temporary_filter {
-    int64_t below_step;
-    uint64_t generation;
-    const char
-        *attempt; /* all but this attempt of this generation; NULL: all generations up to it */
-};
-
-static bool is_of_attempt(const char *name, int64_t step, const struct temporary_filter *filter)
-{
-    char theirs[DPT_CHECKPOINT_NAME_BYTES];
-    return dpt_name_temporary(step, filter->generation, filter->attempt, theirs, NULL) == DPT_OK &&
-           strcmp(name, theirs) == 0;
-}
-
-static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
-                                          const struct temporary_filter *filter,
-                                          struct dpt_err *err)
-{
-    char **names = NULL;
-    size_t n = 0;
-    DPT_TRY(dpt_fs_list(dir->path, &names, &n, err));
-    enum dpt_status status = DPT_OK;
-    for (size_t i = 0; status == DPT_OK && i < n; i++) {
-        int64_t step;
-        uint64_t generation;
-        if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step)
-            continue;
-        if (filter->attempt ? !is_of_attempt(names[i], step, filter)
-                            : generation <= filter->generation)
-            status = dpt_io_remove_tree(dir, names[i], err);
-    }
-    dpt_fs_list_free(&names, n);
-    return status;
-}
-
-enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest, int keep,
-                                uint64_t generation, struct dpt_err *err)
-{
-    int64_t *steps = NULL;
-    size_t n = 0;
-    DPT_TRY(dpt_whole_steps(dir, &steps, &n, err));
-    enum dpt_status status = DPT_OK;
-    for (int kept = 0; status == DPT_OK && n > 0;) {
-        const int64_t step = steps[--n];
-        if (step > newest)
-            continue;
-        if (kept >= keep)
-            status = remove_step(dir, step, generation, err);
-        else if (is_whole(dir, step, NULL) == DPT_OK)
-            kept++;
-    }
-    free(steps);
-    if (status != DPT_OK)
-        return status;
-    const struct temporary_filter filter = {.below_step = newest, .generation = generation};
-    return remove_temporaries(dir, &filter, err);
-}
-
-enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const char *attempt,
-                                     struct dpt_err *err)
+enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     struct dpt_folder folder;
-    struct dpt_err why;
-    enum dpt_status status = dpt_folder_open(dir, &folder, &why);
-    if (status == DPT_ENOENT)
+    struct dpt_err absent;
+    int64_t *steps;
+    size_t n;
+    enum dpt_status status = dpt_folder_open(dir, &folder, &absent);
+    if (status == DPT_ENOENT) {
+        *ret = 0;
         return DPT_OK;
+    }
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
-    const struct temporary_filter filter = {
-        .below_step = INT64_MAX, .generation = generation, .attempt = attempt};
-    status = remove_temporaries(&folder, &filter, err);
+        return dpt_fail(err, status, "%s", absent.text);
+    status = dpt_whole_steps(&folder, &steps, &n, err);
     dpt_folder_close(&folder);
-    return status;
+    if (status != DPT_OK)
+        return status;
+    free(steps);
+    *ret = (int64_t)n;
+    return DPT_OK;
 }

@@ -31,6 +31,8 @@ static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
                         "%d",
                         writer, (long long)part->step, part->n_writers, (long long)spec->state.step,
                         spec->n_writers);
+    if (part->not_finite[0])
+        return dpt_attempt_refuse_values(part, err);
     for (int i = 0; i < part->n_files; i++) {
         const struct dpt_manifest_file *run = &part->files[i];
         const struct dpt_file_layout *file = layout_of(attempt, run->name);

@@ -108,6 +108,13 @@ static enum dpt_status index_tensors(struct dpt_checkpoint *checkpoint, struct d
 enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step, struct dpt_checkpoint **ret,
                                     struct dpt_err *err)
 {
+    return dpt_checkpoint_open_named(dir, step, DPT_WHOLE_ANY, ret, err);
+}
+
+enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step, enum dpt_whole_name name,
+                                          struct dpt_checkpoint **ret, struct dpt_err *err)
+{
+    struct dpt_whole whole;
     struct dpt_folder parent = DPT_FOLDER_CLOSED;
     struct dpt_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (!checkpoint)
@@ -115,9 +122,12 @@ enum dpt_status dpt_checkpoint_open(const char *dir, int64_t step, struct dpt_ch
     checkpoint->folder.fd = -1;
     enum dpt_status status = dpt_folder_open(dir, &parent, err);
     if (status == DPT_OK)
-        status = dpt_whole_open(&parent, step, &checkpoint->folder, &checkpoint->manifest, err);
-    if (status == DPT_OK)
+        status = dpt_whole_open(&parent, step, name, &whole, err);
+    if (status == DPT_OK) {
+        checkpoint->folder = whole.folder;
+        checkpoint->manifest = whole.manifest;
         status = read_state(checkpoint, err);
+    }
     if (status == DPT_OK)
         status = read_headers(checkpoint, err);
     if (status == DPT_OK)

@@ -8,6 +8,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state.h"
+#include "checkpoint/whole.h"
 
 struct dpt_checkpoint_file {
     const struct dpt_manifest_file *file;
@@ -33,5 +34,11 @@ struct dpt_checkpoint {
     struct dpt_tensor_at *tensors; /* by kind, then name */
     int n_tensors;
 };
+
+/* dpt_checkpoint_open of the checkpoint or the rescue alone. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_open_named(const char *dir, int64_t step,
+                                                       enum dpt_whole_name name,
+                                                       struct dpt_checkpoint **ret,
+                                                       struct dpt_err *err);
 
 #endif

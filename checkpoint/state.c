@@ -16,6 +16,8 @@ void dpt_state_fini(struct dpt_state_copy *copy)
     free(copy->data_digest);
     free(copy->fingerprint);
     free(copy->history_json);
+    free(copy->rescue_run);
+    free(copy->rescue_node);
     *copy = (struct dpt_state_copy){0};
 }
 
@@ -24,10 +26,27 @@ static bool add_scaler(json_t *root, const struct dpt_checkpoint_state *state)
     if (state->scaler.scale == 0 && state->scaler.good_steps == 0 &&
         state->scaler.skipped_steps == 0)
         return true;
-    json_t *scaler = json_pack("{s:f, s:I, s:I}", "scale", state->scaler.scale, "good_steps",
+    json_t *scaler = json_pack("{s:f, s:I, s:I, s:I}", "scale", state->scaler.scale, "good_steps",
                                (json_int_t)state->scaler.good_steps, "skipped_steps",
-                               (json_int_t)state->scaler.skipped_steps);
+                               (json_int_t)state->scaler.skipped_steps, "diverged_in_row",
+                               (json_int_t)state->scaler.diverged_in_row);
     return scaler && json_object_set_new(root, "scaler", scaler) == 0;
+}
+
+static bool add_val_loss(json_t *root, const struct dpt_checkpoint_state *state)
+{
+    return !state->has_val_loss ||
+           json_object_set_new(root, "val_loss", json_real(state->val_loss)) == 0;
+}
+
+static bool add_rescue(json_t *root, const struct dpt_checkpoint_state *state)
+{
+    if (!state->rescue.node)
+        return true;
+    json_t *rescue =
+        json_pack("{s:s, s:s, s:I}", "run", state->rescue.run, "node", state->rescue.node,
+                  "generation", (json_int_t)state->rescue.generation);
+    return rescue && json_object_set_new(root, "rescue", rescue) == 0;
 }
 
 enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char **ret_text,
@@ -47,7 +66,8 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
                      (json_int_t)state->samples, "seed", seed, "weights_hash", state->weights_hash,
                      "data_digest", state->data_digest, "fingerprint", state->fingerprint,
                      "config_yaml", state->config_yaml, "history", history);
-    if (root && !add_scaler(root, state)) {
+    if (root &&
+        !(add_scaler(root, state) && add_val_loss(root, state) && add_rescue(root, state))) {
         json_decref(root);
         return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
     }
@@ -79,15 +99,39 @@ static enum dpt_status parse_scaler(json_t *root, const char *what,
                                     struct dpt_checkpoint_state *state, struct dpt_err *err)
 {
     json_t *scaler = json_object_get(root, "scaler");
-    json_int_t good, skipped;
+    json_int_t good, skipped, diverged = 0; /* which older checkpoints do not say */
     json_error_t why;
     if (!scaler)
         return DPT_OK;
-    if (json_unpack_ex(scaler, &why, 0, "{s:F, s:I, s:I}", "scale", &state->scaler.scale,
-                       "good_steps", &good, "skipped_steps", &skipped) != 0)
+    if (json_unpack_ex(scaler, &why, 0, "{s:F, s:I, s:I, s?I}", "scale", &state->scaler.scale,
+                       "good_steps", &good, "skipped_steps", &skipped, "diverged_in_row",
+                       &diverged) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': scaler: %s", what, why.text);
     state->scaler.good_steps = good;
     state->scaler.skipped_steps = skipped;
+    state->scaler.diverged_in_row = diverged;
+    return DPT_OK;
+}
+
+static enum dpt_status parse_rescue(json_t *root, const char *what, struct dpt_state_copy *copy,
+                                    struct dpt_err *err)
+{
+    json_t *rescue = json_object_get(root, "rescue");
+    const char *run, *node;
+    json_int_t generation;
+    json_error_t why;
+    if (!rescue)
+        return DPT_OK;
+    if (json_unpack_ex(rescue, &why, 0, "{s:s, s:s, s:I}", "run", &run, "node", &node, "generation",
+                       &generation) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': rescue: %s", what, why.text);
+    copy->rescue_run = strdup(run);
+    copy->rescue_node = strdup(node);
+    if (!copy->rescue_run || !copy->rescue_node)
+        return dpt_fail(err, DPT_ENOMEM, "'%s': out of memory", what);
+    copy->state.rescue.run = copy->rescue_run;
+    copy->state.rescue.node = copy->rescue_node;
+    copy->state.rescue.generation = (uint64_t)generation;
     return DPT_OK;
 }
 
@@ -97,24 +141,28 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
     int version;
     json_int_t step, samples;
     const char *seed, *hash, *yaml, *data = NULL, *fingerprint = NULL;
-    json_t *history;
+    json_t *history, *val_loss = NULL;
     json_error_t why;
     if (json_unpack_ex(root, &why, 0, "{s:i}", "version", &version) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
     if (version != DPT_CHECKPOINT_VERSION)
         return dpt_fail(err, DPT_EVERSION, "'%s' has version %d, this program reads version %d",
                         what, version, DPT_CHECKPOINT_VERSION);
-    if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s?s, s?s, s:s, s:o}", "step", &step,
-                       "samples", &samples, "seed", &seed, "weights_hash", &hash, "data_digest",
-                       &data, "fingerprint", &fingerprint, "config_yaml", &yaml, "history",
-                       &history) != 0)
+    if (json_unpack_ex(root, &why, 0, "{s:I, s:I, s:s, s:s, s?s, s?s, s:s, s:o, s?o}", "step",
+                       &step, "samples", &samples, "seed", &seed, "weights_hash", &hash,
+                       "data_digest", &data, "fingerprint", &fingerprint, "config_yaml", &yaml,
+                       "history", &history, "val_loss", &val_loss) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': %s", what, why.text);
-    if (step < 0 || samples < 0 || !json_is_array(history) || !parse_seed(seed, &copy->state.seed))
-        return dpt_fail(err, DPT_ECORRUPT, "'%s': step, samples, seed or history is out of range",
-                        what);
+    if (step < 0 || samples < 0 || !json_is_array(history) ||
+        !parse_seed(seed, &copy->state.seed) || (val_loss && !json_is_number(val_loss)))
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "'%s': step, samples, seed, history or val_loss is out of range", what);
     DPT_TRY(parse_scaler(root, what, &copy->state, err));
+    DPT_TRY(parse_rescue(root, what, copy, err));
     copy->state.step = step;
     copy->state.samples = samples;
+    copy->state.has_val_loss = val_loss != NULL;
+    copy->state.val_loss = val_loss ? json_number_value(val_loss) : 0;
     copy->config_yaml = strdup(yaml);
     copy->weights_hash = strdup(hash);
     copy->data_digest = data ? strdup(data) : NULL;

@@ -15,6 +15,7 @@ enum { DPT_STATE_BYTES_MAX = 16 << 20, DPT_INDEX_BYTES_MAX = 64 << 20 };
 struct dpt_state_copy {
     struct dpt_checkpoint_state state;
     char *config_yaml, *weights_hash, *data_digest, *fingerprint, *history_json;
+    char *rescue_run, *rescue_node;
 };
 
 void dpt_state_fini(struct dpt_state_copy *copy);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -99,22 +100,51 @@ static enum dpt_status put(struct sink *sink, const void *data, size_t bytes, st
     return DPT_OK;
 }
 
-/* Weights, with the hashes of the blocks that lie in the piece whole: made of what is read anyway.
+/* An exponent of all ones: infinities and NaN. */
+static bool all_finite(const float *values, size_t n)
+{
+    const uint32_t exponent = 0x7f800000;
+    uint32_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        found |= (bits & exponent) == exponent;
+    }
+    return found == 0;
+}
+
+/* Notes the first tensor in which a value is not finite; what is written then is never committed.
  */
-static enum dpt_status put_weights(struct sink *sink, const struct dpt_tensor_layout *tensor,
-                                   const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
+static void look_for_damage(struct sink *sink, enum dpt_kind kind,
+                            const struct dpt_checkpoint_piece *piece, const float *values, size_t n)
+{
+    static const char *const what[DPT_KIND_COUNT] = {"", "first moment of ", "second moment of "};
+    if (!sink->part->not_finite[0] && !all_finite(values, n))
+        (void)snprintf(sink->part->not_finite, sizeof sink->part->not_finite, "%stensor '%.80s'",
+                       what[kind], sink->spec->tensors[piece->tensor].name);
+}
+
+/* The piece block by block of the weights hash, each looked at while it is in the cache. Of weights
+ * with the hashes of the blocks that lie in the piece whole: made of what is read anyway. `values`
+ * NULL: zeroes. */
+static enum dpt_status put_values(struct sink *sink, enum dpt_kind kind,
+                                  const struct dpt_tensor_layout *tensor,
+                                  const struct dpt_checkpoint_piece *piece, const float *values,
+                                  struct dpt_err *err)
 {
     for (int64_t at = piece->first; at < piece->end;) {
         const int64_t block = at / DPT_WEIGHTS_HASH_BLOCK, first = block * DPT_WEIGHTS_HASH_BLOCK;
         const int64_t left = tensor->numel - first;
         const int64_t end = first + (left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK);
         const int64_t stop = end < piece->end ? end : piece->end;
-        const float *values = piece->param + (at - piece->first);
-        const size_t bytes = (size_t)(stop - at) * sizeof *values;
-        if (at == first && stop == end)
+        const float *from = values ? values + (at - piece->first) : NULL;
+        const size_t bytes = (size_t)(stop - at) * sizeof *from;
+        if (from)
+            look_for_damage(sink, kind, piece, from, (size_t)(stop - at));
+        if (kind == DPT_KIND_PARAM && at == first && stop == end)
             DPT_TRY(dpt_manifest_add_hash(sink->part, tensor->block + block,
-                                          dpt_hash128(values, bytes), err));
-        DPT_TRY(put(sink, values, bytes, err));
+                                          dpt_hash128(from, bytes), err));
+        DPT_TRY(put(sink, from, bytes, err));
         at = stop;
     }
     return DPT_OK;
@@ -124,11 +154,9 @@ static enum dpt_status put_piece(struct sink *sink, enum dpt_kind kind,
                                  const struct dpt_tensor_layout *tensor,
                                  const struct dpt_checkpoint_piece *piece, struct dpt_err *err)
 {
+    const float *const values[DPT_KIND_COUNT] = {piece->param, piece->m, piece->v};
     DPT_TRY(seek(sink, tensor->begin + piece->first * (int64_t)sizeof(float), err));
-    if (kind == DPT_KIND_PARAM)
-        return put_weights(sink, tensor, piece, err);
-    return put(sink, kind == DPT_KIND_M ? piece->m : piece->v,
-               (size_t)(piece->end - piece->first) * sizeof(float), err);
+    return put_values(sink, kind, tensor, piece, values[kind], err);
 }
 
 /* The header of a file is written by whoever writes its first element. */
@@ -312,6 +340,8 @@ enum dpt_status dpt_checkpoint_write_part(const struct dpt_checkpoint_spec *spec
         status = dpt_attempt_write_part(&attempt, &part, err);
     if (status == DPT_OK)
         status = dpt_folder_sync(&attempt.temporary, err);
+    if (status == DPT_OK && part.not_finite[0]) /* the report tells the first writer */
+        status = dpt_attempt_refuse_values(&part, err);
     if (status != DPT_OK && spec->writer > 0 && is_removed(&attempt, status))
         status = dpt_fail(err, DPT_EABORTED, "given up by its first writer");
     dpt_manifest_fini(&part);

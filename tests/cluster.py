@@ -310,6 +310,15 @@ def make_text(path, bytes_total=200_000, seed=1):
     return path
 
 
+def checkpoint_hash(folder):
+    """The weights hash of the checkpoint in `folder`, as dpt-ckpt computes it from the files."""
+    done = subprocess.run([program("dpt-ckpt"), "hash", str(folder)], capture_output=True, text=True, timeout=120,
+                          check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"dpt-ckpt hash {folder}: {done.stderr}")
+    return done.stdout.strip()
+
+
 class Cluster:
     """One server and any number of workers, all files under `root` (created).
 
@@ -365,11 +374,12 @@ class Cluster:
         base = self.root if self.shared_dirs else self.root / node
         return (base / "log", base / "checkpoints")
 
-    def worker_argv(self, node, sets=None, args=(), config=None, nnodes=None, ranks=None, endpoint=None):
+    def worker_argv(self, node, sets=None, args=(), config=None, nnodes=None, ranks=None, endpoint=None, node_id=True):
         """Command line of a worker. `sets` adds to the cluster's; `ranks` is how many rank processes; `config=False`:
-        no --config and only the node's own keys (the run's come from the server); `endpoint=False`: none named."""
+        no --config and only the node's own keys (the run's come from the server); `endpoint=False`: none named;
+        `node_id=False`: no --node-id, so that the worker draws one."""
         log_dir, checkpoint_dir = self.dirs(node)
-        argv = [program("dpt-worker"), "--node-id", node]
+        argv = [program("dpt-worker")] + (["--node-id", node] if node_id else [])
         if config is not False:
             argv += ["--config", config or self.config]
         if endpoint is not False:
@@ -427,6 +437,17 @@ class Cluster:
         """Folders that hold a checkpoint: of nodes with folders of their own only rank 0's writes, whichever it was."""
         folders = dict.fromkeys(w.checkpoint_dir for w in self.workers)
         return [folder for folder in folders if list(folder.glob("step-*"))]
+
+    def checkpoints(self):
+        """{step: folder} of the checkpoints of all nodes."""
+        return {int(path.name[5:]): path for folder in self.checkpoint_dirs() for path in folder.glob("step-*")}
+
+    def newest_checkpoint(self):
+        """(step, weights hash) of the newest checkpoint of any node."""
+        found = self.checkpoints()
+        if not found:
+            raise ClusterError("no checkpoint\n" + self.log_tails())
+        return max(found), checkpoint_hash(found[max(found)])
 
     def summaries(self):
         return [s for s in (o.summary() for o in self.outputs()) if s]
@@ -493,17 +514,19 @@ class Cluster:
 
     def check_nothing_left(self, timeout=15, unreplaced=()):
         """After workers and server have ended: no process of theirs lives, no attempt at a checkpoint lies about.
-        Workers in `unreplaced` lost a rank that never came back: what it had begun lies until the next start."""
+        Workers in `unreplaced` lost a rank that never came back: what it had begun lies until the next start. A run
+        that failed leaves a rescue of the steps that no checkpoint has."""
         wait_until(f"no process is left (now {[(p, proc_read(p, 'cmdline')) for p in self.pids()]})",
                    lambda: not self.pids(), timeout)
         strays = []
         killed = {w.checkpoint_dir: w.returncode() == -signal.SIGKILL or w in unreplaced for w in self.workers}
+        failed = {w.checkpoint_dir for w in self.workers if w.returncode() == 4}
         for directory in filter(Path.is_dir, killed):
             for path in directory.iterdir():
                 # On a machine that lost power what was begun lies until it comes back.
                 cut_short = killed[directory] and path.name.startswith((".tmp-step-", ".dpt-dir-id."))
-                if not (path.name.startswith("step-") or path.name == ".dpt-dir-id" or cut_short):
+                known = ("step-", "OWNER.", "rescue-step-") if directory in failed else ("step-", "OWNER.")
+                if not (path.name.startswith(known) or path.name == ".dpt-dir-id" or cut_short):
                     strays.append(str(path))
         if strays:
             raise ClusterError(f"files left over: {strays}")
-

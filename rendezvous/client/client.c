@@ -2,6 +2,7 @@
 #include "rendezvous/client/client.h"
 
 #include "base/log.h"
+#include "rendezvous/client/reach.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +31,12 @@ struct dpt_client {
     zmq_msg_t message;
     bool heard; /* since the last tick */
     int64_t last_heard_ms, last_tick_ms;
+    int64_t first_tick_ms;   /* -1: none yet */
+    bool was_up, looked;     /* there was a connection; its lack was looked into */
+    struct dpt_reach *reach; /* while there was none */
 };
+
+_Static_assert((int)DPT_CLIENT_WHY_BYTES == (int)DPT_REACH_TEXT_BYTES, "it is handed on");
 
 static enum dpt_status fail_zmq(struct dpt_err *err, const char *what)
 {
@@ -159,7 +165,7 @@ enum dpt_status dpt_client_create(const struct dpt_client_options *options, stru
         return dpt_fail(err, DPT_ENOMEM, "rendezvous client");
     client->fds[0] = client->fds[1] = -1;
     client->silence_ms = options->silence_ms;
-    client->last_tick_ms = -1;
+    client->last_tick_ms = client->first_tick_ms = -1;
     int written = snprintf(client->address, sizeof client->address, "tcp://%s", options->endpoint);
     DPT_ASSERT(written > 0 && (size_t)written < sizeof client->address);
     enum dpt_status status = DPT_OK;
@@ -181,6 +187,7 @@ void dpt_client_destroy(struct dpt_client **client_p)
     *client_p = NULL;
     if (client == NULL)
         return;
+    dpt_reach_stop(&client->reach);
     close_socket(client, DPT_CLIENT_LINGER_MS);
     if (client->context != NULL)
         while (zmq_ctx_term(client->context) != 0 && zmq_errno() == EINTR)
@@ -271,6 +278,7 @@ enum dpt_status dpt_client_next(struct dpt_client *client, struct dpt_client_eve
         if (up == client->up)
             continue;
         client->up = up;
+        client->was_up = client->was_up || up;
         client->heard = client->heard || up;
         ret->kind = up ? DPT_CLIENT_UP : DPT_CLIENT_DOWN;
         return DPT_OK;
@@ -295,8 +303,31 @@ static void replace_socket(struct dpt_client *client)
     dpt_log(DPT_LOG_WARN, "no socket to the server, trying again: %s", err.text);
 }
 
+/* ZeroMQ tries again and again and does not say what is wrong. */
+static void look_for_reason(struct dpt_client *client, int64_t now_ms)
+{
+    if (client->first_tick_ms < 0)
+        client->first_tick_ms = now_ms;
+    if (client->was_up)
+        dpt_reach_stop(&client->reach);
+    if (client->was_up || client->looked || now_ms - client->first_tick_ms < DPT_CLIENT_PATIENCE_MS)
+        return;
+    struct dpt_err err;
+    client->looked = true;
+    if (dpt_reach_start(client->address + strlen("tcp://"), &client->reach, &err) != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "why there is no server cannot be found out: %s", err.text);
+}
+
+void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES])
+{
+    ret[0] = '\0';
+    if (client->reach != NULL)
+        dpt_reach_text(client->reach, ret);
+}
+
 void dpt_client_tick(struct dpt_client *client, int64_t now_ms)
 {
+    look_for_reason(client, now_ms);
     /* A process that was stopped heard nothing because it did not listen. */
     bool slept = client->last_tick_ms < 0 || now_ms - client->last_tick_ms > client->silence_ms / 2;
     if (client->heard || slept || !client->up)

@@ -22,6 +22,8 @@ enum {
     DPT_CLIENT_RECEIVED_MAX = 64, /* messages waiting to be received */
     DPT_CLIENT_LINGER_MS = 500,   /* destroy waits this long for the last message to leave */
     DPT_CLIENT_ENDPOINT_BYTES = 280,
+    DPT_CLIENT_WHY_BYTES = 256,
+    DPT_CLIENT_PATIENCE_MS = 200, /* no connection for so long: the reason is looked for */
     DPT_CLIENT_FDS = 2
 };
 
@@ -69,6 +71,10 @@ DPT_MUST_USE enum dpt_status dpt_client_next(struct dpt_client *client,
 /* Become readable when there may be something for dpt_client_next. Other ones after a tick that
  * replaced the socket. */
 void dpt_client_fds(const struct dpt_client *client, int ret_fds[DPT_CLIENT_FDS]);
+
+/* Why there has been no connection yet, and what to do; "" when there was one, or nothing is known.
+ */
+void dpt_client_why(const struct dpt_client *client, char ret[DPT_CLIENT_WHY_BYTES]);
 
 /* Tells the time (monotonic). After silence_ms without a message over a standing connection
  * replaces the socket: dpt_client_next then says DOWN. Call it at least every silence_ms / 4; a

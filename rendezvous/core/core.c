@@ -17,8 +17,9 @@ enum dpt_status dpt_rdzv_create(const struct dpt_rdzv_options *options, struct d
     if (core == NULL)
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
     core->epoch = options->epoch;
-    core->seed = options->seed;
+    core->fresh = options->fresh;
     core->start_ms = core->now_ms = core->heard_ms = options->now_ms;
+    core->strangers_since_ms = core->stranger_ms = -1;
     core->deadline_ms = options->now_ms + IDLE_TICK_MS;
     *ret = core;
     return DPT_OK;
@@ -37,18 +38,32 @@ void dpt_rdzv_destroy(struct dpt_rdzv **core)
 
 /* ---- time ---- */
 
-/* This loop itself stood still (stopped, or starved): the others' silence meanwhile says nothing.
- */
+/* A time that may be none (below 0). */
+static void shift(int64_t *at_ms, int64_t gap_ms)
+{
+    if (*at_ms >= 0)
+        *at_ms += gap_ms;
+}
+
+/* This loop itself stood still (stopped, or starved): the others' silence meanwhile says nothing,
+ * and every period that the server measures lasts as much longer. But leaving_ms stays: the time
+ * that a leaving node has is measured by its agent, whose loop did not stand still. */
 static void shift_run(struct run *run, int64_t gap_ms)
 {
-    run->phase_ms += gap_ms;
-    run->step_ms += gap_ms;
-    if (run->adopt_until_ms >= 0)
-        run->adopt_until_ms += gap_ms;
+    shift(&run->phase_ms, gap_ms);
+    shift(&run->step_ms, gap_ms);
+    shift(&run->plan_after_ms, gap_ms);
+    shift(&run->adopt_until_ms, gap_ms);
+    shift(&run->regather_until_ms, gap_ms);
+    shift(&run->empty_ms, gap_ms);
+    shift(&run->waits_since_ms, gap_ms);
     for (size_t i = 0; i < run->n_nodes; i++) {
-        run->nodes[i]->heard_ms += gap_ms;
-        if (run->nodes[i]->broken_ms >= 0)
-            run->nodes[i]->broken_ms += gap_ms;
+        struct node *node = run->nodes[i];
+        shift(&node->heard_ms, gap_ms);
+        shift(&node->broken_ms, gap_ms);
+        shift(&node->extended_until_ms, gap_ms);
+        shift(&node->ready_since_ms, gap_ms);
+        shift(&node->benched_until_ms, gap_ms);
     }
 }
 
@@ -57,14 +72,18 @@ static void take_time(struct dpt_rdzv *core, int64_t now_ms)
     DPT_ASSERT(now_ms >= core->now_ms);
     int64_t expected_ms = core->deadline_ms > core->now_ms ? core->deadline_ms : core->now_ms;
     int64_t gap_ms = now_ms - expected_ms;
-    if (gap_ms > 0)
+    if (gap_ms > 0) {
         core->heard_ms += gap_ms;
+        shift(&core->strangers_since_ms, gap_ms);
+        shift(&core->stranger_ms, gap_ms);
+        core->start_ms += gap_ms; /* agents of an earlier server have as much longer to come */
+    }
     for (size_t i = 0; i < core->n_runs; i++) {
         if (gap_ms <= core->runs[i]->timing.gap_ms)
             continue;
         shift_run(core->runs[i], gap_ms);
         dpt_outbox_log(&core->out, DPT_LOG_WARN, core->runs[i]->name, core->runs[i]->generation,
-                       "the server stood still for %lld ms: leases are extended by it",
+                       "the server stood still for %lld ms: all deadlines move by it",
                        (long long)gap_ms);
     }
     core->now_ms = now_ms;
@@ -86,15 +105,37 @@ static bool is_over(const struct dpt_rdzv *core, struct run *run)
            (ended && core->now_ms - run->phase_ms >= run->timing.forget_ms);
 }
 
-static void remember_end(struct dpt_rdzv *core, const struct run *run)
+struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name)
 {
-    uint64_t hash = dpt_rdzv_id_hash(run->name);
-    for (size_t i = 0; i < ENDED_MAX; i++)
-        if (core->ended[i].name_hash == hash)
-            core->ended[i] = (struct ended_run){0}; /* of an earlier run of this name */
-    if (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)
-        core->ended[core->n_ended++ % ENDED_MAX] =
-            (struct ended_run){.name_hash = hash, .failed = run->phase == DPT_RDZV_FAILED};
+    uint64_t hash = dpt_rdzv_id_hash(name);
+    size_t n = core->n_forgotten < FORGOTTEN_MAX ? core->n_forgotten : FORGOTTEN_MAX;
+    for (size_t i = 0; i < n; i++)
+        if (core->forgotten[i].name_hash == hash)
+            return &core->forgotten[i];
+    return NULL;
+}
+
+/* The name's next run begins above this one's generations, whatever becomes of the entry. */
+static void remember(struct dpt_rdzv *core, const struct run *run)
+{
+    struct forgotten_run *former = dpt_rdzv_find_forgotten(core, run->name);
+    struct forgotten_run *entry = &core->forgotten[core->n_forgotten++ % FORGOTTEN_MAX];
+    if (former != NULL)
+        *former = (struct forgotten_run){0}; /* this run began above it */
+    if (entry->generation > core->generation_floor)
+        core->generation_floor = entry->generation;
+    uint64_t generation = run->generation;
+    if (run->generation_high > generation)
+        generation = run->generation_high;
+    if (run->generation_floor > generation)
+        generation = run->generation_floor;
+    *entry = (struct forgotten_run){
+        .name_hash = dpt_rdzv_id_hash(run->name),
+        .generation = generation,
+        .run_generation =
+            run->run_generation > run->ran_before ? run->run_generation : run->ran_before,
+        .ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED,
+        .failed = run->phase == DPT_RDZV_FAILED};
 }
 
 static void forget_runs(struct dpt_rdzv *core)
@@ -109,7 +150,7 @@ static void forget_runs(struct dpt_rdzv *core)
                                                                 .step = run->step});
         dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
                        "run is over, its name is free");
-        remember_end(core, run);
+        remember(core, run);
         dpt_rdzv_run_destroy(&run);
         core->runs[i] = core->runs[--core->n_runs];
     }
@@ -130,10 +171,11 @@ static void on_broken(struct dpt_rdzv *core, uint64_t conn)
     dpt_rdzv_unhear(core);
 }
 
-static void on_tick(struct dpt_rdzv *core)
+static void on_tick(struct dpt_rdzv *core, bool backlog)
 {
     for (size_t i = 0; i < core->n_runs; i++) {
-        dpt_rdzv_check_leases(core, core->runs[i]);
+        if (!backlog)
+            dpt_rdzv_check_leases(core, core->runs[i]);
         dpt_rdzv_advance(core, core->runs[i]);
     }
     forget_runs(core);
@@ -159,33 +201,38 @@ static void finish_step(struct dpt_rdzv *core, struct dpt_rdzv_output *ret)
     };
 }
 
+static void take_event(struct dpt_rdzv *core, const struct dpt_rdzv_event *event)
+{
+    switch (event->kind) {
+    case DPT_RDZV_EVENT_MESSAGE:
+        DPT_ASSERT(event->conn != 0 && event->message != NULL);
+        dpt_rdzv_on_message(core, event->conn, event->message);
+        break;
+    case DPT_RDZV_EVENT_BROKEN:
+        on_broken(core, event->conn);
+        break;
+    case DPT_RDZV_EVENT_TICK:
+        on_tick(core, event->backlog);
+        break;
+    case DPT_RDZV_EVENT_SHUTDOWN:
+        core->stopped = true;
+        break;
+    default:
+        DPT_ASSERT(false);
+    }
+}
+
 enum dpt_status dpt_rdzv_step(struct dpt_rdzv *core, const struct dpt_rdzv_event *event,
                               struct dpt_rdzv_output *ret, struct dpt_err *err)
 {
     dpt_outbox_reset(&core->out);
+    core->random = event->random;
     take_time(core, event->now_ms);
-    if (!core->stopped) {
-        switch (event->kind) {
-        case DPT_RDZV_EVENT_MESSAGE:
-            DPT_ASSERT(event->conn != 0 && event->message != NULL);
-            dpt_rdzv_on_message(core, event->conn, event->message);
-            break;
-        case DPT_RDZV_EVENT_BROKEN:
-            on_broken(core, event->conn);
-            break;
-        case DPT_RDZV_EVENT_TICK:
-            on_tick(core);
-            break;
-        case DPT_RDZV_EVENT_SHUTDOWN:
-            core->stopped = true;
-            break;
-        default:
-            DPT_ASSERT(false);
-        }
-    }
-    if (core->out.no_memory)
-        return dpt_fail(err, DPT_ENOMEM, "rendezvous server, %zu runs", core->n_runs);
-    finish_step(core, ret);
+    if (!core->stopped)
+        take_event(core, event);
+    if (!core->out.no_memory)
+        finish_step(core, ret);
+    core->random = NULL; /* the caller's */
     if (core->out.no_memory)
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server, %zu runs", core->n_runs);
     return DPT_OK;
@@ -211,6 +258,7 @@ void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_ru
     *ret = (struct dpt_rdzv_run_view){
         .phase = run->phase,
         .generation = run->generation,
+        .run_generation = run->run_generation,
         .nodes = (uint32_t)run->n_nodes,
         .world_size = run->plan.in_force ? run->plan.world_size : 0,
         .restarts_left = run->spec.max_restarts > run->restarts_used

@@ -25,14 +25,16 @@ struct dpt_rdzv;
 
 struct dpt_rdzv_options {
     uint64_t epoch; /* drawn anew (random, not 0) at each start of the server */
-    uint64_t seed;  /* of the plans' nonces; random and secret in a server */
     int64_t now_ms;
+    /* No earlier server can have had a run of those who come: nothing waits for nodes of one. */
+    bool fresh;
 };
 
 /* The loop: wait until a socket is readable or deadline_ms; hand over every message and broken
  * connection that has arrived, then one TICK. Leases are judged at TICK only, so a server that was
  * itself stopped reads what waited first; a late event (dpt_timing.gap_ms past the deadline asked
- * for) extends every lease by the gap. */
+ * for) moves every deadline by the gap. A server that cannot read as fast as it is spoken to says
+ * so with the TICK (`backlog`): then nobody's silence is judged, for its words may be waiting. */
 enum dpt_rdzv_event_kind {
     DPT_RDZV_EVENT_TICK,
     DPT_RDZV_EVENT_MESSAGE,  /* conn, message */
@@ -45,7 +47,11 @@ struct dpt_rdzv_event {
     enum dpt_rdzv_event_kind kind;
     int64_t now_ms; /* monotonic, never below the last event's */
     uint64_t conn;  /* the loop's name for a connection, not 0 and never used again */
+    bool backlog;   /* TICK: messages that have arrived may still be unread */
     const Dpt__AgentState *message; /* as decoded by dpt_message_decode_agent_state; borrowed */
+    /* Drawn anew for each event; the nonces of the plans that it brings about are made of it. From
+     * the system's random source, and secret, in a server. */
+    uint8_t random[DPT_PROTO_NONCE_BYTES];
 };
 
 struct dpt_rdzv_send {
@@ -136,6 +142,7 @@ struct dpt_rdzv_run_view {
     char run[DPT_PROTO_NAME_BYTES];
     enum dpt_rdzv_phase phase;
     uint64_t generation;
+    uint64_t run_generation; /* newest that this server has sent off or adopted; 0: none */
     char plan_digest[DPT_PROTO_DIGEST_BYTES]; /* "" while none is in force */
     uint32_t nodes, world_size, restarts_left;
     int64_t step; /* newest applied step any member told of; -1: none */

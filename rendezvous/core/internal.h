@@ -1,9 +1,11 @@
 /* What the files of the server's machine share: its state, and who does what.
  *
  *   core.c    events, time, views               join.c   what an agent's message changes
+ *   meet.c    who is not counted in
  *   phase.c   the phases of a run               loss.c   who is lost, stalls, the restart budget
  *   plan.c    who and where                     reply.c  what a node is told
- *   state.c   from which state                  outbox.c  lists of one step's outputs */
+ *   state.c   from which state                  outbox.c  lists of one step's outputs
+ *   claim.c   who may join, as which node         wait.c   how long it waits before it forms */
 #ifndef DPT_RENDEZVOUS_CORE_INTERNAL_H
 #define DPT_RENDEZVOUS_CORE_INTERNAL_H
 
@@ -13,13 +15,15 @@
 
 enum {
     GRAVES_MAX = 1024,          /* expelled and released incarnations remembered in a run */
-    ENDED_MAX = 64,             /* names of forgotten runs that stragglers are told the end of */
+    FORGOTTEN_MAX = 64,         /* names of forgotten runs that are remembered one by one */
     SLOW_SHIFT_MAX = 4,         /* the time a formation is given doubles this often */
     PAIRS_MAX = 64,             /* pairs of nodes that failed in one formation */
     LOSSES_MAX = 16,            /* of what was held, remembered to say what is missing */
     STEPS_TRIED_MAX = 64,       /* different steps of which a whole state is looked for */
     REFILL_STEPS = 10,          /* steps that give one restart back */
+    PARTINGS_MAX = 3,           /* times that a run which has waited too long tries to save */
     FREE_FAILED_FORMATIONS = 2, /* in a row without a step; each further one costs a restart */
+    STRANGER_GAP_MS = 1000,     /* who is not counted in and speaks goes on speaking as often */
     FAILED_SHIFT_MAX = 6        /* pauses between failing formations double this often */
 };
 
@@ -79,13 +83,17 @@ struct rank {
 };
 
 struct node {
-    char id[DPT_PROTO_NAME_BYTES];
+    char id[DPT_PROTO_NAME_BYTES], host_name[DPT_PROTO_NAME_BYTES]; /* of the host: for people */
     uint64_t id_hash;
     uint64_t incarnation;
-    uint64_t conn;                  /* 0: broken */
-    uint64_t counter_seen, counter; /* last taken from it, last sent to it */
-    uint64_t joined;                /* order of joining */
-    int64_t heard_ms, broken_ms;    /* broken_ms < 0: not broken */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* not all zeroes */
+    uint64_t conn;                          /* 0: broken */
+    uint64_t counter_seen;                  /* last taken from it */
+    uint64_t joined;                        /* order of joining */
+    int64_t joined_ms;
+    int64_t heard_ms, broken_ms; /* broken_ms < 0: not broken */
+    bool suspected;              /* its connection is broken, and the log says so */
+    bool cut_off;                /* it is being lost for silence: it may come back */
     /* Since it was heard: its lease runs at least so long; how much of that was forgiven. */
     int64_t extended_until_ms, forgiven_ms;
     int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
@@ -102,8 +110,11 @@ struct node {
 
 struct grave {
     uint64_t id_hash;
-    uint64_t incarnation; /* this and all before are out */
-    bool released;        /* went by agreement */
+    uint64_t incarnation; /* this and all before are out, of those that know the secret */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    bool released;         /* went by agreement */
+    bool cut_off;          /* was lost for silence or its connections alone: it may come back */
+    uint64_t counter_seen; /* of the incarnation */
 };
 
 struct place {         /* one rank of a plan */
@@ -132,6 +143,8 @@ struct plan {
     uint8_t *outcome; /* owned; NULL: nobody needs it */
     size_t outcome_bytes;
 };
+
+enum { WHO_BYTES = 2 * DPT_PROTO_NAME_BYTES + 64 };
 
 /* Why the current generation is formed. A stronger kind replaces a weaker one while forming. */
 enum cause_kind {
@@ -170,16 +183,22 @@ struct run {
     char checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES]; /* of its first node */
     struct dpt_timing timing;
     enum dpt_rdzv_phase phase;
-    uint64_t generation;      /* newest used here */
-    uint64_t generation_high; /* newest any agent knows: more after an earlier server */
-    bool soft;                /* PREPARING at the next step boundary */
-    bool changed;             /* tell every node in this step */
-    int64_t phase_ms;         /* since when in `phase` */
-    int64_t plan_after_ms;    /* no plan before: pause after failures, or nodes of an earlier server
-                                 may come */
-    int64_t adopt_until_ms;   /* < 0: not adopting */
-    int64_t empty_ms;         /* since when without nodes; < 0: has some */
-    struct node **nodes;      /* (n_nodes) owned, by order of joining */
+    uint64_t generation;       /* newest used here */
+    uint64_t generation_high;  /* newest any agent knows: more after an earlier server */
+    uint64_t generation_floor; /* highest that earlier runs of this name may have used */
+    bool soft;                 /* PREPARING at the next step boundary */
+    bool parted;               /* PREPARING: a generation has just failed by a loss or an error */
+    bool changed;              /* tell every node in this step */
+    int64_t phase_ms;          /* since when in `phase` */
+    int64_t waits_since_ms;    /* for min nodes; < 0: they are here */
+    uint32_t partings;         /* farewells since that took too long */
+    int64_t plan_after_ms;  /* no plan before: pause after failures, or nodes of an earlier server
+                               may come */
+    int64_t adopt_until_ms; /* < 0: not adopting */
+    /* All were lost and the first is back: the others may come until then. < 0: not waited for. */
+    int64_t regather_until_ms;
+    int64_t empty_ms;    /* since when without nodes; < 0: has some */
+    struct node **nodes; /* (n_nodes) owned, by order of joining */
     size_t n_nodes, nodes_max;
     uint64_t joins;
     struct grave graves[GRAVES_MAX];
@@ -188,6 +207,7 @@ struct run {
     struct plan plan;
     struct cause cause;
     uint64_t run_generation; /* newest generation sent off */
+    uint64_t ran_before;     /* the same of earlier runs of this name on this server */
     bool redundant;  /* of plan.generation, since its ranks are ready: every part is on two nodes */
     bool rebuilding; /* it was not when it was last sent off, and its ranks copy what is missing */
     struct loss losses[LOSSES_MAX];
@@ -206,6 +226,7 @@ struct run {
     bool stepped;           /* since GO */
 
     uint32_t restarts_used;
+    uint64_t incident_generation; /* newest plan of which the loss of members was counted */
     int64_t refill_steps;
     int64_t error_ms; /* of first_error; < 0: none */
     char first_error[DPT_PROTO_TEXT_BYTES];
@@ -218,22 +239,34 @@ struct run {
     uint64_t pairs_generation; /* formation `pairs` is about */
 };
 
-struct ended_run { /* for stragglers of a run that is forgotten */
+struct forgotten_run {
     uint64_t name_hash;
-    bool failed;
+    uint64_t generation;     /* highest it may have used */
+    uint64_t run_generation; /* newest that was sent off */
+    bool ended, failed;      /* stragglers are told so */
 };
 
 struct dpt_rdzv {
-    uint64_t epoch, seed;
+    uint64_t epoch;
+    const uint8_t *random; /* (DPT_PROTO_NONCE_BYTES) of the event that is being taken */
     int64_t start_ms, now_ms, deadline_ms;
-    int64_t heard_ms; /* anybody at all whose connection stands */
-    bool stopped;
+    int64_t heard_ms; /* any node that is counted in and whose connection stands */
+    /* Others have been heard since then, and last; they alone since heard_ms. < 0: nobody. */
+    int64_t strangers_since_ms, stranger_ms;
+    uint64_t counter; /* of the last message to a node that is counted in */
+    bool stopped, fresh;
     struct run *runs[DPT_RDZV_RUNS_MAX];
     size_t n_runs;
-    struct ended_run ended[ENDED_MAX]; /* ring */
-    size_t n_ended;
+    struct forgotten_run forgotten[FORGOTTEN_MAX]; /* ring */
+    size_t n_forgotten;
+    uint64_t generation_floor; /* highest of those that have fallen out of the ring */
     struct outbox out;
 };
+
+/* ---- core.c ---- */
+
+/* NULL: no run of that name has been forgotten lately. */
+struct forgotten_run *dpt_rdzv_find_forgotten(struct dpt_rdzv *core, const char *name);
 
 /* ---- join.c ---- */
 
@@ -242,6 +275,51 @@ void dpt_rdzv_run_destroy(struct run **run);
 
 /* Takes `node` out of the run and frees it. `released`: by agreement. */
 void dpt_rdzv_remove(struct run *run, struct node *node, bool released);
+
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
+/* The node is in the run; its ranks are taken from the message afterwards. */
+struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
+                                  const Dpt__AgentState *message);
+
+/* ---- meet.c ---- */
+
+/* A process that the run (NULL: none of its name) does not count in: refused, expelled, told the
+ * end, or taken in (then its node is returned). `former` is the node of its id that is counted in,
+ * or NULL: nothing changes for that one unless the newcomer takes its place. */
+struct node *dpt_rdzv_meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_at,
+                           struct node *former, const Dpt__AgentState *message);
+/* A node that was lost has been taken back with its state: it takes part in what is formed. */
+void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, const struct node *node);
+
+/* ---- claim.c ---- */
+
+/* What the message brings; zeroes: nothing. */
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES]);
+/* The message comes from a process of this node: it knows its secret. */
+bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message);
+/* The incarnation that speaks is out; NULL: it is not, as far as is remembered. Of several the one
+ * of the newest incarnation. */
+struct grave *dpt_rdzv_find_grave(struct run *run, const Dpt__AgentState *message);
+/* The newest generation that a process of the message's node carried out; 0: none. */
+uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message);
+/* The node that speaks was lost for its silence alone, and no generation was sent off without it
+ * since: it has lost nothing, and nobody went on. `run` is NULL when that was forgotten. */
+bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run, const struct grave *grave,
+                         const Dpt__AgentState *message);
+struct refusal {
+    char text[DPT_PROTO_TEXT_BYTES];
+    bool show_spec; /* the run's config is told, to name what differs */
+};
+/* What a run asks of each of its nodes and this one (its spec is there) does not have; false: it
+ * has all. */
+bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret);
+/* `former` has the id, and its connection is broken: it may be dead, and its id free soon. */
+bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
+                           const Dpt__AgentState *message);
+/* Why the process may not join, where `former` (NULL: none) is counted in under its id. False: it
+ * may, in that one's place. */
+bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const struct node *former,
+                      const Dpt__AgentState *message, struct refusal *ret);
 
 /* ---- phase.c ---- */
 
@@ -252,6 +330,9 @@ void dpt_rdzv_advance(struct dpt_rdzv *core, struct run *run);
 void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const struct cause *cause);
 void dpt_rdzv_fail(struct dpt_rdzv *core, struct run *run, const char *text);
 
+/* A node as people know it: "node b (host gpu7, rank 1)", without a rank when it has none in the
+ * newest plan. */
+void dpt_rdzv_who(const struct run *run, const struct node *node, char ret[WHO_BYTES]);
 struct cause dpt_rdzv_cause(enum cause_kind kind, int64_t detect_ms, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 const char *dpt_rdzv_cause_name(enum cause_kind kind);
@@ -260,6 +341,8 @@ const char *dpt_rdzv_cause_name(enum cause_kind kind);
 bool dpt_rdzv_rank_is_alive(const struct rank *rank);
 /* Has a place in the newest plan. */
 bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
+/* All of its ranks can be asked, or some can and the others have had their time to start. */
+bool dpt_rdzv_node_is_ready(const struct dpt_rdzv *core, const struct run *run, struct node *node);
 bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node);
 /* Has a place in the newest plan and has said FINISHED there: its loss costs nothing more. */
 bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
@@ -269,11 +352,27 @@ bool dpt_rdzv_is_benched(const struct dpt_rdzv *core, const struct node *node);
 /* Nodes needed to form: min_nodes, or one when all steps are done. */
 uint32_t dpt_rdzv_min_nodes(const struct run *run);
 
-/* SETTLING: when the first generation is formed even if the run is not full. */
-int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run);
-
 /* When something is due in this run by itself. */
 int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run);
+
+/* ---- wait.c ---- */
+
+/* A node with a rank that computes in a generation which is not in force: it comes from an earlier
+ * server and was not there when this one formed its first. A suspect node is left out, as it cannot
+ * be told to stop. NULL: none. */
+const struct node *dpt_rdzv_foreigner(const struct dpt_rdzv *core, const struct run *run);
+/* The run has waited for min nodes as long as its config lets it. */
+bool dpt_rdzv_wait_is_over(const struct dpt_rdzv *core, const struct run *run);
+/* The run ends for that, with `ready` nodes. */
+void dpt_rdzv_fail_waiting(struct dpt_rdzv *core, struct run *run, uint32_t ready);
+
+/* In its first lease a server may not have heard yet of nodes that an earlier one knew. */
+bool dpt_rdzv_is_young(const struct dpt_rdzv *core, const struct run *run);
+
+/* SETTLING: when the first generation is formed even if the run is not full. */
+int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run);
+/* Why it waits longer than for nodes that are on their way; "": it does not. */
+const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct run *run);
 
 /* ---- loss.c ---- */
 
@@ -285,22 +384,35 @@ int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, 
 void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause);
 void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t crashes,
                             const char *what);
+/* Members of the newest plan are lost, or it failed by itself: one restart, however many they are
+ * and whenever it shows until the next plan is made. */
+void dpt_rdzv_count_incident(struct dpt_rdzv *core, struct run *run, const char *what);
 /* A rank has told its step: progress, or not. */
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank);
 int64_t dpt_rdzv_quiesce_ms(const struct run *run);
-/* Leases, graces, quiesce deadlines and stalls, at TICK. */
+/* Leases, graces, quiesce deadlines and stalls, at a TICK without a backlog. */
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
-/* Somebody speaks: what was not heard while nobody was, is forgiven. Before the message is taken.
- */
+/* A node that is counted in speaks: what was not heard while nobody was, is forgiven. Before the
+ * message is taken. */
 void dpt_rdzv_hear(struct dpt_rdzv *core);
+/* A process speaks that may not be counted in: that ends no silence of the nodes. */
+void dpt_rdzv_hear_stranger(struct dpt_rdzv *core);
 /* A connection broke: what came over it last, perhaps read only now, shows nothing of the others.
  */
 void dpt_rdzv_unhear(struct dpt_rdzv *core);
-/* Beyond the former, or from the latter on, a node is lost. */
+/* Beyond it a node is lost. */
 int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
                               const struct node *node);
-int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run,
-                              const struct node *node);
+/* Its control connection has been broken for longer than the grace: it may be dead. Where it has no
+ * place in the newest plan nobody waits for it; else it is lost when a peer reports the end of its
+ * data connection, or with its lease. */
+bool dpt_rdzv_is_suspect(const struct dpt_rdzv *core, const struct run *run,
+                         const struct node *node);
+/* When that is to be looked at next. */
+int64_t dpt_rdzv_suspect_due_ms(const struct dpt_rdzv *core, const struct run *run,
+                                const struct node *node);
+/* It speaks again. */
+void dpt_rdzv_unsuspect(struct dpt_rdzv *core, const struct run *run, struct node *node);
 /* Pairs of nodes that failed two formations running: benches one of them. At plan time. */
 void dpt_rdzv_judge_pairs(struct dpt_rdzv *core, struct run *run);
 
@@ -363,6 +475,11 @@ void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
 void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
                               Dpt__ServerPhase phase, const struct run *run, bool with_spec,
                               const char *text);
+
+/* Tells an incarnation that it is out. `went_on`: the run has trained without it since, and its
+ * step is told. `run` may be NULL. */
+void dpt_rdzv_expel(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
+                    const struct run *run, bool went_on, const char *text);
 
 uint64_t dpt_rdzv_id_hash(const char *id);
 

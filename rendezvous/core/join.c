@@ -29,7 +29,7 @@ static struct run *find_run(struct dpt_rdzv *core, const char *name)
     return NULL;
 }
 
-static struct run *run_create(struct dpt_rdzv *core, const Dpt__AgentState *message)
+struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message)
 {
     struct run *run = calloc(1, sizeof *run);
     const Dpt__RunSpec *spec = message->spec;
@@ -53,11 +53,14 @@ static struct run *run_create(struct dpt_rdzv *core, const Dpt__AgentState *mess
     run->spec.config_digest = digest;
     run->spec.config_yaml = yaml;
     run->spec.user = user;
-    run->timing = dpt_timing_from(spec->timeout_ms);
+    run->timing = dpt_timing_of_run(spec->timeout_ms, spec->drain_ms);
     run->phase = DPT_RDZV_WAITING;
     run->phase_ms = core->now_ms;
-    run->empty_ms = core->now_ms;
-    run->adopt_until_ms = run->error_ms = -1;
+    run->empty_ms = run->waits_since_ms = core->now_ms;
+    const struct forgotten_run *former = dpt_rdzv_find_forgotten(core, run->name);
+    run->generation_floor = former != NULL ? former->generation : core->generation_floor;
+    run->ran_before = former != NULL ? former->run_generation : 0;
+    run->adopt_until_ms = run->regather_until_ms = run->error_ms = -1;
     run->step = run->step_best = run->final_step = run->grant_step = -1;
     run->saved_step = run->farewell_step = -1;
     core->runs[core->n_runs++] = run;
@@ -106,20 +109,15 @@ static struct node *find_node(const struct run *run, const char *id)
     return NULL;
 }
 
-static const struct grave *find_grave(const struct run *run, uint64_t hash, uint64_t incarnation)
-{
-    size_t n = run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
-    for (size_t i = 0; i < n; i++)
-        if (run->graves[i].id_hash == hash && run->graves[i].incarnation >= incarnation)
-            return &run->graves[i];
-    return NULL;
-}
-
 void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
 {
     struct grave *grave = &run->graves[run->n_graves++ % GRAVES_MAX];
-    *grave = (struct grave){
-        .id_hash = node->id_hash, .incarnation = node->incarnation, .released = released};
+    *grave = (struct grave){.id_hash = node->id_hash,
+                            .incarnation = node->incarnation,
+                            .released = released,
+                            .cut_off = node->cut_off,
+                            .counter_seen = node->counter_seen};
+    memcpy(grave->secret, node->secret, sizeof grave->secret);
     for (uint32_t i = 0; i < run->plan.world_size; i++)
         if (run->plan.places[i].node == node)
             run->plan.places[i].node = NULL;
@@ -134,8 +132,8 @@ void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
     node_destroy(node);
 }
 
-static struct node *node_create(struct dpt_rdzv *core, struct run *run,
-                                const Dpt__AgentState *message)
+struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
+                                  const Dpt__AgentState *message)
 {
     if (run->n_nodes == run->nodes_max) {
         size_t wanted = run->nodes_max == 0 ? 16 : 2 * run->nodes_max;
@@ -155,63 +153,19 @@ static struct node *node_create(struct dpt_rdzv *core, struct run *run,
     copy_text(node->id, sizeof node->id, message->stamp->node);
     node->id_hash = dpt_rdzv_id_hash(node->id);
     node->incarnation = message->stamp->incarnation;
+    dpt_rdzv_secret_of(message, node->secret);
     node->joined = ++run->joins;
-    node->heard_ms = core->now_ms;
+    node->joined_ms = node->heard_ms = core->now_ms;
     node->broken_ms = node->ready_since_ms = -1;
     node->crashes = message->crashes; /* those before this server knew it do not count */
     run->nodes[run->n_nodes++] = node;
     run->changed = true; /* the others show how many have joined */
+    const bool back = message->stamp->epoch == core->epoch && message->stamp->generation > 0;
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                   "node %s joined (%zu of %u to %u)", node->id, run->n_nodes, run->spec.min_nodes,
+                   "node %s %s (%zu of %u to %u)", node->id,
+                   back ? "is back with its state" : "joined", run->n_nodes, run->spec.min_nodes,
                    run->spec.max_nodes);
     return node;
-}
-
-/* ---- refusals ---- */
-
-/* Why this agent may not join the run; false: it may. */
-static bool refusal(const struct run *run, const Dpt__AgentState *message, char *ret_text,
-                    size_t text_bytes, bool *ret_show_spec)
-{
-    const Dpt__RunSpec *mine = &run->spec, *theirs = message->spec;
-    *ret_show_spec = false;
-    if (strcmp(mine->user, theirs->user) != 0) {
-        (void)snprintf(ret_text, text_bytes,
-                       "run '%s' belongs to user '%s', not to '%s': choose another run name",
-                       run->name, mine->user, theirs->user);
-    } else if (strcmp(mine->config_digest, theirs->config_digest) != 0) {
-        *ret_show_spec = true;
-        (void)snprintf(ret_text, text_bytes, "the config differs from that of run '%s'", run->name);
-    } else if (strcmp(run->fingerprint, message->fingerprint) != 0) {
-        (void)snprintf(ret_text, text_bytes,
-                       "this node computes by other means (%s) than the run (%s); train.reduction "
-                       "'canonical' needs equal devices and libraries, 'fast' one cluster.backend "
-                       "and strategy.offload that all nodes can have",
-                       message->fingerprint, run->fingerprint);
-    } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
-               strcmp(run->data_digest, message->data_digest) != 0) {
-        (void)snprintf(ret_text, text_bytes,
-                       "the data here (%s) are not those of run '%s' (%s): data.train, and "
-                       "data.val when it evaluates",
-                       message->data_digest, run->name, run->data_digest);
-    } else if (mine->one_checkpoint_dir &&
-               strcmp(run->checkpoint_dir_id, message->checkpoint_dir_id) != 0) {
-        (void)snprintf(ret_text, text_bytes,
-                       "%s of this node is not that of run '%s': under this strategy every rank "
-                       "holds a part of the state and writes it into one folder; give all nodes "
-                       "the same folder of a shared file system, or all of them none "
-                       "(checkpoint.dir=null), or take strategy.name=ddp",
-                       message->checkpoint_dir_id[0] ? "checkpoint.dir"
-                                                     : "The missing "
-                                                       "checkpoint.dir",
-                       run->name);
-    } else if (run->n_nodes >= DPT_PROTO_NODES_MAX) {
-        (void)snprintf(ret_text, text_bytes, "run '%s' has %d nodes, which is the most", run->name,
-                       DPT_PROTO_NODES_MAX);
-    } else {
-        return false;
-    }
-    return true;
 }
 
 /* ---- reports ---- */
@@ -294,15 +248,23 @@ static bool take_rank(struct dpt_rdzv *core, struct run *run, struct node *node,
     return lost;
 }
 
-static void take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node,
-                       const Dpt__AgentState *message)
+/* In as few words as say it: "signal 9". */
+static const char *how_it_ended(const char *text)
 {
-    bool lost = false;
+    const char *killed = strstr(text, "killed by signal ");
+    return killed != NULL ? killed + strlen("killed by ") : text;
+}
+
+/* Returns how many processes with a place in the newest plan are gone. */
+static uint32_t take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node,
+                           const Dpt__AgentState *message)
+{
+    uint32_t lost = 0;
     if (message->n_ranks > node->n_ranks) {
         struct rank *bigger = realloc(node->ranks, message->n_ranks * sizeof *bigger);
         if (bigger == NULL) {
             core->out.no_memory = true;
-            return;
+            return 0;
         }
         memset(&bigger[node->n_ranks], 0, (message->n_ranks - node->n_ranks) * sizeof bigger[0]);
         node->ranks = bigger;
@@ -313,21 +275,24 @@ static void take_ranks(struct dpt_rdzv *core, struct run *run, struct node *node
         struct rank *rank = &node->ranks[i];
         if (state->spawn < rank->spawn)
             continue;
-        uint32_t before = rank->spawn;
+        const int plan_rank = (int)rank->plan_rank;
+        const char *how = how_it_ended(state->text);
         int64_t word_ms;
-        if (take_rank(core, run, node, state, &word_ms) && !lost) {
-            lost = true;
+        if (take_rank(core, run, node, state, &word_ms) && lost++ == 0) {
             struct cause cause =
                 dpt_rdzv_cause(CAUSE_RANK_LOST, dpt_rdzv_noticed_ms(core, run, word_ms) - word_ms,
-                               "node %s: rank process %zu (spawn %u) died%s%s", node->id, i, before,
-                               state->text[0] != '\0' ? ": " : "", state->text);
+                               "rank %d (node %s%s%s) died%s%s", plan_rank, node->id,
+                               node->host_name[0] != '\0' ? ", host " : "", node->host_name,
+                               how[0] != '\0' ? ": " : "", how);
             dpt_rdzv_member_lost(core, run, &cause);
         }
     }
+    return lost;
 }
 
+/* `lost` of the crashes that are told are of processes with a place in the newest plan. */
 static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *node,
-                        const Dpt__AgentState *message)
+                        const Dpt__AgentState *message, uint32_t lost)
 {
     if (message->first_error[0] != '\0') {
         int64_t at_ms =
@@ -339,9 +304,12 @@ static void take_errors(struct dpt_rdzv *core, struct run *run, struct node *nod
         }
     }
     if (message->crashes > node->crashes) {
-        uint32_t more = message->crashes - node->crashes;
+        const uint32_t more = message->crashes - node->crashes;
         node->crashes = message->crashes;
-        dpt_rdzv_count_crashes(core, run, more, message->first_error);
+        if (lost > 0)
+            dpt_rdzv_count_incident(core, run, message->first_error);
+        if (more > lost)
+            dpt_rdzv_count_crashes(core, run, more - lost, message->first_error);
     }
 }
 
@@ -355,27 +323,35 @@ static bool others_train(const struct run *run, const struct node *node)
     return false;
 }
 
-/* A node has met what no restart mends. Where it has a place in the newest plan, or nobody else
- * trains, that is the run's end; a newcomer's or a spare's own misfortune is nobody else's: it is
- * turned away, and `node` is gone. */
+/* Whether the run has its minimum of nodes without this one. They may meet the same: then the last
+ * of them ends the run. */
+static bool is_dispensable(const struct run *run, const struct node *node)
+{
+    uint32_t others = 0;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others += run->nodes[i] != node && !run->nodes[i]->leaving;
+    return others > 0 && others >= dpt_rdzv_min_nodes(run);
+}
+
+/* A node has met what no restart mends. Where the run has enough nodes without it, or others train
+ * and it has no place, it is turned away and `node` is gone; else that is the run's end. */
 static void take_fatal(struct dpt_rdzv *core, struct run *run, struct node *node,
                        const Dpt__AgentState *message)
 {
     char text[DPT_PROTO_TEXT_BYTES];
-    const bool others = others_train(run, node);
+    const bool others = others_train(run, node), dispensable = is_dispensable(run, node);
     /* A young server may not have heard yet of those who train. The node says it again. */
-    if (!others && run->run_generation == 0 && node->generation == 0 &&
-        core->now_ms < core->start_ms + run->timing.lease_ms)
+    if (!others && !dispensable && run->run_generation == 0 && node->generation == 0 &&
+        dpt_rdzv_is_young(core, run))
         return;
-    if (dpt_rdzv_node_is_member(run, node) || !others) {
+    if (!dispensable && (dpt_rdzv_node_is_member(run, node) || !others)) {
         (void)snprintf(text, sizeof text, "node %.63s: %.440s", node->id, message->first_error);
         dpt_rdzv_fail(core, run, text);
         return;
     }
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", message->first_error);
     if (node->conn != 0)
-        dpt_rdzv_answer_stranger(core, node->conn, message->stamp,
-                                 DPT__SERVER_PHASE__SERVER_EXPELLED, run, false, text);
+        dpt_rdzv_expel(core, node->conn, message->stamp, run, false, text);
     dpt_rdzv_node_lost(core, run, node, text);
 }
 
@@ -436,6 +412,7 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
                        const Dpt__AgentState *message)
 {
     copy_text(node->host, sizeof node->host, message->host);
+    copy_text(node->host_name, sizeof node->host_name, message->host_name);
     copy_text(node->log_dir_id, sizeof node->log_dir_id, message->log_dir_id);
     copy_text(node->checkpoint_dir_id, sizeof node->checkpoint_dir_id, message->checkpoint_dir_id);
     copy_text(node->plan_digest, sizeof node->plan_digest, message->plan_digest);
@@ -453,100 +430,22 @@ static void take_state(struct dpt_rdzv *core, struct run *run, struct node *node
     /* A server that has sent nobody off yet: only they know what was done before. */
     if (run->run_generation == 0 && message->step_high > run->steps_done)
         run->steps_done = message->step_high;
-    take_ranks(core, run, node, message);
+    const uint32_t lost = take_ranks(core, run, node, message);
     take_failures(core, run, node, message);
     if (message->fatal) {
         take_fatal(core, run, node, message);
         return;
     }
-    take_errors(core, run, node, message);
+    take_errors(core, run, node, message, lost);
     take_grants(core, run, node);
 }
 
 /* ---- the message ---- */
 
-/* A straggler of a run that ended and was forgotten. */
-static bool tell_end(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *stamp)
-{
-    uint64_t hash = dpt_rdzv_id_hash(stamp->run);
-    size_t n = core->n_ended < ENDED_MAX ? core->n_ended : ENDED_MAX;
-    for (size_t i = 0; i < n; i++) {
-        const struct ended_run *ended = &core->ended[i];
-        if (ended->name_hash != hash)
-            continue;
-        dpt_rdzv_answer_stranger(
-            core, conn, stamp,
-            ended->failed ? DPT__SERVER_PHASE__SERVER_FAILED : DPT__SERVER_PHASE__SERVER_DONE, NULL,
-            false, ended->failed ? "it ended while this node was away" : "");
-        return true;
-    }
-    return false;
-}
-
-/* A node that this run does not count in: refused, expelled, told the end, or taken in (then it is
- * returned). */
-static struct node *meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_at,
-                         const Dpt__AgentState *message)
-{
-    const Dpt__Stamp *stamp = message->stamp;
-    struct run *run = *run_at;
-    const struct grave *grave =
-        run == NULL ? NULL : find_grave(run, dpt_rdzv_id_hash(stamp->node), stamp->incarnation);
-    bool was_here = stamp->epoch == core->epoch && stamp->generation > 0;
-    if (run == NULL && stamp->epoch == core->epoch && tell_end(core, conn, stamp))
-        return NULL;
-    if (grave != NULL || was_here) {
-        bool released =
-            grave != NULL && grave->released && grave->incarnation == stamp->incarnation;
-        dpt_rdzv_answer_stranger(core, conn, stamp,
-                                 released ? DPT__SERVER_PHASE__SERVER_RELEASED
-                                          : DPT__SERVER_PHASE__SERVER_EXPELLED,
-                                 run, false, released ? "" : "this incarnation was lost");
-        return NULL;
-    }
-    if (run != NULL && (run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED)) {
-        dpt_rdzv_answer_stranger(core, conn, stamp,
-                                 run->phase == DPT_RDZV_DONE ? DPT__SERVER_PHASE__SERVER_DONE
-                                                             : DPT__SERVER_PHASE__SERVER_FAILED,
-                                 run, false, run->end_text);
-        return NULL;
-    }
-    if (message->spec == NULL) { /* asks for the config, or does not know yet that we are new */
-        dpt_rdzv_answer_stranger(core, conn, stamp, DPT__SERVER_PHASE__SERVER_WAITING, run, true,
-                                 "");
-        return NULL;
-    }
-    if (run == NULL && core->n_runs == DPT_RDZV_RUNS_MAX) {
-        dpt_rdzv_answer_stranger(core, conn, stamp, DPT__SERVER_PHASE__SERVER_REFUSED, NULL, false,
-                                 "this server has as many runs as it can hold");
-        return NULL;
-    }
-    if (run == NULL)
-        *run_at = run = run_create(core, message);
-    if (run == NULL)
-        return NULL;
-    char text[DPT_PROTO_TEXT_BYTES];
-    bool show_spec = false;
-    if (refusal(run, message, text, sizeof text, &show_spec)) {
-        dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation, "node %s refused: %s",
-                       stamp->node, text);
-        dpt_rdzv_answer_stranger(core, conn, stamp, DPT__SERVER_PHASE__SERVER_REFUSED, run,
-                                 show_spec, text);
-        return NULL;
-    }
-    /* It comes from an earlier server and trains: perhaps all do, then nothing need be formed. */
-    if (stamp->generation > 0 && run->run_generation == 0 && run->adopt_until_ms < 0 &&
-        (run->phase == DPT_RDZV_WAITING || run->phase == DPT_RDZV_SETTLING)) {
-        run->phase = DPT_RDZV_WAITING;
-        run->adopt_until_ms = core->now_ms + run->timing.lease_ms;
-    }
-    return node_create(core, run, message);
-}
-
 void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
-    dpt_rdzv_hear(core);
+    dpt_rdzv_hear_stranger(core); /* until it is taken */
     if (message->version != DPT_PROTO_VERSION) {
         char text[DPT_PROTO_TEXT_BYTES];
         (void)snprintf(text, sizeof text,
@@ -559,17 +458,14 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     }
     struct run *run = find_run(core, stamp->run);
     struct node *node = run == NULL ? NULL : find_node(run, stamp->node);
-    if (node != NULL && stamp->incarnation < node->incarnation) {
-        dpt_rdzv_answer_stranger(core, conn, stamp, DPT__SERVER_PHASE__SERVER_EXPELLED, run, false,
-                                 "a newer incarnation of this node is here");
+    const bool own = node != NULL && dpt_rdzv_is_own(node, message);
+    if (own && stamp->incarnation < node->incarnation) {
+        dpt_rdzv_expel(core, conn, stamp, run, false, "a newer incarnation of this node is here");
         return;
     }
-    if (node != NULL && stamp->incarnation > node->incarnation) {
-        dpt_rdzv_node_lost(core, run, node, "it came back as a new incarnation");
-        node = NULL;
-    }
-    if (node == NULL)
-        node = meet(core, conn, &run, message);
+    const bool met = !own || stamp->incarnation > node->incarnation;
+    if (met)
+        node = dpt_rdzv_meet(core, conn, &run, node, message);
     if (node == NULL) {
         if (run != NULL)
             dpt_rdzv_advance(core, run);
@@ -577,12 +473,16 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     }
     if (message->counter <= node->counter_seen)
         return; /* repeated or overtaken */
+    dpt_rdzv_hear(core);
     node->counter_seen = message->counter;
     node->conn = conn;
-    node->broken_ms = -1;
+    dpt_rdzv_unsuspect(core, run, node);
     node->heard_ms = core->now_ms;
     node->extended_until_ms = node->forgiven_ms = 0;
     node->answer = true;
     take_state(core, run, node, message);
+    node = met ? find_node(run, stamp->node) : NULL; /* a fatal error may have cost its place */
+    if (node != NULL && stamp->epoch == core->epoch && stamp->generation > 0)
+        dpt_rdzv_came_back(core, run, node);
     dpt_rdzv_advance(core, run);
 }

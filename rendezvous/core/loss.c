@@ -73,12 +73,40 @@ void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t cra
         return;
     char text[DPT_PROTO_TEXT_BYTES];
     (void)snprintf(text, sizeof text,
-                   "%u crashes without enough progress between; the first: %.400s",
-                   run->restarts_used, run->error_ms >= 0 ? run->first_error : what);
+                   "%u crash%s without enough progress between; the first: %.400s",
+                   run->restarts_used, run->restarts_used == 1 ? "" : "es",
+                   run->error_ms >= 0 ? run->first_error : what);
     dpt_rdzv_fail(core, run, text);
 }
 
+void dpt_rdzv_count_incident(struct dpt_rdzv *core, struct run *run, const char *what)
+{
+    if (run->incident_generation == run->plan.generation)
+        return;
+    run->incident_generation = run->plan.generation;
+    dpt_rdzv_count_crashes(core, run, 1, what);
+}
+
 /* ---- losses ---- */
+
+void dpt_rdzv_who(const struct run *run, const struct node *node, char ret[WHO_BYTES])
+{
+    int first = -1, last = -1;
+    for (uint32_t i = 0; i < run->plan.world_size; i++)
+        if (run->plan.places[i].node == node) {
+            first = first < 0 ? (int)i : first;
+            last = (int)i;
+        }
+    char ranks[48] = "";
+    if (first >= 0 && first == last)
+        (void)snprintf(ranks, sizeof ranks, ", rank %d", first);
+    else if (first >= 0)
+        (void)snprintf(ranks, sizeof ranks, ", ranks %d to %d", first, last);
+    if (node->host_name[0] != '\0')
+        (void)snprintf(ret, WHO_BYTES, "node %s (host %s%s)", node->id, node->host_name, ranks);
+    else
+        (void)snprintf(ret, WHO_BYTES, "node %s", node->id);
+}
 
 void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
 {
@@ -98,7 +126,7 @@ void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct c
         run->failed_formations < FAILED_SHIFT_MAX ? run->failed_formations : FAILED_SHIFT_MAX;
     run->plan_after_ms = core->now_ms + (run->timing.heartbeat_ms << shift) / 2;
     if (run->failed_formations > FREE_FAILED_FORMATIONS)
-        dpt_rdzv_count_crashes(core, run, 1, cause->text);
+        dpt_rdzv_count_incident(core, run, cause->text);
 }
 
 int64_t dpt_rdzv_noticed_ms(const struct dpt_rdzv *core, const struct run *run, int64_t word_ms)
@@ -116,9 +144,11 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
         if (dpt_rdzv_rank_is_member(run, &node->ranks[i]) &&
             !dpt_rdzv_has_finished(run, &node->ranks[i]))
             member = true;
+    char who[WHO_BYTES];
+    dpt_rdzv_who(run, node, who);
     struct cause cause = dpt_rdzv_cause(
         CAUSE_NODE_LOST, dpt_rdzv_noticed_ms(core, run, node->heard_ms) - node->heard_ms,
-        "node %s lost: %s", node->id, why);
+        "%s lost: %s", who, why);
     bool leaving = node->leaving;
     if (!ended)
         dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation, "%s", cause.text);
@@ -132,12 +162,12 @@ void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *nod
     }
     dpt_rdzv_member_lost(core, run, &cause);
     if (!leaving)
-        dpt_rdzv_count_crashes(core, run, 1, cause.text);
+        dpt_rdzv_count_incident(core, run, cause.text);
 }
 
 /* The generation in force has not advanced for so long that somebody hangs. Who it is shows in who
- * does not quiesce. The first step ever may take any time; the first of a later generation may have
- * to warm up again. A formation may have much state to move: it is given longer each time. */
+ * does not quiesce. The first step ever has a time of its own; the first of a later generation may
+ * have to warm up again. A formation may have much state to move: it is given longer each time. */
 static int64_t stall_limit_ms(const struct run *run)
 {
     bool soft = run->phase == DPT_RDZV_PREPARING && run->soft && run->plan.in_force;
@@ -166,7 +196,7 @@ static int64_t stall_limit_ms(const struct run *run)
     int64_t median_ms = run->step_ms_median;
     int64_t least_ms = run->stepped ? run->timing.stall_ms : run->timing.join_ms;
     if (median_ms == 0)
-        return INT64_MAX;
+        return run->spec.first_step_ms > 0 ? run->spec.first_step_ms : INT64_MAX;
     return 10 * median_ms > least_ms ? 10 * median_ms : least_ms;
 }
 
@@ -175,10 +205,14 @@ static void check_stall(struct dpt_rdzv *core, struct run *run)
     int64_t limit_ms = stall_limit_ms(run), still_ms = core->now_ms - run->step_ms;
     if (still_ms <= limit_ms)
         return;
-    struct cause cause =
-        dpt_rdzv_cause(CAUSE_STALLED, still_ms, "no %s for %lld.%lld s",
-                       run->phase == DPT_RDZV_PLANNED ? "readiness" : "step",
-                       (long long)(still_ms / 1000), (long long)(still_ms % 1000 / 100));
+    const bool first = run->phase == DPT_RDZV_RUNNING && run->step_ms_median == 0;
+    struct cause cause = dpt_rdzv_cause(
+        CAUSE_STALLED, still_ms, "no %s for %lld.%lld s%s",
+        run->phase == DPT_RDZV_PLANNED ? "readiness"
+        : first                        ? "first step"
+                                       : "step",
+        (long long)(still_ms / 1000), (long long)(still_ms % 1000 / 100),
+        first ? ": somebody hangs, or a step takes longer than cluster.first_step_s" : "");
     run->slow_formations += run->phase == DPT_RDZV_PLANNED;
     dpt_rdzv_member_lost(core, run, &cause);
 }
@@ -199,20 +233,22 @@ static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const
 
 /* ---- leases ---- */
 
-/* So long nobody is silent but the server is deaf: its network is down, or the thread that reads
- * from it starves while the loop goes on. Long enough for the slowest run that there is. */
-static int64_t deaf_after_ms(const struct dpt_rdzv *core)
+/* Whether those who are not counted in have spoken for so long, and no node, that the nodes are
+ * gone rather than cut off: else a run whose nodes all died would keep out the next of its name. */
+static bool are_nodes_gone(const struct dpt_rdzv *core, const struct run *run)
 {
-    int64_t most_ms = 0;
-    for (size_t i = 0; i < core->n_runs; i++)
-        if (core->runs[i]->n_nodes > 0 && core->runs[i]->timing.gap_ms > most_ms)
-            most_ms = core->runs[i]->timing.gap_ms;
-    return most_ms;
+    return core->strangers_since_ms >= 0 &&
+           core->now_ms - core->strangers_since_ms >= run->timing.forget_ms &&
+           core->now_ms - core->stranger_ms <= run->timing.gap_ms;
 }
 
-static bool is_deaf(const struct dpt_rdzv *core)
+/* So long nobody is silent but the server is deaf: its network is down, or the thread that reads
+ * from it starves while the loop goes on. A node of whatever run that speaks shows that it hears; a
+ * process that is refused, perhaps beside the server on its host, does so only in the long run. How
+ * long nobody must have spoken is measured by this run's own periods, whatever those of others. */
+static bool is_deaf(const struct dpt_rdzv *core, const struct run *run)
 {
-    return core->now_ms - core->heard_ms > deaf_after_ms(core);
+    return core->now_ms - core->heard_ms > run->timing.gap_ms && !are_nodes_gone(core, run);
 }
 
 /* What was not heard while the server was deaf says nothing: all have as long again, and a lease at
@@ -233,11 +269,24 @@ static void forgive(const struct dpt_rdzv *core, const struct run *run, struct n
 void dpt_rdzv_hear(struct dpt_rdzv *core)
 {
     int64_t deaf_ms = core->now_ms - core->heard_ms;
-    if (is_deaf(core))
-        for (size_t i = 0; i < core->n_runs; i++)
-            for (size_t k = 0; k < core->runs[i]->n_nodes; k++)
-                forgive(core, core->runs[i], core->runs[i]->nodes[k], deaf_ms);
+    for (size_t i = 0; i < core->n_runs; i++) {
+        struct run *run = core->runs[i];
+        if (!is_deaf(core, run))
+            continue;
+        run->step_ms += deaf_ms; /* steps that were made meanwhile were not heard of either */
+        for (size_t k = 0; k < run->n_nodes; k++)
+            forgive(core, run, run->nodes[k], deaf_ms);
+    }
     core->heard_ms = core->now_ms;
+    core->strangers_since_ms = -1;
+}
+
+void dpt_rdzv_hear_stranger(struct dpt_rdzv *core)
+{
+    /* One word now and then is no sign that the server has heard all the time. */
+    if (core->strangers_since_ms < 0 || core->now_ms - core->stranger_ms > STRANGER_GAP_MS)
+        core->strangers_since_ms = core->now_ms;
+    core->stranger_ms = core->now_ms;
 }
 
 void dpt_rdzv_unhear(struct dpt_rdzv *core)
@@ -257,38 +306,121 @@ void dpt_rdzv_unhear(struct dpt_rdzv *core)
 int64_t dpt_rdzv_lease_end_ms(const struct dpt_rdzv *core, const struct run *run,
                               const struct node *node)
 {
-    if (is_deaf(core))
+    if (is_deaf(core, run))
         return INT64_MAX - 1; /* nobody is there who could go on without it */
     int64_t end_ms = node->heard_ms + run->timing.lease_ms;
     return end_ms > node->extended_until_ms ? end_ms : node->extended_until_ms;
 }
 
-int64_t dpt_rdzv_grace_end_ms(const struct dpt_rdzv *core, const struct run *run,
-                              const struct node *node)
+/* ---- broken connections ---- */
+
+static bool has_ended(const struct run *run)
 {
-    bool ended = run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
-    if (node->broken_ms < 0 || (core->heard_ms <= node->broken_ms && !ended))
-        return INT64_MAX; /* or nobody was heard since: all connections may have broken */
+    return run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+}
+
+static int64_t grace_end_ms(const struct dpt_rdzv *core, const struct run *run,
+                            const struct node *node)
+{
+    const bool unheard = core->heard_ms <= node->broken_ms || is_deaf(core, run);
+    if (node->broken_ms < 0 || (unheard && !has_ended(run)))
+        return INT64_MAX; /* nobody is heard: all connections may have broken */
     return node->broken_ms + run->timing.grace_ms;
+}
+
+bool dpt_rdzv_is_suspect(const struct dpt_rdzv *core, const struct run *run,
+                         const struct node *node)
+{
+    return core->now_ms >= grace_end_ms(core, run, node);
+}
+
+/* A peer in the newest plan names a rank of the node as the one whose data connection ended. What a
+ * peer cannot attribute to anybody says nothing about this node. */
+static bool is_named(const struct run *run, const struct node *node)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct rank *rank = &run->nodes[i]->ranks[k];
+            if (run->nodes[i] != node && rank->failed_generation == run->plan.generation &&
+                dpt_rdzv_rank_is_member(run, rank) && rank->suspect >= 0 &&
+                (uint32_t)rank->suspect < run->plan.world_size &&
+                run->plan.places[rank->suspect].node == node)
+                return true;
+        }
+    return false;
+}
+
+/* The generation that it had a place in has just failed, and a peer names it; or the run has ended,
+ * and nothing is lost with it. A generation that failed by another node says nothing about it. */
+static bool is_parted(const struct run *run, const struct node *node)
+{
+    const bool failed = run->phase == DPT_RDZV_PREPARING && !run->soft && run->parted;
+    return has_ended(run) || (failed && dpt_rdzv_node_is_member(run, node) && is_named(run, node));
+}
+
+int64_t dpt_rdzv_suspect_due_ms(const struct dpt_rdzv *core, const struct run *run,
+                                const struct node *node)
+{
+    return node->suspected && !is_parted(run, node) ? INT64_MAX : grace_end_ms(core, run, node);
+}
+
+static void suspect(struct dpt_rdzv *core, const struct run *run, struct node *node)
+{
+    const int64_t lease_ms = dpt_rdzv_lease_end_ms(core, run, node) - core->now_ms;
+    if (node->suspected || has_ended(run) || !dpt_rdzv_is_suspect(core, run, node))
+        return;
+    node->suspected = true;
+    dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
+                   "node %s: control connection broken, suspect; lost when its data connections "
+                   "end, too, or when its lease ends in %lld.%lld s",
+                   node->id, (long long)(lease_ms / 1000), (long long)(lease_ms % 1000 / 100));
+}
+
+void dpt_rdzv_unsuspect(struct dpt_rdzv *core, const struct run *run, struct node *node)
+{
+    if (node->suspected)
+        dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
+                       "node %s: control connection is back", node->id);
+    node->suspected = false;
+    node->broken_ms = -1;
+}
+
+/* ---- all of it ---- */
+
+/* Whether a node is lost, and by which sign: then its cut_off is set where it may have been cut off
+ * alone. */
+static bool is_lost(const struct dpt_rdzv *core, const struct run *run, struct node *node,
+                    char ret_why[DPT_PROTO_NAME_BYTES])
+{
+    const int64_t silent_ms = core->now_ms - node->heard_ms;
+    node->cut_off = true;
+    if (dpt_rdzv_is_suspect(core, run, node) && is_parted(run, node)) {
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "control and data connections broken");
+        return true;
+    }
+    if (core->now_ms > dpt_rdzv_lease_end_ms(core, run, node)) {
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "silent for %lld.%lld s",
+                       (long long)(silent_ms / 1000), (long long)(silent_ms % 1000 / 100));
+        return true;
+    }
+    const bool overdue = is_overdue(core, run, node) && !is_deaf(core, run);
+    node->cut_off = overdue && node->conn == 0; /* else it speaks, and hangs */
+    if (overdue)
+        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "did not quiesce in time");
+    return overdue;
 }
 
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run)
 {
-    if (!is_deaf(core))
+    if (!is_deaf(core, run))
         check_stall(core, run);
     for (size_t i = run->n_nodes; i-- > 0;) {
         struct node *node = run->nodes[i];
-        int64_t silent_ms = core->now_ms - node->heard_ms;
         char why[DPT_PROTO_NAME_BYTES];
-        if (core->now_ms >= dpt_rdzv_grace_end_ms(core, run, node))
-            (void)snprintf(why, sizeof why, "connection broken");
-        else if (core->now_ms > dpt_rdzv_lease_end_ms(core, run, node))
-            (void)snprintf(why, sizeof why, "silent for %lld.%lld s", (long long)(silent_ms / 1000),
-                           (long long)(silent_ms % 1000 / 100));
-        else if (is_overdue(core, run, node))
-            (void)snprintf(why, sizeof why, "did not quiesce in time");
-        else
+        if (!is_lost(core, run, node, why)) {
+            suspect(core, run, node);
             continue;
+        }
         dpt_rdzv_node_lost(core, run, node, why);
         i = i < run->n_nodes ? i : run->n_nodes;
     }

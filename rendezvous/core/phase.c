@@ -69,10 +69,11 @@ uint32_t dpt_rdzv_min_nodes(const struct run *run)
     return run->spec.min_nodes;
 }
 
-/* All of a node's ranks can be asked, or some can and the others have had their time to start. */
-static bool node_is_ready(const struct dpt_rdzv *core, const struct run *run, struct node *node)
+bool dpt_rdzv_node_is_ready(const struct dpt_rdzv *core, const struct run *run, struct node *node)
 {
     uint32_t alive = 0;
+    if (dpt_rdzv_is_suspect(core, run, node))
+        return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         alive += dpt_rdzv_rank_is_alive(&node->ranks[i]);
     if (alive == 0 || alive == node->n_ranks) {
@@ -88,7 +89,7 @@ static uint32_t ready_nodes(const struct dpt_rdzv *core, struct run *run)
 {
     uint32_t n = 0;
     for (size_t i = 0; i < run->n_nodes; i++)
-        n += node_is_ready(core, run, run->nodes[i]) && !run->nodes[i]->leaving;
+        n += dpt_rdzv_node_is_ready(core, run, run->nodes[i]) && !run->nodes[i]->leaving;
     return n;
 }
 
@@ -107,6 +108,16 @@ static void enter(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase ph
     run->phase = phase;
     run->phase_ms = core->now_ms;
     run->changed = true;
+    if (phase == DPT_RDZV_WAITING && run->waits_since_ms < 0) {
+        run->waits_since_ms = core->now_ms;
+        run->partings = 0;
+    }
+    /* A generation that is adopted comes here without a plan. */
+    const bool forms = phase == DPT_RDZV_PLANNED || phase == DPT_RDZV_RUNNING;
+    if (phase == DPT_RDZV_SETTLING || (forms && !run->plan.farewell))
+        run->waits_since_ms = -1;
+    if (phase == DPT_RDZV_PLANNED)
+        run->regather_until_ms = -1;
 }
 
 void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const struct cause *cause)
@@ -116,20 +127,16 @@ void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const s
     bool forming = run->phase == DPT_RDZV_PREPARING || run->phase == DPT_RDZV_PLANNED;
     if (!forming || cause->kind > run->cause.kind)
         run->cause = *cause;
+    const bool failed = !soft && cause->kind >= CAUSE_COMM_ERROR;
+    run->parted = failed || (run->phase == DPT_RDZV_PREPARING && run->parted);
     if (!soft)
         run->plan.in_force = false; /* no more grants: its ranks are being taken apart */
-    if (run->phase == DPT_RDZV_PREPARING) {
-        if (!soft && run->soft) {
-            run->soft = false;
-            enter(core, run, DPT_RDZV_PREPARING);
-            dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
-                           "generation %llu is formed at once: %s",
-                           (unsigned long long)run->generation, cause->text);
-        }
+    if (run->phase == DPT_RDZV_PREPARING && (soft || !run->soft))
         return;
-    }
     if (run->generation_high > run->generation)
         run->generation = run->generation_high;
+    if (run->generation_floor > run->generation)
+        run->generation = run->generation_floor;
     run->generation++;
     run->soft = soft && run->plan.in_force;
     run->adopt_until_ms = -1;
@@ -170,10 +177,11 @@ void dpt_rdzv_fail(struct dpt_rdzv *core, struct run *run, const char *text)
 
 static void done(struct dpt_rdzv *core, struct run *run)
 {
+    const uint64_t generations = run->generation - run->generation_floor;
     end(core, run, DPT_RDZV_DONE, "");
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation,
                    "run done after %lld steps in %llu generation%s", (long long)run->final_step,
-                   (unsigned long long)run->generation, run->generation == 1 ? "" : "s");
+                   (unsigned long long)generations, generations == 1 ? "" : "s");
 }
 
 /* Those who hold no place that is in force may go when they want to, and have wanted to for so long
@@ -199,11 +207,13 @@ static void release_hurried(struct dpt_rdzv *core, struct run *run)
 
 /* Agents of an earlier server: when every rank of one plan is here and running, nothing need be
  * formed; when that cannot come true, or not all came back within a lease, form anew. A number that
- * this server has used for a generation of its own is not adopted. */
+ * this server has used, for this run or an earlier one of its name, is not adopted. */
 static void adopt(struct dpt_rdzv *core, struct run *run)
 {
     const struct node *first = NULL;
     bool broken = false, differ = false;
+    const bool used =
+        run->generation_high <= run->generation || run->generation_high <= run->generation_floor;
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
         if (node->generation == 0)
@@ -219,7 +229,7 @@ static void adopt(struct dpt_rdzv *core, struct run *run)
                       rank->generation == run->generation_high);
         }
     }
-    if (!broken && !differ && first != NULL && run->generation_high > run->generation &&
+    if (!broken && !differ && first != NULL && !used &&
         dpt_rdzv_adopt_plan(core, run, run->generation_high, first->plan_digest,
                             first->plan_world)) {
         run->adopt_until_ms = -1;
@@ -234,45 +244,47 @@ static void adopt(struct dpt_rdzv *core, struct run *run)
     /* Who has not come back yet may hold the newest state: none is planned without it before its
        lease is over. */
     run->plan_after_ms = run->adopt_until_ms;
-    struct cause cause =
-        dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "the server was restarted and the generation %s",
-                       broken ? "had ended" : "was not whole any more");
+    struct cause cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0, "%s and the generation %s",
+                                        run->ran_before > 0 ? "nodes of this run are back"
+                                                            : "the server was restarted",
+                                        broken ? "had ended" : "was not whole any more");
     dpt_rdzv_prepare(core, run, false, &cause);
 }
 
 static void waiting(struct dpt_rdzv *core, struct run *run)
 {
+    const bool over = dpt_rdzv_wait_is_over(core, run);
     if (run->adopt_until_ms >= 0) {
         adopt(core, run);
         return;
     }
-    if (run->generation > 0 && dpt_rdzv_farewell_is_due(core, run)) {
+    if (run->generation > 0 && run->partings < PARTINGS_MAX &&
+        dpt_rdzv_farewell_is_due(core, run)) {
+        run->partings += over;
         struct cause cause =
-            dpt_rdzv_cause(CAUSE_LEFT, 0, "a node leaves with steps that no checkpoint has");
+            dpt_rdzv_cause(CAUSE_LEFT, 0, "%s with steps that no checkpoint has",
+                           over ? "too few nodes have come, and the run ends" : "a node leaves");
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
     release_leaving(core, run, 0);
-    if (ready_nodes(core, run) < dpt_rdzv_min_nodes(run))
+    const uint32_t ready = ready_nodes(core, run);
+    if (ready < dpt_rdzv_min_nodes(run)) {
+        if (over)
+            dpt_rdzv_fail_waiting(core, run, ready);
         return;
+    }
     if (run->generation == 0) {
         enter(core, run, DPT_RDZV_SETTLING);
         return;
     }
-    struct cause cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
+    /* What took the world below min nodes is why it is formed anew; whoever fills it up has mended
+     * that. */
+    struct cause cause = run->cause;
+    if (cause.kind != CAUSE_RANK_LOST && cause.kind != CAUSE_NODE_LOST)
+        cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "enough nodes are here again");
     dpt_rdzv_prepare(core, run, false, &cause);
-}
-
-/* End of the last call. Nodes of an earlier server are given a full lease to come back, unless
- * the run is full anyway; nodes that are starting their ranks are given one timeout. */
-int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run)
-{
-    int64_t until = run->phase_ms + run->timing.last_call_ms;
-    for (size_t i = 0; i < run->n_nodes; i++)
-        if (!node_is_ready(core, run, run->nodes[i]))
-            until = run->phase_ms + run->timing.timeout_ms;
-    int64_t hold = core->start_ms + run->timing.lease_ms;
-    return until > hold ? until : hold;
+    run->parted = false; /* the generation failed long ago */
 }
 
 static void settling(struct dpt_rdzv *core, struct run *run)
@@ -301,17 +313,29 @@ static bool all_finished(const struct run *run)
     return run->plan.world_size > 0;
 }
 
-/* Those who were asked, or are dead by now; at a step boundary also those who have become ready
- * since, for they answer at once and may be the heirs of one who leaves. */
-static bool all_reported(const struct run *run)
+/* A member of the newest plan; before this server's first generation also a node of an earlier
+ * server. */
+static bool may_hold_newest(const struct run *run, const struct node *node)
 {
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
-            const struct rank *rank = &run->nodes[i]->ranks[k];
+    return dpt_rdzv_node_is_member(run, node) || (run->run_generation == 0 && node->generation > 0);
+}
+
+/* Those who were asked, or are dead by now; at a step boundary also those who have become ready
+ * since, for they answer at once and may be the heirs of one who leaves. A suspect node is waited
+ * for only if it may hold the newest state. */
+static bool all_reported(const struct dpt_rdzv *core, const struct run *run)
+{
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        const struct node *node = run->nodes[i];
+        if (dpt_rdzv_is_suspect(core, run, node) && !may_hold_newest(run, node))
+            continue;
+        for (uint32_t k = 0; k < node->n_ranks; k++) {
+            const struct rank *rank = &node->ranks[k];
             if ((rank->asked == run->generation || run->soft) && dpt_rdzv_rank_is_alive(rank) &&
                 !dpt_rdzv_has_quiesced(run, rank))
                 return false;
         }
+    }
     return true;
 }
 
@@ -344,7 +368,9 @@ static void preparing(struct dpt_rdzv *core, struct run *run)
         return;
     }
     hasten(core, run);
-    if (!all_reported(run) || core->now_ms < run->plan_after_ms)
+    const bool regathers =
+        core->now_ms < run->regather_until_ms && run->n_nodes < run->plan.n_nodes;
+    if (!all_reported(core, run) || core->now_ms < run->plan_after_ms || regathers)
         return;
     dpt_rdzv_judge_pairs(core, run);
     if (run->plan.farewell && run->soft)
@@ -352,7 +378,9 @@ static void preparing(struct dpt_rdzv *core, struct run *run)
     if (!dpt_rdzv_make_plan(core, run)) {
         run->plan.in_force = false;
         dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
-                       "fewer than %u nodes: waiting for more, state is kept",
+                       run->n_nodes > 0 ? "fewer than %u nodes: waiting for more, state is kept"
+                                        : "fewer than %u nodes, as none is left: waiting for those "
+                                          "that come back with their state, and for others",
                        dpt_rdzv_min_nodes(run));
         enter(core, run, DPT_RDZV_WAITING);
         return;
@@ -432,26 +460,13 @@ static const struct node *joiner(const struct dpt_rdzv *core, struct run *run)
         struct node *node = run->nodes[i];
         if (node->leaving || dpt_rdzv_is_benched(core, node) ||
             (!dpt_rdzv_node_is_member(run, node) && member_nodes >= run->spec.max_nodes) ||
-            !node_is_ready(core, run, node))
+            !dpt_rdzv_node_is_ready(core, run, node))
             continue;
         for (uint32_t k = 0; k < node->n_ranks; k++)
             if (dpt_rdzv_rank_is_alive(&node->ranks[k]) &&
                 !dpt_rdzv_rank_is_member(run, &node->ranks[k]))
                 return node;
     }
-    return NULL;
-}
-
-/* A rank that computes in a generation which is not in force: its node comes from an earlier
- * server and was not there when this one formed its first. */
-static const struct node *foreigner(const struct run *run)
-{
-    for (size_t i = 0; i < run->n_nodes; i++)
-        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
-            const struct rank *rank = &run->nodes[i]->ranks[k];
-            if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING && !dpt_rdzv_rank_is_member(run, rank))
-                return run->nodes[i];
-        }
     return NULL;
 }
 
@@ -482,6 +497,7 @@ static void notice_rebuilt(struct dpt_rdzv *core, struct run *run)
 
 static void running(struct dpt_rdzv *core, struct run *run)
 {
+    char who[WHO_BYTES];
     for (uint32_t i = 0; i < run->plan.world_size; i++)
         if (run->plan.places[i].finished) {
             enter(core, run, DPT_RDZV_DRAINING);
@@ -489,7 +505,7 @@ static void running(struct dpt_rdzv *core, struct run *run)
         }
     release_leaving(core, run, 0);
     notice_rebuilt(core, run);
-    const struct node *node = foreigner(run);
+    const struct node *node = dpt_rdzv_foreigner(core, run);
     if (node != NULL) {
         struct cause cause = dpt_rdzv_cause(CAUSE_SERVER_RESTART, 0,
                                             "node %s trains by an earlier server", node->id);
@@ -505,13 +521,15 @@ static void running(struct dpt_rdzv *core, struct run *run)
     }
     for (size_t i = 0; i < run->n_nodes; i++)
         if (run->nodes[i]->leaving) {
-            struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "node %s leaves", run->nodes[i]->id);
+            dpt_rdzv_who(run, run->nodes[i], who);
+            struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "%s leaves", who);
             dpt_rdzv_prepare(core, run, true, &cause);
             return;
         }
     node = joiner(core, run);
     if (node != NULL) {
-        struct cause cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "node %s joined", node->id);
+        dpt_rdzv_who(run, node, who);
+        struct cause cause = dpt_rdzv_cause(CAUSE_JOINED, 0, "%s joined", who);
         dpt_rdzv_prepare(core, run, true, &cause);
     }
 }
@@ -567,9 +585,13 @@ int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run)
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
         sooner(&due_ms, dpt_rdzv_lease_end_ms(core, run, node) + 1);
-        sooner(&due_ms, dpt_rdzv_grace_end_ms(core, run, node));
+        sooner(&due_ms, dpt_rdzv_suspect_due_ms(core, run, node));
     }
+    if (run->phase == DPT_RDZV_WAITING && run->spec.wait_ms > 0 && run->waits_since_ms >= 0)
+        sooner(&due_ms, run->waits_since_ms + run->spec.wait_ms);
     if (run->phase == DPT_RDZV_PREPARING && run->plan_after_ms > core->now_ms)
         sooner(&due_ms, run->plan_after_ms);
+    if (run->phase == DPT_RDZV_PREPARING && run->regather_until_ms > core->now_ms)
+        sooner(&due_ms, run->regather_until_ms);
     return due_ms > core->now_ms ? due_ms : core->now_ms + 1;
 }

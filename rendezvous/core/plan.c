@@ -216,10 +216,12 @@ static void hash_in(struct dpt_hash128 *hash, const void *data, size_t bytes)
     *hash = dpt_hash128(parts, sizeof parts);
 }
 
+/* One event may bring about plans of several runs: each has a nonce of its own. */
 static void make_nonce(const struct dpt_rdzv *core, const struct run *run, struct plan *plan)
 {
-    uint64_t words[4] = {core->seed, core->epoch, dpt_rdzv_id_hash(run->name), plan->generation};
-    struct dpt_hash128 hash = dpt_hash128(words, sizeof words);
+    struct dpt_hash128 hash = dpt_hash128(core->random, DPT_PROTO_NONCE_BYTES);
+    const uint64_t words[2] = {dpt_rdzv_id_hash(run->name), plan->generation};
+    hash_in(&hash, words, sizeof words);
     memcpy(plan->nonce, &hash, sizeof plan->nonce);
 }
 
@@ -283,6 +285,27 @@ static bool copy_outcome(struct dpt_rdzv *core, const struct draft *draft, struc
     return true;
 }
 
+/* The node of the lowest rank that has no place in the plan before; NULL: none. */
+static const struct node *first_newcomer(const struct run *run, const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->world_size; i++) {
+        const struct place *place = &plan->places[i];
+        if (!dpt_rdzv_rank_is_member(run, &place->node->ranks[place->local_rank]))
+            return place->node;
+    }
+    return NULL;
+}
+
+/* A node that joined has ranks only by the plan. */
+static void tell_joined(struct run *run, const struct node *node)
+{
+    char who[WHO_BYTES];
+    if (run->cause.kind != CAUSE_JOINED || node == NULL)
+        return;
+    dpt_rdzv_who(run, node, who);
+    (void)snprintf(run->cause.text, sizeof run->cause.text, "%s joined", who);
+}
+
 /* What is lost is said where the generation is explained. */
 static void tell_loss(struct dpt_rdzv *core, struct run *run, const struct source *source)
 {
@@ -305,7 +328,6 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
         core->out.no_memory = true;
         return false;
     }
-    tell_loss(core, run, source);
     plan->generation = run->generation;
     plan->in_force = true;
     plan->load_checkpoint = source->load_checkpoint;
@@ -326,8 +348,10 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
 
 static void put_in_force(struct dpt_rdzv *core, struct run *run, struct plan *plan)
 {
+    const struct node *joined = first_newcomer(run, plan);
     dpt_rdzv_plan_fini(&run->plan);
     run->plan = *plan;
+    tell_joined(run, joined);
     for (uint32_t i = 0; i < plan->world_size; i++) {
         struct rank *rank = &plan->places[i].node->ranks[plan->places[i].local_rank];
         rank->plan_generation = plan->generation;
@@ -357,6 +381,7 @@ bool dpt_rdzv_make_plan(struct dpt_rdzv *core, struct run *run)
         return false;
     }
     put_in_force(core, run, &plan);
+    tell_loss(core, run, &draft.source);
     run->step = plan.resume_step;
     return true;
 }

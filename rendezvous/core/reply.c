@@ -42,6 +42,11 @@ static Dpt__RunSpec *copy_spec(struct dpt_rdzv *core, const Dpt__RunSpec *spec)
     return core->out.no_memory ? NULL : copy;
 }
 
+static bool has_ended(const struct run *run)
+{
+    return run->phase == DPT_RDZV_DONE || run->phase == DPT_RDZV_FAILED;
+}
+
 void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
                               Dpt__ServerPhase phase, const struct run *run, bool with_spec,
                               const char *text)
@@ -53,6 +58,24 @@ void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__S
         state->spec = copy_spec(core, &run->spec);
     if (run != NULL)
         state->n_nodes = (uint32_t)run->n_nodes;
+    else if (with_spec && core->n_runs == 1 && !has_ended(core->runs[0]))
+        state->only_run = dpt_outbox_text(&core->out, core->runs[0]->name);
+    if (!core->out.no_memory)
+        dpt_outbox_send(&core->out, conn, state);
+}
+
+void dpt_rdzv_expel(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
+                    const struct run *run, bool went_on, const char *text)
+{
+    Dpt__ServerState *state = new_state(core, DPT__SERVER_PHASE__SERVER_EXPELLED, 0, to->run,
+                                        to->node, to->incarnation, text);
+    if (state == NULL)
+        return;
+    if (run != NULL) {
+        state->n_nodes = (uint32_t)run->n_nodes;
+        state->saved_step = run->saved_step > 0 ? run->saved_step : 0;
+        state->world_step = went_on && run->step > 0 ? run->step : 0;
+    }
     dpt_outbox_send(&core->out, conn, state);
 }
 
@@ -192,17 +215,19 @@ static void answer_node(struct dpt_rdzv *core, const struct run *run, struct nod
 {
     bool placed = run->phase != DPT_RDZV_DONE && run->phase != DPT_RDZV_FAILED &&
                   run->plan.in_force && has_place(run, node);
-    Dpt__ServerState *state = new_state(core, phase_for(run, placed), run->generation, run->name,
-                                        node->id, node->incarnation,
-                                        run->phase == DPT_RDZV_FAILED      ? run->end_text
-                                        : run->phase == DPT_RDZV_PREPARING ? run->cause.text
-                                                                           : "");
+    Dpt__ServerState *state = new_state(
+        core, phase_for(run, placed), run->generation, run->name, node->id, node->incarnation,
+        run->phase == DPT_RDZV_FAILED      ? run->end_text
+        : run->phase == DPT_RDZV_PREPARING ? run->cause.text
+        : run->phase == DPT_RDZV_SETTLING  ? dpt_rdzv_last_call_reason(core, run)
+                                           : "");
     if (state == NULL)
         return;
-    state->counter = ++node->counter;
+    state->counter = ++core->counter;
     state->counter_seen = node->counter_seen;
     state->soft = run->phase == DPT_RDZV_PREPARING && run->soft;
     state->n_nodes = (uint32_t)run->n_nodes;
+    state->saved_step = run->saved_step > 0 ? run->saved_step : 0;
     state->restarts_left = run->spec.max_restarts > run->restarts_used
                                ? run->spec.max_restarts - run->restarts_used
                                : 0;
@@ -233,7 +258,7 @@ void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
     Dpt__ServerState *state = new_state(core, DPT__SERVER_PHASE__SERVER_RELEASED, run->generation,
                                         run->name, node->id, node->incarnation, "");
     if (state != NULL && node->conn != 0) {
-        state->counter = ++node->counter;
+        state->counter = ++core->counter;
         state->counter_seen = node->counter_seen;
         state->last_holder = is_last_holder(core, run, node);
         dpt_outbox_send(&core->out, node->conn, state);

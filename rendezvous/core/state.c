@@ -245,7 +245,7 @@ bool dpt_rdzv_admit(struct dpt_rdzv *core, const struct run *run, bool ret_in[GR
 bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run)
 {
     static const bool all[GROUP_COUNT] = {true, true, true};
-    bool leaves = false, can_save = false;
+    bool leaves = dpt_rdzv_wait_is_over(core, run), can_save = false;
     for (size_t i = 0; i < run->n_nodes; i++) {
         leaves = leaves || run->nodes[i]->leaving;
         can_save = can_save || run->nodes[i]->checkpoint_dir_id[0] != '\0';

@@ -28,14 +28,23 @@ struct dpt_timing dpt_timing_from(int64_t timeout_ms)
         .stall_ms = t,
         .busy_ms = 60 * t,
         .join_ms = 12 * t,
-        .drain_ms = 8000,
-        .boundary_ms = 4000,
+        .drain_ms = DPT_PROTO_DRAIN_MS_DEFAULT,
+        .boundary_ms = DPT_PROTO_DRAIN_MS_DEFAULT / 2,
         .exit_ms = clamp(t / 5, 50, 1000),
         .respawn_ms = clamp(t / 50, 10, 200),
         .respawn_max_ms = t,
         .bench_ms = 6 * t,
         .forget_ms = 2 * t,
     };
+    return timing;
+}
+
+struct dpt_timing dpt_timing_of_run(int64_t timeout_ms, int64_t drain_ms)
+{
+    struct dpt_timing timing = dpt_timing_from(timeout_ms);
+    if (drain_ms != 0)
+        timing.drain_ms = clamp(drain_ms, DPT_PROTO_DRAIN_MS_MIN, DPT_PROTO_DRAIN_MS_MAX);
+    timing.boundary_ms = timing.drain_ms / 2;
     return timing;
 }
 

@@ -13,6 +13,7 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         size_t max;
     } table[] = {
         {"run", DPT_PROTO_NAME_BYTES},
+        {"only_run", DPT_PROTO_NAME_BYTES},
         {"node", DPT_PROTO_NAME_BYTES},
         {"user", DPT_PROTO_NAME_BYTES},
         {"software", DPT_PROTO_NAME_BYTES},
@@ -25,8 +26,11 @@ static size_t limit_of(const ProtobufCFieldDescriptor *field)
         {"config_yaml", DPT_PROTO_YAML_BYTES_MAX},
         {"outcome", DPT_PROTO_OUTCOME_BYTES_MAX},
         {"nonce", DPT_PROTO_NONCE_BYTES},
+        {"secret", DPT_PROTO_SECRET_BYTES},
         {"ranks", DPT_PROTO_WORLD_MAX},
         {"shards", DPT_PROTO_SHARDS_MAX},
+        {"steps", DPT_PROTO_STEPS_MAX},
+        {"host_name", DPT_PROTO_NAME_BYTES},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(table[i].name, field->name) == 0)
@@ -171,6 +175,9 @@ static enum dpt_status check_spec(const Dpt__RunSpec *spec, struct dpt_err *err)
         return out_of_range(err, "max_nodes", spec->max_nodes);
     if (spec->timeout_ms < DPT_PROTO_TIMEOUT_MS_MIN || spec->timeout_ms > DPT_PROTO_TIMEOUT_MS_MAX)
         return out_of_range(err, "timeout_ms", spec->timeout_ms);
+    if (spec->drain_ms != 0 &&
+        (spec->drain_ms < DPT_PROTO_DRAIN_MS_MIN || spec->drain_ms > DPT_PROTO_DRAIN_MS_MAX))
+        return out_of_range(err, "drain_ms", spec->drain_ms);
     if (spec->max_world < 1 || spec->max_world > DPT_PROTO_WORLD_MAX)
         return out_of_range(err, "max_world", spec->max_world);
     if (spec->config_digest[0] == '\0')
@@ -208,6 +215,7 @@ static enum dpt_status check_rank_state(const Dpt__RankState *rank, struct dpt_e
         return out_of_range(err, "outcome_step", rank->outcome_step);
     DPT_TRY(check_range(err, "checkpoint_step", rank->checkpoint_step, -1, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "grant_step", rank->grant_step, -1, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "rescued_step", rank->rescued_step, 0, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_shards(rank, err));
     DPT_TRY(check_range(err, "silent_ms", rank->silent_ms, 0, DPT_PROTO_MS_MAX));
     return check_range(err, "step_ms_median", rank->step_ms_median, 0, DPT_PROTO_MS_MAX);
@@ -221,6 +229,8 @@ enum dpt_status dpt_check_agent_state(const Dpt__AgentState *message, struct dpt
     DPT_TRY(check_form(&message->base, err));
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
+    if (message->secret.len != 0 && message->secret.len != DPT_PROTO_SECRET_BYTES)
+        return out_of_range(err, "secret", (int64_t)message->secret.len);
     DPT_TRY(check_range(err, "step_high", message->step_high, 0, DPT_PROTO_STEP_MAX));
     if (message->n_ranks > DPT_PROTO_RANKS_MAX)
         return out_of_range(err, "ranks", (int64_t)message->n_ranks);
@@ -297,10 +307,13 @@ enum dpt_status dpt_check_server_state(const Dpt__ServerState *message, struct d
     DPT_TRY(check_form(&message->base, err));
     if (message->stamp->epoch == 0)
         return out_of_range(err, "epoch", 0);
+    if (message->only_run[0] != '\0' && !is_name(message->only_run))
+        return dpt_fail(err, DPT_EPROTO, "field 'only_run': \"%s\" is no name", message->only_run);
     if (message->spec != NULL)
         DPT_TRY(check_spec(message->spec, err));
     if (message->plan != NULL)
         DPT_TRY(check_plan(message->plan, err));
+    DPT_TRY(check_range(err, "world_step", message->world_step, 0, DPT_PROTO_STEP_MAX));
     return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
 }
 
@@ -319,6 +332,28 @@ enum dpt_status dpt_check_agent_to_rank(const Dpt__AgentToRank *message, struct 
     return check_range(err, "grant_step", message->grant_step, -1, DPT_PROTO_STEP_MAX);
 }
 
+static enum dpt_status check_steps(const Dpt__RankToAgent *message, struct dpt_err *err)
+{
+    int64_t last = 0;
+    for (size_t i = 0; i < message->n_steps; i++) {
+        const Dpt__StepRecord *record = message->steps[i];
+        DPT_TRY(check_range(err, "step", record->step, last + 1, DPT_PROTO_STEP_MAX));
+        if (record->world_size < 1 || record->world_size > DPT_PROTO_WORLD_MAX)
+            return out_of_range(err, "world_size", record->world_size);
+        last = record->step;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_summary(const Dpt__RunSummary *summary, struct dpt_err *err)
+{
+    DPT_TRY(check_range(err, "start_step", summary->start_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "steps", summary->steps, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "total_ms", summary->total_ms, 0, DPT_PROTO_MS_MAX));
+    DPT_TRY(check_range(err, "saved_step", summary->saved_step, 0, DPT_PROTO_STEP_MAX));
+    return check_range(err, "steps_lost", summary->steps_lost, 0, DPT_PROTO_STEP_MAX);
+}
+
 enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct dpt_err *err)
 {
     DPT_TRY(check_form(&message->base, err));
@@ -328,5 +363,9 @@ enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct 
         return out_of_range(err, "exit_code", message->exit_code);
     DPT_TRY(check_range(err, "step_ms_median", message->step_ms_median, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_range(err, "val_step", message->val_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_range(err, "saved_step", message->saved_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_steps(message, err));
+    if (message->summary != NULL)
+        DPT_TRY(check_summary(message->summary, err));
     return check_rank_state(message->state, err);
 }

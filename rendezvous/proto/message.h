@@ -21,16 +21,21 @@ enum {
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
     DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */
     DPT_PROTO_NODES_MAX = 1024,  /* nodes of one run */
+    DPT_PROTO_STEPS_MAX = 256,   /* completed steps in one message of a rank */
     DPT_PROTO_SHARDS_MAX = 4,    /* parts of the state a rank tells of: own and shadow, twice */
     DPT_PROTO_NAME_BYTES = 64,   /* run, node id, user, software, cause_kind; NUL included */
     DPT_PROTO_ADDR_BYTES = 128,  /* an address of the data plane; NUL included */
     DPT_PROTO_DIGEST_BYTES = 72, /* digests, fingerprints, folder ids, host; NUL included */
-    DPT_PROTO_TEXT_BYTES = 512,  /* a line for a person; NUL included */
+    DPT_PROTO_TEXT_BYTES = 1024, /* a line for a person; NUL included */
     DPT_PROTO_NONCE_BYTES = 16,
+    DPT_PROTO_SECRET_BYTES = 16,
     DPT_PROTO_OUTCOME_BYTES_MAX = 64 * 1024,
     DPT_PROTO_YAML_BYTES_MAX = 64 * 1024,
     DPT_PROTO_TIMEOUT_MS_MIN = 100,
     DPT_PROTO_TIMEOUT_MS_MAX = 600 * 1000,
+    DPT_PROTO_DRAIN_MS_MIN = 1000,
+    DPT_PROTO_DRAIN_MS_MAX = 3600 * 1000,
+    DPT_PROTO_DRAIN_MS_DEFAULT = 8000,
 
     /* An encoded message of any kind; a longer one is refused before it is looked at. */
     DPT_MESSAGE_BYTES_MAX = 8 * 1024 * 1024

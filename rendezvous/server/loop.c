@@ -23,6 +23,7 @@ struct dpt_server {
     struct dpt_peers peers;
     int64_t deadline_ms;
     int stop_fd;
+    bool embedded;
     char endpoint[DPT_SERVER_ENDPOINT_BYTES];
     int port;
     uint64_t failed[DPT_SERVER_FAILED_MAX]; /* connections found broken by sending */
@@ -65,25 +66,31 @@ static void send_state(struct dpt_server *server, const struct dpt_rdzv_send *se
 }
 
 /* One step of the core, carried out. There is no journal yet: records go nowhere. */
-static enum dpt_status step(struct dpt_server *server, enum dpt_rdzv_event_kind kind, uint64_t conn,
-                            const Dpt__AgentState *message, struct dpt_err *err)
+static enum dpt_status step(struct dpt_server *server, struct dpt_rdzv_event event,
+                            struct dpt_err *err)
 {
-    const struct dpt_rdzv_event event = {
-        .kind = kind, .now_ms = dpt_now_ms(), .conn = conn, .message = message};
     struct dpt_rdzv_output out;
+    event.now_ms = dpt_now_ms();
+    if (getrandom(event.random, sizeof event.random, 0) != sizeof event.random)
+        return dpt_fail_errno(err, errno, "draw a plan's nonce");
     DPT_TRY(dpt_rdzv_step(server->core, &event, &out, err));
     for (size_t i = 0; i < out.n_sends; i++)
         send_state(server, &out.sends[i]);
     for (size_t i = 0; i < out.n_logs; i++) {
         const struct dpt_rdzv_log_line *line = &out.logs[i];
+        const enum dpt_log_level level = server->embedded ? DPT_LOG_DEBUG : line->level;
         if (line->run[0] == '\0')
-            dpt_log(line->level, "%s", line->text);
+            dpt_log(level, "%s", line->text);
         else
-            dpt_log(line->level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation,
-                    line->text);
+            dpt_log(level, "run=%s gen=%" PRIu64 ": %s", line->run, line->generation, line->text);
     }
     server->deadline_ms = out.deadline_ms;
     return DPT_OK;
+}
+
+static enum dpt_status step_broken(struct dpt_server *server, uint64_t conn, struct dpt_err *err)
+{
+    return step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = conn}, err);
 }
 
 /* Reads every monitor event there is. An event is two frames: number and value, then an address. */
@@ -108,7 +115,7 @@ static enum dpt_status read_monitor(struct dpt_server *server, struct dpt_err *e
         }
         uint64_t conn = dpt_peers_disconnected(&server->peers, (int)value);
         if (conn != 0)
-            DPT_TRY(step(server, DPT_RDZV_EVENT_BROKEN, conn, NULL, err));
+            DPT_TRY(step_broken(server, conn, err));
     }
     return DPT_OK;
 }
@@ -142,10 +149,13 @@ static enum dpt_status take_message(struct dpt_server *server, uint64_t conn, zm
         complain(server, why.text);
         return DPT_OK;
     }
-    status = step(server, DPT_RDZV_EVENT_MESSAGE, conn, message, err);
+    status = step(
+        server,
+        (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_MESSAGE, .conn = conn, .message = message},
+        err);
     dpt_message_free_agent_state(&message);
     if (status == DPT_OK && !stands)
-        status = step(server, DPT_RDZV_EVENT_BROKEN, conn, NULL, err);
+        status = step_broken(server, conn, err);
     return status;
 }
 
@@ -186,7 +196,7 @@ static enum dpt_status take_failed(struct dpt_server *server, struct dpt_err *er
     memcpy(failed, server->failed, n * sizeof failed[0]);
     server->n_failed = 0;
     for (size_t i = 0; i < n; i++)
-        DPT_TRY(step(server, DPT_RDZV_EVENT_BROKEN, failed[i], NULL, err));
+        DPT_TRY(step_broken(server, failed[i], err));
     return DPT_OK;
 }
 
@@ -203,13 +213,14 @@ enum dpt_status dpt_server_run(struct dpt_server *server, struct dpt_err *err)
             zmq_errno() != EINTR)
             return fail_zmq(err, "wait for messages");
         if (items[2].revents != 0)
-            return step(server, DPT_RDZV_EVENT_SHUTDOWN, 0, NULL, err);
+            return step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_SHUTDOWN}, err);
         bool more = true;
         for (int i = 0; i < DPT_SERVER_ROUND_MAX && more; i++)
             DPT_TRY(read_message(server, &more, err));
         DPT_TRY(read_monitor(server, err));
         DPT_TRY(take_failed(server, err));
-        DPT_TRY(step(server, DPT_RDZV_EVENT_TICK, 0, NULL, err));
+        DPT_TRY(step(server, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = more},
+                     err));
     }
 }
 
@@ -250,15 +261,16 @@ static enum dpt_status open_sockets(struct dpt_server *server,
 enum dpt_status dpt_server_create(const struct dpt_server_options *options, struct dpt_server **ret,
                                   struct dpt_err *err)
 {
-    struct dpt_rdzv_options core = {.now_ms = dpt_now_ms()};
-    if (getrandom(&core.epoch, sizeof core.epoch, 0) != sizeof core.epoch ||
-        getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed)
+    struct dpt_rdzv_options core = {.now_ms = dpt_now_ms(),
+                                    .fresh = options->fresh || options->port == 0};
+    if (getrandom(&core.epoch, sizeof core.epoch, 0) != sizeof core.epoch)
         return dpt_fail_errno(err, errno, "draw the server's epoch");
     core.epoch |= 1; /* never 0 */
     struct dpt_server *server = calloc(1, sizeof *server);
     if (server == NULL)
         return dpt_fail(err, DPT_ENOMEM, "rendezvous server");
     server->stop_fd = options->stop_fd;
+    server->embedded = options->embedded;
     server->deadline_ms = core.now_ms;
     enum dpt_status status = dpt_peers_init(&server->peers, err);
     if (status == DPT_OK)

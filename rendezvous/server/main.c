@@ -3,11 +3,12 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/signals.h"
+#include "rendezvous/server/announce.h"
 #include "rendezvous/server/server.h"
 
 #include <errno.h>
 #include <getopt.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ enum {
     OPTION_PORT = 256,
     OPTION_BIND,
     OPTION_INSECURE,
+    OPTION_FRESH,
     OPTION_PORT_FILE,
     OPTION_LOG_LEVEL,
     OPTION_VERSION,
@@ -33,7 +35,7 @@ struct arguments {
 };
 
 static const char help_text[] =
-    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--port-file FILE]\n"
+    "usage: dpt-rdzv [--port N] [--bind ADDRESS] [--insecure] [--fresh] [--port-file FILE]\n"
     "\n"
     "The rendezvous server of dpt. Start one on a host that all workers reach, then dpt-worker on "
     "each machine. It serves\n"
@@ -45,12 +47,18 @@ static const char help_text[] =
     "                    with --insecure: *)\n"
     "  --insecure        let other hosts connect. There are no keys yet: whoever reaches the port "
     "can join and stop runs\n"
+    "  --fresh           no earlier server had the runs that come here: a run with its minimum of "
+    "nodes begins at once. A server\n"
+    "                    that is started again while they may train must not have it: it waits for "
+    "those who train\n"
     "  --port-file FILE  write the port to FILE once it listens\n"
     "  --log-level L     debug, info (default), warn or error\n"
     "  --version         print the version\n"
     "  --help            print this\n"
     "\n"
-    "SIGTERM or SIGINT ends it; running training goes on. Exit codes: 0 ended, 2 bad option or "
+    "When it listens it prints its addresses and what to type on the other machines.\n"
+    "SIGTERM, SIGINT, SIGQUIT or SIGHUP (unless nohup made it ignored) ends it; running training "
+    "goes on. Exit codes: 0 ended, 2 bad option or "
     "port in use, 4 internal failure.\n";
 
 static enum dpt_status parse_port(const char *text, int *ret, struct dpt_err *err)
@@ -81,6 +89,7 @@ static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struc
         {"port", required_argument, NULL, OPTION_PORT},
         {"bind", required_argument, NULL, OPTION_BIND},
         {"insecure", no_argument, NULL, OPTION_INSECURE},
+        {"fresh", no_argument, NULL, OPTION_FRESH},
         {"port-file", required_argument, NULL, OPTION_PORT_FILE},
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
         {"version", no_argument, NULL, OPTION_VERSION},
@@ -97,6 +106,9 @@ static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struc
             break;
         case OPTION_INSECURE:
             ret->server.insecure = true;
+            break;
+        case OPTION_FRESH:
+            ret->server.fresh = true;
             break;
         case OPTION_PORT_FILE:
             ret->port_file = optarg;
@@ -121,15 +133,11 @@ static enum dpt_status parse(int argc, char **argv, struct arguments *ret, struc
     return DPT_OK;
 }
 
-/* SIGTERM and SIGINT become readable; threads started later inherit the mask. */
+/* What ends the server becomes readable; threads started later inherit the mask. */
 static enum dpt_status open_signals(int *ret_fd, struct dpt_err *err)
 {
     sigset_t ends;
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    if (sigprocmask(SIG_BLOCK, &ends, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return dpt_fail_errno(err, errno, "block signals");
+    DPT_TRY(dpt_signals_block_ends(&ends, err));
     *ret_fd = signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
     return *ret_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
@@ -147,11 +155,17 @@ static void raise_descriptor_limit(void)
 static enum dpt_status announce(const struct dpt_server *server, const struct arguments *arguments,
                                 struct dpt_err *err)
 {
-    (void)printf(
-        "dpt-rdzv %s listening on %s%s\n", DPT_VERSION, dpt_server_endpoint(server),
-        arguments->server.insecure ? " without keys: whoever reaches it can join and stop runs"
-        : arguments->server.address == NULL ? " (this host only; --insecure lets others in)"
-                                            : "");
+    const struct dpt_server_options *options = &arguments->server;
+    struct dpt_announce facts = {.version = DPT_VERSION,
+                                 .endpoint = dpt_server_endpoint(server),
+                                 .port = dpt_server_port(server),
+                                 .open = options->insecure,
+                                 .anywhere = options->address == NULL ||
+                                             strcmp(options->address, "*") == 0};
+    char screen[DPT_ANNOUNCE_TEXT_BYTES];
+    dpt_announce_look(&facts);
+    dpt_announce_print(&facts, screen);
+    (void)fputs(screen, stdout);
     if (fflush(stdout) != 0)
         return dpt_fail_errno(err, errno, "write to standard output");
     if (arguments->port_file == NULL)

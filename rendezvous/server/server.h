@@ -31,6 +31,10 @@ struct dpt_server_options {
     int port;            /* 0: the kernel chooses */
     bool insecure;       /* may be bound to an address that others reach: there are no keys yet */
     int stop_fd;         /* dpt_server_run returns when it becomes readable; borrowed */
+    bool fresh;    /* no earlier server had runs of the workers that come; so it is with a port
+                      that the kernel has chosen, which none of them knows */
+    bool embedded; /* in the worker of its only run, which tells the run's story itself: what the
+                      core logs is logged at debug */
 };
 
 /* Binds. DPT_ECONFIG: an address that is none, or is not loopback without `insecure`; DPT_EEXIST:

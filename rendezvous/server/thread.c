@@ -22,7 +22,7 @@ struct dpt_server_thread {
 static void *serve(void *arg)
 {
     struct dpt_server_thread *thread = arg;
-    const struct dpt_server_options options = {.stop_fd = thread->stop_fd};
+    const struct dpt_server_options options = {.stop_fd = thread->stop_fd, .embedded = true};
     struct dpt_server *server = NULL;
     thread->status = dpt_server_create(&options, &server, &thread->err);
     if (thread->status == DPT_OK)

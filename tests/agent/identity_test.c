@@ -13,7 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -144,6 +147,144 @@ static void test_dir_id_race(void **state)
     pthread_barrier_destroy(&start);
 }
 
+enum { WALL_MS = 1000000 };
+
+static struct dpt_identity identity_at(const char *dir, int64_t wall_ms)
+{
+    struct dpt_identity identity;
+    struct dpt_err err;
+    if (dpt_identity_open(dir, "a", wall_ms, &identity, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return identity;
+}
+
+/* A clock that is set back, or stands still, takes no incarnation back. */
+static void test_incarnations_of_any_clock(void **state)
+{
+    (void)state;
+    static const int64_t clocks_ms[] = {
+        WALL_MS, WALL_MS + 7, WALL_MS + 7, WALL_MS - 3600000, 0, -5, INT64_C(4000000000000)};
+    char dir[64];
+    make_dir(dir);
+    struct dpt_identity first = {.fd = -1}, last = {.fd = -1};
+    for (size_t i = 0; i < sizeof clocks_ms / sizeof clocks_ms[0]; i++) {
+        struct dpt_identity identity = identity_at(dir, clocks_ms[i]);
+        /* Room for those that the process before has had by joining anew. */
+        assert_true(i == 0 || identity.incarnation > last.incarnation + 1000);
+        first = i == 0 ? identity : first;
+        last = identity;
+        assert_memory_equal(identity.secret, first.secret, sizeof first.secret);
+        dpt_identity_fini(&identity);
+        assert_int_equal(identity.fd, -1);
+    }
+    assert_int_equal(first.incarnation, WALL_MS);
+    assert_int_equal(last.incarnation, clocks_ms[6]); /* a clock that is ahead is followed */
+}
+
+/* Another process of the id comes and goes between this one's open and its lock. */
+static const char *other_start_dir; /* NULL: none does */
+static struct dpt_identity other_start;
+
+int flock(int fd, int operation)
+{
+    const char *dir = other_start_dir;
+    other_start_dir = NULL;
+    if (dir != NULL) {
+        other_start = identity_at(dir, WALL_MS);
+        dpt_identity_fini(&other_start);
+    }
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+static void test_start_beside_a_start(void **state)
+{
+    (void)state;
+    char dir[64];
+    make_dir(dir);
+    for (int i = 0; i < 2; i++) { /* of a folder without the id, then of one that has it */
+        other_start_dir = dir;
+        struct dpt_identity identity = identity_at(dir, WALL_MS);
+        assert_null(other_start_dir);
+        assert_memory_equal(identity.secret, other_start.secret, sizeof other_start.secret);
+        assert_true(identity.incarnation > other_start.incarnation + 1000);
+        dpt_identity_fini(&identity);
+    }
+}
+
+static void test_secrets_differ(void **state)
+{
+    (void)state;
+    char dir[64], other[96], path[96];
+    struct dpt_err err;
+    struct dpt_identity drawn[2], opened[2];
+    struct stat info;
+    make_dir(dir);
+    (void)snprintf(other, sizeof other, "%s/other", dir);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(dpt_identity_draw(WALL_MS, &drawn[i], &err), DPT_OK);
+        assert_int_equal(drawn[i].incarnation, WALL_MS);
+        opened[i] = identity_at(i == 0 ? dir : other, WALL_MS);
+    }
+    assert_memory_not_equal(drawn[0].secret, drawn[1].secret, sizeof drawn[0].secret);
+    assert_memory_not_equal(opened[0].secret, opened[1].secret, sizeof opened[0].secret);
+    (void)snprintf(path, sizeof path, "%s/node-a/identity", dir);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600); /* nobody else's to read */
+    for (int i = 0; i < 2; i++)
+        dpt_identity_fini(&opened[i]);
+}
+
+/* One process of an id in a folder; the other is told which it is. */
+static void test_identity_is_held(void **state)
+{
+    (void)state;
+    char dir[64], process[32];
+    struct dpt_err err;
+    struct dpt_identity held, second;
+    make_dir(dir);
+    held = identity_at(dir, WALL_MS);
+    assert_int_equal(dpt_identity_open(dir, "a", WALL_MS, &second, &err), DPT_ECONFIG);
+    (void)snprintf(process, sizeof process, "process %ld on ", (long)getpid());
+    assert_non_null(strstr(err.text, process));
+    assert_non_null(strstr(err.text, "give this one another --node-id"));
+    assert_int_equal(dpt_identity_open(dir, "b", WALL_MS, &second, &err), DPT_OK);
+    dpt_identity_fini(&second);
+    dpt_identity_fini(&held);
+    held = identity_at(dir, WALL_MS);
+    dpt_identity_fini(&held);
+}
+
+static void test_damaged_identity(void **state)
+{
+    (void)state;
+    static const char *const damaged[] = {
+        "short\n",
+        "0123456789abcdef0123456789abcdef\n",
+        "0123456789abcdef0123456789abcdeX 00000000000000000007 1 on h\n",
+        "0123456789abcdef0123456789abcdef 7 1 on h\n",
+        "0123456789abcdef0123456789abcdef 00000000000000000000 1 on h\n",
+        "0123456789abcdef0123456789abcdef 18446744073709551615 1 on h\n",
+    };
+    char dir[64], path[96];
+    struct dpt_err err;
+    struct dpt_identity identity;
+    make_dir(dir);
+    identity = identity_at(dir, WALL_MS);
+    dpt_identity_fini(&identity);
+    (void)snprintf(path, sizeof path, "%s/node-a/identity", dir);
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
+        assert_int_equal(dpt_fs_write_file_atomic(path, damaged[i], strlen(damaged[i]), &err),
+                         DPT_OK);
+        if (dpt_identity_open(dir, "a", WALL_MS, &identity, &err) != DPT_ECORRUPT)
+            fail_msg("taken: %s", damaged[i]);
+        assert_non_null(strstr(err.text, path));
+    }
+    assert_int_equal(dpt_fs_write_file_atomic(path, "", 0, &err), DPT_OK); /* begun, not written */
+    identity = identity_at(dir, WALL_MS);
+    dpt_identity_fini(&identity);
+    assert_int_not_equal(dpt_identity_open(path, "a", WALL_MS, &identity, &err), DPT_OK);
+}
+
 static void test_address_of_interface(void **state)
 {
     (void)state;
@@ -213,6 +354,11 @@ int main(void)
         cmocka_unit_test_teardown(test_dir_id, remove_dir),
         cmocka_unit_test_teardown(test_damaged_dir_id, remove_dir),
         cmocka_unit_test_teardown(test_dir_id_race, remove_dir),
+        cmocka_unit_test_teardown(test_incarnations_of_any_clock, remove_dir),
+        cmocka_unit_test_teardown(test_start_beside_a_start, remove_dir),
+        cmocka_unit_test_teardown(test_secrets_differ, remove_dir),
+        cmocka_unit_test_teardown(test_identity_is_held, remove_dir),
+        cmocka_unit_test_teardown(test_damaged_identity, remove_dir),
         cmocka_unit_test(test_address_of_interface),
         cmocka_unit_test(test_address_of_route),
         cmocka_unit_test(test_bad_endpoints),

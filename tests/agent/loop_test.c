@@ -296,10 +296,12 @@ static void script_give_config_late(struct world *world, const Dpt__AgentState *
     reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
 
+/* The run that is asked for is not here; another one is. */
 static void script_no_config(struct world *world, const Dpt__AgentState *said,
                              Dpt__ServerState *reply)
 {
     assert_null(said->spec);
+    reply->only_run = (char *)(uintptr_t) "theirs";
     reply->counter_seen = 0;
     reply_phase(world, reply, DPT__SERVER_PHASE__SERVER_WAITING, 0, "");
 }
@@ -316,6 +318,12 @@ static enum dpt_status world_configure(void *ctx, const Dpt__RunSpec *spec,
     assert_string_equal(spec->config_yaml, world->node.spec.config_yaml);
     *ret = &world->node;
     return DPT_OK;
+}
+
+static void world_why(void *self, char ret[DPT_TRANSPORT_WHY_BYTES])
+{
+    (void)self;
+    (void)snprintf(ret, DPT_TRANSPORT_WHY_BYTES, "nothing listens");
 }
 
 static enum dpt_status world_address(void *ctx, const struct dpt_node *node,
@@ -362,9 +370,12 @@ static void set_up(struct world *world, script_fn script, const char *play)
 
 static struct dpt_loop_end run(struct world *world, bool with_node, const char *program)
 {
-    static const struct dpt_transport_ops ops = {world_send, world_next, world_fds, world_tick};
-    FILE *out = tmpfile();
-    assert_non_null(out);
+    static const struct dpt_transport_ops ops = {world_send, world_next, world_fds, world_tick,
+                                                 world_why};
+    struct dpt_err err;
+    struct dpt_terminal *terminal;
+    const struct dpt_terminal_options nowhere = {.out_fd = -1, .err_fd = -1};
+    assert_int_equal(dpt_terminal_create(&nowhere, &terminal, &err), DPT_OK);
     const struct dpt_loop_options options = {.agent = {.run = "test",
                                                        .node = "a",
                                                        .software = "dpt test",
@@ -376,14 +387,13 @@ static struct dpt_loop_end run(struct world *world, bool with_node, const char *
                                              .hooks = {world, world_configure, world_address},
                                              .program = program,
                                              .log_level = DPT_LOG_INFO,
-                                             .out = out,
+                                             .terminal = terminal,
                                              .endpoint = "script:1",
                                              .source = "the test"};
     struct dpt_loop_end end;
-    struct dpt_err err;
     if (dpt_loop_run(&options, &end, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    fclose(out);
+    dpt_terminal_destroy(&terminal);
     close(world->event_fd);
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nobody is left */
     assert_int_equal(errno, ECHILD);
@@ -537,6 +547,19 @@ static void test_config_never_comes(void **state)
     struct dpt_loop_end end = run(&world, false, play_rank);
     assert_int_equal(end.exit_code, DPT_EXIT_SERVER);
     assert_true(end.no_run);
+    assert_string_equal(end.why, "nothing listens");
+    assert_string_equal(end.other_run, "");
+    assert_int_equal(world.configured, 0);
+}
+
+/* Neither a config nor a run's name was given: the loop begins nothing and names the run. */
+static void test_only_run_is_meant(void **state)
+{
+    (void)state;
+    set_up(&world, script_no_config, "");
+    struct dpt_loop_end end = run(&world, false, play_rank);
+    assert_int_equal(end.exit_code, DPT_EXIT_DONE);
+    assert_string_equal(end.other_run, "theirs");
     assert_int_equal(world.configured, 0);
 }
 
@@ -570,6 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_config_from_the_server, remove_dir),
         cmocka_unit_test_teardown(test_config_comes_late, remove_dir),
         cmocka_unit_test_teardown(test_config_never_comes, remove_dir),
+        cmocka_unit_test_teardown(test_only_run_is_meant, remove_dir),
         cmocka_unit_test_teardown(test_program_is_missing, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

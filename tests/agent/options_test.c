@@ -31,13 +31,15 @@ static void test_all_options(void **state)
     assert_int_equal(PARSE(&options, &err, "--config", "c.yaml", "--set", "train.steps=5",
                            "--nnodes=2:4", "--nproc-per-node", "3", "--rdzv-endpoint", "h:1",
                            "--node-id", "a", "--allow-change", "optimizer.lr", "--log-level",
-                           "warn", "--rdzv-id", "mine", "--max-restarts=7", "--set=a=b=c"),
+                           "warn", "--rdzv-id", "mine", "--max-restarts=7", "--set=a=b=c",
+                           "--allow-fresh"),
                      DPT_OK);
     assert_string_equal(options.config_path, "c.yaml");
     assert_string_equal(options.rdzv_endpoint, "h:1");
     assert_string_equal(options.node_id, "a");
     assert_int_equal(options.log_level, DPT_LOG_WARN);
     assert_int_equal(options.n_allow, 1);
+    assert_true(options.allow_fresh);
     assert_string_equal(options.allow[0], "optimizer.lr");
     static const char *const overrides[] = {"train.steps=5",           "cluster.nnodes=2:4",
                                             "cluster.gpus_per_node=3", "run=mine",
@@ -120,6 +122,10 @@ static void test_bad_options(void **state)
     expect_bad(PARSE(&options, &err, "--help=yes"), "--help takes no value");
     expect_bad(PARSE(&options, &err, "--set", "train.steps"), "is not KEY=VALUE");
     expect_bad(PARSE(&options, &err, "--set", "=5"), "is not KEY=VALUE");
+    expect_bad(PARSE(&options, &err, "--allow-change", "train.stepz"),
+               "--allow-change: unknown key 'train.stepz'; did you mean 'train.steps'?");
+    expect_bad(PARSE(&options, &err, "--allow-change", "train"),
+               "--allow-change: unknown key 'train'; its section has: steps, ");
     expect_bad(PARSE(&options, &err, "--log-level", "loud"), "debug, info, warn, error");
     expect_bad(PARSE(&options, &err, "--", "--config"), "unknown option '--'");
 }
@@ -133,13 +139,13 @@ static void test_too_many(void **state)
     expect_bad(parse(&options, &err, args), "more than 64 overrides");
     memset(args, 0, sizeof args);
     for (int i = 0; i <= DPT_RANK_ALLOW_MAX; i++)
-        args[i] = "--allow-change=a";
+        args[i] = "--allow-change=seed";
     expect_bad(parse(&options, &err, args), "more than 16 --allow-change");
     static char longest[DPT_OPTION_TEXT_BYTES + 10];
     memset(longest, 'x', sizeof longest - 1);
     longest[1] = '=';
     expect_bad(PARSE(&options, &err, "--set", longest), "too long");
-    expect_bad(PARSE(&options, &err, "--allow-change", longest), "is not a key");
+    expect_bad(PARSE(&options, &err, "--allow-change", longest), "unknown key 'x=x");
 }
 
 static void expect_endpoint(const char *environment, const struct dpt_config *config,

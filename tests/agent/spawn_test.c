@@ -51,7 +51,10 @@ static struct dpt_rank_start make_start(void)
                                    .threads = 4,
                                    .agent = getpid(),
                                    .log_level = 1,
-                                   .n_allow = 1};
+                                   .n_allow = 1,
+                                   .allow_fresh = true,
+                                   .claim_number = 8,
+                                   .claim_token = "0123456789abcdef0123456789abcdef"};
     (void)snprintf(start.node, sizeof start.node, "node-a");
     (void)snprintf(start.address, sizeof start.address, "::1");
     (void)snprintf(start.data, sizeof start.data, "0123456789abcdef0123456789abcdef");
@@ -328,6 +331,24 @@ static void test_frames(void **state)
     close(fds[0]);
 }
 
+/* What an end said before it closed arrives, though it never read what it was told. */
+static void test_last_words_of_an_end_that_did_not_read(void **state)
+{
+    (void)state;
+    int fds[2];
+    struct dpt_err err;
+    size_t bytes = 0;
+    assert_int_equal(dpt_rank_link_pair(fds, &err), DPT_OK);
+    assert_int_equal(dpt_rank_link_send(fds[0], "go", 2, &err), DPT_OK);
+    assert_int_equal(dpt_rank_link_send(fds[1], "last words", 10, &err), DPT_OK);
+    assert_int_equal(close(fds[1]), 0);
+    assert_int_equal(dpt_rank_link_recv(fds[0], 0, frame, &bytes, &err), DPT_OK);
+    assert_int_equal(bytes, 10);
+    assert_memory_equal(frame, "last words", 10);
+    assert_int_equal(dpt_rank_link_recv(fds[0], 0, frame, &bytes, &err), DPT_EPEER);
+    assert_int_equal(close(fds[0]), 0);
+}
+
 /* A frame longer than allowed, from a sender that does not keep to the rule. */
 static void test_oversized_frame(void **state)
 {
@@ -370,6 +391,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_arguments_round_trip),
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_frames),
+        cmocka_unit_test(test_last_words_of_an_end_that_did_not_read),
         cmocka_unit_test(test_oversized_frame),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* Client and server over real sockets on loopback: connections that come and go, and peers that
  * misbehave. Every wait is for a descriptor. */
 #include "base/clock.h"
+#include "base/log.h"
 #include "rendezvous/client/client.h"
 #include "rendezvous/proto/message.h"
 #include "rendezvous/server/server.h"
@@ -39,15 +40,20 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static void start_server(struct test_server *s, int port)
+static void start_as(struct test_server *s, struct dpt_server_options options)
 {
     struct dpt_err err;
     *s = (struct test_server){.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    const struct dpt_server_options options = {.port = port, .stop_fd = s->stop_fd};
+    options.stop_fd = s->stop_fd;
     if (dpt_server_create(&options, &s->server, &err) != DPT_OK)
         fail_msg("%s", err.text);
     s->port = dpt_server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+static void start_server(struct test_server *s, int port)
+{
+    start_as(s, (struct dpt_server_options){.port = port});
 }
 
 static void stop_server(struct test_server *s)
@@ -482,6 +488,36 @@ static void test_embedded_server(void **state)
     assert_null(thread);
 }
 
+static int logged; /* lines of the server's core */
+
+static void count_line(void *ctx, const char *line, size_t bytes)
+{
+    (void)ctx;
+    logged += memmem(line, bytes, "run=transport", strlen("run=transport")) != NULL;
+}
+
+/* The worker that embeds a server tells the run's story itself: the core's lines are at debug. */
+static void test_embedded_server_logs_nothing(void **state)
+{
+    (void)state;
+    for (int embedded = 0; embedded < 2; embedded++) {
+        struct test_server server;
+        logged = 0;
+        dpt_log_set_sink(count_line, NULL);
+        start_as(&server, (struct dpt_server_options){.embedded = embedded});
+        struct dpt_client *client = start_client(server.port);
+        (void)expect(client, DPT_CLIENT_UP);
+        bring_config(client, 100);
+        dpt_client_destroy(&client);
+        stop_server(&server);
+        dpt_log_set_sink(NULL, NULL);
+        if (embedded)
+            assert_int_equal(logged, 0);
+        else
+            assert_true(logged > 0);
+    }
+}
+
 static void test_endpoints(void **state)
 {
     (void)state;
@@ -515,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_descriptors_run_out),
         cmocka_unit_test(test_oversized_send),
         cmocka_unit_test(test_embedded_server),
+        cmocka_unit_test(test_embedded_server_logs_nothing),
         cmocka_unit_test(test_endpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

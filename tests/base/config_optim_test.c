@@ -28,6 +28,9 @@ static void combinations(void **state)
         {"train={precision: fp16, loss_scale_backoff: 0.3}",
          "train.loss_scale_backoff: 0.3 is no power of two, so that gradients could not be scaled "
          "back exactly; nearest: 0.25 or 0.5"},
+        {"train={on_divergence: skip, divergence_limit: 3}", NULL},
+        {"train.on_divergence=ignore",
+         "train.on_divergence: unknown value 'ignore'; supported: stop, skip, continue"},
         {"train={precision: fp16, loss_scale: 1, loss_scale_growth: 1, loss_scale_backoff: 0.125}",
          NULL},
     };

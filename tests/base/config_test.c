@@ -183,7 +183,7 @@ static void refused_from_the_file(void **state)
          "c.yaml:1:1: unknown key 'zzzzzzzz'; known are: run, seed, cluster, model, data, "
          "train, optimizer, strategy, checkpoint, log"},
         {"log: {qqqqqqqq: 5}",
-         "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, op_times"},
+         "c.yaml:1:7: unknown key 'log.qqqqqqqq'; its section has: dir, op_times, wait_s"},
         {"train: 5", "c.yaml:1:1: train is a section: its keys go inside it"},
         {"train: [1]", "c.yaml:1:1: train is a section: its keys go inside it"},
         {"train: {steps: {x: 5}}", "c.yaml:1:9: train.steps: expected one value, got a section"},
@@ -316,8 +316,18 @@ static void refused_combinations(void **state)
         {"train.eval_tokens=63", "train.eval_tokens (63) is less than one sequence of "
                                  "train.seq_len (64); set it to at least that"},
         {"train={eval_every: 0, eval_tokens: 63}", NULL}, /* nothing is evaluated */
-        {"checkpoint.dir=null",
-         "checkpoint.every_steps is 50 with no checkpoint.dir; name a folder, or write 0"},
+        {"checkpoint.dir=null", NULL},                    /* every_steps is of no account then */
+        {"checkpoint.keep_steps=[50, 200]", NULL},
+        {"checkpoint.keep_steps=[]", NULL},
+        {"checkpoint.keep_steps=[60]", NULL}, /* saved under another every_steps */
+        {"checkpoint={keep_steps: [60], every_steps: 0}", NULL},
+        {"checkpoint.keep_steps=50",
+         "checkpoint.keep_steps: expected a list such as [100, 200], of at most 16"},
+        {"checkpoint.keep_steps=[100, 50]",
+         "checkpoint.keep_steps: expected ascending numbers, got 50 after 100"},
+        {"checkpoint.keep_best=2", NULL},
+        {"train={eval_every: 0}", NULL},
+        {"train={on_divergence: skip}", NULL},
         {"data={kind: text, tokenizer: gpt2}", "data.tokenizer: gpt2 needs data.vocab_bpe; name "
                                                "OpenAI's file, or set data.tokenizer: bytes"},
         {"data={kind: text, tokenizer: gpt2, vocab_bpe: v.bpe}",
@@ -347,6 +357,9 @@ static void refused_combinations(void **state)
         {"train: {eval_only: true}\ndata: {val: x}",
          "c.yaml:1:20: there is no checkpoint.dir to evaluate from (--eval is train.eval_only); "
          "name the folder of the checkpoints"},
+        {"checkpoint: {every_steps: 5}",
+         "c.yaml:1:27: checkpoint.every_steps: it is 5 and there is no checkpoint.dir; name a "
+         "folder, or write checkpoint.dir: null for no checkpoints"},
     };
     for (size_t i = 0; i < sizeof evaluations / sizeof *evaluations; i++) {
         const char *of = evaluations[i].text;

@@ -217,14 +217,29 @@ static void limits(void **state)
     free(text);
 }
 
+/* U+FEFF at a file's start, as some editors write it, is no part of the first key. */
+static void byte_order_mark(void **state)
+{
+    (void)state;
+    struct dpt_yaml *yaml = parse("\xef\xbb\xbfseed: 42\nrun: x\n", NULL);
+    assert_int_equal(yaml->n_pairs, 2);
+    expect(yaml, 0, "seed", "42", 1, 1);
+    expect(yaml, 1, "run", "x", 2, 1);
+    dpt_yaml_destroy(&yaml);
+    yaml = parse("\xef\xbb\xbf", NULL);
+    assert_int_equal(yaml->n_pairs, 0);
+    dpt_yaml_destroy(&yaml);
+    static const char *const utf16 = "\xff\xfes";
+    assert_int_equal(dpt_yaml_parse(utf16, 3, "c.yaml", NULL, &yaml, &err), DPT_ECONFIG);
+    assert_string_equal(err.text, "c.yaml:1:1: invalid leading UTF-8 octet; a config is UTF-8");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(block_and_flow),
-                                       cmocka_unit_test(nothing),
-                                       cmocka_unit_test(values_of_overrides),
-                                       cmocka_unit_test(nulls),
-                                       cmocka_unit_test(refused),
-                                       cmocka_unit_test(nul_bytes),
-                                       cmocka_unit_test(limits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(byte_order_mark), cmocka_unit_test(block_and_flow),
+        cmocka_unit_test(nothing),         cmocka_unit_test(values_of_overrides),
+        cmocka_unit_test(nulls),           cmocka_unit_test(refused),
+        cmocka_unit_test(nul_bytes),       cmocka_unit_test(limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

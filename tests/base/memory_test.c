@@ -81,6 +81,24 @@ static void test_groups(void **state)
     assert_int_equal(dpt_memory_available(root), 0);
 }
 
+/* Files' pages and swap could all be given up; shared memory, which counts as a file, could not. */
+static void test_at_most(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_memory_at_most(root), 0);
+    put("/proc/meminfo", "MemAvailable:   8000 kB\nSwapTotal: 9 kB\nSwapFree: 5 kB\n");
+    assert_int_equal(dpt_memory_at_most(root), 8005 * 1024);
+    put("/proc/self/cgroup", "0::/job\n");
+    put("/sys/fs/cgroup/job/memory.max", "1000000\n");
+    put("/sys/fs/cgroup/job/memory.current", "900000\n");
+    put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 700000\nshmem 200000\ninactive_file 1\n");
+    assert_int_equal(dpt_memory_at_most(root), 600000 + 5 * 1024);
+    assert_int_equal(dpt_memory_available(root), 100001);
+    put("/sys/fs/cgroup/job/memory.current", "1700000\n");
+    assert_int_equal(dpt_memory_at_most(root), 5 * 1024);
+    assert_true(dpt_memory_at_most("") >= dpt_memory_available("") / 2);
+}
+
 static void test_process(void **state)
 {
     (void)state;
@@ -108,6 +126,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nothing_known, setup, teardown),
         cmocka_unit_test_setup_teardown(test_machine, setup, teardown),
         cmocka_unit_test_setup_teardown(test_groups, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_at_most, setup, teardown),
         cmocka_unit_test_setup_teardown(test_process, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

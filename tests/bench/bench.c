@@ -78,8 +78,26 @@ const char *dpt_bench_precision(enum dpt_dtype dtype)
     return precisions[dtype];
 }
 
-bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
+bool dpt_bench_misused(const char *name, const char *usage, const char *arg)
 {
+    enum { SHOWN = 80 };
+    if (strcmp(arg, "--help") == 0)
+        (void)fputs(usage, stdout);
+    else
+        (void)fprintf(stderr,
+                      "dpt-bench %s: '%.*s' is no flag of it, or has no value that it takes; see "
+                      "dpt-bench %s --help\n",
+                      name, SHOWN, arg, name);
+    return false;
+}
+
+bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_args *ret)
+{
+    char usage[512];
+    (void)snprintf(usage, sizeof usage,
+                   "usage: dpt-bench %s [--threads N] [--repeats N] [--precision fp32|bf16|fp16] "
+                   "[--json FILE]%s%s\n",
+                   argv[0], own[0] ? " " : "", own);
     *ret = (struct dpt_bench_args){.threads = dpt_cores(), .repeats = 9};
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
@@ -94,13 +112,8 @@ bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret)
             ret->json = value;
             good = true;
         }
-        if (!good) {
-            fprintf(stderr,
-                    "usage: %s [--threads N] [--repeats N] [--precision fp32|bf16|fp16] [--json "
-                    "FILE]; '%s' is wrong\n",
-                    argv[0], argv[i]);
-            return false;
-        }
+        if (!good)
+            return dpt_bench_misused(argv[0], usage, argv[i]);
     }
     return true;
 }
@@ -135,7 +148,7 @@ int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report)
 {
     int code = 0;
     if (args->json && json_dump_file(report, args->json, JSON_INDENT(2)) != 0) {
-        fprintf(stderr, "cannot write '%s'\n", args->json);
+        (void)fprintf(stderr, "dpt-bench: cannot write '%s'\n", args->json);
         code = 1;
     }
     json_decref(report);

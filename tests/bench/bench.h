@@ -20,16 +20,19 @@ extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt
     dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_canonical,
     dpt_bench_checkpoint, dpt_bench_strategies, dpt_bench_memory;
 
+/* What is wrong with a bench's command line, in one line; of `arg` --help the `usage`, to stdout.
+ * Returns false. */
+bool dpt_bench_misused(const char *name, const char *usage, const char *arg);
+
 /* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
- * 9), `--precision fp32|bf16|fp16` (default fp32). Prints usage and returns false for anything
- * else.
- */
+ * 9), `--precision fp32|bf16|fp16` (default fp32). False, and a line that says why, for anything
+ * else; `own` has the usage of flags that the bench takes itself, or is "". */
 struct dpt_bench_args {
     int threads, repeats;
     enum dpt_dtype dtype;
     const char *json;
 };
-bool dpt_bench_parse(int argc, char **argv, struct dpt_bench_args *ret);
+bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_args *ret);
 
 /* A whole number of min … max and nothing else; else *ret stays. */
 bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);

@@ -69,6 +69,9 @@ static bool take_sizes(const char *text, struct args *a)
     return false;
 }
 
+static const char usage[] = "usage: dpt-bench allreduce [--ranks 2] [--sizes BYTES[,BYTES…]] "
+                            "[--blocks N] [--peer gloo] [--json FILE]\n";
+
 static bool parse(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.ranks = 2, .blocks = BLOCKS, .n_sizes = DEFAULT_SIZES};
@@ -88,13 +91,8 @@ static bool parse(int argc, char **argv, struct args *a)
             a->json = value;
         else
             good = false;
-        if (!good) {
-            (void)fprintf(stderr,
-                          "usage: dpt-bench allreduce [--ranks 2] [--sizes BYTES[,BYTES…]] "
-                          "[--blocks %d] [--peer gloo] [--json FILE]; '%s' is wrong\n",
-                          BLOCKS, argv[i]);
-            return false;
-        }
+        if (!good)
+            return dpt_bench_misused("allreduce", usage, argv[i]);
     }
     return true;
 }

@@ -38,6 +38,11 @@ struct row {
     double ratio[BC_STEPS_MAX]; /* of each pair, canonical over fast */
 };
 
+static const char usage[] =
+    "usage: dpt-bench canonical [--ranks 2,4] [--preset gpt2-124m|tiny] [--batch 4] [--seq 64] "
+    "[--slots 8] [--pairs 5] [--precision fp32|bf16|fp16] [--json FILE]\n"
+    "  slots: micro-batches a step, of all ranks; pairs: of a canonical and a fast step\n";
+
 static bool parse(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.preset = "gpt2-124m",
@@ -69,16 +74,8 @@ static bool parse(int argc, char **argv, struct args *a)
             good = dpt_bench_parse_precision(value, &a->dtype);
         else
             good = false;
-        if (!good) {
-            (void)fprintf(stderr,
-                          "usage: dpt-bench canonical [--ranks 2,4] [--preset gpt2-124m|tiny] "
-                          "[--batch 4] [--seq 64] [--slots 8] [--pairs 5] "
-                          "[--precision fp32|bf16|fp16] [--json FILE]; '%s' is wrong\n"
-                          "  slots: micro-batches a step, of all ranks; pairs: of a canonical and "
-                          "a fast step\n",
-                          argv[i]);
-            return false;
-        }
+        if (!good)
+            return dpt_bench_misused("canonical", usage, argv[i]);
     }
     return true;
 }

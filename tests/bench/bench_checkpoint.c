@@ -241,29 +241,35 @@ static enum dpt_status measure(struct bench_state *s, int repeats, json_t **ret,
     return DPT_OK;
 }
 
+static const char own_flags[] =
+    "[--model \"preset: gpt2-124m\"] [--layout whole|shards] [--writers 2] [--in /tmp]";
+
 static bool parse(int argc, char **argv, struct options *o, struct dpt_bench_args *args)
 {
     char *rest[ARGS_MAX];
     int n = 0;
     *o = (struct options){
         .model = "preset: gpt2-124m", .dir = "/tmp/dpt-bench-checkpoint-XXXXXX", .writers = 2};
-    bool made = true;
     for (int i = 0; i < argc && n < ARGS_MAX; i++) {
         const bool more = i + 1 < argc;
+        const char *flag = argv[i];
+        bool made = true;
         if (more && strcmp(argv[i], "--model") == 0)
             (void)snprintf(o->model, sizeof o->model, "%s", argv[++i]);
         else if (more && strcmp(argv[i], "--in") == 0)
             made = snprintf(o->dir, sizeof o->dir, "%s/dpt-bench-checkpoint-XXXXXX", argv[++i]) <
                    (int)sizeof o->dir;
         else if (more && strcmp(argv[i], "--writers") == 0)
-            made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers) && made;
+            made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers);
         else if (more && strcmp(argv[i], "--layout") == 0) {
             o->shards = strcmp(argv[++i], "shards") == 0;
-            made = made && (o->shards || strcmp(argv[i], "whole") == 0);
+            made = o->shards || strcmp(argv[i], "whole") == 0;
         } else
             rest[n++] = argv[i];
+        if (!made)
+            return dpt_bench_misused("checkpoint", "", flag);
     }
-    return made && dpt_bench_parse(n, rest, args);
+    return dpt_bench_parse(n, rest, own_flags, args);
 }
 
 static int run(int argc, char **argv)
@@ -272,12 +278,8 @@ static int run(int argc, char **argv)
     struct dpt_bench_args args;
     struct dpt_err err;
     json_t *report = NULL;
-    if (!parse(argc, argv, &options, &args)) {
-        fprintf(stderr, "flags of its own: --model KEYS (default \"preset: gpt2-124m\") --layout "
-                        "whole|shards --writers N --in "
-                        "FOLDER (default /tmp)\n");
+    if (!parse(argc, argv, &options, &args))
         return 2;
-    }
     struct bench_state s = {.options = &options};
     enum dpt_status status = make_state(&s, &err);
     if (status == DPT_OK && !mkdtemp(options.dir))
@@ -286,13 +288,13 @@ static int run(int argc, char **argv)
         status = measure(&s, args.repeats, &report, &err);
         struct dpt_err left;
         if (dpt_fs_remove_tree(options.dir, &left) != DPT_OK)
-            fprintf(stderr, "%s\n", left.text);
+            (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", left.text);
     }
     free(s.tensors);
     free(s.offset);
     dpt_model_destroy(&s.model);
     if (status != DPT_OK) {
-        fprintf(stderr, "checkpoint: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", err.text);
         return 1;
     }
     return dpt_bench_finish(&args, report);

@@ -177,7 +177,7 @@ static bool run_pair(struct shared *shared, bool tcp)
 static int run(int argc, char **argv)
 {
     struct dpt_bench_args args;
-    if (!dpt_bench_parse(argc, argv, &args))
+    if (!dpt_bench_parse(argc, argv, "", &args))
         return 2;
     struct shared *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

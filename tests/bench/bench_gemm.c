@@ -180,13 +180,13 @@ static int run(int argc, char **argv)
     json_t *rows = NULL;
     double best = 0.0;
     int code = 1;
-    if (!dpt_bench_parse(argc, argv, &args))
+    if (!dpt_bench_parse(argc, argv, "", &args))
         return 2;
     rows = json_array();
     if (dpt_device_cpu_create(&dev, &err) != DPT_OK ||
         dpt_stream_create(dev, args.threads, &stream, &err) != DPT_OK ||
         run_shapes(dev, stream, &args, rows, &best, &err) != DPT_OK) {
-        fprintf(stderr, "gemm: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-bench gemm: %s\n", err.text);
         goto out;
     }
     printf("gemm rate: %.1f GFLOP/s in %s with %d threads (%s)\n", best,

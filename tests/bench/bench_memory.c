@@ -83,6 +83,29 @@ static bool is_listed(const char *list, const char *name)
     return false;
 }
 
+static bool misused(const char *arg)
+{
+    char usage[1024], names[256] = "";
+    for (int s = 0; s < STRATEGIES; s++) {
+        const size_t used = strlen(names);
+        (void)snprintf(names + used, sizeof names - used, " %s", strategies[s].name);
+    }
+    (void)snprintf(usage, sizeof usage,
+                   "usage: dpt-bench memory [--strategies LIST] [--worlds 2,4] "
+                   "[--model \"preset: gpt2-124m\"] [--precision fp32|bf16|fp16] "
+                   "[--accumulate auto|local|reduce] [--batch 1] [--seq 64] [--slots 4] "
+                   "[--steps 3] [--json FILE]\n"
+                   "       dpt-bench memory --plan 1x8,16x8 [--config FILE] [--set KEY=VALUE]… "
+                   "[--strategies LIST] [--json FILE]\n"
+                   "  plan: nodes x ranks of each; works out what ranks would hold, and starts "
+                   "nothing\n"
+                   "  strategies:%s\n"
+                   "  worlds: up to %d ranks; the last three are on two nodes and take even worlds "
+                   "only\n",
+                   names, MEM_RANKS_MAX);
+    return dpt_bench_misused("memory", usage, arg);
+}
+
 static bool parse(int argc, char **argv, struct args *a)
 {
     *a = (struct args){.model = "preset: gpt2-124m",
@@ -125,23 +148,8 @@ static bool parse(int argc, char **argv, struct args *a)
             ok = dpt_bench_parse_int(value, 1, 100000, &a->steps);
         else
             ok = false;
-        if (ok)
-            continue;
-        (void)fprintf(stderr, "usage: dpt-bench memory [--strategies LIST] [--worlds 2,4] "
-                              "[--model \"preset: gpt2-124m\"] [--precision fp32|bf16|fp16] "
-                              "[--accumulate auto|local|reduce] [--batch 1] [--seq 64] [--slots 4] "
-                              "[--steps 3] [--json FILE]\n"
-                              "       dpt-bench memory --plan 1x8,16x8 [--config FILE] [--set "
-                              "KEY=VALUE]… [--strategies LIST] [--json FILE]\n"
-                              "  plan: nodes x ranks of each; works out what ranks would hold, and "
-                              "starts nothing\n  strategies:");
-        for (int s = 0; s < STRATEGIES; s++)
-            (void)fprintf(stderr, " %s", strategies[s].name);
-        (void)fprintf(stderr,
-                      "\n  worlds: up to %d ranks; the last three are on two nodes and "
-                      "take even worlds only\n",
-                      MEM_RANKS_MAX);
-        return false;
+        if (!ok)
+            return misused(argv[i]);
     }
     const bool plans = a->plan.n_shapes > 0;
     if (!plans && (a->plan.config || a->plan.n_sets > 0))

@@ -397,7 +397,7 @@ static int run(int argc, char **argv)
     struct dpt_err err;
     json_t *rows;
     int code = 1;
-    if (!dpt_bench_parse(argc, argv, &args))
+    if (!dpt_bench_parse(argc, argv, "", &args))
         return 2;
     rows = json_array();
     struct bench s = {.dtype = args.dtype};
@@ -414,7 +414,7 @@ static int run(int argc, char **argv)
                                                      dpt_device_fingerprint(dev), "ops", rows));
     }
     if (code != 0)
-        fprintf(stderr, "ops: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-bench ops: %s\n", err.text);
     json_decref(rows);
     dpt_stream_destroy(&stream);
     dpt_device_destroy(&dev);

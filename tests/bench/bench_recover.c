@@ -246,25 +246,20 @@ static bool take_number(const char *text, double min, double max, double *ret)
     return true;
 }
 
-static int complain(void)
-{
-    (void)fprintf(
-        stderr,
-        "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
-        "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--at-commit] "
-        "[--cuda] [--json FILE] [--keep]\n"
-        "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
-        "full_shard+shadow, hybrid_shard; ranks: 2 to %d, on a node each, of hybrid_shard two on a "
-        "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
-        "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
-        "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
-        "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
-        "contribution to the commit some have and others not; cuda: all ranks on this machine's "
-        "GPU, "
-        "by NCCL; keep: leave the temporary folders\n",
-        RANKS_MAX);
-    return 2;
-}
+static const char usage[] =
+    "usage: dpt-bench recover [--trials 40] [--seed 1] [--strategy ddp,…] [--ranks 4] "
+    "[--timeout-s 5] [--n-embd 64] [--rebuild-mib 16] [--one-host] [--kills] [--at-commit] "
+    "[--cuda] [--json FILE] [--keep]\n"
+    "  trials: over all strategies together; strategy: such as ddp, zero2+shadow, "
+    "full_shard+shadow, hybrid_shard; ranks: 2 to 8, on a node each, of hybrid_shard two on a "
+    "node; timeout-s: cluster.timeout_s; n-embd: width of the GPT-2 of 2 blocks, a multiple of "
+    "4; rebuild-mib: strategy.rebuild_mib, with 0 no second faults where there are shadows; "
+    "one-host: nodes share memory, else each is a host of its own; kills: no drains, joins and "
+    "stops; at-commit: single faults, about the end of a step, kills of a rank whose "
+    "contribution to the commit some have and others not; cuda: all ranks on this machine's "
+    "GPU, "
+    "by NCCL; keep: leave the temporary folders\n";
+_Static_assert(RANKS_MAX == 8, "the usage says so");
 
 static bool take_flag(const char *text, struct arguments *a)
 {
@@ -312,7 +307,7 @@ static bool parse(int argc, char **argv, struct arguments *a)
         else
             ok = false;
         if (!ok || !*value)
-            return false;
+            return dpt_bench_misused("recover", usage, argv[i]);
         i++;
     }
     a->trials = (int)trials;
@@ -340,7 +335,7 @@ static int run(int argc, char **argv)
     struct arguments args;
     struct dpt_err err;
     if (!parse(argc, argv, &args))
-        return complain();
+        return 2;
     struct sigaction action = {.sa_handler = on_signal};
     if (sigaction(SIGINT, &action, NULL) != 0 || sigaction(SIGTERM, &action, NULL) != 0 ||
         sigaction(SIGHUP, &action, NULL) != 0) {

@@ -22,8 +22,8 @@ enum { TEXT_BYTES = 400 * 1000, WHY_BYTES = 1024 };
 static const char usage[] =
     "usage: dpt-bench strategies [--ranks 2] [--hosts 1] [--rounds 3] [--steps 8] [--batch 16] "
     "[--micro 2] [--seq 64] [--model \"n_layer: 4, n_head: 4, …\"] [--precision fp32|bf16|fp16] "
-    "[--accumulate auto|local|reduce] [--only NAME[,NAME…]] [--json FILE] [--html FILE]; '%s' is "
-    "wrong\n";
+    "[--accumulate auto|local|reduce] [--only NAME[,NAME…]] [--json FILE] [--html FILE]\n"
+    "  hosts: ranks are dealt to them alike\n";
 
 static bool take_word(const char *text, const char **ret)
 {
@@ -75,14 +75,9 @@ static bool parse(int argc, char **argv, struct st_args *a)
         .accumulate = "auto",
         .only = ""};
     for (int i = 1; i < argc; i += 2)
-        if (!take(a, argv[i], i + 1 < argc ? argv[i + 1] : "")) {
-            (void)fprintf(stderr, usage, argv[i]);
-            return false;
-        }
-    if (a->ranks % a->hosts == 0)
-        return true;
-    (void)fprintf(stderr, usage, "--hosts (ranks are dealt to them alike)");
-    return false;
+        if (!take(a, argv[i], i + 1 < argc ? argv[i + 1] : ""))
+            return dpt_bench_misused("strategies", usage, argv[i]);
+    return a->ranks % a->hosts == 0 || dpt_bench_misused("strategies", usage, "--hosts");
 }
 
 /* Is `label` one of the words of a list with commas? An empty list has all. */

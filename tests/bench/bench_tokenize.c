@@ -114,6 +114,9 @@ struct paths {
 };
 
 /* Takes its own flags out of argv; those left are every bench's. */
+static const char own_flags[] =
+    "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab]";
+
 static bool parse(int argc, char **argv, struct paths *paths, struct dpt_bench_args *args)
 {
     char *rest[ARGS_MAX];
@@ -130,11 +133,16 @@ static bool parse(int argc, char **argv, struct paths *paths, struct dpt_bench_a
         else
             rest[n++] = argv[i];
     }
-    if (!dpt_bench_parse(n, rest, args))
+    if (!dpt_bench_parse(n, rest, own_flags, args))
         return false;
-    return (paths->text[0] || test_data_path(paths->text, PATH_BYTES, "tinyshakespeare.txt")) &&
-           (paths->bpe[0] || test_data_path(paths->bpe, PATH_BYTES, "vocab.bpe")) &&
-           (paths->json[0] || test_data_path(paths->json, PATH_BYTES, "encoder.json"));
+    const bool found =
+        (paths->text[0] || test_data_path(paths->text, PATH_BYTES, "tinyshakespeare.txt")) &&
+        (paths->bpe[0] || test_data_path(paths->bpe, PATH_BYTES, "vocab.bpe")) &&
+        (paths->json[0] || test_data_path(paths->json, PATH_BYTES, "encoder.json"));
+    if (!found)
+        (void)fprintf(stderr, "dpt-bench tokenize: no text or vocabulary: give --text, --vocab-bpe "
+                              "and --encoder-json, or a folder of all three as DPT_TEST_DATA\n");
+    return found;
 }
 
 /* ---------------------------------------------------------------- the bench */
@@ -183,13 +191,10 @@ static int run(int argc, char **argv)
     struct dpt_bench_args args;
     struct dpt_err err;
     json_t *report = NULL;
-    if (!parse(argc, argv, &paths, &args)) {
-        fprintf(stderr, "flags of its own: --text FILE --vocab-bpe FILE --encoder-json FILE "
-                        "--any-vocab\n");
+    if (!parse(argc, argv, &paths, &args))
         return 2;
-    }
     if (measure_all(&paths, &args, &report, &err) != DPT_OK) {
-        fprintf(stderr, "tokenize: %s\n", err.text);
+        (void)fprintf(stderr, "dpt-bench tokenize: %s\n", err.text);
         return 1;
     }
     return dpt_bench_finish(&args, report);

@@ -67,6 +67,17 @@ static bool take_precision(struct train_args *a, const char *value)
     return tf32 || dpt_bench_parse_precision(value, &a->dtype);
 }
 
+static const char usage[] =
+    "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] [--slots 1] "
+    "[--threads 2] [--steps 12] [--precision fp32|tf32|bf16|fp16] [--device cpu|cuda] "
+    "[--offload none|optimizer] [--peak TFLOPS] [--pack-weights auto|on|off] "
+    "[--checkpointing none|selective|full] [--op-times on|off] [--json FILE]\n"
+    "  batch: sequences a micro-batch (4), each size in turn; slots: micro-batches a step; steps: "
+    "at least 5;\n"
+    "  offload: where the state is, with cuda; peak: dense products of the chip, for the MFU of "
+    "16-bit precisions; op-times: what kernels took, by class (their marks cost time on a GPU)\n";
+_Static_assert(WARMUP_STEPS + 3 == 5, "the usage says so");
+
 static bool parse(int argc, char **argv, struct train_args *a)
 {
     *a = (struct train_args){.preset = "gpt2-124m",
@@ -112,22 +123,8 @@ static bool parse(int argc, char **argv, struct train_args *a)
             ok = take_pack(value, &a->pack);
         else
             ok = false;
-        if (!ok || !*value) {
-            (void)fprintf(
-                stderr,
-                "usage: dpt-bench train [--preset gpt2-124m] [--batch N[,N…]] [--seq 64] "
-                "[--slots 1] [--threads 2] [--steps 12] [--precision fp32|tf32|bf16|fp16] "
-                "[--device cpu|cuda] [--offload none|optimizer] [--peak TFLOPS] "
-                "[--pack-weights auto|on|off] [--checkpointing none|selective|full] "
-                "[--op-times on|off] [--json FILE]\n"
-                "  batch: sequences a micro-batch (4), each size in turn; slots: "
-                "micro-batches a step; steps: at least %d;\n"
-                "  offload: where the state is, with cuda; peak: dense products of the "
-                "chip, for the MFU of 16-bit precisions; op-times: what kernels took, by "
-                "class (their marks cost time on a GPU)\n",
-                WARMUP_STEPS + 3);
-            return false;
-        }
+        if (!ok || !*value)
+            return dpt_bench_misused("train", usage, argv[i]);
         i++;
     }
     return true;

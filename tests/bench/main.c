@@ -29,8 +29,10 @@ static void print_usage(FILE *out)
 int main(int argc, char **argv)
 {
     for (int i = 0; argc > 1 && i < BENCHES; i++)
-        if (strcmp(argv[1], benches[i]->name) == 0)
-            return benches[i]->run(argc - 1, argv + 1);
+        if (strcmp(argv[1], benches[i]->name) == 0) {
+            const int code = benches[i]->run(argc - 1, argv + 1);
+            return argc == 3 && strcmp(argv[2], "--help") == 0 ? 0 : code;
+        }
     if (argc == 2 && strcmp(argv[1], "--list") == 0)
         print_benches(stdout);
     else if (argc == 2 && strcmp(argv[1], "--version") == 0)
@@ -38,7 +40,9 @@ int main(int argc, char **argv)
     else if (argc == 2 && strcmp(argv[1], "--help") == 0)
         print_usage(stdout);
     else {
-        print_usage(stderr);
+        (void)fprintf(stderr,
+                      "dpt-bench: '%.80s' is not the name of a bench; see dpt-bench --help\n",
+                      argc > 1 ? argv[1] : "");
         return 2;
     }
     return 0;

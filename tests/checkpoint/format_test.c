@@ -303,7 +303,9 @@ static void state_round_trip(void **state)
                                      .weights_hash = "00ff",
                                      .data_digest = "11aa",
                                      .fingerprint = "cpu",
-                                     .scaler = {0x1p-3, 5, 6},
+                                     .scaler = {0x1p-3, 5, 6, 2},
+                                     .has_val_loss = true,
+                                     .val_loss = 0.1,
                                      .history_json = " [ 1, {\"x\": 0.1} ] "};
     assert_int_equal(dpt_state_print(&s, &text, &err), DPT_OK);
     assert_int_equal(dpt_state_parse(text, strlen(text), "s", &copy, &err), DPT_OK);
@@ -312,13 +314,15 @@ static void state_round_trip(void **state)
     assert_string_equal(copy.state.data_digest, "11aa");
     assert_string_equal(copy.state.fingerprint, "cpu");
     assert_true(copy.state.scaler.scale == 0x1p-3 && copy.state.scaler.good_steps == 5 &&
-                copy.state.scaler.skipped_steps == 6);
+                copy.state.scaler.skipped_steps == 6 && copy.state.scaler.diverged_in_row == 2);
+    assert_true(copy.state.has_val_loss && copy.state.val_loss == 0.1);
     dpt_state_fini(&copy);
     /* Who does not know the data says nothing of it. */
     char *silent;
     s.data_digest = s.fingerprint = NULL;
     s.scaler.scale = 0;
-    s.scaler.good_steps = s.scaler.skipped_steps = 0;
+    s.scaler.good_steps = s.scaler.skipped_steps = s.scaler.diverged_in_row = 0;
+    s.has_val_loss = false;
     assert_int_equal(dpt_state_print(&s, &silent, &err), DPT_OK);
     assert_null(strstr(silent, "data_digest"));
     assert_null(strstr(silent, "fingerprint"));
@@ -326,6 +330,8 @@ static void state_round_trip(void **state)
     assert_null(copy.state.data_digest);
     assert_null(copy.state.fingerprint);
     assert_null(strstr(silent, "scaler"));
+    assert_null(strstr(silent, "val_loss"));
+    assert_false(copy.state.has_val_loss);
     assert_true(copy.state.scaler.scale == 0 && copy.state.scaler.skipped_steps == 0);
     dpt_state_fini(&copy);
     free(silent);

@@ -1,4 +1,4 @@
-/* Writes a checkpoint of a small GPT-2 with all of its tensors, for pretrained_test.py:
+/* Writes a checkpoint of a small GPT-2 with all of its tensors, for test_pretrained.py:
  * make_gpt2 DIR STEP WRITERS. Element i of tensor t is t + i / 4096 (weights), its negative (first
  * moments), its square (second moments): exact in 32 bits. */
 #include "checkpoint/checkpoint.h"

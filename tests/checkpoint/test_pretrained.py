@@ -1,11 +1,11 @@
-"""Checkpoints from outside: by the published format with nothing but the standard library, by the
-`safetensors` package and by transformers' `from_pretrained` where those are installed, and through dpt-ckpt.
+"""Checkpoints from outside: by the published format with nothing but the standard library, and through dpt-ckpt.
 
 Run by ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the programs.
 """
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -67,33 +67,6 @@ def test_format(made):
     assert moments[order[5]][1][7] == -(5 + 7 / 4096)
 
 
-def test_safetensors_package(made):
-    safetensors = pytest.importorskip("safetensors.numpy")
-    numpy = pytest.importorskip("numpy")
-    step, _ = made
-    n = 0
-    for file in sorted(step.glob("model-*.safetensors")):
-        loaded = safetensors.load_file(file)
-        for name, (shape, values) in read_safetensors(file).items():
-            assert loaded[name].dtype == numpy.float32 and list(loaded[name].shape) == shape
-            assert (loaded[name].ravel() == numpy.array(values, numpy.float32)).all()
-            n += 1
-    assert n == 28
-
-
-def test_from_pretrained(made):
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("torch")
-    step, _ = made
-    model, info = transformers.GPT2LMHeadModel.from_pretrained(step, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
-    state = model.state_dict()
-    for file in step.glob("model-*.safetensors"):
-        for name, (shape, values) in read_safetensors(file).items():
-            assert list(state[name].shape) == shape and state[name].ravel().tolist() == list(values), name
-    assert model.lm_head.weight is model.transformer.wte.weight
-
-
 def test_tool(made):
     step, weights_hash = made
     assert ckpt("hash", step).stdout.strip() == weights_hash
@@ -103,6 +76,8 @@ def test_tool(made):
     relative = subprocess.run(command, cwd=step.parent, capture_output=True, text=True, timeout=60)
     assert relative.stdout.strip() == weights_hash
     listed = ckpt("list", step.parent)
+    assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  complete, not verified  ")
+    listed = ckpt("list", "--verify", step.parent)
     assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  whole  ")
     shown = ckpt("show", step)
     assert shown.returncode == 0 and weights_hash in shown.stdout
@@ -121,18 +96,23 @@ def test_tool_on_damage(made):
     verified = ckpt("verify", step)
     assert verified.returncode == 1 and victim.name in verified.stderr and verified.stderr.count("\n") == 1
     assert "block 0" in verified.stderr
+    listed = ckpt("list", step.parent)
+    assert listed.returncode == 0 and " whole " not in listed.stdout
+    listed = ckpt("list", "--verify", step.parent)
+    assert listed.returncode == 1 and "damaged: " in listed.stdout and victim.name in listed.stdout
     victim.write_bytes(raw[:-1])
     assert ckpt("hash", step).returncode == 1
     assert ckpt("hash", step.parent).returncode == 1
     listed = ckpt("list", step.parent)
-    assert "damaged: " in listed.stdout and victim.name in listed.stdout
+    assert listed.returncode == 1 and "damaged: " in listed.stdout and victim.name in listed.stdout
 
 
 def test_tool_usage(tmp_path):
     assert ckpt("--help").returncode == 0 and ckpt("--version").stdout.startswith("dpt-ckpt ")
-    for args in [(), ("hash",), ("frobnicate", tmp_path), ("list", tmp_path, "x"), ("-h",)]:
+    for args in [(), ("hash",), ("frobnicate", tmp_path), ("list", tmp_path, "x"),
+                 ("list", "--verify"), ("-h",)]:
         done = ckpt(*args)
-        assert done.returncode == 2 and "usage:" in done.stderr, args
+        assert done.returncode == 2 and "see dpt-ckpt --help" in done.stderr, args
     assert ckpt("list", tmp_path).returncode == 0
     for args in [("list", tmp_path / "absent"), ("hash", tmp_path), ("show", tmp_path / "step-00000001"), ("hash", "")]:
         done = ckpt(*args)
@@ -144,3 +124,34 @@ def test_tool_full_output():
         pytest.skip("no /dev/full")
     with open("/dev/full", "w") as full:
         assert subprocess.run([DPT_CKPT, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=60).returncode == 1
+
+
+def flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(raw)
+
+
+def test_rescue_beside_checkpoint(tmp_path):
+    """Both folders are listed by their own names, and a path of one of them opens that one alone."""
+    folder = tmp_path / "rescue-runs"  # the name of a folder above says nothing
+    done = subprocess.run([MAKE_GPT2, folder, str(STEP), "1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    step, rescue = folder / f"step-{STEP:08d}", folder / f"rescue-step-{STEP:08d}"
+    listed = ckpt("list", folder)
+    assert listed.returncode == 0 and listed.stdout.startswith(f"{step.name}  complete")
+    shutil.copytree(step, rescue)
+    flip(step / "config.json")
+    listed = ckpt("list", "--verify", folder)
+    assert listed.returncode == 1
+    lines = listed.stdout.splitlines()
+    assert len(lines) == 2 and lines[0].startswith(f"{step.name}  damaged: ")
+    assert lines[1].startswith(f"{rescue.name}  whole")
+    assert ckpt("verify", step).returncode == 1
+    for path in (rescue, folder):  # of the step the run goes on from the rescue
+        verified = ckpt("verify", path)
+        assert verified.returncode == 0 and verified.stdout.startswith(f"{rescue}  whole")
+    shutil.rmtree(step)
+    (rescue / "state.json").unlink()
+    listed = ckpt("list", folder)
+    assert listed.returncode == 1 and listed.stdout.startswith(f"{rescue.name}  damaged: ")

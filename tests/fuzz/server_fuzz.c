@@ -262,6 +262,22 @@ static void start_again(struct fake *fake, uint64_t later)
     fake->state.n_ranks = FAKE_RANKS;
 }
 
+/* Another process of this node id, on a connection of its own: it has not this one's secret. */
+static void meet_stranger(struct fake *fake, struct feed *feed)
+{
+    static uint8_t secret[DPT_PROTO_SECRET_BYTES] = {1};
+    const uint64_t conn = fake->conn;
+    fake->conn = ++world.next_conn;
+    fake->stamp.incarnation++;
+    const ProtobufCBinaryData own = fake->state.secret;
+    fake->state.secret = (ProtobufCBinaryData){sizeof secret, secret};
+    stage_tick(&world.stage, 0);
+    say(fake, feed, 0);
+    fake->state.secret = own;
+    fake->stamp.incarnation--;
+    fake->conn = conn;
+}
+
 /* Does what it was told last, as agents and ranks do. */
 static void obey(struct fake *fake, struct feed *feed)
 {
@@ -296,6 +312,8 @@ static void pass_time(struct feed *feed)
     const uint32_t choice = feed_below(feed, 16);
     if (choice < sizeof jumps_ms / sizeof jumps_ms[0])
         stage_tick(&world.stage, jumps_ms[choice]); /* a loop that stood still */
+    else if (choice == 11)
+        stage_backlog(&world.stage, 100);
     else
         stage_pass(&world.stage, 100 * (int64_t)(choice - 10)); /* one that did not */
 }
@@ -347,8 +365,16 @@ static void one_event(struct feed *feed)
         say(fake, feed, 0);
         break;
     case 13:
-        if (feed_below(feed, 4) == 0)
+        switch (feed_below(feed, 4)) {
+        case 0:
             restart_server();
+            break;
+        case 1:
+            meet_stranger(fake, feed);
+            break;
+        default:
+            break;
+        }
         break;
     default:
         pass_time(feed);

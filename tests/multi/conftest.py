@@ -20,7 +20,7 @@ if FAST.is_dir() and shutil.disk_usage(FAST).free > 2 << 30:
 SLOW = float(os.environ.get("DPT_TEST_SLOW", "1"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def slow():
     """Factor for deadlines."""
     return SLOW

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from cluster import bin_dir, program
+from cluster import ROOT, bin_dir, program
 
 PROGRAMS = ("dpt-rdzv", "dpt-worker", "dpt-ckpt", "dpt-data", "dpt-bench")
 
@@ -56,4 +56,5 @@ def test_installed_programs_train(prefix, tmp_path, slow):
     shown = subprocess.run(["dpt-ckpt", "list", "checkpoints"], cwd=tmp_path, env=env, capture_output=True, text=True,
                            timeout=20, check=True).stdout
     assert re.search(r"\b6\b", shown)
-    assert (prefix / "share" / "doc" / "dpt" / "README.md").is_file()
+    for name in ("README.md", "LICENSE"):
+        assert (prefix / "share" / "doc" / "dpt" / name).read_text() == (ROOT / name).read_text()

@@ -5,9 +5,11 @@ import re
 import socket
 import struct
 import subprocess
+import time
 
 import pytest
 
+from calm import calm_hash
 from cluster import TINY, make_text, program
 
 
@@ -73,6 +75,7 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
     (["--set", "run=é"], "run: 'é': only letters"),
     (["--set", "train.step=5"], "train.steps"),
     (["--set", "train.steps=many"], "train.steps"),
+    (["--allow-change", "train.stepz"], "--allow-change: unknown key 'train.stepz'; did you mean 'train.steps'?"),
     (["--nnodes", "4:2"], "cluster.nnodes"),
     (["--nproc-per-node", "0"], "cluster.gpus_per_node"),
     (["--set", "data.train=/nonexistent/text.txt"], "/nonexistent/text.txt"),
@@ -110,6 +113,7 @@ def test_tokens_of_another_vocabulary(tmp_path, key):
     ("train:\n  stepz: 5\n", "config.yaml:2:3"),
     ("model: {name: gpt9}\n", "model.name"),
     ("\0\1\2", "config.yaml"),
+    ("\ufeffseed: 1\ntrain:\n  stepz: 5\n", "config.yaml:3:3: unknown key"),
 ])
 def test_config_files(tmp_path, text, said):
     path = tmp_path / "config.yaml"
@@ -117,6 +121,66 @@ def test_config_files(tmp_path, text, said):
         path.write_text(text)
     code, _, err = run_program("dpt-worker", "--config", path)
     assert code == 2 and said in one_line(err), err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_fatal_error_is_said_once(tmp_path, slow, ranks):
+    """What a rank cannot start with ends the worker within two seconds, with one line. The lease is 27 s here, so that
+    waiting for one shows."""
+    sets = {"cluster.timeout_s": 30, "train.steps": 5}
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
+    assert code == 0, err
+    began = time.monotonic()
+    code, out, err = worker(tmp_path, "--nnodes", "1", "--nproc-per-node", ranks, sets={**sets, "model.n_embd": 32})
+    assert time.monotonic() - began < 2 * slow
+    assert code == 2 and "model.n_embd (64, here 32)" in one_line(err), err
+    assert (out + err).count("model.n_embd") == 1 and "starting it again" not in err, err
+    said = [(tmp_path / "log").glob(f"node-*/rank-{rank}.log") for rank in range(ranks)]
+    assert all(any("model.n_embd (64, here 32)" in log.read_text() for log in logs) for logs in said)
+
+
+def test_too_little_memory(tmp_path, slow):
+    """A model that no machine holds; and an allocation that fails, under a limit of the shell's."""
+    sets = {"cluster.timeout_s": 30, "checkpoint.dir": "null", "model.n_layer": 96, "model.n_embd": 12288}
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
+    line = one_line(err)
+    assert code == 4 and re.search(r"too little memory: a rank needs at least \d{6,} MiB .* and \d+ MiB are available",
+                                   line), err
+    assert all(key in line for key in ("train.micro_batch (2)", "train.seq_len (32)", "train.activation_checkpointing",
+                                       "strategy.name")), line
+    if slow > 1:  # a sanitizer needs more address space than any limit leaves
+        return
+    argv = [program("dpt-worker"), "--config", TINY, "--nnodes", "1", "--set", f"data.train={tmp_path}/text.txt",
+            "--set", f"log.dir={tmp_path}/log", "--set", "checkpoint.dir=null", "--set", "model.n_embd=2048"]
+    run = subprocess.run(["sh", "-c", 'ulimit -v 1600000 && exec "$@"', "sh", *map(str, argv)], capture_output=True,
+                         text=True, timeout=60)
+    line = one_line(run.stderr)
+    assert run.returncode == 4 and "too little memory: " in line and "ulimit -v" in line, run.stderr
+
+
+def test_more_steps(tmp_path):
+    """A run that is done goes on when the flag that its refusal names is given."""
+    assert worker(tmp_path, "--nnodes", "1", sets={"train.steps": 6})[0] == 0
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 8})
+    assert code == 2
+    assert "step 6 of a run of 6 steps, and train.steps is 8 here: give --allow-change train.steps" in one_line(err)
+    code, out, _ = worker(tmp_path, "--nnodes", "1", "--allow-change", "train.steps", sets={"train.steps": 8})
+    assert code == 0 and "step 8" in out, out
+
+
+def test_no_checkpoints(tmp_path):
+    """One key says it, though the config has the others of the section."""
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 11, "checkpoint.dir": "null"})
+    assert code == 0, err
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_byte_order_mark(tmp_path):
+    """A config that an editor has begun with the mark of UTF-8 is the same config."""
+    config = tmp_path / "config.yaml"
+    config.write_bytes(b"\xef\xbb\xbf" + TINY.read_bytes())
+    code, out, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 6}, config=config)
+    assert code == 0 and "done: run tiny, step 6, generation 1" in out, err
 
 
 def test_no_server(tmp_path):
@@ -166,14 +230,36 @@ def test_other_data(make_cluster, tmp_path, slow):
 
 
 def test_same_node_id_twice(make_cluster, slow):
-    """Two workers of one node id: the newer one has the place, the older one is out and ends; training goes on."""
+    """A second process of a node that is alive is refused: where it has that one's folder, and where it has one of its
+    own."""
     cluster = make_cluster(sets={"train.steps": 100000})
     cluster.start_server()
-    other = cluster.start_worker("other")
     first = cluster.start_worker("a")
-    cluster.wait_world(2, 30 * slow)
+    cluster.wait_step(3, 30 * slow)
     second = cluster.start_worker("a")
-    assert first.wait(30 * slow) == 75
-    assert "dpt-worker: " in first.log()
-    cluster.wait_world(2, 20 * slow)
-    assert second.alive() and other.alive()
+    assert second.wait(30 * slow) == 2
+    assert f"a process of this node id works here already (process {first.pid} on " in one_line(second.log())
+    elsewhere = cluster.start_worker("a", sets={"log.dir": cluster.root / "elsewhere"})
+    assert elsewhere.wait(30 * slow) == 2
+    assert re.search(r"node 'a' of run '\S+' is alive \(at 127\.0\.0\.1, joined \d+ s ago\) and another process: give "
+                     r"this one another --node-id, or wait until that node is lost", one_line(elsewhere.log()))
+    goes_on(cluster, first, slow)
+
+
+def test_other_config_of_a_node_id(make_cluster, tmp_path, slow):
+    """A worker that is refused does not cost the node whose id it gives: same generation, same weights."""
+    sets = {"train.steps": 100000, "checkpoint.every_steps": 0, "cluster.nnodes": 2}
+    cluster = make_cluster(sets=sets)
+    cluster.start_server()
+    workers = [cluster.start_worker(node) for node in ("a", "b")]
+    cluster.wait_step(3, 30 * slow)
+    other = cluster.start_worker("b", sets={"log.dir": cluster.root / "elsewhere", "optimizer.lr": 0.001})
+    assert other.wait(20 * slow) == 2
+    assert "optimizer.lr (0.003, here 0.001)" in other.log(), other.log()
+    cluster.wait_step(cluster.step() + 5, 20 * slow)
+    for worker in workers:
+        worker.term()
+    assert [worker.wait(20 * slow) for worker in workers] == [0, 0]
+    assert {line["generation"] for line in cluster.metrics()} == {1}
+    step, found = cluster.newest_checkpoint()
+    assert step == cluster.step() and found == calm_hash(tmp_path / "calm", sets, step, 120 * slow)

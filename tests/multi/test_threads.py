@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from calm import calm_hash
 from cluster import Worker, wait_until
 
-STEPS, FEW_STEPS = 2000, 20  # as many as others need to come and go; as many as a hash needs
+FEW_STEPS = 20  # as many as a hash needs
 
 
 def told(worker, rank=0):
@@ -23,9 +24,9 @@ def wait_told(worker, expected, timeout):
     wait_until(f"{worker.name} tells {expected}", lambda: told(worker) == expected, timeout, worker.log_tail)
 
 
-def hash_of_one_thread(make_cluster, steps, slow):
+def hash_of_one_thread(make_cluster, slow):
     """Of the same run on one rank of one thread."""
-    cluster = make_cluster("calm", sets={"train.steps": steps})
+    cluster = make_cluster("calm", sets={"train.steps": FEW_STEPS})
     assert cluster.start_worker("calm", nnodes=1, endpoint=False).wait(120 * slow) == 0
     return cluster.summaries()[0]["weights_hash"]
 
@@ -34,9 +35,9 @@ def hashes(cluster):
     return {s["weights_hash"] for s in cluster.summaries()}
 
 
-def test_a_second_node_of_the_host_takes_half(make_cluster, slow):
+def test_a_second_node_of_the_host_takes_half(make_cluster, tmp_path, slow):
     """Alone a node has all the cores; when another of this host joins they share; when it leaves it has all again."""
-    cluster = make_cluster(sets={"train.steps": STEPS}, threads="auto")
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0}, threads="auto")
     cluster.start_server()
     a = cluster.start_worker("a", nnodes="1:2")
     cluster.wait_step(2, 30 * slow)
@@ -53,8 +54,10 @@ def test_a_second_node_of_the_host_takes_half(make_cluster, slow):
     assert b.wait(30 * slow) == 0
     cluster.wait_world(1, 30 * slow)
     wait_told(a, grown + ([(cores, cores, 1)] if shares[0] != cores else []), 5 * slow)
-    assert cluster.wait_done(120 * slow) == {"a": 0, "b": 0}
-    assert hashes(cluster) == {hash_of_one_thread(make_cluster, STEPS, slow)}
+    a.term()
+    assert a.wait(30 * slow) == 0
+    step, found = cluster.newest_checkpoint()
+    assert step == cluster.step() and found == calm_hash(tmp_path / "calm", cluster.sets, step, 120 * slow)
 
 
 def test_nodes_with_cores_of_their_own_keep_them(make_cluster, slow):
@@ -72,7 +75,7 @@ def test_nodes_with_cores_of_their_own_keep_them(make_cluster, slow):
     assert cluster.wait_done(120 * slow) == {"a": 0, "b": 0}
     for worker in cluster.workers:
         assert told(worker) == [(1, 1, 1)]
-    assert hashes(cluster) == {hash_of_one_thread(make_cluster, FEW_STEPS, slow)}
+    assert hashes(cluster) == {hash_of_one_thread(make_cluster, slow)}
 
 
 def test_a_count_of_its_own_stays(make_cluster, slow):
@@ -84,4 +87,4 @@ def test_a_count_of_its_own_stays(make_cluster, slow):
     for worker in workers:
         log = (worker.outputs.dir / f"node-{worker.node}" / "rank-0.log").read_text()
         assert log.count("computes with") == 1 and "computes with 3 threads, as cluster.threads says" in log
-    assert hashes(cluster) == {hash_of_one_thread(make_cluster, FEW_STEPS, slow)}
+    assert hashes(cluster) == {hash_of_one_thread(make_cluster, slow)}

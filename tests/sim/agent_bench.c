@@ -49,10 +49,13 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     take_actions(b);
     for (size_t i = 0; i < b->out.n_logs; i++)
         b->unsaved += strncmp(b->out.logs[i].text, "NOT SAVED: the last 3 steps", 27) == 0;
+    for (size_t i = 0; i < b->out.n_logs; i++)
+        b->lines += b->out.logs[i].level >= DPT_LOG_WARN;
     for (size_t i = 0; i < b->out.n_to_ranks; i++) {
         const struct dpt_agent_send *send = &b->out.to_ranks[i];
         b->command[send->local_rank] = send->message->command;
         b->lease_ms[send->local_rank] = send->message->lease_until_ms;
+        b->confirmed_ms[send->local_rank] = send->message->confirmed_ms;
         b->generation[send->local_rank] = send->message->generation;
     }
     const Dpt__AgentState *said = b->out.to_server;
@@ -111,7 +114,7 @@ void bench_configure(struct bench *b)
                                     .fingerprint = "cpu",
                                     .host = "host",
                                     .log_dir_id = "logs",
-                                    .checkpoint_dir_id = "checkpoints",
+                                    .checkpoint_dir_id = b->no_checkpoints ? "" : "checkpoints",
                                     .data_digest = "data"};
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
 }
@@ -250,4 +253,13 @@ void bench_run(struct bench *b)
     assert_int_equal(b->command[0], COMMAND(GO));
     b->rank.step_applied = 3;
     bench_ranks(b, RANK(RUNNING), 1);
+}
+
+/* In generation 1 until step 3, which no checkpoint has, and now too few are here. */
+void bench_wait_with_steps(struct bench *b)
+{
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_server(b, SERVER(WAITING), 2);
 }

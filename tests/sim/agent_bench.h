@@ -20,14 +20,15 @@ struct bench {
     Dpt__Stamp stamp;
     Dpt__ServerState server;
     Dpt__RankState rank;
-    float tokens_per_s; /* as the ranks say */
+    float tokens_per_s;  /* as the ranks say */
+    bool no_checkpoints; /* the config names no folder for them */
     /* gathered over the steps since the last clear */
     uint32_t spawns[RANKS], kills[RANKS];
     bool ended, asked_config, exit_has_spec, config_given;
     int exit_code;
     char exit_text[DPT_PROTO_TEXT_BYTES];
     Dpt__RankCommand command[RANKS];
-    int64_t lease_ms[RANKS];
+    int64_t lease_ms[RANKS], confirmed_ms[RANKS];
     uint64_t generation[RANKS];
     bool said;                   /* to the server, in the last step */
     Dpt__RankPhase phase[RANKS]; /* as told to the server */
@@ -37,6 +38,7 @@ struct bench {
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;
     unsigned unsaved; /* warnings that steps go unsaved */
+    unsigned lines;   /* warnings and errors of the log */
     char first_error[DPT_PROTO_TEXT_BYTES];
 };
 
@@ -63,5 +65,7 @@ void bench_plan_of(struct bench *b, uint64_t generation, uint32_t spawn);
 void bench_plan(struct bench *b);
 /* Joined and in generation 1, step 3. */
 void bench_run(struct bench *b);
+/* ... until step 3, which no checkpoint has, and now too few are here. */
+void bench_wait_with_steps(struct bench *b);
 
 #endif

@@ -55,20 +55,11 @@ static void test_leave_and_released(void **state)
     assert_true(b->ended);
 }
 
-/* In generation 1 until step 3, which no checkpoint has, and now too few are here. */
-static void wait_with_steps(struct bench *b)
-{
-    bench_run(b);
-    bench_server(b, SERVER(PREPARE), 2);
-    bench_ranks(b, RANK(QUIESCED), 2);
-    bench_server(b, SERVER(WAITING), 2);
-}
-
 /* Who goes while too few are here lets the server have its steps saved … */
 static void test_leave_and_save(void **state)
 {
     struct bench *b = *state;
-    wait_with_steps(b);
+    bench_wait_with_steps(b);
     bench_signal(b);
     assert_true(b->said && b->leaving && !b->ended);
     bench_server(b, SERVER(PREPARE), 3);
@@ -83,21 +74,10 @@ static void test_leave_and_save(void **state)
 static void test_leave_unsaved(void **state)
 {
     struct bench *b = *state;
-    wait_with_steps(b);
+    bench_wait_with_steps(b);
     bench_signal(b);
     b->server.last_holder = true;
     bench_server(b, SERVER(RELEASED), 2);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    assert_int_equal(b->unsaved, 1);
-}
-
-/* Without a server nobody could have them saved. */
-static void test_leave_unsaved_at_once(void **state)
-{
-    struct bench *b = *state;
-    wait_with_steps(b);
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
-    bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(EXIT));
     assert_int_equal(b->unsaved, 1);
 }
@@ -149,6 +129,31 @@ static void test_leave_does_not_drain(void **state)
     leave_without_drain(b, 10000);
 }
 
+/* A process that waits for the run's folders is not silent: it has not been started. */
+static void test_waiting_for_folders(void **state)
+{
+    struct bench *b = *state;
+    bench_configure(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    bench_server(b, SERVER(WAITING), 0);
+    assert_int_equal(b->spawns[0], 1);
+    for (int i = 0; i < 300; i++) {
+        for (uint32_t local = 0; local < RANKS; local++)
+            bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_WAITS,
+                                                   .local_rank = local,
+                                                   .spawn = b->spawns[local]});
+        bench_server(b, SERVER(WAITING), 0);
+        bench_pass(b, 100);
+    }
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    for (int i = 0; i < 100; i++) {
+        bench_server(b, SERVER(WAITING), 0);
+        bench_pass(b, 100);
+    }
+    assert_int_equal(b->kills[0], 1);
+    assert_int_equal(b->kills[1], 1);
+}
+
 static void test_second_signal(void **state)
 {
     struct bench *b = *state;
@@ -156,6 +161,19 @@ static void test_second_signal(void **state)
     bench_signal(b);
     bench_signal(b);
     assert_int_equal(b->kills[0] + b->kills[1], 2);
+    assert_int_equal(b->unsaved, 1); /* nobody is known to have taken them over */
+    leave_without_drain(b, 2000);
+}
+
+/* No server has answered since: nobody is known to have taken over what the ranks hold. */
+static void test_two_signals_after_standing_still(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->now_ms += 10000;
+    bench_signal(b);
+    bench_signal(b);
+    assert_int_equal(b->unsaved, 1);
     leave_without_drain(b, 2000);
 }
 
@@ -190,22 +208,6 @@ static void test_done_late(void **state)
     assert_int_equal(b->out.n_to_ranks, 0);
 }
 
-/* All steps are done, but nobody acknowledges: not 0. */
-static void test_done_without_server(void **state)
-{
-    struct bench *b = *state;
-    bench_run(b);
-    for (int i = 0; i < 620 && !b->ended; i++) {
-        if (b->kills[0] == 0)
-            bench_ranks(b, RANK(FINISHED), 1);
-        bench_pass(b, 100);
-    }
-    assert_true(b->kills[0] == 1);
-    bench_pass(b, 2000);
-    assert_true(b->ended);
-    assert_int_equal(b->exit_code, DPT_EXIT_SERVER);
-}
-
 /* ---- expelled, and who may write ---- */
 
 static void test_expelled(void **state)
@@ -214,6 +216,7 @@ static void test_expelled(void **state)
     bench_run(b);
     b->server.text = "this incarnation was lost";
     bench_server(b, SERVER(EXPELLED), 2);
+    assert_int_equal(b->unsaved, 1); /* nobody is known to have its steps */
     assert_int_equal(b->kills[0] + b->kills[1], 2);
     assert_false(b->said); /* nothing more is said in its name */
     bench_rank_exits(b, 0, -9);
@@ -227,6 +230,58 @@ static void test_expelled(void **state)
     bench_server(b, SERVER(SPARE), 2);
     assert_int_equal(b->spawns[0], 2);
     assert_int_equal(b->incarnation, 6);
+}
+
+/* The world that went on has its steps: they are not told as lost; nor is what a checkpoint has. */
+static void test_expelled_from_a_newer_world(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.world_step = 3;
+    bench_server(b, SERVER(EXPELLED), 2);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+}
+
+static void test_expelled_with_a_saved_step(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.saved_step = 3;
+    bench_server(b, SERVER(EXPELLED), 2);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* Another worker has taken its folders: what is in memory goes at once, and is counted. */
+static void test_disowned(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED,
+                                           .text = "log.dir was taken over"});
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_string_equal(b->exit_text, "log.dir was taken over");
+}
+
+/* A node that stood still hears that the run is over: the run has what it held. */
+static void test_done_after_standing_still(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    const uint64_t counter = b->agent_counter;
+    b->now_ms += 20000;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK});
+    b->agent_counter = counter; /* sent before that */
+    bench_server(b, SERVER(DONE), 1);
+    assert_int_equal(b->unsaved, 0);
+    bench_rank_exits(b, 0, 0);
+    bench_rank_exits(b, 1, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
 
 static void test_expelled_again_and_again(void **state)
@@ -298,14 +353,18 @@ int main(void)
         T(test_leave_and_released),
         T(test_leave_and_save),
         T(test_leave_unsaved),
-        T(test_leave_unsaved_at_once),
         T(test_released_unsaved),
         T(test_released_saved),
         T(test_leave_does_not_drain),
+        T(test_waiting_for_folders),
         T(test_second_signal),
+        T(test_two_signals_after_standing_still),
         T(test_done),
         T(test_done_late),
-        T(test_done_without_server),
+        T(test_expelled_from_a_newer_world),
+        T(test_expelled_with_a_saved_step),
+        T(test_disowned),
+        T(test_done_after_standing_still),
         T(test_expelled),
         T(test_expelled_again_and_again),
         T(test_writing),

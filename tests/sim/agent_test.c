@@ -43,6 +43,55 @@ static void test_config_from_server(void **state)
     assert_int_equal(b->said_epoch, 0);
 }
 
+/* It asks for the config as nobody, and joins with what lies beside its logs. */
+static void test_identity_comes_with_the_config(void **state)
+{
+    struct bench *b = *state;
+    const Dpt__RunSpec spec = bench_spec();
+    struct dpt_agent_facts facts = {.spec = &spec,
+                                    .n_ranks = RANKS,
+                                    .fingerprint = "cpu",
+                                    .host = "host",
+                                    .log_dir_id = "logs",
+                                    .checkpoint_dir_id = "checkpoints",
+                                    .data_digest = "data",
+                                    .secret = {4, 5, 6},
+                                    .incarnation = 1000};
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    assert_int_equal(b->out.to_server->stamp->incarnation, 5);
+    assert_int_equal(b->out.to_server->secret.len, 0);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
+    assert_int_equal(b->out.to_server->stamp->incarnation, 1000);
+    assert_int_equal(b->out.to_server->secret.len, sizeof facts.secret);
+    assert_memory_equal(b->out.to_server->secret.data, facts.secret, sizeof facts.secret);
+}
+
+/* The time that is left is shown as it was when the nodes that are here came, not counted down. */
+static void test_last_call_is_told(void **state)
+{
+    struct bench *b = *state;
+    struct dpt_agent_view view;
+    bench_configure(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    b->server.n_nodes = 1;
+    b->server.last_call_ms = 4400;
+    b->server.text = "the server has just been started";
+    bench_server(b, SERVER(SETTLING), 0);
+    b->server.last_call_ms = 4300;
+    bench_server(b, SERVER(SETTLING), 0);
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.last_call_ms, 4400);
+    assert_string_equal(view.reason, "the server has just been started");
+    b->server.n_nodes = 2;
+    b->server.last_call_ms = 3000;
+    bench_server(b, SERVER(SETTLING), 0);
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.last_call_ms, 3000);
+    bench_server(b, SERVER(WAITING), 0);
+    dpt_agent_view(b->agent, &view);
+    assert_string_equal(view.reason, "");
+}
+
 static void test_config_of_the_demo(void **state)
 {
     struct bench *b = *state;
@@ -248,6 +297,7 @@ static void test_silent_rank(void **state)
     bench_run(b);
     for (int i = 0; i < 44; i++) {
         bench_pass(b, 100);
+        bench_server(b, SERVER(RUNNING), 1);
         bench_rank(b, 0, RANK(RUNNING), 1);
     }
     assert_int_equal(b->kills[1], 0);
@@ -297,6 +347,7 @@ static void test_no_quiescence(void **state)
     bench_rank(b, 0, RANK(QUIESCED), 2);
     for (int i = 0; i < 49; i++) {
         bench_pass(b, 100);
+        bench_server(b, SERVER(PREPARE), 2);
         bench_rank(b, 0, RANK(QUIESCED), 2);
         bench_rank(b, 1, RANK(RUNNING), 1); /* lives, but its main thread hangs */
     }
@@ -330,15 +381,21 @@ static void test_fatal(void **state)
     assert_string_equal(b->first_error, "rank process 0: shard is truncated");
     b->server.text = "node a: rank process 0: shard is truncated";
     bench_server(b, SERVER(FAILED), 1);
-    /* The other rank may be sound: it is asked first. */
+    /* The other rank may be sound: it writes what it holds, and then it is asked first. */
     assert_int_equal(b->kills[0] + b->kills[1], 0);
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    b->rank.rescued_step = 3;
+    bench_rank(b, 1, RANK(QUIESCED), 1);
+    bench_pass(b, 100);
     assert_int_equal(b->command[1], COMMAND(EXIT));
     bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
     bench_pass(b, 1000);
     assert_int_equal(b->kills[1], 1);
     bench_rank_exits(b, 1, -9);
     assert_true(b->ended);
+    assert_int_equal(b->unsaved, 0);
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_non_null(strstr(b->exit_text, "the run failed: node a: rank process 0"));
 }
 
 /* Others train: they go on without this node, which ends as if the run had failed. */
@@ -358,6 +415,32 @@ static void test_fatal_to_itself(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
     assert_string_equal(b->exit_text, "rank process 0: no such device");
     assert_int_equal(b->spawns[0] + b->spawns[1], 2);
+}
+
+/* A young server says nothing of it yet. Nobody here waits until it knows whether others train. */
+static void test_fatal_on_a_young_server(void **state)
+{
+    struct bench *b = *state;
+    bench_join(b);
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    message.fatal = true;
+    message.exit_code = DPT_EXIT_CONFIG;
+    const uint64_t before = b->agent_counter;
+    last_words(b, 0, "no such file", &message);
+    assert_true(b->said && b->fatal);
+    const uint64_t told = b->agent_counter;
+    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
+    b->agent_counter = before; /* its answer to an earlier message comes late */
+    bench_server(b, SERVER(WAITING), 0);
+    assert_int_equal(b->command[1], COMMAND(STANDBY));
+    b->agent_counter = told;
+    bench_server(b, SERVER(WAITING), 0);
+    assert_int_equal(b->command[1], COMMAND(EXIT));
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_string_equal(b->exit_text, "rank process 0: no such file");
+    assert_int_equal(b->lines, 0);
 }
 
 /* The process of a place ends each time as soon as it is there, until no other is started. Returns
@@ -489,6 +572,8 @@ int main(void)
         T(test_no_server),
         T(test_view_is_the_worlds),
         T(test_config_from_server),
+        T(test_identity_comes_with_the_config),
+        T(test_last_call_is_told),
         T(test_config_of_the_demo),
         T(test_refused),
         T(test_other_version),
@@ -506,6 +591,7 @@ int main(void)
         T(test_no_quiescence),
         T(test_fatal),
         T(test_fatal_to_itself),
+        T(test_fatal_on_a_young_server),
         T(test_nothing_starts),
         T(test_fatal_in_one_place),
         T(test_broken),

@@ -170,6 +170,9 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
             proc->lives = false;
         }
         break;
+    case DPT_AGENT_EVENT_DISOWNED:
+        watch->told_expelled = true;
+        break;
     case DPT_AGENT_EVENT_SIGNAL:
         watch->signals++;
         break;
@@ -318,11 +321,14 @@ static bool same_view(const struct dpt_agent_view *a, const struct dpt_agent_vie
            strcmp(a->plan_digest, b->plan_digest) == 0;
 }
 
-static void check_incarnation(struct agent_watch *watch, const struct dpt_agent_view *view)
+static void check_incarnation(struct agent_watch *watch, const struct dpt_agent_view *view,
+                              const struct dpt_agent_event *event)
 {
+    const bool configured = event->kind == DPT_AGENT_EVENT_CONFIGURED;
     if (view->incarnation == watch->view.incarnation)
         return;
-    if (view->incarnation != watch->view.incarnation + 1 && watch->stepped)
+    if (configured ? view->incarnation != event->facts->incarnation
+                   : view->incarnation != watch->view.incarnation + 1 && watch->stepped)
         broken(watch, "incarnation %llu follows %llu", (unsigned long long)view->incarnation,
                (unsigned long long)watch->view.incarnation);
     for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
@@ -349,7 +355,7 @@ const char *agent_watch_step(struct agent_watch *watch, const struct dpt_agent *
     if (stale && (said || !same_view(&view, &watch->view)))
         broken(watch, "a stale message changes something");
     take_event(watch, event);
-    check_incarnation(watch, &view);
+    check_incarnation(watch, &view, event);
     watch->view = view;
     watch->now_ms = event->now_ms;
     if (out->deadline_ms <= event->now_ms)

@@ -1,7 +1,13 @@
 /* Invariants over the whole world, from what is true in it and not from what anybody was told. */
 #include "tests/sim/sim.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+struct dpt_timing sim_timing(const struct sim *sim)
+{
+    return dpt_timing_of_run(sim->profile.timeout_ms, sim->profile.drain_ms);
+}
 
 static bool is_in_generation(const struct proc *proc)
 {
@@ -17,7 +23,7 @@ static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
         return;
     sim->noted_generation = view->generation;
     sim->noted_redundancy = view->redundancy;
-    sim->is_covered = view->redundancy == DPT_RDZV_REDUNDANCY_WHOLE;
+    uint32_t n = 0;
     memset(sim->covered, 0, sizeof sim->covered);
     for (int i = 0; i < sim->profile.machines; i++)
         sim->machines[i].hurt = false;
@@ -25,13 +31,25 @@ static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
         const struct machine *m = &sim->machines[i / LOCALS_MAX];
         const struct proc *proc = m->procs[i % LOCALS_MAX];
         int rank;
-        if (proc == NULL || !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation,
+        if (proc == NULL || !dpt_rdzv_counts_in(sim->core, sim->run, m->id, proc->incarnation,
                                                 proc->local, proc->spawn, &rank))
             continue;
         sim->covered[i].in = true;
         sim->covered[i].incarnation = proc->incarnation;
         sim->covered[i].spawn = proc->spawn;
+        n++;
     }
+    /* A rank that has died since is not there to cover others. */
+    sim->is_covered = view->redundancy == DPT_RDZV_REDUNDANCY_WHOLE && n == view->world_size;
+}
+
+/* One that only saves ends no wait for nodes. */
+static void note_run(struct sim *sim, const struct dpt_rdzv_run_view *view)
+{
+    for (size_t i = sim->n_groups; i-- > 0;)
+        if (sim->groups[i]->farewell && strcmp(sim->groups[i]->digest, view->plan_digest) == 0)
+            return;
+    sim->ran_ms = sim->now_ms;
 }
 
 /* Whom the server counts into a generation that runs stands in just that one, at just that rank,
@@ -39,20 +57,19 @@ static void note_covered(struct sim *sim, const struct dpt_rdzv_run_view *view)
 void check_after_server(struct sim *sim)
 {
     /* With hundreds of machines the look at everybody is taken at every 64th event. */
-    if (sim->core == NULL || dpt_rdzv_runs(sim->core) == 0 ||
-        (sim->profile.machines > 32 && sim->events % 64 != 0))
+    if (sim->core == NULL || (sim->profile.machines > 32 && sim->events % 64 != 0))
         return;
     struct dpt_rdzv_run_view view;
-    dpt_rdzv_run_view(sim->core, 0, &view);
-    if (view.phase != DPT_RDZV_RUNNING)
+    if (!server_view(sim, &view) || view.phase != DPT_RDZV_RUNNING)
         return;
     note_covered(sim, &view);
+    note_run(sim, &view);
     for (int i = 0; i < sim->profile.machines; i++)
         for (int k = 0; k < LOCALS_MAX; k++) {
             const struct proc *proc = sim->machines[i].procs[k];
             int rank;
             if (proc == NULL || !proc->alive || !is_in_generation(proc) ||
-                !dpt_rdzv_counts_in(sim->core, "sim", sim->machines[i].id, proc->incarnation,
+                !dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[i].id, proc->incarnation,
                                     proc->local, proc->spawn, &rank))
                 continue;
             if (proc->generation != view.generation || proc->rank != rank ||
@@ -74,7 +91,7 @@ static const struct proc *reporter(const struct sim *sim, int machine, int local
     int rank;
     if (proc == NULL || !proc->alive || proc->stage != RS_QUIESCED ||
         proc->generation != plan->generation ||
-        !dpt_rdzv_counts_in(sim->core, "sim", sim->machines[machine].id, proc->incarnation,
+        !dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[machine].id, proc->incarnation,
                             proc->local, proc->spawn, &rank))
         return NULL;
     return proc;
@@ -109,32 +126,142 @@ static bool could_stand(const struct sim *sim, const Dpt__Plan *plan, int64_t st
 /* It goes because it was told to, and not for so long that nobody may wait for it any more. */
 static bool just_leaves(const struct sim *sim, const struct machine *m)
 {
-    const int64_t drain_ms = dpt_timing_from(sim->profile.timeout_ms).drain_ms;
-    return m->told_ms >= 0 && sim->now_ms - m->told_ms < drain_ms * 3 / 4 && !m->hurt;
+    const int64_t drain_ms = sim_timing(sim).drain_ms;
+    return m->told_ms >= 0 && sim->now_ms - m->told_ms < drain_ms * 3 / 4 && !m->hurt &&
+           !m->told_twice && !m->rescues;
 }
 
 /* How many nodes of those that covered each other are not in the plan with what they had, though
- * nobody told them to go; *ret_step: the newest step that one of the others stands at. */
+ * nobody told them to go; a node that came later counts when a fault hit it, as the state may have
+ * moved to it meanwhile. *ret_step: the newest step that one of the others stands at. */
 static int uncovered_nodes(const struct sim *sim, const Dpt__Plan *plan, int64_t *ret_step)
 {
     int nodes = 0;
     *ret_step = -1;
     for (int i = 0; i < sim->profile.machines; i++) {
-        bool missing = false;
+        bool missing = false, covered = false;
         for (int local = 0; local < LOCALS_MAX; local++) {
             const int at = i * LOCALS_MAX + local;
             const struct proc *proc = reporter(sim, i, local, plan);
             if (!sim->covered[at].in)
                 continue;
+            covered = true;
             if (proc == NULL || proc->spawn != sim->covered[at].spawn ||
                 proc->incarnation != sim->covered[at].incarnation)
                 missing = true;
             else if (proc->step > *ret_step)
                 *ret_step = proc->step;
         }
-        nodes += missing && !just_leaves(sim, &sim->machines[i]);
+        nodes += covered ? missing && !just_leaves(sim, &sim->machines[i]) : sim->machines[i].hurt;
     }
     return nodes;
+}
+
+/* The newest checkpoint or rescue that all ranks of the plan can load, those included that have
+ * received it already. */
+static int64_t step_on_disk(const struct sim *sim, const Dpt__Plan *plan)
+{
+    int64_t least = -1, most = -1;
+    for (int i = 0; i < sim->profile.machines * LOCALS_MAX; i++) {
+        const struct machine *m = &sim->machines[i / LOCALS_MAX];
+        const struct proc *proc = m->procs[i % LOCALS_MAX];
+        int rank;
+        if (proc == NULL || !proc->alive || proc->generation != plan->generation ||
+            !dpt_rdzv_counts_in(sim->core, sim->run, m->id, proc->incarnation, proc->local,
+                                proc->spawn, &rank))
+            continue;
+        least = least < 0 || proc->checkpoint_seen < least ? proc->checkpoint_seen : least;
+        most = proc->checkpoint_seen > most ? proc->checkpoint_seen : most;
+    }
+    return sim->profile.sharding == SHARDING_NONE ? most : least;
+}
+
+static int64_t newest_held(const struct machine *m)
+{
+    int64_t step = -1;
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL && m->procs[i]->alive && m->procs[i]->step > step)
+            step = m->procs[i]->step;
+    return step;
+}
+
+/* A generation without the node was sent off after the last that it was in. */
+static bool others_went_on(const struct sim *sim, const struct machine *m)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL && m->procs[i]->alive && m->procs[i]->group_number > number)
+            number = m->procs[i]->group_number;
+    return sim->newest_went > number;
+}
+
+/* Nobody is expelled with a state that is nowhere else, unless others have gone on without it; or
+ * it was given up because its own processes stood still or hung. */
+void check_expelled(struct sim *sim, const struct machine *m)
+{
+    const int64_t held = newest_held(m);
+    int64_t others = -1;
+    for (int i = 0; i < sim->profile.machines; i++)
+        if (&sim->machines[i] != m && newest_held(&sim->machines[i]) > others)
+            others = newest_held(&sim->machines[i]);
+    if (held > 0 && held > sim_saved_step(sim) && held > others && !m->was_stopped &&
+        !others_went_on(sim, m))
+        sim_fail(sim, "%s is expelled with step %lld, others hold %lld, saved is %lld", m->id,
+                 (long long)held, (long long)others, (long long)sim_saved_step(sim));
+}
+
+/* It may not have heard of the newest checkpoint, but nobody has told it of one that is as new as
+ * what it holds: neither the server nor a process of its own. */
+void check_unsaved(struct sim *sim, const struct machine *m, const char *line)
+{
+    const char *at = strstr(line, "up to ");
+    const long long step = at != NULL ? strtoll(at + 6, NULL, 10) : -1;
+    if (step <= m->known_saved)
+        sim_fail(sim, "%s says that step %lld is not saved, but knows that %lld is", m->id, step,
+                 (long long)m->known_saved);
+}
+
+/* "node a lost: silent for 4.5 s". A node is lost for nothing but what happened to it; that its
+ * connection is refused for less than a lease is not enough. */
+void check_log(struct sim *sim, const char *text)
+{
+    for (int i = 0; i < sim->profile.machines; i++) {
+        const struct machine *m = &sim->machines[i];
+        char lost[DPT_PROTO_NAME_BYTES + 16];
+        (void)snprintf(lost, sizeof lost, "node %s lost: ", m->id);
+        if (strncmp(text, lost, strlen(lost)) == 0 && m->was_refused && !m->was_hit &&
+            !sim->host->server_hit)
+            sim_fail(sim, "%s was refused for less than a lease, and: %s", m->id, text);
+    }
+}
+
+/* A run fails here for want of nodes alone. */
+void check_failed(struct sim *sim, const char *text)
+{
+    if (strncmp(text, "it waited ", 10) != 0)
+        return; /* who ends for it says it */
+    if (sim->now_ms - sim->ran_ms < sim->profile.wait_ms)
+        sim_fail(sim, "the run fails for want of nodes, but ran %lld ms ago: %s",
+                 (long long)(sim->now_ms - sim->ran_ms), text);
+    sim->failed = true;
+}
+
+void check_exit(struct sim *sim, const struct machine *m)
+{
+    const struct dpt_timing timing = sim_timing(sim);
+    const bool has_unsaved = m->held_at_end > 0 && m->held_at_end > sim_saved_step(sim);
+    sim->unsaved += m->said_unsaved;
+    if (!has_unsaved)
+        return;
+    if (m->exit_code == DPT_EXIT_FAILED && !m->said_unsaved)
+        sim_fail(sim, "%s ends with its run and takes step %lld along, of which %lld is saved",
+                 m->id, (long long)m->held_at_end, (long long)sim_saved_step(sim));
+    if (m->exit_code == DPT_EXIT_SERVER)
+        sim_fail(sim, "%s ends for want of a server with step %lld, of which %lld is saved", m->id,
+                 (long long)m->held_at_end, (long long)sim_saved_step(sim));
+    if (sim->core == NULL && sim->now_ms - sim->down_ms > timing.drain_ms && !m->said_unsaved)
+        sim_fail(sim, "%s takes step %lld along, of which %lld is saved, without a word", m->id,
+                 (long long)m->held_at_end, (long long)sim_saved_step(sim));
 }
 
 /* A plan never goes back behind a state that those in it hold together; and with one node lost that
@@ -149,9 +276,16 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
                      (unsigned long long)plan->generation, (long long)plan->resume_step,
                      (long long)proc->step);
     }
+    if (plan->resume_step < step_on_disk(sim, plan))
+        sim_fail(sim, "generation %llu goes on from step %lld, but step %lld is on disk",
+                 (unsigned long long)plan->generation, (long long)plan->resume_step,
+                 (long long)step_on_disk(sim, plan));
     int64_t step;
     const int lost = uncovered_nodes(sim, plan, &step);
-    if (sim->is_covered && lost <= 1 && plan->resume_step < step)
+    struct dpt_rdzv_run_view view;
+    /* One may have begun and ended between two looks: what covered before it is gone. */
+    const bool is_newest = server_view(sim, &view) && view.run_generation <= sim->noted_generation;
+    if (sim->is_covered && is_newest && lost <= 1 && plan->resume_step < step)
         sim_fail(sim, "generation %llu goes back from step %lld to %lld, with %d nodes lost",
                  (unsigned long long)plan->generation, (long long)step,
                  (long long)plan->resume_step, lost);
@@ -160,14 +294,13 @@ void check_plan_sent(struct sim *sim, const Dpt__ServerState *message)
 /* The faults are over and time was given: everybody has finished. */
 void check_end(struct sim *sim)
 {
-    if (sim->failure[0] != '\0')
+    if (sim->failure[0] != '\0' || sim->failed)
         return;
     for (int i = 0; i < sim->profile.machines; i++) {
         const struct machine *m = &sim->machines[i];
         if (!m->ended) {
             struct dpt_rdzv_run_view view = {0};
-            if (sim->core != NULL && dpt_rdzv_runs(sim->core) > 0)
-                dpt_rdzv_run_view(sim->core, 0, &view);
+            (void)server_view(sim, &view);
             if (sim->done_seen && view.phase == DPT_RDZV_WAITING)
                 continue; /* came after the end and waits for others, as it should */
             sim_fail(sim, "%s has not ended; server: %s generation %llu, step %lld of %lld (%s)",
@@ -176,8 +309,6 @@ void check_end(struct sim *sim)
                      (long long)sim->profile.steps, view.text);
             return;
         }
-        if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED) /* left late */
-            sim_fail(sim, "%s ended with code %d: %s", m->id, m->exit_code, m->exit_text);
     }
     if (sim->furthest != sim->profile.steps || sim->checkpoint != sim->profile.steps)
         sim_fail(sim, "ended at step %lld with checkpoint %lld, wanted %lld",

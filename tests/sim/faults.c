@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { CLOSE_MS = 500 };
+enum { CLOSE_MS = 500, OUTAGE_PERMILLE = 100, KEY_PERMILLE = 300, OUTAGE_FAULTS_MAX = 6 };
 
 void profile_random(struct rng *rng, struct profile *ret)
 {
@@ -41,6 +41,15 @@ void profile_random(struct rng *rng, struct profile *ret)
         ret->sharding = (enum sharding)rng_range(rng, 1, SHARDING_COUNT - 1);
     if (rng_chance(rng, 150) && machines > 1)
         ret->max_nodes = (int)rng_range(rng, ret->min_nodes, machines);
+    struct rng keys = {rng->state}; /* its own: draws of it move nothing */
+    if (rng_chance(&keys, KEY_PERMILLE))
+        ret->wait_ms = rng_range(&keys, 6000, 40000);
+    if (rng_chance(&keys, KEY_PERMILLE))
+        ret->first_step_ms = rng_range(&keys, 20000, 60000);
+    if (rng_chance(&keys, KEY_PERMILLE))
+        ret->drain_ms = rng_range(&keys, 2000, 30000);
+    if (rng_chance(rng, OUTAGE_PERMILLE)) /* up to ten join times: beyond every deadline */
+        ret->outage_ms = rng_range(rng, 1000, 10 * dpt_timing_from(ret->timeout_ms).join_ms);
 }
 
 void profile_big(struct rng *rng, struct profile *ret)
@@ -56,10 +65,62 @@ void profile_big(struct rng *rng, struct profile *ret)
     ret->n_faults = 6;
 }
 
+void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret)
+{
+    static const int64_t timeouts_ms[] = {2000, 5000, 20000, 60000};
+    profile_random(rng, ret);
+    do
+        ret->timeout_ms = timeouts_ms[rng_range(rng, 0, 3)];
+    while (ret->timeout_ms == host->timeout_ms);
+    ret->n_end_faults = 0;
+    ret->outage_ms = 0; /* the other run has it */
+    ret->n_faults = (int)rng_range(rng, 0, 4);
+    /* With such periods it would still mend, but long after this simulation is over. */
+    if (ret->timeout_ms > 5000)
+        ret->n_faults = 0;
+    ret->loss = ret->loss > 20 ? 20 : ret->loss;
+}
+
+/* The server goes, often while a generation is formed, and what happens until it is back. */
+static void plan_outage(struct sim *sim)
+{
+    static const int kinds[] = {FAULT_KILL_RANK,   FAULT_EXIT_RANK,  FAULT_LEAVE,       FAULT_LEAVE,
+                                FAULT_LEAVE_TWICE, FAULT_KILL_AGENT, FAULT_STOP_MACHINE};
+    const struct profile *profile = &sim->profile;
+    const int64_t from_ms = rng_range(&sim->rng, profile->faults_from_ms, profile->faults_until_ms);
+    const int n = (int)rng_range(&sim->rng, 1, OUTAGE_FAULTS_MAX);
+    for (int i = 0; i <= n; i++) {
+        struct fault *fault = &sim->faults[profile->n_faults + i];
+        *fault = (struct fault){
+            .at_ms = from_ms,
+            .kind = FAULT_OUTAGE,
+            .machine = (int)rng_range(&sim->rng, 0, profile->machines - 1),
+            .local = (uint32_t)rng_range(&sim->rng, 0, profile->ranks - 1),
+            .length_ms = profile->outage_ms,
+        };
+        if (i > 0) {
+            const bool at_once = i == 1 && rng_chance(&sim->rng, 600);
+            fault->kind = kinds[rng_range(&sim->rng, 0, 6)];
+            fault->at_ms += at_once ? rng_range(&sim->rng, -CLOSE_MS, CLOSE_MS)
+                                    : rng_range(&sim->rng, 0, profile->outage_ms);
+            fault->length_ms = rng_range(&sim->rng, 20, 12000);
+        }
+        if (fault->at_ms < 0)
+            fault->at_ms = 0;
+        sim_push(sim, (struct event){.at_ms = fault->at_ms,
+                                     .kind = EV_FAULT,
+                                     .machine = -1,
+                                     .number = profile->n_faults + i});
+    }
+    sim->profile.faults_until_ms = from_ms + profile->outage_ms > profile->faults_until_ms
+                                       ? from_ms + profile->outage_ms
+                                       : profile->faults_until_ms;
+}
+
 void faults_plan(struct sim *sim)
 {
     const struct profile *profile = &sim->profile;
-    DPT_ASSERT(profile->n_faults + profile->n_end_faults <= FAULTS_MAX);
+    DPT_ASSERT(profile->n_faults + profile->n_end_faults + OUTAGE_FAULTS_MAX + 1 <= FAULTS_MAX);
     for (int i = 0; i < profile->n_faults; i++) {
         struct fault *fault = &sim->faults[i];
         fault->at_ms = rng_range(&sim->rng, profile->faults_from_ms, profile->faults_until_ms);
@@ -70,6 +131,8 @@ void faults_plan(struct sim *sim)
             if (leaves)
                 fault->kind = rng_chance(&sim->rng, 500) ? FAULT_KILL_RANK : FAULT_KILL_AGENT;
         }
+        if (fault->at_ms > profile->faults_until_ms) /* nothing mends what comes later */
+            fault->at_ms = profile->faults_until_ms;
         fault->machine = (int)rng_range(&sim->rng, 0, profile->machines - 1);
         fault->local = (uint32_t)rng_range(&sim->rng, 0, profile->ranks - 1);
         fault->length_ms = rng_chance(&sim->rng, 500) ? rng_range(&sim->rng, 20, 1500)
@@ -77,6 +140,8 @@ void faults_plan(struct sim *sim)
         sim_push(sim, (struct event){
                           .at_ms = fault->at_ms, .kind = EV_FAULT, .machine = -1, .number = i});
     }
+    if (profile->outage_ms > 0)
+        plan_outage(sim);
 }
 
 void fault_at_end(struct sim *sim, int machine, uint32_t local)
@@ -109,10 +174,7 @@ static void stop_machine(struct sim *sim, const struct fault *fault, bool with_r
     struct machine *m = &sim->machines[fault->machine];
     if (m->agent == NULL || m->stopped)
         return;
-    m->stopped = m->was_stopped = true;
-    m->continued_ms = sim->now_ms + fault->length_ms;
-    m->stopped_ms = fault->length_ms;
-    m->lease_ms = dpt_timing_from(sim->profile.timeout_ms).lease_ms;
+    m->stopped = true;
     for (int i = 0; with_ranks && i < LOCALS_MAX; i++)
         if (m->procs[i] != NULL && m->procs[i]->alive)
             m->procs[i]->stopped = true;
@@ -134,14 +196,14 @@ static void stop_rank(struct sim *sim, const struct fault *fault, struct proc *p
 
 static void stop_server(struct sim *sim, const struct fault *fault, bool crash)
 {
-    if (sim->core == NULL || sim->server_stopped)
+    if (sim->core == NULL || sim->host->server_stopped)
         return;
     int64_t length_ms = fault->length_ms < 8000 ? fault->length_ms : 8000;
     if (crash) {
         server_crash(sim);
         later(sim, length_ms, EV_SERVER_START, -1, 0);
     } else {
-        sim->server_stopped = true;
+        server_stop(sim);
         later(sim, length_ms, EV_SERVER_CONT, -1, sim->server_life);
     }
 }
@@ -164,18 +226,58 @@ static void partition(struct sim *sim, const struct fault *fault)
                                  .conn = m->conn});
 }
 
+/* The server's own network is down: it hears nobody, of whatever run. */
+static void deafen(struct sim *host, const struct fault *fault)
+{
+    for (struct sim *sim = host; sim != NULL; sim = sim->beside)
+        for (int i = 0; i < sim->profile.machines; i++)
+            partition(sim, &(struct fault){.machine = i, .length_ms = fault->length_ms});
+}
+
 static const char *const fault_names[FAULT_COUNT] = {
-    "kill agent",       "kill rank", "rank exits",  "stop machine", "stop agent",  "stop rank",
-    "wedge rank",       "leave",     "leave twice", "crash server", "stop server", "partition",
-    "break connection", "slow",      "bad pair"};
+    "kill agent",  "kill rank",  "rank exits",    "stop machine", "stop agent",
+    "stop rank",   "wedge rank", "leave",         "leave twice",  "crash server",
+    "stop server", "overload",   "deafen server", "partition",    "break connection",
+    "refuse",      "slow",       "bad pair",      "stranger"};
+
+/* While it lasts nodes may not hear the server. */
+static bool is_of_server(enum fault_kind kind)
+{
+    return kind == FAULT_CRASH_SERVER || kind == FAULT_STOP_SERVER ||
+           kind == FAULT_OVERLOAD_SERVER || kind == FAULT_DEAFEN_SERVER || kind == FAULT_OUTAGE ||
+           kind == FAULT_PARTITION;
+}
+
+/* A client that is refused speaks again some time after that is over. */
+enum { RECONNECT_MS = 1000 };
+
+static void note_fault(struct sim *sim, struct machine *m, const struct fault *fault)
+{
+    const int64_t lease_ms = dpt_timing_from(sim->profile.timeout_ms).lease_ms;
+    const bool in_bad_pair = fault->kind == FAULT_BAD_PAIR;
+    const bool is_short = fault->kind == FAULT_REFUSE &&
+                          fault->length_ms + RECONNECT_MS < lease_ms && !m->partitioned;
+    m->was_hit = m->was_hit || m->was_refused || !is_short;
+    m->was_refused = m->was_refused || is_short;
+    m->was_stopped = m->was_stopped || fault->kind == FAULT_STOP_MACHINE ||
+                     fault->kind == FAULT_STOP_AGENT || fault->kind == FAULT_STOP_RANK ||
+                     fault->kind == FAULT_WEDGE_RANK;
+    for (int i = 0; in_bad_pair && i < sim->profile.machines; i++)
+        sim->machines[i].was_hit = true;
+}
 
 void fault_strike(struct sim *sim, const struct fault *fault)
 {
     struct machine *m = &sim->machines[fault->machine];
     struct proc *proc = m->procs[fault->local];
     bool has_rank = proc != NULL && proc->alive;
-    sim_say(sim, "FAULT %s %s.%u %lld ms", fault_names[fault->kind], m->id, fault->local,
+    sim_say(sim, "FAULT %s %s.%u %lld ms",
+            fault->kind == FAULT_OUTAGE ? "outage" : fault_names[fault->kind], m->id, fault->local,
             (long long)fault->length_ms);
+    sim->host->server_hurt = sim->host->server_hurt || is_of_server(fault->kind);
+    note_fault(sim, m, fault);
+    sim->host->server_hit =
+        sim->host->server_hit || (is_of_server(fault->kind) && fault->kind != FAULT_PARTITION);
     m->hurt = m->hurt || fault->kind != FAULT_LEAVE || m->told_ms >= 0;
     switch (fault->kind) {
     case FAULT_KILL_AGENT:
@@ -204,6 +306,10 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         break;
     case FAULT_LEAVE:
     case FAULT_LEAVE_TWICE:
+        m->told_twice =
+            fault->kind == FAULT_LEAVE_TWICE || (m->told_ms >= 0 && m->told_life == m->life);
+        m->told_life = m->life;
+        m->rescues = false;
         m->told_ms = sim->now_ms;
         later(sim, 0, EV_AGENT_SIGNAL, fault->machine, m->life);
         if (fault->kind == FAULT_LEAVE_TWICE)
@@ -213,6 +319,15 @@ void fault_strike(struct sim *sim, const struct fault *fault)
     case FAULT_STOP_SERVER:
         stop_server(sim, fault, fault->kind == FAULT_CRASH_SERVER);
         break;
+    case FAULT_OVERLOAD_SERVER:
+        server_overload(sim, fault->length_ms);
+        break;
+    case FAULT_DEAFEN_SERVER:
+        deafen(sim->host, fault);
+        break;
+    case FAULT_OUTAGE:
+        server_outage(sim, fault->length_ms);
+        break;
     case FAULT_PARTITION:
         partition(sim, fault);
         break;
@@ -220,6 +335,14 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         if (m->agent != NULL && m->conn != 0) {
             net_break(sim, fault->machine);
             later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
+        }
+        break;
+    case FAULT_REFUSE:
+        if (m->agent != NULL && m->conn != 0 && !m->partitioned) {
+            net_break(sim, fault->machine);
+            m->partitioned = true;
+            later(sim, 1, EV_AGENT_DOWN, fault->machine, m->life);
+            later(sim, fault->length_ms, EV_HEAL_NETWORK, fault->machine, 0);
         }
         break;
     case FAULT_SLOW:
@@ -232,6 +355,9 @@ void fault_strike(struct sim *sim, const struct fault *fault)
         } else {
             sim->profile.bad_pair_a = sim->profile.bad_pair_b = -1;
         }
+        break;
+    case FAULT_STRANGER:
+        server_meet_stranger(sim, fault->machine);
         break;
     default:
         DPT_ASSERT(false);

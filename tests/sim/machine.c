@@ -76,12 +76,15 @@ void proc_undefer(struct sim *sim, struct proc *proc)
 
 /* ---- the agent ---- */
 
-static Dpt__RunSpec run_spec(const struct sim *sim)
+Dpt__RunSpec machine_spec(const struct sim *sim)
 {
     Dpt__RunSpec spec = DPT__RUN_SPEC__INIT;
     spec.min_nodes = (uint32_t)sim->profile.min_nodes;
     spec.max_nodes = (uint32_t)sim->profile.max_nodes;
     spec.timeout_ms = (uint32_t)sim->profile.timeout_ms;
+    spec.wait_ms = (uint32_t)sim->profile.wait_ms;
+    spec.first_step_ms = (uint32_t)sim->profile.first_step_ms;
+    spec.drain_ms = (uint32_t)sim->profile.drain_ms;
     spec.max_restarts = sim->profile.max_restarts;
     spec.max_world = sim->profile.max_world;
     spec.sharded = sim->profile.sharding != SHARDING_NONE;
@@ -98,14 +101,15 @@ static void configure(struct sim *sim, int machine, const Dpt__RunSpec *spec)
     char host[32], logs[32];
     (void)snprintf(host, sizeof host, "host-%d", machine / 2);
     (void)snprintf(logs, sizeof logs, "logs-%d", sim->profile.shared_folder ? 0 : machine);
-    Dpt__RunSpec own = run_spec(sim);
+    Dpt__RunSpec own = machine_spec(sim);
     struct dpt_agent_facts facts = {.spec = spec != NULL ? spec : &own,
                                     .n_ranks = sim->machines[machine].ranks,
                                     .fingerprint = "cpu",
                                     .host = host,
                                     .log_dir_id = logs,
                                     .checkpoint_dir_id = "checkpoints",
-                                    .data_digest = "data"};
+                                    .data_digest = "data",
+                                    .secret = {1, (uint8_t)machine, (uint8_t)(machine >> 8)}};
     agent_step(sim, machine,
                (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_CONFIGURED, .facts = &facts});
 }
@@ -117,9 +121,12 @@ void machine_start(struct sim *sim, int machine)
         return;
     m->life++;
     m->incarnation += 1 + (uint64_t)sim->now_ms;
-    m->stopped = m->was_stopped = m->ended = false;
-    m->exit_code = -1;
-    struct dpt_agent_options options = {.run = "sim",
+    m->stopped = m->ended = m->said_unsaved = false;
+    m->ending = false;
+    m->held_at_end = m->exit_code = -1;
+    m->heard_ms = sim->now_ms;
+    m->known_saved = 0;
+    struct dpt_agent_options options = {.run = sim->run,
                                         .node = m->id,
                                         .software = "dpt sim",
                                         .incarnation = m->incarnation,
@@ -131,7 +138,7 @@ void machine_start(struct sim *sim, int machine)
         return;
     }
     m->watch =
-        agent_watch_create("sim", m->id, false); /* what it says is decoded where it arrives */
+        agent_watch_create(sim->run, m->id, false); /* what it says is decoded where it arrives */
     sim_say(sim, "%s starts", m->id);
     m->tick_ms = sim->now_ms;
     if (!rng_chance(&sim->rng, sim->trace == NULL ? 200 : 0))
@@ -179,11 +186,16 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
             m->exit_text);
     if (m->exit_code == DPT_EXIT_DONE && !view.leaving && !sim->done_seen)
         sim_fail(sim, "%s exits 0 before the end was acknowledged", m->id);
-    if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED)
+    check_exit(sim, m);
+    const bool no_server = m->exit_code == DPT_EXIT_SERVER && sim->host->server_hurt &&
+                           sim->now_ms - m->heard_ms >= view.timing.join_ms;
+    const bool failed = m->exit_code == DPT_EXIT_FAILED && sim->failed;
+    if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server && !failed)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
     if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving)
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
-    bool again = view.leaving && !sim->done_seen && sim->trace == NULL;
+    bool again =
+        (view.leaving || no_server) && !sim->done_seen && !sim->failed && sim->trace == NULL;
     end(sim, machine);
     if (again) {
         m->ended = false;
@@ -210,6 +222,19 @@ static void send_to_rank(struct sim *sim, int machine, const struct dpt_agent_se
     sim_push(sim, event);
 }
 
+/* What the ranks hold when the agent begins to end. */
+static void note_held(struct machine *m)
+{
+    struct dpt_agent_view view;
+    dpt_agent_view(m->agent, &view);
+    if (!view.ending || m->ending)
+        return;
+    m->ending = true;
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL && m->procs[i]->alive && m->procs[i]->step > m->held_at_end)
+            m->held_at_end = m->procs[i]->step;
+}
+
 static void agent_step(struct sim *sim, int machine, struct dpt_agent_event event)
 {
     struct machine *m = &sim->machines[machine];
@@ -223,8 +248,14 @@ static void agent_step(struct sim *sim, int machine, struct dpt_agent_event even
     const char *broken = agent_watch_step(m->watch, m->agent, &event, &output);
     if (broken != NULL)
         sim_fail(sim, "agent %s: %s", m->id, broken);
-    for (size_t i = 0; i < output.n_logs; i++)
+    for (size_t i = 0; i < output.n_logs; i++) {
         sim_say(sim, "%s: %s", m->id, output.logs[i].text);
+        if (strncmp(output.logs[i].text, "NOT SAVED", 9) != 0)
+            continue;
+        m->said_unsaved = true;
+        check_unsaved(sim, m, output.logs[i].text);
+    }
+    note_held(m);
     const struct dpt_agent_action *exit_action = NULL;
     bool asked = false;
     for (size_t i = 0; i < output.n_actions; i++) {
@@ -284,31 +315,55 @@ void machine_undefer(struct sim *sim, int machine)
 
 /* ---- events ---- */
 
+static void note_word(struct sim *sim, struct machine *m, const Dpt__ServerState *message,
+                      bool is_taken)
+{
+    m->heard_ms = sim->now_ms;
+    if (message->saved_step > m->known_saved)
+        m->known_saved = message->saved_step;
+    if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)
+        m->known_saved = sim->profile.steps;
+    if (is_taken && message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
+        check_expelled(sim, m);
+}
+
 static void on_server_message(struct sim *sim, const struct event *event)
 {
+    struct machine *m = &sim->machines[event->machine];
+    struct dpt_agent_view view;
+    dpt_agent_view(m->agent, &view);
     Dpt__ServerState *message = NULL;
     struct dpt_err err;
-    if (dpt_message_decode_server_state(event->data, event->bytes, &message, &err) != DPT_OK)
+    if (dpt_message_decode_server_state(event->data, event->bytes, &message, &err) != DPT_OK) {
         sim_fail(sim, "server to agent: %s", err.text);
-    else
-        agent_step(sim, event->machine,
-                   (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
-                                            .server_message = message});
+        return;
+    }
+    if (message->stamp->incarnation == view.incarnation)
+        note_word(sim, m, message, !view.ending);
+    agent_step(sim, event->machine,
+               (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                        .server_message = message});
     dpt_message_free_server_state(&message);
 }
 
 static void on_rank_message(struct sim *sim, const struct event *event)
 {
+    struct machine *m = &sim->machines[event->machine];
     Dpt__RankToAgent *message = NULL;
     struct dpt_err err;
-    if (dpt_message_decode_rank_to_agent(event->data, event->bytes, &message, &err) != DPT_OK)
+    if (dpt_message_decode_rank_to_agent(event->data, event->bytes, &message, &err) != DPT_OK) {
         sim_fail(sim, "rank to agent: %s", err.text);
-    else
-        agent_step(sim, event->machine,
-                   (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                            .local_rank = event->local,
-                                            .spawn = event->spawn,
-                                            .rank_message = message});
+        return;
+    }
+    if (message->state->checkpoint_step > m->known_saved)
+        m->known_saved = message->state->checkpoint_step;
+    if (message->state->rescued_step > m->known_saved)
+        m->known_saved = message->state->rescued_step;
+    agent_step(sim, event->machine,
+               (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                        .local_rank = event->local,
+                                        .spawn = event->spawn,
+                                        .rank_message = message});
     dpt_message_free_rank_to_agent(&message);
 }
 
@@ -321,7 +376,7 @@ static void connect_or_retry(struct sim *sim, int machine)
         net_connect(sim, machine, rng_range(&sim->rng, 50, 300));
         return;
     }
-    m->conn = ++sim->next_conn;
+    m->conn = ++sim->host->next_conn;
     agent_step(sim, machine, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
 }
 

@@ -125,6 +125,7 @@ void model_report(struct sim *sim, struct proc *proc)
     state.suspect = proc->suspect;
     state.text = proc->failed_generation != 0 ? "connection to a peer broke" : "";
     state.grant_step = proc->want_grant;
+    state.rescued_step = proc->rescued_step;
     state.soft_stop_seen = proc->prepare_soft && proc->prepare_generation > proc->generation;
     state.busy = proc->stage == RS_SAVING || proc->stage == RS_FINISHING;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
@@ -173,8 +174,15 @@ void model_start(struct sim *sim, struct proc *proc)
     beat_later(sim, proc);
 }
 
+static void look_for_rescue(struct sim *sim, struct proc *proc)
+{
+    if (proc->stage == RS_RESCUING && proc->rescue_written && sim_saved_step(sim) >= proc->step)
+        proc->rescued_step = proc->step;
+}
+
 void model_beat(struct sim *sim, struct proc *proc)
 {
+    look_for_rescue(sim, proc);
     model_report(sim, proc);
     beat_later(sim, proc);
 }
@@ -188,7 +196,7 @@ static void quiesce(struct sim *sim, struct proc *proc)
     proc->generation = proc->prepare_generation;
     proc->want_grant = proc->grant_step = -1;
     proc->save_then_quiesce = false;
-    proc->checkpoint_seen = sim->checkpoint;
+    proc->checkpoint_seen = sim_saved_step(sim);
     proc->timer++;
     say(sim, proc, "quiesced, has applied step", proc->step);
     model_report(sim, proc);
@@ -196,14 +204,10 @@ static void quiesce(struct sim *sim, struct proc *proc)
 
 static void take_prepare(struct sim *sim, struct proc *proc, uint64_t generation, bool soft)
 {
-    bool hardens = generation == proc->prepare_generation && proc->prepare_soft && !soft;
-    if (generation < proc->prepare_generation ||
-        (generation == proc->prepare_generation && !hardens))
+    if (generation <= proc->prepare_generation)
         return;
     proc->prepare_generation = generation;
     proc->prepare_soft = soft;
-    if (proc->stage == RS_QUIESCED && proc->generation == generation)
-        return;
     if (proc->stage == RS_STANDBY || proc->stage == RS_QUIESCED || proc->stage == RS_BOUNDARY ||
         proc->stage == RS_BROKEN) {
         quiesce(sim, proc);
@@ -214,6 +218,46 @@ static void take_prepare(struct sim *sim, struct proc *proc, uint64_t generation
         return;
     proc->stage = RS_QUIESCING;
     model_set_timer(sim, proc, 1, 30);
+}
+
+/* ---- a rescue ---- */
+
+/* What is held of the step is written; whoever finds all parts makes it whole. */
+static void write_rescue(struct sim *sim, struct proc *proc)
+{
+    struct dpt_shard shards[RESCUE_PARTS_MAX];
+    const struct dpt_shard held[] = {proc->held.own, proc->held.shadow};
+    int n = 0;
+    for (int i = 0; i < 2; i++) {
+        if (dpt_shard_is_none(held[i]) || sim->n_rescue_parts == RESCUE_PARTS_MAX)
+            continue;
+        sim->rescue_parts[sim->n_rescue_parts].step = proc->step;
+        sim->rescue_parts[sim->n_rescue_parts++].shard = held[i];
+    }
+    for (int i = 0; i < sim->n_rescue_parts; i++)
+        if (sim->rescue_parts[i].step == proc->step)
+            shards[n++] = sim->rescue_parts[i].shard;
+    proc->rescue_written = true;
+    if (!dpt_shards_cover(shards, n) || proc->step <= sim->rescue)
+        return;
+    sim->rescue = proc->step;
+    sim->rescued++;
+    say(sim, proc, "makes a rescue whole, step", proc->step);
+}
+
+/* An apply that has begun is never interrupted: the agent says it again. */
+static void take_rescue(struct sim *sim, struct proc *proc)
+{
+    if (proc->stage == RS_RESCUING || proc->stage == RS_APPLYING)
+        return;
+    if (proc->step <= 0)
+        sim_fail(sim, "%s.%u has nothing and is asked for a rescue",
+                 sim->machines[proc->machine].id, proc->local);
+    group_leave(sim, proc);
+    proc->want_grant = proc->grant_step = -1;
+    proc->stage = RS_RESCUING;
+    sim->machines[proc->machine].rescues = true;
+    model_set_timer(sim, proc, 20, 300);
 }
 
 /* ---- the plan ---- */
@@ -240,13 +284,21 @@ static void begin_finish(struct sim *sim, struct proc *proc)
         fault_at_end(sim, proc->machine, proc->local);
 }
 
+static struct log_file *log_of(struct sim *sim, const struct proc *proc)
+{
+    return &sim->machines[sim->profile.shared_folder ? 0 : proc->machine].log;
+}
+
 static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
 {
     if (proc->stage != RS_READY || proc->generation != generation)
         return;
     if (proc->group_number > sim->newest_went)
         sim->newest_went = proc->group_number;
-    proc->group->went = true;
+    group_went(sim, proc->group);
+    proc->n_lines = 0; /* the file is completed with the steps that it lacks, no others */
+    proc->log_end = log_of(sim, proc)->lines;
+    proc->log_stalled = false;
     proc->ran_generation = generation;
     if (proc->pending_generation != 0) { /* all have theirs: the old may go */
         proc->held = proc->pending;
@@ -282,13 +334,13 @@ static void try_commit(struct sim *sim, struct proc *proc)
     if (proc->want_grant < 0 || proc->grant_step != proc->want_grant || !may_write(sim, proc) ||
         proc->group == NULL || (!whole && proc->group->parts < proc->group->writers))
         return;
-    if (proc->group_number < sim->newest_went && proc->group_life == sim->run_life &&
-        proc->group_life == sim->run_life)
+    if (proc->group_number < sim->newest_went && proc->group_life == sim->run_life)
         sim_fail(sim, "%s.%u commits checkpoint %lld of generation %llu although a newer one runs",
                  sim->machines[proc->machine].id, proc->local, (long long)proc->want_grant,
                  (unsigned long long)proc->generation);
     if (proc->want_grant > sim->checkpoint)
         sim->checkpoint = proc->want_grant;
+    proc->checkpoint_seen = proc->want_grant;
     sim->saved++;
     say(sim, proc, "commits checkpoint", proc->want_grant);
     proc->want_grant = -1;
@@ -300,28 +352,66 @@ static void try_commit(struct sim *sim, struct proc *proc)
 
 /* ---- steps ---- */
 
-static void write_log(struct sim *sim, const struct proc *proc)
+/* A line of the log is one of the newest world: of no generation beside which a newer one steps. A
+ * server that began anew and has not heard of the newer one may let lines of the older one pass,
+ * but not behind the newer's. */
+static void append_line(struct sim *sim, struct proc *proc, const struct log_line *line)
 {
-    if (!proc->writes_log)
-        return;
-    if (!may_write(sim, proc)) {
-        sim->fenced_writes++;
-        return;
+    const struct group *group = line->group;
+    struct log_file *file = log_of(sim, proc);
+    const bool newer_has_lines = file->newest > group->number;
+    sim->lines++;
+    proc->log_end = ++file->lines;
+    if (group->number > file->newest)
+        file->newest = group->number;
+    if (group->superseded_ms != 0 && line->made_ms >= group->superseded_ms &&
+        (newer_has_lines || group->superseded_life == sim->server_life))
+        sim_fail(sim,
+                 "%s.%u writes step %lld of generation %llu, made at %lld, though a newer one runs "
+                 "since %lld",
+                 sim->machines[proc->machine].id, proc->local, (long long)line->step,
+                 (unsigned long long)group->generation, (long long)line->made_ms,
+                 (long long)group->superseded_ms);
+}
+
+static bool may_append(const struct sim *sim, const struct proc *proc, int64_t made_ms)
+{
+    const int64_t grace_ms = dpt_timing_from(sim->profile.timeout_ms).grace_ms;
+    return may_write(sim, proc) &&
+           (made_ms <= proc->confirmed_ms || sim->now_ms < proc->confirmed_ms + grace_ms);
+}
+
+/* Lines of a generation that has ended are for the writer of the next one. */
+static void flush_log(struct sim *sim, struct proc *proc)
+{
+    int n = 0;
+    while (n < proc->n_lines && proc->lines[n].group == proc->group &&
+           may_append(sim, proc, proc->lines[n].made_ms)) {
+        if (proc->log_stalled && log_of(sim, proc)->lines != proc->log_end) {
+            n = proc->n_lines; /* another world has written: they go to the node's own file */
+            sim->foreign_logs++;
+            break;
+        }
+        proc->log_stalled = false;
+        append_line(sim, proc, &proc->lines[n++]);
     }
-    const struct machine *m = &sim->machines[proc->machine];
-    int rank;
-    /* A connection that breaks while a node is stopped for less than a lease gets it expelled
-       early: it may then finish a write in the moment until its agent has noticed. One that is cut
-       off cannot know (docs/membership.md, "Who may write"). */
-    bool connected = m->conn != 0 && !m->partitioned;
-    bool noticed =
-        m->stopped_ms >= m->lease_ms || (connected && sim->now_ms > m->continued_ms + 50);
-    if (m->was_stopped && noticed && sim->core != NULL && proc->group_number < sim->newest_went &&
-        proc->group_life == sim->run_life &&
-        !dpt_rdzv_counts_in(sim->core, "sim", m->id, proc->incarnation, proc->local, proc->spawn,
-                            &rank))
-        sim_fail(sim, "%s.%u was stopped and expelled and writes step %lld of generation %llu",
-                 m->id, proc->local, (long long)proc->step, (unsigned long long)proc->generation);
+    proc->log_stalled = proc->log_stalled || n < proc->n_lines;
+    memmove(proc->lines, proc->lines + n, (size_t)(proc->n_lines - n) * sizeof proc->lines[0]);
+    proc->n_lines -= n;
+}
+
+/* The oldest of too many go to the node's own file. */
+static void write_log(struct sim *sim, struct proc *proc)
+{
+    if (!proc->writes_log || proc->group == NULL)
+        return;
+    if (proc->n_lines == LINES_MAX)
+        memmove(proc->lines, proc->lines + 1, (size_t)--proc->n_lines * sizeof proc->lines[0]);
+    proc->lines[proc->n_lines++] =
+        (struct log_line){.group = proc->group, .step = proc->step, .made_ms = sim->now_ms};
+    flush_log(sim, proc);
+    sim->held_lines += proc->n_lines > 0;
+    sim->fenced_writes += !may_write(sim, proc);
 }
 
 static void rebuild(struct sim *sim, struct proc *proc)
@@ -407,6 +497,9 @@ void model_timer(struct sim *sim, struct proc *proc)
     case RS_APPLYING:
         applied(sim, proc);
         break;
+    case RS_RESCUING:
+        write_rescue(sim, proc);
+        break;
     case RS_SAVING:
     case RS_FINISHING:
         if (proc->stage == RS_FINISHING && proc->checkpoint_slot != 0) {
@@ -434,7 +527,7 @@ void model_broken(struct sim *sim, struct proc *proc, uint64_t generation, int s
 {
     if (proc->generation != generation || proc->group == NULL || proc->stage == RS_QUIESCING ||
         proc->stage == RS_APPLYING || proc->stage == RS_BOUNDARY || proc->stage == RS_FINISHED ||
-        proc->stage == RS_QUIESCED || proc->stage == RS_BROKEN)
+        proc->stage == RS_QUIESCED || proc->stage == RS_BROKEN || proc->stage == RS_RESCUING)
         return;
     if (proc->stage == RS_BUILDING && proc->takes_state && !proc->has_state)
         proc->step = proc->outcome_step = -1; /* half a state is none */
@@ -460,6 +553,7 @@ void model_message(struct sim *sim, struct proc *proc, const Dpt__AgentToRank *m
 {
     proc->lease_until_ms =
         message->lease_until_ms; /* the newest word counts: leave is taken back */
+    proc->confirmed_ms = message->confirmed_ms;
     proc->leaving = message->leaving;
     proc->grant_step = message->grant_step;
     switch (message->command) {
@@ -475,11 +569,15 @@ void model_message(struct sim *sim, struct proc *proc, const Dpt__AgentToRank *m
     case DPT__RANK_COMMAND__COMMAND_GO:
         take_go(sim, proc, message->generation);
         break;
+    case DPT__RANK_COMMAND__COMMAND_RESCUE:
+        take_rescue(sim, proc);
+        break;
     case DPT__RANK_COMMAND__COMMAND_EXIT:
         proc_kill(sim, proc, 0);
         return;
     default:
         break;
     }
+    flush_log(sim, proc);
     try_commit(sim, proc);
 }

@@ -80,15 +80,22 @@ static struct group *find_group(struct sim *sim, const Dpt__Plan *plan)
         sim_fail(sim, "more than %d generations", GROUPS_MAX);
         return NULL;
     }
-    for (size_t i = 0; i < sim->n_groups; i++)
+    for (size_t i = 0; i < sim->n_groups; i++) {
         if (sim->groups[i]->generation == plan->generation &&
-            sim->groups[i]->run_life == sim->run_life)
+            sim->groups[i]->server_life == sim->server_life)
             sim_fail(sim, "two plans of generation %llu", (unsigned long long)plan->generation);
+        if (memcmp(sim->groups[i]->nonce, plan->nonce.data, plan->nonce.len) == 0)
+            sim_fail(sim, "generations %llu and %llu have one nonce",
+                     (unsigned long long)sim->groups[i]->generation,
+                     (unsigned long long)plan->generation);
+    }
     struct group *group = calloc(1, sizeof *group);
     DPT_ASSERT(group != NULL);
     sim->groups[sim->n_groups++] = group;
     group->number = sim->n_groups;
     group->run_life = sim->run_life;
+    group->server_life = sim->server_life;
+    memcpy(group->nonce, plan->nonce.data, sizeof group->nonce);
     sim->formations++;
     group->generation = plan->generation;
     (void)snprintf(group->digest, sizeof group->digest, "%s", plan->digest);
@@ -123,6 +130,8 @@ void group_leave(struct sim *sim, struct proc *proc)
     bool agreed = group->agreed_reform && proc->alive && proc->step == group->step;
     if (agreed || group->finished)
         return;
+    if (!group->broken)
+        group->culprit = proc->rank;
     group->broken = true;
     for (uint32_t i = 0; i < group->world; i++) {
         struct proc *peer = group->members[i];
@@ -135,7 +144,7 @@ void group_leave(struct sim *sim, struct proc *proc)
                                      .local = peer->local,
                                      .spawn = peer->spawn,
                                      .token = group->generation,
-                                     .number = proc->rank});
+                                     .number = group->culprit});
     }
 }
 
@@ -162,9 +171,9 @@ static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *
     int64_t resume = plan->resume_step;
     proc->has_state = true;
     if (plan->load_checkpoint >= 0) {
-        if (plan->load_checkpoint > sim->checkpoint)
+        if (plan->load_checkpoint > sim_saved_step(sim))
             sim_fail(sim, "%s.%u is told to load checkpoint %lld, newest is %lld", id, proc->local,
-                     (long long)plan->load_checkpoint, (long long)sim->checkpoint);
+                     (long long)plan->load_checkpoint, (long long)sim_saved_step(sim));
         proc->step = plan->load_checkpoint;
         proc->outcome_step = proc->gradient_step = -1;
         proc->held = proc->group->wants[proc->rank];
@@ -339,7 +348,7 @@ void group_contribute(struct sim *sim, struct proc *proc)
             int rank;
             struct proc *peer = group->members[i];
             if (peer != NULL &&
-                dpt_rdzv_counts_in(sim->core, "sim", sim->machines[peer->machine].id,
+                dpt_rdzv_counts_in(sim->core, sim->run, sim->machines[peer->machine].id,
                                    peer->incarnation, peer->local, peer->spawn, &rank))
                 sim_fail(
                     sim,
@@ -385,4 +394,15 @@ void group_part_written(struct sim *sim, struct proc *proc)
         if (group->members[i] != NULL &&
             (group->members[i]->stage == RS_FINISHING || group->members[i]->stage == RS_SAVING))
             model_set_timer(sim, group->members[i], 1, 20);
+}
+
+/* From its first step on the generations before it are over. */
+void group_went(struct sim *sim, struct group *group)
+{
+    for (size_t i = 0; i < sim->n_groups && !group->went; i++)
+        if (sim->groups[i]->number < group->number && sim->groups[i]->superseded_ms == 0) {
+            sim->groups[i]->superseded_ms = sim->now_ms;
+            sim->groups[i]->superseded_life = group->server_life;
+        }
+    group->went = true;
 }

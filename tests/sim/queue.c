@@ -35,7 +35,8 @@ void queue_push(struct queue *queue, const struct event *event)
         DPT_ASSERT(queue->heap != NULL);
     }
     struct event added = *event;
-    added.order = ++queue->order;
+    if (added.order == 0) /* one that was put off keeps its place among those of its time */
+        added.order = ++queue->order;
     size_t at = queue->n++;
     while (at > 0 && before(&added, &queue->heap[(at - 1) / 2])) {
         queue->heap[at] = queue->heap[(at - 1) / 2];
@@ -44,10 +45,9 @@ void queue_push(struct queue *queue, const struct event *event)
     queue->heap[at] = added;
 }
 
-bool queue_pop(struct queue *queue, struct event *ret)
+void queue_pop(struct queue *queue, struct event *ret)
 {
-    if (queue->n == 0)
-        return false;
+    DPT_ASSERT(queue->n > 0);
     *ret = queue->heap[0];
     struct event last = queue->heap[--queue->n];
     size_t at = 0;
@@ -64,7 +64,6 @@ bool queue_pop(struct queue *queue, struct event *ret)
     }
     if (queue->n > 0)
         queue->heap[at] = last;
-    return true;
 }
 
 void queue_fini(struct queue *queue)

@@ -15,12 +15,43 @@ static uint8_t *encode(struct sim *sim, const ProtobufCMessage *message, size_t 
     return data;
 }
 
-static struct machine *by_conn(struct sim *sim, uint64_t conn)
+/* Whose connection it is, and of which run; NULL: nobody's any more. */
+static struct machine *by_conn(struct sim *host, uint64_t conn, struct sim **ret_sim)
 {
-    for (int i = 0; i < sim->profile.machines; i++)
-        if (sim->machines[i].conn == conn)
-            return &sim->machines[i];
+    for (struct sim *sim = host; sim != NULL && conn != 0; sim = sim->beside)
+        for (int i = 0; i < sim->profile.machines; i++)
+            if (sim->machines[i].conn == conn) {
+                *ret_sim = sim;
+                return &sim->machines[i];
+            }
     return NULL;
+}
+
+static struct sim *by_run(struct sim *host, const char *run)
+{
+    return host->beside != NULL && strcmp(run, host->beside->run) == 0 ? host->beside : host;
+}
+
+bool server_view(const struct sim *sim, struct dpt_rdzv_run_view *ret)
+{
+    for (size_t i = 0; sim->core != NULL && i < dpt_rdzv_runs(sim->core); i++) {
+        dpt_rdzv_run_view(sim->core, i, ret);
+        if (strcmp(ret->run, sim->run) == 0)
+            return true;
+    }
+    *ret = (struct dpt_rdzv_run_view){0};
+    return false;
+}
+
+/* What both runs know of their server. */
+static void share(struct sim *host)
+{
+    if (host->beside == NULL)
+        return;
+    host->beside->core = host->core;
+    host->beside->server_life = host->server_life;
+    host->beside->down_ms = host->down_ms;
+    host->beside->outages = host->outages;
 }
 
 /* ---- network ---- */
@@ -55,10 +86,11 @@ void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message)
     transmit(sim, &event, m->partitioned);
 }
 
-static void net_to_agent(struct sim *sim, uint64_t conn, const Dpt__ServerState *message)
+static void net_to_agent(struct sim *host, uint64_t conn, const Dpt__ServerState *message)
 {
-    struct machine *m = by_conn(sim, conn);
-    if (m == NULL || conn == 0)
+    struct sim *sim;
+    struct machine *m = by_conn(host, conn, &sim);
+    if (m == NULL)
         return;
     struct event event = {.kind = EV_AGENT_MESSAGE, .machine = (int)(m - sim->machines)};
     event.life = m->life;
@@ -91,30 +123,27 @@ void net_break(struct sim *sim, int machine)
 
 void server_start(struct sim *sim)
 {
+    sim = sim->host;
     sim->server_life++;
     sim->epoch = rng_next(&sim->rng) | 1;
-    struct dpt_rdzv_options options = {
-        .epoch = sim->epoch, .seed = rng_next(&sim->rng), .now_ms = sim->now_ms};
+    sim->nonces.state = rng_next(&sim->rng);
+    struct dpt_rdzv_options options = {.epoch = sim->epoch, .now_ms = sim->now_ms};
     struct dpt_err err;
     if (dpt_rdzv_create(&options, &sim->core, &err) != DPT_OK)
         sim_fail(sim, "%s", err.text);
     sim->watch = watch_create(false); /* what is sent is decoded where it arrives */
     sim->server_tick_ms = sim->now_ms + 1;
     sim->server_stopped = false;
+    sim->overload_until_ms = 0;
+    share(sim);
     sim_push(sim, (struct event){.at_ms = sim->server_tick_ms,
                                  .kind = EV_SERVER_TICK,
                                  .machine = -1,
                                  .life = sim->server_life});
 }
 
-void server_crash(struct sim *sim)
+static void lose_connections(struct sim *sim)
 {
-    dpt_rdzv_destroy(&sim->core);
-    watch_destroy(&sim->watch);
-    sim->server_life++;
-    for (size_t i = 0; i < sim->n_server_deferred; i++)
-        free(sim->server_deferred[i].data);
-    sim->n_server_deferred = 0;
     for (int i = 0; i < sim->profile.machines; i++) {
         struct machine *m = &sim->machines[i];
         if (m->conn == 0)
@@ -125,6 +154,39 @@ void server_crash(struct sim *sim)
                                      .machine = i,
                                      .life = m->life});
     }
+}
+
+void server_crash(struct sim *sim)
+{
+    sim = sim->host;
+    dpt_rdzv_destroy(&sim->core);
+    watch_destroy(&sim->watch);
+    sim->server_life++;
+    sim->down_ms = sim->now_ms;
+    share(sim);
+    for (size_t i = 0; i < sim->n_server_deferred; i++)
+        free(sim->server_deferred[i].data);
+    sim->n_server_deferred = 0;
+    for (; sim != NULL; sim = sim->beside)
+        lose_connections(sim);
+}
+
+void server_stop(struct sim *sim)
+{
+    sim->host->server_stopped = true;
+}
+
+void server_outage(struct sim *sim, int64_t length_ms)
+{
+    sim = sim->host;
+    sim->outages++;
+    sim->outage_until_ms = sim->now_ms + length_ms;
+    if (sim->core != NULL)
+        server_crash(sim);
+    sim->server_stopped = false;
+    share(sim);
+    sim_push(sim,
+             (struct event){.at_ms = sim->outage_until_ms, .kind = EV_SERVER_START, .machine = -1});
 }
 
 static void say_sent(struct sim *sim, const struct machine *to, const Dpt__ServerState *message)
@@ -143,29 +205,41 @@ static void say_sent(struct sim *sim, const struct machine *to, const Dpt__Serve
     sim_say(sim, "server -> %s  %s", to->id, word);
 }
 
+static void say(struct sim *sim, const struct dpt_rdzv_send *send)
+{
+    const Dpt__ServerState *message = send->message;
+    if (message->plan != NULL)
+        check_plan_sent(sim, message);
+    if (message->phase == DPT__SERVER_PHASE__SERVER_DONE) {
+        if (sim->checkpoint != sim->profile.steps)
+            sim_fail(sim, "the run is DONE, but its newest checkpoint is of step %lld",
+                     (long long)sim->checkpoint);
+        sim->done_seen = true;
+    }
+    if (message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
+        sim->expulsions++;
+    if (message->phase == DPT__SERVER_PHASE__SERVER_FAILED && !sim->failed)
+        check_failed(sim, message->text);
+    struct sim *of;
+    struct machine *to = by_conn(sim->host, send->conn, &of);
+    if (to != NULL && of != sim)
+        sim_fail(sim, "%s of the other run is told of this one", to->id);
+    if (to != NULL)
+        say_sent(sim, to, message);
+    net_to_agent(sim->host, send->conn, message);
+}
+
 static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
 {
-    for (size_t i = 0; i < output->n_logs; i++)
-        sim_say(sim, "server: %s", output->logs[i].text);
-    for (size_t i = 0; i < output->n_records; i++)
-        sim->run_life += output->records[i].kind == DPT_RDZV_RECORD_RUN;
-    for (size_t i = 0; i < output->n_sends; i++) {
-        const Dpt__ServerState *message = output->sends[i].message;
-        if (message->plan != NULL)
-            check_plan_sent(sim, message);
-        if (message->phase == DPT__SERVER_PHASE__SERVER_DONE) {
-            if (sim->checkpoint != sim->profile.steps)
-                sim_fail(sim, "the run is DONE, but its newest checkpoint is of step %lld",
-                         (long long)sim->checkpoint);
-            sim->done_seen = true;
-        }
-        if (message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
-            sim->expulsions++;
-        struct machine *to = by_conn(sim, output->sends[i].conn);
-        if (to != NULL)
-            say_sent(sim, to, message);
-        net_to_agent(sim, output->sends[i].conn, message);
+    for (size_t i = 0; i < output->n_logs; i++) {
+        sim_say(by_run(sim, output->logs[i].run), "server: %s", output->logs[i].text);
+        check_log(by_run(sim, output->logs[i].run), output->logs[i].text);
     }
+    for (size_t i = 0; i < output->n_records; i++)
+        by_run(sim, output->records[i].run)->run_life +=
+            output->records[i].kind == DPT_RDZV_RECORD_RUN;
+    for (size_t i = 0; i < output->n_sends; i++)
+        say(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
     if (sim->server_tick_ms > sim->now_ms && output->deadline_ms >= sim->server_tick_ms)
         return;
     sim->server_tick_ms = output->deadline_ms;
@@ -178,6 +252,8 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
 static void step(struct sim *sim, struct dpt_rdzv_event event)
 {
     event.now_ms = sim->now_ms;
+    const uint64_t random[2] = {rng_next(&sim->nonces), rng_next(&sim->nonces)};
+    memcpy(event.random, random, sizeof event.random);
     struct dpt_rdzv_output output;
     struct dpt_err err;
     if (dpt_rdzv_step(sim->core, &event, &output, &err) != DPT_OK) {
@@ -188,12 +264,14 @@ static void step(struct sim *sim, struct dpt_rdzv_event event)
     if (broken != NULL)
         sim_fail(sim, "server: %s", broken);
     carry_out(sim, &output);
-    check_after_server(sim);
+    for (struct sim *each = sim; each != NULL; each = each->beside)
+        check_after_server(each);
 }
 
 void server_undefer(struct sim *sim)
 {
     sim->server_stopped = false;
+    sim->overload_until_ms = 0;
     for (size_t i = 0; i < sim->n_server_deferred; i++) {
         sim->server_deferred[i].at_ms = sim->now_ms;
         sim_push(sim, sim->server_deferred[i]);
@@ -218,10 +296,132 @@ static void take_message(struct sim *sim, const struct event *event)
     dpt_message_free_agent_state(&message);
 }
 
+static bool has_place(const struct sim *sim, const struct machine *m)
+{
+    int rank;
+    for (int i = 0; i < LOCALS_MAX; i++)
+        if (m->procs[i] != NULL && m->procs[i]->alive &&
+            dpt_rdzv_counts_in(sim->core, sim->run, m->id, m->procs[i]->incarnation,
+                               m->procs[i]->local, m->procs[i]->spawn, &rank))
+            return true;
+    return false;
+}
+
+/* The run as the server has it, in one line. */
+static void view_line(const struct sim *sim, char ret[512])
+{
+    struct dpt_rdzv_run_view view;
+    (void)server_view(sim, &view);
+    (void)snprintf(ret, 512, "%s, generation %llu, %u nodes, world %u, %u restarts left, plan %s",
+                   dpt_rdzv_phase_name(view.phase), (unsigned long long)view.generation, view.nodes,
+                   view.world_size, view.restarts_left, view.plan_digest);
+}
+
+void server_meet_stranger(struct sim *sim, int machine)
+{
+    const struct machine *m = &sim->machines[machine];
+    char before[512], after[512];
+    struct sim *host = sim->host;
+    if (sim->core == NULL || host->server_stopped || host->overload_until_ms != 0)
+        return;
+    step(host, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK}); /* what is due is done */
+    if (!has_place(sim, m))
+        return;
+    uint8_t secret[DPT_PROTO_SECRET_BYTES] = {2};
+    Dpt__Stamp stamp = DPT__STAMP__INIT;
+    Dpt__RunSpec spec = machine_spec(sim);
+    Dpt__AgentState state = DPT__AGENT_STATE__INIT;
+    stamp.run = (char *)sim->run;
+    stamp.node = (char *)m->id;
+    stamp.incarnation = (uint64_t)rng_range(&sim->rng, 1, 2 * (int64_t)m->incarnation + 1000);
+    if (rng_chance(&sim->rng, 300))
+        spec.config_digest = "another";
+    state.version = DPT_PROTO_VERSION;
+    state.stamp = &stamp;
+    state.counter = 1;
+    state.spec = &spec;
+    state.fingerprint = "cpu";
+    state.host = "elsewhere";
+    state.checkpoint_dir_id = "checkpoints";
+    state.data_digest = "data";
+    state.secret = (ProtobufCBinaryData){sizeof secret, secret};
+    struct event event = {.kind = EV_SERVER_MESSAGE, .conn = ++host->next_conn};
+    event.data = encode(sim, &state.base, &event.bytes);
+    view_line(sim, before);
+    take_message(host, &event);
+    view_line(sim, after);
+    free(event.data);
+    sim->strangers++;
+    if (strcmp(before, after) != 0 || !has_place(sim, m))
+        sim_fail(sim, "a stranger that calls itself %s made of %s: %s", m->id, before, after);
+}
+
+/* ---- a server that is stopped, or reads too slowly ---- */
+
+void server_overload(struct sim *sim, int64_t length_ms)
+{
+    sim = sim->host;
+    if (sim->core == NULL || sim->server_stopped || sim->overload_until_ms != 0)
+        return;
+    sim->overload_until_ms = sim->now_ms + length_ms;
+    sim_push(sim, (struct event){.at_ms = sim->now_ms + 1,
+                                 .kind = EV_SERVER_ROUND,
+                                 .machine = -1,
+                                 .life = sim->server_life});
+}
+
+/* One message of who connected first is read: who came later waits until all is over. */
+static void read_one(struct sim *sim)
+{
+    size_t at = 0;
+    for (size_t i = 1; i < sim->n_server_deferred; i++)
+        if (sim->server_deferred[i].conn < sim->server_deferred[at].conn)
+            at = i;
+    struct event event = sim->server_deferred[at];
+    sim->n_server_deferred--;
+    memmove(&sim->server_deferred[at], &sim->server_deferred[at + 1],
+            (sim->n_server_deferred - at) * sizeof event);
+    if (event.kind == EV_SERVER_MESSAGE)
+        take_message(sim, &event);
+    else if (event.kind == EV_SERVER_BROKEN)
+        step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = event.conn});
+    free(event.data);
+}
+
+static void read_round(struct sim *sim)
+{
+    if (sim->n_server_deferred > 0)
+        read_one(sim);
+    step(sim, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK,
+                                      .backlog = sim->n_server_deferred > 0});
+    if (sim->now_ms >= sim->overload_until_ms) {
+        server_undefer(sim);
+        return;
+    }
+    sim_push(sim, (struct event){.at_ms = sim_delay(sim, 20, 60),
+                                 .kind = EV_SERVER_ROUND,
+                                 .machine = -1,
+                                 .life = sim->server_life});
+}
+
+static void put_off(struct sim *sim, const struct event *event)
+{
+    struct event kept = *event;
+    if (event->kind == EV_SERVER_TICK)
+        return;
+    if (event->data != NULL) {
+        kept.data = malloc(event->bytes + 1);
+        DPT_ASSERT(kept.data != NULL);
+        memcpy(kept.data, event->data, event->bytes);
+    }
+    defer(&sim->server_deferred, &sim->n_server_deferred, &sim->server_deferred_max, &kept);
+}
+
 void server_event(struct sim *sim, const struct event *event)
 {
+    sim = sim->host;
     if (event->kind == EV_SERVER_START) {
-        if (sim->core == NULL) {
+        if (sim->core == NULL && sim->now_ms >= sim->outage_until_ms) {
             server_start(sim);
             sim_say(sim, "server starts again");
         }
@@ -233,16 +433,13 @@ void server_event(struct sim *sim, const struct event *event)
         server_undefer(sim);
         return;
     }
-    if (sim->server_stopped) {
-        if (event->kind == EV_SERVER_TICK)
-            return;
-        struct event kept = *event;
-        if (event->data != NULL) {
-            kept.data = malloc(event->bytes + 1);
-            DPT_ASSERT(kept.data != NULL);
-            memcpy(kept.data, event->data, event->bytes);
-        }
-        defer(&sim->server_deferred, &sim->n_server_deferred, &sim->server_deferred_max, &kept);
+    if (event->kind == EV_SERVER_ROUND) {
+        if (sim->overload_until_ms != 0 && !sim->server_stopped)
+            read_round(sim);
+        return;
+    }
+    if (sim->server_stopped || sim->overload_until_ms != 0) {
+        put_off(sim, event);
         return;
     }
     switch (event->kind) {

@@ -10,7 +10,7 @@ void sim_say(struct sim *sim, const char *fmt, ...)
     if (!sim->verbose && sim->trace == NULL)
         return;
     FILE *out = sim->trace != NULL ? sim->trace : stdout;
-    (void)fprintf(out, "%6lld  ", (long long)sim->now_ms);
+    (void)fprintf(out, "%6lld  %s", (long long)sim->now_ms, sim->host == sim ? "" : "| ");
     va_list ap;
     va_start(ap, fmt);
     (void)vfprintf(out, fmt, ap);
@@ -20,25 +20,34 @@ void sim_say(struct sim *sim, const char *fmt, ...)
 
 void sim_fail(struct sim *sim, const char *fmt, ...)
 {
-    if (sim->failure[0] != '\0')
+    char *failure = sim->host->failure;
+    const size_t bytes = sizeof sim->failure;
+    if (failure[0] != '\0')
         return;
-    int at = snprintf(sim->failure, sizeof sim->failure, "at %lld ms: ", (long long)sim->now_ms);
+    int at = snprintf(failure, bytes, "at %lld ms%s: ", (long long)sim->now_ms,
+                      sim->host == sim ? "" : ", second run");
     va_list ap;
     va_start(ap, fmt);
-    (void)vsnprintf(sim->failure + at, sizeof sim->failure - (size_t)at, fmt, ap);
+    (void)vsnprintf(failure + at, bytes - (size_t)at, fmt, ap);
     va_end(ap);
-    sim_say(sim, "FAILED %s", sim->failure);
+    sim_say(sim, "FAILED %s", failure);
 }
 
 void sim_push(struct sim *sim, struct event event)
 {
     DPT_ASSERT(event.at_ms >= sim->now_ms);
-    queue_push(&sim->queue, &event);
+    event.beside = sim->host != sim;
+    queue_push(&sim->host->queue, &event);
 }
 
 int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms)
 {
     return sim->now_ms + rng_range(&sim->rng, low_ms, high_ms);
+}
+
+int64_t sim_saved_step(const struct sim *sim)
+{
+    return sim->checkpoint > sim->rescue ? sim->checkpoint : sim->rescue;
 }
 
 void defer(struct event **list, size_t *n, size_t *max, const struct event *event)
@@ -51,16 +60,24 @@ void defer(struct event **list, size_t *n, size_t *max, const struct event *even
     (*list)[(*n)++] = *event;
 }
 
-struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace)
+static struct sim *create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace)
 {
     struct sim *sim = calloc(1, sizeof *sim);
     DPT_ASSERT(sim != NULL);
     sim->seed = seed;
+    sim->run = "sim";
+    sim->host = sim;
     sim->rng.state = seed * 2 + 1;
     sim->profile = *profile;
     sim->verbose = verbose;
     sim->trace = trace;
-    sim->checkpoint = sim->furthest = -1;
+    sim->checkpoint = sim->rescue = sim->furthest = -1;
+    return sim;
+}
+
+static void add_machines(struct sim *sim)
+{
+    const struct profile *profile = &sim->profile;
     for (int i = 0; i < profile->machines; i++) {
         if (profile->machines <= 26)
             (void)snprintf(sim->machines[i].id, sizeof sim->machines[i].id, "%c", 'a' + i);
@@ -73,9 +90,27 @@ struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbos
         int64_t at_ms = late ? profile->late_ms : sim_delay(sim, 0, profile->spread_ms);
         sim_push(sim, (struct event){.at_ms = at_ms, .kind = EV_MACHINE_START, .machine = i});
     }
+}
+
+struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace)
+{
+    struct sim *sim = create(seed, profile, verbose, trace);
+    add_machines(sim);
     server_start(sim);
     faults_plan(sim);
     return sim;
+}
+
+void sim_add(struct sim *host, uint64_t seed, const struct profile *profile)
+{
+    struct sim *sim = create(seed, profile, host->verbose, host->trace);
+    sim->run = "second";
+    sim->host = host;
+    sim->core = host->core;
+    sim->server_life = host->server_life;
+    host->beside = sim;
+    add_machines(sim);
+    faults_plan(sim);
 }
 
 static void free_deferred(struct event *list, size_t n)
@@ -88,7 +123,10 @@ static void free_deferred(struct event *list, size_t n)
 void sim_destroy(struct sim **sim_at)
 {
     struct sim *sim = *sim_at;
-    dpt_rdzv_destroy(&sim->core);
+    if (sim->beside != NULL)
+        sim_destroy(&sim->beside);
+    if (sim->host == sim)
+        dpt_rdzv_destroy(&sim->core);
     watch_destroy(&sim->watch);
     free_deferred(sim->server_deferred, sim->n_server_deferred);
     for (int i = 0; i < MACHINES_MAX; i++) {
@@ -117,6 +155,7 @@ static void dispatch(struct sim *sim, const struct event *event)
     case EV_SERVER_TICK:
     case EV_SERVER_START:
     case EV_SERVER_CONT:
+    case EV_SERVER_ROUND:
         server_event(sim, event);
         break;
     case EV_RANK_MESSAGE:
@@ -167,20 +206,27 @@ static bool all_ended(const struct sim *sim)
     for (int i = 0; i < sim->profile.machines; i++)
         if (!sim->machines[i].ended || sim->machines[i].agent != NULL)
             return false;
-    return true;
+    return sim->beside == NULL || all_ended(sim->beside);
+}
+
+static void set_time(struct sim *sim, int64_t now_ms)
+{
+    sim->now_ms = now_ms;
+    if (sim->beside != NULL)
+        sim->beside->now_ms = now_ms;
 }
 
 void sim_run(struct sim *sim, int64_t until_ms)
 {
     struct event event;
-    while (sim->failure[0] == '\0' && !all_ended(sim) && queue_pop(&sim->queue, &event)) {
-        if (event.at_ms > until_ms) {
-            sim->now_ms = until_ms;
-            queue_push(&sim->queue, &event);
+    while (sim->failure[0] == '\0' && !all_ended(sim) && sim->queue.n > 0) {
+        if (sim->queue.heap[0].at_ms > until_ms) {
+            set_time(sim, until_ms);
             return;
         }
-        sim->now_ms = event.at_ms;
-        dispatch(sim, &event);
+        queue_pop(&sim->queue, &event);
+        set_time(sim, event.at_ms);
+        dispatch(event.beside ? sim->beside : sim, &event);
         free(event.data);
         if (++sim->events > EVENTS_MAX)
             sim_fail(sim, "more than %d events", EVENTS_MAX);

@@ -21,6 +21,8 @@ enum {
     LOCALS_MAX = 4,
     FAULTS_MAX = 64,
     GROUPS_MAX = 4096,
+    RESCUE_PARTS_MAX = 4096,
+    LINES_MAX = 32,
     EVENTS_MAX = 4 * 1000 * 1000 /* a simulation that needs more hangs */
 };
 
@@ -41,6 +43,7 @@ enum event_kind {
     EV_SERVER_TICK,
     EV_SERVER_START,
     EV_SERVER_CONT,
+    EV_SERVER_ROUND,  /* overloaded: reads one message */
     EV_AGENT_MESSAGE, /* machine, data */
     EV_AGENT_UP,
     EV_AGENT_DOWN,
@@ -64,6 +67,7 @@ struct event {
     int64_t at_ms;
     uint64_t order;
     enum event_kind kind;
+    bool beside;   /* of the second run */
     int machine;   /* index; -1: server */
     uint64_t life; /* of the machine's agent, or of the server: events of an earlier one are void */
     uint32_t local, spawn;
@@ -79,7 +83,7 @@ struct queue {
     uint64_t order;
 };
 void queue_push(struct queue *queue, const struct event *event);
-bool queue_pop(struct queue *queue, struct event *ret);
+void queue_pop(struct queue *queue, struct event *ret);
 void queue_fini(struct queue *queue);
 
 /* ---- rank processes ---- */
@@ -98,7 +102,8 @@ enum rank_stage {
     RS_SAVING,   /* checkpoint before the whole world leaves */
     RS_BROKEN,   /* data plane failed; waits for PREPARE */
     RS_FINISHING,
-    RS_FINISHED
+    RS_FINISHED,
+    RS_RESCUING /* the node leaves without a server: writes what it holds */
 };
 
 struct group;
@@ -144,6 +149,16 @@ struct proc {
     uint64_t timer; /* only the newest timer counts */
     int64_t lease_until_ms, grant_step, want_grant;
     bool leaving, save_then_quiesce;
+    int64_t confirmed_ms; /* as the agent says */
+    struct log_line {
+        const struct group *group;
+        int64_t step, made_ms;
+    } lines[LINES_MAX]; /* of the log, not written yet */
+    int n_lines;
+    uint64_t log_end; /* lines of the log's file, as far as the process knows */
+    bool log_stalled; /* lines had to wait since one was appended */
+    bool rescue_written;
+    int64_t rescued_step;
     struct event *deferred; /* while stopped */
     size_t n_deferred, deferred_max;
 };
@@ -153,6 +168,8 @@ struct group {
     uint64_t number; /* order of forming, from 1: generations may be used again by a fresh server */
     uint64_t generation;
     uint64_t run_life; /* of the run that planned it */
+    uint64_t server_life;
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES];
     char digest[DPT_PROTO_DIGEST_BYTES];
     uint32_t world, guests, arrived;
     struct parts wants[MACHINES_MAX * LOCALS_MAX];    /* by rank */
@@ -165,24 +182,44 @@ struct group {
     uint32_t contributed;
     bool contributions[MACHINES_MAX * LOCALS_MAX];
     bool reform, all_leaving; /* flags gathered in this step */
+    int64_t superseded_ms;    /* a newer one was sent off then; 0: none yet */
+    uint64_t superseded_life; /* of the server that formed the newer one */
+    int culprit; /* broken: rank whose end the others see; those that leave for that name it */
     bool broken, went, agreed_reform, agreed_leaving, saved, finished;
     bool farewell; /* saves, and makes no step */
 };
 
 /* ---- machines ---- */
 
+/* metrics.jsonl in one log.dir. */
+struct log_file {
+    uint64_t lines, newest; /* number of the newest group that has a line in it */
+};
+
 struct machine {
     char id[DPT_PROTO_NAME_BYTES];
+    struct log_file log;       /* in its own folder; a shared one is the first machine's */
     struct dpt_agent *agent;   /* NULL: not running */
     struct agent_watch *watch; /* looks at each of its steps */
     uint64_t life;             /* grows with each start and end of the agent */
     uint64_t incarnation;
     uint64_t conn; /* 0: not connected */
-    bool stopped, partitioned, was_stopped;
-    bool hurt;       /* by a fault, since its generation was noted to be covered */
-    int64_t told_ms; /* when it was last told to leave; -1: never */
-    int64_t continued_ms, stopped_ms, lease_ms; /* the last stop: its end, length */
-    int slow;                                   /* factor of computing times */
+    bool stopped, partitioned;
+    bool hurt;           /* by a fault, since its generation was noted to be covered */
+    bool was_refused;    /* once at least, and each time for less than a lease ... */
+    bool was_hit;        /* ... but something else happened to it, too */
+    bool was_stopped;    /* it, its agent or a rank stood still or hung at some time */
+    int64_t told_ms;     /* when it was last told to leave; -1: never */
+    uint64_t told_life;  /* the life of the program that was told */
+    bool told_twice;     /* it left at once and handed nothing over */
+    bool rescues;        /* it leaves by a rescue: no server hears it any more */
+    int64_t known_saved; /* newest checkpoint or rescue that the server or a process of its own told
+                            it of, in this life; 0: none */
+    int64_t heard_ms;    /* when a server's message to it last arrived, or it started */
+    bool ending;         /* the agent begins no more ranks */
+    int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
+    bool said_unsaved;   /* in this life: NOT SAVED */
+    int slow;            /* factor of computing times */
     uint32_t ranks;
     int64_t tick_ms;
     struct proc *procs[LOCALS_MAX]; /* newest of each local rank */
@@ -209,8 +246,10 @@ struct profile {
     int64_t late_ms;   /* the last machine starts then; 0: with the others */
     bool shared_folder;
     enum sharding sharding;
-    int n_end_faults;           /* of the first writer, while it saves the last checkpoint */
-    int bad_pair_a, bad_pair_b; /* machines that cannot reach one another; -1: none */
+    int n_end_faults;  /* of the first writer, while it saves the last checkpoint */
+    int64_t outage_ms; /* the server is down so long, once, with faults meanwhile; 0: not */
+    int64_t wait_ms, first_step_ms, drain_ms; /* of the config; 0: its default */
+    int bad_pair_a, bad_pair_b;               /* machines that cannot reach one another; -1: none */
 };
 
 struct fault {
@@ -221,21 +260,31 @@ struct fault {
     int64_t length_ms;
 };
 
+/* One run, its machines and what they do together. Two may share one server: then the first is the
+ * other's host, which alone has the queue and the server; the rest of what they share (time, the
+ * server's state) is in both alike. */
 struct sim {
     uint64_t seed;
+    const char *run;
+    struct sim *host;   /* itself, or whose server it shares */
+    struct sim *beside; /* shares this one's server; NULL: none */
     struct rng rng;
+    struct rng nonces; /* the server's random source: its own, so that draws of it move nothing */
     struct profile profile;
     struct queue queue;
     int64_t now_ms;
     bool verbose;
     FILE *trace;                 /* golden timelines; NULL: none */
     char told[MACHINES_MAX][64]; /* what the trace has shown each machine being told */
+    bool server_hurt;            /* by a fault: nodes may not hear it */
+    bool server_hit;             /* it was down, stood still, or was cut off or overloaded itself */
     struct dpt_rdzv *core;       /* NULL: down */
     struct watch *watch;         /* looks at each of its steps */
     uint64_t server_life, epoch;
     uint64_t run_life; /* grows whenever a server meets the run as new */
     bool server_stopped;
     int64_t server_tick_ms;
+    int64_t overload_until_ms; /* until then the server reads too slowly; 0: it is not overloaded */
     struct event *server_deferred;
     size_t n_server_deferred, server_deferred_max;
     uint64_t next_conn;
@@ -245,9 +294,17 @@ struct sim {
     struct proc **procs; /* all there ever were */
     size_t n_procs, procs_max;
     struct fault faults[FAULTS_MAX];
-    int64_t checkpoint;   /* newest whole one in the shared folder; -1: none */
-    uint64_t newest_went; /* number of the newest group sent off */
-    int64_t furthest;     /* highest step ever applied */
+    int64_t checkpoint; /* newest whole one in the shared folder; -1: none */
+    int64_t rescue;     /* likewise */
+    struct {
+        int64_t step;
+        struct dpt_shard shard;
+    } rescue_parts[RESCUE_PARTS_MAX];
+    int n_rescue_parts;
+    int64_t outage_until_ms; /* no server starts before */
+    int64_t down_ms;         /* since when there is no server */
+    uint64_t newest_went;    /* number of the newest group sent off */
+    int64_t furthest;        /* highest step ever applied */
     /* The ranks of the newest generation that ran, if any one node of it could be lost. */
     bool is_covered;
     struct {
@@ -258,9 +315,15 @@ struct sim {
     uint64_t noted_generation; /* what was last looked at for it */
     enum dpt_rdzv_redundancy noted_redundancy;
     bool done_seen; /* the server said DONE */
+    int64_t ran_ms; /* when a generation was last seen to run; of a farewell: not */
+    bool failed;    /* the server said FAILED, and had waited as long as it should */
     /* counts, for the summary and to see that the faults bite */
     uint64_t events, formations, applied, healed, handed, loaded, fenced_writes, expulsions, saved;
-    uint64_t rebuilt; /* shadows that became whole while training went on */
+    uint64_t foreign_logs;              /* writers who had waited and met lines of another world */
+    uint64_t lines, held_lines;         /* of the log: written; steps at which some had to wait */
+    uint64_t outages, rescued, unsaved; /* rescues that became whole; leaves with NOT SAVED */
+    uint64_t rebuilt;                   /* shadows that became whole while training went on */
+    uint64_t strangers;                 /* refused, of the id of a node that has a place */
     uint64_t moved, dropped, hosted, farewells; /* new layouts put in place, given up; generations
                                                    with guests, and that only save */
     char failure[512];                          /* first broken invariant; "" while all is well */
@@ -268,6 +331,8 @@ struct sim {
 
 /* sim.c */
 struct sim *sim_create(uint64_t seed, const struct profile *profile, bool verbose, FILE *trace);
+/* A second run on the server of `host`, which owns it. */
+void sim_add(struct sim *host, uint64_t seed, const struct profile *profile);
 void sim_destroy(struct sim **sim);
 /* Runs until every agent has ended, something failed, or the time is over. */
 void sim_run(struct sim *sim, int64_t until_ms);
@@ -277,16 +342,28 @@ void sim_push(struct sim *sim, struct event event); /* at_ms is absolute */
 int64_t sim_delay(struct sim *sim, int64_t low_ms, int64_t high_ms);
 void defer(struct event **list, size_t *n, size_t *max, const struct event *event);
 
+/* The newest step that a restart finds. */
+int64_t sim_saved_step(const struct sim *sim);
+
 /* server.c: the server and the network between it and the agents */
 void server_start(struct sim *sim);
 void server_crash(struct sim *sim);
+void server_stop(struct sim *sim);
+void server_overload(struct sim *sim, int64_t length_ms);
+/* This run as the server has it; false: it does not. */
+bool server_view(const struct sim *sim, struct dpt_rdzv_run_view *ret);
+/* There is none for so long. */
+void server_outage(struct sim *sim, int64_t length_ms);
 void server_event(struct sim *sim, const struct event *event);
 void server_undefer(struct sim *sim);
+/* A process that does not know the secret of a machine's node speaks as that node. */
+void server_meet_stranger(struct sim *sim, int machine);
 void net_to_server(struct sim *sim, int machine, const Dpt__AgentState *message);
 void net_connect(struct sim *sim, int machine, int64_t after_ms);
 void net_break(struct sim *sim, int machine);
 
 /* machine.c: agents and processes as the operating system sees them */
+Dpt__RunSpec machine_spec(const struct sim *sim);
 void machine_start(struct sim *sim, int machine);
 void machine_kill(struct sim *sim, int machine);
 void machine_event(struct sim *sim, const struct event *event);
@@ -314,12 +391,24 @@ void group_contribute(struct sim *sim, struct proc *proc);
 void group_leave(struct sim *sim, struct proc *proc);
 void group_part_written(struct sim *sim, struct proc *proc);
 void group_arrived(struct sim *sim, struct proc *proc);
+void group_went(struct sim *sim, struct group *group);
 void model_set_timer(struct sim *sim, struct proc *proc, int64_t low_ms, int64_t high_ms);
 
 /* check.c: invariants */
 void check_after_server(struct sim *sim);
 void check_plan_sent(struct sim *sim, const Dpt__ServerState *message);
 void check_end(struct sim *sim);
+/* An agent's program ends: with nothing that only it has, or it says so. */
+void check_exit(struct sim *sim, const struct machine *machine);
+/* Before it takes the word that it is expelled. */
+void check_expelled(struct sim *sim, const struct machine *machine);
+/* It says NOT SAVED, in this line. */
+void check_unsaved(struct sim *sim, const struct machine *machine, const char *line);
+/* A line of the server's log. */
+void check_log(struct sim *sim, const char *text);
+/* The server says that the run has failed. */
+void check_failed(struct sim *sim, const char *text);
+struct dpt_timing sim_timing(const struct sim *sim);
 
 /* faults.c */
 void faults_plan(struct sim *sim);
@@ -328,6 +417,8 @@ void fault_at_end(struct sim *sim, int machine, uint32_t local);
 void fault_strike(struct sim *sim, const struct fault *fault);
 void profile_random(struct rng *rng, struct profile *ret);
 void profile_big(struct rng *rng, struct profile *ret);
+/* Of a run beside one of `host`, with another timeout. */
+void profile_beside(struct rng *rng, const struct profile *host, struct profile *ret);
 
 enum fault_kind {
     FAULT_KILL_AGENT,
@@ -341,11 +432,16 @@ enum fault_kind {
     FAULT_LEAVE_TWICE,
     FAULT_CRASH_SERVER,
     FAULT_STOP_SERVER,
+    FAULT_OVERLOAD_SERVER,
+    FAULT_DEAFEN_SERVER, /* cut off from everybody */
     FAULT_PARTITION,
     FAULT_BLIP,
+    FAULT_REFUSE, /* the connection breaks and cannot be made again for the fault's length */
     FAULT_SLOW,
     FAULT_BAD_PAIR,
-    FAULT_COUNT
+    FAULT_STRANGER,
+    FAULT_COUNT, /* of those drawn at any time */
+    FAULT_OUTAGE = FAULT_COUNT
 };
 
 #endif

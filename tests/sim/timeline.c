@@ -51,6 +51,12 @@ static const struct scenario scenarios[] = {
      .min_nodes = 2,
      .n_faults = 1,
      .faults = {{.at_ms = 11750, .kind = FAULT_KILL_RANK, .machine = 0}}},
+    /* The control connection alone. */
+    {.name = "refused",
+     .machines = 2,
+     .min_nodes = 2,
+     .n_faults = 1,
+     .faults = {{.at_ms = 3000, .kind = FAULT_REFUSE, .machine = 1, .length_ms = 2000}}},
     {.name = "server-restart",
      .machines = 2,
      .min_nodes = 2,

@@ -3,6 +3,7 @@
 #include "worker/agent/transport.h"
 
 _Static_assert((int)DPT_CLIENT_FDS <= (int)DPT_TRANSPORT_FDS_MAX, "descriptors of a transport");
+_Static_assert((int)DPT_CLIENT_WHY_BYTES == (int)DPT_TRANSPORT_WHY_BYTES, "it is handed on");
 
 static enum dpt_status client_send(void *self, const void *message, size_t bytes,
                                    struct dpt_err *err)
@@ -34,8 +35,14 @@ static void client_tick(void *self, int64_t now_ms)
     dpt_client_tick(self, now_ms);
 }
 
+static void client_why(void *self, char ret[DPT_TRANSPORT_WHY_BYTES])
+{
+    dpt_client_why(self, ret);
+}
+
 struct dpt_transport dpt_client_transport(struct dpt_client *client)
 {
-    static const struct dpt_transport_ops ops = {client_send, client_next, client_fds, client_tick};
+    static const struct dpt_transport_ops ops = {client_send, client_next, client_fds, client_tick,
+                                                 client_why};
     return (struct dpt_transport){&ops, client};
 }

@@ -80,6 +80,8 @@ enum dpt_status dpt_agent_create(const struct dpt_agent_options *options, struct
     agent->now_ms = agent->deadline_ms = agent->beat_ms = agent->contact_ms = options->now_ms;
     agent->drain_by_ms = agent->kill_at_ms = agent->give_up_ms = agent->fatal_by_ms = INT64_MAX;
     agent->stage = STAGE_ASKING;
+    agent->first_local = -1;
+    agent->still_since_ms = -1;
     agent->grant_step = -1;
     for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
         dpt_agent_rank_init(&agent->ranks[i], i);
@@ -148,7 +150,12 @@ static void on_configured(struct dpt_agent *agent, const struct dpt_agent_facts 
     dpt_agent_copy_text(agent->checkpoint_dir_id, sizeof agent->checkpoint_dir_id,
                         facts->checkpoint_dir_id);
     dpt_agent_copy_text(agent->data_digest, sizeof agent->data_digest, facts->data_digest);
-    agent->timing = dpt_timing_from(facts->spec->timeout_ms);
+    memcpy(agent->secret, facts->secret, sizeof agent->secret);
+    if (facts->incarnation > agent->incarnation)
+        agent->incarnation = facts->incarnation;
+    if (facts->host_name != NULL)
+        dpt_agent_copy_text(agent->host_name, sizeof agent->host_name, facts->host_name);
+    agent->timing = dpt_timing_of_run(facts->spec->timeout_ms, facts->spec->drain_ms);
     agent->configured = true;
     if (agent->stage == STAGE_ASKING)
         agent->stage = STAGE_JOINING;
@@ -182,8 +189,10 @@ static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
     for (uint32_t i = 0; i < agent->n_ranks && agent->stage != STAGE_ENDED; i++)
         if (agent->ranks[i].life == LIFE_UP && (beat || agent->ranks[i].tell))
             dpt_agent_tell_rank(agent, i);
+    /* One that writes a rescue has ended its generation without a PREPARE: what its ranks are then
+     * is no state of the conversation. */
     bool speaks = agent->stage == STAGE_ASKING || agent->stage == STAGE_JOINING ||
-                  agent->stage == STAGE_JOINED || agent->goodbye;
+                  (agent->stage == STAGE_JOINED && !agent->rescuing) || agent->goodbye;
     *ret = (struct dpt_agent_output){
         .actions = agent->actions,
         .n_actions = agent->n_actions,
@@ -226,6 +235,12 @@ static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *even
         dpt_agent_on_rank_exited(agent, event->local_rank, event->spawn, event->exit_code,
                                  event->text != NULL ? event->text : "");
         break;
+    case DPT_AGENT_EVENT_RANK_WAITS:
+        dpt_agent_on_rank_waits(agent, event->local_rank, event->spawn);
+        break;
+    case DPT_AGENT_EVENT_DISOWNED: /* nothing here may write any more */
+        dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL, "%s", event->text);
+        break;
     case DPT_AGENT_EVENT_SIGNAL:
         dpt_agent_on_signal(agent);
         break;
@@ -255,6 +270,33 @@ enum dpt_status dpt_agent_step(struct dpt_agent *agent, const struct dpt_agent_e
     return DPT_OK;
 }
 
+static void view_generation(const struct dpt_agent *agent, struct dpt_agent_view *ret)
+{
+    const Dpt__Plan *plan = agent->plan;
+    if (plan == NULL || agent->order != ORDER_GO)
+        return;
+    ret->trains = true;
+    ret->cause = plan->cause;
+    ret->cause_kind = plan->cause_kind;
+    ret->resume_step = plan->resume_step;
+    ret->steps_lost = plan->steps_done_before > plan->resume_step
+                          ? plan->steps_done_before - plan->resume_step
+                          : 0;
+    ret->still_ms = agent->still_ms;
+}
+
+static void view_first(const struct dpt_agent *agent, struct dpt_agent_view *ret)
+{
+    if (agent->first_local < 0)
+        return;
+    const struct agent_rank *rank = &agent->ranks[agent->first_local];
+    ret->is_first = true;
+    ret->steps = rank->steps;
+    ret->n_steps = rank->n_steps;
+    ret->saved_step = rank->saved_step;
+    ret->summary = rank->has_summary ? &rank->summary : NULL;
+}
+
 void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
 {
     *ret = (struct dpt_agent_view){
@@ -265,16 +307,31 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         .world_size = agent->plan != NULL ? agent->plan->world_size : 0,
         .n_nodes = agent->n_nodes,
         .step = dpt_agent_step_of(agent),
+        .unsaved_steps = dpt_agent_holds_unsaved(agent)
+                             ? dpt_agent_step_of(agent) - dpt_agent_saved_step(agent)
+                             : 0,
+        .rescue = dpt_agent_rescue_of(agent),
         .server_up = agent->server_up,
         .leaving = agent->leaving,
+        .ending = agent->stage >= STAGE_ENDING,
         .ended = agent->stage == STAGE_ENDED,
+        .last_call_ms = agent->last_call_ms,
         .write_until_ms = agent->write_until_ms,
         .timing = agent->timing,
+        .cause = "",
+        .cause_kind = "",
     };
+    dpt_agent_copy_text(ret->reason, sizeof ret->reason, agent->reason);
+    view_generation(agent, ret);
+    view_first(agent, ret);
     if (agent->plan != NULL)
         dpt_agent_copy_text(ret->plan_digest, sizeof ret->plan_digest, agent->plan->digest);
     for (uint32_t i = 0; i < agent->n_ranks; i++) {
         const struct agent_rank *rank = &agent->ranks[i];
+        ret->computing =
+            ret->computing ||
+            (rank->life == LIFE_UP && rank->state.phase == DPT__RANK_PHASE__RANK_RUNNING &&
+             rank->state.failed_generation != rank->state.generation);
         if (rank->tokens_per_s > ret->tokens_per_s) /* each rank tells the world's */
             ret->tokens_per_s = rank->tokens_per_s;
         if (rank->state.step_applied == ret->step && rank->tokens_per_s > 0)

@@ -31,7 +31,8 @@ struct dpt_agent_options {
     const char *run;      /* rendezvous run id */
     const char *node;     /* random id, or --node-id */
     const char *software; /* "dpt 0.1.0" */
-    uint64_t incarnation; /* first; above any this node id used before (wall-clock ms will do) */
+    uint64_t incarnation; /* until the facts tell a higher one; with it nothing but the config is
+                             asked for */
     int64_t timeout_ms;   /* until a config is known: the default's */
     int64_t now_ms;
 };
@@ -39,9 +40,14 @@ struct dpt_agent_options {
 /* What is known once the config is (with --config from the start, else from the server's answer).
  * Strings and spec are copied. */
 struct dpt_agent_facts {
-    const Dpt__RunSpec *spec; /* of the config in force here; timeout_ms is taken from it */
+    const Dpt__RunSpec *spec; /* of the config in force here; the timing is made of it */
     uint32_t n_ranks;         /* rank processes of this node, 1 … DPT_PROTO_RANKS_MAX */
     const char *fingerprint, *host, *log_dir_id, *checkpoint_dir_id, *data_digest;
+    const char *host_name; /* for people; NULL: not known */
+    /* Of this node id: see identity.h. The incarnation counts if it is above that of the options.
+     */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    uint64_t incarnation;
 };
 
 /* The loop: wait until something is readable or deadline_ms, hand over what arrived, then one TICK.
@@ -55,8 +61,12 @@ enum dpt_agent_event_kind {
     DPT_AGENT_EVENT_RANK_MESSAGE,   /* local_rank, spawn, rank_message */
     DPT_AGENT_EVENT_RANK_EOF,       /* local_rank, spawn: its socket closed; it is killed */
     DPT_AGENT_EVENT_RANK_EXITED, /* local_rank, spawn, exit_code, text: reaped, or never started */
-    DPT_AGENT_EVENT_SIGNAL, /* SIGTERM, SIGINT, spot notice: the first drains, the second means now
-                             */
+    DPT_AGENT_EVENT_RANK_WAITS,  /* local_rank, spawn: not started yet, since the run's folders are
+                                  * still being claimed: it is not silent */
+    DPT_AGENT_EVENT_DISOWNED,    /* text: the run's folders are another's by now */
+    DPT_AGENT_EVENT_SIGNAL,      /* told to end, by a signal or a spot notice: the first drains, the
+                                  * second means now
+                                  */
     DPT_AGENT_EVENT_COUNT
 };
 
@@ -68,7 +78,8 @@ struct dpt_agent_event {
     uint32_t local_rank, spawn;             /* an event of an earlier spawn is ignored */
     const Dpt__RankToAgent *rank_message;   /* borrowed */
     int exit_code;                          /* RANK_EXITED: status if >= 0, -signal if killed */
-    const char *text; /* RANK_EXITED: for a person, e.g. why it could not be started; may be NULL */
+    const char *text; /* DISOWNED; RANK_EXITED: for a person, e.g. why it could not be started; may
+                         be NULL */
 };
 
 enum dpt_agent_action_kind {
@@ -128,6 +139,13 @@ DPT_MUST_USE enum dpt_status dpt_agent_step(struct dpt_agent *agent,
                                             const struct dpt_agent_event *event,
                                             struct dpt_agent_output *ret, struct dpt_err *err);
 
+/* A completed step, as a rank told of it. */
+struct dpt_agent_step {
+    int64_t step;
+    double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
+    uint32_t world_size;
+};
+
 /* As seen now, for the progress line and the simulator. */
 struct dpt_agent_view {
     uint64_t incarnation, generation, epoch;
@@ -138,8 +156,31 @@ struct dpt_agent_view {
     float loss, tokens_per_s; /* the world's; 0 until a rank of this node has made a step */
     int64_t val_step;         /* of the newest evaluation; 0: none */
     double val_loss;
-    bool server_up, leaving, ended;
-    int64_t write_until_ms; /* ranks may write files until then */
+    /* Of the generation in force, once it trains; valid until the next step of the machine. */
+    bool trains;
+    const char *cause, *cause_kind; /* "" else */
+    int64_t resume_step, steps_lost;
+    int64_t still_ms; /* from the last sign of life of what was lost, or from the step boundary, to
+                         GO */
+    /* Where rank 0 is on this node, since it was: what it told. Valid as above. */
+    bool is_first;
+    const struct dpt_agent_step *steps; /* (n_steps) of its last message that had any, rising */
+    size_t n_steps;
+    int64_t saved_step;             /* newest checkpoint; 0: none */
+    const Dpt__RunSummary *summary; /* NULL: the run has not ended */
+    int64_t unsaved_steps;          /* that no checkpoint holds, as far as is known here */
+    /* What SIGTERM would do with them if the server stays away: write them, write a part that is of
+     * use only with those of other nodes, or lose them. */
+    enum dpt_agent_rescue {
+        DPT_AGENT_RESCUE_NONE,
+        DPT_AGENT_RESCUE_PART,
+        DPT_AGENT_RESCUE_WHOLE
+    } rescue;
+    bool computing; /* a rank here is in a generation that is not known to be broken */
+    bool server_up, leaving, ending, ended;
+    int64_t last_call_ms; /* SETTLING: how long it lasted when n_nodes were here first */
+    char reason[DPT_PROTO_TEXT_BYTES]; /* why it lasts long; "" */
+    int64_t write_until_ms;            /* ranks may write files until then */
     struct dpt_timing timing;
 };
 void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret);

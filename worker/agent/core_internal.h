@@ -2,7 +2,8 @@
  *
  *   core.c         events, time, outputs      core_server.c  what the server says and is told
  *   core_rank.c    rank processes: started, judged, killed, commanded
- *   core_stage.c   the life of the agent: joining, leaving, expelled, ending */
+ *   core_stage.c   the life of the agent: joining, leaving, expelled, ending
+ *   core_rescue.c  steps that no checkpoint holds, while there is no server */
 #ifndef DPT_WORKER_AGENT_CORE_INTERNAL_H
 #define DPT_WORKER_AGENT_CORE_INTERNAL_H
 
@@ -12,6 +13,7 @@ enum {
     ACTIONS_MAX = 3 * DPT_PROTO_RANKS_MAX + 4,
     LOG_LINES_MAX = 2 * DPT_PROTO_RANKS_MAX + 16, /* in one step; further ones are dropped */
     LOG_TEXT_BYTES = 768,
+    SENT_MAX = 64, /* messages whose times are kept; an echo of an older one confirms nothing */
     EXPULSIONS_MAX = 8,  /* in a row, without getting into a generation between: then give up */
     FORGIVEN_STEPS = 10, /* steps after which an overcome error is not the first error any more */
     STARTS_MAX = 10,     /* in a row that came to nothing: then a place stays empty */
@@ -32,11 +34,17 @@ struct agent_rank {
     float tokens_per_s;
     int64_t val_step; /* of the newest evaluation; 0: none */
     double val_loss;
+    struct dpt_agent_step steps[DPT_PROTO_STEPS_MAX]; /* of its last message that had any */
+    size_t n_steps;
+    int64_t saved_step;
+    bool has_summary;
+    Dpt__RunSummary summary; /* its hash is in weights_hash */
     int64_t step_ms_median;
     int64_t word_ms;                 /* when it was last heard */
     int64_t heard_ms;                /* the same for judging it: own gaps are left out */
     int64_t respawn_at_ms, pause_ms; /* DOWN: when, and how long the last pause was */
     bool started;                    /* this process got as far as to stand by */
+    bool doomed;                     /* it has said a fatal error: it writes nothing any more */
     uint32_t failed_starts;          /* in a row, of processes that did not */
     uint64_t asked_generation;       /* newest hard PREPARE told to this process ... */
     int64_t asked_ms;                /* ... and when */
@@ -65,7 +73,8 @@ struct dpt_agent {
     uint32_t n_ranks;
     char fingerprint[DPT_PROTO_DIGEST_BYTES], host[DPT_PROTO_DIGEST_BYTES];
     char log_dir_id[DPT_PROTO_DIGEST_BYTES], checkpoint_dir_id[DPT_PROTO_DIGEST_BYTES];
-    char data_digest[DPT_PROTO_DIGEST_BYTES];
+    char data_digest[DPT_PROTO_DIGEST_BYTES], host_name[DPT_PROTO_NAME_BYTES];
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
     struct dpt_timing timing;
 
     /* time */
@@ -84,17 +93,33 @@ struct dpt_agent {
     uint64_t generation; /* the order's */
     Dpt__Plan *plan;     /* owned; while PLAN, GO or PREPARE(soft) */
     int64_t prepare_ms, plan_ms, grant_step;
+    int64_t still_since_ms; /* the last rank here came to a stop; -1: some compute */
+    int64_t still_ms;       /* of the generation in force */
+    int32_t first_local;    /* local rank that is rank 0, or was in the last plan; -1: elsewhere */
     uint32_t n_nodes;
+    int64_t saved_step; /* newest checkpoint that the server or a rank here has told of; 0: none */
+    uint32_t last_call_nodes; /* SETTLING with so many ... */
+    int64_t last_call_ms;     /* ... lasts so long yet */
+    char reason[DPT_PROTO_TEXT_BYTES];
 
     /* writing */
     bool fenced;
     uint64_t fence_counter; /* lifted when the server echoes a later one */
     int64_t write_until_ms;
+    int64_t sent_ms[SENT_MAX]; /* of message `counter`, at counter % SENT_MAX */
+    int64_t confirmed_ms;      /* of the newest that was echoed to this incarnation ... */
+    uint64_t confirming_epoch; /* ... by this server, which has had it in a generation */
 
     /* the life */
     enum stage stage;
     bool leaving, kill_sent, goodbye;
-    bool last_holder; /* released, and no other node has the state of this one */
+    bool last_holder;    /* released, and no other node has the state of this one */
+    bool done;           /* the run's end is acknowledged: nothing is unsaved */
+    bool unsaved_said;   /* what goes unsaved with this incarnation has been said */
+    bool rescuing;       /* the server is heard no more; ranks write what they hold */
+    int64_t rescue_step; /* newest that was held here when that began */
+    int rescue_code;     /* what this node ends with when it is over; 0: as one that leaves */
+    char rescue_text[DPT_PROTO_TEXT_BYTES * 2];
     int64_t drain_by_ms, kill_at_ms, give_up_ms;
     int end_code;
     char end_text[DPT_PROTO_TEXT_BYTES * 2];
@@ -105,6 +130,7 @@ struct dpt_agent {
     int64_t step_high; /* applied here since the last GO; 0: none */
     bool fatal;
     int fatal_code;
+    uint64_t fatal_counter; /* the server has heard of it when it echoes a later one */
     int64_t fatal_by_ms;
     char first_error[DPT_PROTO_TEXT_BYTES];
     int64_t error_ms, error_step; /* when, and the step reached then */
@@ -150,6 +176,7 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent);
 void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
                        const Dpt__RankToAgent *message);
 void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
+void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
 void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
                               int exit_code, const char *text);
 void dpt_agent_rank_init(struct agent_rank *rank, uint32_t local_rank);
@@ -166,12 +193,31 @@ bool dpt_agent_is_computing(const struct dpt_agent *agent);
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);
 
+/* ---- core_rescue.c ---- */
+
+/* The newest checkpoint or rescue that a rank here or the server has told of; 0: none. */
+int64_t dpt_agent_saved_step(const struct dpt_agent *agent);
+/* Ranks here hold steps that no checkpoint contains, as far as is known here. */
+bool dpt_agent_holds_unsaved(const struct dpt_agent *agent);
+/* The server has been silent for so long that nobody will take over, or grant, anything soon. */
+bool dpt_agent_lacks_server(const struct dpt_agent *agent);
+enum dpt_agent_rescue dpt_agent_rescue_of(const struct dpt_agent *agent);
+/* The rank process writes (its part of) the rescue. */
+bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank);
+/* This node is about to end with `code`, and nobody else saves what its ranks hold: they write it
+ * first. False: there is nothing to write, nobody who can, or nowhere. */
+bool dpt_agent_end_by_rescue(struct dpt_agent *agent, int code, const char *text);
+/* Leaving without a server: begins a rescue, and ends when it is whole or cannot become so. At TICK
+ * and after a signal. */
+void dpt_agent_check_rescue(struct dpt_agent *agent);
+
 /* ---- core_stage.c ---- */
 
 /* Ends the program: politely (ranks are told to exit, and killed when they do not) or at once. */
 void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__RunSpec *spec,
                    const char *fmt, ...) DPT_PRINTF(5, 6);
-void dpt_agent_expelled(struct dpt_agent *agent, const char *text);
+/* world_step: of the world that has gone on without this node; 0: none has, or not known. */
+void dpt_agent_expelled(struct dpt_agent *agent, int64_t world_step, const char *text);
 void dpt_agent_on_signal(struct dpt_agent *agent);
 /* Deadlines of the agent's own life, at TICK. */
 void dpt_agent_check_stage(struct dpt_agent *agent);

@@ -22,9 +22,11 @@ static void reset_state(struct agent_rank *rank, uint32_t local_rank)
     rank->state.text = rank->text;
     rank->state.weights_hash = rank->weights_hash;
     rank->tokens_per_s = 0;
-    rank->val_step = 0;
+    rank->val_step = rank->saved_step = 0;
+    rank->n_steps = 0;
+    rank->has_summary = false;
     rank->step_ms_median = 0;
-    rank->started = false;
+    rank->started = rank->doomed = false;
     rank->asked_generation = 0;
     rank->plan_rank = -1;
 }
@@ -114,6 +116,15 @@ void dpt_agent_kill_ranks(struct dpt_agent *agent)
     agent->kill_sent = true;
 }
 
+/* When the last rank of this node that computed has come to a stop. */
+static void note_standstill(struct dpt_agent *agent)
+{
+    if (dpt_agent_is_computing(agent))
+        agent->still_since_ms = -1;
+    else if (agent->still_since_ms < 0)
+        agent->still_since_ms = agent->now_ms;
+}
+
 /* ---- crashes ---- */
 
 static void note_error(struct dpt_agent *agent, uint32_t local_rank, const char *text)
@@ -139,11 +150,11 @@ static void set_fatal(struct dpt_agent *agent, int exit_code, uint32_t local_ran
 {
     agent->fatal = true;
     agent->fatal_code = exit_code;
+    agent->fatal_counter = agent->counter;
     agent->fatal_by_ms = agent->now_ms + agent->timing.timeout_ms;
     agent->first_error[0] = '\0'; /* it ends by this one, whatever came before */
     note_error(agent, local_rank, text);
     agent->tell_server = true;
-    dpt_agent_log(agent, DPT_LOG_ERROR, "%s; this node ends", agent->first_error);
 }
 
 /* No process is started in this place any more, for the reason in `text`: this machine lacks what
@@ -181,6 +192,7 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
     struct agent_rank *rank = &agent->ranks[local_rank];
     const struct dpt_timing *timing = &agent->timing;
     bool finished = rank->state.phase == DPT__RANK_PHASE__RANK_FINISHED;
+    const bool given_up = agent->fatal || rank->failed_starts >= STARTS_MAX;
     if (rank->text[0] == '\0' || (!agent->fatal && !said))
         dpt_agent_copy_text(rank->text, sizeof rank->text, how);
     if (!finished) {
@@ -189,12 +201,15 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
     }
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
     rank->plan_rank = -1;
+    note_standstill(agent);
     rank->pause_ms = rank->pause_ms == 0 ? timing->respawn_ms : 2 * rank->pause_ms;
     if (rank->pause_ms > timing->respawn_max_ms)
         rank->pause_ms = timing->respawn_max_ms;
     rank->respawn_at_ms = agent->now_ms + rank->pause_ms;
     rank->failed_starts = rank->started ? 0 : rank->failed_starts + 1;
     agent->tell_server = true;
+    if (given_up) /* and said: it is not started again */
+        return;
     if (rank->failed_starts >= STARTS_MAX) {
         char text[DPT_PROTO_TEXT_BYTES];
         (void)snprintf(text, sizeof text,
@@ -203,7 +218,10 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
         give_place_up(agent, local_rank, DPT_EXIT_FAILED, text);
         return;
     }
-    dpt_agent_log(agent, finished ? DPT_LOG_DEBUG : DPT_LOG_WARN,
+    /* Where this node takes part in the next generation, the line of its begin tells this. */
+    const bool is_told = rank->started && (others_take_part(agent, local_rank) ||
+                                           agent->n_nodes <= agent->spec.min_nodes);
+    dpt_agent_log(agent, finished || is_told ? DPT_LOG_DEBUG : DPT_LOG_WARN,
                   "rank process %u (spawn %u) %s%s%s; starting it again in %lld ms", local_rank,
                   rank->spawn, how,
                   rank->text[0] != '\0' && strcmp(rank->text, how) != 0 ? ": " : "",
@@ -222,6 +240,13 @@ void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_
         agent->stage >= STAGE_RESETTING)
         return; /* one that was told to exit closes its link before it is gone */
     give_up(agent, local_rank, "closed its link");
+}
+
+void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn)
+{
+    struct agent_rank *rank = &agent->ranks[local_rank];
+    if (rank->life == LIFE_UP && rank->spawn == spawn)
+        rank->heard_ms = rank->word_ms = agent->now_ms;
 }
 
 void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
@@ -250,7 +275,8 @@ static bool is_news(const Dpt__RankState *old, const Dpt__RankState *new)
 {
     return old->phase != new->phase || old->generation != new->generation ||
            old->failed_generation != new->failed_generation || old->grant_step != new->grant_step ||
-           old->busy != new->busy;
+           old->busy != new->busy || old->rescued_step != new->rescued_step ||
+           old->rescue_failed != new->rescue_failed;
 }
 
 static void copy_state(struct dpt_agent *agent, struct agent_rank *rank, const Dpt__RankState *from)
@@ -287,6 +313,33 @@ static void copy_state(struct dpt_agent *agent, struct agent_rank *rank, const D
     }
 }
 
+/* What is for people. */
+static void take_story(struct agent_rank *rank, const Dpt__RankToAgent *message)
+{
+    rank->tokens_per_s = message->tokens_per_s;
+    rank->val_step = message->val_step;
+    rank->val_loss = message->val_loss;
+    rank->saved_step = message->saved_step;
+    if (message->n_steps > 0)
+        rank->n_steps = message->n_steps; /* bounded by the message's check */
+    for (size_t i = 0; i < message->n_steps; i++) {
+        const Dpt__StepRecord *from = message->steps[i];
+        rank->steps[i] = (struct dpt_agent_step){.step = from->step,
+                                                 .loss = from->loss,
+                                                 .lr = from->lr,
+                                                 .grad_norm = from->grad_norm,
+                                                 .tokens_per_s = from->tokens_per_s,
+                                                 .world_size = from->world_size};
+    }
+    rank->has_summary = message->summary != NULL;
+    if (message->summary == NULL)
+        return;
+    rank->summary = *message->summary;
+    rank->summary.base.n_unknown_fields = 0;
+    rank->summary.base.unknown_fields = NULL;
+    rank->summary.weights_hash = rank->weights_hash;
+}
+
 void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
                        const Dpt__RankToAgent *message)
 {
@@ -295,16 +348,18 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         return;
     struct agent_rank *rank = &agent->ranks[local_rank];
     rank->heard_ms = rank->word_ms = agent->now_ms;
-    rank->tokens_per_s = message->tokens_per_s;
     rank->step_ms_median = message->step_ms_median;
-    rank->val_step = message->val_step;
-    rank->val_loss = message->val_loss;
+    take_story(rank, message);
     if (is_news(&rank->state, message->state)) {
         agent->tell_server = true;
         rank->tell = true;
     }
     copy_state(agent, rank, message->state);
+    note_standstill(agent);
     rank->started = rank->started || rank->state.phase != DPT__RANK_PHASE__RANK_STARTING;
+    /* What one process has seen saved is so after its end, too. */
+    if (rank->state.checkpoint_step > agent->saved_step)
+        agent->saved_step = rank->state.checkpoint_step;
     if (rank->state.step_applied > agent->step_high)
         agent->step_high = rank->state.step_applied;
     if (agent->first_error[0] != '\0' && !agent->fatal &&
@@ -317,6 +372,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         kill_process(agent, local_rank);
         return;
     }
+    rank->doomed = rank->doomed || message->fatal;
     if (!message->fatal || agent->fatal)
         return;
     const int exit_code = message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED;
@@ -339,6 +395,10 @@ static Dpt__RankCommand command_for(const struct dpt_agent *agent, const struct 
 {
     if (agent->stage == STAGE_ENDING)
         return DPT__RANK_COMMAND__COMMAND_EXIT;
+    if (agent->rescuing)
+        return dpt_agent_is_rescuer(agent, (uint32_t)(rank - agent->ranks))
+                   ? DPT__RANK_COMMAND__COMMAND_RESCUE
+                   : DPT__RANK_COMMAND__COMMAND_STANDBY;
     if (rank->state.phase == DPT__RANK_PHASE__RANK_STARTING)
         return DPT__RANK_COMMAND__COMMAND_STANDBY;
     switch (agent->order) {
@@ -371,10 +431,14 @@ void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank)
                     rank->state.generation != agent->generation))
         message->plan = agent->plan;
     message->lease_until_ms = agent->write_until_ms;
+    message->confirmed_ms = agent->confirmed_ms;
     message->grant_step = agent->grant_step;
     message->leaving = agent->leaving;
     message->prepare_ms = agent->prepare_ms;
     message->plan_ms = agent->plan_ms;
+    /* Before the drain is over: then its end can still be told. */
+    if (message->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
+        message->rescue_by_ms = agent->drain_by_ms - agent->timing.exit_ms;
     if (message->command == DPT__RANK_COMMAND__COMMAND_PREPARE &&
         rank->asked_generation != agent->generation) {
         rank->asked_generation = agent->generation;
@@ -402,10 +466,16 @@ static void check_rank(struct dpt_agent *agent, uint32_t local_rank)
                                                                        : 2 * rank->step_ms_median;
     bool quiesced = rank->state.phase == DPT__RANK_PHASE__RANK_QUIESCED &&
                     rank->state.generation == agent->generation;
-    if (now_ms - rank->heard_ms > timing->lease_ms)
+    /* A rank that is silent or does not quiesce is killed so that a successor can take its place.
+       Without a server none can, and the steps that only this rank may hold would be lost: it may
+       only have been stopped. */
+    const bool is_kept =
+        dpt_agent_lacks_server(agent) && rank->state.step_applied > dpt_agent_saved_step(agent);
+    if (now_ms - rank->heard_ms > timing->lease_ms && !is_kept)
         give_up(agent, local_rank, "was silent too long and is killed");
-    else if (agent->order == ORDER_PREPARE && rank->asked_generation == agent->generation &&
-             !quiesced && now_ms - rank->asked_ms > quiesce_ms)
+    else if (agent->order == ORDER_PREPARE && !agent->rescuing && !is_kept &&
+             rank->asked_generation == agent->generation && !quiesced &&
+             now_ms - rank->asked_ms > quiesce_ms)
         give_up(agent, local_rank, "did not quiesce in time and is killed");
 }
 

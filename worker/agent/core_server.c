@@ -1,6 +1,7 @@
 /* What the server says, and what it is told. */
 #include "worker/agent/core_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,9 @@ void dpt_agent_drop_plan(struct dpt_agent *agent)
 
 static void take_prepare(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
-    uint64_t generation = message->stamp->generation;
-    bool newer = generation > agent->generation;
-    bool hardens =
-        generation == agent->generation && agent->order == ORDER_PREPARE_SOFT && !message->soft;
-    if (!newer && !hardens)
+    if (message->stamp->generation <= agent->generation)
         return;
-    agent->generation = generation;
+    agent->generation = message->stamp->generation;
     agent->prepare_ms = agent->now_ms;
     agent->order = message->soft ? ORDER_PREPARE_SOFT : ORDER_PREPARE;
     if (!message->soft) {
@@ -79,11 +76,34 @@ static void take_plan(struct dpt_agent *agent, const Dpt__ServerState *message)
     dpt_agent_tell_ranks(agent);
 }
 
+/* For people: how long training stood still, whose lines are printed here. Steps that were lost are
+ * not those of the world that goes on. */
+static void note_go(struct dpt_agent *agent)
+{
+    const bool soft = strcmp(agent->plan->cause_kind, "joined") == 0 ||
+                      strcmp(agent->plan->cause_kind, "left") == 0;
+    /* A soft stop comes some steps after PREPARE; a loss may have been waited out before it. */
+    const bool earlier = agent->still_since_ms >= 0 && agent->still_since_ms < agent->prepare_ms;
+    const bool later = agent->still_since_ms > agent->prepare_ms;
+    const int64_t since_ms =
+        (soft && later) || (!soft && earlier) ? agent->still_since_ms : agent->prepare_ms;
+    agent->still_ms = (int64_t)agent->plan->detect_ms + agent->now_ms - since_ms;
+    agent->first_local = -1;
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        struct agent_rank *rank = &agent->ranks[i];
+        if (rank->plan_rank == 0)
+            agent->first_local = (int32_t)i;
+        while (rank->n_steps > 0 && rank->steps[rank->n_steps - 1].step > agent->plan->resume_step)
+            rank->n_steps--;
+    }
+}
+
 static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     if (message->stamp->generation != agent->generation || agent->order != ORDER_PLAN)
         return;
     agent->order = ORDER_GO;
+    note_go(agent);
     agent->step_high = agent->plan->resume_step; /* what it lost is told in its plan */
     agent->expulsions = 0;
     dpt_agent_tell_ranks(agent);
@@ -113,27 +133,39 @@ static void take_grant(struct dpt_agent *agent, const Dpt__ServerState *message)
     dpt_agent_tell_ranks(agent);
 }
 
+/* The ranks here may be sound: they write what no checkpoint holds, or clear away a checkpoint that
+ * they have begun. */
+static void take_failed(struct dpt_agent *agent, const char *why)
+{
+    const int code = agent->fatal ? agent->fatal_code : DPT_EXIT_FAILED;
+    char text[sizeof agent->rescue_text];
+    (void)snprintf(text, sizeof text, "the run failed: %s", why);
+    if (!dpt_agent_end_by_rescue(agent, code, text))
+        dpt_agent_end(agent, code, true, NULL, "%s", text);
+}
+
 /* Ends that mean the same whether or not the server counts this incarnation in. */
 static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
     case DPT__SERVER_PHASE__SERVER_RELEASED:
+        agent->done = message->phase == DPT__SERVER_PHASE__SERVER_DONE;
         agent->last_holder =
             message->phase == DPT__SERVER_PHASE__SERVER_RELEASED && message->last_holder;
         dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
         return true;
     case DPT__SERVER_PHASE__SERVER_FAILED:
-        /* The ranks here may be sound: they clear away a checkpoint that they have begun. */
-        dpt_agent_end(agent, agent->fatal ? agent->fatal_code : DPT_EXIT_FAILED, true, NULL,
-                      "the run failed: %s", message->text);
+        take_failed(agent, message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_EXPELLED:
         if (agent->fatal) { /* the others go on without this node */
             dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
             return true;
         }
-        dpt_agent_expelled(agent, message->text);
+        if (message->saved_step > agent->saved_step)
+            agent->saved_step = message->saved_step;
+        dpt_agent_expelled(agent, message->world_step, message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_REFUSED:
         dpt_agent_end(agent, DPT_EXIT_CONFIG, false, message->spec, "refused by the server: %s",
@@ -142,6 +174,13 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
     default:
         return false;
     }
+}
+
+/* The server has heard of the fatal error here and ends neither the run nor this node: it is young,
+ * and may not have heard yet of others that train. Nothing here waits for that. */
+static bool has_told_fatal(const struct dpt_agent *agent)
+{
+    return agent->fatal && agent->counter_seen > agent->fatal_counter;
 }
 
 /* The server does not count this incarnation in (yet): it hands out the config, or asks for all. */
@@ -164,6 +203,34 @@ static void take_hello(struct dpt_agent *agent, const Dpt__ServerState *message)
         agent->tell_server = true;
     agent->spec_known = false;
     agent->spec_counter = 0;
+}
+
+static void take_last_call(struct dpt_agent *agent, const Dpt__ServerState *message)
+{
+    const bool settling = message->phase == DPT__SERVER_PHASE__SERVER_SETTLING;
+    if (settling && message->n_nodes != agent->last_call_nodes)
+        agent->last_call_ms = message->last_call_ms;
+    agent->last_call_nodes = settling ? message->n_nodes : 0;
+    dpt_agent_copy_text(agent->reason, sizeof agent->reason, settling ? message->text : "");
+}
+
+/* What was made here until then was made by a world that counts: the server that says so has this
+ * incarnation in a generation, or had since it last said so. One that was restarted a moment ago
+ * answers before it knows of a newer generation. Told at once: ranks write lines of the log by it.
+ */
+static void confirm(struct dpt_agent *agent, Dpt__ServerPhase phase)
+{
+    const uint64_t seen = agent->counter_seen;
+    if (phase == DPT__SERVER_PHASE__SERVER_RUNNING || phase == DPT__SERVER_PHASE__SERVER_DRAINING)
+        agent->confirming_epoch = agent->epoch;
+    if (agent->confirming_epoch != agent->epoch || phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
+        phase == DPT__SERVER_PHASE__SERVER_REFUSED)
+        return;
+    if (seen > agent->counter || agent->counter - seen >= SENT_MAX ||
+        agent->sent_ms[seen % SENT_MAX] <= agent->confirmed_ms)
+        return;
+    agent->confirmed_ms = agent->sent_ms[seen % SENT_MAX];
+    dpt_agent_tell_ranks(agent);
 }
 
 /* Newest word of the server that counts us in. False: stale. A message of another epoch is that of
@@ -194,7 +261,7 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
 void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
-    if (agent->stage >= STAGE_RESETTING || strcmp(stamp->run, agent->run) != 0 ||
+    if (agent->stage >= STAGE_RESETTING || agent->rescuing || strcmp(stamp->run, agent->run) != 0 ||
         strcmp(stamp->node, agent->node) != 0 || stamp->incarnation != agent->incarnation)
         return;
     agent->contact_ms = agent->now_ms;
@@ -214,8 +281,16 @@ void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *messag
     if (!take_counters(agent, message))
         return;
     agent->phase = message->phase;
+    if (message->saved_step > agent->saved_step)
+        agent->saved_step = message->saved_step;
+    take_last_call(agent, message);
+    confirm(agent, message->phase);
     if (take_end(agent, message))
         return;
+    if (has_told_fatal(agent)) {
+        dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
+        return;
+    }
     if (agent->stage == STAGE_JOINING) {
         agent->stage = STAGE_JOINED;
         dpt_agent_spawn_ranks(agent);
@@ -269,6 +344,7 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
     state->software = agent->software;
     state->stamp = &agent->stamp;
     state->counter = ++agent->counter;
+    agent->sent_ms[agent->counter % SENT_MAX] = agent->now_ms;
     if (!agent->configured)
         return state;
     if (!agent->spec_known) {
@@ -278,9 +354,11 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent)
     }
     state->fingerprint = agent->fingerprint;
     state->host = agent->host;
+    state->host_name = agent->host_name;
     state->log_dir_id = agent->log_dir_id;
     state->checkpoint_dir_id = agent->checkpoint_dir_id;
     state->data_digest = agent->data_digest;
+    state->secret = (ProtobufCBinaryData){sizeof agent->secret, agent->secret};
     state->leaving = agent->leaving;
     state->crashes = agent->crashes;
     state->fatal = agent->fatal;

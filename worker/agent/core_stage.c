@@ -12,28 +12,24 @@ static bool is_waiting(const struct dpt_agent *agent)
                                             agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING);
 }
 
-/* The newest checkpoint that a rank here has told of; 0: none. */
-static int64_t saved_step(const struct dpt_agent *agent)
+/* No other node saves or takes over the state of the ranks here, as far as is known here, where no
+ * generation is in force, no server is there or has answered since this node stood still, the drain
+ * is over or cut short (`at_once`), or the run has failed. */
+static void say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
 {
-    int64_t saved = 0;
-    for (uint32_t i = 0; i < agent->n_ranks; i++)
-        if (agent->ranks[i].state.checkpoint_step > saved)
-            saved = agent->ranks[i].state.checkpoint_step;
-    return saved;
-}
-
-/* Where no generation is in force nobody saves or takes over what the ranks here hold. */
-static void say_unsaved(struct dpt_agent *agent)
-{
-    const int64_t step = dpt_agent_step_of(agent), saved = saved_step(agent);
-    if (step <= saved || !(is_waiting(agent) || agent->last_holder))
+    const int64_t saved = dpt_agent_saved_step(agent);
+    const int64_t step = agent->rescuing ? agent->rescue_step : dpt_agent_step_of(agent);
+    if (step <= saved || agent->done || agent->unsaved_said ||
+        !(is_waiting(agent) || agent->last_holder || dpt_agent_lacks_server(agent) ||
+          agent->fenced || failed || at_once))
         return;
     dpt_agent_log(
         agent, DPT_LOG_WARN,
         "NOT SAVED: the last %lld steps (after step %lld, up to %lld) are in memory only "
-        "and go with this node%s; the run will compute them again",
+        "and go with this node%s%s",
         (long long)(step - saved), (long long)saved, (long long)step,
-        agent->n_nodes > 1 && !agent->last_holder ? " unless another waiting node has them" : "");
+        agent->n_nodes > 1 && !agent->last_holder && !failed ? " unless another node has them" : "",
+        failed || agent->checkpoint_dir_id[0] == '\0' ? "" : "; the run will compute them again");
 }
 
 void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__RunSpec *spec,
@@ -45,7 +41,8 @@ void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__
     va_start(ap, fmt);
     (void)vsnprintf(agent->end_text, sizeof agent->end_text, fmt, ap);
     va_end(ap);
-    say_unsaved(agent);
+    say_unsaved(agent, agent->fatal || code == DPT_EXIT_FAILED,
+                !politely && (agent->leaving || code == DPT_EXIT_EXPELLED));
     agent->end_code = code;
     if (spec != NULL && dpt_agent_copy_spec(agent, spec, &agent->end_spec))
         agent->has_end_spec = true;
@@ -74,14 +71,33 @@ static void finish(struct dpt_agent *agent)
 
 /* ---- expelled ---- */
 
-void dpt_agent_expelled(struct dpt_agent *agent, const char *text)
+/* What goes with this incarnation is held by the world that has gone on without it, or by nobody.
+ */
+static void say_expelled(struct dpt_agent *agent, int64_t world_step)
+{
+    const int64_t saved = dpt_agent_saved_step(agent), step = dpt_agent_step_of(agent);
+    const int64_t kept = world_step > saved ? world_step : saved;
+    agent->unsaved_said = true;
+    if (step > saved && step <= world_step)
+        dpt_agent_log(
+            agent, DPT_LOG_INFO,
+            "the last %lld steps here, which no checkpoint has, are not lost: the run went "
+            "on without this node and is at step %lld",
+            (long long)(step - saved), (long long)world_step);
+    else if (step > kept)
+        dpt_agent_log(agent, DPT_LOG_WARN,
+                      "NOT SAVED: the last %lld steps (after step %lld, up to %lld) are in memory "
+                      "only and go with this incarnation%s; the run will compute them again",
+                      (long long)(step - kept), (long long)kept, (long long)step,
+                      world_step == 0 && agent->n_nodes > 0 ? " unless another node has them" : "");
+}
+
+void dpt_agent_expelled(struct dpt_agent *agent, int64_t world_step, const char *text)
 {
     if (agent->stage >= STAGE_RESETTING)
         return;
+    say_expelled(agent, world_step);
     agent->expulsions++;
-    agent->fenced = true;
-    agent->fence_counter = agent->counter;
-    agent->write_until_ms = 0;
     if (agent->leaving) {
         dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL, "expelled while leaving: %s", text);
         return;
@@ -92,6 +108,9 @@ void dpt_agent_expelled(struct dpt_agent *agent, const char *text)
                       text);
         return;
     }
+    agent->fenced = true;
+    agent->fence_counter = agent->counter;
+    agent->write_until_ms = 0;
     dpt_agent_log(agent, DPT_LOG_WARN,
                   "expelled (%s): discarding the state here, joining again as incarnation %llu",
                   text, (unsigned long long)agent->incarnation + 1);
@@ -110,6 +129,10 @@ static void rejoin(struct dpt_agent *agent)
     agent->order = ORDER_NONE;
     agent->generation = 0;
     agent->grant_step = -1;
+    agent->saved_step = 0;
+    agent->unsaved_said = false;
+    agent->confirmed_ms = 0;
+    agent->confirming_epoch = 0;
     agent->step_high = 0;
     agent->crashes = 0;
     dpt_agent_drop_plan(agent);
@@ -119,13 +142,12 @@ static void rejoin(struct dpt_agent *agent)
 
 /* ---- leaving ---- */
 
-/* Nothing here that anybody would have to wait for: while too few are here, a server may have what
- * is not saved saved. */
+/* Nothing here that anybody would have to wait for: while too few are here a server has what is not
+ * saved saved, and without one the ranks do it by themselves. */
 static bool is_idle(const struct dpt_agent *agent)
 {
-    const bool unsaved = agent->server_up && dpt_agent_step_of(agent) > saved_step(agent);
     return agent->stage != STAGE_JOINED || agent->order == ORDER_NONE ||
-           (is_waiting(agent) && !unsaved);
+           (is_waiting(agent) && !dpt_agent_holds_unsaved(agent));
 }
 
 void dpt_agent_on_signal(struct dpt_agent *agent)
@@ -149,13 +171,31 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
         return;
     }
     agent->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
-    dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %lld s; once more means at once",
-                  is_waiting(agent) ? "when what no checkpoint has is saved"
-                                    : "after the step in flight",
-                  (long long)(agent->timing.drain_ms / 1000));
+    dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; once more means at once",
+                  is_waiting(agent) || !dpt_agent_is_computing(agent)
+                      ? "when what no checkpoint has is saved"
+                      : "after the step in flight",
+                  (double)agent->timing.drain_ms / 1000);
+    dpt_agent_check_rescue(agent);
 }
 
 /* ---- deadlines ---- */
+
+static void say_no_server(struct dpt_agent *agent, int64_t silent_s)
+{
+    const int64_t saved = dpt_agent_saved_step(agent);
+    if (!agent->heard_ever)
+        dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
+                      "no rendezvous server answered within %lld s", (long long)silent_s);
+    else if (saved > 0 && dpt_agent_step_of(agent) >= 0)
+        dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
+                      "the rendezvous server has not answered for %lld s; nothing is lost: step "
+                      "%lld, the newest here, is saved",
+                      (long long)silent_s, (long long)saved);
+    else
+        dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
+                      "the rendezvous server has not answered for %lld s", (long long)silent_s);
+}
 
 void dpt_agent_check_stage(struct dpt_agent *agent)
 {
@@ -166,25 +206,34 @@ void dpt_agent_check_stage(struct dpt_agent *agent)
             dpt_agent_kill_ranks(agent);
         return;
     }
-    if (agent->now_ms >= agent->drain_by_ms) {
-        dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL,
-                      "did not drain within %lld s: what was not handed over is lost",
-                      (long long)(agent->timing.drain_ms / 1000));
+    if (agent->now_ms >= agent->drain_by_ms && agent->rescue_code != 0) {
+        dpt_agent_end(agent, agent->rescue_code, false, NULL, "%s", agent->rescue_text);
         return;
     }
-    if (agent->now_ms >= agent->fatal_by_ms) {
+    if (agent->now_ms >= agent->drain_by_ms) {
+        dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL,
+                      agent->rescuing ? "the rescue did not become whole within %g s"
+                                      : "did not drain within %g s: what was not handed over is "
+                                        "lost",
+                      (double)agent->timing.drain_ms / 1000);
+        return;
+    }
+    if (agent->now_ms >= agent->fatal_by_ms && !agent->rescuing &&
+        !(dpt_agent_lacks_server(agent) &&
+          dpt_agent_end_by_rescue(agent, agent->fatal_code, agent->first_error))) {
         dpt_agent_end(agent, agent->fatal_code, false, NULL, "%s", agent->first_error);
         return;
     }
-    /* Ranks that compute go on without a server as long as they like; nobody else waits for ever.
-     */
+    dpt_agent_check_rescue(agent);
+    if (agent->stage == STAGE_ENDING || agent->leaving)
+        return; /* the drain has its own deadline */
+    /* Ranks that compute go on without a server as long as they like, and what no checkpoint holds
+     * waits for one as long as it takes; nobody else waits for ever. */
     int64_t silent_ms = agent->now_ms - agent->contact_ms;
-    if (silent_ms < agent->timing.join_ms || dpt_agent_is_computing(agent))
+    if (silent_ms < agent->timing.join_ms || dpt_agent_is_computing(agent) ||
+        dpt_agent_holds_unsaved(agent))
         return;
-    dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
-                  agent->heard_ever ? "the rendezvous server has not answered for %lld s"
-                                    : "no rendezvous server answered within %lld s",
-                  (long long)(silent_ms / 1000));
+    say_no_server(agent, silent_ms / 1000);
 }
 
 void dpt_agent_settle_stage(struct dpt_agent *agent)

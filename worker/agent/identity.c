@@ -1,7 +1,6 @@
-/* Node id, host key, folder ids, user. */
+/* Node id, secret and incarnation, host key, folder ids, user. */
 #include "worker/agent/identity.h"
 
-#include "base/clock.h"
 #include "base/fs.h"
 #include "base/hash.h"
 
@@ -12,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,10 +50,157 @@ enum dpt_status dpt_node_id_check(const char *node_id, struct dpt_err *err)
     return DPT_OK;
 }
 
-uint64_t dpt_node_incarnation(void)
+/* ---- secret and incarnation ---- */
+
+enum {
+    IDENTITY_BYTES_MAX = 512,
+    /* Incarnations of a process: it joins anew less often than this. */
+    INCARNATIONS_OF_A_PROCESS = 1 << 20
+};
+
+static const char identity_name[] = "identity";
+/* Secret, first incarnation of the newest process, and that process for the message. */
+static const char identity_form[] = "%s %020" PRIu64 " %ld on %s\n";
+
+enum dpt_status dpt_identity_draw(int64_t wall_ms, struct dpt_identity *ret, struct dpt_err *err)
 {
-    return (uint64_t)(dpt_wall_seconds() * 1000.0);
+    struct dpt_identity identity = {.incarnation = wall_ms > 0 ? (uint64_t)wall_ms : 1, .fd = -1};
+    if (getrandom(identity.secret, sizeof identity.secret, 0) != (ssize_t)sizeof identity.secret)
+        return dpt_fail_errno(err, errno, "draw this node's secret");
+    *ret = identity;
+    return DPT_OK;
 }
+
+void dpt_identity_fini(struct dpt_identity *identity)
+{
+    if (identity->fd >= 0)
+        close(identity->fd);
+    identity->fd = -1;
+}
+
+/* The file's line without its newline; ret_bytes: of the file. */
+static enum dpt_status read_line(int fd, const char *path, char line[IDENTITY_BYTES_MAX],
+                                 ssize_t *ret_bytes, struct dpt_err *err)
+{
+    memset(line, 0, IDENTITY_BYTES_MAX);
+    const ssize_t bytes = pread(fd, line, IDENTITY_BYTES_MAX - 1, 0);
+    if (bytes < 0)
+        return dpt_fail_errno(err, errno, "read '%s'", path);
+    line[strcspn(line, "\n")] = '\0';
+    *ret_bytes = bytes;
+    return DPT_OK;
+}
+
+/* Whose process has the file: the rest of its line. */
+static const char *owner_of(const char *line)
+{
+    const char *owner = strchr(line, ' ');
+    owner = owner == NULL ? NULL : strchr(owner + 1, ' ');
+    return owner == NULL || owner[1] == '\0' ? "unknown" : owner + 1;
+}
+
+/* At most one process of an id is alive in a folder. Where the file system has no locks nothing but
+ * the server's rule is left: the newer process takes the place of the older. */
+static enum dpt_status lock(int fd, const char *path, struct dpt_err *err)
+{
+    char line[IDENTITY_BYTES_MAX];
+    ssize_t bytes;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == ENOTSUP || errno == ENOSYS)
+        return DPT_OK;
+    if (errno != EWOULDBLOCK)
+        return dpt_fail_errno(err, errno, "lock '%s'", path);
+    DPT_TRY(read_line(fd, path, line, &bytes, err)); /* for the message alone */
+    return dpt_fail(err, DPT_ECONFIG,
+                    "--node-id: a process of this node id works here already (process %s; it holds "
+                    "'%s'): end it, or give this one another --node-id",
+                    owner_of(line), path);
+}
+
+static int digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* False: the line is not whole. */
+static bool parse_identity(const char *line, struct dpt_identity *ret)
+{
+    char *end;
+    for (size_t i = 0; i < sizeof ret->secret; i++) {
+        const int high = digit(line[2 * i]), low = high < 0 ? -1 : digit(line[2 * i + 1]);
+        if (low < 0)
+            return false;
+        ret->secret[i] = (uint8_t)(16 * high + low);
+    }
+    if (line[2 * sizeof ret->secret] != ' ')
+        return false;
+    const char *number = line + 2 * sizeof ret->secret + 1;
+    errno = 0;
+    ret->incarnation = strtoull(number, &end, 10);
+    return errno == 0 && end == number + 20 && *end == ' ' && ret->incarnation > 0 &&
+           ret->incarnation <= UINT64_MAX / 2;
+}
+
+static enum dpt_status write_identity(const struct dpt_identity *identity, const char *path,
+                                      struct dpt_err *err)
+{
+    char line[IDENTITY_BYTES_MAX], hex[2 * sizeof identity->secret + 1], host[256] = "";
+    for (size_t i = 0; i < sizeof identity->secret; i++)
+        (void)snprintf(hex + 2 * i, 3, "%02x", identity->secret[i]);
+    (void)gethostname(host, sizeof host - 1);
+    const int bytes = snprintf(line, sizeof line, identity_form, hex, identity->incarnation,
+                               (long)getpid(), host);
+    DPT_ASSERT(bytes > 0 && (size_t)bytes < sizeof line);
+    DPT_TRY(dpt_fs_pwrite_all(identity->fd, line, (size_t)bytes, 0, path, err));
+    if (ftruncate(identity->fd, bytes) != 0 || fsync(identity->fd) != 0)
+        return dpt_fail_errno(err, errno, "write '%s'", path);
+    return DPT_OK;
+}
+
+/* `identity` has the file open, and what a new one would hold. The line counts once it is locked:
+ * until then another process of this id may write it. */
+static enum dpt_status take_identity(struct dpt_identity *identity, const char *path,
+                                     struct dpt_err *err)
+{
+    char line[IDENTITY_BYTES_MAX];
+    ssize_t bytes;
+    struct dpt_identity former = {.fd = -1};
+    DPT_TRY(lock(identity->fd, path, err));
+    DPT_TRY(read_line(identity->fd, path, line, &bytes, err));
+    if (bytes > 0) {
+        if (!parse_identity(line, &former))
+            return dpt_fail(err, DPT_ECORRUPT,
+                            "'%s' does not hold a node's secret: delete it, it will be made anew",
+                            path);
+        memcpy(identity->secret, former.secret, sizeof identity->secret);
+        if (identity->incarnation < former.incarnation + INCARNATIONS_OF_A_PROCESS)
+            identity->incarnation = former.incarnation + INCARNATIONS_OF_A_PROCESS;
+    }
+    return write_identity(identity, path, err);
+}
+
+enum dpt_status dpt_identity_open(const char *log_dir, const char *node_id, int64_t wall_ms,
+                                  struct dpt_identity *ret, struct dpt_err *err)
+{
+    char folder[DPT_CONFIG_NAME_BYTES + 8], dir[DPT_CONFIG_PATH_BYTES + DPT_CONFIG_NAME_BYTES + 8];
+    char path[sizeof dir + sizeof identity_name];
+    struct dpt_identity identity;
+    (void)snprintf(folder, sizeof folder, "node-%s", node_id);
+    DPT_TRY(dpt_fs_join(log_dir, folder, dir, sizeof dir, err));
+    DPT_TRY(dpt_fs_mkdirs(dir, err));
+    DPT_TRY(dpt_fs_join(dir, identity_name, path, sizeof path, err));
+    DPT_TRY(dpt_identity_draw(wall_ms, &identity, err));
+    identity.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (identity.fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    enum dpt_status status = take_identity(&identity, path, err);
+    if (status == DPT_OK)
+        *ret = identity;
+    else
+        dpt_identity_fini(&identity);
+    return status;
+}
+
+/* ---- host, folders, user ---- */
 
 enum dpt_status dpt_host_key(const char *host_group, char ret[DPT_HOST_KEY_BYTES],
                              struct dpt_err *err)
@@ -133,6 +280,15 @@ enum dpt_status dpt_dir_id(const char *dir, char ret[DPT_DIR_ID_BYTES], struct d
         DPT_TRY(make_dir_id(dir, path, err));
     }
     return status; /* somebody keeps deleting it */
+}
+
+void dpt_host_name(char *ret)
+{
+    if (gethostname(ret, DPT_CONFIG_NAME_BYTES) != 0)
+        ret[0] = '\0';
+    ret[DPT_CONFIG_NAME_BYTES - 1] = '\0';
+    if (ret[strcspn(ret, "\001\002\003\004\005\006\a\b\t\n\v\f\r\033\177")] != '\0')
+        ret[0] = '\0';
 }
 
 void dpt_user_name(char *ret, size_t bytes)

@@ -3,6 +3,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/signals.h"
+#include "worker/agent/claims.h"
 #include "worker/agent/progress.h"
 #include "worker/agent/ranks.h"
 
@@ -30,6 +32,9 @@ struct loop {
     bool unsent; /* it was dropped */
     bool up;
     struct dpt_progress progress;
+    struct dpt_claims *claims; /* NULL: before the first spawn, and of a run that only evaluates */
+    struct dpt_agent_action
+        waiting[DPT_PROTO_RANKS_MAX]; /* spawns, for the claims; spawn 0: none */
     bool ended;
     struct dpt_loop_end end;
 };
@@ -60,7 +65,49 @@ static enum dpt_status open_ranks(struct loop *loop, struct dpt_err *err)
                           loop->options->agent.node, err);
 }
 
-static void spawn(struct loop *loop, const struct dpt_agent_action *action)
+/* ---- the folders that are claimed before anything is written there ---- */
+
+static uint64_t server_epoch(const struct loop *loop)
+{
+    struct dpt_agent_view view;
+    dpt_agent_view(loop->agent, &view);
+    return view.epoch;
+}
+
+static bool needs_claims(const struct loop *loop)
+{
+    return !loop->node->config.train.eval_only; /* which may look on while others train */
+}
+
+static enum dpt_status begin_claims(struct loop *loop, struct dpt_err *err)
+{
+    const struct dpt_config *config = &loop->node->config;
+    if (loop->claims != NULL || !needs_claims(loop))
+        return DPT_OK;
+    const struct dpt_claims_options options = {.dir = {config->log.dir, config->checkpoint.dir},
+                                               .run = config->run,
+                                               .server = server_epoch(loop),
+                                               .embedded = loop->options->embedded,
+                                               .timeout_ms = loop->node->spec.timeout_ms};
+    return dpt_claims_create(&options, &loop->claims, err);
+}
+
+/* Until when this node may write into its folders, by its lease and its claims. */
+static int64_t write_until_ms(const struct loop *loop)
+{
+    struct dpt_agent_view view;
+    dpt_agent_view(loop->agent, &view);
+    const int64_t claimed_ms = loop->claims != NULL ? dpt_claims_until_ms(loop->claims) : INT64_MAX;
+    return view.write_until_ms < claimed_ms ? view.write_until_ms : claimed_ms;
+}
+
+static bool claims_are_held(const struct loop *loop)
+{
+    char text[DPT_ERR_TEXT_BYTES];
+    return loop->claims == NULL || dpt_claims_state(loop->claims, text) == DPT_CLAIMS_HELD;
+}
+
+static void spawn_claimed(struct loop *loop, const struct dpt_agent_action *action)
 {
     DPT_ASSERT(loop->node != NULL);
     const struct dpt_loop_options *options = loop->options;
@@ -71,7 +118,8 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
                                    .threads = loop->node->threads,
                                    .agent = getpid(),
                                    .log_level = (int)options->log_level,
-                                   .n_allow = options->n_allow};
+                                   .n_allow = options->n_allow,
+                                   .allow_fresh = options->allow_fresh};
     (void)snprintf(start.node, sizeof start.node, "%s", options->agent.node);
     const struct dpt_data_digest *data = &loop->node->data;
     memcpy(start.data, data->train.hash, sizeof start.data);
@@ -80,6 +128,9 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
     memcpy(start.val_stamp, data->val.stamp, sizeof start.val_stamp);
     for (int i = 0; i < options->n_allow; i++)
         (void)snprintf(start.allow[i], sizeof start.allow[i], "%s", options->allow[i]);
+    if (loop->claims != NULL &&
+        !dpt_claims_get(loop->claims, 1, &start.claim_number, start.claim_token))
+        start.claim_number = 0;
     struct dpt_err err;
     if (options->hooks.address(options->hooks.ctx, loop->node, start.address, &err) != DPT_OK) {
         dpt_ranks_spawn_failed(&loop->ranks, action->local_rank, action->spawn, err.text);
@@ -90,10 +141,34 @@ static void spawn(struct loop *loop, const struct dpt_agent_action *action)
     dpt_ranks_spawn(&loop->ranks, &how);
 }
 
+static void spawn(struct loop *loop, const struct dpt_agent_action *action)
+{
+    struct dpt_err err;
+    if (begin_claims(loop, &err) != DPT_OK)
+        end_with(loop, DPT_EXIT_CONFIG, err.text);
+    else if (claims_are_held(loop))
+        spawn_claimed(loop, action);
+    else
+        loop->waiting[action->local_rank] = *action;
+}
+
+static void kill_rank(struct loop *loop, const struct dpt_agent_action *action)
+{
+    struct dpt_agent_action *waiting = &loop->waiting[action->local_rank];
+    if (waiting->spawn != 0 && waiting->spawn == action->spawn) {
+        waiting->spawn = 0;
+        dpt_ranks_spawn_failed(&loop->ranks, action->local_rank, action->spawn,
+                               "was given up while log.dir or checkpoint.dir was being claimed");
+        return;
+    }
+    dpt_ranks_kill(&loop->ranks, action->local_rank, action->spawn);
+}
+
 static void take_exit(struct loop *loop, const struct dpt_agent_action *action)
 {
     end_with(loop, action->exit_code, action->text != NULL ? action->text : "");
     loop->end.no_run = loop->progress.no_run && action->exit_code == DPT_EXIT_SERVER;
+    memcpy(loop->end.why, loop->progress.why, sizeof loop->end.why);
     if (action->spec != NULL && action->spec->config_yaml != NULL)
         loop->end.run_config = strdup(action->spec->config_yaml); /* NULL: said without the keys */
 }
@@ -111,7 +186,7 @@ static void act(struct loop *loop, const struct dpt_agent_action *action)
         spawn(loop, action);
         break;
     case DPT_AGENT_ACTION_KILL:
-        dpt_ranks_kill(&loop->ranks, action->local_rank, action->spawn);
+        kill_rank(loop, action);
         break;
     case DPT_AGENT_ACTION_EXIT:
         take_exit(loop, action);
@@ -158,9 +233,13 @@ static enum dpt_status carry_out(struct loop *loop, const struct dpt_agent_outpu
     }
     for (size_t i = 0; i < out->n_actions; i++)
         act(loop, &out->actions[i]);
-    for (size_t i = 0; i < out->n_to_ranks; i++)
-        dpt_ranks_send(&loop->ranks, out->to_ranks[i].local_rank, out->to_ranks[i].spawn,
-                       out->to_ranks[i].message);
+    for (size_t i = 0; i < out->n_to_ranks; i++) {
+        Dpt__AgentToRank message = *out->to_ranks[i].message; /* what it points to stays */
+        const int64_t until_ms = write_until_ms(loop);
+        if (message.lease_until_ms > until_ms)
+            message.lease_until_ms = until_ms;
+        dpt_ranks_send(&loop->ranks, out->to_ranks[i].local_rank, out->to_ranks[i].spawn, &message);
+    }
     if (out->to_server == NULL)
         return DPT_OK;
     DPT_TRY(encode_state(loop, out->to_server, err));
@@ -188,7 +267,55 @@ static enum dpt_status step(struct loop *loop, struct dpt_agent_event event, str
         err);
 }
 
+static enum dpt_status say_waiting(struct loop *loop, struct dpt_err *err)
+{
+    for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX && !loop->ended; i++)
+        if (loop->waiting[i].spawn != 0)
+            DPT_TRY(step(loop,
+                         (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_WAITS,
+                                                  .local_rank = i,
+                                                  .spawn = loop->waiting[i].spawn},
+                         err));
+    return DPT_OK;
+}
+
+/* Starts what waited for the folders; ends when they are another's. */
+static enum dpt_status take_claims(struct loop *loop, struct dpt_err *err)
+{
+    char text[DPT_ERR_TEXT_BYTES];
+    if (loop->claims == NULL)
+        return DPT_OK;
+    dpt_claims_set_server(loop->claims, server_epoch(loop));
+    switch (dpt_claims_state(loop->claims, text)) {
+    case DPT_CLAIMS_PENDING:
+        return say_waiting(loop, err);
+    case DPT_CLAIMS_HELD:
+        for (int i = 0; i < DPT_PROTO_RANKS_MAX; i++) {
+            const struct dpt_agent_action action = loop->waiting[i];
+            loop->waiting[i].spawn = 0;
+            if (action.spawn != 0)
+                spawn_claimed(loop, &action);
+        }
+        break;
+    case DPT_CLAIMS_REFUSED:
+        end_with(loop, DPT_EXIT_CONFIG, text);
+        break;
+    case DPT_CLAIMS_LOST:
+        return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_DISOWNED, .text = text},
+                    err);
+    }
+    return DPT_OK;
+}
+
 /* ---- what happened ---- */
+
+/* Without a config or a run's name: the one run at the server is meant. */
+static bool names_other_run(const struct loop *loop, const Dpt__ServerState *message)
+{
+    return !loop->options->needs_run && loop->node == NULL && message->spec == NULL &&
+           message->version == DPT_PROTO_VERSION && message->counter_seen == 0 &&
+           message->only_run[0] != '\0';
+}
 
 /* An answer that has no config for an agent that must have the run's. The machine is not told of
  * it: it goes on asking, until its join deadline. */
@@ -212,7 +339,10 @@ static enum dpt_status take_server_message(struct loop *loop, const void *bytes,
         return DPT_OK;
     }
     loop->progress.no_run = lacks_run(loop, message);
-    if (!loop->progress.no_run)
+    if (names_other_run(loop, message)) {
+        end_with(loop, DPT_EXIT_DONE, "");
+        (void)snprintf(loop->end.other_run, sizeof loop->end.other_run, "%s", message->only_run);
+    } else if (!loop->progress.no_run)
         status = step(loop,
                       (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
                                                .server_message = message},
@@ -264,9 +394,60 @@ static enum dpt_status take_signals(struct loop *loop, struct dpt_err *err)
 /* May this node write into log.dir now? Not when its lease has run out: it may be expelled. */
 static bool may_write(const struct loop *loop)
 {
+    return dpt_now_ms() < write_until_ms(loop);
+}
+
+static void print_line(void *ctx, const char *line)
+{
+    dpt_terminal_print(ctx, line);
+}
+
+static void show_live(void *ctx, const struct dpt_live_facts *facts)
+{
+    dpt_terminal_show(ctx, facts);
+}
+
+static void keep_summary(struct dpt_loop_end *end, const Dpt__RunSummary *summary)
+{
+    end->has_summary = true;
+    end->summary = *summary;
+    (void)snprintf(end->weights_hash, sizeof end->weights_hash, "%s", summary->weights_hash);
+    end->summary.weights_hash = end->weights_hash;
+}
+
+/* Held-back log lines are written once the node may, and forgotten when it turns out to have been
+ * expelled. */
+static void show(struct loop *loop)
+{
     struct dpt_agent_view view;
     dpt_agent_view(loop->agent, &view);
-    return dpt_now_ms() < view.write_until_ms;
+    int64_t now_ms = dpt_now_ms();
+    if (view.incarnation != loop->incarnation)
+        dpt_ranks_discard_logs(&loop->ranks);
+    else if (now_ms < write_until_ms(loop))
+        dpt_ranks_release_logs(&loop->ranks);
+    loop->incarnation = view.incarnation;
+    if (view.step >= 0)
+        loop->end.step = view.step; /* the last there was, when its ranks are gone */
+    loop->end.generation = view.generation;
+    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
+                         (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
+    const struct dpt_node *node = loop->node;
+    const struct dpt_transport *transport = &loop->transport;
+    if (transport->ops->why != NULL)
+        transport->ops->why(transport->self, loop->progress.why);
+    if (view.summary != NULL)
+        keep_summary(&loop->end, view.summary);
+    struct dpt_progress_run run = {.min_nodes = 0};
+    if (node != NULL)
+        run = (struct dpt_progress_run){.min_nodes = node->spec.min_nodes,
+                                        .steps = node->config.train.steps,
+                                        .tokens_per_step = node->config.train.global_batch *
+                                                           node->config.train.seq_len,
+                                        .log_every = node->config.train.log_every,
+                                        .evaluates = node->config.train.eval_only,
+                                        .checkpoint_dir = node->config.checkpoint.dir};
+    dpt_progress_update(&loop->progress, &view, &run, now_ms);
 }
 
 static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
@@ -287,34 +468,13 @@ static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
                                              .exit_code = event.exit_code,
                                              .text = event.text};
         enum dpt_status status = step(loop, told, err);
+        if (event.message != NULL && event.message->n_steps > 0)
+            show(loop); /* the next message replaces them */
         dpt_message_free_rank_to_agent(&event.message);
         if (status != DPT_OK)
             return status;
     }
     return DPT_OK;
-}
-
-/* Held-back log lines are written once the node may, and forgotten when it turns out to have been
- * expelled. */
-static void show(struct loop *loop)
-{
-    struct dpt_agent_view view;
-    dpt_agent_view(loop->agent, &view);
-    int64_t now_ms = dpt_now_ms();
-    if (view.incarnation != loop->incarnation)
-        dpt_ranks_discard_logs(&loop->ranks);
-    else if (now_ms < view.write_until_ms)
-        dpt_ranks_release_logs(&loop->ranks);
-    loop->incarnation = view.incarnation;
-    if (view.step >= 0)
-        loop->end.step = view.step; /* the last there was, when its ranks are gone */
-    loop->end.generation = view.generation;
-    loop->end.released = view.phase == DPT__SERVER_PHASE__SERVER_RELEASED ||
-                         (view.leaving && view.phase != DPT__SERVER_PHASE__SERVER_DONE);
-    const struct dpt_node *node = loop->node;
-    loop->progress.evaluates = node != NULL && node->config.train.eval_only;
-    dpt_progress_update(&loop->progress, &view, node != NULL ? node->spec.min_nodes : 0,
-                        node != NULL ? node->config.train.steps : 0, now_ms);
 }
 
 static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
@@ -327,7 +487,7 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     items[n++] = (struct pollfd){.fd = loop->signal_fd, .events = POLLIN};
     n += dpt_ranks_poll(&loop->ranks, items + n);
     int64_t wait_ms = loop->deadline_ms - dpt_now_ms();
-    int64_t most_ms = loop->unsent ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
+    int64_t most_ms = loop->unsent || !claims_are_held(loop) ? DPT_LOOP_RETRY_MS : DPT_LOOP_WAIT_MS;
     if (wait_ms > most_ms)
         wait_ms = most_ms;
     wait_ms = dpt_ranks_wait_ms(&loop->ranks, wait_ms < 0 ? 0 : wait_ms);
@@ -343,6 +503,8 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
     for (int i = 0; i < loop->ranks.n && !loop->ended; i++)
         DPT_TRY(take_rank(loop, i, err));
     if (!loop->ended)
+        DPT_TRY(take_claims(loop, err));
+    if (!loop->ended)
         DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
@@ -354,12 +516,7 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
 
 static enum dpt_status open_signals(struct loop *loop, struct dpt_err *err)
 {
-    sigemptyset(&loop->signals);
-    sigaddset(&loop->signals, SIGTERM);
-    sigaddset(&loop->signals, SIGINT);
-    int failed = pthread_sigmask(SIG_BLOCK, &loop->signals, NULL);
-    if (failed != 0)
-        return dpt_fail_errno(err, failed, "block signals");
+    DPT_TRY(dpt_signals_block_ends(&loop->signals, err));
     loop->signal_fd = signalfd(-1, &loop->signals, SFD_CLOEXEC | SFD_NONBLOCK);
     return loop->signal_fd >= 0 ? DPT_OK : dpt_fail_errno(err, errno, "signal descriptor");
 }
@@ -394,11 +551,15 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     loop->node = options->node;
     loop->signal_fd = -1;
     loop->end.step = -1;
-    loop->progress = (struct dpt_progress){.out = options->out,
+    loop->progress = (struct dpt_progress){.ctx = options->terminal,
+                                           .print = print_line,
+                                           .quiet = options->quiet,
                                            .endpoint = options->endpoint,
                                            .source = options->source,
                                            .run = options->agent.run,
                                            .step_said = -1};
+    if (options->live)
+        loop->progress.show = show_live;
     enum dpt_status status = start(loop, err);
     while (status == DPT_OK && !loop->ended) {
         status = take_turn(loop, err);
@@ -407,14 +568,17 @@ enum dpt_status dpt_loop_run(const struct dpt_loop_options *options, struct dpt_
     }
     bool writes = loop->agent != NULL && (may_write(loop) || loop->end.exit_code == DPT_EXIT_DONE);
     dpt_ranks_fini(&loop->ranks, writes, DPT_LOOP_KILL_WAIT_MS);
+    dpt_claims_destroy(&loop->claims, DPT_LOOP_KILL_WAIT_MS);
     dpt_agent_destroy(&loop->agent);
     if (loop->signal_fd >= 0)
         close(loop->signal_fd);
     free(loop->message);
-    if (status == DPT_OK)
+    if (status == DPT_OK) {
         *ret = loop->end;
-    else
+        ret->summary.weights_hash = ret->weights_hash;
+    } else {
         free(loop->end.run_config);
+    }
     free(loop);
     return status;
 }

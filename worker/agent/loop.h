@@ -8,9 +8,8 @@
 #include "worker/agent/address.h"
 #include "worker/agent/core.h"
 #include "worker/agent/node.h"
+#include "worker/agent/terminal.h"
 #include "worker/agent/transport.h"
-
-#include <stdio.h>
 
 enum {
     DPT_LOOP_EVENTS_MAX =
@@ -45,24 +44,35 @@ struct dpt_loop_options {
     const char *program; /* of the ranks; NULL: this one */
     const char *const *allow;
     int n_allow;
+    bool allow_fresh;
+    bool embedded; /* the server is this process's own */
     enum dpt_log_level log_level;
-    FILE *out;                     /* progress */
+    struct dpt_terminal *terminal; /* progress */
+    bool live;                     /* it has a live line */
+    bool quiet;
     const char *endpoint, *source; /* for the progress lines */
 };
 
 struct dpt_loop_end {
     int exit_code;
-    char text[DPT_PROTO_TEXT_BYTES]; /* why, for a person; "" with code 0 */
+    char text[DPT_PROTO_TEXT_BYTES];      /* why, for a person; "" with code 0 */
+    char why[DPT_TRANSPORT_WHY_BYTES];    /* a server was never reached; "": not known, or it was */
+    char other_run[DPT_PROTO_NAME_BYTES]; /* no config was given and no run named: the server has
+                                             this one alone, which is meant; nothing was begun */
     char *run_config; /* owned: the run's config (YAML) when ours was refused, else NULL */
     int64_t step;     /* newest applied by a rank of this node; -1: none */
     uint64_t generation;
+    /* How the run ended, where rank 0 was on this node. */
+    bool has_summary;
+    Dpt__RunSummary summary; /* its hash is in weights_hash */
+    char weights_hash[DPT_PROTO_DIGEST_BYTES];
     bool released; /* left before the run's end, as it asked */
     bool no_run;   /* a server answered, but nobody brought the run's config in time */
 };
 
 /* Runs the node until the machine says EXIT. When it returns no process that it or its ranks
- * started is left. Blocks SIGTERM and SIGINT for the caller's thread and leaves them blocked. An
- * error means that the node could not be run at all. */
+ * started is left. Blocks what ends a program (base/signals.h) for the caller's thread and leaves
+ * it blocked. An error means that the node could not be run at all. */
 DPT_MUST_USE enum dpt_status dpt_loop_run(const struct dpt_loop_options *options,
                                           struct dpt_loop_end *ret, struct dpt_err *err);
 

@@ -1,6 +1,7 @@
 /* From a config to what this node is. */
 #include "worker/agent/node.h"
 
+#include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
 #include "kernels/device.h"
@@ -117,6 +118,9 @@ static void fill_spec(struct dpt_node *node)
     node->spec.min_nodes = (uint32_t)config->cluster.nnodes_min;
     node->spec.max_nodes = (uint32_t)config->cluster.nnodes_max;
     node->spec.timeout_ms = (uint32_t)(config->cluster.timeout_s * 1000.0);
+    node->spec.first_step_ms = (uint32_t)(config->cluster.first_step_s * 1000.0);
+    node->spec.wait_ms = (uint32_t)(config->cluster.wait_s * 1000.0);
+    node->spec.drain_ms = (uint32_t)(config->cluster.drain_s * 1000.0);
     node->spec.max_restarts = (uint32_t)config->cluster.max_restarts;
     _Static_assert((int)DPT_CONFIG_WORLD_MAX == (int)DPT_PROTO_WORLD_MAX, "a plan names them all");
     node->spec.max_world = (uint32_t)dpt_config_world_max(config);
@@ -134,15 +138,24 @@ static void fill_spec(struct dpt_node *node)
                                            .n_ranks = (uint32_t)node->n_ranks,
                                            .fingerprint = fast ? way : node->fingerprint,
                                            .host = node->host,
+                                           .host_name = node->host_name,
                                            .log_dir_id = node->log_dir_id,
                                            .checkpoint_dir_id = node->checkpoint_dir_id,
-                                           .data_digest = node->data.used};
+                                           .data_digest = node->data.used,
+                                           .incarnation = node->identity.incarnation};
+    _Static_assert((int)DPT_SECRET_BYTES == (int)DPT_PROTO_SECRET_BYTES, "it travels");
+    memcpy(node->facts.secret, node->identity.secret, sizeof node->facts.secret);
 }
 
-static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
+static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, struct dpt_err *err)
 {
     struct dpt_config *config = &node->config;
+    const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
     DPT_TRY(own_folder("log.dir", config->log.dir, node->log_dir_id, err));
+    if (node_id != NULL)
+        DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
+    else
+        DPT_TRY(dpt_identity_draw(wall_ms, &node->identity, err));
     if (config->checkpoint.dir[0] != '\0')
         DPT_TRY(own_folder("checkpoint.dir", config->checkpoint.dir, node->checkpoint_dir_id, err));
     DPT_TRY(place_demo_text(config, err));
@@ -154,6 +167,7 @@ static enum dpt_status fill_node(struct dpt_node *node, struct dpt_err *err)
     DPT_TRY(dpt_node_config_digest(config, node->digest, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
+    dpt_host_name(node->host_name);
     DPT_TRY(dpt_host_key(config->cluster.host_group, node->host, err));
     int gpus;
     DPT_TRY(look_at_device(config, &gpus, node->fingerprint, err));
@@ -178,9 +192,10 @@ enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
     struct dpt_node *node = calloc(1, sizeof *node);
     if (node == NULL)
         return dpt_fail(err, DPT_ENOMEM, "this node's config");
+    node->identity.fd = -1;
     enum dpt_status status = load_config(options, source, text, bytes, name, &node->config, err);
     if (status == DPT_OK)
-        status = fill_node(node, err);
+        status = fill_node(node, options->node_id, err);
     if (status != DPT_OK)
         dpt_node_destroy(&node);
     else
@@ -194,6 +209,7 @@ void dpt_node_destroy(struct dpt_node **node_p)
     *node_p = NULL;
     if (node == NULL)
         return;
+    dpt_identity_fini(&node->identity);
     free(node->config_text);
     free(node);
 }

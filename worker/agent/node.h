@@ -32,8 +32,9 @@ struct dpt_node {
     char fingerprint[DPT_PROTO_DIGEST_BYTES];
     char host[DPT_HOST_KEY_BYTES];
     char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES]; /* "": no such folder */
+    struct dpt_identity identity;
     struct dpt_data_digest data;
-    char user[DPT_PROTO_NAME_BYTES];
+    char user[DPT_PROTO_NAME_BYTES], host_name[DPT_CONFIG_NAME_BYTES];
     Dpt__RunSpec spec;
     struct dpt_agent_facts facts;
 };

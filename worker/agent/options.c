@@ -12,7 +12,10 @@ enum option {
     OPTION_ENDPOINT,
     OPTION_NODE_ID,
     OPTION_ALLOW,
+    OPTION_ALLOW_FRESH,
     OPTION_LOG_LEVEL,
+    OPTION_QUIET,
+    OPTION_VERBOSE,
     OPTION_VERSION,
     OPTION_HELP
 };
@@ -45,7 +48,12 @@ static const struct option_entry table[] = {
     {"--step", "N", OPTION_KEY, "train.eval_step", "with --eval: the checkpoint of this step"},
     {"--allow-change", "KEY", OPTION_ALLOW, NULL,
      "resume although this key differs from the checkpoint's; may be repeated"},
+    {"--allow-fresh", NULL, OPTION_ALLOW_FRESH, NULL,
+     "begin from step 0 although checkpoint.dir holds checkpoints, all of them damaged"},
     {"--log-level", "LEVEL", OPTION_LOG_LEVEL, NULL, "debug, info (default), warn or error"},
+    {"--quiet", NULL, OPTION_QUIET, NULL, "print errors, warnings and the closing summary only"},
+    {"--verbose", NULL, OPTION_VERBOSE, NULL,
+     "print what the libraries log, too (--log-level debug)"},
     {"--version", NULL, OPTION_VERSION, NULL, "print the version"},
     {"--help", NULL, OPTION_HELP, NULL, "print this"},
 };
@@ -145,12 +153,23 @@ static enum dpt_status take(const struct option_entry *entry, const char *value,
     case OPTION_ALLOW:
         if (options->n_allow == DPT_RANK_ALLOW_MAX)
             return dpt_fail(err, DPT_ECONFIG, "more than %d --allow-change", DPT_RANK_ALLOW_MAX);
-        if (strlen(value) == 0 || strlen(value) >= DPT_CONFIG_NAME_BYTES)
-            return dpt_fail(err, DPT_ECONFIG, "--allow-change '%.80s' is not a key", value);
+        if (dpt_config_check_path(value, err) != DPT_OK)
+            return dpt_wrap(err, DPT_ECONFIG, "--allow-change");
         options->allow[options->n_allow++] = value;
+        return DPT_OK;
+    case OPTION_ALLOW_FRESH:
+        options->allow_fresh = true;
         return DPT_OK;
     case OPTION_LOG_LEVEL:
         return set_log_level(options, value, err);
+    case OPTION_QUIET:
+        options->quiet = true;
+        options->log_level = DPT_LOG_WARN;
+        return DPT_OK;
+    case OPTION_VERBOSE:
+        options->quiet = false;
+        options->log_level = DPT_LOG_DEBUG;
+        return DPT_OK;
     case OPTION_VERSION:
         options->version = true;
         return DPT_OK;
@@ -216,13 +235,20 @@ void dpt_worker_options_help(FILE *out)
         "config, else\n" DPT_WORKER_ENDPOINT_DEFAULT
         ". With --nnodes 1 and none of them named, the server is embedded in this process.\n"
         "\n"
-        "Without --config the worker takes the config of the run at the server. When nobody has "
-        "brought one yet, a worker\n"
-        "with --rdzv-id waits for it, until the join deadline (12 x cluster.timeout_s: 60 s); one "
-        "without runs the built-in\n"
-        "demo.\n"
+        "Without --config the worker takes the config of the run at the server: of the one that "
+        "--rdzv-id names, else of the\n"
+        "only one there. When nobody has brought one yet, a worker with --rdzv-id waits for it, "
+        "until the join deadline\n"
+        "(12 x cluster.timeout_s: 60 s); one without runs the built-in demo.\n"
         "\n"
-        "SIGTERM or SIGINT leaves the run at the next step boundary; a second one leaves at once.\n"
+        "On a terminal a live line shows the newest step. Elsewhere, and on a terminal with "
+        "TERM=dumb or NO_COLOR set, a line is\n"
+        "printed every train.log_every steps. The node of rank 0 shows the steps, and a summary at "
+        "the end.\n"
+        "\n"
+        "SIGTERM, SIGINT, SIGQUIT or SIGHUP (unless nohup made it ignored) leaves the run at the "
+        "next step boundary, within\n"
+        "cluster.drain_s; a second one leaves at once.\n"
         "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or nobody brought the "
         "run's config in time,\n"
         "4 run failed, 75 expelled.\n"

@@ -26,7 +26,9 @@ struct dpt_worker_options {
     bool names_run; /* --rdzv-id, or --set run= */
     const char *allow[DPT_RANK_ALLOW_MAX];
     int n_allow;
+    bool allow_fresh;
     enum dpt_log_level log_level;
+    bool quiet;         /* warnings, errors and the closing summary only */
     bool help, version; /* asked for: print it and end well */
 };
 

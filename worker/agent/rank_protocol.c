@@ -58,6 +58,12 @@ void dpt_rank_start_encode(const struct dpt_rank_start *start, const char *progr
     }
     for (int i = 0; i < start->n_allow; i++)
         add_arg(ret, &n, "allow=", start->allow[i]);
+    if (start->allow_fresh)
+        add_arg(ret, &n, "allow_fresh=", "1");
+    if (start->claim_number > 0) {
+        add_number(ret, &n, "claim_number=", (uint64_t)start->claim_number);
+        add_arg(ret, &n, "claim_token=", start->claim_token);
+    }
 }
 
 static bool parse_text(const char *value, char *ret, size_t bytes)
@@ -88,6 +94,15 @@ static bool parse_u64(const char *value, uint64_t *ret)
     if (errno != 0 || end == value || *end != '\0' || *value == '-')
         return false;
     *ret = number;
+    return true;
+}
+
+static bool parse_number(const char *value, int64_t *ret)
+{
+    uint64_t number;
+    if (!parse_u64(value, &number) || number == 0 || number > INT64_MAX)
+        return false;
+    *ret = (int64_t)number;
     return true;
 }
 
@@ -124,6 +139,12 @@ static bool decode_arg(const char *key, size_t key_bytes, const char *value,
         return parse_text(value, start->val_stamp, sizeof start->val_stamp);
     if (IS("allow") && start->n_allow < DPT_RANK_ALLOW_MAX)
         return parse_text(value, start->allow[start->n_allow++], sizeof start->allow[0]);
+    if (IS("claim_number"))
+        return parse_number(value, &start->claim_number);
+    if (IS("claim_token"))
+        return parse_text(value, start->claim_token, sizeof start->claim_token);
+    if (IS("allow_fresh"))
+        return start->allow_fresh = strcmp(value, "1") == 0;
     return false;
 #undef IS
 }
@@ -143,7 +164,8 @@ enum dpt_status dpt_rank_start_decode(int argc, char *const *argv, struct dpt_ra
         start.threads < 0 || start.agent == 0 || start.local_rank < 0 ||
         start.local_rank >= start.ranks ||
         (start.data[0] == '\0') != (start.data_stamp[0] == '\0') ||
-        (start.val[0] == '\0') != (start.val_stamp[0] == '\0'))
+        (start.val[0] == '\0') != (start.val_stamp[0] == '\0') ||
+        (start.claim_number == 0) != (start.claim_token[0] == '\0'))
         return dpt_fail(err, DPT_EINVAL,
                         "rank process: incomplete arguments; ranks are started by dpt-worker");
     *ret = start;
@@ -158,7 +180,7 @@ enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start, struct 
     if (getppid() != start->agent)
         return dpt_fail(err, DPT_EPEER, "rank process: the agent (pid %d) is gone",
                         (int)start->agent);
-    const int ignored[] = {SIGINT, SIGTERM, SIGPIPE};
+    const int ignored[] = {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGPIPE};
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         if (signal(ignored[i], SIG_IGN) == SIG_ERR)
             return dpt_fail_errno(err, errno, "rank process: ignore signal %d", ignored[i]);
@@ -247,6 +269,10 @@ enum dpt_status dpt_rank_link_recv(int fd, int timeout_ms, void *buf, size_t *re
     /* An end of file and an empty frame both read as 0 bytes; nobody sends empty frames, so 0 is
        the end. MSG_TRUNC makes the return value the frame's true length. */
     ssize_t got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
+    /* An end that closes with frames unread resets the other. The kernel reports that once, ahead
+     * of the frames that the closed end had sent, which are still there: its last words. */
+    if (got < 0 && errno == ECONNRESET)
+        got = recv(fd, buf, DPT_RANK_FRAME_BYTES_MAX, MSG_DONTWAIT | MSG_TRUNC);
     if (got < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
             return DPT_INPROGRESS;

@@ -12,6 +12,7 @@
 #ifndef DPT_WORKER_AGENT_RANK_PROTOCOL_H
 #define DPT_WORKER_AGENT_RANK_PROTOCOL_H
 
+#include "base/claim.h"
 #include "base/config.h"
 #include "base/err.h"
 #include "base/hash.h"
@@ -25,7 +26,7 @@ enum {
     DPT_RANK_FD_CONFIG = 4,
     DPT_RANK_FRAME_BYTES_MAX = 256 * 1024,
     DPT_RANK_ALLOW_MAX = 16, /* --allow-change KEY given to the worker */
-    DPT_RANK_ARGS_MAX = 16 + DPT_RANK_ALLOW_MAX,
+    DPT_RANK_ARGS_MAX = 24 + DPT_RANK_ALLOW_MAX,
     DPT_RANK_ARG_BYTES = DPT_CONFIG_PATH_BYTES + 32
 };
 
@@ -46,6 +47,11 @@ struct dpt_rank_start {
     char val[DPT_HASH_HEX_BYTES], val_stamp[DPT_HASH_HEX_BYTES];
     int n_allow;
     char allow[DPT_RANK_ALLOW_MAX][DPT_CONFIG_NAME_BYTES]; /* keys whose change resume accepts */
+    bool allow_fresh; /* begin from step 0 though no checkpoint of those in checkpoint.dir is whole
+                       */
+    /* Of checkpoint.dir; number 0: none is held, and nothing is asked before a commit. */
+    int64_t claim_number;
+    char claim_token[DPT_CLAIM_TOKEN_BYTES];
 };
 
 /* argv of the rank: pointers into `text`, NULL-terminated. Self-contained: do not copy it. */
@@ -63,8 +69,8 @@ DPT_MUST_USE enum dpt_status dpt_rank_start_decode(int argc, char *const *argv,
                                                    struct dpt_rank_start *ret, struct dpt_err *err);
 
 /* Rank, first thing in main: asks for SIGKILL when the agent dies and checks that it has not died
- * already (getppid), ignores SIGINT, SIGTERM and SIGPIPE (leaving is the agent's to say), marks the
- * inherited descriptors close-on-exec. DPT_EPEER: the agent is gone. */
+ * already (getppid), ignores what ends the agent and SIGPIPE (leaving is the agent's to say), marks
+ * the inherited descriptors close-on-exec. DPT_EPEER: the agent is gone. */
 DPT_MUST_USE enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start,
                                                   struct dpt_err *err);
 

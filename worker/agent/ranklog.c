@@ -26,13 +26,16 @@ enum dpt_status dpt_rank_log_init(struct dpt_rank_log *log, const char *log_dir,
 static void give_up(struct dpt_rank_log *log, const char *why)
 {
     if (!log->failed)
-        dpt_log(DPT_LOG_WARN, "cannot write '%s': %s; the rank's output is dropped from now on",
+        dpt_log(DPT_LOG_WARN,
+                "cannot write '%s': %s; what the rank prints is dropped and counted from now on",
                 log->path, why);
     log->failed = true;
 }
 
 static void write_file(struct dpt_rank_log *log, const char *data, size_t bytes)
 {
+    if (log->failed)
+        log->dropped_bytes += bytes;
     if (log->failed || bytes == 0)
         return;
     if (log->file_fd < 0) {
@@ -105,8 +108,7 @@ static void echo_line(const struct dpt_rank_log *log, const char *line, size_t b
     if (length < 0)
         return;
     size_t text_bytes = (size_t)length < sizeof text ? (size_t)length : sizeof text - 1;
-    ssize_t ignored = write(log->echo_fd, text, text_bytes); /* one write: lines never mix */
-    (void)ignored;
+    dpt_log_repeat(log->echo_fd, text, text_bytes); /* one write: lines never mix */
 }
 
 static void file_line(struct dpt_rank_log *log, bool may_write)
@@ -171,6 +173,8 @@ void dpt_rank_log_fini(struct dpt_rank_log *log, bool may_write)
     if (may_write)
         dpt_rank_log_release(log);
     file_line(log, may_write);
+    if (log->dropped_bytes > 0)
+        dpt_log(DPT_LOG_WARN, "%zu bytes of '%s' were dropped", log->dropped_bytes, log->path);
     if (log->file_fd >= 0)
         close(log->file_fd);
     free(log->held);

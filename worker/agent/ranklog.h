@@ -29,6 +29,7 @@ struct dpt_rank_log {
     int file_fd;                        /* -1: not open yet */
     int echo_fd;                        /* where warnings and worse are repeated */
     bool failed;                        /* the file cannot be written; said once */
+    size_t dropped_bytes;               /* since then; said at the end */
     char line[DPT_RANK_LOG_LINE_BYTES]; /* the unfinished last line */
     size_t line_bytes;
     char last_error[DPT_RANK_LOG_ERROR_BYTES]; /* newest line of level error, "" if none */

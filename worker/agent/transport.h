@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DPT_TRANSPORT_FDS_MAX = 2 };
+enum { DPT_TRANSPORT_FDS_MAX = 2, DPT_TRANSPORT_WHY_BYTES = 256 };
 
 enum dpt_transport_event_kind {
     DPT_TRANSPORT_UP,      /* a connection stands */
@@ -33,6 +33,9 @@ struct dpt_transport_ops {
     int (*fds)(void *self, int ret_fds[DPT_TRANSPORT_FDS_MAX]);
     /* Tells the time, every few tens of milliseconds. */
     void (*tick)(void *self, int64_t now_ms);
+    /* Why there has been no connection yet, for a person; "" when there was one or nothing is
+     * known. NULL: never known. */
+    void (*why)(void *self, char ret[DPT_TRANSPORT_WHY_BYTES]);
 };
 
 /* Borrowed by the loop. */

@@ -4,17 +4,18 @@
 #include "base/cores.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "rendezvous/client/client.h"
 #include "rendezvous/server/server.h"
 #include "worker/agent/loop.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { SILENCE_MS_MIN = 500 };
+enum { SILENCE_MS_MIN = 500, COMPLAINT_BYTES = 4096 };
 
 struct worker {
     struct dpt_worker_options options;
@@ -24,8 +25,12 @@ struct worker {
     const char *endpoint, *source;
     bool at_work; /* in its loop: what fails now is not what the user gave */
     bool embed;
+    bool live; /* standard output takes a live line */
     struct dpt_server_thread *server;
     struct dpt_client *client;
+    /* Everything is printed by it once what ends the program is blocked: a terminal that takes
+     * nothing then holds nobody up. */
+    struct dpt_terminal *terminal;
 };
 
 static enum dpt_status make_node(struct worker *worker, enum dpt_node_source source,
@@ -70,35 +75,76 @@ static enum dpt_status find_config(struct worker *worker, struct dpt_err *err)
                            worker->options.n_overrides, &worker->config, err);
 }
 
-static void say_node(const struct dpt_node *node)
+/* One line; what it was made of is for --verbose. */
+static void say_start(const struct worker *worker)
 {
     char text[512], threads[64];
-    struct dpt_timing timing = dpt_timing_from(node->spec.timeout_ms);
+    const struct dpt_node *node = worker->node;
+    struct dpt_timing timing = dpt_timing_of_run(node->spec.timeout_ms, node->spec.drain_ms);
+    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s): %d rank%s here, world of at most %u",
+            node->config.run, worker->endpoint, worker->source, node->n_ranks,
+            node->n_ranks == 1 ? "" : "s", (unsigned)node->spec.max_world);
     if (node->threads > 0)
         (void)snprintf(threads, sizeof threads, "%d thread%s", node->threads,
                        node->threads == 1 ? "" : "s");
     else
         (void)snprintf(threads, sizeof threads, "as many threads as its share of %d cores",
                        dpt_cores());
-    dpt_log(DPT_LOG_INFO,
-            "%d rank%s of %s, %s, world of at most %u; timeout %" PRId64 " ms: lease %" PRId64
-            ", join %" PRId64 ", drain %" PRId64,
-            node->n_ranks, node->n_ranks == 1 ? "" : "s", threads, node->fingerprint,
-            (unsigned)node->spec.max_world, timing.timeout_ms, timing.lease_ms, timing.join_ms,
-            timing.drain_ms);
+    dpt_log(DPT_LOG_DEBUG, "a rank has %s, %s", threads, node->fingerprint);
     dpt_timing_print(&timing, text, sizeof text);
-    dpt_log(DPT_LOG_INFO, "deadlines from %s", text);
+    dpt_log(DPT_LOG_DEBUG, "deadlines from %s", text);
+}
+
+static void print_line(const struct worker *worker, const char *line)
+{
+    if (worker->terminal != NULL) {
+        dpt_terminal_print(worker->terminal, line);
+        return;
+    }
+    (void)puts(line);
+    (void)fflush(stdout);
+}
+
+/* A line for standard output, unless it should be quiet. */
+static void say(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void say(const struct worker *worker, const char *fmt, ...)
+{
+    char line[DPT_TEXT_LINE_BYTES];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (!worker->options.quiet)
+        print_line(worker, line);
+}
+
+/* A line for standard error, after the program's name. */
+static void complain(const struct worker *worker, const char *fmt, ...) DPT_PRINTF(2, 3);
+static void complain(const struct worker *worker, const char *fmt, ...)
+{
+    char line[COMPLAINT_BYTES];
+    va_list ap;
+    int used = snprintf(line, sizeof line, "dpt-worker: ");
+    va_start(ap, fmt);
+    (void)vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, ap);
+    va_end(ap);
+    const size_t bytes = strlen(line) + 1;
+    line[bytes - 1] = '\n'; /* in the place of the NUL */
+    if (worker->terminal != NULL)
+        dpt_terminal_print_error(worker->terminal, line, bytes);
+    else
+        (void)fwrite(line, 1, bytes, stderr);
 }
 
 static void say_demo(const struct worker *worker)
 {
     if (worker->embed)
-        (void)puts("no config given: running the built-in demo (--config FILE for your own)");
+        say(worker, "no config given: running the built-in demo (--config FILE for your own)");
     else
-        (void)printf("no config given and none at %s: running the built-in demo (--config FILE for "
-                     "your own)\n",
-                     worker->endpoint);
-    (void)fflush(stdout);
+        say(worker,
+            "no config given and none at %s: running the built-in demo (--config FILE for your "
+            "own)",
+            worker->endpoint);
 }
 
 static enum dpt_status configure_hook(void *ctx, const Dpt__RunSpec *spec,
@@ -113,7 +159,7 @@ static enum dpt_status configure_hook(void *ctx, const Dpt__RunSpec *spec,
                                              strlen(spec->config_yaml), "config of the run", err);
     if (status != DPT_OK)
         return status;
-    say_node(worker->node);
+    say_start(worker);
     *ret = worker->node;
     return DPT_OK;
 }
@@ -125,22 +171,43 @@ static enum dpt_status address_hook(void *ctx, const struct dpt_node *node,
     return dpt_address_find(node->config.cluster.interface, worker->endpoint, ret, err);
 }
 
-/* Before any thread is started, so that every thread inherits it: the loop alone takes these
- * signals. */
-static enum dpt_status block_signals(struct dpt_err *err)
-{
-    sigset_t ends;
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    if (sigprocmask(SIG_BLOCK, &ends, NULL) != 0 || signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return dpt_fail_errno(err, errno, "block signals");
-    return DPT_OK;
-}
-
 static int64_t timeout_ms(const struct worker *worker)
 {
     return (int64_t)(worker->config.cluster.timeout_s * 1000.0);
+}
+
+static enum dpt_status connect_client(struct worker *worker, struct dpt_err *err)
+{
+    int64_t silence_ms = timeout_ms(worker) / 2;
+    const struct dpt_client_options options = {
+        .endpoint = worker->endpoint,
+        .silence_ms = silence_ms > SILENCE_MS_MIN ? (int)silence_ms : SILENCE_MS_MIN};
+    enum dpt_status status = dpt_client_create(&options, &worker->client, err);
+    return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->source);
+}
+
+static void write_log(void *ctx, const char *line, size_t bytes)
+{
+    dpt_terminal_print_error(ctx, line, bytes);
+}
+
+static enum dpt_status open_terminal(struct worker *worker, struct dpt_err *err)
+{
+    worker->live = !worker->options.quiet &&
+                   dpt_terminal_is_live(STDOUT_FILENO, getenv("TERM"), getenv("NO_COLOR"));
+    const struct dpt_terminal_options options = {.out_fd = STDOUT_FILENO,
+                                                 .err_fd = STDERR_FILENO,
+                                                 .live = worker->live,
+                                                 .utf8 = dpt_terminal_is_utf8()};
+    DPT_TRY(dpt_terminal_create(&options, &worker->terminal, err));
+    dpt_log_set_sink(write_log, worker->terminal);
+    return DPT_OK;
+}
+
+static void close_terminal(struct worker *worker)
+{
+    dpt_log_set_sink(NULL, NULL);
+    dpt_terminal_destroy(&worker->terminal);
 }
 
 static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
@@ -151,26 +218,15 @@ static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
         say_demo(worker);
         DPT_TRY(make_demo_node(worker, err));
     }
-    DPT_TRY(block_signals(err));
+    sigset_t ends; /* the loop alone takes them: every thread inherits the mask */
+    DPT_TRY(dpt_signals_block_ends(&ends, err));
+    DPT_TRY(open_terminal(worker, err));
     if (worker->embed) {
         DPT_TRY(dpt_server_thread_start(&worker->server, err));
         worker->endpoint = dpt_server_thread_endpoint(worker->server);
         worker->source = "the embedded server";
     }
-    int64_t silence_ms = timeout_ms(worker) / 2;
-    const struct dpt_client_options options = {
-        .endpoint = worker->endpoint,
-        .silence_ms = silence_ms > SILENCE_MS_MIN ? (int)silence_ms : SILENCE_MS_MIN};
-    enum dpt_status status = dpt_client_create(&options, &worker->client, err);
-    return status == DPT_OK ? status : dpt_wrap(err, status, "%s", worker->source);
-}
-
-static void say_start(const struct worker *worker)
-{
-    dpt_log(DPT_LOG_INFO, "run %s at %s (from %s)%s", worker->config.run, worker->endpoint,
-            worker->source, worker->node == NULL ? "; its config is asked for there" : "");
-    if (worker->node != NULL)
-        say_node(worker->node);
+    return connect_client(worker, err);
 }
 
 /* Why the server refused us, key by key, if it is the config. */
@@ -183,54 +239,68 @@ static void say_difference(const struct worker *worker, const char *run_config)
         goto out;
     if (dpt_config_load(run_config, strlen(run_config), "config of the run", NULL, 0, theirs,
                         &err) != DPT_OK) {
-        (void)fprintf(stderr, "dpt-worker: the run's config cannot be read here: %s\n", err.text);
+        complain(worker, "the run's config cannot be read here: %s", err.text);
         goto out;
     }
     if (dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys) >
         0)
-        (void)fprintf(
-            stderr,
-            "dpt-worker: the config differs from that of run %s in: %s. Use the run's values, or "
-            "another name (run: in the config, --rdzv-id)\n",
-            worker->config.run, keys);
+        complain(worker,
+                 "the config differs from that of run %s in: %s. Use the run's values, or another "
+                 "name (run: in the config, --rdzv-id)",
+                 worker->config.run, keys);
 out:
     free(theirs);
 }
 
+static void say_done(const struct worker *worker, const struct dpt_loop_end *end)
+{
+    char text[DPT_TEXT_LINE_BYTES + DPT_TEXT_SUMMARY_BYTES], block[DPT_TEXT_SUMMARY_BYTES] = "";
+    const struct dpt_closing_facts facts = {.run = worker->config.run,
+                                            .step = end->step,
+                                            .generation = end->generation,
+                                            .released = end->released,
+                                            .no_server = end->why[0] != '\0'};
+    dpt_text_closing(&facts, text);
+    if (end->has_summary && !end->released) {
+        dpt_text_summary(&end->summary, block);
+        block[strlen(block) - 1] = '\0'; /* its last newline */
+        const size_t used = strlen(text);
+        (void)snprintf(text + used, sizeof text - used, "\n%s", block);
+    }
+    print_line(worker, text);
+}
+
 static int close_run(const struct worker *worker, struct dpt_loop_end *end)
 {
+    dpt_terminal_show(worker->terminal, NULL);
     if (end->exit_code == DPT_EXIT_DONE)
-        (void)printf("%s: run %s, step %" PRId64 ", generation %" PRIu64 "\n",
-                     end->released ? "left the run as asked" : "done", worker->config.run,
-                     end->step, end->generation);
+        say_done(worker, end);
     else if (end->no_run)
-        (void)fprintf(
-            stderr,
-            "dpt-worker: nobody brought the config of run %s to %s in time: start a worker of it "
-            "with --config FILE, or give --config here\n",
-            worker->config.run, worker->endpoint);
+        complain(worker,
+                 "nobody brought the config of run %s to %s in time: start a worker of it with "
+                 "--config FILE, or give --config here",
+                 worker->config.run, worker->endpoint);
     else if (end->exit_code == DPT_EXIT_SERVER)
-        (void)fprintf(
-            stderr,
-            "dpt-worker: %s; tried %s (from %s): start dpt-rdzv there, or name another place with "
-            "--rdzv-endpoint HOST:PORT\n",
-            end->text, worker->endpoint, worker->source);
+        complain(worker, "%s; tried %s (from %s): %s", end->text, worker->endpoint, worker->source,
+                 end->why[0] != '\0' ? end->why
+                                     : "start dpt-rdzv there, or name another place with "
+                                       "--rdzv-endpoint HOST:PORT");
     else
-        (void)fprintf(stderr, "dpt-worker: %s\n", end->text);
+        complain(worker, "%s", end->text);
     if (end->run_config != NULL && end->exit_code != DPT_EXIT_DONE)
         say_difference(worker, end->run_config);
     free(end->run_config);
     return end->exit_code;
 }
 
-static enum dpt_status run_loop(struct worker *worker, const char *program, int *ret_exit,
-                                struct dpt_err *err)
+static enum dpt_status run_once(struct worker *worker, const char *program,
+                                struct dpt_loop_end *ret, struct dpt_err *err)
 {
     const struct dpt_loop_options options = {
         .agent = {.run = worker->config.run,
                   .node = worker->node_id,
                   .software = "dpt " DPT_VERSION,
-                  .incarnation = dpt_node_incarnation(),
+                  .incarnation = 1,
                   .timeout_ms = timeout_ms(worker)},
         .node = worker->node,
         .needs_run = worker->options.names_run,
@@ -239,14 +309,45 @@ static enum dpt_status run_loop(struct worker *worker, const char *program, int 
         .program = program,
         .allow = worker->options.allow,
         .n_allow = worker->options.n_allow,
+        .allow_fresh = worker->options.allow_fresh,
+        .embedded = worker->embed,
         .log_level = worker->options.log_level,
-        .out = stdout,
+        .terminal = worker->terminal,
+        .live = worker->live,
+        .quiet = worker->options.quiet,
         .endpoint = worker->endpoint,
         .source = worker->source,
     };
-    struct dpt_loop_end end;
     worker->at_work = true;
-    DPT_TRY(dpt_loop_run(&options, &end, err));
+    return dpt_loop_run(&options, ret, err);
+}
+
+/* Nothing but the server was named: its one run is meant, and this worker joins it from the start.
+ */
+static enum dpt_status take_other_run(struct worker *worker, const char *run, struct dpt_err *err)
+{
+    say(worker, "no config given: taking part in run '%s', the one at %s", run, worker->endpoint);
+    (void)snprintf(worker->config.run, sizeof worker->config.run, "%s", run);
+    worker->options.names_run = true;
+    dpt_client_destroy(&worker->client);
+    return connect_client(worker, err);
+}
+
+static enum dpt_status run_loops(struct worker *worker, const char *program,
+                                 struct dpt_loop_end *ret, struct dpt_err *err)
+{
+    DPT_TRY(run_once(worker, program, ret, err));
+    if (ret->other_run[0] == '\0')
+        return DPT_OK;
+    DPT_TRY(take_other_run(worker, ret->other_run, err));
+    return run_once(worker, program, ret, err);
+}
+
+static enum dpt_status run_loop(struct worker *worker, const char *program, int *ret_exit,
+                                struct dpt_err *err)
+{
+    struct dpt_loop_end end;
+    DPT_TRY(run_loops(worker, program, &end, err));
     *ret_exit = close_run(worker, &end);
     return DPT_OK;
 }
@@ -273,7 +374,8 @@ static enum dpt_status run(struct worker *worker, int argc, char *const *argv, c
     dpt_log_set_who("dpt-worker", worker->node_id);
     DPT_TRY(find_config(worker, err));
     DPT_TRY(find_server(worker, err));
-    say_start(worker);
+    if (worker->node != NULL)
+        say_start(worker);
     return run_loop(worker, program, ret_exit, err);
 }
 
@@ -309,12 +411,13 @@ int dpt_worker_run(int argc, char *const *argv, const char *program)
     int exit_code = DPT_EXIT_DONE;
     enum dpt_status status = run(worker, argc, argv, program, &exit_code, &err);
     if (status != DPT_OK) {
-        (void)fprintf(stderr, "dpt-worker: %s\n", err.text);
+        complain(worker, "%s", err.text);
         exit_code = worker->at_work && status == DPT_EIO ? DPT_EXIT_FAILED : exit_code_of(status);
     }
     dpt_client_destroy(&worker->client);
     dpt_server_thread_stop(&worker->server);
     dpt_node_destroy(&worker->node);
+    close_terminal(worker);
     free(worker);
     return exit_code;
 }

@@ -1,11 +1,13 @@
 /* dpt-ckpt: looks at checkpoints, and lets the model in one speak. Reads only. */
 #include "checkpoint/reader.h"
 
+#include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/whole.h"
 #include "worker/ckpt/generate.h"
 #include "worker/ckpt/open.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +15,9 @@
 enum { EXIT_DAMAGED = 1, EXIT_USAGE = 2 };
 
 static const char usage[] =
-    "usage: dpt-ckpt list DIR             every checkpoint in DIR, and whether it is whole\n"
+    "usage: dpt-ckpt list [--verify] DIR  every checkpoint in DIR, and whether its files are all "
+    "there;\n"
+    "                                     --verify reads every byte: whole or damaged\n"
     "       dpt-ckpt show DIR[/step-N]    state and tensors of one (default: the newest whole "
     "one)\n"
     "       dpt-ckpt verify DIR[/step-N]  reads every byte and checks it\n"
@@ -21,7 +25,9 @@ static const char usage[] =
     "       dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
     "                                     continues a text (dpt-ckpt generate --help)\n"
     "       dpt-ckpt --help | --version\n"
-    "DIR is checkpoint.dir of a run's config. Exit codes: 0 whole, 1 damaged or absent, 2 usage.\n";
+    "DIR is checkpoint.dir of a run's config. Exit codes: 0 nothing damaged was found, 1 damaged "
+    "or "
+    "absent, 2 usage.\n";
 
 /* One line to stderr. */
 static int complain(const struct dpt_err *err)
@@ -43,12 +49,68 @@ static int64_t manifest_bytes(const struct dpt_manifest *manifest)
     return bytes;
 }
 
-static int list(const char *path)
+static void name_of(int64_t step, enum dpt_whole_name which, char ret[DPT_CHECKPOINT_NAME_BYTES])
+{
+    if (which == DPT_WHOLE_RESCUE)
+        dpt_name_rescue(step, ret);
+    else
+        dpt_name_step(step, ret);
+}
+
+static enum dpt_status verify_named(const char *path, int64_t step, enum dpt_whole_name name,
+                                    struct dpt_err *err)
+{
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open_named(path, step, name, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_verify(checkpoint, err);
+    dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* One line; false: damaged. Nothing is called whole whose bytes were not read. */
+static bool list_named(const struct dpt_folder *dir, const char *path, int64_t step,
+                       enum dpt_whole_name which, bool verify)
+{
+    struct dpt_whole whole;
+    struct dpt_err err = {.text = ""};
+    char name[DPT_CHECKPOINT_NAME_BYTES];
+    name_of(step, which, name);
+    enum dpt_status status = dpt_whole_open(dir, step, which, &whole, &err);
+    const bool opened = status == DPT_OK;
+    if (opened && verify)
+        status = verify_named(path, step, which, &err);
+    if (status == DPT_OK)
+        (void)printf("%s  %s  %d file%s, %.1f MiB, %d writer%s\n", name,
+                     verify ? "whole" : "complete, not verified", whole.manifest.n_files,
+                     whole.manifest.n_files == 1 ? "" : "s", mib(manifest_bytes(&whole.manifest)),
+                     whole.manifest.n_writers, whole.manifest.n_writers == 1 ? "" : "s");
+    else
+        (void)printf("%s  damaged: %s\n", name, err.text);
+    if (opened)
+        dpt_whole_close(&whole);
+    return status == DPT_OK;
+}
+
+/* A line for the checkpoint and one for the rescue, of those that are there. */
+static bool list_step(const struct dpt_folder *dir, const char *path, int64_t step, bool verify)
+{
+    bool good = true;
+    for (enum dpt_whole_name which = DPT_WHOLE_STEP; which <= DPT_WHOLE_RESCUE; which++) {
+        char name[DPT_CHECKPOINT_NAME_BYTES], folder[PATH_MAX];
+        name_of(step, which, name);
+        if (dpt_fs_join(path, name, folder, sizeof folder, NULL) == DPT_OK && dpt_fs_exists(folder))
+            good = list_named(dir, path, step, which, verify) && good;
+    }
+    return good;
+}
+
+static int list(const char *path, bool verify)
 {
     struct dpt_folder dir;
     struct dpt_err err;
     int64_t *steps;
     size_t n;
+    bool good = true;
     if (dpt_folder_open(path, &dir, &err) != DPT_OK)
         return complain(&err);
     enum dpt_status status = dpt_whole_steps(&dir, &steps, &n, &err);
@@ -56,24 +118,11 @@ static int list(const char *path)
         dpt_folder_close(&dir);
         return complain(&err);
     }
-    for (size_t i = 0; i < n; i++) {
-        struct dpt_folder folder;
-        struct dpt_manifest manifest = {0};
-        char name[DPT_CHECKPOINT_NAME_BYTES];
-        dpt_name_step(steps[i], name);
-        if (dpt_whole_open(&dir, steps[i], &folder, &manifest, &err) != DPT_OK) {
-            (void)printf("%s  damaged: %s\n", name, err.text);
-            continue;
-        }
-        (void)printf("%s  whole  %d file%s, %.1f MiB, %d writer%s\n", name, manifest.n_files,
-                     manifest.n_files == 1 ? "" : "s", mib(manifest_bytes(&manifest)),
-                     manifest.n_writers, manifest.n_writers == 1 ? "" : "s");
-        dpt_manifest_fini(&manifest);
-        dpt_folder_close(&folder);
-    }
+    for (size_t i = 0; i < n; i++)
+        good = list_step(&dir, path, steps[i], verify) && good;
     free(steps);
     dpt_folder_close(&dir);
-    return EXIT_SUCCESS;
+    return good ? EXIT_SUCCESS : EXIT_DAMAGED;
 }
 
 static void print_tensors(const struct dpt_checkpoint *checkpoint)
@@ -107,6 +156,10 @@ static int show(const struct dpt_checkpoint *checkpoint)
         (void)printf("data          %s\n", state->data_digest);
     if (state->fingerprint)
         (void)printf("computed by   %s\n", state->fingerprint);
+    if (state->rescue.node)
+        (void)printf("rescue        of node %s of run %s, in generation %llu, without a server\n",
+                     state->rescue.node, state->rescue.run,
+                     (unsigned long long)state->rescue.generation);
     (void)printf("writers       %d\n", checkpoint->manifest.n_writers);
     (void)printf("size          %.1f MiB in %d files\n", mib(manifest_bytes(&checkpoint->manifest)),
                  checkpoint->manifest.n_files);
@@ -181,12 +234,17 @@ static int run(int argc, char **argv)
     }
     if (argc >= 2 && strcmp(argv[1], "generate") == 0)
         return generate(argc - 2, argv + 2);
-    if (argc == 3 && strcmp(argv[1], "list") == 0)
-        return list(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "list") == 0 && argv[2][0] != '-')
+        return list(argv[2], false);
+    if (argc == 4 && strcmp(argv[1], "list") == 0 && strcmp(argv[2], "--verify") == 0)
+        return list(argv[3], true);
     for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return with_one(argv[2], commands[i].command);
-    (void)fputs(usage, stderr);
+    (void)fprintf(stderr,
+                  "dpt-ckpt: expected list, show, verify or hash with one DIR, or generate; got "
+                  "'%.80s' with %d arguments; see dpt-ckpt --help\n",
+                  argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
     return EXIT_USAGE;
 }
 

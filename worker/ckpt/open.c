@@ -2,6 +2,7 @@
 #include "worker/ckpt/open.h"
 
 #include "checkpoint/names.h"
+#include "checkpoint/reader.h"
 
 #include <limits.h>
 #include <string.h>
@@ -17,10 +18,16 @@ enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, str
         dir[--n] = '\0';
     char *slash = strrchr(dir, '/');
     int64_t step;
-    if (dpt_name_parse_step(slash ? slash + 1 : dir, &step)) {
+    const char *name = slash ? slash + 1 : dir;
+    const bool is_rescue = dpt_name_parse_rescue(name, &step);
+    if (is_rescue || dpt_name_parse_step(name, &step)) {
         if (slash)
             *slash = '\0';
-        return dpt_checkpoint_open(slash == dir ? "/" : slash ? dir : ".", step, ret, err);
+        return dpt_checkpoint_open_named(slash == dir ? "/"
+                                         : slash      ? dir
+                                                      : ".",
+                                         step, is_rescue ? DPT_WHOLE_RESCUE : DPT_WHOLE_STEP, ret,
+                                         err);
     }
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
     if (step < 0)

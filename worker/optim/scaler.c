@@ -17,9 +17,14 @@ enum dpt_status dpt_scaler_resume(const struct dpt_config *config, int64_t step,
         return dpt_fail(err, DPT_ECORRUPT,
                         "the state of the loss scale: %lld of %lld steps were skipped",
                         (long long)saved->skipped, (long long)step);
+    if (saved->diverged_in_row < 0 || saved->diverged_in_row > saved->skipped)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "the state of the loss scale: %lld of %lld skipped steps diverged in a row",
+                        (long long)saved->diverged_in_row, (long long)saved->skipped);
     if (!dpt_config_scales_loss(config) || saved->scale == 0) {
         dpt_scaler_init(config, ret);
         ret->skipped = saved->skipped;
+        ret->diverged_in_row = saved->diverged_in_row;
         return DPT_OK;
     }
     int exponent;
@@ -56,5 +61,6 @@ void dpt_scaler_advance(const struct dpt_config *config, bool skipped, struct dp
 
 bool dpt_scaler_equal(const struct dpt_scaler *a, const struct dpt_scaler *b)
 {
-    return a->scale == b->scale && a->good_steps == b->good_steps && a->skipped == b->skipped;
+    return a->scale == b->scale && a->good_steps == b->good_steps && a->skipped == b->skipped &&
+           a->diverged_in_row == b->diverged_in_row;
 }

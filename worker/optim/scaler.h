@@ -21,9 +21,10 @@
 #define DPT_SCALE_MAX 0x1p64
 
 struct dpt_scaler {
-    double scale;       /* of the next step's loss */
-    int64_t good_steps; /* in a row, since the scale changed */
-    int64_t skipped;    /* steps of the whole run */
+    double scale;            /* of the next step's loss */
+    int64_t good_steps;      /* in a row, since the scale changed */
+    int64_t skipped;         /* steps of the whole run, those of divergence.h included */
+    int64_t diverged_in_row; /* of these, left out since a step was applied (divergence.h) */
 };
 
 /* Of a run that begins. */

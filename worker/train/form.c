@@ -30,6 +30,7 @@ void rank_leave_generation(struct dpt_rank *r)
     dpt_saver_cancel(r->saver);
     rank_settle_saver(r);
     dpt_comm_thread_close(r->comm_thread);
+    rank_end_log(r);
     if (r->gen.begun)
         r->strategy->ops->end_generation(r->strategy);
     if (r->loader)
@@ -242,5 +243,6 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
         dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_deal_end(&r->gen.slots),
                          r->gen.slots.stride);
     tell_plan(r);
+    rank_warn_of_pins(r);
     return DPT_OK;
 }

@@ -25,6 +25,8 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, (uint64_t)h->start_step);
     dpt_writer_u64(&w, (uint64_t)h->steps_lost);
     dpt_writer_u64(&w, h->generations);
+    dpt_writer_u64(&w, (uint64_t)h->trained_ms);
+    dpt_writer_u64(&w, (uint64_t)h->checkpoints);
     dpt_writer_u64(&w, (uint64_t)h->val_step);
     dpt_writer_u64(&w, val_loss);
     dpt_writer_u64(&w, (uint64_t)h->eval.step);
@@ -44,6 +46,7 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, scale);
     dpt_writer_u64(&w, (uint64_t)h->scaler.good_steps);
     dpt_writer_u64(&w, (uint64_t)h->scaler.skipped);
+    dpt_writer_u64(&w, (uint64_t)h->scaler.diverged_in_row);
     DPT_ASSERT(!w.failed);
 }
 
@@ -65,6 +68,8 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     h.start_step = (int64_t)dpt_reader_u64(&r);
     h.steps_lost = (int64_t)dpt_reader_u64(&r);
     h.generations = dpt_reader_u64(&r);
+    h.trained_ms = (int64_t)dpt_reader_u64(&r);
+    h.checkpoints = (int64_t)dpt_reader_u64(&r);
     h.val_step = (int64_t)dpt_reader_u64(&r);
     uint64_t val_loss = dpt_reader_u64(&r);
     memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
@@ -85,5 +90,6 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     memcpy(&h.scaler.scale, &scale, sizeof scale);
     h.scaler.good_steps = (int64_t)dpt_reader_u64(&r);
     h.scaler.skipped = (int64_t)dpt_reader_u64(&r);
+    h.scaler.diverged_in_row = (int64_t)dpt_reader_u64(&r);
     return h;
 }

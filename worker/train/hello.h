@@ -16,7 +16,8 @@ struct dpt_hello {
     int64_t step; /* before it is given any; -1: no state */
     int64_t start_step, steps_lost;
     uint64_t generations;
-    int64_t val_step; /* the newest evaluation; -1: none */
+    int64_t trained_ms, checkpoints; /* since its training began; saved by it or told to it */
+    int64_t val_step;                /* the newest evaluation; -1: none */
     double val_loss;
     struct dpt_eval_part eval; /* the one that it was in */
     int checkpoint_slot;
@@ -28,7 +29,7 @@ struct dpt_hello {
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;
 };
-enum { DPT_HELLO_BYTES = (18 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (21 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

@@ -55,6 +55,21 @@ enum dpt_status dpt_history_load(struct dpt_history *history, const char *json, 
     return status;
 }
 
+int dpt_history_recoveries(const struct dpt_history *history)
+{
+    static const char *const kinds[] = {"rank_lost", "node_lost", "comm_error", "stalled",
+                                        "server_restart"};
+    json_t *array = json_loads(history->json, 0, NULL);
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const char *kind = json_string_value(json_object_get(json_array_get(array, i), "kind"));
+        for (size_t k = 0; kind && k < sizeof kinds / sizeof kinds[0]; k++)
+            n += strcmp(kind, kinds[k]) == 0;
+    }
+    json_decref(array);
+    return n;
+}
+
 enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt_history_entry *e,
                                    struct dpt_err *err)
 {

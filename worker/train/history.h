@@ -30,6 +30,9 @@ void dpt_history_init(struct dpt_history *history);
 DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const char *json,
                                               struct dpt_err *err);
 
+/* How many of its generations were formed because something was lost; 0 when it is not readable. */
+int dpt_history_recoveries(const struct dpt_history *history);
+
 DPT_MUST_USE enum dpt_status dpt_history_append(struct dpt_history *history,
                                                 const struct dpt_history_entry *entry,
                                                 struct dpt_err *err);

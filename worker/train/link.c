@@ -31,7 +31,9 @@ struct dpt_link {
     int newest; /* slot of a message not yet taken by the main thread; -1: none since */
     bool closed;
     uint64_t grant_generation;
-    int64_t grant_step; /* -1: none */
+    int64_t grant_step;                                                          /* -1: none */
+    Dpt__StepRecord steps[DPT_PROTO_STEPS_MAX], *step_list[DPT_PROTO_STEPS_MAX]; /* to be told */
+    size_t n_steps, n_sending; /* sending: of them, the first so many are on their way */
 
     int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
 
@@ -43,8 +45,9 @@ struct dpt_link {
     } slots[SLOTS];
 
     atomic_bool stop, gone, leaving;
-    _Atomic uint64_t hard_generation, any_generation; /* highest PREPARE seen; hard: all at EXIT */
-    _Atomic int64_t lease_until_ms;
+    _Atomic uint64_t hard_generation,
+        any_generation; /* highest PREPARE seen; hard: all at EXIT and RESCUE */
+    _Atomic int64_t lease_until_ms, confirmed_ms;
 };
 
 static void wake(struct dpt_link *link)
@@ -82,6 +85,43 @@ static void fill_shards(const struct dpt_rank_report *r, Dpt__RankState *state,
     state->rebuilding = r->rebuilding;
 }
 
+static void fill_summary(const struct dpt_summary *from, Dpt__RankToAgent *message,
+                         Dpt__RunSummary *to)
+{
+    dpt__run_summary__init(to);
+    to->start_step = from->start_step;
+    to->steps = from->steps;
+    to->loss = from->loss;
+    to->val_loss = from->val_loss;
+    to->total_ms = (int64_t)(from->total_s * 1e3);
+    to->step_ms = from->step_ms;
+    to->samples_per_s = from->samples_per_s;
+    to->tokens_per_s = from->tokens_per_s;
+    to->peak_bytes_per_rank = from->peak_bytes_per_rank;
+    to->checkpoints_saved = (uint32_t)from->checkpoints_saved;
+    to->saved_step = from->saved_step;
+    to->recoveries = (uint32_t)from->recoveries;
+    to->steps_lost = from->steps_lost;
+    to->weights_hash = (char *)(uintptr_t)from->weights_hash;
+    message->summary = to;
+}
+
+/* The oldest `n` of the steps that wait. With the mutex held. */
+static void drop_steps(struct dpt_link *link, size_t n)
+{
+    link->n_steps -= n;
+    link->n_sending -= n < link->n_sending ? n : link->n_sending;
+    memmove(link->steps, link->steps + n, link->n_steps * sizeof link->steps[0]);
+}
+
+/* What was on its way has been taken. */
+static void forget_steps(struct dpt_link *link)
+{
+    (void)pthread_mutex_lock(&link->mutex);
+    drop_steps(link, link->n_sending);
+    (void)pthread_mutex_unlock(&link->mutex);
+}
+
 /* Sends the rank's state; false: the agent is gone. A full queue drops the frame: the next
  * heartbeat says it again. */
 static bool send_state(struct dpt_link *link)
@@ -89,6 +129,7 @@ static bool send_state(struct dpt_link *link)
     Dpt__RankState state = DPT__RANK_STATE__INIT;
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
     Dpt__Shard shards[DPT_PROTO_SHARDS_MAX], *shard_list[DPT_PROTO_SHARDS_MAX];
+    Dpt__RunSummary summary;
     struct dpt_err err;
     size_t bytes = 0;
     (void)pthread_mutex_lock(&link->mutex);
@@ -105,6 +146,8 @@ static bool send_state(struct dpt_link *link)
     state.outcome.len = r->outcome_bytes;
     fill_shards(r, &state, shards, shard_list);
     state.checkpoint_step = r->checkpoint_step;
+    state.rescued_step = r->rescued_step;
+    state.rescue_failed = r->rescue_failed;
     state.failed_generation = r->failed_generation;
     state.suspect = r->suspect;
     state.text = r->text;
@@ -122,11 +165,44 @@ static bool send_state(struct dpt_link *link)
     message.step_ms_median = r->step_ms_median;
     message.val_step = r->val_step;
     message.val_loss = r->val_loss;
+    message.saved_step = r->saved_step;
+    message.steps = link->step_list;
+    message.n_steps = link->n_steps;
+    if (r->has_summary)
+        fill_summary(&r->summary, &message, &summary);
     enum dpt_status status =
         dpt_message_encode(&message.base, link->frame_out, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err);
+    link->n_sending = link->n_steps;
     (void)pthread_mutex_unlock(&link->mutex);
     DPT_ASSERT(status == DPT_OK); /* every part of a report is bounded below the frame */
-    return dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err) != DPT_EPEER;
+    status = dpt_rank_link_send(link->options.fd, link->frame_out, bytes, &err);
+    if (status == DPT_OK)
+        forget_steps(link);
+    return status != DPT_EPEER;
+}
+
+void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *record)
+{
+    (void)pthread_mutex_lock(&link->mutex);
+    while (link->n_steps > 0 && link->steps[link->n_steps - 1].step >= record->step)
+        link->n_steps--; /* lost, and made again */
+    if (link->n_sending > link->n_steps)
+        link->n_sending = link->n_steps;
+    if (link->n_steps == DPT_PROTO_STEPS_MAX)
+        drop_steps(link, 1);
+    Dpt__StepRecord *to = &link->steps[link->n_steps];
+    dpt__step_record__init(to);
+    to->step = record->step;
+    to->loss = record->loss;
+    to->lr = record->lr;
+    to->grad_norm = record->grad_norm;
+    to->tokens_per_s = record->tokens_per_s;
+    to->world_size = (uint32_t)record->world_size;
+    link->step_list[link->n_steps++] = to;
+    const bool many = link->n_steps >= DPT_PROTO_STEPS_MAX / 4;
+    (void)pthread_mutex_unlock(&link->mutex);
+    if (many)
+        wake(link);
 }
 
 /* A grant is for the generation in force: with a soft PREPARE that is the one which ends. With the
@@ -149,13 +225,15 @@ static void take_frame(struct dpt_link *link, int slot)
 {
     const Dpt__AgentToRank *m = link->slots[slot].message;
     atomic_store(&link->lease_until_ms, m->lease_until_ms);
+    atomic_store(&link->confirmed_ms, m->confirmed_ms);
     atomic_store(&link->leaving, m->leaving != 0);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE ||
         m->command == DPT__RANK_COMMAND__COMMAND_PREPARE_SOFT)
         raise_to(&link->any_generation, m->generation);
     if (m->command == DPT__RANK_COMMAND__COMMAND_PREPARE)
         interrupt(link, m->generation);
-    if (m->command == DPT__RANK_COMMAND__COMMAND_EXIT)
+    if (m->command == DPT__RANK_COMMAND__COMMAND_EXIT ||
+        m->command == DPT__RANK_COMMAND__COMMAND_RESCUE)
         interrupt(link, UINT64_MAX);
     (void)pthread_mutex_lock(&link->mutex);
     link->grant_generation = granted_generation(link, m);
@@ -383,16 +461,42 @@ bool dpt_link_may_write(const struct dpt_link *link)
     return !atomic_load(&link->gone) && dpt_now_ms() < atomic_load(&link->lease_until_ms);
 }
 
-bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
+int64_t dpt_link_confirmed_ms(const struct dpt_link *link)
 {
+    return atomic_load(&link->confirmed_ms);
+}
+
+static bool is_confirmed(const struct dpt_link *link, int64_t since_ms, int64_t grace_ms)
+{
+    const int64_t confirmed_ms = dpt_link_confirmed_ms(link);
+    return grace_ms < 0 || confirmed_ms >= since_ms || dpt_now_ms() < confirmed_ms + grace_ms;
+}
+
+/* grace_ms -1: the fence alone. */
+static bool await_leave(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
+                        void *ctx)
+{
+    const int64_t began_ms = dpt_now_ms();
     (void)pthread_mutex_lock(&link->mutex);
     bool may;
-    while (!(may = dpt_link_may_write(link)) && !link->closed && !cancelled(ctx)) {
+    while (!(may = dpt_link_may_write(link) && is_confirmed(link, began_ms, grace_ms)) &&
+           !link->closed && !cancelled(ctx)) {
         struct timespec next = deadline_after((int)link->options.heartbeat_ms);
         (void)pthread_cond_timedwait(&link->cond, &link->mutex, &next);
     }
     (void)pthread_mutex_unlock(&link->mutex);
     return may;
+}
+
+bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx)
+{
+    return await_leave(link, -1, cancelled, ctx);
+}
+
+bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
+                              void *ctx)
+{
+    return await_leave(link, grace_ms, cancelled, ctx);
 }
 
 static bool granted(const struct dpt_link *link, uint64_t generation, int64_t step)

@@ -8,11 +8,19 @@
 
 #include "base/err.h"
 #include "rendezvous/proto/message.h"
+#include "worker/train/runlog.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dpt_link;
+
+/* A completed step, for people; mirrors StepRecord in dpt.proto. */
+struct dpt_step_record {
+    int64_t step;
+    double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
+    int world_size;
+};
 
 /* What the rank says of itself; mirrors RankState in dpt.proto. Plain value; texts are copied. */
 struct dpt_rank_report {
@@ -31,7 +39,8 @@ struct dpt_rank_report {
     bool gradient; /* of step_applied + 1, for all that is held */
     uint64_t pending_generation, ran_generation;
     bool rebuilding;
-    int64_t checkpoint_step;
+    int64_t checkpoint_step, rescued_step;
+    bool rescue_failed;
     uint64_t failed_generation;
     int suspect;
     int64_t grant_step;
@@ -43,6 +52,9 @@ struct dpt_rank_report {
     uint32_t work_done; /* grows while busy goes on */
     int64_t val_step;   /* completed steps of the newest evaluation; 0: none */
     double val_loss;
+    int64_t saved_step; /* newest checkpoint taken part in or loaded; 0: none */
+    bool has_summary;   /* at its end */
+    struct dpt_summary summary;
     bool fatal, broken; /* why it ends: the run with it; or it alone */
     uint32_t exit_code;
 };
@@ -50,8 +62,8 @@ struct dpt_rank_report {
 struct dpt_link_options {
     int fd; /* SOCK_SEQPACKET; owned by the link from here on */
     int64_t heartbeat_ms;
-    /* On the link's thread: a hard PREPARE of `generation` or an EXIT (UINT64_MAX), repeated with
-     * every heartbeat, and the end of the agent. */
+    /* On the link's thread: a hard PREPARE of `generation`, an EXIT or a RESCUE (UINT64_MAX),
+     * repeated with every heartbeat, and the end of the agent. */
     void (*on_interrupt)(void *ctx, uint64_t generation);
     void (*on_closed)(void *ctx);
     void *ctx;
@@ -66,6 +78,10 @@ void dpt_link_destroy(struct dpt_link **link);
  * thread; the caller orders its own calls. */
 void dpt_link_publish(struct dpt_link *link, const struct dpt_rank_report *report, bool now);
 
+/* Queues a step to be told with the next heartbeat, or sooner when many wait. Of more than
+ * DPT_PROTO_STEPS_MAX that wait the oldest are lost. Main thread. */
+void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *record);
+
 /* The newest command, borrowed until the next call of dpt_link_wait; NULL before the first one.
  * Main thread. */
 const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
@@ -75,8 +91,8 @@ const Dpt__AgentToRank *dpt_link_command(const struct dpt_link *link);
  * deadline). Main thread. */
 DPT_MUST_USE enum dpt_status dpt_link_wait(struct dpt_link *link, int wait_ms, struct dpt_err *err);
 
-/* True once a hard PREPARE of a generation above `generation`, an EXIT, or the end of the agent has
- * been seen. Any thread. */
+/* True once a hard PREPARE of a generation above `generation`, an EXIT, a RESCUE, or the end of the
+ * agent has been seen. Any thread. */
 bool dpt_link_interrupted(const struct dpt_link *link, uint64_t generation);
 
 /* True once any PREPARE of a generation above `generation` has been seen. Any thread. */
@@ -93,6 +109,15 @@ bool dpt_link_may_write(const struct dpt_link *link);
  * and what is to be written waits for it. False: cancelled(ctx), asked within every heartbeat, or
  * the agent is gone. Any thread but the link's. */
 bool dpt_link_await_write(struct dpt_link *link, bool (*cancelled)(void *ctx), void *ctx);
+
+/* When the newest message was sent that the server has answered while it counted this node in
+ * (dpt_now_ms). Any thread. */
+int64_t dpt_link_confirmed_ms(const struct dpt_link *link);
+
+/* Waits until a write to what other worlds write, too, is allowed: the fence, and the server's word
+ * younger than grace_ms. False as above. Any thread but the link's. */
+bool dpt_link_await_confirmed(struct dpt_link *link, int64_t grace_ms, bool (*cancelled)(void *ctx),
+                              void *ctx);
 
 /* True when the server grants the commit of `step`'s checkpoint in `generation`. Any thread. */
 bool dpt_link_granted(struct dpt_link *link, uint64_t generation, int64_t step);

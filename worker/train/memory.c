@@ -13,16 +13,10 @@ void rank_note_first_step(struct dpt_rank *r)
     r->memory_first = use.all;
 }
 
-static bool interrupted(void *ctx)
-{
-    const struct dpt_rank *r = ctx;
-    return dpt_link_interrupted(r->link, r->gen.number);
-}
-
 void rank_write_memory(struct dpt_rank *r)
 {
     struct dpt_strategy_cost cost;
-    if (!r->gen.begun || !r->config->log.dir[0] || !dpt_link_await_write(r->link, interrupted, r))
+    if (!r->gen.begun || !r->config->log.dir[0] || !rank_may_record(r, "the account of memory is"))
         return; /* a guest holds nothing of this world */
     r->strategy->ops->cost(r->strategy, &cost);
     /* Whether weights are packed is the strategy's choice; what they take then is worked out. */

@@ -24,16 +24,10 @@ void rank_note_op_times(struct dpt_rank *r)
     read_times(r, &r->op_times.host, &r->op_times.device);
 }
 
-static bool interrupted(void *ctx)
-{
-    const struct dpt_rank *r = ctx;
-    return dpt_link_interrupted(r->link, r->gen.number);
-}
-
 void rank_write_op_times(struct dpt_rank *r)
 {
     if (!r->op_times.begun || !r->config->log.dir[0] ||
-        !dpt_link_await_write(r->link, interrupted, r))
+        !rank_may_record(r, "the times of this rank's kernels are"))
         return;
     struct dpt_op_times host, device;
     read_times(r, &host, &device);

@@ -55,6 +55,8 @@ void dpt_contribution_pack(const struct dpt_contribution *c, int slots_max, void
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
+enum { RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE };
+
 enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int64_t step, int slots,
                                  struct dpt_outcome *ret, struct dpt_err *err)
 {
@@ -74,7 +76,7 @@ enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int6
                             "rank %d commits step %lld while this rank commits step %lld", rank,
                             (long long)its_step, (long long)step);
         uint32_t its_flags = dpt_reader_u32(&r), leaves = dpt_reader_u32(&r);
-        if ((its_flags & ~(uint32_t)(DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY)) || leaves > 1)
+        if ((its_flags & ~(uint32_t)RANK_FLAGS) || leaves > 1)
             return dpt_fail(err, DPT_EPROTO, "rank %d commits with flags %#x, leaving %u", rank,
                             its_flags, leaves);
         flags |= its_flags;

@@ -20,7 +20,10 @@ enum dpt_commit_flag {
         1, /* a rank was told that the world shall change: quiesce after this step */
     DPT_COMMIT_SAVER_BUSY =
         2, /* a rank still writes the last checkpoint: none is begun at this step */
-    DPT_COMMIT_ALL_LEAVE = 4 /* outcome only: every rank's node is leaving, save before quiescing */
+    DPT_COMMIT_ALL_LEAVE =
+        4, /* outcome only: every rank's node is leaving, save before quiescing */
+    DPT_COMMIT_NOT_FINITE = 8 /* a checkpoint was dropped for a value that is not finite: the run
+                                 ends after this step */
 };
 
 struct dpt_contribution {

@@ -1,4 +1,4 @@
-/* A rank from its start to its end: setup, the command loop, what it says of itself. */
+/* A rank from its start to its end: setup and the command loop. */
 #include "worker/train/rank.h"
 
 #include "base/clock.h"
@@ -15,123 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EXIT_CODE_CONFIG = 2, EXIT_CODE_FAILED = 4 };
-
-/* With the report's lock held. */
-static void tell_validation(struct dpt_rank *r)
-{
-    r->report.val_step = r->validation.step > 0 ? r->validation.step : 0;
-    r->report.val_loss = r->validation.loss;
-}
-
-static void tell_parts(struct dpt_rank_report *report, const struct dpt_strategy_state *state,
-                       bool pending)
-{
-    const struct dpt_shard shards[] = {state->own.shard, state->shadow.shard};
-    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++)
-        if (!dpt_shard_is_none(shards[i]))
-            report->shards[report->n_shards++] = (struct dpt_report_shard){
-                .index = shards[i].index, .of = shards[i].of, .pending = pending};
-}
-
-/* What of the state of r->step is held. With the report's lock held. */
-static void tell_state(struct dpt_rank *r)
-{
-    struct dpt_rank_report *report = &r->report;
-    report->n_shards = 0;
-    report->gradient = false;
-    report->ran_generation = r->ran_generation;
-    report->rebuilding = r->gen.rebuilding;
-    report->pending_generation = 0;
-    if (r->step < 0)
-        return;
-    tell_parts(report, r->strategy->ops->held(r->strategy), false);
-    report->pending_generation = r->pending_generation;
-    if (r->pending_generation != 0)
-        tell_parts(report, r->strategy->ops->wanted(r->strategy), true);
-    report->gradient = rank_holds_gradient(r);
-}
-
-void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    struct dpt_rank_report *report = &r->report;
-    report->phase = phase;
-    report->busy = false;
-    report->generation = generation;
-    tell_validation(r);
-    tell_state(r);
-    report->step_applied = r->step;
-    report->outcome_step = r->has_outcome ? r->outcome.step + 1 : -1;
-    report->outcome = r->outcome_bytes;
-    report->outcome_bytes = 0;
-    if (r->has_outcome && phase == DPT__RANK_PHASE__RANK_QUIESCED) {
-        enum dpt_status status = dpt_outcome_pack(
-            &r->outcome, r->outcome_bytes, sizeof r->outcome_bytes, &report->outcome_bytes, NULL);
-        DPT_ASSERT(status == DPT_OK); /* the config bounds the slots */
-    }
-    dpt_link_publish(r->link, report, true);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
-
-static void copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text)
-{
-    (void)snprintf(ret, DPT_PROTO_TEXT_BYTES, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
-}
-
-static int64_t median_step_ms(const struct dpt_rank *r)
-{
-    int64_t sorted[STEP_TIMES_COUNT];
-    int n = r->n_step_ms < STEP_TIMES_COUNT ? r->n_step_ms : STEP_TIMES_COUNT;
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        for (; at > 0 && sorted[at - 1] > r->step_ms[i]; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = r->step_ms[i];
-    }
-    return n > 0 ? sorted[n / 2] : 0;
-}
-
-void rank_publish_progress(struct dpt_rank *r)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    struct dpt_rank_report *report = &r->report;
-    report->step_applied = r->step;
-    report->outcome_step = r->step;
-    report->loss = (float)dpt_outcome_loss(&r->outcome);
-    report->step_ms_median = median_step_ms(r);
-    report->tokens_per_s =
-        r->train_seconds > 0 ? (float)((double)r->tokens_trained / r->train_seconds) : 0;
-    dpt_link_publish(r->link, report, false);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
-
-void rank_publish_busy(struct dpt_rank *r, bool busy)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.busy = busy;
-    tell_validation(r);
-    dpt_link_publish(r->link, &r->report, true);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
-
-void rank_publish_work(struct dpt_rank *r)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.work_done++;
-    dpt_link_publish(r->link, &r->report, false);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
-
-void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text)
-{
-    (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.failed_generation = generation;
-    r->report.suspect = suspect;
-    copy_text(r->report.text, text);
-    dpt_link_publish(r->link, &r->report, true);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
+enum { EXIT_CODE_FAILED = 4, LOOK_MS = 1000 };
 
 static void want_grant(void *ctx, int64_t step)
 {
@@ -140,6 +24,15 @@ static void want_grant(void *ctx, int64_t step)
     r->report.grant_step = step;
     dpt_link_publish(r->link, &r->report, true);
     (void)pthread_mutex_unlock(&r->report_mutex);
+}
+
+static void committed(void *ctx, int64_t step)
+{
+    struct dpt_rank *r = ctx;
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->committed_step = step;
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    rank_publish_saved(r, step);
 }
 
 /* On the link's thread. */
@@ -255,6 +148,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_stream_create(r->device, 1, &r->comm_stream, err));
     DPT_TRY(dpt_model_create(r->config, &r->model, err));
     make_grid(r);
+    DPT_TRY(rank_check_memory(r, err));
     if (!r->config->train.eval_only) {
         DPT_TRY(dpt_data_open(r->config, &r->data, err));
         DPT_TRY(rank_check_source(r->data, r->options->start->data, r->options->start->data_stamp,
@@ -323,10 +217,15 @@ static enum dpt_status make_link(struct dpt_rank *r, struct dpt_err *err)
                                           .on_interrupt = on_interrupt,
                                           .on_closed = on_closed,
                                           .ctx = r};
+    r->grace_ms = timing.grace_ms;
     DPT_TRY(dpt_link_create(&link, &r->report, &r->link, err));
+    DPT_TRY(rank_open_log(r, err));
     const struct dpt_saver_options saver = {.link = r->link,
                                             .collect_timeout_ms = (int)timing.timeout_ms * 6,
                                             .want_grant = want_grant,
+                                            .committed = committed,
+                                            .claim_number = start->claim_number,
+                                            .claim_token = start->claim_token,
                                             .ctx = r};
     return dpt_saver_create(&saver, &r->saver, err);
 }
@@ -378,6 +277,7 @@ static enum dpt_status go(struct dpt_rank *r, struct dpt_err *err)
     r->gen.ready = false; /* a generation is trained once */
     r->ran_generation = r->gen.number;
     r->gradient_void = false;
+    rank_note_held(r);
     if (r->pending_generation != 0) /* all have theirs */
         DPT_TRY(rank_adopt_state(r, err));
     rank_publish(r, DPT__RANK_PHASE__RANK_RUNNING, r->gen.number);
@@ -386,7 +286,8 @@ static enum dpt_status go(struct dpt_rank *r, struct dpt_err *err)
     if (end == TRAIN_FINISHED)
         rank_publish(r, DPT__RANK_PHASE__RANK_FINISHED, r->gen.number);
     if (end == TRAIN_BROKEN && !dpt_link_interrupted(r->link, r->gen.number)) {
-        dpt_log(DPT_LOG_WARN, "generation %llu broke at step %lld (%s); waiting for the next one",
+        /* The terminal's line of the next generation says what broke it. */
+        dpt_log(DPT_LOG_INFO, "generation %llu broke at step %lld (%s); waiting for the next one",
                 (unsigned long long)r->gen.number, (long long)r->step, err->text);
         rank_publish_failure(r, r->gen.number, dpt_comm_thread_suspect(r->comm_thread), err->text);
     }
@@ -401,11 +302,27 @@ static bool running_is_implied(const struct dpt_rank *r, const Dpt__AgentToRank 
            command->generation > r->gen.number;
 }
 
+/* The next command. A rank that has finished sees meanwhile whether the last checkpoint is whole,
+ * which another may commit: with it nothing here would be lost. */
+static enum dpt_status await_command(struct dpt_rank *r, struct dpt_err *err)
+{
+    for (;;) {
+        const bool looks = r->report.phase == DPT__RANK_PHASE__RANK_FINISHED &&
+                           r->report.checkpoint_step < r->step;
+        enum dpt_status status = dpt_link_wait(r->link, looks ? LOOK_MS : -1, err);
+        if (status != DPT_INPROGRESS)
+            return status;
+        if (rank_step_is_there(r, r->step))
+            rank_publish_saved(r, r->step);
+    }
+}
+
 static enum dpt_status follow(struct dpt_rank *r, struct dpt_err *err)
 {
     uint64_t quiesced = 0; /* the newest generation reported for */
+    bool rescued = false;
     enum dpt_status status = DPT_OK;
-    while (status == DPT_OK && (status = dpt_link_wait(r->link, -1, err)) == DPT_OK) {
+    while (status == DPT_OK && (status = await_command(r, err)) == DPT_OK) {
         const Dpt__AgentToRank *command = dpt_link_command(r->link);
         if (command->command == DPT__RANK_COMMAND__COMMAND_EXIT)
             break;
@@ -427,6 +344,11 @@ static enum dpt_status follow(struct dpt_rank *r, struct dpt_err *err)
             if (status == DPT_OK && command->command == DPT__RANK_COMMAND__COMMAND_GO &&
                 command->generation == r->gen.number && r->gen.ready)
                 status = go(r, err);
+            break;
+        case DPT__RANK_COMMAND__COMMAND_RESCUE:
+            if (status == DPT_OK && !rescued)
+                rank_publish_rescue(r, command->rescue_by_ms);
+            rescued = true;
             break;
         default:
             break;
@@ -472,60 +394,6 @@ static void destroy_parts(struct dpt_rank *r)
     free(r);
 }
 
-/* Config and the files it names are the user's to mend, and trying again does not help. */
-static int exit_code_of(enum dpt_status status)
-{
-    switch (status) {
-    case DPT_ECONFIG:
-    case DPT_EINVAL:
-    case DPT_ENOENT:
-    case DPT_EIO: /* before the first step: a file that was named and cannot be read */
-    case DPT_ECORRUPT:
-    case DPT_EVERSION:
-    case DPT_EUNSUPPORTED:
-        return EXIT_CODE_CONFIG;
-    default:
-        return EXIT_CODE_FAILED;
-    }
-}
-
-/* What a later process of a place lacks and the first one had: a mount, a device, memory. */
-static bool may_come_back(enum dpt_status status)
-{
-    return status == DPT_EDEVICE || status == DPT_EIO || status == DPT_ENOENT ||
-           status == DPT_ENOMEM;
-}
-
-/* The last words: the agent makes them the run's error; or, of a fault of this machine alone, that
- * of this process, whose place another takes. */
-static void report_end(struct dpt_rank *r, bool fatal, int exit_code, const char *text)
-{
-    dpt_log(DPT_LOG_ERROR, "%s", text);
-    if (!r->link)
-        return;
-    (void)pthread_mutex_lock(&r->report_mutex);
-    r->report.fatal = fatal;
-    r->report.broken = !fatal;
-    r->report.exit_code = (uint32_t)exit_code;
-    copy_text(r->report.text, text);
-    dpt_link_publish(r->link, &r->report, true);
-    (void)pthread_mutex_unlock(&r->report_mutex);
-}
-
-/* RANK:STEP. A variable left over from a test must not spoil a run in silence. */
-static struct flip_place read_flip(const char *name, const char *what)
-{
-    const char *text = getenv(name);
-    struct flip_place place = {.rank = -1};
-    long long step;
-    if (!text || sscanf(text, "%d:%lld", &place.rank, &step) != 2)
-        return (struct flip_place){.rank = -1};
-    place.step = step;
-    dpt_log(DPT_LOG_WARN, "%s=%s is set: %s of this run will be damaged on purpose", name, text,
-            what);
-    return place;
-}
-
 int dpt_rank_run(const struct dpt_rank_options *options)
 {
     struct dpt_err err = {.status = DPT_OK};
@@ -539,12 +407,11 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->config = options->config;
     r->slots = dpt_config_slots(options->config);
     r->step = -1;
-    r->verified_step = r->damaged_step = -1;
+    r->verified_step = r->committed_step = -1;
     r->validation.step = r->eval_part.step = -1;
     dpt_history_init(&r->history);
     dpt_scaler_init(r->config, &r->scaler);
-    r->flip_gradient = read_flip("DPT_TEST_FLIP_GRADIENT_BIT", "a gradient");
-    r->flip_weight = read_flip("DPT_TEST_FLIP_WEIGHT_BIT", "a weight");
+    rank_read_faults(r);
     (void)pthread_mutex_init(&r->report_mutex, NULL);
     enum dpt_status status = DPT_OK;
     bool at_work = false;
@@ -562,15 +429,9 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         rank_publish(r, DPT__RANK_PHASE__RANK_STANDBY, 0);
         status = follow(r, &err);
     }
-    int exit_code = 0;
-    if (status == DPT_EPEER) { /* the agent is gone: nobody is left to tell */
-        exit_code = EXIT_CODE_FAILED;
-    } else if (status != DPT_OK) {
-        exit_code = at_work && status != DPT_ECONFIG ? EXIT_CODE_FAILED : exit_code_of(status);
-        const bool own =
-            at_work ? status == DPT_EDEVICE : options->start->spawn > 1 && may_come_back(status);
-        report_end(r, !own, exit_code, err.text);
-    }
+    dpt_logbook_destroy(&r->book);
+    rank_tell_repeated(r);
+    const int exit_code = status == DPT_OK ? 0 : rank_tell_end(r, status, at_work, &err);
     if (status != DPT_OK && r->comm_thread) /* no farewell: the others are anywhere */
         dpt_comm_thread_abort(r->comm_thread);
     destroy_parts(r);

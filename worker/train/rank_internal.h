@@ -5,13 +5,14 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/op_times.h"
 #include "worker/data/data.h"
-#include "worker/optim/scaler.h"
+#include "worker/optim/divergence.h"
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
 #include "worker/train/accelerator.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/history.h"
 #include "worker/train/link.h"
+#include "worker/train/logbook.h"
 #include "worker/train/outcome.h"
 #include "worker/train/pieces.h"
 #include "worker/train/rank.h"
@@ -20,7 +21,7 @@
 
 #include <pthread.h>
 
-enum { STEP_TIMES_COUNT = 16 };
+enum { STEP_TIMES_COUNT = 16, DAMAGED_STEPS_MAX = 64 };
 
 /* What a generation is to this rank: the plan in a form for use. */
 struct generation {
@@ -90,6 +91,9 @@ struct dpt_rank {
     struct dpt_strategy *strategy;
     struct dpt_link *link;
     struct dpt_saver *saver;
+    struct dpt_logbook *book; /* NULL: nothing is logged */
+    struct dpt_runlog log;    /* into the book */
+    int64_t grace_ms;         /* so long after the server's word this node is not expelled */
     char *hf_config;
     struct dpt_tensors tensors;
 
@@ -116,7 +120,11 @@ struct dpt_rank {
     int64_t step;               /* completed; -1: no state yet */
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
-    bool told_divergence;
+    bool told_divergence, told_pins;
+    int64_t records_lost;       /* of the run's log, since one was written */
+    int64_t saves_without_room; /* checkpoints that a full disk did not take, since one was saved */
+    int64_t saves_seen;         /* of dpt_saver_saved, when that was last looked at */
+    bool diverged;              /* the next step is not finite and ends the run */
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
     struct dpt_scaler scaler; /* as of `step` */
     int64_t start_step;       /* where this run began */
@@ -131,12 +139,30 @@ struct dpt_rank {
         int rank; /* -1: not set */
         int64_t step;
     } flip_gradient, flip_weight; /* DPT_TEST_FLIP_GRADIENT_BIT, DPT_TEST_FLIP_WEIGHT_BIT */
-    int64_t damaged_step;         /* newest checkpoint passed over; -1: none */
-    int64_t verified_step;        /* checkpoint found whole by reading all of it; -1: none yet */
-    uint64_t generations;         /* that trained */
-    uint64_t ran_generation;      /* newest that it was sent off in; 0: none */
+    struct spoilt_steps {
+        int64_t first, n;
+        double factor; /* of the loss, and so of the gradient */
+    } spoilt;          /* DPT_TEST_SPOIL_STEPS */
+    struct damaged_step {
+        int64_t step;
+        uint64_t mark;
+    } damaged[DAMAGED_STEPS_MAX]; /* whose bytes were read here; each was told */
+    int n_damaged;
+    uint64_t mark_before_save;                /* of the step that was saved last */
+    int64_t saved_damaged[DAMAGED_STEPS_MAX]; /* borrowed by the saver */
+    int64_t verified_step;  /* checkpoint found whole by reading all of it; -1: none yet */
+    int64_t committed_step; /* newest that this process has committed; under report_mutex */
+    /* Why a checkpoint of this state was dropped, for a value that is not finite; "": none was. */
+    char not_finite[DPT_ERR_TEXT_BYTES];
+    struct dpt_err folder_lost; /* DPT_EREFUSED: checkpoint.dir is another's; DPT_OK: it is not */
+    uint64_t generations;       /* that trained */
+    uint64_t ran_generation;    /* newest that it was sent off in; 0: none */
     /* Of the formation that has filled the strategy's `wanted` beside what is held; 0: none. */
     uint64_t pending_generation;
+    /* The generation, and its attempt, in which what is held became so: equal on all that hold
+     * parts of one state. */
+    uint64_t held_generation;
+    char held_attempt[2 * DPT_COMM_NONCE_BYTES + 1];
     bool gradient_void; /* the state moved since the gradient that the strategy has was reduced */
     struct generation gen;
 
@@ -149,6 +175,12 @@ struct dpt_rank {
     int n_step_ms;
     int64_t tokens_trained; /* by this process's generations, for the mean rate */
     double train_seconds;
+    int64_t told_tokens; /* as of the last step that was told to the agent, ... */
+    double told_seconds; /* ... or of the generation's begin */
+    int64_t steps_made;
+    int64_t began_ms; /* when training began, here or with those who were before; 0: not yet */
+    int64_t checkpoints_told; /* saved by others before this process took part */
+    int64_t loaded_step;      /* of the checkpoint last read; 0: none */
 };
 
 /* form.c: carries out a PLAN. DPT_EPEER, DPT_ETIMEOUT, DPT_EABORTED: this generation came to
@@ -181,6 +213,8 @@ DPT_MUST_USE enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uin
 DPT_MUST_USE enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err);
 /* As events.jsonl says it. */
 const char *rank_redundancy(const struct dpt_rank *r);
+/* What is held has been agreed upon in this generation. */
+void rank_note_held(struct dpt_rank *r);
 /* What the strategy wants is filled, and is held from now on; what it held is freed. */
 DPT_MUST_USE enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err);
 /* Before what is held is read: a device may have the newest of it. */
@@ -206,6 +240,48 @@ DPT_MUST_USE enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret,
                                         struct dpt_err *err);
 /* Applies step r->step with r->outcome. */
 DPT_MUST_USE enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err);
+
+/* record.c. The fence for a record of this rank alone. Waits for leave, log.wait_s at most; then
+ * `what` ("… is") is told as not written. False, too: the generation has ended, which is not told.
+ */
+bool rank_may_record(const struct dpt_rank *r, const char *what);
+
+/* divergence.c. After the small all-reduce of a step that is not applied and ends the run; fills
+ * err with why. Returns DPT_EDIVERGED. */
+enum dpt_status rank_judge_diverged(struct dpt_rank *r, struct dpt_err *err);
+/* With all ranks of the generation: a step is over whose checkpoint some rank could not write,
+ * for the state is not finite, though loss and gradient are. As rank_end_diverged; nothing is
+ * saved. */
+DPT_MUST_USE enum dpt_status rank_end_not_finite(struct dpt_rank *r, bool writes_log,
+                                                 struct dpt_err *err);
+/* With all ranks of the generation, before the last checkpoint: DPT_EDIVERGED on all when what some
+ * rank would save is not finite. Errors else as rank_compute_step's. */
+DPT_MUST_USE enum dpt_status rank_check_last_state(struct dpt_rank *r, struct dpt_err *err);
+/* After rank_judge_diverged, with all ranks: saves what is held, and returns once all have; `err`
+ * says why the run ends, the newest checkpoint, and what to change. DPT_EDIVERGED; else as
+ * rank_compute_step. `writes_log`: an event, too. */
+enum dpt_status rank_end_diverged(struct dpt_rank *r, bool writes_log, struct dpt_err *err);
+/* Of the step that was applied or left out last and is not finite: a line, or a line for all that
+ * follow; with `writes_log` also an event. */
+void rank_tell_divergence(struct dpt_rank *r, bool writes_log);
+
+/* worklog.c. A generation begins: the log's writer completes the file with what the last one could
+ * not write. */
+void rank_begin_log(struct dpt_rank *r);
+/* The run goes on from a rescue: the writer names the files with the lines that no server has
+ * confirmed before it. */
+void rank_tell_unconfirmed(const struct dpt_rank *r);
+/* The generation has ended: what waits is for the next one's writer. */
+void rank_end_log(struct dpt_rank *r);
+/* Whether this rank keeps lines of the log, written by it or not. */
+bool rank_keeps_log(const struct dpt_rank *r);
+/* Appends what may be by now; after each step. */
+void rank_flush_log(struct dpt_rank *r);
+/* After a line was handed to r->log: likewise; and says it if there was none. */
+void rank_add_line(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err);
+/* Whether this rank writes files beside the lines; it waits until it may, and for the lines. */
+bool rank_settles_log(struct dpt_rank *r);
+DPT_MUST_USE enum dpt_status rank_open_log(struct dpt_rank *r, struct dpt_err *err);
 
 /* memory.c. After every step: notes what the first one left allocated. */
 void rank_note_first_step(struct dpt_rank *r);
@@ -252,12 +328,23 @@ void rank_warn_of_unverified(const struct dpt_rank *r);
 DPT_MUST_USE enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source,
                                                const struct dpt_scaler *theirs,
                                                struct dpt_err *err);
+/* What tests ask for by DPT_TEST_ variables, read once. */
+void rank_read_faults(struct dpt_rank *r);
 /* DPT_TEST_FLIP_WEIGHT_BIT, after step r->step was applied. */
 void rank_damage_weights(struct dpt_rank *r);
 
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */
 void rank_save_begin(struct dpt_rank *r);
+/* Once: the first writer says which pinned steps get no checkpoint. */
+void rank_warn_of_pins(struct dpt_rank *r);
+/* What a save of the state of r->step writes, less who writes it as which attempt. Borrows
+ * r->saved_history and r->saved_pieces, which are filled first. */
+struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);
+/* rescue.c. This node leaves while there is no server: ends the generation, writes what is held of
+ * r->step as a rescue, waits until it is whole, at most until deadline_ms (CLOCK_MONOTONIC), and
+ * tells the agent. After this the rank only waits for EXIT. */
+void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms);
 /* Removes what saves that were cut short left in the checkpoint folder. One rank does it in each
  * folder: the first writer, or the first of a node whose folder nobody writes to now. */
 void rank_clear_leftovers(struct dpt_rank *r);
@@ -266,20 +353,31 @@ void rank_settle_saver(struct dpt_rank *r);
 /* Reads what the generation wants this rank to hold, and no more. */
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
                                                   struct dpt_err *err);
-/* Step of the newest checkpoint that this rank could resume from, -1: none. A rank without state is
- * asked because it may have to, so it reads the files whole and passes over damaged ones with a
- * line each. */
+/* newest.c. Step of the newest checkpoint that this rank could resume from, -1: none. One that this
+ * process neither read nor wrote is read whole, once; a damaged one is passed over, and told
+ * once. */
 DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
                                                     struct dpt_err *err);
-/* May the run go on from the newest checkpoint, as it is configured here? */
+/* The bytes of this step's checkpoint, or rescue, are sound: this process has read them, now or
+ * before, or has written or committed them. */
+bool rank_is_whole(struct dpt_rank *r, int64_t step);
+/* A save of r->step begins: what is there under its name is of an earlier history. */
+void rank_mark_save(struct dpt_rank *r);
+/* This step, or a later one, is whole on disk. */
+bool rank_step_is_there(struct dpt_rank *r, int64_t step);
+/* The damaged steps found so far, but for one; their number. */
+int rank_list_damaged(struct dpt_rank *r, int64_t but, int64_t ret[DAMAGED_STEPS_MAX]);
+/* resume.c. May the run go on from the newest checkpoint, as it is configured here? */
 DPT_MUST_USE enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err);
 /* Is an opened source still what the agent found (dpt_data_check)? */
 DPT_MUST_USE enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
                                                const char *stamp, struct dpt_err *err);
-/* DPT_ECONFIG for a run that only evaluates: it needs a checkpoint and begins from no seed. */
+/* DPT_ECONFIG for a run that only evaluates, which begins from no seed, and, without --allow-fresh,
+ * where checkpoint.dir holds checkpoints: a run that finds none of them whole does not begin anew.
+ */
 DPT_MUST_USE enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err);
-/* Whether checkpoint.dir already holds this step with these very weights, from another generation
- * or an earlier run. */
+/* Whether checkpoint.dir already holds this step with these very weights, whole, from another
+ * generation or an earlier run. */
 DPT_MUST_USE enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
                                            struct dpt_err *err);
 /* The weights hash of the held state: all ranks of the generation ask for it together. Errors as
@@ -290,12 +388,32 @@ DPT_MUST_USE enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[
 DPT_MUST_USE enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_hash,
                                                struct dpt_err *err);
 
-/* rank.c: changes the report under its lock and sends it. */
+/* report.c: changes the report under its lock and sends it. */
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
 void rank_publish_progress(struct dpt_rank *r);
 void rank_publish_busy(struct dpt_rank *r, bool busy);
 /* While busy: something of it is done, so it is no stall, however long the whole may take. */
 void rank_publish_work(struct dpt_rank *r);
+/* A checkpoint of `step` is whole. */
+void rank_publish_saved(struct dpt_rank *r, int64_t step);
 void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text);
+void rank_copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text);
+
+/* last_words.c: the end with an error, which the agent is told; returns the exit code. */
+int rank_tell_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err);
+
+/* What became of a record of the run's log. A write is fenced and never ends the training: the
+ * record is lost. The first is said, those after it are counted until one is written. */
+void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err);
+/* At the end: how often what was said once happened again. */
+void rank_tell_repeated(struct dpt_rank *r);
+/* A checkpoint that was saved since the last call ends a count of those that found no room. */
+void rank_note_saves(struct dpt_rank *r);
+
+/* room.c: DPT_ENOMEM with what is wanted, what there is and the keys that change it, if no world of
+ * this run lets a rank fit into the memory that this process can take; and the same words for an
+ * allocation that failed (`status` DPT_ENOMEM). */
+DPT_MUST_USE enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err);
+void rank_explain_memory(enum dpt_status status, struct dpt_err *err);
 
 #endif

@@ -120,12 +120,6 @@ enum dpt_status rank_judge_redundancy(struct dpt_rank *r, const uint8_t *hellos,
     return DPT_OK;
 }
 
-static bool interrupted(void *ctx)
-{
-    const struct dpt_rank *r = ctx;
-    return dpt_link_interrupted(r->link, r->gen.number);
-}
-
 static void log_whole(struct dpt_rank *r, double ms)
 {
     char cause[DPT_PROTO_TEXT_BYTES];
@@ -136,8 +130,7 @@ static void log_whole(struct dpt_rank *r, double ms)
                    (long long)(r->step - r->rebuild_step));
     if (r->gen.rank == 0)
         dpt_log(DPT_LOG_INFO, "redundancy %s: %s, %.0f ms", rank_redundancy(r), cause, ms);
-    if (!r->gen.writes_log || !r->config->log.dir[0] ||
-        !dpt_link_await_write(r->link, interrupted, r))
+    if (!rank_keeps_log(r))
         return;
     const struct dpt_event_record e = {.kind = "redundancy",
                                        .cause = cause,
@@ -148,8 +141,7 @@ static void log_whole(struct dpt_rank *r, double ms)
                                        .world_size = r->gen.world_size,
                                        .sends_bytes = cost.sent_bytes,
                                        .redundancy = rank_redundancy(r)};
-    if (dpt_runlog_event(r->config->log.dir, &e, &err) != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "a record of the run's log is lost: %s", err.text);
+    rank_add_line(r, dpt_runlog_event(&r->log, &e, &err), &err);
 }
 
 enum dpt_status rank_look_after_rebuild(struct dpt_rank *r, struct dpt_err *err)

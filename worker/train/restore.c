@@ -4,6 +4,7 @@
  * A rank keeps what it held beside what it is given until it knows that all ranks of the generation
  * have theirs: until GO. A generation that fails before may have to be followed by one that goes on
  * from the old; the next plan says which counts (Plan.state_generation). */
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "worker/strategy/reshard.h"
@@ -201,6 +202,20 @@ static bool has_better_account(const struct dpt_hello *h, const struct dpt_hello
     return h->step != resume_step && h->generations > best->generations;
 }
 
+/* For the summary: who has been there longest knows most. */
+static void adopt_totals(struct dpt_rank *r, const struct formation *f)
+{
+    int64_t trained_ms = 0, checkpoints = 0, saved_step;
+    for (int i = 0; i < r->gen.world_size; i++) {
+        const struct dpt_hello h = hello_of(f, i);
+        trained_ms = h.trained_ms > trained_ms ? h.trained_ms : trained_ms;
+        checkpoints = h.checkpoints > checkpoints ? h.checkpoints : checkpoints;
+    }
+    if (trained_ms > 0)
+        r->began_ms = dpt_now_ms() - trained_ms;
+    r->checkpoints_told = checkpoints - dpt_saver_saved(r->saver, &saved_step);
+}
+
 static void adopt_history(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
 {
     struct dpt_hello best = hello_of(f, 0);
@@ -214,6 +229,7 @@ static void adopt_history(struct dpt_rank *r, const struct formation *f, const D
         begins || best.start_step > plan->resume_step ? plan->resume_step : best.start_step;
     r->steps_lost = (begins ? 0 : best.steps_lost) + r->gen.steps_lost;
     r->generations = best.generations + 1;
+    adopt_totals(r, f);
 }
 
 /* An evaluation of the state that the world goes on from counts for all if one rank has it: what
@@ -243,6 +259,7 @@ static void forget_state(struct dpt_rank *r)
 {
     r->step = -1;
     r->has_outcome = false;
+    r->not_finite[0] = '\0';
     r->pending_generation = 0;
 }
 
@@ -310,11 +327,18 @@ static enum dpt_status job_withdraw(struct dpt_comm_thread *thread, void *ctx, s
     return DPT_OK;
 }
 
+void rank_note_held(struct dpt_rank *r)
+{
+    r->held_generation = r->gen.number;
+    memcpy(r->held_attempt, r->gen.attempt, sizeof r->held_attempt);
+}
+
 enum dpt_status rank_adopt_state(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_withdraw, r, err));
     r->strategy->ops->state_changed(r->strategy);
     r->pending_generation = 0;
+    rank_note_held(r);
     return DPT_OK;
 }
 
@@ -447,17 +471,21 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
 {
     const enum source source = source_of(plan);
     const bool takes_state = r->gen.takes_state[r->gen.rank];
-    struct formation f = {.rank = r,
-                          .mine = {.plan_hash = r->gen.plan_hash,
-                                   .step = r->step,
-                                   .start_step = r->start_step,
-                                   .steps_lost = r->steps_lost,
-                                   .generations = r->generations,
-                                   .val_step = r->validation.step,
-                                   .val_loss = r->validation.loss,
-                                   .eval = r->eval_part,
-                                   .checkpoint_slot = r->gen.checkpoint_slot},
-                          .all = calloc((size_t)r->gen.world_size, DPT_HELLO_BYTES)};
+    int64_t saved_step;
+    struct formation f = {
+        .rank = r,
+        .mine = {.plan_hash = r->gen.plan_hash,
+                 .step = r->step,
+                 .start_step = r->start_step,
+                 .steps_lost = r->steps_lost,
+                 .generations = r->generations,
+                 .trained_ms = r->began_ms > 0 ? dpt_now_ms() - r->began_ms : 0,
+                 .checkpoints = dpt_saver_saved(r->saver, &saved_step) + r->checkpoints_told,
+                 .val_step = r->validation.step,
+                 .val_loss = r->validation.loss,
+                 .eval = r->eval_part,
+                 .checkpoint_slot = r->gen.checkpoint_slot},
+        .all = calloc((size_t)r->gen.world_size, DPT_HELLO_BYTES)};
     if (!f.all)
         return dpt_fail(err, DPT_ENOMEM, "formation: out of memory");
     r->loaded_hash[0] = '\0';

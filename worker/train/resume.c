@@ -66,6 +66,40 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
                     r->config->checkpoint.dir, (long long)step, was, is);
 }
 
+/* The trajectory's keys. Of them all the number of steps is most often changed on purpose. */
+static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
+                                      const struct dpt_config *saved, const struct dpt_config *mine,
+                                      struct dpt_err *err)
+{
+    const struct dpt_rank_start *start = r->options->start;
+    const size_t n = (size_t)start->n_allow;
+    const char *allow[DPT_RANK_ALLOW_MAX + 1], *dir = mine->checkpoint.dir;
+    const long long at = (long long)step, steps = (long long)mine->train.steps;
+    char keys[512], others[512];
+    for (size_t i = 0; i < n; i++)
+        allow[i] = start->allow[i];
+    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n, keys, sizeof keys) == 0)
+        return DPT_OK;
+    allow[n] = "train.steps";
+    if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n + 1, others, sizeof others))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run with other settings: %s; give another "
+                        "checkpoint.dir, the same settings, or "
+                        "--allow-change KEY for each",
+                        dir, at, keys);
+    if (at >= steps)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run of %lld steps, which is not before "
+                        "train.steps, %lld here: there is nothing to train; give a larger "
+                        "train.steps, or another checkpoint.dir to start anew",
+                        dir, at, (long long)saved->train.steps, steps);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run of %lld steps, and train.steps is %lld here: "
+                    "give --allow-change train.steps to go on to step %lld (the learning rate "
+                    "follows the new number), or another checkpoint.dir to start anew",
+                    dir, at, (long long)saved->train.steps, steps, steps);
+}
+
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the
  * config, the data those it was trained on, the machine of the kind that computed it. */
 enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
@@ -96,17 +130,5 @@ enum dpt_status rank_check_resume(struct dpt_rank *r, struct dpt_err *err)
     saved.train.accumulate = dpt_config_accumulate(&saved);
     if (mine.train.eval_only)
         pass_over_training(&mine, &saved);
-    const struct dpt_rank_start *start = r->options->start;
-    const char *allow[DPT_RANK_ALLOW_MAX];
-    for (int i = 0; i < start->n_allow; i++)
-        allow[i] = start->allow[i];
-    char keys[512];
-    if (dpt_config_diff(&saved, &mine, DPT_CONFIG_TRAJECTORY, allow, (size_t)start->n_allow, keys,
-                        sizeof keys) > 0)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' holds step %lld of a run with other settings: %s; give another "
-                        "checkpoint.dir, the same settings, or "
-                        "--allow-change KEY for each",
-                        r->config->checkpoint.dir, (long long)step, keys);
-    return DPT_OK;
+    return check_settings(r, step, &saved, &mine, err);
 }

@@ -16,6 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define METRICS "metrics.jsonl"
+#define EVENTS  "events.jsonl"
+
 enum { RECORD_BYTES_MAX = 4096, TEXT_BYTES = 1024 };
 
 /* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
@@ -45,67 +48,108 @@ static bool ends_within_line(const char *path)
     return within;
 }
 
-/* Appends a record in one write. `text` is a newline, then the record with its own newline: the
- * first one is used to end what the file ends with, if that is no whole line. */
-static enum dpt_status append_record(const char *path, const char *text, size_t bytes,
+/* In one write. */
+enum dpt_status dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line,
                                      struct dpt_err *err)
 {
     size_t skip = ends_within_line(path) ? 0 : 1;
-    return dpt_fs_append(path, text + skip, bytes - skip, err);
+    return dpt_fs_append(path, line->text + skip, line->bytes - skip, err);
 }
 
-enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *m,
+enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line *line,
+                                  struct dpt_err *err)
+{
+    char path[DPT_CONFIG_PATH_BYTES + 32];
+    DPT_TRY(dpt_fs_join(dir, line->file, path, sizeof path, err));
+    return dpt_runlog_append_to(path, line, err);
+}
+
+static enum dpt_status put_line(const struct dpt_runlog *log, const struct dpt_runlog_line *line,
+                                struct dpt_err *err)
+{
+    if (!log->hold)
+        return dpt_runlog_append(log->dir, line, err);
+    log->hold(log->ctx, line);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dpt_metrics *m,
                                    struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], lr[32], norm[32], scale[32];
-    char scaler[96] = "";
-    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    char line[1024], loss[32], lr[32], norm[32], scale[32];
+    char scaler[96] = "", skipped[48] = "";
     if (m->is_scaled)
-        (void)snprintf(scaler, sizeof scaler, "\"scale\": %s, \"skipped_steps\": %lld, ",
-                       number(m->scale, scale), (long long)m->skipped_steps);
+        (void)snprintf(scaler, sizeof scaler, "\"scale\": %s, ", number(m->scale, scale));
+    if (m->is_scaled || m->may_skip)
+        (void)snprintf(skipped, sizeof skipped, "\"skipped_steps\": %lld, ",
+                       (long long)m->skipped_steps);
     int n = snprintf(
         line, sizeof line,
         "\n{\"step\": %lld, \"loss\": %s, \"lr\": %s, \"grad_norm\": %s, \"tokens\": %lld, "
         "\"tokens_per_s\": %.1f, \"step_ms\": %.3f, \"wait_ms\": %.3f, \"sent_bytes\": %lld, "
-        "%s\"generation\": %llu, \"world_size\": %d, \"time\": %.3f}\n",
+        "%s%s\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
         (long long)m->step, number(m->loss, loss), number(m->lr, lr), number(m->grad_norm, norm),
         (long long)m->tokens, m->tokens_per_s, m->step_ms, m->wait_ms, (long long)m->sent_bytes,
-        scaler, (unsigned long long)m->generation, m->world_size, dpt_wall_seconds());
+        scaler, skipped, (unsigned long long)m->generation, m->world_size, m->run,
+        dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    return append_record(path, line, (size_t)n, err);
+    const struct dpt_runlog_line whole = {
+        METRICS, {.step = m->step, .generation = m->generation}, line, (size_t)n};
+    return put_line(log, &whole, err);
 }
 
-enum dpt_status dpt_runlog_eval(const char *dir, const struct dpt_eval_record *e,
+enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_eval_record *e,
                                 struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], line[1024], loss[32], ms[32];
-    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    char line[1024], loss[32], ms[32];
     (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
     int n = snprintf(line, sizeof line,
                      "\n{\"step\": %lld, \"val_loss\": %s, \"val_tokens\": %lld, \"val_ms\": %s, "
-                     "\"generation\": %llu, \"world_size\": %d, \"time\": %.3f}\n",
+                     "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
                      (long long)e->step, number(e->val_loss, loss), (long long)e->tokens,
                      isfinite(e->ms) ? ms : "null", (unsigned long long)e->generation,
-                     e->world_size, dpt_wall_seconds());
+                     e->world_size, e->run, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
-    return append_record(path, line, (size_t)n, err);
+    const struct dpt_runlog_line whole = {
+        METRICS,
+        {.step = e->step, .is_evaluation = true, .generation = e->generation},
+        line,
+        (size_t)n};
+    return put_line(log, &whole, err);
 }
 
-/* Takes the object; appends it as a line, or makes it the whole file. */
-static enum dpt_status write_json(json_t *object, const char *dir, const char *name, bool append,
+/* Takes the object; its text between newlines, owned. */
+static enum dpt_status print_json(json_t *object, size_t flags, const char *dir, const char *name,
+                                  char **ret_text, struct dpt_err *err)
+{
+    char *json = object ? json_dumps(object, flags) : NULL;
+    json_decref(object);
+    int bytes = json ? asprintf(ret_text, "\n%s\n", json) : -1;
+    free(json);
+    return bytes < 0 ? dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name)
+                     : DPT_OK;
+}
+
+/* Takes the object; makes it the whole file. */
+static enum dpt_status write_json(json_t *object, const char *dir, const char *name,
                                   struct dpt_err *err)
 {
     char path[DPT_CONFIG_PATH_BYTES + 32], *text = NULL;
-    char *json = object ? json_dumps(object, append ? JSON_COMPACT : JSON_INDENT(2)) : NULL;
-    json_decref(object);
-    int bytes = json ? asprintf(&text, "\n%s\n", json) : -1;
-    free(json);
-    if (bytes < 0)
-        return dpt_fail(err, DPT_ENOMEM, "write '%s/%s': out of memory", dir, name);
+    DPT_TRY(print_json(object, JSON_INDENT(2), dir, name, &text, err));
     enum dpt_status status = dpt_fs_join(dir, name, path, sizeof path, err);
     if (status == DPT_OK)
-        status = append ? append_record(path, text, (size_t)bytes, err)
-                        : dpt_fs_write_file_atomic(path, text + 1, (size_t)bytes - 1, err);
+        status = dpt_fs_write_file_atomic(path, text + 1, strlen(text + 1), err);
+    free(text);
+    return status;
+}
+
+/* Takes the object; makes it a line of the events. */
+static enum dpt_status put_event(json_t *object, const struct dpt_runlog *log, struct dpt_err *err)
+{
+    char *text = NULL;
+    DPT_TRY(print_json(object, JSON_COMPACT, log->dir, EVENTS, &text, err));
+    const struct dpt_runlog_line line = {EVENTS, {.step = -1}, text, strlen(text)};
+    enum dpt_status status = put_line(log, &line, err);
     free(text);
     return status;
 }
@@ -124,7 +168,7 @@ static json_t *text_json(const char *text)
     return json_string(plain);
 }
 
-enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *e,
+enum dpt_status dpt_runlog_event(const struct dpt_runlog *log, const struct dpt_event_record *e,
                                  struct dpt_err *err)
 {
     json_t *object = json_pack(
@@ -135,7 +179,28 @@ enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record 
         (json_int_t)e->steps_lost, "resume_step", (json_int_t)e->resume_step, "world_size",
         e->world_size, "sends_bytes", (json_int_t)e->sends_bytes, "redundancy", e->redundancy,
         "time", dpt_wall_seconds());
-    return write_json(object, dir, "events.jsonl", true, err);
+    return put_event(object, log, err);
+}
+
+/* A number that may be neither finite nor JSON. */
+static json_t *number_json(double value)
+{
+    char text[32];
+    if (isfinite(value))
+        return json_real(value);
+    (void)snprintf(text, sizeof text, "%f", value);
+    return json_string(text);
+}
+
+enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
+                                      const struct dpt_divergence_record *d, struct dpt_err *err)
+{
+    json_t *object = json_pack("{s:s, s:I, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "kind", "diverged",
+                               "generation", (json_int_t)d->generation, "step", (json_int_t)d->step,
+                               "loss", number_json(d->loss), "grad_norm", number_json(d->grad_norm),
+                               "action", d->action, "in_row", (json_int_t)d->in_row, "world_size",
+                               d->world_size, "time", dpt_wall_seconds());
+    return put_event(object, log, err);
 }
 
 enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
@@ -144,13 +209,17 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
     json_t *loss = isfinite(s->loss) ? json_real(s->loss) : json_null();
     json_t *val_loss = isfinite(s->val_loss) ? json_real(s->val_loss) : json_null();
     json_t *object = json_pack(
-        "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:s, s:I, s:I, s:i, s:I, s:f}", "run", s->run,
-        "start_step", (json_int_t)s->start_step, "steps", (json_int_t)s->steps, "loss", loss,
-        "val_loss", val_loss, "tokens", (json_int_t)s->tokens, "tokens_per_s", s->tokens_per_s,
-        "weights_hash", s->weights_hash, "generations", (json_int_t)s->generations, "steps_lost",
-        (json_int_t)s->steps_lost, "world_size", s->world_size, "peak_bytes_per_rank",
+        "{s:s, s:I, s:I, s:o, s:o, s:I, s:f, s:f, s:f, s:f, s:i, s:I, s:i, s:s, s:I, s:I, s:I, "
+        "s:i, s:I, s:f}",
+        "run", s->run, "start_step", (json_int_t)s->start_step, "steps", (json_int_t)s->steps,
+        "loss", loss, "val_loss", val_loss, "tokens", (json_int_t)s->tokens, "total_s", s->total_s,
+        "step_ms", s->step_ms, "samples_per_s", s->samples_per_s, "tokens_per_s", s->tokens_per_s,
+        "checkpoints_saved", s->checkpoints_saved, "saved_step", (json_int_t)s->saved_step,
+        "recoveries", s->recoveries, "weights_hash", s->weights_hash, "generations",
+        (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost, "skipped_steps",
+        (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
         (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
-    return write_json(object, dir, "summary.json", false, err);
+    return write_json(object, dir, "summary.json", err);
 }
 
 static json_t *use_json(int64_t bytes, int64_t peak)
@@ -222,7 +291,7 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
         "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
         (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
         device_json(m));
-    return write_json(object, folder, name, false, err);
+    return write_json(object, folder, name, err);
 }
 
 static json_t *ms_json(double ms)
@@ -256,7 +325,7 @@ enum dpt_status dpt_runlog_op_times(const char *dir, const struct dpt_op_times_r
                   record->local_rank, "rank", record->rank, "world_size", record->world_size,
                   "steps", (json_int_t)record->steps, "host", op_times_json(&record->host),
                   "device", record->has_device ? op_times_json(&record->device) : json_null());
-    return write_json(object, folder, name, false, err);
+    return write_json(object, folder, name, err);
 }
 
 enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
@@ -272,47 +341,46 @@ enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
                   (json_int_t)e->tokens, "val_ms", isfinite(e->ms) ? json_real(e->ms) : json_null(),
                   "weights_hash", weights_hash, "generation", (json_int_t)e->generation,
                   "world_size", e->world_size, "time", dpt_wall_seconds());
-    return write_json(object, dir, "evaluation.json", false, err);
+    return write_json(object, dir, "evaluation.json", err);
 }
 
 /* The step of one line, -1 if it is not a whole record. */
-static int64_t step_of(const char *line, size_t bytes, bool *ret_evaluation)
+static struct dpt_runlog_place place_of(const char *line, size_t bytes)
 {
+    struct dpt_runlog_place place = {.step = -1};
     json_t *object = json_loadb(line, bytes, 0, NULL);
     json_t *step = object ? json_object_get(object, "step") : NULL;
-    int64_t value = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
-    *ret_evaluation = value >= 0 && json_object_get(object, "val_loss") != NULL;
+    if (json_is_integer(step) && json_integer_value(step) >= 0)
+        place = (struct dpt_runlog_place){
+            .step = (int64_t)json_integer_value(step),
+            .is_evaluation = json_object_get(object, "val_loss") != NULL,
+            .generation = (uint64_t)json_integer_value(json_object_get(object, "generation"))};
     json_decref(object);
-    return value;
+    return place;
 }
 
-/* The step of the last whole record in the text, which may hold any bytes: a machine that lost
- * power leaves zeros. */
-static int64_t last_step_in(const char *text, size_t bytes, bool *ret_evaluation)
+/* The last whole record in the text, which may hold any bytes: a machine that lost power leaves
+ * zeros. */
+static struct dpt_runlog_place last_in(const char *text, size_t bytes)
 {
-    int64_t last = -1;
-    *ret_evaluation = false;
+    struct dpt_runlog_place last = {.step = -1};
     const char *end = memrchr(text, '\n', bytes);
-    while (end && last < 0) {
+    while (end && last.step < 0) {
         const char *before = memrchr(text, '\n', (size_t)(end - text));
         const char *line = before ? before + 1 : text;
-        last = step_of(line, (size_t)(end - line), ret_evaluation);
+        last = place_of(line, (size_t)(end - line));
         end = before;
     }
     return last;
 }
 
-enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, bool *ret_evaluation,
-                                     struct dpt_err *err)
+enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, struct dpt_err *err)
 {
-    bool evaluation = false;
     char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX];
-    DPT_TRY(dpt_fs_join(dir, "metrics.jsonl", path, sizeof path, err));
+    DPT_TRY(dpt_fs_join(dir, METRICS, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
-        *ret_step = -1;
-        if (ret_evaluation)
-            *ret_evaluation = false;
+        *ret = (struct dpt_runlog_place){.step = -1};
         return DPT_OK;
     }
     if (fd < 0)
@@ -328,8 +396,7 @@ enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step, bool *r
     }
     (void)close(fd);
     DPT_TRY(status);
-    *ret_step = last_step_in(tail, bytes, &evaluation);
-    if (ret_evaluation)
-        *ret_evaluation = evaluation;
+    *ret = last_in(tail, bytes);
+    ret->file_bytes = (int64_t)st.st_size;
     return DPT_OK;
 }

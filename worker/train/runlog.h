@@ -7,14 +7,40 @@
 
 #include "base/account.h"
 #include "base/err.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "kernels/op_times.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whose line of metrics.jsonl. A world that goes back to an earlier step makes the steps after it
+ * again, in a higher generation. */
+struct dpt_runlog_place {
+    int64_t step; /* -1: there is none */
+    bool is_evaluation;
+    uint64_t generation;
+    int64_t file_bytes; /* with dpt_runlog_last: how long the file is */
+};
+
+/* A line of a file of the log: "\n", the record, "\n". */
+struct dpt_runlog_line {
+    const char *file; /* metrics.jsonl, events.jsonl */
+    struct dpt_runlog_place place;
+    const char *text;
+    size_t bytes;
+};
+
+/* Where lines go: into dir, or to `hold` (not NULL), which keeps them until they may. */
+struct dpt_runlog {
+    const char *dir;
+    void (*hold)(void *ctx, const struct dpt_runlog_line *line);
+    void *ctx;
+};
+
 struct dpt_metrics {
-    int64_t step; /* completed steps, 1 after the first */
+    const char *run; /* its name: letters, digits, '.', '_', '-' */
+    int64_t step;    /* completed steps, 1 after the first */
     double loss, lr, grad_norm, tokens_per_s, step_ms;
     double wait_ms; /* of step_ms: the writing rank's main thread waited for its communication */
     int64_t sent_bytes; /* that it sent in the step */
@@ -23,11 +49,13 @@ struct dpt_metrics {
     int world_size;
     bool is_scaled; /* fp16: these two are written as well */
     double scale;   /* of the step's loss */
+    bool may_skip;  /* this one is written, which fp16 does too: */
     int64_t skipped_steps;
 };
 
 /* An evaluation: a line of metrics.jsonl, too, told from a step's by its val_loss. */
 struct dpt_eval_record {
+    const char *run;
     int64_t step;    /* completed steps of the weights */
     double val_loss; /* mean over the tokens, nats */
     int64_t tokens;  /* of data.val */
@@ -51,25 +79,53 @@ struct dpt_event_record {
     const char *redundancy;
 };
 
+/* A step that is not finite: a line of events.jsonl of kind diverged. */
+struct dpt_divergence_record {
+    int64_t step; /* completed steps, this one included */
+    double loss, grad_norm;
+    const char *action; /* stop | skip | continue */
+    int64_t in_row;     /* that skip has left out, this one included; 0: of another action */
+    uint64_t generation;
+    int world_size;
+};
+
 struct dpt_summary {
-    const char *run;
+    const char *run; /* of the config; outlives the summary */
     int64_t start_step, steps, tokens;
     double loss;     /* NaN: no step was taken, so it is not known (null in the file) */
     double val_loss; /* of these weights; NaN: not evaluated (null) */
-    double tokens_per_s;
-    const char *weights_hash;
+    double total_s;  /* since training first began, pauses included */
+    double step_ms;  /* mean of this process's steps */
+    double samples_per_s, tokens_per_s; /* likewise */
+    int checkpoints_saved;
+    int64_t saved_step; /* of the newest checkpoint; 0: none */
+    int recoveries;     /* generations formed because something was lost */
+    char weights_hash[DPT_HASH_HEX_BYTES];
     uint64_t generations;
     int64_t steps_lost;
+    int64_t skipped_steps; /* of the whole run, for fp16's overflow or divergence */
     int world_size;
     int64_t peak_bytes_per_rank;
 };
 
-DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const char *dir, const struct dpt_metrics *metrics,
+DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log,
+                                                const struct dpt_metrics *metrics,
                                                 struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_eval(const char *dir, const struct dpt_eval_record *eval,
+DPT_MUST_USE enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log,
+                                             const struct dpt_eval_record *eval,
                                              struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_runlog_event(const char *dir, const struct dpt_event_record *event,
+DPT_MUST_USE enum dpt_status dpt_runlog_event(const struct dpt_runlog *log,
+                                              const struct dpt_event_record *event,
                                               struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
+                                                   const struct dpt_divergence_record *record,
+                                                   struct dpt_err *err);
+/* Appends a line to its file in dir, or to the file `path`. The first newline ends what the file
+ * ends with, if that is no whole line; else it is left out. */
+DPT_MUST_USE enum dpt_status dpt_runlog_append(const char *dir, const struct dpt_runlog_line *line,
+                                               struct dpt_err *err);
+DPT_MUST_USE enum dpt_status
+dpt_runlog_append_to(const char *path, const struct dpt_runlog_line *line, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *summary,
                                                 struct dpt_err *err);
 
@@ -112,9 +168,8 @@ DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const char *dir, const char *
                                                    const struct dpt_eval_record *eval,
                                                    const char *weights_hash, struct dpt_err *err);
 
-/* Step of the last whole record in metrics.jsonl, -1: none; *ret_evaluation (may be NULL): it is an
- * evaluation's. Reads the end of the file only. */
-DPT_MUST_USE enum dpt_status dpt_runlog_last_step(const char *dir, int64_t *ret_step,
-                                                  bool *ret_evaluation, struct dpt_err *err);
+/* The last whole record in metrics.jsonl. Reads the end of the file only. */
+DPT_MUST_USE enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret,
+                                             struct dpt_err *err);
 
 #endif

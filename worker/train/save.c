@@ -1,9 +1,11 @@
-/* Checkpoints as the rank sees them: what to write, what to read, what may be resumed. */
+/* Checkpoints as the rank sees them: what to write, what to read. */
 #include "base/log.h"
 #include "worker/optim/optim.h"
 #include "worker/train/rank_internal.h"
 #include "worker/train/state_hash.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,8 +41,21 @@ void rank_settle_saver(struct dpt_rank *r)
 {
     struct dpt_err err;
     enum dpt_status status = dpt_saver_wait(r->saver, &err);
-    if (status == DPT_EABORTED)
+    rank_note_saves(r);
+    if (status == DPT_EDIVERGED)
+        (void)snprintf(r->not_finite, sizeof r->not_finite, "%s", err.text);
+    if (status == DPT_EREFUSED)
+        r->folder_lost = err;
+    if (status == DPT_EDIVERGED && r->gen.checkpoint_slot > 0)
+        dpt_log(DPT_LOG_DEBUG, "%s", err.text); /* the first writer says it */
+    else if (status == DPT_EDIVERGED)
+        dpt_log(DPT_LOG_ERROR, "%s; what was saved before stays", err.text);
+    else if (status == DPT_EREFUSED)
+        dpt_log(DPT_LOG_ERROR, "%s", err.text);
+    else if (status == DPT_EABORTED)
         dpt_log(DPT_LOG_INFO, "checkpoint given up, since the world changes: %s", err.text);
+    else if (status == DPT_ENOSPC && r->saves_without_room++ > 0)
+        return; /* a disk stays full; rank_tell_repeated says how often */
     else if (status != DPT_OK)
         dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on%s", err.text,
                 status == DPT_ENOSPC ? ", make room before the next one or lower checkpoint.keep"
@@ -58,26 +73,12 @@ void rank_clear_leftovers(struct dpt_rank *r)
         dpt_log(DPT_LOG_WARN, "what is left of an unfinished checkpoint stays: %s", err.text);
 }
 
-void rank_save_begin(struct dpt_rank *r)
+struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r)
 {
-    if (r->gen.checkpoint_slot < 0)
-        return;
-    rank_settle_saver(r);
-    struct dpt_err err;
-    if (rank_fetch_state(r, &err) != DPT_OK ||
-        dpt_pieces_to_write(&r->tensors, &r->strategy->ops->held(r->strategy)->own,
-                            r->gen.writer_shards, r->gen.checkpoint_writers, r->gen.checkpoint_slot,
-                            &r->saved_pieces, &err) != DPT_OK) {
-        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);
-        return;
-    }
     r->saved_history = r->history;
-    const struct dpt_checkpoint_spec spec = {
+    const int n_damaged = rank_list_damaged(r, r->step, r->saved_damaged);
+    return (struct dpt_checkpoint_spec){
         .dir = r->config->checkpoint.dir,
-        .writer = r->gen.checkpoint_slot,
-        .n_writers = r->gen.checkpoint_writers,
-        .generation = r->gen.number,
-        .attempt = r->gen.attempt,
         .tensors = r->tensors.tensor,
         .n_tensors = r->tensors.n,
         .moments = true,
@@ -94,10 +95,39 @@ void rank_save_begin(struct dpt_rank *r)
                   .history_json = r->saved_history.json,
                   .scaler = {.scale = dpt_config_scales_loss(r->config) ? r->scaler.scale : 0,
                              .good_steps = r->scaler.good_steps,
-                             .skipped_steps = r->scaler.skipped}},
-        .keep = r->config->checkpoint.keep,
+                             .skipped_steps = r->scaler.skipped,
+                             .diverged_in_row = r->scaler.diverged_in_row},
+                  .has_val_loss = r->validation.step == r->step && isfinite(r->validation.loss),
+                  .val_loss = r->validation.loss},
+        .keep = r->diverged ? INT_MAX : r->config->checkpoint.keep,
+        .keep_steps = r->config->checkpoint.keep_steps.step,
+        .n_keep_steps = r->config->checkpoint.keep_steps.n,
+        .keep_best = r->config->checkpoint.keep_best,
+        .damaged = r->saved_damaged,
+        .n_damaged = n_damaged,
         .account = &r->memory,
     };
+}
+
+void rank_save_begin(struct dpt_rank *r)
+{
+    if (r->gen.checkpoint_slot < 0)
+        return;
+    rank_settle_saver(r);
+    struct dpt_err err;
+    if (rank_fetch_state(r, &err) != DPT_OK ||
+        dpt_pieces_to_write(&r->tensors, &r->strategy->ops->held(r->strategy)->own,
+                            r->gen.writer_shards, r->gen.checkpoint_writers, r->gen.checkpoint_slot,
+                            &r->saved_pieces, &err) != DPT_OK) {
+        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on", err.text);
+        return;
+    }
+    struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);
+    spec.writer = r->gen.checkpoint_slot;
+    spec.n_writers = r->gen.checkpoint_writers;
+    spec.generation = r->gen.number;
+    spec.attempt = r->gen.attempt;
+    rank_mark_save(r);
     dpt_saver_begin(r->saver, &spec);
     dpt_saver_wait_written(r->saver);
 }
@@ -123,7 +153,8 @@ static enum dpt_status load_scaler(struct dpt_rank *r, const struct dpt_checkpoi
 {
     const struct dpt_scaler saved = {.scale = state->scaler.scale,
                                      .good_steps = state->scaler.good_steps,
-                                     .skipped = state->scaler.skipped_steps};
+                                     .skipped = state->scaler.skipped_steps,
+                                     .diverged_in_row = state->scaler.diverged_in_row};
     return dpt_scaler_resume(r->config, state->step, &saved, &r->scaler, err);
 }
 
@@ -138,10 +169,14 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
         status = load_part(r, checkpoint, &wanted->shadow, err);
     if (status == DPT_OK)
         status = dpt_history_load(&r->history, state->history_json, err);
-    if (status == DPT_OK)
+    if (status == DPT_OK) {
         (void)snprintf(r->loaded_hash, sizeof r->loaded_hash, "%s", state->weights_hash);
+        r->loaded_step = step;
+    }
     if (status == DPT_OK)
         status = load_scaler(r, state, err);
+    if (status == DPT_OK && state->rescue.node)
+        rank_tell_unconfirmed(r);
     dpt_checkpoint_close(&checkpoint);
     return status;
 }
@@ -156,103 +191,18 @@ enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_
                     (long long)r->step, weights_hash, r->loaded_hash);
 }
 
-static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+void rank_warn_of_pins(struct dpt_rank *r)
 {
-    struct dpt_checkpoint *checkpoint = NULL;
-    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
-    enum dpt_status status = dpt_checkpoint_verify(checkpoint, err);
-    dpt_checkpoint_close(&checkpoint);
-    return status;
-}
-
-/* Step of the newest checkpoint, -1: none; a rank without state passes over damaged ones. */
-static enum dpt_status newest_whole(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
-{
-    const char *dir = r->config->checkpoint.dir;
-    int64_t step = -1;
-    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
-    while (step >= 0 && r->step < 0 && step != r->verified_step) {
-        struct dpt_err damage;
-        if (step != r->damaged_step && verify(r, step, &damage) == DPT_OK) {
-            r->verified_step = step;
-            break;
-        }
-        if (step != r->damaged_step) { /* told once */
-            dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
-                    damage.text);
-            r->damaged_step = step;
-        }
-        DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
-    }
-    *ret_step = step;
-    return DPT_OK;
-}
-
-/* What a run that only evaluates looks at: the newest, or the one that was asked for, if it is
- * here. Once it is in memory there is no other: one that a training run writes meanwhile is not
- * meant. */
-static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_step,
-                                              struct dpt_err *err)
-{
-    const int64_t wanted = r->config->train.eval_step;
-    if (r->step >= 0) {
-        *ret_step = r->step;
-        return DPT_OK;
-    }
-    if (wanted == DPT_AUTO)
-        return newest_whole(r, ret_step, err);
-    struct dpt_err why;
-    *ret_step = verify(r, wanted, &why) == DPT_OK ? wanted : -1;
-    if (*ret_step < 0)
-        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld: %s", (long long)wanted, why.text);
-    return DPT_OK;
-}
-
-enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
-{
-    *ret_step = -1;
-    if (!r->config->checkpoint.dir[0])
-        return DPT_OK;
-    return r->config->train.eval_only ? checkpoint_to_evaluate(r, ret_step, err)
-                                      : newest_whole(r, ret_step, err);
-}
-
-enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
-                              struct dpt_err *err)
-{
-    int64_t newest = -1;
-    *ret = false;
-    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
-    if (newest != r->step)
-        return DPT_OK;
-    struct dpt_checkpoint *checkpoint = NULL;
-    struct dpt_err damage;
-    if (dpt_checkpoint_open(r->config->checkpoint.dir, newest, &checkpoint, &damage) != DPT_OK) {
-        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is written again: %s", (long long)newest,
-                damage.text);
-        return DPT_OK;
-    }
-    const char *theirs = dpt_checkpoint_get_state(checkpoint)->weights_hash;
-    *ret = theirs && strcmp(theirs, weights_hash) == 0;
-    dpt_checkpoint_close(&checkpoint);
-    return DPT_OK;
-}
-
-static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
-{
-    const char *dir = r->config->checkpoint.dir;
-    if (r->config->train.eval_step == DPT_AUTO)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "there is no whole checkpoint in '%s' to evaluate; name the checkpoint.dir "
-                        "of a run that has written one",
-                        dir);
-    return dpt_fail(err, DPT_ECONFIG,
-                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` says "
-                    "which there are",
-                    (long long)r->config->train.eval_step, dir, dir);
-}
-
-enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
-{
-    return r->config->train.eval_only ? nothing_to_evaluate(r, err) : DPT_OK;
+    const struct dpt_config_steps *pins = &r->config->checkpoint.keep_steps;
+    const int64_t every = r->config->checkpoint.every_steps;
+    if (r->gen.checkpoint_slot != 0 || r->told_pins)
+        return;
+    r->told_pins = true;
+    for (int64_t i = 0; i < pins->n; i++)
+        if (pins->step[i] > r->step && pins->step[i] != r->config->train.steps &&
+            (every == 0 || pins->step[i] % every != 0))
+            dpt_log(DPT_LOG_WARN,
+                    "checkpoint.keep_steps has step %lld, which is no multiple of "
+                    "checkpoint.every_steps (%lld): no checkpoint is written there",
+                    (long long)pins->step[i], (long long)every);
 }

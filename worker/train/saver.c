@@ -1,6 +1,7 @@
 /* The checkpoint writer's thread. */
 #include "worker/train/saver.h"
 
+#include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -12,6 +13,7 @@ struct dpt_saver {
     struct dpt_saver_options options;
     pthread_t thread;
     atomic_bool cancel;
+    struct dpt_err lost; /* the thread's, of one attempt: DPT_EREFUSED, the folder is another's */
 
     pthread_mutex_t mutex;
     pthread_cond_t cond;
@@ -21,7 +23,7 @@ struct dpt_saver {
     enum dpt_status status;
     struct dpt_err err;
     uint64_t saved_generation; /* of the last attempt that ended well */
-    int64_t saved_step;
+    int64_t saved_step, n_saved;
 };
 
 static bool cancelled(void *ctx)
@@ -48,6 +50,25 @@ static enum dpt_status fence(struct dpt_saver *s, struct dpt_err *err)
     return dpt_fail(err, DPT_EABORTED, "this rank may have been replaced and writes no checkpoint");
 }
 
+/* A disk that does not say whose the folder is takes no rename either. */
+bool dpt_saver_owns_folder(const struct dpt_saver *s, const char *dir, struct dpt_err *err)
+{
+    return s->options.claim_number == 0 ||
+           dpt_claim_check(dir, s->options.claim_number, s->options.claim_token, err) !=
+               DPT_EREFUSED;
+}
+
+/* At the rename itself: joining the parts and syncing the manifest may have outlasted the lease, a
+ * hard PREPARE withdraws the grant, and a process that stood still for longer than the claim's
+ * lease may have lost the folder to a new start of the run. */
+static bool may_rename(void *ctx)
+{
+    struct dpt_saver *s = ctx;
+    return dpt_link_await_write(s->options.link, cancelled, s) &&
+           dpt_link_granted(s->options.link, s->spec.generation, s->spec.state.step) &&
+           dpt_saver_owns_folder(s, s->spec.dir, &s->lost);
+}
+
 static enum dpt_status commit(struct dpt_saver *s, struct dpt_err *err)
 {
     const struct dpt_checkpoint_spec *spec = &s->spec;
@@ -59,6 +80,8 @@ static enum dpt_status commit(struct dpt_saver *s, struct dpt_err *err)
         status = fence(s, err);
     if (status == DPT_OK)
         status = dpt_checkpoint_commit(spec, err);
+    if (status == DPT_OK && s->options.committed)
+        s->options.committed(s->options.ctx, spec->state.step);
     s->options.want_grant(s->options.ctx, -1);
     return status;
 }
@@ -78,6 +101,9 @@ static enum dpt_status attempt(struct dpt_saver *s, struct dpt_err *err)
                 (long long)spec->state.step, (long long)(dpt_now_ms() - start), spec->dir);
     if (status != DPT_OK && spec->writer == 0)
         dpt_checkpoint_abandon(spec);
+    if (status != DPT_OK && s->lost.status == DPT_EREFUSED)
+        return dpt_fail(err, DPT_EREFUSED, "checkpoint of step %lld is given up: %s",
+                        (long long)spec->state.step, s->lost.text);
     return status;
 }
 
@@ -101,6 +127,7 @@ static void *run(void *arg)
         if (status == DPT_OK) {
             s->saved_generation = s->spec.generation;
             s->saved_step = s->spec.state.step;
+            s->n_saved++;
         }
         (void)pthread_cond_broadcast(&s->cond);
     }
@@ -152,8 +179,9 @@ void dpt_saver_begin(struct dpt_saver *s, const struct dpt_checkpoint_spec *spec
     s->spec = *spec;
     s->spec.cancelled = cancelled;
     s->spec.taken = set_written;
+    s->spec.may_rename = may_rename;
     s->spec.ctx = s;
-    s->status = DPT_OK;
+    s->status = s->lost.status = DPT_OK;
     s->begun = s->busy = true;
     s->written = false;
     (void)pthread_cond_broadcast(&s->cond);
@@ -192,6 +220,15 @@ enum dpt_status dpt_saver_wait(struct dpt_saver *s, struct dpt_err *err)
 void dpt_saver_cancel(struct dpt_saver *s)
 {
     atomic_store(&s->cancel, true);
+}
+
+int64_t dpt_saver_saved(struct dpt_saver *s, int64_t *ret_step)
+{
+    (void)pthread_mutex_lock(&s->mutex);
+    int64_t n = s->n_saved;
+    *ret_step = n > 0 ? s->saved_step : 0;
+    (void)pthread_mutex_unlock(&s->mutex);
+    return n;
 }
 
 bool dpt_saver_has_saved(struct dpt_saver *s, uint64_t generation, int64_t step)

@@ -18,7 +18,12 @@ struct dpt_saver_options {
     /* Wanted and withdrawn grants are published by the owner of the report: called on the saver's
      * thread with the step, or -1. */
     void (*want_grant)(void *ctx, int64_t step);
+    void (*committed)(void *ctx,
+                      int64_t step); /* likewise, when a checkpoint is whole; NULL: not */
     void *ctx;
+    /* The claim of checkpoint.dir, looked at again at the rename itself; number 0: none. */
+    int64_t claim_number;
+    const char *claim_token;
 };
 
 DPT_MUST_USE enum dpt_status dpt_saver_create(const struct dpt_saver_options *options,
@@ -26,7 +31,7 @@ DPT_MUST_USE enum dpt_status dpt_saver_create(const struct dpt_saver_options *op
 void dpt_saver_destroy(struct dpt_saver **saver); /* cancels */
 
 /* Begins an attempt; the saver must be idle. The spec's tensors, texts and config are borrowed
- * until the attempt is over; its `cancelled` is replaced by the saver's own. */
+ * until the attempt is over; its callbacks are replaced by the saver's own. */
 void dpt_saver_begin(struct dpt_saver *saver, const struct dpt_checkpoint_spec *spec);
 
 /* True while an attempt is under way. */
@@ -36,7 +41,7 @@ bool dpt_saver_busy(struct dpt_saver *saver);
 void dpt_saver_wait_written(struct dpt_saver *saver);
 
 /* Waits until the attempt is over and returns how the last one ended (DPT_OK when there was none).
- */
+ * DPT_EREFUSED: the folder's claim is another's, and nothing may be written there any more. */
 DPT_MUST_USE enum dpt_status dpt_saver_wait(struct dpt_saver *saver, struct dpt_err *err);
 
 /* Makes an attempt end soon with DPT_EABORTED, if it is not committed first; then dpt_saver_wait.
@@ -46,5 +51,11 @@ void dpt_saver_cancel(struct dpt_saver *saver);
 /* True when this rank's attempt at `step` in `generation` has ended well: its part is written, and
  * on slot 0 the checkpoint is committed. */
 bool dpt_saver_has_saved(struct dpt_saver *saver, uint64_t generation, int64_t step);
+
+/* Whether the claim of `dir` counts; if not, `err` says whose it is. Any thread. */
+bool dpt_saver_owns_folder(const struct dpt_saver *saver, const char *dir, struct dpt_err *err);
+
+/* Attempts that ended well so far, and the step of the newest; *ret_step is 0 when none did. */
+int64_t dpt_saver_saved(struct dpt_saver *saver, int64_t *ret_step);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,14 @@ bool rank_in_vain(const struct dpt_rank *r)
     return dpt_link_interrupted(r->link, r->gen.number) || dpt_comm_thread_failed(r->comm_thread);
 }
 
+/* For tests of divergence: DPT_TEST_SPOIL_STEPS=COUNT:FIRST[:FACTOR] multiplies the gradients of
+ * these steps by the factor, NaN if none is given, in every slot and so in every world alike. */
+static double spoil_factor(const struct dpt_rank *r)
+{
+    const bool is_spoilt = r->step >= r->spoilt.first && r->step - r->spoilt.first < r->spoilt.n;
+    return is_spoilt ? r->spoilt.factor : 1;
+}
+
 static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot)
 {
     int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
@@ -67,7 +76,7 @@ static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot
                               .b = b,
                               .t = t,
                               .dloss = (float)(1.0 / ((double)(b * t) * r->slots)) *
-                                       (float)r->scaler.scale,
+                                       (float)r->scaler.scale * (float)spoil_factor(r),
                               .saved = r->saved,
                               .scratch = r->scratch,
                               .losses = r->token_losses};
@@ -186,18 +195,22 @@ static enum dpt_status commit(struct dpt_rank *r, struct dpt_err *err)
         mine.flags |= DPT_COMMIT_REFORM;
     if (dpt_saver_busy(r->saver))
         mine.flags |= DPT_COMMIT_SAVER_BUSY;
+    if (r->not_finite[0] && r->config->train.on_divergence != DPT_DIVERGENCE_CONTINUE)
+        mine.flags |= DPT_COMMIT_NOT_FINITE;
     DPT_TRY(r->strategy->ops->norm_share(r->strategy, &mine.norm, err));
     dpt_contribution_pack(&mine, r->gen.slots_max, r->contribution);
     DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_commit, r, err));
     DPT_TRY(dpt_outcome_fold(r->gen.contributions, r->gen.world_size, r->gen.slots_max, r->step,
                              r->slots, &r->outcome, err));
-    r->has_outcome = true;
-    return DPT_OK;
+    r->has_outcome = dpt_step_fate_of(r->config, dpt_outcome_loss(&r->outcome), r->outcome.norm,
+                                      &r->scaler) != DPT_STEP_STOPS;
+    return r->has_outcome ? DPT_OK : rank_judge_diverged(r, err);
 }
 
 enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
 {
     struct flip flip = {.rank = r, .armed = flip_wanted(r)};
+    r->diverged = false;
     if (r->accelerator)
         dpt_accelerator_forget_weights(r->accelerator);
     r->strategy->ops->begin_step(r->strategy, r->step);

@@ -11,27 +11,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* A write to the log is fenced and never ends the training: the record is lost, and said so. */
-static void check_log(enum dpt_status status, const struct dpt_err *err)
-{
-    if (status != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "a record of the run's log is lost: %s", err->text);
-}
-
-static bool interrupted(void *ctx)
-{
-    const struct dpt_rank *r = ctx;
-    return dpt_link_interrupted(r->link, r->gen.number);
-}
-
-/* Whether this rank writes the log; it waits until it may. */
-static bool writes_log(struct dpt_rank *r)
-{
-    return r->gen.writes_log && r->config->log.dir[0] &&
-           dpt_link_await_write(r->link, interrupted, r);
-}
-
-/* An overflow at the smallest scales is the network's own, not the scale's. */
+/* Left out by the rules of fp16. An overflow at the smallest scales is the network's own, not the
+ * scale's. */
 static void tell_skipped(struct dpt_rank *r)
 {
     dpt_log(
@@ -52,16 +33,20 @@ static void tell_skipped(struct dpt_rank *r)
 
 enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 {
-    const bool skipped = dpt_scaler_skips(r->config, r->outcome.norm);
+    const enum dpt_step_fate fate =
+        dpt_step_fate_of(r->config, dpt_outcome_loss(&r->outcome), r->outcome.norm, &r->scaler);
+    if (fate == DPT_STEP_STOPS) /* whoever had such an outcome has not told it */
+        return dpt_fail(err, DPT_EPROTO, "the outcome of step %lld ends the run",
+                        (long long)r->step);
     /* The scale is a power of two: the quotient is exact. */
     const float clip = dpt_clip_scale(r->outcome.norm, r->config->train.grad_clip);
     const struct dpt_optim_step step = {.step = r->step,
                                         .updates = r->step - r->scaler.skipped,
                                         .grad_scale = (float)((double)clip / r->outcome.scale)};
-    if (!skipped)
+    if (fate == DPT_STEP_APPLIED)
         DPT_TRY(r->strategy->ops->apply(r->strategy, &step, err));
-    dpt_scaler_advance(r->config, skipped, &r->scaler);
-    if (skipped)
+    dpt_step_fate_note(r->config, fate, r->outcome.norm, &r->scaler);
+    if (fate == DPT_STEP_OVERFLOWED)
         tell_skipped(r);
     rank_damage_weights(r);
     r->step++;
@@ -73,21 +58,40 @@ static int64_t tokens_per_step(const struct dpt_rank *r)
     return (int64_t)r->config->train.global_batch * r->config->train.seq_len;
 }
 
-/* Said once: nothing that follows can be of use. */
-static void warn_of_divergence(struct dpt_rank *r, double loss)
+/* A line on the terminal of the node that prints them; the agent knows which that is. */
+static void tell_step(struct dpt_rank *r, double tokens_per_s)
 {
-    if (isfinite(loss) || r->told_divergence)
-        return;
-    r->told_divergence = true;
-    dpt_log(DPT_LOG_ERROR,
-            "the loss of step %lld is %f: the run has diverged and will not recover; start from an "
-            "earlier checkpoint with a lower optimizer.lr, longer warmup_steps or train.grad_clip",
-            (long long)r->step, loss);
+    const struct dpt_step_record record = {.step = r->step,
+                                           .loss = dpt_outcome_loss(&r->outcome),
+                                           .lr = dpt_lr(r->config, r->step - 1),
+                                           .grad_norm = r->outcome.norm,
+                                           .tokens_per_s = tokens_per_s,
+                                           .world_size = r->gen.world_size};
+    int64_t saved_step;
+    (void)dpt_saver_saved(r->saver, &saved_step);
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.saved_step = saved_step > r->loaded_step ? saved_step : r->loaded_step;
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    dpt_link_tell_step(r->link, &record);
+    r->told_tokens = r->tokens_trained;
+    r->told_seconds = r->train_seconds;
+}
+
+static double rate_since_told(const struct dpt_rank *r)
+{
+    const double seconds = r->train_seconds - r->told_seconds;
+    return seconds > 0 ? (double)(r->tokens_trained - r->told_tokens) / seconds : 0;
+}
+
+static bool line_is_due(const struct dpt_rank *r)
+{
+    return r->step % r->config->train.log_every == 0 || r->step == r->config->train.steps;
 }
 
 static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_comm_account *account)
 {
-    const struct dpt_metrics m = {.step = r->step,
+    const struct dpt_metrics m = {.run = r->config->run,
+                                  .step = r->step,
                                   .loss = dpt_outcome_loss(&r->outcome),
                                   .lr = dpt_lr(r->config, r->step - 1),
                                   .grad_norm = r->outcome.norm,
@@ -100,30 +104,52 @@ static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_com
                                   .generation = r->gen.number,
                                   .world_size = r->gen.world_size,
                                   .is_scaled = dpt_config_scales_loss(r->config),
+                                  .may_skip = r->config->train.on_divergence == DPT_DIVERGENCE_SKIP,
                                   .scale = r->outcome.scale,
                                   .skipped_steps = r->scaler.skipped};
     struct dpt_err err;
-    warn_of_divergence(r, m.loss);
-    check_log(dpt_runlog_metrics(r->config->log.dir, &m, &err), &err);
+    rank_add_line(r, dpt_runlog_metrics(&r->log, &m, &err), &err);
 }
 
-/* The last step may have been committed by a generation whose log writer died before writing it. */
+static bool is_finite(const struct dpt_outcome *outcome)
+{
+    return isfinite(dpt_outcome_loss(outcome)) && isfinite(outcome->norm);
+}
+
+/* A step that was committed by the last generation and applied in the formation of this one, or
+ * whose line went down with who should have printed it. */
+static void tell_missed_step(struct dpt_rank *r)
+{
+    if (r->has_outcome && r->step > 0 && line_is_due(r))
+        tell_step(r, 0);
+    r->told_tokens = r->tokens_trained;
+    r->told_seconds = r->train_seconds;
+}
+
+/* The last step may have been committed by a generation whose log writer died before writing it,
+ * and this rank may have been given the state after it. */
 static void log_missed_step(struct dpt_rank *r)
 {
-    if (!writes_log(r) || !r->has_outcome || r->step % r->config->train.log_every != 0)
+    rank_begin_log(r);
+    if (!rank_keeps_log(r) || !r->gen.writes_log || !r->has_outcome ||
+        r->step % r->config->train.log_every != 0 || dpt_logbook_has_step(r->book, r->step))
         return;
     const struct dpt_comm_account unknown = {0};
     struct dpt_err err;
-    int64_t last = -1;
-    enum dpt_status status = dpt_runlog_last_step(r->config->log.dir, &last, NULL, &err);
-    check_log(status, &err);
-    if (status == DPT_OK && last < r->step)
+    struct dpt_runlog_place last;
+    enum dpt_status status = dpt_runlog_last(r->config->log.dir, &last, &err);
+    rank_check_log(r, status, &err);
+    if (status == DPT_OK && last.step < r->step) {
         log_metrics(r, 0, &unknown);
+        if (!is_finite(&r->outcome))
+            rank_tell_divergence(r, true);
+    }
 }
 
 static struct dpt_eval_record evaluation_of(const struct dpt_rank *r)
 {
-    return (struct dpt_eval_record){.step = r->validation.step,
+    return (struct dpt_eval_record){.run = r->config->run,
+                                    .step = r->validation.step,
                                     .val_loss = r->validation.loss,
                                     .tokens = r->val_sequences * r->config->train.seq_len,
                                     .ms = r->validation.ms > 0 ? r->validation.ms : (double)NAN,
@@ -138,19 +164,25 @@ static void log_evaluation(struct dpt_rank *r)
         dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
                 (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
     struct dpt_err err;
-    if (!r->config->train.eval_only && writes_log(r))
-        check_log(dpt_runlog_eval(r->config->log.dir, &e, &err), &err);
+    if (r->config->train.eval_only || !rank_keeps_log(r))
+        return;
+    rank_add_line(r, dpt_runlog_eval(&r->log, &e, &err), &err);
 }
 
 /* The evaluation that a generation begins with was perhaps written already: by the last one's log
  * writer, who died then, or before a run that goes on from a checkpoint was stopped. */
-static bool evaluation_is_logged(const struct dpt_rank *r)
+static bool evaluation_is_logged(struct dpt_rank *r)
 {
     struct dpt_err err;
-    int64_t last = -1;
-    bool is_evaluation = false;
-    check_log(dpt_runlog_last_step(r->config->log.dir, &last, &is_evaluation, &err), &err);
-    return is_evaluation && last == r->step;
+    struct dpt_runlog_place last = {.step = -1};
+    if (!rank_keeps_log(r))
+        return false;
+    if (dpt_logbook_has_evaluation(r->book, r->step))
+        return true;
+    if (!r->gen.writes_log)
+        return false;
+    rank_check_log(r, dpt_runlog_last(r->config->log.dir, &last, &err), &err);
+    return last.is_evaluation && last.step == r->step;
 }
 
 static bool evaluation_is_due(const struct dpt_rank *r)
@@ -161,7 +193,7 @@ static bool evaluation_is_due(const struct dpt_rank *r)
 
 static void log_event(struct dpt_rank *r)
 {
-    if (!writes_log(r))
+    if (!rank_keeps_log(r))
         return;
     int64_t now = dpt_now_ms();
     struct dpt_strategy_cost cost;
@@ -182,7 +214,7 @@ static void log_event(struct dpt_rank *r)
                                        .sends_bytes = cost.sent_bytes,
                                        .redundancy = rank_redundancy(r)};
     struct dpt_err err;
-    check_log(dpt_runlog_event(r->config->log.dir, &e, &err), &err);
+    rank_add_line(r, dpt_runlog_event(&r->log, &e, &err), &err);
 }
 
 /* What lies between two steps (a save, an evaluation) is not the next one's. */
@@ -201,9 +233,12 @@ static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
     double step_ms = (double)(r->last_step_ns - began) * 1e-6;
     ret->waited_ns = r->last_account.waited_ns - before.waited_ns;
     ret->bytes_sent = r->last_account.bytes_sent - before.bytes_sent;
-    r->step_ms[r->n_step_ms++ % STEP_TIMES_COUNT] = (int64_t)step_ms;
+    /* Rounded up: a median of 0 says that there was none yet, and then nothing counts as a stall.
+     */
+    r->step_ms[r->n_step_ms++ % STEP_TIMES_COUNT] = 1 + (int64_t)step_ms;
     r->tokens_trained += tokens_per_step(r);
     r->train_seconds += step_ms * 1e-3;
+    r->steps_made++;
     return step_ms;
 }
 
@@ -219,7 +254,7 @@ static void save_if_due(struct dpt_rank *r)
         return;
     if (!dpt_saver_busy(r->saver))
         rank_settle_saver(r); /* says now what failed, not when the next one is due */
-    bool due = save_is_due(r);
+    bool due = save_is_due(r) && !dpt_saver_has_saved(r->saver, r->gen.number, r->step);
     if (due && (r->outcome.flags & DPT_COMMIT_SAVER_BUSY)) {
         if (r->gen.checkpoint_slot == 0)
             dpt_log(DPT_LOG_WARN,
@@ -236,26 +271,62 @@ static void save_if_due(struct dpt_rank *r)
     begin_step_account(r);
 }
 
-/* All nodes leave, or too many: what they hold is kept by a checkpoint, whole before one goes. */
-static void save_before_leaving(struct dpt_rank *r)
+static enum dpt_status save_what_is_held(struct dpt_rank *r, struct dpt_err *err)
 {
     if (!r->config->checkpoint.dir[0] || r->gen.checkpoint_slot < 0)
-        return;
+        return DPT_OK;
+    rank_settle_saver(r); /* one may be under way, perhaps of this very step */
+    if (dpt_saver_has_saved(r->saver, r->gen.number, r->step))
+        return DPT_OK;
+    rank_save_begin(r);
+    return dpt_saver_wait(r->saver, err);
+}
+
+/* All nodes leave, or too many: what they hold is kept by a checkpoint, whole before one goes, and
+ * no later generation's writer completes the log. */
+static void save_before_leaving(struct dpt_rank *r)
+{
     struct dpt_err err = {.text = ""};
     rank_publish_busy(r, true);
-    rank_settle_saver(r); /* one may be under way, perhaps of this very step */
-    enum dpt_status status = DPT_OK;
-    if (!dpt_saver_has_saved(r->saver, r->gen.number, r->step)) {
-        rank_save_begin(r);
-        status = dpt_saver_wait(r->saver, &err);
-    }
+    const enum dpt_status status = save_what_is_held(r, &err);
+    (void)rank_settles_log(r);
     rank_publish_busy(r, false);
-    if (status != DPT_OK)
+    if (status != DPT_OK && !dpt_link_interrupted(r->link, r->gen.number)) /* else it is not over */
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved: %s", (long long)r->step,
                 err.text);
 }
 
-static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_hash,
+static struct dpt_summary summary_of(const struct dpt_rank *r, const char *weights_hash)
+{
+    struct rusage usage;
+    DPT_ASSERT(getrusage(RUSAGE_SELF, &usage) == 0);
+    const double step_s = r->steps_made > 0 ? r->train_seconds / (double)r->steps_made : 0;
+    int64_t saved_step;
+    const int64_t saved = dpt_saver_saved(r->saver, &saved_step) + r->checkpoints_told;
+    struct dpt_summary summary = {
+        .run = r->config->run,
+        .start_step = r->start_step,
+        .steps = r->step,
+        .tokens = r->step * tokens_per_step(r),
+        .loss = r->has_outcome ? dpt_outcome_loss(&r->outcome) : (double)NAN,
+        .val_loss = r->validation.step == r->step ? r->validation.loss : (double)NAN,
+        .total_s = (double)(dpt_now_ms() - r->began_ms) * 1e-3,
+        .step_ms = step_s * 1e3,
+        .samples_per_s = step_s > 0 ? (double)r->config->train.global_batch / step_s : 0,
+        .tokens_per_s = r->train_seconds > 0 ? (double)r->tokens_trained / r->train_seconds : 0,
+        .checkpoints_saved = (int)saved,
+        .saved_step = saved_step > r->loaded_step ? saved_step : r->loaded_step,
+        .recoveries = dpt_history_recoveries(&r->history),
+        .generations = r->generations,
+        .steps_lost = r->steps_lost,
+        .skipped_steps = r->scaler.skipped,
+        .world_size = r->gen.world_size,
+        .peak_bytes_per_rank = (int64_t)usage.ru_maxrss * 1024};
+    (void)snprintf(summary.weights_hash, sizeof summary.weights_hash, "%s", weights_hash);
+    return summary;
+}
+
+static enum dpt_status write_summary(const struct dpt_rank *r, const struct dpt_summary *summary,
                                      struct dpt_err *err)
 {
     /* A finished run that is started again makes no step: its results stay. */
@@ -263,22 +334,7 @@ static enum dpt_status write_summary(struct dpt_rank *r, const char *weights_has
     DPT_TRY(dpt_fs_join(r->config->log.dir, "summary.json", path, sizeof path, err));
     if (r->start_step == r->step && dpt_fs_exists(path))
         return DPT_OK;
-    struct rusage usage;
-    DPT_ASSERT(getrusage(RUSAGE_SELF, &usage) == 0);
-    const struct dpt_summary s = {
-        .run = r->config->run,
-        .start_step = r->start_step,
-        .steps = r->step,
-        .tokens = r->step * tokens_per_step(r),
-        .loss = r->has_outcome ? dpt_outcome_loss(&r->outcome) : (double)NAN,
-        .val_loss = r->validation.step == r->step ? r->validation.loss : (double)NAN,
-        .tokens_per_s = r->train_seconds > 0 ? (double)r->tokens_trained / r->train_seconds : 0,
-        .weights_hash = weights_hash,
-        .generations = r->generations,
-        .steps_lost = r->steps_lost,
-        .world_size = r->gen.world_size,
-        .peak_bytes_per_rank = (int64_t)usage.ru_maxrss * 1024};
-    return dpt_runlog_summary(r->config->log.dir, &s, err);
+    return dpt_runlog_summary(r->config->log.dir, summary, err);
 }
 
 /* The last checkpoint is part of the run: without it the run has not succeeded. */
@@ -302,13 +358,17 @@ static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
     rank_write_memory(r);
     rank_write_op_times(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
+    DPT_TRY(rank_check_last_state(r, err));
     enum dpt_status status = save_last(r, hash, err);
     if (status != DPT_OK)
         return dpt_wrap(err, status, "the last checkpoint");
-    if (writes_log(r))
-        DPT_TRY(write_summary(r, hash, err));
+    const struct dpt_summary summary = summary_of(r, hash);
+    if (rank_settles_log(r))
+        DPT_TRY(write_summary(r, &summary, err));
     (void)pthread_mutex_lock(&r->report_mutex);
     memcpy(r->report.weights_hash, hash, sizeof hash);
+    r->report.has_summary = true;
+    r->report.summary = summary;
     (void)pthread_mutex_unlock(&r->report_mutex);
     return DPT_OK;
 }
@@ -322,6 +382,8 @@ static enum dpt_status broken_or_fatal(struct dpt_rank *r, enum dpt_status statu
         *ret = TRAIN_BROKEN;
         return DPT_OK;
     }
+    if (status == DPT_EDIVERGED && r->diverged) /* its text is whole */
+        return status;
     return dpt_wrap(err, status, "step %lld", (long long)r->step);
 }
 
@@ -342,11 +404,15 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(rank_look_after_rebuild(r, err));
     struct dpt_comm_account account;
     double step_ms = account_step(r, &account);
-    bool last = r->step == r->config->train.steps;
-    if ((r->step % r->config->train.log_every == 0 || last) && writes_log(r))
-        log_metrics(r, step_ms, &account);
+    rank_flush_log(r);
+    if (line_is_due(r)) {
+        if (rank_keeps_log(r))
+            log_metrics(r, step_ms, &account);
+        tell_step(r, rate_since_told(r));
+    }
+    if (!is_finite(&r->outcome))
+        rank_tell_divergence(r, rank_keeps_log(r));
     rank_publish_progress(r);
-    save_if_due(r);
     return DPT_OK;
 }
 
@@ -366,12 +432,11 @@ static enum dpt_status evaluate(struct dpt_rank *r, bool *ret_stopped, struct dp
 /* At the beginning of a generation: what the last one has not evaluated, or not written. */
 static enum dpt_status catch_up(struct dpt_rank *r, bool *ret_stopped, struct dpt_err *err)
 {
-    log_missed_step(r);
     *ret_stopped = false;
     if (!evaluation_is_due(r))
         return DPT_OK;
     DPT_TRY(evaluate(r, ret_stopped, err));
-    if (!*ret_stopped && !(writes_log(r) && evaluation_is_logged(r)))
+    if (!*ret_stopped && !evaluation_is_logged(r))
         log_evaluation(r);
     return DPT_OK;
 }
@@ -399,12 +464,20 @@ static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, stru
     log_evaluation(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
     const struct dpt_eval_record e = evaluation_of(r);
-    if (writes_log(r))
+    if (rank_settles_log(r))
         DPT_TRY(dpt_runlog_evaluation(r->config->log.dir, r->config->run, &e, hash, err));
     (void)pthread_mutex_lock(&r->report_mutex);
     memcpy(r->report.weights_hash, hash, sizeof hash);
     (void)pthread_mutex_unlock(&r->report_mutex);
     return DPT_OK;
+}
+
+/* A run whose folder is another's ends: what it would save is not its own. */
+static enum dpt_status check_folder(const struct dpt_rank *r, struct dpt_err *err)
+{
+    return r->folder_lost.status == DPT_OK
+               ? DPT_OK
+               : dpt_fail(err, r->folder_lost.status, "%s", r->folder_lost.text);
 }
 
 enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_err *err)
@@ -418,9 +491,12 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
         *ret = stopped ? TRAIN_REFORM : TRAIN_FINISHED;
         return DPT_OK;
     }
+    DPT_TRY(check_folder(r, err));
+    log_missed_step(r);
     log_event(r);
+    if (r->began_ms == 0)
+        r->began_ms = dpt_now_ms();
     if (r->gen.farewell) { /* after the last step, too: what is left to do then has no time now */
-        log_missed_step(r);
         save_before_leaving(r);
         *ret = TRAIN_REFORM;
         return DPT_OK;
@@ -428,22 +504,28 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     status = catch_up(r, &stopped, err);
     if (status != DPT_OK)
         return broken_or_fatal(r, status, ret, err);
+    tell_missed_step(r);
     begin_step_account(r);
     while (!stopped && r->step < r->config->train.steps) {
         status = one_step(r, err);
+        if (status == DPT_EDIVERGED)
+            status = rank_end_diverged(r, rank_keeps_log(r), err);
+        else if (status == DPT_OK && (r->outcome.flags & DPT_COMMIT_NOT_FINITE))
+            status = rank_end_not_finite(r, rank_keeps_log(r), err);
         if (status != DPT_OK)
             return broken_or_fatal(r, status, ret, err);
-        if ((r->outcome.flags & DPT_COMMIT_ALL_LEAVE) && r->step < r->config->train.steps)
-            save_before_leaving(r);
+        const bool more = r->step < r->config->train.steps;
         /* When all leave no step is of use any more, though the server's word is not here yet. */
-        if ((r->outcome.flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE)) &&
-            r->step < r->config->train.steps) {
-            *ret = TRAIN_REFORM;
-            return DPT_OK;
-        }
-        status = evaluate_after_step(r, &stopped, err);
+        const bool leaves = more && (r->outcome.flags & (DPT_COMMIT_REFORM | DPT_COMMIT_ALL_LEAVE));
+        if (!leaves) /* before the step is saved, with its loss */
+            status = evaluate_after_step(r, &stopped, err);
         if (status != DPT_OK)
             return broken_or_fatal(r, status, ret, err);
+        save_if_due(r);
+        DPT_TRY(check_folder(r, err));
+        if (more && (r->outcome.flags & DPT_COMMIT_ALL_LEAVE))
+            save_before_leaving(r);
+        stopped = stopped || leaves;
     }
     if (stopped) {
         *ret = TRAIN_REFORM;

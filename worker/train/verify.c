@@ -3,6 +3,9 @@
 #include "worker/train/rank_internal.h"
 #include "worker/train/state_hash.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void rank_damage_weights(struct dpt_rank *r)
@@ -92,4 +95,43 @@ enum dpt_status rank_adopt_scaler(struct dpt_rank *r, int source, const struct d
                         source, (long long)r->step, theirs->scale, (long long)theirs->skipped,
                         r->gen.rank, r->scaler.scale, (long long)r->scaler.skipped);
     return DPT_OK;
+}
+
+/* A variable left over from a test must not spoil a run in silence. */
+static void warn_of_fault(const char *name, const char *text, const char *what)
+{
+    dpt_log(DPT_LOG_WARN, "%s=%s is set: %s of this run will be damaged on purpose", name, text,
+            what);
+}
+
+/* RANK:STEP */
+static struct flip_place read_flip(const char *name, const char *what)
+{
+    const char *text = getenv(name);
+    struct flip_place place = {.rank = -1};
+    long long step;
+    if (!text || sscanf(text, "%d:%lld", &place.rank, &step) != 2)
+        return (struct flip_place){.rank = -1};
+    place.step = step;
+    warn_of_fault(name, text, what);
+    return place;
+}
+
+/* COUNT:FIRST[:FACTOR] */
+static struct spoilt_steps read_spoilt(const char *name, const char *what)
+{
+    const char *text = getenv(name);
+    long long n, first;
+    double factor = (double)NAN;
+    if (!text || sscanf(text, "%lld:%lld:%lf", &n, &first, &factor) < 2)
+        return (struct spoilt_steps){.n = 0};
+    warn_of_fault(name, text, what);
+    return (struct spoilt_steps){.first = first, .n = n, .factor = factor};
+}
+
+void rank_read_faults(struct dpt_rank *r)
+{
+    r->flip_gradient = read_flip("DPT_TEST_FLIP_GRADIENT_BIT", "a gradient");
+    r->flip_weight = read_flip("DPT_TEST_FLIP_WEIGHT_BIT", "a weight");
+    r->spoilt = read_spoilt("DPT_TEST_SPOIL_STEPS", "steps");
 }

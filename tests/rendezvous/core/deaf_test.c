@@ -8,6 +8,8 @@
 
 #include "tests/rendezvous/core/trio.h"
 
+#include <string.h>
+
 static void break_all(void)
 {
     for (int i = 0; i < 2; i++)
@@ -82,6 +84,57 @@ static void test_deaf_for_long(void **state)
     assert_int_equal(stage.view.generation, 1);
 }
 
+/* Nor has the run stalled: steps that were made meanwhile were not heard of. */
+static void test_deaf_is_no_stall(void **state)
+{
+    (void)state;
+    trio_start();
+    a.ranks[0].step_ms_median = b.ranks[0].step_ms_median = 100;
+    trio_step_to(3);
+    stage_pass(&stage, 60000);
+    fake_say(&b, &stage); /* still of step 3 */
+    stage_pass_speaking(&stage, two, 2, 4000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+    stage_pass_speaking(&stage, two, 2, 2000); /* what stands still while it is heard has stalled */
+    assert_string_equal(stage.view.cause_kind, "stalled");
+}
+
+/* Nor for what they do not say: that they have quiesced. */
+static void test_deaf_while_forming(void **state)
+{
+    (void)state;
+    trio_start();
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    stage_pass(&stage, 20000);
+    assert_int_equal(stage.view.nodes, 2);
+    fakes_settle(&stage, two, 2);
+    stage_pass_speaking(&stage, two, 2, 1000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.nodes, 2);
+}
+
+/* Nor for a connection that is known to be broken, together with those of its peers. */
+static void test_deaf_after_a_node_died(void **state)
+{
+    (void)state;
+    a.spec.timeout_ms = b.spec.timeout_ms = 2000; /* the gap is shorter than the grace */
+    trio_start();
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass(&stage, 10);
+    fake_loses(&a, &b);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    fake_obey(&a);
+    stage_pass(&stage, 10000);
+    assert_int_equal(stage.view.nodes, 2);
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, two, 1, 400);
+    assert_int_equal(stage.view.nodes, 1);
+}
+
 /* All are gone in earnest: that is found when somebody comes. */
 static void test_deaf_for_good(void **state)
 {
@@ -91,7 +144,9 @@ static void test_deaf_for_good(void **state)
     break_all();
     stage_pass(&stage, 20000);
     assert_int_equal(stage.view.nodes, 2);
-    stage_pass_speaking(&stage, comes, 1, 600);
+    stage_pass_speaking(&stage, comes, 1, 4400);
+    assert_int_equal(stage.view.nodes, 3); /* they may speak yet */
+    stage_pass_speaking(&stage, comes, 1, 400);
     assert_int_equal(stage.view.nodes, 1);
 }
 
@@ -118,6 +173,127 @@ static void test_deaf_now_and_then(void **state)
     }
 }
 
+/* c is a run of its own whose timeout is ten minutes, and runs. */
+static void start_slow_run(void)
+{
+    struct fake *const alone[] = {&c};
+    c.stamp.run = "slow";
+    c.spec.timeout_ms = 600000;
+    c.spec.max_nodes = 1; /* no last call */
+    fake_say(&c, &stage);
+    stage_pass_speaking(&stage, alone, 1, 600000);
+    fakes_settle(&stage, alone, 1);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_RUNNING);
+}
+
+static struct dpt_rdzv_run_view view_of(const char *run)
+{
+    struct dpt_rdzv_run_view view = {0};
+    for (size_t i = 0; i < dpt_rdzv_runs(stage.core); i++) {
+        dpt_rdzv_run_view(stage.core, i, &view);
+        if (strcmp(view.run, run) == 0)
+            return view;
+    }
+    fail_msg("no run %s", run);
+    return view;
+}
+
+static void start_both(void)
+{
+    start_slow_run();
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    stage_pass_speaking(&stage, (struct fake *[]){&a, &b, &c}, 3, 1100);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(view_of("demo").phase, DPT_RDZV_RUNNING);
+}
+
+/* A minute of silence is nothing to the slow run: that does not make the quick one's nodes silent
+ * when it is the server that hears nobody. */
+static void test_deaf_beside_a_slow_run(void **state)
+{
+    (void)state;
+    start_both();
+    stage_pass(&stage, 10000);
+    assert_int_equal(view_of("demo").nodes, 2);
+    stage_pass_speaking(&stage, (struct fake *[]){&c, &a, &b}, 3, 5000);
+    assert_int_equal(view_of("demo").nodes, 2);
+    assert_int_equal(view_of("demo").phase, DPT_RDZV_RUNNING);
+    assert_int_equal(a.generation, 1);
+}
+
+/* Nor does the slow run hide who is dead in the quick one, whether others of that are heard or the
+ * slow run alone. */
+static void test_dead_beside_a_slow_run(void **state)
+{
+    (void)state;
+    start_both();
+    stage_pass_speaking(&stage, (struct fake *[]){&a, &c}, 2, 4400);
+    assert_int_equal(view_of("demo").nodes, 2);
+    stage_pass_speaking(&stage, (struct fake *[]){&a, &c}, 2, 200);
+    assert_int_equal(view_of("demo").nodes, 1);
+    assert_int_equal(view_of("slow").nodes, 1);
+    stage_pass_speaking(&stage, (struct fake *[]){&c}, 1, 4600);
+    assert_int_equal(view_of("demo").nodes, 0);
+    assert_int_equal(view_of("slow").phase, DPT_RDZV_RUNNING);
+}
+
+/* A process that is refused, or asks for the config, is no sign that the nodes could be heard. */
+static void test_deaf_to_all_but_strangers(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    c.spec.user = "bob";
+    for (int i = 0; i < 60; i++) {
+        if (i == 30)
+            c.state.spec = NULL;
+        stage_pass(&stage, 100);
+        fake_say(&c, &stage);
+    }
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_WAITING);
+    assert_int_equal(stage.view.nodes, 2);
+    stage_pass(&stage, 1000);
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, two, 2, 5000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+}
+
+/* Nor are two that come one after the other. */
+static void test_deaf_between_two_strangers(void **state)
+{
+    (void)state;
+    trio_start();
+    c.spec.user = "bob";
+    stage_pass(&stage, 1000);
+    fake_say(&c, &stage);
+    stage_pass(&stage, 11000);
+    fake_say(&c, &stage);
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, two, 1, 1000);
+    assert_int_equal(stage.view.nodes, 2);
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 1);
+}
+
+/* In the long run it is: the nodes are gone, and the next run of that name comes in. */
+static void test_dead_among_strangers(void **state)
+{
+    (void)state;
+    trio_start();
+    break_all();
+    c.spec.config_digest = "another";
+    for (int i = 0; i < 250 && c.counter_seen == 0; i++) {
+        stage_pass(&stage, 100);
+        fake_say(&c, &stage);
+        assert_true(i > 90 || stage.view.nodes == 2);
+    }
+    assert_true(c.counter_seen > 0);
+    assert_int_equal(stage.view.nodes, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -125,8 +301,16 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_last_words_of_broken_connections, trio_setup,
                                         trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_long, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_is_no_stall, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_while_forming, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_after_a_node_died, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_good, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_now_and_then, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_beside_a_slow_run, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_dead_beside_a_slow_run, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_to_all_but_strangers, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_between_two_strangers, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_dead_among_strangers, trio_setup, trio_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,15 +18,16 @@ void stage_open(struct stage *stage)
 {
     memset(stage, 0, sizeof *stage);
     stage_restart(stage, 77);
-    stage->now_ms = 100000;
-    stage_tick(stage, 0);
+    stage_tick(stage, 1);
+    stage_pass(stage, 100000);
 }
 
 void stage_restart(struct stage *stage, uint64_t epoch)
 {
     dpt_rdzv_destroy(&stage->core);
     watch_destroy(&stage->watch);
-    struct dpt_rdzv_options options = {.epoch = epoch, .seed = 5, .now_ms = stage->now_ms};
+    struct dpt_rdzv_options options = {
+        .epoch = epoch, .now_ms = stage->now_ms, .fresh = stage->fresh};
     struct dpt_err err;
     assert_int_equal(dpt_rdzv_create(&options, &stage->core, &err), DPT_OK);
     stage->watch = watch_create(true);
@@ -68,7 +69,10 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->generation = message->stamp->generation;
         fake->counter_seen = message->counter_seen;
         fake->grant_step = message->grant_step;
+        fake->last_call_ms = message->last_call_ms;
         fake->last_holder = message->last_holder;
+        fake->world_step = message->world_step;
+        (void)snprintf(fake->only_run, sizeof fake->only_run, "%s", message->only_run);
         if (message->counter_seen > 0)
             fake->epoch = message->stamp->epoch;
         (void)snprintf(fake->text, sizeof fake->text, "%s", message->text);
@@ -82,6 +86,8 @@ void stage_step(struct stage *stage, struct dpt_rdzv_event event)
     struct dpt_rdzv_output output;
     struct dpt_err err;
     event.now_ms = stage->now_ms;
+    stage->n_steps++;
+    memcpy(event.random, &stage->n_steps, sizeof stage->n_steps);
     for (size_t i = 0; i < stage->n_fakes; i++)
         stage->fakes[i]->told = false;
     assert_int_equal(dpt_rdzv_step(stage->core, &event, &output, &err), DPT_OK);
@@ -104,6 +110,12 @@ void stage_tick(struct stage *stage, int64_t after_ms)
 {
     stage->now_ms += after_ms;
     stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK});
+}
+
+void stage_backlog(struct stage *stage, int64_t after_ms)
+{
+    stage->now_ms += after_ms;
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_TICK, .backlog = true});
 }
 
 void stage_pass(struct stage *stage, int64_t ms)
@@ -156,6 +168,8 @@ void fake_reset(struct fake *fake, const char *id)
     fake->state.log_dir_id = "logs";
     fake->state.checkpoint_dir_id = "checkpoints";
     fake->state.data_digest = "data";
+    static uint8_t secret[DPT_PROTO_SECRET_BYTES] = {7};
+    fake->state.secret = (ProtobufCBinaryData){sizeof secret, secret};
     fake->state.ranks = fake->rank_list;
     fake->state.n_ranks = 1;
     for (uint32_t i = 0; i < FAKE_RANKS; i++) {
@@ -224,6 +238,20 @@ void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation)
         fake->ranks[i].phase = phase;
         fake->ranks[i].generation = generation;
     }
+}
+
+void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage)
+{
+    stage_step(stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = fake->conn});
+    fake_loses(seen_by, fake);
+    fake_say(seen_by, stage);
+}
+
+void fake_loses(struct fake *fake, const struct fake *peer)
+{
+    const Dpt__PlanRank *place = fake_place(peer);
+    fake->ranks[0].failed_generation = fake->generation;
+    fake->ranks[0].suspect = place != NULL ? (int32_t)place->rank : -1;
 }
 
 const Dpt__PlanRank *fake_place(const struct fake *fake)

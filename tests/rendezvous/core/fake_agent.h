@@ -27,17 +27,19 @@ struct fake {
     bool soft, has_spec, last_holder;
     unsigned unknown_fields; /* of the spec */
     uint64_t generation, counter_seen;
-    int64_t grant_step;
-    char text[DPT_PROTO_TEXT_BYTES];
+    int64_t grant_step, last_call_ms, world_step;
+    char text[DPT_PROTO_TEXT_BYTES], only_run[DPT_PROTO_NAME_BYTES];
     Dpt__Plan *plan; /* owned */
 };
 
 struct stage {
     struct dpt_rdzv *core;
     struct watch *watch; /* looks at every step */
+    bool fresh;          /* so is the next server */
     int64_t now_ms, deadline_ms;
     struct fake *fakes[FAKES_MAX];
     size_t n_fakes, n_sends;
+    uint64_t n_steps;              /* each event's random bytes */
     struct dpt_rdzv_run_view view; /* of run 0 after the last step; zeroed when there is none */
     unsigned records[DPT_RDZV_RECORD_COUNT];
 };
@@ -49,6 +51,8 @@ void stage_close(struct stage *stage);
 void stage_restart(struct stage *stage, uint64_t epoch);
 void stage_step(struct stage *stage, struct dpt_rdzv_event event);
 void stage_tick(struct stage *stage, int64_t after_ms);
+/* A TICK while words that have arrived are unread. */
+void stage_backlog(struct stage *stage, int64_t after_ms);
 /* Ticks as often as asked for, while nobody speaks. */
 void stage_pass(struct stage *stage, int64_t ms);
 /* Ticks as often as asked for, with every fake of the list speaking each heartbeat. */
@@ -67,6 +71,11 @@ void fake_phase(struct fake *fake, Dpt__RankPhase phase, uint64_t generation);
 /* Rank 0 holds one more part of the state; parts it has told of are forgotten by fake_no_parts. */
 void fake_part(struct fake *fake, uint32_t index, uint32_t of, bool pending);
 void fake_no_parts(struct fake *fake);
+
+/* Its rank 0 sees its data connection to `peer` end, and says so with its next word. */
+void fake_loses(struct fake *fake, const struct fake *peer);
+/* Its node dies: its control connection breaks, and the data connections of its peer `seen_by`. */
+void fake_dies(struct fake *fake, struct fake *seen_by, struct stage *stage);
 
 /* Its ranks do what it was told last: quiesce, build, run, save. */
 void fake_obey(struct fake *fake);

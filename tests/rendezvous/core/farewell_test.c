@@ -146,7 +146,7 @@ static void test_the_last_of_those_who_wait(void **state)
 {
     (void)state;
     start(2);
-    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    fake_dies(&a, &b, &stage);
     stage_pass_speaking(&stage, both + 1, 1, 300);
     IS(b, PREPARE);
     obey(&b);
@@ -169,7 +169,7 @@ static void test_enough_others(void **state)
     (void)state;
     struct fake *all[] = {&b, &c};
     start(2);
-    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    fake_dies(&a, &b, &stage);
     stage_pass_speaking(&stage, both + 1, 1, 300);
     obey(&b);
     IS(b, WAITING);

@@ -11,12 +11,60 @@
 static void test_fatal_to_a_member(void **state)
 {
     (void)state;
+    a.spec.min_nodes = 2;
     trio_start();
     b.state.fatal = true;
     b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
     fake_say(&b, &stage);
     assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
     assert_string_equal(a.text, "node b: rank process 0: shard 'x.bin' is truncated");
+}
+
+/* The run has its minimum without that member, and goes on with what the others hold. */
+static void test_fatal_to_a_dispensable_member(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(3);
+    b.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: shard 'x.bin' is truncated";
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_string_equal(b.text, "it cannot take part: rank process 0: shard 'x.bin' is truncated");
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.generation, 2);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(a.plan->resume_step, 3);
+    assert_int_equal(stage.view.restarts_left, 99); /* like any loss of a member */
+}
+
+/* A newcomer has a place in the plan that is being carried out when its disk fails. */
+static void test_fatal_to_a_joiner_in_formation(void **state)
+{
+    (void)state;
+    a.spec.min_nodes = 2;
+    trio_start();
+    trio_step_to(3);
+    fake_say(&c, &stage);
+    struct fake *const all[] = {&a, &b, &c};
+    for (int round = 0; round < 8 && stage.view.phase != DPT_RDZV_PLANNED; round++)
+        for (int i = 0; i < 3; i++) {
+            fake_obey(all[i]);
+            fake_say(all[i], &stage);
+        }
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+    assert_int_equal(stage.view.world_size, 3);
+    c.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    c.state.fatal = true;
+    c.state.first_error = "rank process 0: checkpoint of step 3 cannot be read";
+    fake_say(&c, &stage);
+    assert_int_equal(c.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(a.plan->resume_step, 3);
 }
 
 /* Who has no place among those who train cannot end their run. */
@@ -75,8 +123,31 @@ static void test_fatal_at_first(void **state)
     b.state.fatal = true;
     b.state.first_error = "rank process 0: no such device";
     fake_say(&b, &stage);
-    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_int_equal(stage.view.nodes, 1);
+    /* What is wrong with all ends the run when it comes to the last. */
+    a.state.fatal = true;
+    a.state.first_error = b.state.first_error;
+    fake_say(&a, &stage);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_string_equal(a.text, "node a: rank process 0: no such device");
     assert_int_equal(stage.view.phase, DPT_RDZV_FAILED);
+}
+
+/* Too few would be left: nobody waits for others that may lack the same. */
+static void test_fatal_below_min(void **state)
+{
+    (void)state;
+    a.spec.min_nodes = 2;
+    for (int i = 0; i < 2; i++) {
+        two[i]->ranks[0].phase = DPT__RANK_PHASE__RANK_STARTING;
+        fake_say(two[i], &stage);
+    }
+    b.state.fatal = true;
+    b.state.first_error = "rank process 0: no such device";
+    fake_say(&b, &stage);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_FAILED);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_FAILED);
 }
 
 /* A server that has just come back has not heard of those who train. It waits for them. */
@@ -142,9 +213,12 @@ int main(void)
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
     const struct CMUnitTest tests[] = {
         T(test_fatal_to_a_member),
+        T(test_fatal_to_a_dispensable_member),
+        T(test_fatal_to_a_joiner_in_formation),
         T(test_fatal_to_a_spare),
         T(test_fatal_after_a_death),
         T(test_fatal_at_first),
+        T(test_fatal_below_min),
         T(test_fatal_after_a_restart),
         T(test_fatal_on_a_young_server),
         T(test_fatal_while_others_begin_anew),

@@ -34,6 +34,17 @@ static void test_clamped(void **state)
     assert_int_equal(dpt_timing_from(INT64_MAX).timeout_ms, DPT_PROTO_TIMEOUT_MS_MAX);
 }
 
+static void test_drain(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_timing_of_run(5000, 0).drain_ms, 8000);
+    assert_int_equal(dpt_timing_of_run(5000, 30000).drain_ms, 30000);
+    assert_int_equal(dpt_timing_of_run(5000, 30000).boundary_ms, 15000);
+    assert_int_equal(dpt_timing_of_run(5000, 30000).lease_ms, dpt_timing_from(5000).lease_ms);
+    assert_int_equal(dpt_timing_of_run(5000, 1).drain_ms, DPT_PROTO_DRAIN_MS_MIN);
+    assert_int_equal(dpt_timing_of_run(5000, INT64_MAX).drain_ms, DPT_PROTO_DRAIN_MS_MAX);
+}
+
 static void test_print(void **state)
 {
     (void)state;
@@ -48,6 +59,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_relations),
         cmocka_unit_test(test_clamped),
+        cmocka_unit_test(test_drain),
         cmocka_unit_test(test_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

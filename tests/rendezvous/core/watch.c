@@ -2,6 +2,7 @@
 #include "tests/rendezvous/core/watch.h"
 
 #include "base/hash.h"
+#include "rendezvous/core/timing.h"
 #include "tests/rendezvous/core/watch_internal.h"
 
 #include <stdarg.h>
@@ -27,6 +28,8 @@ void watch_destroy(struct watch **watch)
     }
     free((*watch)->runs);
     free((*watch)->nodes);
+    free((*watch)->names);
+    free((*watch)->nonces);
     free(*watch);
     *watch = NULL;
 }
@@ -94,7 +97,23 @@ static void drop_run(struct watch *watch, struct seen_run *run)
     *run = watch->runs[--watch->n_runs];
 }
 
-static void add_run(struct watch *watch, const char *name)
+static struct seen_name *find_name(struct watch *watch, const char *name)
+{
+    for (size_t i = 0; i < watch->n_names; i++)
+        if (strcmp(watch->names[i].name, name) == 0)
+            return &watch->names[i];
+    if (watch->n_names == watch->names_max) {
+        watch->names_max = watch->names_max == 0 ? 2 : 2 * watch->names_max;
+        watch->names = realloc(watch->names, watch->names_max * sizeof watch->names[0]);
+        DPT_ASSERT(watch->names != NULL);
+    }
+    struct seen_name *seen = &watch->names[watch->n_names++];
+    *seen = (struct seen_name){0};
+    (void)snprintf(seen->name, sizeof seen->name, "%s", name);
+    return seen;
+}
+
+static void add_run(struct watch *watch, const struct dpt_rdzv_record *record)
 {
     if (watch->n_runs == watch->runs_max) {
         watch->runs_max = watch->runs_max == 0 ? 2 : 2 * watch->runs_max;
@@ -102,16 +121,41 @@ static void add_run(struct watch *watch, const char *name)
         DPT_ASSERT(watch->runs != NULL);
     }
     struct seen_run *run = &watch->runs[watch->n_runs++];
-    *run = (struct seen_run){.grant_step = -1};
-    (void)snprintf(run->name, sizeof run->name, "%s", name);
+    *run = (struct seen_run){.grant_step = -1,
+                             .gap_ms = dpt_timing_from(record->spec->timeout_ms).gap_ms};
+    (void)snprintf(run->name, sizeof run->name, "%s", record->run);
 }
 
 /* ---- the message that came in ---- */
 
-/* Told again, or told by who was followed: by what the server itself has answered. */
+static bool knows_secret(const struct watch *watch, const struct seen_node *node)
+{
+    return memcmp(node->told_secret, watch->secret, sizeof watch->secret) == 0;
+}
+
+/* A process without the secret of a node that has a place in the plan in force. In RUNNING a node
+ * of the plan is still here, for a loss ends the generation. */
+static bool is_stranger(struct watch *watch, const Dpt__AgentState *message)
+{
+    const struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);
+    const struct seen_run *run = find_run(watch, message->stamp->run);
+    if (node->counter_seen == 0 || knows_secret(watch, node) || run == NULL ||
+        run->view.phase != DPT_RDZV_RUNNING || run->view.plan_digest[0] == '\0')
+        return false;
+    for (uint32_t i = 0; i < run->n_members; i++)
+        if (&watch->nodes[run->members[i].node] == node &&
+            run->members[i].incarnation == node->told_incarnation)
+            return true;
+    return false;
+}
+
+/* Told again, told by who was followed (by what the server itself has answered), or by a stranger.
+ */
 static bool is_stale(struct watch *watch, const Dpt__AgentState *message)
 {
     const struct seen_node *node = find_node(watch, message->stamp->run, message->stamp->node);
+    if (!knows_secret(watch, node))
+        return message->version == DPT_PROTO_VERSION && is_stranger(watch, message);
     return message->version == DPT_PROTO_VERSION && node->counter_seen > 0 &&
            (message->stamp->incarnation < node->told_incarnation ||
             (message->stamp->incarnation == node->told_incarnation &&
@@ -187,12 +231,14 @@ static void check_record(struct watch *watch, const struct dpt_rdzv_record *reco
         watch_broken(watch, "record %d of run %s after its end", (int)record->kind, record->run);
     switch (record->kind) {
     case DPT_RDZV_RECORD_RUN:
-        add_run(watch, record->run);
+        add_run(watch, record);
         break;
     case DPT_RDZV_RECORD_GENERATION:
-        if (record->generation <= run->generation || record->generation <= run->plan_generation)
+        if (record->generation <= run->generation || record->generation <= run->plan_generation ||
+            record->generation <= find_name(watch, record->run)->generation)
             watch_broken(watch, "generation %llu is used again", generation);
         run->generation = record->generation;
+        find_name(watch, record->run)->generation = record->generation;
         break;
     case DPT_RDZV_RECORD_PLAN:
         if (record->generation != run->generation || record->generation <= run->planned)
@@ -240,6 +286,10 @@ static void check_told(struct watch *watch, const Dpt__ServerState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
     struct seen_node *node = find_node(watch, stamp->run, stamp->node);
+    if (stamp->incarnation != node->told_incarnation && !knows_secret(watch, node)) {
+        node->told_incarnation = node->told_counter = 0; /* another has taken a free id */
+        memcpy(node->told_secret, watch->secret, sizeof node->told_secret);
+    }
     if (stamp->incarnation < node->told_incarnation)
         watch_broken(watch, "incarnation %llu of node %s is counted in after a newer one",
                      (unsigned long long)stamp->incarnation, stamp->node);
@@ -304,6 +354,15 @@ static void check_run(struct watch *watch, const struct dpt_rdzv *core,
                      view->run, dpt_rdzv_phase_name(run->view.phase),
                      (unsigned long long)run->view.generation, dpt_rdzv_phase_name(view->phase),
                      (unsigned long long)view->generation);
+    /* One who leaves goes by agreement, also while nobody speaks: the watch sees no record of that,
+       but a node that is lost in a generation ends it. */
+    const bool failed =
+        strcmp(view->cause_kind, "node_lost") == 0 && strcmp(view->text, run->view.text) != 0;
+    if (failed && view->nodes < run->view.nodes && !ended &&
+        (watch->backlog || watch->event_ms - watch->heard_ms > run->gap_ms))
+        watch_broken(watch, "run %s: %s, %lld ms after anybody was heard%s", view->run, view->text,
+                     (long long)(watch->event_ms - watch->heard_ms),
+                     watch->backlog ? ", while messages wait" : "");
     run->view = *view;
     if (view->plan_digest[0] != '\0' && strcmp(view->plan_digest, run->digest) != 0)
         watch_members(watch, run, core, view);
@@ -314,10 +373,22 @@ const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
 {
     watch->broken[0] = '\0';
     bool quiet = watch->ticked && event->now_ms == watch->now_ms;
+    if (event->kind == DPT_RDZV_EVENT_MESSAGE) {
+        memset(watch->secret, 0, sizeof watch->secret);
+        if (event->message->secret.len == sizeof watch->secret) /* unless of another version */
+            memcpy(watch->secret, event->message->secret.data, sizeof watch->secret);
+    }
     watch->stale =
         event->kind == DPT_RDZV_EVENT_MESSAGE && quiet && is_stale(watch, event->message);
-    if (event->kind == DPT_RDZV_EVENT_MESSAGE)
+    watch->event_ms = event->now_ms;
+    watch->backlog = event->kind == DPT_RDZV_EVENT_TICK && event->backlog;
+    const int64_t due_ms = watch->deadline_ms > watch->now_ms ? watch->deadline_ms : watch->now_ms;
+    if (event->now_ms > due_ms)
+        watch->heard_ms += event->now_ms - due_ms;
+    if (event->kind == DPT_RDZV_EVENT_MESSAGE) {
+        watch->heard_ms = event->now_ms;
         note_message(watch, event->message);
+    }
     if (watch->stale && out->n_records > 0)
         watch_broken(watch, "a stale message is recorded");
     if (out->deadline_ms <= event->now_ms)
@@ -337,5 +408,6 @@ const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
         check_send(watch, core, out->sends[i].message);
     watch->ticked = event->kind == DPT_RDZV_EVENT_TICK;
     watch->now_ms = event->now_ms;
+    watch->deadline_ms = out->deadline_ms;
     return watch->broken[0] != '\0' ? watch->broken : NULL;
 }

@@ -2,12 +2,13 @@
  * whatever the agents told it: used by the unit tests, the simulator and the fuzzer alike.
  *
  * After every step: each message decodes, and at most one goes to a connection; to one incarnation
- * counters grow and generations never fall; a run's generations are used once; all who get a plan
- * get the same; ranks, positions and checkpoint slots of a plan are dense and unique, and each rank
- * is one process that is counted in; who heals does it from one who holds; a checkpoint is granted
- * in the newest plan alone, and never twice; DONE is said when every member of the newest plan has
- * said FINISHED there, and nothing follows an end; a repeated message, or one of an earlier
- * incarnation, changes nothing. */
+ * counters grow and generations never fall; a run's generations are used once, by no later run of
+ * its name either, and a plan's nonce by no other plan; all who get a plan get the same; ranks,
+ * positions and checkpoint slots of a plan are dense and unique, and each rank is one process that
+ * is counted in; who heals does it from one who holds; a checkpoint is granted in the newest plan
+ * alone, and never twice; DONE is said when every member of the newest plan has said FINISHED
+ * there, and nothing follows an end; a repeated message, or one of an earlier incarnation, changes
+ * nothing; and no node is lost while nobody at all is heard for longer than its run's gap. */
 #ifndef DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 #define DPT_TESTS_RENDEZVOUS_CORE_WATCH_H
 

@@ -21,6 +21,7 @@ struct seen_node {
     struct seen_proc procs[PROCS_MAX];
     size_t n_procs; /* ever; the ring keeps the last PROCS_MAX */
     uint64_t told_incarnation, told_counter, told_generation, counter_seen;
+    uint8_t told_secret[DPT_PROTO_SECRET_BYTES]; /* of the incarnation that was told */
 };
 
 struct member {
@@ -43,6 +44,7 @@ struct seen_run {
     uint64_t generation, planned;  /* newest of each record */
     int64_t grant_step;            /* of `planned`; -1: none */
     bool ended;
+    int64_t gap_ms;                      /* so long nobody speaks: the server is deaf to this run */
     char digest[DPT_PROTO_DIGEST_BYTES]; /* of the newest plan in force */
     uint64_t plan_generation;
     struct member *members; /* (n_members) by rank; owned */
@@ -55,16 +57,35 @@ struct seen_run {
     uint32_t n_seats;
 };
 
+/* What is remembered of a name for ever. */
+struct seen_name {
+    char name[DPT_PROTO_NAME_BYTES];
+    uint64_t generation; /* highest that a run of it has used */
+};
+
+struct seen_nonce {
+    uint8_t bytes[DPT_PROTO_NONCE_BYTES];
+};
+
 struct watch {
     bool decodes;
     uint64_t epoch; /* 0: nothing was sent yet */
     int64_t now_ms;
-    bool ticked; /* the last event was a TICK */
-    bool stale;  /* the last message had to change nothing */
+    int64_t event_ms; /* of the step that is looked at */
+    bool backlog;     /* it is a TICK with messages unread */
+    int64_t heard_ms; /* any message; a pause of the loop does not count */
+    int64_t deadline_ms;
+    bool ticked;                            /* the last event was a TICK */
+    bool stale;                             /* the last message had to change nothing */
+    uint8_t secret[DPT_PROTO_SECRET_BYTES]; /* that the last message brought; else zeroes */
     struct seen_node *nodes;
     size_t n_nodes, nodes_max;
     struct seen_run *runs;
     size_t n_runs, runs_max;
+    struct seen_name *names;
+    size_t n_names, names_max;
+    struct seen_nonce *nonces; /* of all plans sent */
+    size_t n_nonces, nonces_max;
     char broken[BROKEN_BYTES];
 };
 

@@ -140,6 +140,23 @@ static bool same_seat(const struct seat *a, const struct seat *b)
            a->writes_log == b->writes_log;
 }
 
+static void note_nonce(struct watch *watch, const Dpt__Plan *plan)
+{
+    struct seen_nonce nonce;
+    DPT_ASSERT(plan->nonce.len == sizeof nonce.bytes);
+    memcpy(nonce.bytes, plan->nonce.data, sizeof nonce.bytes);
+    for (size_t i = 0; i < watch->n_nonces; i++)
+        if (memcmp(&watch->nonces[i], &nonce, sizeof nonce) == 0)
+            watch_broken(watch, "the nonce of generation %llu was another plan's",
+                         (unsigned long long)plan->generation);
+    if (watch->n_nonces == watch->nonces_max) {
+        watch->nonces_max = watch->nonces_max == 0 ? 16 : 2 * watch->nonces_max;
+        watch->nonces = realloc(watch->nonces, watch->nonces_max * sizeof nonce);
+        DPT_ASSERT(watch->nonces != NULL);
+    }
+    watch->nonces[watch->n_nonces++] = nonce;
+}
+
 /* Whoever gets the plan gets the same. */
 static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Plan *plan)
 {
@@ -156,6 +173,7 @@ static void check_alike(struct watch *watch, struct seen_run *run, const Dpt__Pl
                                  plan->from_seed,
                                  plan->farewell};
     if (plan->generation != run->sent_generation) {
+        note_nonce(watch, plan);
         run->sent_generation = plan->generation;
         (void)snprintf(run->sent_digest, sizeof run->sent_digest, "%s", plan->digest);
         memcpy(run->sent_numbers, numbers, sizeof numbers);

@@ -30,7 +30,10 @@ struct fixture {
     Dpt__ServerState server;
     Dpt__AgentToRank to_rank;
     Dpt__RankToAgent from_rank;
-    uint8_t nonce[DPT_PROTO_NONCE_BYTES + 1];
+    Dpt__StepRecord steps[DPT_PROTO_STEPS_MAX + 1];
+    Dpt__StepRecord *step_list[DPT_PROTO_STEPS_MAX + 1];
+    Dpt__RunSummary summary;
+    uint8_t nonce[DPT_PROTO_NONCE_BYTES + 1], secret[DPT_PROTO_SECRET_BYTES + 1];
 };
 
 static void fill(struct fixture *f)
@@ -53,6 +56,7 @@ static void fill(struct fixture *f)
     f->agent.software = "dpt test";
     f->agent.stamp = &f->stamp;
     f->agent.spec = &f->spec;
+    f->agent.secret = (ProtobufCBinaryData){DPT_PROTO_SECRET_BYTES, f->secret};
     f->agent.ranks = f->rank_list;
     f->agent.n_ranks = 2;
     for (uint32_t i = 0; i <= DPT_PROTO_RANKS_MAX; i++) {
@@ -100,6 +104,17 @@ static void fill(struct fixture *f)
     f->to_rank.grant_step = -1;
     dpt__rank_to_agent__init(&f->from_rank);
     f->from_rank.state = &f->ranks[0];
+    for (int64_t i = 0; i <= DPT_PROTO_STEPS_MAX; i++) {
+        dpt__step_record__init(&f->steps[i]);
+        f->steps[i].step = 2 * i + 1;
+        f->steps[i].world_size = 2;
+        f->step_list[i] = &f->steps[i];
+    }
+    f->from_rank.steps = f->step_list;
+    f->from_rank.n_steps = 2;
+    dpt__run_summary__init(&f->summary);
+    f->summary.weights_hash = "hash";
+    f->from_rank.summary = &f->summary;
 }
 
 enum kind { AGENT, SERVER, TO_RANK, FROM_RANK };
@@ -178,6 +193,7 @@ static void test_good(void **state)
     takes(&f, AGENT);
     f.agent.spec = NULL;
     f.agent.n_ranks = 0;
+    f.agent.secret.len = 0;
     takes(&f, AGENT);
 }
 
@@ -194,6 +210,8 @@ static void test_values_survive(void **state)
     f.ranks[0].pending_generation = 9;
     f.ranks[0].ran_generation = 8;
     f.ranks[0].rebuilding = true;
+    const uint8_t secret[DPT_PROTO_SECRET_BYTES] = {0, 7, 255};
+    memcpy(f.secret, secret, sizeof secret);
     size_t bytes = encode(&f, AGENT);
     Dpt__AgentState *back = NULL;
     struct dpt_err err;
@@ -213,6 +231,8 @@ static void test_values_survive(void **state)
     assert_int_equal(back->ranks[0]->pending_generation, 9);
     assert_int_equal(back->ranks[0]->ran_generation, 8);
     assert_true(back->ranks[0]->rebuilding);
+    assert_int_equal(back->secret.len, sizeof secret);
+    assert_memory_equal(back->secret.data, secret, sizeof secret);
     dpt_message_free_agent_state(&back);
     assert_null(back);
     dpt_message_free_agent_state(&back);
@@ -305,6 +325,8 @@ static void test_agent_fields(void **state)
     SPOIL(AGENT, "max_nodes", f.spec.max_nodes = DPT_PROTO_NODES_MAX + 1);
     SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MIN - 1);
     SPOIL(AGENT, "timeout_ms", f.spec.timeout_ms = DPT_PROTO_TIMEOUT_MS_MAX + 1);
+    SPOIL(AGENT, "drain_ms", f.spec.drain_ms = DPT_PROTO_DRAIN_MS_MIN - 1);
+    SPOIL(AGENT, "drain_ms", f.spec.drain_ms = DPT_PROTO_DRAIN_MS_MAX + 1);
     SPOIL(AGENT, "max_world", f.spec.max_world = 0);
     SPOIL(AGENT, "config_digest", f.spec.config_digest = "");
     SPOIL(AGENT, "config_yaml", f.spec.config_yaml = "a\tb");
@@ -315,6 +337,32 @@ static void test_agent_fields(void **state)
     SPOIL(AGENT, "host", f.agent.host = (char *)text_of(DPT_PROTO_DIGEST_BYTES));
     SPOIL(AGENT, "first_error", f.agent.first_error = (char *)text_of(DPT_PROTO_TEXT_BYTES));
     SPOIL(AGENT, "first_error", f.agent.first_error = "\033[31m");
+    SPOIL(AGENT, "secret", f.agent.secret.len--);
+    SPOIL(AGENT, "secret", f.agent.secret.len++);
+    SPOIL(AGENT, "host_name", f.agent.host_name = "\033[31m");
+    SPOIL(AGENT, "host_name", f.agent.host_name = (char *)text_of(DPT_PROTO_NAME_BYTES));
+}
+
+/* What a rank tells for people: it is printed, and read as numbers. */
+static void test_story_fields(void **state)
+{
+    (void)state;
+    SPOIL(FROM_RANK, "steps", f.from_rank.n_steps = DPT_PROTO_STEPS_MAX + 1);
+    SPOIL(FROM_RANK, "step", f.steps[0].step = 0);
+    SPOIL(FROM_RANK, "step", f.steps[1].step = f.steps[0].step);
+    SPOIL(FROM_RANK, "step", f.steps[1].step = INT64_MAX);
+    SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = 0);
+    SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = DPT_PROTO_WORLD_MAX + 1);
+    SPOIL(FROM_RANK, "saved_step", f.from_rank.saved_step = -1);
+    SPOIL(FROM_RANK, "start_step", f.summary.start_step = -1);
+    SPOIL(FROM_RANK, "steps", f.summary.steps = INT64_MAX);
+    SPOIL(FROM_RANK, "total_ms", f.summary.total_ms = -1);
+    SPOIL(FROM_RANK, "steps_lost", f.summary.steps_lost = -1);
+    SPOIL(FROM_RANK, "weights_hash", f.summary.weights_hash = "\033[31m");
+    struct fixture f;
+    fill(&f);
+    f.from_rank.n_steps = DPT_PROTO_STEPS_MAX;
+    takes(&f, FROM_RANK);
 }
 
 static void test_rank_fields(void **state)
@@ -334,6 +382,8 @@ static void test_rank_fields(void **state)
     SPOIL(AGENT, "outcome", f.ranks[0].outcome = ((ProtobufCBinaryData){sizeof large, large}));
     SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = -2);
     SPOIL(AGENT, "checkpoint_step", f.ranks[0].checkpoint_step = DPT_PROTO_STEP_MAX + 1);
+    SPOIL(AGENT, "rescued_step", f.ranks[0].rescued_step = -1);
+    SPOIL(AGENT, "rescued_step", f.ranks[0].rescued_step = DPT_PROTO_STEP_MAX + 1);
     SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = -2);
     SPOIL(AGENT, "grant_step", f.ranks[0].grant_step = INT64_MAX);
     SPOIL(AGENT, "step_high", f.agent.step_high = -1);
@@ -392,6 +442,8 @@ static void test_plan_fields(void **state)
     }
     SPOIL(SERVER, "generation", f.plan.generation = 0);
     SPOIL(SERVER, "phase", f.server.phase = (Dpt__ServerPhase)77);
+    SPOIL(SERVER, "only_run", f.server.only_run = "../etc");
+    SPOIL(SERVER, "only_run", f.server.only_run = (char *)text_of(DPT_PROTO_NAME_BYTES));
     SPOIL(SERVER, "grant_step", f.server.grant_step = -2);
     SPOIL(TO_RANK, "generation", f.to_rank.generation = 6);
     SPOIL(TO_RANK, "plan", f.to_rank.plan = NULL);
@@ -441,6 +493,7 @@ int main(void)
         cmocka_unit_test(test_bytes),         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_stamp),         cmocka_unit_test(test_agent_fields),
         cmocka_unit_test(test_rank_fields),   cmocka_unit_test(test_plan_fields),
+        cmocka_unit_test(test_story_fields),  cmocka_unit_test(test_plan_fields),
         cmocka_unit_test(test_other_version), cmocka_unit_test(test_other_version_refused),
         cmocka_unit_test(test_names),
     };

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { VICTIM, FIRST, SECOND, SIZE, SMALL = 8, LARGE = 3000, SOON_MS = 2000 };
+enum { VICTIM, FIRST, SECOND, SIZE, SMALL = 8, LARGE = 3000, SOON_MS = TIMEOUT_MS / 2 };
 
 /* How far each rank came before the victim was killed. */
 enum scene {
@@ -78,7 +78,7 @@ static void check_all(const struct rank *self, const uint8_t *all)
 
 static void await_death(pid_t pid)
 {
-    const int64_t deadline = dpt_now_ms() + 10 * SOON_MS;
+    const int64_t deadline = dpt_now_ms() + 2 * SOON_MS;
     while (kill(pid, 0) == 0) { /* the parent reaps it */
         CHECK(dpt_now_ms() < deadline);
         let_pass_us(500);

@@ -171,6 +171,7 @@ static void death_ranks(struct rank *self)
         dpt_comm_destroy(&g.control); /* for the others it is gone */
         dpt_nccl_comm_quit(g.comm);
         dpt_nccl_comm_destroy(&g.comm);
+        pthread_barrier_wait(&self->world->barrier); /* its communicators are gone */
         return;
     }
     const struct dpt_nccl_piece piece = gpu_recv_from(VICTIM, in, PIECE);
@@ -187,7 +188,9 @@ static void death_ranks(struct rank *self)
     CHECK(dpt_nccl_comm_shrunk(g.comm) == (g.scene->fault == FABRIC_WELL));
     CHECK(g.view.inits == (g.scene->fault == FABRIC_WELL ? 1 : 2));
     gpu_all_reduce(&g);
-    /* All have opened, and what was shrunk is freed. */
+    /* Every survivor has opened its new communicator, so every parent of a shrink is freed. The
+     * victim's thread may be slower than all of them: wait until it has freed its own. */
+    pthread_barrier_wait(&self->world->barrier);
     CHECK(fabric_live(g.view.fabric) <= dpt_comm_world_size(g.control));
     gpu_unplug(&g);
 }

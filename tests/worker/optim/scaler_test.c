@@ -102,9 +102,9 @@ static void refuses_what_no_scaler_came_to(void **state)
     (void)state;
     const struct dpt_config config = config_of(DPT_PRECISION_FP16, 3);
     static const struct dpt_scaler bad[] = {
-        {-1024.0, 0, 0},     {1000.0, 0, 0},  {(double)INFINITY, 0, 0},
-        {(double)NAN, 0, 0}, {0x1p65, 0, 0},  {0x1p-65, 0, 0},
-        {1024.0, -1, 0},     {1024.0, 0, -1}, {1024.0, 0, 10},
+        {-1024.0, 0, 0, 0}, {1000.0, 0, 0, 0},  {(double)INFINITY, 0, 0, 0}, {(double)NAN, 0, 0, 0},
+        {0x1p65, 0, 0, 0},  {0x1p-65, 0, 0, 0}, {1024.0, -1, 0, 0},          {1024.0, 0, -1, 0},
+        {1024.0, 0, 10, 0}, {1024.0, 0, 1, 2},  {1024.0, 0, 1, -1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct dpt_scaler scaler = {.scale = 3.0};
@@ -116,10 +116,11 @@ static void refuses_what_no_scaler_came_to(void **state)
 static void equality(void **state)
 {
     (void)state;
-    const struct dpt_scaler a = {1024.0, 2, 7};
-    static const struct dpt_scaler others[] = {{512.0, 2, 7}, {1024.0, 3, 7}, {1024.0, 2, 8}};
+    const struct dpt_scaler a = {1024.0, 2, 7, 3};
+    static const struct dpt_scaler others[] = {
+        {512.0, 2, 7, 3}, {1024.0, 3, 7, 3}, {1024.0, 2, 8, 3}, {1024.0, 2, 7, 2}};
     assert_true(dpt_scaler_equal(&a, &a));
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         assert_false(dpt_scaler_equal(&a, &others[i]));
 }
 

@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { ROUNDS = 20, SOON_MS = 3000 };
+enum { ROUNDS = 20, SOON_MS = TIMEOUT_MS / 2 };
 
 static struct dpt_device *device; /* NULL: no NCCL */
 static struct fabric fabric;

@@ -97,9 +97,11 @@ void director_send(struct director *d, struct member *m, Dpt__RankCommand comman
     message.plan = plan;
     message.leaving = d->leaving;
     message.lease_until_ms = dpt_now_ms() + LEASE_MS;
-    /* Every checkpoint that is asked for is granted. */
-    message.grant_step = m->said && m->said->state ? m->said->state->grant_step : -1;
+    message.grant_step =
+        m->said && m->said->state && !d->withholds ? m->said->state->grant_step : -1;
     message.prepare_ms = message.plan_ms = dpt_now_ms();
+    message.confirmed_ms = dpt_now_ms();
+    message.rescue_by_ms = d->rescue_by_ms;
     size_t bytes = 0;
     struct dpt_err err;
     if (dpt_message_encode(&message.base, d->frame, DPT_RANK_FRAME_BYTES_MAX, &bytes, &err) !=
@@ -207,6 +209,11 @@ void director_respawn(struct director *d)
     d->respawns = true;
 }
 
+void director_allow_fresh(struct director *d)
+{
+    d->allow_fresh = true;
+}
+
 int director_start(struct director *d, int host)
 {
     return director_start_threads(d, host,
@@ -233,6 +240,12 @@ void director_use_nccl(enum dpt_status (*load)(const struct dpt_rank_start *star
     load_nccl = load;
 }
 
+void director_claim(struct director *d, int64_t number, const char *token)
+{
+    d->claim_number = number;
+    d->claim_token = token;
+}
+
 int director_start_threads(struct director *d, int host, int threads)
 {
     if (d->n == DIRECTOR_RANKS_MAX)
@@ -251,7 +264,11 @@ int director_start_threads(struct director *d, int host, int threads)
                                        .ranks = 1,
                                        .spawn = d->respawns ? 2 : 1,
                                        .threads = threads,
+                                       .allow_fresh = d->allow_fresh,
+                                       .claim_number = d->claim_number,
                                        .address = "127.0.0.1"};
+    if (d->claim_number > 0)
+        (void)snprintf(m->start.claim_token, sizeof m->start.claim_token, "%s", d->claim_token);
     m->options = (struct dpt_rank_options){.start = &m->start,
                                            .config = &m->config,
                                            .link_fd = fds[1],
@@ -307,6 +324,11 @@ void director_leave(struct director *d)
             director_send(d, &d->member[i], d->member[i].last, NULL);
 }
 
+void director_withhold_grants(struct director *d)
+{
+    d->withholds = true;
+}
+
 void director_listen(struct director *d, int ms)
 {
     int64_t end = dpt_now_ms() + ms;
@@ -334,6 +356,12 @@ void director_plan(struct director *d)
     director_send_plan(d);
 }
 
+void director_await_ready(struct director *d)
+{
+    if (!await_phase(d, DPT__RANK_PHASE__RANK_READY))
+        fail_at(d, "a generation broke before it was ready");
+}
+
 bool director_form(struct director *d, bool soft)
 {
     director_prepare(d, soft);
@@ -354,6 +382,26 @@ bool director_form(struct director *d, bool soft)
         if (plays(&d->member[i]))
             director_send(d, &d->member[i], DPT__RANK_COMMAND__COMMAND_GO, NULL);
     return true;
+}
+
+int director_rescue(struct director *d, int ms)
+{
+    const int64_t deadline = dpt_now_ms() + DEADLINE_MS;
+    d->rescue_by_ms = dpt_now_ms() + ms;
+    tell_all(d, DPT__RANK_COMMAND__COMMAND_RESCUE);
+    for (;;) {
+        int whole = 0, waits = 0;
+        for (int i = 0; i < d->n; i++) {
+            const Dpt__RankToAgent *said = d->member[i].alive ? d->member[i].said : NULL;
+            whole += said && said->state->rescued_step > 0;
+            waits += said && said->state->rescued_step == 0 && !said->state->rescue_failed;
+        }
+        if (waits == 0)
+            return whole;
+        if (dpt_now_ms() > deadline)
+            fail_at(d, "a rank did not rescue in time");
+        listen_once(d, 100);
+    }
 }
 
 static bool all_finished(const struct director *d)
@@ -480,6 +528,11 @@ int64_t director_step(const struct director *d, int handle)
 uint32_t director_work_done(const struct director *d, int handle)
 {
     return d->member[handle].said->state->work_done;
+}
+
+int64_t director_step_ms_median(const struct director *d, int handle)
+{
+    return d->member[handle].said ? d->member[handle].said->step_ms_median : 0;
 }
 
 int64_t director_checkpoint_step(const struct director *d, int handle)

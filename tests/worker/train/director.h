@@ -37,6 +37,10 @@ void director_use_nccl(enum dpt_status (*load)(const struct dpt_rank_start *star
                                                const struct dpt_nccl_calls **ret, void **ret_ctx,
                                                struct dpt_err *err));
 
+/* Ranks that are started from now on write under this claim of checkpoint.dir (base/claim.h); 0:
+ * under none. `token` is borrowed. */
+void director_claim(struct director *d, int64_t number, const char *token);
+
 /* Ranks that are started from now on pack their weights so. */
 void director_pack_weights(struct director *d, enum dpt_pack_weights mode);
 
@@ -48,6 +52,9 @@ int director_start_threads(struct director *d, int host, int threads);
 
 /* Ranks that are started from now on are in the place of processes that ended. */
 void director_respawn(struct director *d);
+
+/* Ranks that are started from now on may begin from step 0 over damaged checkpoints. */
+void director_allow_fresh(struct director *d);
 
 /* A rank on the bench takes part in formations but gets no plan: a spare. */
 void director_bench(struct director *d, int handle, bool benched);
@@ -80,10 +87,18 @@ void director_send_prepare(struct director *d);
 /* All nodes are leaving: every rank is told, and nothing else yet. What is formed from now on is a
  * farewell. */
 void director_leave(struct director *d);
+/* Every checkpoint that is asked for is granted, but none from now on. */
+void director_withhold_grants(struct director *d);
 /* Takes what the ranks say, and grants what they ask for, for so long. */
 void director_listen(struct director *d, int ms);
 /* Sends the plan, does not wait. */
 void director_plan(struct director *d);
+/* Then waits until all are READY. */
+void director_await_ready(struct director *d);
+
+/* There is no server, and every node leaves: all ranks write a rescue, for `ms` at most. Returns
+ * how many say that it is whole; the others have said that it is not. */
+int director_rescue(struct director *d, int ms);
 
 /* Waits until some rank has applied `step` steps, or all are finished. */
 void director_await_step(struct director *d, int64_t step);
@@ -106,6 +121,8 @@ int64_t director_best_step(const struct director *d);
 int64_t director_step(const struct director *d, int handle);
 /* Batches of evaluations that it went through. */
 uint32_t director_work_done(const struct director *d, int handle);
+/* As it told last; 0: none yet. */
+int64_t director_step_ms_median(const struct director *d, int handle);
 /* The newest checkpoint that the rank has told of; -1: none. */
 int64_t director_checkpoint_step(const struct director *d, int handle);
 /* Highest number of steps lost said by plans so far. */

@@ -33,9 +33,14 @@ struct director {
     int outcomes_handed;
     char broken_text[DPT_PROTO_TEXT_BYTES];
     uint8_t *frame;
+    int64_t rescue_by_ms;
     int64_t beat_ms;
     bool leaving;
+    bool withholds; /* grants */
     bool respawns;
+    bool allow_fresh;
+    int64_t claim_number;
+    const char *claim_token;
     bool one_writes; /* of checkpoints */
     bool lost;       /* somebody was killed since a generation was last sent off */
 };

@@ -13,18 +13,21 @@ enum { NUMBERS = DPT_HELLO_BYTES / 8 };
 
 static struct dpt_hello sample(void)
 {
-    struct dpt_hello h = {.plan_hash = 0x8000000000000001,
-                          .step = -1,
-                          .start_step = 3,
-                          .steps_lost = INT64_MAX,
-                          .generations = 5,
-                          .val_step = -6,
-                          .val_loss = 7.25,
-                          .eval = {.step = 21, .batches = 22, .sum = 23.5},
-                          .checkpoint_slot = -8,
-                          .late = {14, 15},
-                          .own = {9, 10},
-                          .scaler = {.scale = 65536, .good_steps = 12, .skipped = 13}};
+    struct dpt_hello h = {
+        .plan_hash = 0x8000000000000001,
+        .step = -1,
+        .start_step = 3,
+        .steps_lost = INT64_MAX,
+        .generations = 5,
+        .trained_ms = 123456789012,
+        .checkpoints = 17,
+        .val_step = -6,
+        .val_loss = 7.25,
+        .eval = {.step = 21, .batches = 22, .sum = 23.5},
+        .checkpoint_slot = -8,
+        .late = {14, 15},
+        .own = {9, 10},
+        .scaler = {.scale = 65536, .good_steps = 12, .skipped = 13, .diverged_in_row = 14}};
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
         h.held[i] = (struct dpt_shard){100 + i, 110 + i};
         h.wanted[i] = (struct dpt_shard){120 + i, 130 + i};
@@ -43,6 +46,7 @@ static void every_field_arrives(void **state)
     assert_true(h.plan_hash == sent.plan_hash && h.step == sent.step);
     assert_true(h.start_step == sent.start_step && h.steps_lost == sent.steps_lost);
     assert_true(h.generations == sent.generations && h.val_step == sent.val_step);
+    assert_true(h.trained_ms == sent.trained_ms && h.checkpoints == sent.checkpoints);
     assert_memory_equal(&h.val_loss, &sent.val_loss, sizeof h.val_loss);
     assert_true(h.eval.step == sent.eval.step && h.eval.batches == sent.eval.batches);
     assert_memory_equal(&h.eval.sum, &sent.eval.sum, sizeof h.eval.sum);
@@ -56,6 +60,7 @@ static void every_field_arrives(void **state)
     assert_memory_equal(&h.scaler.scale, &sent.scaler.scale, sizeof h.scaler.scale);
     assert_true(h.scaler.good_steps == sent.scaler.good_steps);
     assert_true(h.scaler.skipped == sent.scaler.skipped);
+    assert_true(h.scaler.diverged_in_row == sent.scaler.diverged_in_row);
 }
 
 /* A change of any eight bytes is seen in what is packed again: none is left out, or read twice. */

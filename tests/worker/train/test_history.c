@@ -44,6 +44,23 @@ static void entries_in_order(void **state)
     assert_string_equal(other.json, h.json);
 }
 
+/* A join is none. */
+static void recoveries_are_counted(void **state)
+{
+    (void)state;
+    struct dpt_history h;
+    struct dpt_err err;
+    const struct dpt_history_entry joined = {
+        .generation = 1, .world_size = 2, .kind = "joined", .cause = "node b joined"};
+    dpt_history_init(&h);
+    assert_int_equal(dpt_history_recoveries(&h), 0);
+    assert_int_equal(dpt_history_append(&h, &joined, &err), DPT_OK);
+    assert_int_equal(dpt_history_recoveries(&h), 0);
+    append(&h, 2, "node b lost");
+    append(&h, 3, "node c lost");
+    assert_int_equal(dpt_history_recoveries(&h), 2);
+}
+
 static void the_oldest_go_first(void **state)
 {
     (void)state;
@@ -77,6 +94,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(entries_in_order),
+        cmocka_unit_test(recoveries_are_counted),
         cmocka_unit_test(the_oldest_go_first),
         cmocka_unit_test(nonsense_is_refused),
     };

@@ -107,6 +107,66 @@ static void hear_step(struct pair *p, int64_t step)
     }
 }
 
+/* Tells a step, of which the loss is a mark. */
+static void tell(struct pair *p, int64_t step, double loss)
+{
+    const struct dpt_step_record record = {.step = step, .loss = loss, .world_size = 2};
+    dpt_link_tell_step(p->link, &record);
+}
+
+/* Takes messages until a step told with `loss` has come; returns how many steps came. */
+static int hear_until(struct pair *p, double loss, int64_t ret_steps[DPT_PROTO_STEPS_MAX])
+{
+    int n = 0;
+    for (bool found = false; !found;) {
+        Dpt__RankToAgent *said = hear(p);
+        for (size_t i = 0; i < said->n_steps; i++) {
+            assert_true(n < DPT_PROTO_STEPS_MAX);
+            ret_steps[n++] = said->steps[i]->step;
+            found = found || said->steps[i]->loss == loss;
+        }
+        dpt_message_free_rank_to_agent(&said);
+    }
+    return n;
+}
+
+/* Steps wait for a heartbeat, come once and in order; those made again take the place of lost ones.
+ */
+static void steps_are_told_once(void **state)
+{
+    (void)state;
+    struct pair p;
+    int64_t steps[DPT_PROTO_STEPS_MAX];
+    begin(&p, HEARTBEAT_MS);
+    for (int64_t step = 1; step <= 5; step++)
+        tell(&p, step, (double)step);
+    assert_int_equal(hear_until(&p, 5, steps), 5);
+    for (int64_t i = 0; i < 5; i++)
+        assert_int_equal(steps[i], i + 1);
+    tell(&p, 6, 6);
+    assert_int_equal(hear_until(&p, 6, steps), 1);
+    end(&p);
+}
+
+/* With no heartbeat at all, a quarter of what fits is told by itself; of too many the oldest go. */
+static void many_steps_do_not_wait(void **state)
+{
+    (void)state;
+    struct pair p;
+    int64_t steps[DPT_PROTO_STEPS_MAX];
+    begin(&p, NEVER_MS);
+    for (int64_t step = 1; step <= DPT_PROTO_STEPS_MAX / 4; step++)
+        tell(&p, step, (double)step);
+    assert_int_equal(hear_until(&p, DPT_PROTO_STEPS_MAX / 4, steps), DPT_PROTO_STEPS_MAX / 4);
+    tell(&p, 70, 70);
+    tell(&p, 71, 71);
+    tell(&p, 69, 1069); /* 69 to 71 were lost with the world */
+    dpt_link_publish(p.link, &p.report, true);
+    assert_int_equal(hear_until(&p, 1069, steps), 1);
+    assert_int_equal(steps[0], 69);
+    end(&p);
+}
+
 static enum dpt_status wait_for(struct pair *p, int wait_ms)
 {
     struct dpt_err err;
@@ -430,6 +490,8 @@ int main(void)
         cmocka_unit_test(the_fence),
         cmocka_unit_test(grants_are_of_one_generation_and_step),
         cmocka_unit_test(waiting_for_a_grant),
+        cmocka_unit_test(steps_are_told_once),
+        cmocka_unit_test(many_steps_do_not_wait),
     };
     return cmocka_run_group_tests_name("link", tests, NULL, NULL);
 }

@@ -91,13 +91,14 @@ static void contributions_come_together(void **state)
     struct dpt_err err;
     begin(&f);
     f.part[1].flags = DPT_COMMIT_REFORM;
-    f.part[2].flags = DPT_COMMIT_SAVER_BUSY;
+    f.part[2].flags = DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE;
     f.part[2].leaving = 1;
     pack(&f);
     assert_int_equal(fold(&f, &err), DPT_OK);
     assert_int_equal(f.outcome.step, STEP);
     assert_int_equal(f.outcome.slots, SLOTS);
-    assert_int_equal(f.outcome.flags, DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY);
+    assert_int_equal(f.outcome.flags,
+                     DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_FINITE);
     assert_memory_equal(f.folded, f.losses, sizeof f.folded);
     struct dpt_accum norm;
     dpt_accum_init(&norm);
@@ -288,7 +289,7 @@ static void fields_out_of_range_are_refused(void **state)
         {AT_FIRST, SLOTS - 1},
         {AT_FIRST, UINT32_MAX},
         {AT_FIRST, UINT32_MAX - 1},
-        {AT_FLAGS, 8},
+        {AT_FLAGS, 16},
         {AT_FLAGS, UINT32_MAX},
         {AT_FLAGS, DPT_COMMIT_ALL_LEAVE},
         {AT_LEAVING, 2},

@@ -51,6 +51,22 @@ static void a_killed_rank_costs_no_step(void **state)
     rig_deaths_and_healing(&config);
 }
 
+/* A median of 0 says that no step was made, and then nothing counts as a stall. */
+static void steps_under_a_millisecond_have_a_median(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(2, 100000, "");
+    config.checkpoint.every_steps = 0;
+    char dir[128];
+    struct director *d = rig_begin(&config, "fast", dir);
+    int a = director_start(d, 0);
+    assert_true(director_form(d, false));
+    assert_int_equal(director_step_ms_median(d, a), 0);
+    director_await_step(d, 20);
+    assert_in_range(director_step_ms_median(d, a), 1, 1000);
+    director_destroy(&d);
+}
+
 /* The wish of all to leave is in the commit: one checkpoint, and no step after it, though nobody
  * has asked for another world yet. */
 static void when_all_leave_one_checkpoint_is_the_end(void **state)
@@ -168,6 +184,7 @@ int main(void)
         cmocka_unit_test(one_hash_in_every_world),
         cmocka_unit_test(a_flipped_bit_gives_another_hash),
         cmocka_unit_test(a_killed_rank_costs_no_step),
+        cmocka_unit_test(steps_under_a_millisecond_have_a_median),
         cmocka_unit_test(when_all_leave_one_checkpoint_is_the_end),
         cmocka_unit_test(a_farewell_saves_and_makes_no_step),
         cmocka_unit_test(all_die_and_a_checkpoint_remains),

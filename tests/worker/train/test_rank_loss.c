@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/fs.h"
+#include "checkpoint/checkpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -276,6 +277,51 @@ static void a_damaged_checkpoint_is_passed_over(void **state)
     }
 }
 
+/* No checkpoint is whole: the run does not begin anew over them, unless that is allowed. */
+static void all_checkpoints_damaged(void **state)
+{
+    (void)state;
+    struct dpt_config config = standard();
+    for (int nodes_max = 1; nodes_max <= 8; nodes_max += 7) {
+        char name[32], dir[128], checkpoints[160];
+        int64_t left = 0;
+        struct dpt_err err;
+        (void)snprintf(name, sizeof name, "all-damaged-%d", nodes_max);
+        struct director *d = rig_begin(&config, name, dir);
+        (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+        (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", dir);
+        for (int64_t step = STEPS; step >= 0; step--) {
+            char path[192];
+            (void)snprintf(path, sizeof path, "%s/step-%08lld", checkpoints, (long long)step);
+            if (dpt_fs_exists(path))
+                damage(dir, step, "model-");
+        }
+        config.cluster.nnodes_max = nodes_max;
+        d = rig_begin(&config, name, dir);
+        const char *text = NULL;
+        if (!director_fatal(d, director_start(d, 0), &text)) { /* others might have whole ones */
+            assert_int_equal(nodes_max, 8);
+            director_prepare(d, false);
+            director_plan(d);
+            text = director_await_fatal(d);
+        }
+        assert_non_null(strstr(text, "none that the run can go on from"));
+        assert_non_null(strstr(text, "dpt-ckpt list --verify"));
+        assert_non_null(strstr(text, "--allow-fresh"));
+        director_destroy(&d);
+        assert_int_equal(dpt_checkpoint_count(checkpoints, &left, &err), DPT_OK);
+        assert_true(left >= 1);
+        d = rig_begin(&config, name, dir);
+        director_allow_fresh(d);
+        (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        finish(&d, name);
+        assert_int_equal(start_step_of(dir), 0);
+    }
+}
+
 /* The folder makes place for a file; a save that is under way may put it back. */
 static void put_file_for_folder(const char *path)
 {
@@ -321,6 +367,8 @@ static void checkpoints_that_cannot_be_looked_up(void **state)
     (void)state;
     struct dpt_config config = standard();
     char dir[128], checkpoints[160];
+    config.train.steps =
+        400; /* so that the last checkpoint is not due while the folder is hidden */
     struct director *d = rig_begin(&config, "hidden", dir);
     const int handle = director_start(d, 0);
     (void)director_start(d, 0);
@@ -393,6 +441,7 @@ int main(void)
         cmocka_unit_test(a_healer_lost_while_healing),
         cmocka_unit_test(resumed_by_another_world),
         cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(all_checkpoints_damaged),
         cmocka_unit_test(a_disk_that_takes_no_checkpoint),
         cmocka_unit_test(checkpoints_that_cannot_be_looked_up),
         cmocka_unit_test(tokens_that_cannot_be_read),

@@ -172,7 +172,7 @@ static void a_lost_shard_costs_back_to_the_checkpoint(void **state)
 /* One of four ranks dies in the middle of the run. */
 static void lose_one(int v, enum dpt_accumulate accumulate, const char *what)
 {
-    struct dpt_config config = make_config(accumulate, DPT_PRECISION_BF16, 120);
+    struct dpt_config config = make_config(accumulate, DPT_PRECISION_BF16, 40);
     char expected[64], dir[128], name[32];
     (void)snprintf(name, sizeof name, "%s-all-live", what);
     rig_undisturbed(&config, name, 1, false, expected);

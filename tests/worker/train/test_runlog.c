@@ -50,16 +50,17 @@ static void write_text(const char *name, const char *text, size_t bytes)
 
 static int64_t last_step(void)
 {
-    int64_t step = -7;
+    struct dpt_runlog_place last = {.step = -7};
     struct dpt_err err = {.status = DPT_OK};
-    if (dpt_runlog_last_step(dir, &step, NULL, &err) != DPT_OK)
+    if (dpt_runlog_last(dir, &last, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    return step;
+    return last.step;
 }
 
 static struct dpt_metrics metrics_at(int64_t step)
 {
-    return (struct dpt_metrics){.step = step,
+    return (struct dpt_metrics){.run = "a-run",
+                                .step = step,
                                 .loss = 1.0 / 3,
                                 .lr = 1e-3,
                                 .grad_norm = 2,
@@ -76,7 +77,7 @@ static void append(int64_t step)
 {
     struct dpt_metrics m = metrics_at(step);
     struct dpt_err err;
-    if (dpt_runlog_metrics(dir, &m, &err) != DPT_OK)
+    if (dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err) != DPT_OK)
         fail_msg("%s", err.text);
 }
 
@@ -189,7 +190,7 @@ static void a_scaled_step(void **state)
     m.scale = 65536;
     m.skipped_steps = 2;
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_metrics(dir, &m, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err), DPT_OK);
     char path[128];
     path_of("metrics.jsonl", path);
     json_t *record = json_load_file(path, 0, NULL);
@@ -218,7 +219,7 @@ static void numbers_that_are_none(void **state)
     m.grad_norm = (double)INFINITY;
     m.lr = (double)-INFINITY;
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_metrics(dir, &m, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err), DPT_OK);
     assert_int_equal(last_step(), 9); /* so the line is JSON */
     const struct dpt_summary s = {.run = "r", .loss = (double)NAN, .weights_hash = "00"};
     assert_int_equal(dpt_runlog_summary(dir, &s, &err), DPT_OK);
@@ -232,11 +233,10 @@ static void numbers_that_are_none(void **state)
 
 static bool ends_with_evaluation(void)
 {
-    int64_t step;
-    bool evaluation = false;
+    struct dpt_runlog_place last;
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_last_step(dir, &step, &evaluation, &err), DPT_OK);
-    return evaluation;
+    assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
+    return last.is_evaluation;
 }
 
 /* An evaluation is a line of its own, told from a step's by what it holds. */
@@ -247,17 +247,22 @@ static void evaluations(void **state)
     assert_false(ends_with_evaluation());
     append(9);
     assert_false(ends_with_evaluation());
-    struct dpt_eval_record e = {
-        .step = 9, .val_loss = 1.0 / 3, .tokens = 640, .ms = 1.5, .generation = 2, .world_size = 3};
+    struct dpt_eval_record e = {.run = "a-run",
+                                .step = 9,
+                                .val_loss = 1.0 / 3,
+                                .tokens = 640,
+                                .ms = 1.5,
+                                .generation = 2,
+                                .world_size = 3};
     struct dpt_err err;
-    assert_int_equal(dpt_runlog_eval(dir, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
     assert_int_equal(last_step(), 9);
     assert_true(ends_with_evaluation());
     append(10);
     assert_false(ends_with_evaluation());
     e.step = 10;
     e.val_loss = e.ms = (double)NAN; /* a diverged run; made by others */
-    assert_int_equal(dpt_runlog_eval(dir, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
     assert_true(ends_with_evaluation());
     assert_int_equal(last_step(), 10);
     char path[128], line[1024];
@@ -270,6 +275,7 @@ static void evaluations(void **state)
     assert_non_null(record);
     assert_int_equal(json_integer_value(json_object_get(record, "step")), 9);
     assert_true(json_real_value(json_object_get(record, "val_loss")) == 1.0 / 3);
+    assert_string_equal(json_string_value(json_object_get(record, "run")), "a-run");
     static const char *const keys[] = {"val_tokens", "val_ms", "generation", "world_size", "time"};
     for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
         assert_true(json_is_number(json_object_get(record, keys[k])));
@@ -281,7 +287,7 @@ static void evaluations(void **state)
 static void the_file_of_an_evaluation(void **state)
 {
     (void)state;
-    struct dpt_eval_record e = {.step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
+    struct dpt_eval_record e = {.run = "a-run", .step = 9, .val_loss = 0, .tokens = 640, .ms = 2};
     struct dpt_err err;
     assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
     char path[128];
@@ -315,7 +321,7 @@ static void an_event_quotes_anything(void **state)
                                            .sends_bytes = 7000,
                                            .redundancy = i == 1 ? "whole" : "none"};
         struct dpt_err err;
-        if (dpt_runlog_event(dir, &e, &err) != DPT_OK)
+        if (dpt_runlog_event(&(struct dpt_runlog){.dir = dir}, &e, &err) != DPT_OK)
             fail_msg("%s", err.text);
     }
     FILE *f = fopen(path, "r");
@@ -339,19 +345,20 @@ static void folders_that_fail(void **state)
     (void)state;
     struct dpt_metrics m = metrics_at(1);
     struct dpt_err err;
-    assert_int_not_equal(dpt_runlog_metrics("/proc/nowhere", &m, &err), DPT_OK);
+    assert_int_not_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = "/proc/nowhere"}, &m, &err),
+                         DPT_OK);
     const struct dpt_summary s = {.run = "r", .weights_hash = "00"};
     assert_int_not_equal(dpt_runlog_summary("/proc/nowhere", &s, &err), DPT_OK);
-    int64_t step = 5;
-    assert_int_equal(dpt_runlog_last_step("/proc/nowhere", &step, NULL, &err), DPT_OK);
-    assert_int_equal(step, -1);
+    struct dpt_runlog_place last = {.step = 5};
+    assert_int_equal(dpt_runlog_last("/proc/nowhere", &last, &err), DPT_OK);
+    assert_int_equal(last.step, -1);
     char path[128];
     path_of("file", path);
     write_text("file", "x", 1);
-    assert_int_not_equal(dpt_runlog_metrics(path, &m, &err), DPT_OK);
-    step = 5;
-    assert_int_not_equal(dpt_runlog_last_step(path, &step, NULL, &err), DPT_OK);
-    assert_int_equal(step, 5);
+    assert_int_not_equal(dpt_runlog_metrics(&(struct dpt_runlog){.dir = path}, &m, &err), DPT_OK);
+    last.step = 5;
+    assert_int_not_equal(dpt_runlog_last(path, &last, &err), DPT_OK);
+    assert_int_equal(last.step, 5);
 }
 
 /* A disk that takes half a record: the error is told, and what follows is readable. */
@@ -376,7 +383,7 @@ static void a_disk_that_fills_up(void **state)
     (void)signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     struct dpt_metrics m = metrics_at(2);
-    enum dpt_status status = dpt_runlog_metrics(dir, &m, &err);
+    enum dpt_status status = dpt_runlog_metrics(&(struct dpt_runlog){.dir = dir}, &m, &err);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_int_equal(status, DPT_ENOSPC);
     assert_int_equal(last_step(), 1);

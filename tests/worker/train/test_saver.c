@@ -4,6 +4,7 @@
 #include "tests/worker/train/agent_end.h"
 #include "worker/train/saver.h"
 
+#include "base/claim.h"
 #include "base/clock.h"
 #include "base/fs.h"
 #include "base/log.h"
@@ -26,7 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { GENERATION = 7, STEP = 5, HEARTBEAT_MS = 10, COLLECT_MS = 5000, SOON_MS = 4000 };
+enum { GENERATION = 7, STEP = 5, HEARTBEAT_MS = 10, COLLECT_MS = 40000, SOON_MS = 20000 };
 
 /* What the agent says with every heartbeat. */
 struct agent {
@@ -86,6 +87,9 @@ static void want_grant(void *ctx, int64_t step)
     }
 }
 
+/* Of the folder, for stages that begin from now on; number 0: none. */
+static struct dpt_claim_seen claim;
+
 static void begin(struct stage *s, int collect_ms)
 {
     struct dpt_err err;
@@ -114,8 +118,12 @@ static void begin(struct stage *s, int collect_ms)
     assert_int_equal(pthread_create(&s->agent.thread, NULL, play_agent, &s->agent), 0);
     if (dpt_link_wait(s->link, -1, &err) != DPT_OK) /* there is a lease */
         fail_msg("%s", err.text);
-    const struct dpt_saver_options saver = {
-        .link = s->link, .collect_timeout_ms = collect_ms, .want_grant = want_grant, .ctx = s};
+    const struct dpt_saver_options saver = {.link = s->link,
+                                            .collect_timeout_ms = collect_ms,
+                                            .want_grant = want_grant,
+                                            .ctx = s,
+                                            .claim_number = claim.number,
+                                            .claim_token = claim.record.token};
     if (dpt_saver_create(&saver, &s->saver, &err) != DPT_OK)
         fail_msg("%s", err.text);
     model_init(&s->model, STEP, 1);
@@ -425,6 +433,93 @@ static void a_slow_disk(void **state)
     end(&s);
 }
 
+static struct stage *stopped; /* whose node is stopped while it syncs the manifest; */
+static bool lost_lease; /* and may not write any more when it goes on; else it lost its grant */
+static sem_t synced;
+
+static int stop_in_manifest(enum dpt_fault_op op, const char *path)
+{
+    if (op != DPT_FAULT_FSYNC || strstr(path, "MANIFEST.json") == NULL)
+        return 0;
+    int64_t deadline = dpt_now_ms() + SOON_MS;
+    atomic_store(lost_lease ? &stopped->agent.lease_ms : &stopped->agent.grant, -1);
+    while (lost_lease ? dpt_link_may_write(stopped->link)
+                      : dpt_link_granted(stopped->link, GENERATION, STEP))
+        assert_true(dpt_now_ms() < deadline);
+    assert_int_equal(sem_post(&synced), 0);
+    return 0;
+}
+
+/* The right to commit is asked for at the rename: what it was before the manifest was synced does
+ * not count. */
+static void a_right_lost_before_the_rename(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct stage s;
+        struct dpt_err err;
+        begin(&s, COLLECT_MS);
+        const char *dir = in_root(i == 0 ? "lease-lost" : "grant-lost");
+        assert_int_equal(sem_init(&synced, 0, 0), 0);
+        stopped = &s;
+        lost_lease = i == 0;
+        dpt_fault_hook = stop_in_manifest;
+        atomic_store(&s.agent.grant, STEP);
+        save_part(&s, dir, 0, 1);
+        while (sem_wait(&synced) != 0)
+            assert_int_equal(errno, EINTR);
+        if (lost_lease) /* else it waits for the agent's next word */
+            give_up_generation(&s);
+        assert_int_equal(end_of_save(&s, &err), DPT_EABORTED);
+        dpt_fault_hook = NULL;
+        assert_int_equal(entries(dir), 0);
+        assert_int_equal(sem_destroy(&synced), 0);
+        end(&s);
+    }
+}
+
+static const char *claimed; /* folder that another start of the run takes over meanwhile */
+
+static int take_over_in_manifest(enum dpt_fault_op op, const char *path)
+{
+    struct dpt_claim_record other = claim.record;
+    struct dpt_err err;
+    if (op == DPT_FAULT_FSYNC && strstr(path, "MANIFEST.json") != NULL) {
+        other.token[0] ^= 1;
+        assert_int_equal(dpt_claim_take(claimed, claim.number + 1, &other, &err), DPT_OK);
+    }
+    return 0;
+}
+
+/* A folder that was taken over before the rename gets no checkpoint of its former owner. */
+static void a_folder_lost_before_the_rename(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct stage s;
+        struct dpt_err err;
+        claimed = in_root(i == 0 ? "folder-held" : "folder-lost");
+        claim.number = 3;
+        claim.record.lease_ms = 1000;
+        dpt_claim_describe_self(&claim.record);
+        (void)snprintf(claim.record.run, sizeof claim.record.run, "run");
+        (void)snprintf(claim.record.token, sizeof claim.record.token, "0123");
+        assert_int_equal(dpt_fs_mkdirs(claimed, &err), DPT_OK);
+        assert_int_equal(dpt_claim_take(claimed, claim.number, &claim.record, &err), DPT_OK);
+        begin(&s, COLLECT_MS);
+        dpt_fault_hook = i == 0 ? NULL : take_over_in_manifest;
+        atomic_store(&s.agent.grant, STEP);
+        save_part(&s, claimed, 0, 1);
+        assert_int_equal(end_of_save(&s, &err), i == 0 ? DPT_OK : DPT_EREFUSED);
+        if (i == 1)
+            assert_non_null(strstr(err.text, "was taken over by a worker of run run (host "));
+        dpt_fault_hook = NULL;
+        assert_int_equal(newest(claimed), i == 0 ? STEP : -1);
+        end(&s);
+    }
+    claim.number = 0;
+}
+
 /* Cancelled at whatever moment: whole, or absent and nothing left. */
 static void cancelled_at_any_moment(void **state)
 {
@@ -460,6 +555,8 @@ int main(void)
         cmocka_unit_test(the_fence),
         cmocka_unit_test(disks_that_fail),
         cmocka_unit_test(a_slow_disk),
+        cmocka_unit_test(a_right_lost_before_the_rename),
+        cmocka_unit_test(a_folder_lost_before_the_rename),
         cmocka_unit_test(cancelled_at_any_moment),
     };
     return cmocka_run_group_tests_name("saver", tests, make_fast_root, remove_root);

@@ -55,7 +55,8 @@ def test_usage(tmp_path):
     make_text(tmp_path / "a.txt", 1)
     text, out = tmp_path / "a.txt", tmp_path / "out"
     wrong = [
-        ([], "usage"), (["decode"], "usage"), (["encode"], "--out DIR is missing"),
+        ([], "expected encode, inspect or verify, got ''"),
+        (["decode"], "expected encode, inspect or verify, got 'decode'"), (["encode"], "--out DIR is missing"),
         (["encode", "--out", out], "no PATH is given"),
         (["encode", "--out"], "--out needs a value"),
         (["encode", "--out", out, "--sed", "1", text], "--sed: there is no such option"),

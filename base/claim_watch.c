@@ -1,0 +1,46 @@
+/* Who may have a folder (claim.h): the rules, by what is seen of it. */
+#include "base/claim.h"
+
+#include <string.h>
+
+/* Notes whether the record has moved since the last look. */
+static void note(struct dpt_claim_watch *watch, const struct dpt_claim_seen *seen, int64_t now_ms)
+{
+    const bool same =
+        watch->begun && watch->number == seen->number && watch->digest == seen->digest;
+    if (!watch->begun)
+        watch->first_ms = now_ms;
+    watch->moved = watch->moved || (watch->begun && !same);
+    if (!same)
+        watch->moved_ms = now_ms;
+    watch->begun = true;
+    watch->number = seen->number;
+    watch->digest = seen->digest;
+}
+
+enum dpt_claim_verdict dpt_claim_judge(struct dpt_claim_watch *watch,
+                                       const struct dpt_claim_record *me, bool waits,
+                                       const struct dpt_claim_seen *seen, bool may_live,
+                                       int64_t now_ms)
+{
+    const struct dpt_claim_record *owner = &seen->record;
+    note(watch, seen, now_ms);
+    if (seen->number == 0)
+        return DPT_CLAIM_TAKE;
+    if (!seen->readable) /* a holder that is gone may have left it half written */
+        return now_ms - watch->moved_ms >= me->lease_ms ? DPT_CLAIM_REFUSED : DPT_CLAIM_WAIT;
+    if (strcmp(owner->run, me->run) != 0)
+        return DPT_CLAIM_REFUSED;
+    if (strcmp(owner->token, me->token) == 0)
+        return DPT_CLAIM_JOIN;
+    if (!seen->shared && (owner->released || !may_live))
+        return DPT_CLAIM_TAKE;
+    /* Workers that meet at one server are one run: the server says which of them counts. */
+    if (owner->server == me->server)
+        return DPT_CLAIM_JOIN;
+    if (now_ms - watch->moved_ms >= owner->lease_ms)
+        return DPT_CLAIM_TAKE;
+    if (watch->moved && (!waits || now_ms - watch->first_ms >= owner->lease_ms))
+        return DPT_CLAIM_REFUSED;
+    return DPT_CLAIM_WAIT;
+}

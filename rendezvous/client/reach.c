@@ -1,0 +1,282 @@
+/* Looks a name up and connects, on a thread that nobody waits for. */
+#include "rendezvous/client/reach.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SLICE_MS = 50, /* of a wait for an answer, between two looks at `stopped` */
+    PORT_BYTES = 8,
+    ADDRESS_BYTES = 64
+};
+
+/* What an attempt came to. Of several addresses the one with the highest finding is told. */
+enum finding {
+    FINDING_NONE,     /* nothing is known yet */
+    FINDING_LOOKUP,   /* the name is being looked up */
+    FINDING_NO_NAME,  /* it has no address; `error` of getaddrinfo */
+    FINDING_FAILED,   /* `error` of connect */
+    FINDING_SILENT,   /* no answer */
+    FINDING_REFUSED,  /* nothing listens */
+    FINDING_CONNECTED /* something listens */
+};
+
+struct result {
+    enum finding finding;
+    int error;
+    bool loopback;
+    char address[ADDRESS_BYTES];
+};
+
+/* Owned by whoever starts it and by the thread: the last one frees it. */
+struct dpt_reach {
+    char host[DPT_REACH_HOST_BYTES], port[PORT_BYTES];
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t stopping;
+    int owners;
+    bool stopped;
+    int64_t lookup_ms; /* since when the name is looked up; 0: it has been */
+    struct result result;
+    int connected; /* attempts in a row that found something listening */
+};
+
+/* ---- one attempt ---- */
+
+/* True once it is stopped, which is waited for `ms` at most. */
+static bool is_stopped_within(struct dpt_reach *reach, int ms)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    const int64_t ns = until.tv_nsec + (int64_t)ms * 1000000;
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    (void)pthread_mutex_lock(&reach->mutex);
+    int waited = 0;
+    while (ms > 0 && !reach->stopped && waited == 0)
+        waited = pthread_cond_timedwait(&reach->stopping, &reach->mutex, &until);
+    bool stopped = reach->stopped;
+    (void)pthread_mutex_unlock(&reach->mutex);
+    return stopped;
+}
+
+/* The end of a connect that was begun: its error, 0, or ETIMEDOUT when it takes too long. */
+static int finish_connect(struct dpt_reach *reach, int fd)
+{
+    struct pollfd item = {.fd = fd, .events = POLLOUT};
+    for (int waited_ms = 0; waited_ms < DPT_REACH_ANSWER_MS; waited_ms += SLICE_MS) {
+        int ready = poll(&item, 1, SLICE_MS);
+        if (ready > 0) {
+            int error = 0;
+            socklen_t bytes = sizeof error;
+            return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+        }
+        if (is_stopped_within(reach, 0))
+            return ETIMEDOUT;
+    }
+    return ETIMEDOUT;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, address, sizeof v4);
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    struct sockaddr_in6 v6;
+    memcpy(&v6, address, sizeof v6);
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+static struct result try_address(struct dpt_reach *reach, const struct addrinfo *info)
+{
+    struct result result = {.finding = FINDING_FAILED, .loopback = is_loopback(info->ai_addr)};
+    if (getnameinfo(info->ai_addr, info->ai_addrlen, result.address, sizeof result.address, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        result.address[0] = '\0';
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        result.error = errno;
+        return result;
+    }
+    result.error = connect(fd, info->ai_addr, info->ai_addrlen) == 0 ? 0 : errno;
+    if (result.error == EINPROGRESS)
+        result.error = finish_connect(reach, fd);
+    (void)close(fd);
+    if (result.error == 0)
+        result.finding = FINDING_CONNECTED;
+    else if (result.error == ECONNREFUSED)
+        result.finding = FINDING_REFUSED;
+    else if (result.error == ETIMEDOUT)
+        result.finding = FINDING_SILENT;
+    return result;
+}
+
+static struct result attempt(struct dpt_reach *reach)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    int error = getaddrinfo(reach->host, reach->port, &hints, &list);
+    (void)pthread_mutex_lock(&reach->mutex);
+    reach->lookup_ms = 0;
+    (void)pthread_mutex_unlock(&reach->mutex);
+    if (error != 0)
+        return (struct result){.finding = FINDING_NO_NAME, .error = error};
+    struct result best = {.finding = FINDING_NONE};
+    int tried = 0;
+    for (const struct addrinfo *info = list; info != NULL && tried < DPT_REACH_ADDRESSES_MAX;
+         info = info->ai_next, tried++) {
+        struct result result = try_address(reach, info);
+        if (result.finding > best.finding)
+            best = result;
+    }
+    freeaddrinfo(list);
+    return best;
+}
+
+/* ---- the thread ---- */
+
+static void destroy(struct dpt_reach *reach)
+{
+    (void)pthread_cond_destroy(&reach->stopping);
+    (void)pthread_mutex_destroy(&reach->mutex);
+    free(reach);
+}
+
+static void release(struct dpt_reach *reach)
+{
+    (void)pthread_mutex_lock(&reach->mutex);
+    bool last = --reach->owners == 0;
+    (void)pthread_mutex_unlock(&reach->mutex);
+    if (last)
+        destroy(reach);
+}
+
+static void publish(struct dpt_reach *reach, const struct result *result)
+{
+    (void)pthread_mutex_lock(&reach->mutex);
+    reach->result = *result;
+    reach->connected = result->finding == FINDING_CONNECTED ? reach->connected + 1 : 0;
+    (void)pthread_mutex_unlock(&reach->mutex);
+}
+
+static void *look(void *ctx)
+{
+    struct dpt_reach *reach = ctx;
+    do {
+        struct result result = attempt(reach);
+        publish(reach, &result);
+    } while (!is_stopped_within(reach, DPT_REACH_EVERY_MS));
+    release(reach);
+    return NULL;
+}
+
+/* ---- what others call ---- */
+
+enum dpt_status dpt_reach_start(const char *endpoint, struct dpt_reach **ret, struct dpt_err *err)
+{
+    const char *colon = strrchr(endpoint, ':');
+    DPT_ASSERT(colon != NULL);
+    struct dpt_reach *reach = calloc(1, sizeof *reach);
+    if (reach == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "thread that looks for the server");
+    const bool brackets = endpoint[0] == '[';
+    const char *host = endpoint + brackets;
+    (void)snprintf(reach->host, sizeof reach->host, "%.*s", (int)(colon - host) - brackets, host);
+    (void)snprintf(reach->port, sizeof reach->port, "%.7s", colon + 1);
+    reach->lookup_ms = dpt_now_ms();
+    reach->owners = 2;
+    pthread_condattr_t monotonic;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&reach->mutex, NULL);
+    (void)pthread_cond_init(&reach->stopping, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    pthread_t thread;
+    int failed = pthread_create(&thread, NULL, look, reach);
+    if (failed != 0) {
+        destroy(reach);
+        return dpt_fail_errno(err, failed, "start the thread that looks for the server");
+    }
+    (void)pthread_detach(thread);
+    *ret = reach;
+    return DPT_OK;
+}
+
+void dpt_reach_text(struct dpt_reach *reach, char ret[DPT_REACH_TEXT_BYTES])
+{
+    enum { BYTES = DPT_REACH_TEXT_BYTES };
+    (void)pthread_mutex_lock(&reach->mutex);
+    struct result result = reach->result;
+    if (reach->lookup_ms > 0 && dpt_now_ms() - reach->lookup_ms > DPT_REACH_LOOKUP_MS)
+        result.finding = FINDING_LOOKUP;
+    if (result.finding == FINDING_CONNECTED && reach->connected < 2)
+        result.finding = FINDING_NONE; /* a server that has just come */
+    (void)pthread_mutex_unlock(&reach->mutex);
+    switch (result.finding) {
+    case FINDING_NONE:
+        ret[0] = '\0';
+        break;
+    case FINDING_LOOKUP:
+        (void)snprintf(ret, BYTES,
+                       "the name '%.100s' is still looked up; no name server answers. Give the "
+                       "host's address instead",
+                       reach->host);
+        break;
+    case FINDING_NO_NAME:
+        (void)snprintf(ret, BYTES,
+                       "the name '%.100s' has no address (%s). Check the name, or give the host's "
+                       "address",
+                       reach->host, gai_strerror(result.error));
+        break;
+    case FINDING_FAILED:
+        (void)snprintf(ret, BYTES, "%s cannot be reached: %s. Check the address and the network",
+                       result.address, strerror(result.error));
+        break;
+    case FINDING_SILENT:
+        (void)snprintf(ret, BYTES,
+                       "%s does not answer. The host is down, or a firewall drops port %s",
+                       result.address, reach->port);
+        break;
+    case FINDING_REFUSED:
+        (void)snprintf(ret, BYTES,
+                       result.loopback
+                           ? "port %s of %s refuses: nothing listens there. Start dpt-rdzv --port "
+                             "%s on this host, or name another"
+                           : "port %s of %s refuses: no server runs there, or it listens on "
+                             "localhost only. Start dpt-rdzv --port %s --insecure there",
+                       reach->port, result.address, reach->port);
+        break;
+    case FINDING_CONNECTED:
+        (void)snprintf(ret, BYTES,
+                       "port %s of %s answers, but not as dpt-rdzv does. Check which program "
+                       "listens there",
+                       reach->port, result.address);
+        break;
+    }
+}
+
+void dpt_reach_stop(struct dpt_reach **reach_p)
+{
+    struct dpt_reach *reach = *reach_p;
+    *reach_p = NULL;
+    if (reach == NULL)
+        return;
+    (void)pthread_mutex_lock(&reach->mutex);
+    reach->stopped = true;
+    (void)pthread_cond_signal(&reach->stopping);
+    (void)pthread_mutex_unlock(&reach->mutex);
+    release(reach);
+}

@@ -1,0 +1,183 @@
+/* Who may join a run, and as which node: the run's user with its config, devices and data, under a
+ * node id that is free or its own. Nothing is changed here.
+ *
+ * A node id belongs to whoever knows the secret that the node brought when it joined. The secret
+ * lies beside the node's logs, so that a worker that is started again there knows it, and is never
+ * told to anybody. When the node is gone its id is free: a process with another secret begins anew,
+ * and what the run remembers of expelled incarnations holds for those with their secret alone. */
+#include "rendezvous/core/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void dpt_rdzv_secret_of(const Dpt__AgentState *message, uint8_t ret[DPT_PROTO_SECRET_BYTES])
+{
+    memset(ret, 0, DPT_PROTO_SECRET_BYTES);
+    if (message->secret.len > 0) /* then it has all its bytes: the message's check */
+        memcpy(ret, message->secret.data, DPT_PROTO_SECRET_BYTES);
+}
+
+static bool knows(const Dpt__AgentState *message, const uint8_t secret[DPT_PROTO_SECRET_BYTES])
+{
+    uint8_t brought[DPT_PROTO_SECRET_BYTES];
+    dpt_rdzv_secret_of(message, brought);
+    return memcmp(brought, secret, sizeof brought) == 0;
+}
+
+bool dpt_rdzv_is_own(const struct node *node, const Dpt__AgentState *message)
+{
+    return knows(message, node->secret);
+}
+
+struct grave *dpt_rdzv_find_grave(struct run *run, const Dpt__AgentState *message)
+{
+    const uint64_t hash = dpt_rdzv_id_hash(message->stamp->node);
+    const size_t n = run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
+    struct grave *newest = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (run->graves[i].id_hash == hash &&
+            run->graves[i].incarnation >= message->stamp->incarnation &&
+            knows(message, run->graves[i].secret) &&
+            (newest == NULL || run->graves[i].incarnation > newest->incarnation))
+            newest = &run->graves[i];
+    return newest;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+uint64_t dpt_rdzv_newest_ran(const Dpt__AgentState *message)
+{
+    uint64_t newest = 0;
+    for (size_t i = 0; i < message->n_ranks; i++) {
+        const Dpt__RankState *rank = message->ranks[i];
+        if (rank->phase == DPT__RANK_PHASE__RANK_DEAD)
+            continue;
+        newest = later(newest, later(rank->ran_generation, rank->pending_generation));
+        newest = later(newest, rank->failed_generation);
+        if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING ||
+            rank->phase == DPT__RANK_PHASE__RANK_READY ||
+            rank->phase == DPT__RANK_PHASE__RANK_FINISHED)
+            newest = later(newest, rank->generation);
+    }
+    return newest;
+}
+
+bool dpt_rdzv_may_return(struct dpt_rdzv *core, const struct run *run, const struct grave *grave,
+                         const Dpt__AgentState *message)
+{
+    const struct forgotten_run *former = dpt_rdzv_find_forgotten(core, message->stamp->run);
+    const uint64_t ran = dpt_rdzv_newest_ran(message);
+    const uint64_t sent_off = run != NULL      ? later(run->run_generation, run->ran_before)
+                              : former != NULL ? former->run_generation
+                                               : 0;
+    if (grave != NULL && (!grave->cut_off || grave->incarnation != message->stamp->incarnation))
+        return false;
+    return ran > 0 && ran >= sent_off;
+}
+
+bool dpt_rdzv_differs(const struct run *run, const Dpt__AgentState *message, struct refusal *ret)
+{
+    ret->show_spec = false;
+    const Dpt__RunSpec *mine = &run->spec, *theirs = message->spec;
+    const size_t text_bytes = sizeof ret->text;
+    if (strcmp(mine->user, theirs->user) != 0) {
+        (void)snprintf(ret->text, text_bytes,
+                       "run '%s' belongs to user '%s', not to '%s': choose another run name",
+                       run->name, mine->user, theirs->user);
+    } else if (strcmp(mine->config_digest, theirs->config_digest) != 0) {
+        ret->show_spec = true;
+        (void)snprintf(ret->text, text_bytes, "the config differs from that of run '%s'",
+                       run->name);
+    } else if (strcmp(run->fingerprint, message->fingerprint) != 0) {
+        (void)snprintf(ret->text, text_bytes,
+                       "this node computes by other means (%s) than the run (%s); train.reduction "
+                       "'canonical' needs equal devices and libraries, 'fast' one cluster.backend "
+                       "and strategy.offload that all nodes can have",
+                       message->fingerprint, run->fingerprint);
+    } else if (run->data_digest[0] != '\0' && message->data_digest[0] != '\0' &&
+               strcmp(run->data_digest, message->data_digest) != 0) {
+        (void)snprintf(ret->text, text_bytes,
+                       "the data here (%s) are not those of run '%s' (%s): data.train, and "
+                       "data.val when it evaluates",
+                       message->data_digest, run->name, run->data_digest);
+    } else if (mine->one_checkpoint_dir &&
+               strcmp(run->checkpoint_dir_id, message->checkpoint_dir_id) != 0) {
+        (void)snprintf(ret->text, text_bytes,
+                       "%s of this node is not that of run '%s': under this strategy every rank "
+                       "holds a part of the state and writes it into one folder; give all nodes "
+                       "the same folder of a shared file system, or all of them none "
+                       "(checkpoint.dir=null), or take strategy.name=ddp",
+                       message->checkpoint_dir_id[0] ? "checkpoint.dir"
+                                                     : "The missing "
+                                                       "checkpoint.dir",
+                       run->name);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* A process that trains comes from an earlier server, where the id was its own. It has it again
+ * unless the one that was here first takes part in a generation, too. */
+static bool had_id_before(const struct run *run, const struct node *node,
+                          const Dpt__AgentState *message)
+{
+    return message->stamp->generation > 0 && node->generation == 0 &&
+           !dpt_rdzv_node_is_member(run, node);
+}
+
+/* Who is to take the place of `former`: a later process of the same node, or who had its id. */
+static bool may_replace(const struct run *run, const struct node *former,
+                        const Dpt__AgentState *message)
+{
+    return dpt_rdzv_is_own(former, message) || had_id_before(run, former, message);
+}
+
+bool dpt_rdzv_waits_for_id(const struct run *run, const struct node *former,
+                           const Dpt__AgentState *message)
+{
+    return former != NULL && former->conn == 0 && !may_replace(run, former, message);
+}
+
+static void tell_owner(const struct dpt_rdzv *core, const struct run *run, const struct node *node,
+                       char ret_text[DPT_PROTO_TEXT_BYTES])
+{
+    char at[DPT_PROTO_ADDR_BYTES + 8] = "";
+    const char *address = node->n_ranks > 0 ? node->ranks[0].tcp_addr : "";
+    const char *port = strrchr(address, ':');
+    if (port != NULL)
+        (void)snprintf(at, sizeof at, "at %.*s, ", (int)(port - address), address);
+    (void)snprintf(ret_text, DPT_PROTO_TEXT_BYTES,
+                   "node '%s' of run '%s' is alive (%sjoined %lld s ago) and another process: give "
+                   "this one another --node-id, or wait until that node is lost",
+                   node->id, run->name, at, (long long)((core->now_ms - node->joined_ms) / 1000));
+}
+
+bool dpt_rdzv_refuses(const struct dpt_rdzv *core, const struct run *run, const struct node *former,
+                      const Dpt__AgentState *message, struct refusal *ret)
+{
+    if (dpt_rdzv_differs(run, message, ret))
+        return true;
+    if (former == NULL && run->n_nodes >= DPT_PROTO_NODES_MAX) {
+        (void)snprintf(ret->text, sizeof ret->text, "run '%s' has %d nodes, which is the most",
+                       run->name, DPT_PROTO_NODES_MAX);
+        return true;
+    }
+    uint8_t secret[DPT_PROTO_SECRET_BYTES];
+    static const uint8_t none[DPT_PROTO_SECRET_BYTES];
+    dpt_rdzv_secret_of(message, secret);
+    if (memcmp(secret, none, sizeof none) == 0) {
+        (void)snprintf(ret->text, sizeof ret->text,
+                       "it brings no secret of its node, so that anybody could take its place: "
+                       "this worker (%s) is not a dpt-worker of the server's version",
+                       message->software);
+        return true;
+    }
+    if (former == NULL || former->conn == 0 || may_replace(run, former, message))
+        return false;
+    tell_owner(core, run, former, ret->text);
+    return true;
+}

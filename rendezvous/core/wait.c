@@ -1,0 +1,72 @@
+/* How long a run waits before it forms: for its minimum of nodes, for more in the last call, and
+ * for nodes that an earlier server knew. */
+#include "rendezvous/core/internal.h"
+
+#include <stdio.h>
+
+/* ---- for the minimum ---- */
+
+bool dpt_rdzv_wait_is_over(const struct dpt_rdzv *core, const struct run *run)
+{
+    return run->spec.wait_ms > 0 && run->waits_since_ms >= 0 &&
+           core->now_ms - run->waits_since_ms >= run->spec.wait_ms;
+}
+
+void dpt_rdzv_fail_waiting(struct dpt_rdzv *core, struct run *run, uint32_t ready)
+{
+    char text[DPT_PROTO_TEXT_BYTES], lost[DPT_PROTO_NAME_BYTES] = "";
+    const int64_t held = dpt_rdzv_step_held(core, run, NULL);
+    if (held > 0 && held > run->saved_step)
+        (void)snprintf(lost, sizeof lost, "; no checkpoint has the steps after %lld",
+                       (long long)(run->saved_step > 0 ? run->saved_step : 0));
+    (void)snprintf(text, sizeof text,
+                   "it waited %lld s (cluster.wait_s) for %u nodes (cluster.nnodes), and %u of the "
+                   "%zu here %s ready: start more workers, or change one of these keys%s",
+                   (long long)((core->now_ms - run->waits_since_ms) / 1000),
+                   dpt_rdzv_min_nodes(run), ready, run->n_nodes, ready == 1 ? "was" : "were", lost);
+    dpt_rdzv_fail(core, run, text);
+}
+
+/* ---- the last call ---- */
+
+bool dpt_rdzv_is_young(const struct dpt_rdzv *core, const struct run *run)
+{
+    return !core->fresh && core->now_ms < core->start_ms + run->timing.lease_ms;
+}
+
+const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct run *run)
+{
+    const int64_t usual_ms = run->phase_ms + run->timing.last_call_ms;
+    if (!dpt_rdzv_is_young(core, run) || usual_ms >= core->start_ms + run->timing.lease_ms)
+        return "";
+    return "the server has just been started, and nodes that train by an earlier one may come back "
+           "(dpt-rdzv --fresh: there was none)";
+}
+
+/* End of the last call. Nodes of an earlier server are given a full lease to come back, unless
+ * the run is full anyway; nodes that are starting their ranks are given one timeout. */
+int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct run *run)
+{
+    int64_t until = run->phase_ms + run->timing.last_call_ms;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        if (!dpt_rdzv_is_suspect(core, run, run->nodes[i]) &&
+            !dpt_rdzv_node_is_ready(core, run, run->nodes[i]))
+            until = run->phase_ms + run->timing.timeout_ms;
+    int64_t hold = core->start_ms + run->timing.lease_ms;
+    return core->fresh || until > hold ? until : hold;
+}
+
+/* ---- nodes of an earlier server ---- */
+
+const struct node *dpt_rdzv_foreigner(const struct dpt_rdzv *core, const struct run *run)
+{
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++) {
+            const struct rank *rank = &run->nodes[i]->ranks[k];
+            if (rank->phase == DPT__RANK_PHASE__RANK_RUNNING &&
+                !dpt_rdzv_rank_is_member(run, rank) &&
+                !dpt_rdzv_is_suspect(core, run, run->nodes[i]))
+                return run->nodes[i];
+        }
+    return NULL;
+}

@@ -1,0 +1,100 @@
+/* The stage of the tests of progress.h. */
+#include "tests/agent/progress_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+char said[SAID_BYTES];
+int shows;
+struct dpt_live_facts shown;
+
+static void take_line(void *ctx, const char *line)
+{
+    (void)ctx;
+    size_t used = strlen(said);
+    (void)snprintf(said + used, sizeof said - used, "%s\n", line);
+}
+
+static void take_live(void *ctx, const struct dpt_live_facts *facts)
+{
+    (void)ctx;
+    shows++;
+    shown = *facts;
+}
+
+void show_live(struct scene *s)
+{
+    s->progress.show = take_live;
+}
+
+void update_more(struct scene *s)
+{
+    s->now_ms += 100;
+    dpt_progress_update(&s->progress, &s->view, &s->run, s->now_ms);
+}
+
+void update(struct scene *s)
+{
+    said[0] = '\0';
+    update_more(s);
+}
+
+void open_scene(struct scene *s, bool is_first)
+{
+    *s = (struct scene){.progress = {.print = take_line,
+                                     .endpoint = "head:1",
+                                     .source = "the test",
+                                     .run = "r",
+                                     .step_said = -1},
+                        .view = {.server_up = true,
+                                 .phase = DPT__SERVER_PHASE__SERVER_RUNNING,
+                                 .generation = 1,
+                                 .world_size = 2,
+                                 .trains = true,
+                                 .is_first = is_first,
+                                 .cause = "start",
+                                 .cause_kind = "start"},
+                        .run = {.min_nodes = 1,
+                                .steps = 100,
+                                .tokens_per_step = 1000,
+                                .log_every = 1,
+                                .checkpoint_dir = "ck"},
+                        .now_ms = 1000};
+    s->view.steps = s->steps;
+    shows = 0;
+}
+
+void tell(struct scene *s, int64_t first, int64_t last)
+{
+    s->view.n_steps = 0;
+    for (int64_t step = first; step <= last; step++)
+        s->steps[s->view.n_steps++] =
+            (struct dpt_agent_step){.step = step, .tokens_per_s = 1000, .world_size = 2};
+}
+
+void next_generation(struct scene *s, const char *kind, const char *cause, uint32_t world)
+{
+    s->view.generation++;
+    s->view.cause_kind = kind;
+    s->view.cause = cause;
+    s->view.world_size = world;
+    s->view.n_steps = 0;
+    s->view.trains = true;
+    s->view.phase = DPT__SERVER_PHASE__SERVER_RUNNING;
+}
+
+void stand_still(struct scene *s, Dpt__ServerPhase phase, uint32_t nodes)
+{
+    s->view.phase = phase;
+    s->view.trains = s->view.computing = false;
+    s->view.n_nodes = nodes;
+    s->view.n_steps = 0;
+}
+
+int count_of(const char *what)
+{
+    int n = 0;
+    for (const char *at = said; (at = strstr(at, what)) != NULL; at++)
+        n++;
+    return n;
+}

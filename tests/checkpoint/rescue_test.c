@@ -1,0 +1,335 @@
+/* Rescues: as whole as checkpoints, found where nothing newer is committed, sealed by whoever finds
+ * all parts, and removed when the run has gone on. */
+#include "tests/checkpoint/fixture.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "checkpoint/fault.h"
+#include "checkpoint/names.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STEP = 5, WRITERS = 4, SOON_MS = 10000, ROUNDS = 20 };
+
+static struct dpt_err err;
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        enum dpt_status ok_ = (call);                                                              \
+        if (ok_ != DPT_OK)                                                                         \
+            fail_msg("%s: %s", #call, err.text);                                                   \
+    } while (0)
+
+static struct dpt_checkpoint_spec rescue_spec(const struct model *model, const char *dir,
+                                              int64_t step, int writer, int n_writers)
+{
+    struct dpt_checkpoint_spec spec = model_spec(model, dir, step, writer, n_writers);
+    spec.attempt = "rescue-a1";
+    spec.state.rescue.run = "demo";
+    spec.state.rescue.node = "n1";
+    spec.state.rescue.generation = 7;
+    return spec;
+}
+
+static enum dpt_status write_rescue(const char *dir, int64_t step)
+{
+    struct model model;
+    model_init(&model, step, 1);
+    const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, step, 0, 1);
+    enum dpt_status status = dpt_checkpoint_write_part(&spec, &err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_seal(&spec, 0, &err);
+    model_fini(&model);
+    return status;
+}
+
+static void commit(const char *dir, int64_t step)
+{
+    struct model model;
+    model_init(&model, step, 1);
+    OK(model_write(&model, dir, step, 1, &err));
+    model_fini(&model);
+}
+
+static int64_t newest(const char *dir)
+{
+    int64_t step = -7;
+    OK(dpt_checkpoint_newest(dir, &step, &err));
+    return step;
+}
+
+static bool has(const char *dir, const char *name)
+{
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    return dpt_fs_exists(path);
+}
+
+static size_t entries(const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    OK(dpt_fs_list(dir, &names, &n, &err));
+    dpt_fs_list_free(&names, n);
+    return n;
+}
+
+/* Step `step` is read from a rescue. */
+static bool is_rescue(const char *dir, int64_t step)
+{
+    struct dpt_checkpoint *checkpoint = NULL;
+    OK(dpt_checkpoint_open(dir, step, &checkpoint, &err));
+    OK(dpt_checkpoint_verify(checkpoint, &err));
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    const bool is = state->rescue.node != NULL;
+    if (is) {
+        assert_string_equal(state->rescue.node, "n1");
+        assert_string_equal(state->rescue.run, "demo");
+        assert_int_equal(state->rescue.generation, 7);
+    }
+    dpt_checkpoint_close(&checkpoint);
+    return is;
+}
+
+static void a_rescue_is_found_and_read(void **state)
+{
+    (void)state;
+    const char *dir = in_root("alone");
+    OK(write_rescue(dir, STEP));
+    assert_true(has(dir, "rescue-step-00000005"));
+    assert_int_equal(entries(dir), 1);
+    assert_int_equal(newest(dir), STEP);
+    assert_true(is_rescue(dir, STEP));
+    OK(model_check(dir, STEP, 1, &err));
+    int64_t step;
+    assert_false(dpt_name_parse_step("rescue-step-00000005", &step)); /* an older program's view */
+    OK(write_rescue(dir, STEP));                                      /* once more: equal content */
+    assert_int_equal(entries(dir), 1);
+}
+
+static void what_is_committed_comes_first(void **state)
+{
+    (void)state;
+    const char *dir = in_root("beside");
+    commit(dir, 3);
+    OK(write_rescue(dir, STEP));
+    assert_int_equal(newest(dir), STEP); /* nothing newer is committed */
+    commit(dir, 4);
+    assert_int_equal(newest(dir), STEP);
+    assert_true(has(dir, "rescue-step-00000005"));
+    commit(dir, STEP);
+    assert_false(is_rescue(dir, STEP));
+    assert_false(has(dir, "rescue-step-00000005"));
+    OK(write_rescue(dir, STEP));
+    commit(dir, STEP + 1);
+    assert_false(has(dir, "rescue-step-00000005"));
+    assert_int_equal(entries(dir), 2); /* keep */
+}
+
+static void flip_byte(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -5, SEEK_END), 0);
+    const int byte = fgetc(f);
+    assert_int_equal(fseek(f, -5, SEEK_END), 0);
+    assert_int_equal(fputc(byte ^ 1, f), byte ^ 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* A rescue is written beside a checkpoint of its step only where that one's bytes are damaged,
+ * which its sizes do not show. */
+static void a_rescue_beside_a_damaged_checkpoint(void **state)
+{
+    (void)state;
+    const char *dir = in_root("beside-damaged");
+    char path[512];
+    commit(dir, STEP);
+    (void)snprintf(path, sizeof path, "%s/step-00000005/config.json", dir);
+    flip_byte(path);
+    OK(write_rescue(dir, STEP));
+    assert_int_equal(newest(dir), STEP);
+    assert_true(is_rescue(dir, STEP));
+    OK(model_check(dir, STEP, 1, &err));
+    commit(dir, STEP);
+    assert_false(is_rescue(dir, STEP));
+    assert_int_equal(entries(dir), 1);
+}
+
+static void a_damaged_rescue_is_passed_over(void **state)
+{
+    (void)state;
+    const char *dir = in_root("damaged");
+    commit(dir, 3);
+    OK(write_rescue(dir, STEP));
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/rescue-step-00000005/MANIFEST.json", dir);
+    OK(dpt_fs_write_file_atomic(path, "{}", 2, &err));
+    assert_int_equal(newest(dir), 3);
+    struct dpt_checkpoint *checkpoint = NULL;
+    assert_int_equal(dpt_checkpoint_open(dir, STEP, &checkpoint, &err), DPT_ECORRUPT);
+    assert_non_null(strstr(err.text, "rescue-step-00000005"));
+}
+
+/* Nobody is the first writer: whoever comes last has all parts. */
+static void the_last_part_makes_it_whole(void **state)
+{
+    (void)state;
+    const char *dir = in_root("parts");
+    struct model model;
+    model_init(&model, STEP, 1);
+    for (int writer = 0; writer < WRITERS; writer++) {
+        const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, STEP, writer, WRITERS);
+        OK(dpt_checkpoint_write_part(&spec, &err));
+        enum dpt_status status = dpt_checkpoint_seal(&spec, dpt_now_ms() + 50, &err);
+        assert_int_equal(status, writer < WRITERS - 1 ? DPT_ETIMEOUT : DPT_OK);
+        if (status != DPT_OK)
+            assert_non_null(strstr(err.text, "has not reported its part in time"));
+        assert_int_equal(newest(dir), status == DPT_OK ? STEP : -1);
+    }
+    OK(model_check(dir, STEP, 1, &err));
+    model_fini(&model);
+}
+
+struct hand {
+    struct dpt_checkpoint_spec spec;
+    pthread_t thread;
+    enum dpt_status status;
+    struct dpt_err err;
+};
+
+static void *write_part_and_seal(void *arg)
+{
+    struct hand *hand = arg;
+    hand->status = dpt_checkpoint_write_part(&hand->spec, &hand->err);
+    if (hand->status == DPT_OK || hand->status == DPT_EEXIST)
+        hand->status = dpt_checkpoint_seal(&hand->spec, dpt_now_ms() + SOON_MS, &hand->err);
+    return NULL;
+}
+
+static void all_at_once(struct hand *hands, int n)
+{
+    for (int i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&hands[i].thread, NULL, write_part_and_seal, &hands[i]), 0);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(pthread_join(hands[i].thread, NULL), 0);
+}
+
+static void writers_at_once(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, STEP, 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "at-once-%d", round);
+        const char *dir = in_root(name);
+        struct hand hands[WRITERS];
+        for (int i = 0; i < WRITERS; i++)
+            hands[i] = (struct hand){.spec = rescue_spec(&model, dir, STEP, i, WRITERS)};
+        all_at_once(hands, WRITERS);
+        for (int i = 0; i < WRITERS; i++)
+            if (hands[i].status != DPT_OK)
+                fail_msg("round %d, writer %d: %s", round, i, hands[i].err.text);
+        OK(model_check(dir, STEP, 1, &err));
+        assert_int_equal(entries(dir), 1);
+    }
+    model_fini(&model);
+}
+
+/* Nodes that hold everything, each under its own name. */
+static void holders_of_everything_at_once(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, STEP, 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        char name[32], attempts[WRITERS][16];
+        (void)snprintf(name, sizeof name, "holders-%d", round);
+        const char *dir = in_root(name);
+        struct hand hands[WRITERS];
+        for (int i = 0; i < WRITERS; i++) {
+            hands[i] = (struct hand){.spec = rescue_spec(&model, dir, STEP, 0, 1)};
+            (void)snprintf(attempts[i], sizeof attempts[i], "rescue-n%d", i);
+            hands[i].spec.attempt = attempts[i];
+        }
+        all_at_once(hands, WRITERS);
+        for (int i = 0; i < WRITERS; i++)
+            if (hands[i].status != DPT_OK)
+                fail_msg("round %d, holder %d: %s", round, i, hands[i].err.text);
+        OK(model_check(dir, STEP, 1, &err));
+        assert_int_equal(entries(dir), 1);
+    }
+    model_fini(&model);
+}
+
+static int fail_renames(enum dpt_fault_op op, const char *path)
+{
+    return op == DPT_FAULT_RENAME && strstr(path, "rescue-step-") != NULL ? ENOSPC : 0;
+}
+
+static void a_disk_that_fails(void **state)
+{
+    (void)state;
+    const char *dir = in_root("failing");
+    dpt_fault_hook = fail_renames;
+    assert_int_equal(write_rescue(dir, STEP), DPT_ENOSPC);
+    dpt_fault_hook = NULL;
+    assert_int_equal(newest(dir), -1);
+    assert_int_equal(entries(dir), 0);
+    OK(write_rescue(dir, STEP));
+    assert_int_equal(newest(dir), STEP);
+}
+
+/* Where one part has such a value no writer makes a rescue of it. */
+static void a_value_that_is_not_finite(void **state)
+{
+    (void)state;
+    struct model model;
+    model_init(&model, STEP, 1);
+    for (int bad = 0; bad < 2; bad++) {
+        const char *dir = in_root(bad == 0 ? "first-not-finite" : "second-not-finite");
+        for (int writer = 0; writer < 2; writer++) {
+            const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, STEP, writer, 2);
+            float *value = model.tensors[writer == 0 ? 0 : model.n - 1].param;
+            const float sound = *value;
+            if (writer == bad)
+                *value = NAN;
+            assert_int_equal(dpt_checkpoint_write_part(&spec, &err),
+                             writer == bad ? DPT_EDIVERGED : DPT_OK);
+            *value = sound;
+        }
+        const struct dpt_checkpoint_spec other = rescue_spec(&model, dir, STEP, 1 - bad, 2);
+        assert_int_equal(dpt_checkpoint_seal(&other, dpt_now_ms() + SOON_MS, &err), DPT_EDIVERGED);
+        assert_non_null(strstr(err.text, "not finite"));
+        assert_int_equal(newest(dir), -1);
+    }
+    model_fini(&model);
+}
+
+int main(void)
+{
+    dpt_log_set_level(DPT_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rescue_is_found_and_read),
+        cmocka_unit_test(what_is_committed_comes_first),
+        cmocka_unit_test(a_rescue_beside_a_damaged_checkpoint),
+        cmocka_unit_test(a_damaged_rescue_is_passed_over),
+        cmocka_unit_test(the_last_part_makes_it_whole),
+        cmocka_unit_test(writers_at_once),
+        cmocka_unit_test(holders_of_everything_at_once),
+        cmocka_unit_test(a_disk_that_fails),
+        cmocka_unit_test(a_value_that_is_not_finite),
+    };
+    return cmocka_run_group_tests_name("rescue", tests, make_fast_root, remove_root);
+}

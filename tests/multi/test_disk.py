@@ -1,0 +1,95 @@
+"""Full disks: the first failure is told, those after it are counted, training goes on."""
+
+import re
+import subprocess
+
+import pytest
+
+from cluster import Process
+
+
+UNSHARE = ["unshare", "-rm"]  # a mount namespace of our own
+
+
+def needs_mounts():
+    if subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no mount namespace of our own: unshare is not allowed here")
+
+
+def full(path):
+    """A file that takes no byte."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to("/dev/full")
+
+
+def test_logs(make_cluster, slow):
+    """metrics.jsonl, events.jsonl and a rank's log cannot be written; the summary can."""
+    cluster = make_cluster(sets={"train.steps": 40, "train.log_every": 1})
+    log, _ = cluster.dirs("a")
+    for name in ("metrics.jsonl", "events.jsonl", "node-a/rank-0.log"):
+        full(log / name)
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    said = worker.log()
+    assert said.count("a record of the run's log is lost") == 1 and "No space left on device" in said, said
+    assert re.search(r"40 more records of the run's log in '\S+' are lost", said), said  # 1 event, 40 steps
+    assert said.count(f"cannot write '{log}/node-a/rank-0.log': No space left on device") == 1, said
+    assert re.search(r"\d+ bytes of '\S+/node-a/rank-0\.log' were dropped", said), said
+    assert worker.outputs.summary()["steps"] == 40
+
+
+def test_log_that_is_written_again(make_cluster, slow):
+    """What was lost until then is told when there is room again, and the next failure anew."""
+    cluster = make_cluster(sets={"train.steps": 100000, "train.log_every": 1})
+    log, _ = cluster.dirs("a")
+    full(log / "metrics.jsonl")
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    worker.wait_log("a record of the run's log is lost", 30 * slow)
+    worker.wait_log(r"(?m)^step \d{2}/", 30 * slow)  # more of them are lost
+    (log / "metrics.jsonl").unlink()
+    worker.wait_log(r"\d+ more records of the run's log in '\S+' are lost", 30 * slow)
+    cluster.wait_step(3, 30 * slow)
+    worker.term()
+    assert worker.wait(30 * slow) == 0, worker.log_tail()
+
+
+def test_checkpoints(make_cluster, slow, tmp_path):
+    """A disk that has room for one checkpoint and not for a second beside it."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 40, "checkpoint.every_steps": 10})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", nnodes=1, endpoint=False, sets={"checkpoint.dir": disk / "c"})
+    script = f'mount -t tmpfs -o size=2m none "{disk}" && exec "$@"'
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    assert worker.wait(60 * slow) == 4, worker.log_tail()  # the last one is the run's result
+    said = worker.log()
+    assert said.count("a checkpoint was not written") == 1, said
+    assert re.search(r"1 more checkpoints? found no room in '\S+/disk/c'", said), said
+    assert "No space left on device" in [line for line in said.splitlines() if line.startswith("dpt-worker: ")][0]
+
+
+@pytest.mark.parametrize("disk, reason", [("full", "No space left on device"), ("no folder", "Not a directory")])
+def test_newcomer_with_a_broken_disk(make_cluster, slow, tmp_path, disk, reason):
+    """It ends with one line before it joins; the run, which has its minimum of nodes, does not notice."""
+    cluster = make_cluster(sets={"train.steps": 100000, "cluster.nnodes": "1:2"})
+    cluster.start_server()
+    a = cluster.start_worker("a")
+    cluster.wait_step(3, 30 * slow)
+    path = tmp_path / "disk"
+    argv = cluster.worker_argv("b", sets={"checkpoint.dir": path / "c"})
+    if disk == "full":
+        needs_mounts()
+        path.mkdir()
+        script = f'mount -t tmpfs -o size=64k none "{path}" && head -c 65536 /dev/zero >"{path}/f"; exec "$@"'
+        argv = [*UNSHARE, "sh", "-c", script, "sh", *argv]
+    else:
+        path.write_text("a file")
+    newcomer = Process("newcomer", argv, cluster.root / "newcomer.log", cluster.env)
+    assert newcomer.wait(30 * slow) == 2, newcomer.log_tail()
+    said = rf"dpt-worker: checkpoint\.dir: .*: {reason}; give another with --set checkpoint\.dir=PATH\n"
+    assert re.fullmatch(said, newcomer.log()), newcomer.log()
+    cluster.wait_step(cluster.step() + 5, 30 * slow)
+    assert {line["generation"] for line in cluster.metrics()} == {1}
+    a.term()
+    assert a.wait(20 * slow) == 0, a.log_tail()

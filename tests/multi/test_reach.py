@@ -1,0 +1,178 @@
+"""A worker that reaches nobody says what is wrong, where and what to do; the server says how it is reached."""
+
+import re
+import socket
+import time
+
+import pytest
+
+from cluster import Outputs, Process, program, wait_until
+from netns import NET, Unavailable, Wire, ip, start_server
+
+NAMED_S, NAME_TRIES = 1, 3
+SOON_S = 10  # the reason is there within a second or three on an idle machine
+REASON = r"waiting for a server at {} \(from --rdzv-endpoint; .*\) for at most \d+ s: "
+
+
+@pytest.fixture
+def hosts():
+    """Names of two namespaces, at NET1 and NET2, and of the first one's device."""
+    try:
+        with Wire() as wire:
+            yield wire
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def test_port_refuses(make_cluster, slow):
+    """Named within seconds; the worker goes on trying until the join time, and its last line says it again."""
+    cluster = make_cluster(sets={"cluster.timeout_s": 0.5})
+    with socket.socket() as held:  # bound and not listening: nobody else takes the port
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        worker = cluster.start_worker("a", endpoint=f"127.0.0.1:{port}")
+        worker.wait_log(REASON.format(rf"127\.0\.0\.1:{port}") + rf"port {port} of 127\.0\.0\.1 refuses: nothing "
+                        rf"listens there\. Start dpt-rdzv --port {port} on this host", SOON_S * slow)
+        assert worker.alive()
+        assert worker.wait(30 * slow) == 3
+    last = rf"^dpt-worker: .*; tried 127\.0\.0\.1:{port} \(from --rdzv-endpoint\): port {port} of"
+    assert re.search(last, worker.log(), re.M), worker.log()
+
+
+def test_server_that_comes_late_is_found(make_cluster, slow):
+    """Looking for the reason is beside the point once a server is there."""
+    cluster = make_cluster(sets={"train.steps": 6})
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        worker = cluster.start_worker("a", endpoint=f"127.0.0.1:{port}", nnodes=1)
+        worker.wait_log("refuses", SOON_S * slow)
+    cluster.start_server(port=port)
+    assert worker.wait(60 * slow) == 0
+
+
+def test_name_without_address(make_cluster, slow):
+    """Named within a second of the start; the quickest of some tries counts, as this machine may have other things to
+    do. A name server that does not answer is named as soon."""
+    said = re.compile(REASON.format(r"no-such-host\.invalid:29500") +
+                      r"the name 'no-such-host\.invalid' (has no address \(.+\)\. Check the name, or give the host's "
+                      r"address|is still looked up; no name server answers\. Give the host's address instead)\n")
+    times = []
+    while len(times) < NAME_TRIES and min(times, default=NAMED_S * slow) >= NAMED_S * slow:
+        cluster = make_cluster(f"try-{len(times)}")
+        began = time.monotonic()
+        worker = cluster.start_worker("a", endpoint="no-such-host.invalid:29500")
+        wait_until("the name is named", lambda w=worker: said.search(w.log()), SOON_S * slow, worker.log_tail)
+        times.append(time.monotonic() - began)
+        worker.kill_machine()
+    print(times)
+    assert min(times) < NAMED_S * slow, times
+
+
+def test_other_program_listens(make_cluster, slow):
+    cluster = make_cluster()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(16)
+        port = other.getsockname()[1]
+        worker = cluster.start_worker("a", endpoint=f"127.0.0.1:{port}")
+        worker.wait_log(f"port {port} of 127.0.0.1 answers, but not as dpt-rdzv does", SOON_S * slow)
+
+
+def test_host_does_not_answer(make_cluster, hosts, slow):
+    """An address of which the neighbour table has a machine that is not there: packets go out, nothing comes back."""
+    name, device = hosts.ends[0]
+    done = ip("-n", name, "neigh", "add", f"{NET}77", "lladdr", "02:00:00:00:00:77", "dev", device, "nud", "permanent")
+    if done.returncode != 0:
+        pytest.skip(f"no neighbour entries here: {done.stderr.strip()}")
+    cluster = make_cluster()
+    argv = ["ip", "netns", "exec", name] + cluster.worker_argv("a", endpoint=f"{NET}77:29500")
+    worker = Process("worker a", argv, cluster.root / "worker-a.log", cluster.env)
+    worker.wait_log(f"{NET}77 does not answer. The host is down, or a firewall drops port 29500", SOON_S * slow)
+    worker.kill()
+
+
+def test_server_on_localhost_is_told_apart(make_cluster, hosts, slow):
+    """Its host is there and refuses: the flag that opens the server is named."""
+    cluster = make_cluster()
+    port = start_server(cluster, hosts.names[0], 10 * slow)
+    argv = ["ip", "netns", "exec", hosts.names[1]] + cluster.worker_argv("b", endpoint=f"{NET}1:{port}")
+    worker = Process("worker b", argv, cluster.root / "worker-b.log", cluster.env)
+    worker.wait_log(f"port {port} of {NET}1 refuses: no server runs there, or it listens on localhost only. "
+                    f"Start dpt-rdzv --port {port} --insecure there", SOON_S * slow)
+    worker.kill()
+
+
+def test_what_the_server_prints_is_what_works(make_cluster, hosts, slow):
+    """The two command lines of its screen, each typed on its machine; the second takes the config of the run that
+    it names."""
+    cluster = make_cluster(sets={"train.steps": 6})
+    start_server(cluster, hosts.names[0], 10 * slow, "--insecure")
+    cluster.server.wait_log("on the other", SOON_S * slow)
+    screen = cluster.server.log()
+    lines = [line.split("#")[0].split() for line in screen.splitlines() if line.strip().startswith("dpt-worker")]
+    assert len(lines) == 2 and f"{NET}1:{cluster_port(screen)}" in lines[0], screen
+    workers = []
+    for node, host, line in zip("ab", hosts.names, lines):
+        own = [f"{key}={value}" for key, value in zip(("log.dir", "checkpoint.dir"), cluster.dirs(node))]
+        shared = [f"{key}={value}" for key, value in cluster.sets.items()] if "FILE" in line else []
+        sets = [word for pair in own + shared for word in ("--set", pair)]
+        given = {"FILE": str(cluster.config), "RUN": "tiny"}
+        argv = [program("dpt-worker"), *(given.get(word, word) for word in line[1:]), *sets]
+        workers.append(Process(node, ["ip", "netns", "exec", host, *argv], cluster.root / f"worker-{node}.log",
+                               cluster.env))
+        if node == "a":
+            workers[0].wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    assert [w.wait(60 * slow) for w in workers] == [0, 0], workers[1].log()
+    assert "training on 2 ranks" in workers[1].log()
+
+
+def test_two_commands_and_nothing_else(make_cluster, hosts, slow):
+    """The server on the head, and on each of two machines the same command without a config: the built-in demo. Only
+    where sanitizers make it long it is cut short."""
+    cluster = make_cluster()
+    steps, shorter = (100, []) if slow == 1 else (10, ["--set", "train.steps=10", "--set", "optimizer.warmup_steps=1"])
+    in_host = [["ip", "netns", "exec", name] for name in hosts.names]
+    server = Process("dpt-rdzv", [*in_host[0], program("dpt-rdzv"), "--port", 29500, "--insecure"],
+                     cluster.root / "rdzv.log", cluster.env)
+    server.wait_log(r"listening on \*:29500", SOON_S * slow)
+    workers = []
+    for node, prefix in zip("ab", in_host):
+        folder = cluster.root / node
+        folder.mkdir()
+        argv = [*prefix, program("dpt-worker"), "--nnodes", 2, "--rdzv-endpoint", f"{NET}1:29500", *shorter]
+        workers.append(Process(node, argv, cluster.root / f"worker-{node}.log", cluster.env, cwd=folder))
+    assert [worker.wait(120 * slow) for worker in workers] == [0, 0], workers[1].log_tail()
+    summaries = [Outputs(cluster.root / node / "runs" / "demo").summary() for node in "ab"]
+    assert {(s["run"], s["steps"], s["world_size"]) for s in summaries} == {("demo", steps, 2)}
+    assert len({s["weights_hash"] for s in summaries}) == 1
+    assert all("training on 2 ranks" in w.log() and f"done: run demo, step {steps}" in w.log() for w in workers)
+    assert f"none at {NET}1:29500: running the built-in demo" in workers[0].log() + workers[1].log()
+    server.term()
+    assert server.wait(10 * slow) == 0
+
+
+def cluster_port(screen):
+    return int(re.search(r"listening on \*:(\d+)", screen)[1])
+
+
+def test_closed_server_says_how_it_is_opened(make_cluster):
+    cluster = make_cluster()
+    cluster.start_server()
+    screen = cluster.server.log()
+    assert f"listening on 127.0.0.1:{cluster.port} (this host only; --insecure lets others in)" in screen
+    assert f"dpt-rdzv --port {cluster.port} --insecure" in screen
+    assert len(re.findall(r"dpt-worker --nnodes 2 --rdzv-endpoint \S+", screen)) == 2
+    assert len(screen.splitlines()) <= 20 and all(len(line) <= 120 for line in screen.splitlines())
+
+
+def test_worker_without_config_takes_the_only_run(make_cluster, slow):
+    """Neither config nor run's name is given: the server's one run is meant, not the demo."""
+    cluster = make_cluster(sets={"train.steps": 6})
+    cluster.start_server()
+    a = cluster.start_worker("a", nnodes=2)
+    a.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    b = cluster.start_worker("b", config=False)
+    assert cluster.wait_done(60 * slow) == {"a": 0, "b": 0}, b.log()
+    assert f"no config given: taking part in run 'tiny', the one at {cluster.endpoint()}" in b.log()
+    assert a.outputs.summary()["weights_hash"] == b.outputs.summary()["weights_hash"]

@@ -1,0 +1,234 @@
+/* Nodes that were lost for their silence alone and come back: with their state when nobody went on
+ * without them, else expelled. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvous/core/trio.h"
+
+#include <string.h>
+
+enum { LEASE_MS = 4500 };
+
+/* c is a run of its own, which goes on speaking. */
+static struct fake *const beside[] = {&c};
+
+static struct dpt_rdzv_run_view demo(void)
+{
+    struct dpt_rdzv_run_view view = {0};
+    for (size_t i = 0; i < dpt_rdzv_runs(stage.core); i++) {
+        dpt_rdzv_run_view(stage.core, i, &view);
+        if (strcmp(view.run, "demo") == 0)
+            return view;
+    }
+    return (struct dpt_rdzv_run_view){0};
+}
+
+/* At step 7 both nodes of the run are cut off, and the server hears the other run alone. */
+static void lose_both(void)
+{
+    trio_start();
+    trio_step_to(7);
+    c.stamp.run = "other";
+    fake_say(&c, &stage);
+    stage_pass_speaking(&stage, beside, 1, LEASE_MS + 200);
+    assert_int_equal(demo().nodes, 0);
+    assert_int_equal(demo().phase, DPT_RDZV_WAITING);
+}
+
+static void returns(struct fake *fake, uint64_t conn)
+{
+    fake->conn = conn;
+    fake_say(fake, &stage);
+}
+
+static void test_all_come_back(void **state)
+{
+    (void)state;
+    lose_both();
+    returns(&a, 3000);
+    assert_int_equal(a.counter_seen, a.counter);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_PREPARE);
+    fake_obey(&a);
+    fake_say(&a, &stage);
+    stage_pass_speaking(&stage, two, 1, 1000); /* b may hold what a lacks */
+    assert_int_equal(demo().phase, DPT_RDZV_PREPARING);
+    returns(&b, 3001);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(demo().phase, DPT_RDZV_RUNNING);
+    assert_int_equal(demo().nodes, 2);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(b.plan->resume_step, 7);
+    assert_int_equal(a.stamp.incarnation, 1);
+}
+
+/* The other one is dead: it is waited for as long as it could come. */
+static void test_one_of_two_comes_back(void **state)
+{
+    (void)state;
+    lose_both();
+    returns(&a, 3000);
+    fake_obey(&a);
+    stage_pass_speaking(&stage, two, 1, LEASE_MS + 100);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(demo().phase, DPT_RDZV_RUNNING);
+    assert_int_equal(a.plan->resume_step, 7);
+}
+
+/* An agent whose spec the server knew does not send it: it is asked for it, and not expelled. */
+static void test_back_without_its_spec(void **state)
+{
+    (void)state;
+    lose_both();
+    a.state.spec = NULL;
+    returns(&a, 3000);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_WAITING);
+    assert_int_equal(a.counter_seen, 0);
+    a.state.spec = &a.spec;
+    fake_say(&a, &stage);
+    assert_int_equal(a.counter_seen, a.counter);
+}
+
+static void test_run_was_forgotten(void **state)
+{
+    (void)state;
+    lose_both();
+    stage_pass_speaking(&stage, beside, 1, 11000);
+    assert_int_equal(dpt_rdzv_runs(stage.core), 1);
+    returns(&a, 3000);
+    assert_int_equal(a.counter_seen, a.counter);
+    returns(&b, 3001);
+    stage_pass_speaking(&stage, two, 2, LEASE_MS + 100);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(demo().phase, DPT_RDZV_RUNNING);
+    assert_true(a.generation > 1);
+    assert_int_equal(a.plan->resume_step, 7);
+}
+
+/* Others trained under the name meanwhile: the first world is over, also when they are forgotten.
+ */
+static void test_name_was_used_meanwhile(void **state)
+{
+    (void)state;
+    struct fake d;
+    struct fake *const other[] = {&d};
+    lose_both();
+    fake_init(&d, &stage, "d");
+    d.spec.max_nodes = 1;
+    stage_pass_speaking(&stage, beside, 1, 11000);
+    fakes_settle(&stage, other, 1);
+    assert_int_equal(demo().phase, DPT_RDZV_RUNNING);
+    returns(&a, 3000);
+    assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    stage_pass_speaking(&stage, beside, 1, LEASE_MS + 15000);
+    assert_int_equal(dpt_rdzv_runs(stage.core), 1);
+    returns(&b, 3001);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+}
+
+static void lose_b(void)
+{
+    trio_start();
+    trio_step_to(7);
+    stage_pass_speaking(&stage, two, 1, LEASE_MS + 100);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+}
+
+/* It is expelled, and told how far the others have come. */
+static void test_others_went_on(void **state)
+{
+    (void)state;
+    lose_b();
+    fakes_settle(&stage, two, 1);
+    a.ranks[0].step_applied = 12;
+    fake_say(&a, &stage);
+    returns(&b, 3001);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+    assert_int_equal(b.world_step, 12);
+    assert_int_equal(stage.view.nodes, 1);
+}
+
+/* Before the others have reported it is waited for like them. */
+static void test_back_while_preparing(void **state)
+{
+    (void)state;
+    lose_b();
+    returns(&b, 3001);
+    fake_obey(&a);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(stage.view.generation, 2);
+}
+
+/* A plan that was made without it has not been sent off. */
+static void test_back_while_planned(void **state)
+{
+    (void)state;
+    lose_b();
+    b.ranks[0].step_applied = 8;
+    fake_obey(&a);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PLANNED);
+    returns(&b, 3001);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 2);
+    assert_int_equal(a.plan->resume_step, 8);
+}
+
+/* Its words from before it was lost are no sign of life. */
+static void test_old_words(void **state)
+{
+    (void)state;
+    trio_start();
+    const uint64_t counter = b.counter;
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, two, 1, LEASE_MS + 100);
+    b.conn = 3001;
+    b.counter = counter - 1;
+    fake_say(&b, &stage);
+    assert_false(b.told);
+    assert_int_equal(stage.view.nodes, 1);
+    b.counter = counter + 1;
+    fake_say(&b, &stage);
+    assert_int_equal(stage.view.nodes, 2);
+}
+
+/* A node that speaks and hangs is not taken back: the others would wait for it again. */
+static void test_hung_node_stays_out(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(7);
+    a.ranks[0].failed_generation = a.generation;
+    fake_say(&a, &stage);
+    fake_obey(&a);
+    stage_pass_speaking(&stage, two, 2, 6000);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_all_come_back),
+        T(test_one_of_two_comes_back),
+        T(test_back_without_its_spec),
+        T(test_run_was_forgotten),
+        T(test_name_was_used_meanwhile),
+        T(test_others_went_on),
+        T(test_back_while_preparing),
+        T(test_back_while_planned),
+        T(test_old_words),
+        T(test_hung_node_stays_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,522 @@
+/* The agent's machine while there is no server: what it waits for, and how it leaves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+static void server_goes(struct bench *b)
+{
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+}
+
+/* Time passes, and the ranks go on saying where they are. */
+static void wait_in(struct bench *b, Dpt__RankPhase phase, uint64_t generation, int64_t ms)
+{
+    for (int64_t until_ms = b->now_ms + ms; b->now_ms < until_ms && !b->ended;) {
+        bench_pass(b, 500);
+        for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+            if (b->kills[i] == 0)
+                bench_rank(b, i, phase, generation);
+    }
+}
+
+enum { JOIN_MS = 12 * 5000 };
+
+/* Steps that no checkpoint holds wait for a server as long as it takes, and go on with it. */
+static void test_unsaved_steps_wait_without_limit(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 10 * JOIN_MS);
+    assert_false(b->ended);
+    struct dpt_agent_view view;
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.unsaved_steps, 3);
+    assert_false(view.computing);
+    b->stamp.epoch = 10;
+    b->server_counter = 0;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    bench_server(b, SERVER(PREPARE), 3);
+    assert_int_equal(b->command[0], COMMAND(PREPARE));
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+}
+
+/* Without a server no successor can take its place, and its steps may be nowhere else. */
+static void test_silent_rank_without_server(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    for (int i = 0; i < 100; i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 0, RANK(RUNNING), 1);
+    }
+    assert_int_equal(b->kills[1], 0);
+    bench_server(b, SERVER(RUNNING), 1);
+    bench_pass(b, 100);
+    assert_int_equal(b->kills[1], 1);
+    assert_int_equal(b->kills[0], 0);
+}
+
+/* Likewise one that was told to quiesce before the server went, and does not. */
+static void test_stuck_rank_without_server(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    server_goes(b);
+    for (int i = 0; i < 300; i++)
+        bench_pass(b, 100);
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    assert_false(b->ended);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->kills[0], 1);
+    assert_int_equal(b->kills[1], 1);
+}
+
+/* The ranks of other nodes save, too: the server tells. */
+static void test_checkpoint_of_another_node(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->server.saved_step = 2;
+    bench_server(b, SERVER(RUNNING), 1);
+    struct dpt_agent_view view;
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.unsaved_steps, 1);
+    b->server.saved_step = 0; /* one that has begun anew */
+    bench_server(b, SERVER(RUNNING), 1);
+    dpt_agent_view(b->agent, &view);
+    assert_int_equal(view.unsaved_steps, 1);
+}
+
+/* What is saved does not: it says so, and nothing is lost. */
+static void test_saved_steps_end_at_the_join_time(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    b->rank.checkpoint_step = 3;
+    bench_ranks(b, RANK(FINISHED), 1);
+    server_goes(b);
+    wait_in(b, RANK(FINISHED), 1, JOIN_MS - 5000);
+    assert_false(b->ended);
+    wait_in(b, RANK(FINISHED), 1, 10000);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_SERVER);
+    assert_non_null(strstr(b->exit_text, "nothing is lost: step 3, the newest here, is saved"));
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* A run's end that lacks its last checkpoint's grant waits, too. */
+static void test_end_without_its_checkpoint_waits(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_ranks(b, RANK(FINISHED), 1);
+    server_goes(b);
+    wait_in(b, RANK(FINISHED), 1, 10 * JOIN_MS);
+    assert_false(b->ended);
+}
+
+/* Told to leave while the server has long been gone: the lowest rank that holds everything writes.
+ */
+static void begin_rescue(struct bench *b)
+{
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_signal(b);
+    assert_false(b->ended);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_int_equal(b->command[1], COMMAND(STANDBY));
+    assert_int_equal(b->unsaved, 0);
+}
+
+static void ranks_are_gone(struct bench *b)
+{
+    bench_rank_exits(b, 0, 0);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+}
+
+static void test_leave_by_rescue(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* The process that writes it dies: another that holds the same does it. */
+static void test_rescue_by_another_rank(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    bench_rank_exits(b, 0, -9);
+    bench_pass(b, 200);
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    b->rank.rescued_step = 3;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* A rank had begun to apply the next step when it was told: that step is rescued, too. */
+static void test_rescue_of_a_newer_step(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    b->rank.step_applied = 4;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    b->rank.step_applied = 3;
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(STANDBY));
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    b->rank.step_applied = b->rank.rescued_step = 4;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[1], COMMAND(EXIT));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* All that held the steps are gone: they are counted. */
+static void test_rescue_without_a_holder(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, -9);
+    bench_pass(b, 200);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_int_equal(b->unsaved, 1);
+}
+
+/* Parts: every rank writes its own. A disk that fails is told, with the number of steps. */
+static void test_rescue_that_fails(void **state)
+{
+    struct bench *b = *state;
+    Dpt__Shard shard = DPT__SHARD__INIT, *list[] = {&shard};
+    shard.of = 4;
+    b->rank.shards = list;
+    b->rank.n_shards = 1;
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    b->rank.rescue_failed = true;
+    b->rank.text = "no space left on device";
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 200);
+    assert_int_equal(b->unsaved, 0);
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 200);
+    assert_int_equal(b->unsaved, 1);
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_non_null(strstr(b->exit_text, "no space left"));
+}
+
+/* Parts of other nodes do not come: the drain's end counts what is lost. */
+static void test_rescue_that_is_late(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    const int64_t from_ms = b->now_ms;
+    wait_in(b, RANK(QUIESCED), 2, 9000);
+    assert_int_equal(b->unsaved, 1);
+    ranks_are_gone(b);
+    assert_true(b->now_ms - from_ms <= 9000);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* The process that is to write it stands still: another that holds the same does it. */
+static void test_rescue_for_a_silent_rank(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    for (int i = 0; i < 60 && b->command[1] != COMMAND(RESCUE); i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 1, RANK(QUIESCED), 2);
+    }
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    assert_int_equal(b->kills[0], 0);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    bench_rank_exits(b, 0, -9);
+    bench_rank_exits(b, 1, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* Another rank's fatal error does not cut it short, and is what the node ends with. */
+static void test_fatal_error_in_a_rescue(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    b->rank.local_rank = 1;
+    b->rank.spawn = b->spawns[1];
+    b->rank.text = "no such device";
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    message.state = &b->rank;
+    message.fatal = true;
+    message.exit_code = DPT_EXIT_FAILED;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = 1,
+                                           .spawn = b->spawns[1],
+                                           .rank_message = &message});
+    b->rank.text = "";
+    for (int i = 0; i < 70; i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 0, RANK(QUIESCED), 2);
+    }
+    assert_int_equal(b->kills[0], 0);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_non_null(strstr(b->exit_text, "no such device"));
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* Rank 0 meets what no restart mends, and its process ends. */
+static void fatal_error_of_rank_0(struct bench *b)
+{
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    b->rank.local_rank = 0;
+    b->rank.spawn = b->spawns[0];
+    b->rank.text = "no such device";
+    message.state = &b->rank;
+    message.fatal = true;
+    message.exit_code = DPT_EXIT_CONFIG;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = 0,
+                                           .spawn = b->spawns[0],
+                                           .rank_message = &message});
+    b->rank.text = "";
+    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
+}
+
+/* No server hears of it: the other rank writes what it holds before the node ends. */
+static void test_fatal_error_in_an_outage(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 3000);
+    fatal_error_of_rank_0(b);
+    for (int i = 0; i < 60 && b->command[1] != COMMAND(RESCUE); i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 1, RANK(QUIESCED), 2);
+    }
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    assert_int_equal(b->kills[1], 0);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_non_null(strstr(b->exit_text, "no such device"));
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* It cannot: the steps are counted, and the code is that of the error. */
+static void test_fatal_error_without_a_rescue(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 3000);
+    fatal_error_of_rank_0(b);
+    for (int i = 0; i < 150 && !b->ended && b->kills[1] == 0; i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 1, RANK(QUIESCED), 2);
+    }
+    assert_int_equal(b->kills[1], 1); /* the drain is over */
+    bench_rank_exits(b, 1, -9);
+    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
+    assert_int_equal(b->unsaved, 1);
+}
+
+/* The run fails with a server: what healthy ranks hold is written all the same. */
+static void test_rescue_of_a_failed_run(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.text = "it waited 60 s for 2 nodes";
+    bench_server(b, SERVER(FAILED), 2);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    bench_pass(b, 200);
+    assert_false(b->said);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_string_equal(b->exit_text, "the run failed: it waited 60 s for 2 nodes");
+    assert_int_equal(b->unsaved, 0);
+}
+
+static void test_failed_run_without_a_folder(void **state)
+{
+    struct bench *b = *state;
+    b->no_checkpoints = true;
+    bench_wait_with_steps(b);
+    bench_server(b, SERVER(FAILED), 2);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+}
+
+/* A server that stands still for a moment is waited for; one that is gone while a node drains is
+ * not. What it says afterwards comes too late. */
+static void test_server_goes_while_leaving(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    wait_in(b, RANK(RUNNING), 1, 1500);
+    assert_int_equal(b->command[0], COMMAND(GO));
+    wait_in(b, RANK(RUNNING), 1, 1000);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_pass(b, 200);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_false(b->said);
+}
+
+/* Without a folder there is nowhere to write to: the first signal means now. */
+static void test_leave_without_a_folder(void **state)
+{
+    struct bench *b = *state;
+    b->no_checkpoints = true;
+    bench_wait_with_steps(b);
+    server_goes(b);
+    wait_in(b, RANK(QUIESCED), 2, 3000);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+}
+
+/* ---- what the server has confirmed ---- */
+
+/* The time of the newest message that the server has answered while it counted this node in, at
+ * once, whatever it answers later; nothing of an expulsion. */
+static void test_confirmed(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    do
+        bench_pass(b, 1);
+    while (!b->said);
+    const int64_t sent_ms = b->now_ms;
+    const uint64_t counter = b->agent_counter;
+    b->now_ms += 7;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(b->confirmed_ms[0], sent_ms);
+    assert_int_equal(b->confirmed_ms[1], sent_ms);
+    /* Silence confirms nothing, and neither does a repeated answer. */
+    wait_in(b, RANK(RUNNING), 1, 1000);
+    assert_int_equal(b->confirmed_ms[0], sent_ms);
+    b->agent_counter = counter;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(b->confirmed_ms[0], sent_ms);
+    /* A word on a message of long ago is not dated. */
+    bench_pass(b, 20000);
+    b->agent_counter = counter + 1;
+    bench_server(b, SERVER(RUNNING), 1);
+    assert_int_equal(b->confirmed_ms[0], sent_ms);
+}
+
+/* A restarted server that has not got this node in a generation yet may not know of a newer one,
+ * and confirms nothing; then it does. */
+static void test_restarted_server_confirms_late(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_pass(b, 100);
+    const int64_t confirmed_ms = b->confirmed_ms[0];
+    b->stamp.epoch++;
+    b->server_counter = 0;
+    bench_server(b, SERVER(WAITING), 0);
+    bench_pass(b, 100);
+    bench_server(b, SERVER(WAITING), 0);
+    assert_int_equal(b->confirmed_ms[0], confirmed_ms);
+    bench_server(b, SERVER(RUNNING), 1); /* adopted */
+    assert_true(b->confirmed_ms[0] > confirmed_ms);
+    const int64_t adopted_ms = b->confirmed_ms[0];
+    bench_pass(b, 100);
+    bench_server(b, SERVER(PREPARE), 2);
+    assert_true(b->confirmed_ms[0] > adopted_ms);
+}
+
+static void test_expulsion_confirms_nothing(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_pass(b, 100);
+    const int64_t confirmed_ms = b->confirmed_ms[0];
+    bench_server(b, SERVER(EXPELLED), 1);
+    assert_int_equal(b->confirmed_ms[0], confirmed_ms);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_unsaved_steps_wait_without_limit, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_saved_steps_end_at_the_join_time, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_end_without_its_checkpoint_waits, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_silent_rank_without_server, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_stuck_rank_without_server, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_for_a_silent_rank, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_fatal_error_in_a_rescue, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_checkpoint_of_another_node, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_leave_by_rescue, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_by_another_rank, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_of_a_newer_step, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_without_a_holder, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_that_fails, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_that_is_late, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_server_goes_while_leaving, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_leave_without_a_folder, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_fatal_error_without_a_rescue, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_of_a_failed_run, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_failed_run_without_a_folder, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_confirmed, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_restarted_server_confirms_late, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_expulsion_confirms_nothing, bench_open, bench_close),
+    };
+    return cmocka_run_group_tests_name("agent outage", tests, NULL, NULL);
+}

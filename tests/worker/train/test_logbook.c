@@ -1,0 +1,442 @@
+/* Lines of the run's log: written when they may be, in order, once; completed by the next writer;
+ * never lost without a word. */
+#include "worker/train/logbook.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "tests/tmp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char root[64], dir[128];
+static int64_t confirmed_ms; /* lines made until then may be appended */
+static struct dpt_err err;
+
+static int setup(void **state)
+{
+    (void)state;
+    return test_make_dir(root, sizeof root, "test-logbook") ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(root, &err) == DPT_OK ? 0 : -1;
+}
+
+static bool may_append(void *ctx, int64_t made_ms)
+{
+    (void)ctx;
+    return made_ms <= confirmed_ms;
+}
+
+static int n_lost; /* lines of which was told that they are */
+
+static void appended(void *ctx, enum dpt_status status, const struct dpt_err *why)
+{
+    (void)ctx;
+    assert_true(status == DPT_OK || why->text[0]);
+    n_lost += status != DPT_OK;
+}
+
+static struct dpt_logbook *open_book(const char *name)
+{
+    static char own[160];
+    struct dpt_logbook *book = NULL;
+    (void)snprintf(dir, sizeof dir, "%s/%s", root, name);
+    (void)snprintf(own, sizeof own, "%s/node-a", dir);
+    assert_int_equal(dpt_fs_mkdirs(dir, &err), DPT_OK);
+    confirmed_ms = 0;
+    n_lost = 0;
+    const struct dpt_logbook_options options = {.dir = dir,
+                                                .spill_dir = own,
+                                                .spill_name = "own.jsonl",
+                                                .may_append = may_append,
+                                                .appended = appended};
+    assert_int_equal(dpt_logbook_create(&options, &book, &err), DPT_OK);
+    return book;
+}
+
+/* Made at 10 ms a step. */
+static void add_in(struct dpt_logbook *book, uint64_t generation, int64_t step, bool is_evaluation)
+{
+    char text[80];
+    (void)snprintf(text, sizeof text, "\n{\"step\": %lld%s, \"generation\": %d}\n", (long long)step,
+                   is_evaluation ? ", \"val_loss\": 1" : "", (int)generation);
+    const struct dpt_runlog_line line = {
+        "metrics.jsonl",
+        {.step = step, .is_evaluation = is_evaluation, .generation = generation},
+        text,
+        strlen(text)};
+    dpt_logbook_add(book, &line, step * 10);
+}
+
+static void add(struct dpt_logbook *book, int64_t step, bool is_evaluation)
+{
+    add_in(book, 1, step, is_evaluation);
+}
+
+/* A generation in which this rank writes begins at the step; the file ends as it does. */
+static void begin_writing(struct dpt_logbook *book, int64_t step)
+{
+    struct dpt_runlog_place last;
+    assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
+    dpt_logbook_begin(book, true, step, &last);
+}
+
+static const struct dpt_runlog_place nothing = {.step = -1};
+
+static void add_event(struct dpt_logbook *book, int64_t made_ms)
+{
+    static const char text[] = "\n{\"kind\": \"start\"}\n";
+    const struct dpt_runlog_line line = {"events.jsonl", {.step = -1}, text, sizeof text - 1};
+    dpt_logbook_add(book, &line, made_ms);
+}
+
+/* The file's steps, evaluations behind a v, with blanks between; static. */
+static const char *steps_in(const char *name)
+{
+    static char said[1 << 18];
+    char path[256], row[256];
+    size_t n = 0;
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "r");
+    said[0] = '\0';
+    while (f && fgets(row, sizeof row, f)) {
+        long long step;
+        if (sscanf(row, "{\"step\": %lld", &step) != 1)
+            fail_msg("%s: %s", name, row);
+        n += (size_t)snprintf(said + n, sizeof said - n, "%s%s%lld", n > 0 ? " " : "",
+                              strstr(row, "val_loss") ? "v" : "", step);
+        assert_true(n < sizeof said - 32);
+    }
+    if (f)
+        assert_int_equal(fclose(f), 0);
+    return said;
+}
+
+static void lines_wait_for_the_word(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("wait");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    confirmed_ms = 20;
+    for (int step = 1; step <= 4; step++)
+        add(book, step, false);
+    assert_false(dpt_logbook_flush(book));
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2");
+    assert_false(dpt_logbook_flush(book)); /* once */
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2");
+    confirmed_ms = 40;
+    assert_true(dpt_logbook_flush(book));
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4");
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+}
+
+/* It ends without that word: the lines are in a file of its own. */
+static void unconfirmed_lines_go_to_the_own_file(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("spill");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    confirmed_ms = 10;
+    add(book, 1, false);
+    add(book, 2, false);
+    add(book, 2, true);
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("metrics.jsonl"), "1");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "2 v2");
+}
+
+static void only_a_writer_writes(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("reader");
+    dpt_logbook_begin(book, false, 0, &nothing);
+    confirmed_ms = INT64_MAX;
+    add(book, 1, false);
+    add_event(book, 1);
+    assert_true(dpt_logbook_flush(book));
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("metrics.jsonl"), "");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+}
+
+/* The next writer has what the last one could not write, of the history that counts. */
+static void a_successor_completes_the_file(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("successor");
+    dpt_logbook_begin(book, false, 0, &nothing);
+    confirmed_ms = INT64_MAX;
+    for (int step = 1; step <= 6; step++) {
+        add(book, step, false);
+        if (step % 2 == 0)
+            add(book, step, true);
+    }
+    assert_true(dpt_logbook_has_step(book, 6) && dpt_logbook_has_evaluation(book, 6));
+    assert_false(dpt_logbook_has_evaluation(book, 5));
+    /* It had written up to step 2, not its evaluation; the world goes back to step 5. */
+    dpt_logbook_begin(book, true, 5,
+                      &(struct dpt_runlog_place){.step = 2, .generation = 1, .file_bytes = 1});
+    assert_false(dpt_logbook_has_step(book, 6));
+    assert_true(dpt_logbook_flush(book));
+    assert_string_equal(steps_in("metrics.jsonl"), "v2 3 4 v4 5");
+    add(book, 6, false);
+    assert_true(dpt_logbook_flush(book));
+    assert_string_equal(steps_in("metrics.jsonl"), "v2 3 4 v4 5 6");
+    dpt_logbook_begin(book, true, 6,
+                      &(struct dpt_runlog_place){
+                          .step = 6, .generation = 1, .file_bytes = 1}); /* nothing is missing */
+    assert_true(dpt_logbook_flush(book));
+    assert_string_equal(steps_in("metrics.jsonl"), "v2 3 4 v4 5 6");
+    /* Another writes: what this one still had waiting is the other's to write. */
+    confirmed_ms = 0;
+    add(book, 7, false);
+    dpt_logbook_begin(book, false, 7, &nothing);
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+}
+
+/* The line of the last step before the writer leaves waits for the server's word: its successor
+ * appends it, and the writer, which hears that word later, does not. */
+static void a_writer_that_leaves(void **state)
+{
+    (void)state;
+    struct dpt_logbook *old = open_book("leaves"), *next = open_book("leaves");
+    dpt_logbook_begin(old, true, 0, &nothing);
+    dpt_logbook_begin(next, false, 0, &nothing);
+    confirmed_ms = 20;
+    for (int step = 1; step <= 3; step++) {
+        add(old, step, false);
+        add(next, step, false);
+        (void)dpt_logbook_flush(old);
+    }
+    add_event(old, 30);
+    dpt_logbook_end(old);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2");
+    begin_writing(next, 3);
+    confirmed_ms = 60;
+    assert_false(dpt_logbook_flush(old)); /* but for the event, which nobody else has */
+    assert_int_equal(n_lost, 0);
+    for (int step = 4; step <= 6; step++)
+        add_in(next, 2, step, false);
+    assert_true(dpt_logbook_flush(next));
+    dpt_logbook_destroy(&old);
+    dpt_logbook_destroy(&next);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4 5 6");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+}
+
+/* A server that began anew confirms a world which the one before had given up: another has written
+ * meanwhile, and what waited here is not mixed into it. */
+static void another_world_has_written(void **state)
+{
+    (void)state;
+    struct dpt_logbook *old = open_book("worlds"), *other = open_book("worlds");
+    dpt_logbook_begin(old, true, 0, &nothing);
+    confirmed_ms = 10;
+    for (int step = 1; step <= 5; step++)
+        add(old, step, false);
+    assert_false(dpt_logbook_flush(old));
+    begin_writing(other, 1);
+    confirmed_ms = INT64_MAX;
+    add_in(other, 3, 2, false);
+    assert_true(dpt_logbook_flush(other));
+    assert_true(dpt_logbook_flush(old));
+    add_in(other, 3, 3, false);
+    assert_true(dpt_logbook_flush(other));
+    dpt_logbook_destroy(&old);
+    dpt_logbook_destroy(&other);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "2 3 4 5");
+}
+
+/* No successor: its lines are in the own file. */
+static void a_writer_that_leaves_alone(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("alone");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    confirmed_ms = 10;
+    add(book, 1, false);
+    add(book, 2, false);
+    dpt_logbook_end(book);
+    confirmed_ms = 60;
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("metrics.jsonl"), "1");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "2");
+}
+
+/* The file ends with steps that were given up: those made again are not in it. */
+static void steps_that_were_made_again(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("again");
+    confirmed_ms = INT64_MAX;
+    begin_writing(book, 0);
+    for (int step = 1; step <= 10; step++)
+        add(book, step, false);
+    assert_true(dpt_logbook_flush(book));
+    dpt_logbook_begin(book, false, 5, &nothing); /* another writes, and cannot */
+    for (int step = 6; step <= 9; step++)
+        add_in(book, 2, step, false);
+    begin_writing(book, 9);
+    add_in(book, 3, 10, false);
+    assert_true(dpt_logbook_flush(book));
+    begin_writing(book, 10);
+    assert_true(dpt_logbook_flush(book));
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4 5 6 7 8 9 10 6 7 8 9 10");
+}
+
+/* A world that was cut off had got further than the one that replaced it, and its state counts when
+ * they meet. */
+static void an_older_world_that_got_further(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("further"), *other = open_book("further");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    for (int step = 1; step <= 5; step++)
+        add(book, step, false);
+    dpt_logbook_end(book);
+    confirmed_ms = INT64_MAX;
+    begin_writing(other, 0);
+    for (int step = 1; step <= 3; step++)
+        add_in(other, 4, step, false);
+    assert_true(dpt_logbook_flush(other));
+    begin_writing(book, 5);
+    assert_true(dpt_logbook_flush(book));
+    dpt_logbook_destroy(&other);
+    dpt_logbook_destroy(&book);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4 5");
+}
+
+/* The oldest make room in an outage that is longer than the memory: no line is lost. */
+static void an_outage_longer_than_the_memory(void **state)
+{
+    (void)state;
+    enum { STEPS = DPT_LOGBOOK_LINES_MAX * 2 };
+    static char expected[1 << 18];
+    size_t n = 0;
+    struct dpt_logbook *book = open_book("long");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    for (int step = 1; step <= STEPS; step++)
+        add(book, step, false);
+    confirmed_ms = INT64_MAX;
+    assert_true(dpt_logbook_flush(book));
+    char *own = strdup(steps_in("node-a/own.jsonl"));
+    assert_non_null(own);
+    assert_true(strlen(own) > 0);
+    for (int step = 1; step <= STEPS; step++)
+        n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%d", n > 0 ? " " : "", step);
+    assert_int_equal(strncmp(expected, own, strlen(own)), 0); /* the first of all … */
+    assert_string_equal(expected + strlen(own) + 1, steps_in("metrics.jsonl")); /* … the others */
+    free(own);
+    dpt_logbook_destroy(&book);
+}
+
+/* One long line asks for more room than many short ones make. */
+static void a_long_line_after_short_ones(void **state)
+{
+    (void)state;
+    enum { BYTES = DPT_LOGBOOK_BYTES / 4 };
+    static char text[BYTES];
+    struct dpt_logbook *book = open_book("long-line");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    int64_t step = 1;
+    memset(text, ' ', sizeof text);
+    memcpy(text, "\n{\"step\": 1}", 12);
+    text[sizeof text - 1] = '\n';
+    const struct dpt_runlog_line line = {
+        "metrics.jsonl", {.step = 1, .generation = 1}, text, sizeof text};
+    for (; step <= 6000; step++) /* some 190 KiB in 6000 lines: their quarter is little */
+        add(book, step, false);
+    for (int i = 0; i < 8; i++)
+        dpt_logbook_add(book, &line, step * 10);
+    confirmed_ms = INT64_MAX;
+    assert_true(dpt_logbook_flush(book));
+    assert_true(dpt_logbook_has_step(book, 1));
+    dpt_logbook_destroy(&book);
+}
+
+/* A new server and new processes count generations from 1, in a file of an earlier start, which had
+ * got further: a writer that dies before its first line costs none. */
+static void a_start_after_higher_generations(void **state)
+{
+    (void)state;
+    struct dpt_runlog_place last;
+    for (int first_writes = 0; first_writes < 2; first_writes++) {
+        const char *name = first_writes ? "restart-2" : "restart-1";
+        struct dpt_logbook *earlier = open_book(name), *a = open_book(name), *b = open_book(name);
+        confirmed_ms = INT64_MAX;
+        dpt_logbook_begin(earlier, true, 0, &nothing);
+        for (int step = 1; step <= 6; step++)
+            add_in(earlier, 5, step, false);
+        dpt_logbook_destroy(&earlier);
+        assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
+        dpt_logbook_begin(a, true, 2, &last);
+        dpt_logbook_begin(b, false, 2, &last);
+        for (int step = 3; step <= 4; step++) {
+            confirmed_ms = step == 3 && first_writes ? INT64_MAX : 0;
+            add_in(a, 1, step, false);
+            add_in(b, 1, step, false);
+            (void)dpt_logbook_flush(a);
+        }
+        confirmed_ms = INT64_MAX;
+        begin_writing(b, 4);
+        add_in(b, 2, 5, false);
+        assert_true(dpt_logbook_flush(b));
+        assert_string_equal(steps_in("metrics.jsonl"), "1 2 3 4 5 6 3 4 5");
+        confirmed_ms = 0;
+        dpt_logbook_destroy(&a);
+        dpt_logbook_destroy(&b);
+    }
+}
+
+/* A log that cannot be written ends nothing. */
+static void a_disk_that_fails(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("failing");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    confirmed_ms = INT64_MAX;
+    assert_int_equal(dpt_fs_remove_tree(dir, &err), DPT_OK);
+    assert_int_equal(dpt_fs_write_file_atomic(dir, "x", 1, &err), DPT_OK);
+    add(book, 1, false);
+    assert_true(dpt_logbook_flush(book));
+    assert_int_equal(n_lost, 1);
+    confirmed_ms = 0;
+    add(book, 2, false);
+    dpt_logbook_destroy(&book);
+    assert_int_equal(n_lost, 2);
+}
+
+int main(void)
+{
+    dpt_log_set_level(DPT_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_wait_for_the_word),
+        cmocka_unit_test(unconfirmed_lines_go_to_the_own_file),
+        cmocka_unit_test(only_a_writer_writes),
+        cmocka_unit_test(a_successor_completes_the_file),
+        cmocka_unit_test(a_writer_that_leaves),
+        cmocka_unit_test(another_world_has_written),
+        cmocka_unit_test(a_writer_that_leaves_alone),
+        cmocka_unit_test(steps_that_were_made_again),
+        cmocka_unit_test(an_older_world_that_got_further),
+        cmocka_unit_test(an_outage_longer_than_the_memory),
+        cmocka_unit_test(a_long_line_after_short_ones),
+        cmocka_unit_test(a_start_after_higher_generations),
+        cmocka_unit_test(a_disk_that_fails),
+    };
+    return cmocka_run_group_tests_name("logbook", tests, setup, teardown);
+}

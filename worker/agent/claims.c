@@ -1,0 +1,435 @@
+/* The thread that claims a worker's folders (claims.h). */
+#include "worker/agent/claims.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { LEASE_MS_MIN = 1000, BEATS_A_LEASE = 10 };
+
+/* One folder. */
+struct claim {
+    char dir[PATH_MAX];
+    bool wanted, held, told_waiting;
+    int64_t number;
+    struct dpt_claim_watch watch;
+    struct dpt_claim_record record;
+};
+
+struct dpt_claims {
+    pthread_t thread;
+    int64_t lease_ms, beat_ms, margin_ms;
+    bool waits;
+    struct claim claim[DPT_CLAIMS_MAX]; /* written before HELD by the thread, which then reads it */
+
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    /* Under the mutex. */
+    bool stop, ended;
+    uint64_t server;
+    enum dpt_claims_state state;
+    int64_t until_ms;
+    char text[DPT_ERR_TEXT_BYTES];
+};
+
+/* ---- what the thread and the others tell each other ---- */
+
+static uint64_t server_of(struct dpt_claims *c)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    const uint64_t server = c->server;
+    (void)pthread_mutex_unlock(&c->mutex);
+    return server;
+}
+
+static void set_state(struct dpt_claims *c, enum dpt_claims_state state, const char *text)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    c->state = state;
+    (void)snprintf(c->text, sizeof c->text, "%s", text);
+    (void)pthread_mutex_unlock(&c->mutex);
+}
+
+static void set_until(struct dpt_claims *c, int64_t until_ms)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    c->until_ms = until_ms;
+    (void)pthread_mutex_unlock(&c->mutex);
+}
+
+/* Waits for so long; false: the thread shall end. */
+static bool pause_for(struct dpt_claims *c, int64_t ms)
+{
+    struct timespec end;
+    const int64_t until_ms = dpt_now_ms() + ms;
+    end.tv_sec = until_ms / 1000;
+    end.tv_nsec = until_ms % 1000 * 1000000;
+    (void)pthread_mutex_lock(&c->mutex);
+    int rc = 0;
+    while (!c->stop && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
+    const bool go_on = !c->stop;
+    (void)pthread_mutex_unlock(&c->mutex);
+    return go_on;
+}
+
+/* ---- taking a folder ---- */
+
+static const char *say_owner(const struct dpt_claim_record *r, char ret[384])
+{
+    (void)snprintf(ret, 384, "run %s (host %s, user %s, pid %d, since %s)", r->run, r->host,
+                   r->user, r->pid, r->since);
+    return ret;
+}
+
+/* One line: whose it is, and what to do. */
+static enum dpt_status refuse(const struct claim *claim, const struct dpt_claim_seen *seen,
+                              struct dpt_err *err)
+{
+    char owner[384];
+    if (!seen->readable)
+        return dpt_fail(
+            err, DPT_EREFUSED,
+            "'%s' has an owner that cannot be read (OWNER.%08lld); name another folder, "
+            "or remove that file if no run uses the folder",
+            claim->dir, (long long)seen->number);
+    if (strcmp(seen->record.run, claim->record.run) != 0)
+        return dpt_fail(err, DPT_EREFUSED,
+                        "'%s' belongs to %s, and this is run %s; name another folder, or, if that "
+                        "run has ended, remove OWNER.%08lld there to give it to this run",
+                        claim->dir, say_owner(&seen->record, owner), claim->record.run,
+                        (long long)seen->number);
+    return dpt_fail(err, DPT_EREFUSED,
+                    "'%s' is in use by %s, which lives and meets at another server; wait for its "
+                    "end or stop it, or name another folder",
+                    claim->dir, say_owner(&seen->record, owner));
+}
+
+static enum dpt_status take(struct dpt_claims *c, struct claim *claim,
+                            const struct dpt_claim_seen *seen, struct dpt_err *err)
+{
+    char owner[384];
+    struct dpt_err why;
+    claim->record.server = server_of(c);
+    const enum dpt_status status =
+        dpt_claim_take(claim->dir, seen->number + 1, &claim->record, &why);
+    if (status == DPT_EEXIST || status == DPT_ENOENT) /* another was quicker: look again */
+        return DPT_OK;
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "%s", why.text);
+    claim->number = seen->number + 1;
+    claim->held = true;
+    if (seen->number > 0 && !seen->record.released)
+        dpt_log(DPT_LOG_INFO, "'%s' is taken over from %s, which does not live any more",
+                claim->dir, say_owner(&seen->record, owner));
+    return DPT_OK;
+}
+
+/* The claim is held once it still counts a beat after it was joined: who thought it dead has taken
+ * it over by then. */
+static enum dpt_status join(struct dpt_claims *c, struct claim *claim,
+                            const struct dpt_claim_seen *seen, struct dpt_err *err)
+{
+    struct dpt_claim_record record = claim->record;
+    struct dpt_err why;
+    (void)snprintf(record.token, sizeof record.token, "%s", seen->record.token);
+    record.server = server_of(c);
+    DPT_TRY(dpt_claim_share(claim->dir, seen->number, err));
+    for (int i = 0; i < 2; i++) {
+        const enum dpt_status status = dpt_claim_renew(claim->dir, seen->number, &record, &why);
+        if (status == DPT_EREFUSED || !pause_for(c, i == 0 ? c->beat_ms : 0))
+            return DPT_OK;
+        if (status != DPT_OK)
+            return dpt_fail(err, status, "%s", why.text);
+    }
+    claim->record = record;
+    claim->number = seen->number;
+    claim->held = true;
+    return DPT_OK;
+}
+
+/* Looks once at the folder; nothing is taken. DPT_EREFUSED: it is another's. */
+static enum dpt_status look_at(struct dpt_claims *c, struct claim *claim,
+                               struct dpt_claim_seen *ret_seen, enum dpt_claim_verdict *ret_verdict,
+                               struct dpt_err *err)
+{
+    char owner[384];
+    struct dpt_claim_seen seen;
+    struct dpt_claim_record me = claim->record;
+    me.server = server_of(c);
+    DPT_TRY(dpt_claim_look(claim->dir, &seen, err));
+    const bool may_live = seen.readable && dpt_claim_may_live(&seen.record);
+    const enum dpt_claim_verdict verdict =
+        dpt_claim_judge(&claim->watch, &me, c->waits, &seen, may_live, dpt_now_ms());
+    if (verdict == DPT_CLAIM_REFUSED)
+        return refuse(claim, &seen, err);
+    if (verdict == DPT_CLAIM_WAIT && !claim->told_waiting) {
+        dpt_log(DPT_LOG_INFO, "'%s' was claimed by %s; waiting for %" PRId64 " ms whether it lives",
+                claim->dir, say_owner(&seen.record, owner), seen.record.lease_ms);
+        claim->told_waiting = true;
+    }
+    *ret_seen = seen;
+    *ret_verdict = verdict;
+    return DPT_OK;
+}
+
+/* ---- holding them ---- */
+
+/* What the disk refuses (a folder that was removed, a failing disk) holds up nobody: what is
+ * written there fails, too. DPT_EREFUSED: lost. */
+static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_err *err)
+{
+    for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
+        struct claim *claim = &c->claim[i];
+        struct dpt_err why;
+        if (!claim->held)
+            continue;
+        claim->record.server = server_of(c);
+        const enum dpt_status status =
+            dpt_claim_renew(claim->dir, claim->number, &claim->record, &why);
+        if (status == DPT_EREFUSED)
+            return dpt_fail(err, status, "%s", why.text);
+        if (status != DPT_OK && !*told)
+            dpt_log(DPT_LOG_WARN, "the claim of '%s' could not be renewed: %s", claim->dir,
+                    why.text);
+        *told = *told || status != DPT_OK;
+    }
+    return DPT_OK;
+}
+
+static void hold(struct dpt_claims *c)
+{
+    struct dpt_err err;
+    bool told = false;
+    do {
+        const int64_t began_ms = dpt_now_ms();
+        if (renew_all(c, &told, &err) != DPT_OK) {
+            set_until(c, 0);
+            set_state(c, DPT_CLAIMS_LOST, err.text);
+            return;
+        }
+        set_until(c, began_ms + c->lease_ms - c->margin_ms);
+        set_state(c, DPT_CLAIMS_HELD, "");
+    } while (pause_for(c, c->beat_ms));
+}
+
+/* Looks at all folders that are not held and takes the first of them, if that is possible now.
+ * *ret_left: how many are not held. */
+static enum dpt_status take_first(struct dpt_claims *c, int *ret_left, struct dpt_err *err)
+{
+    struct claim *first = NULL;
+    struct dpt_claim_seen seen[DPT_CLAIMS_MAX];
+    enum dpt_claim_verdict verdict[DPT_CLAIMS_MAX];
+    int at = 0, left = 0;
+    for (int i = DPT_CLAIMS_MAX - 1; i >= 0; i--) {
+        struct claim *claim = &c->claim[i];
+        if (!claim->wanted || claim->held)
+            continue;
+        DPT_TRY(look_at(c, claim, &seen[i], &verdict[i], err));
+        first = claim;
+        at = i;
+        left++;
+    }
+    if (first && verdict[at] == DPT_CLAIM_TAKE)
+        DPT_TRY(take(c, first, &seen[at], err));
+    else if (first && verdict[at] == DPT_CLAIM_JOIN)
+        DPT_TRY(join(c, first, &seen[at], err));
+    *ret_left = first && first->held ? left - 1 : left;
+    return DPT_OK;
+}
+
+/* Claims all folders, each after those before it: of two that start at the same time one gets the
+ * first folder, and the other takes none. The owners of all are watched at the same time, so that
+ * the wait for dead ones lasts one lease; a folder that is held already is renewed meanwhile. */
+static enum dpt_status acquire(struct dpt_claims *c, struct dpt_err *err)
+{
+    bool told = false;
+    int before = DPT_CLAIMS_MAX + 1;
+    for (;;) {
+        int left;
+        DPT_TRY(take_first(c, &left, err));
+        if (left == 0)
+            return DPT_OK;
+        if (!pause_for(c, left < before ? 0 : c->beat_ms / 2))
+            return dpt_fail(err, DPT_EABORTED, "ended while the folders were claimed");
+        before = left;
+        DPT_TRY(renew_all(c, &told, err));
+    }
+}
+
+/* A claim that several share stays as it is: the others may live. */
+static void release_all(struct dpt_claims *c)
+{
+    for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
+        struct claim *claim = &c->claim[i];
+        struct dpt_claim_seen seen;
+        claim->record.released = true;
+        if (claim->held && dpt_claim_look(claim->dir, &seen, NULL) == DPT_OK && !seen.shared &&
+            seen.number == claim->number &&
+            dpt_claim_renew(claim->dir, claim->number, &claim->record, NULL) != DPT_OK)
+            dpt_log(DPT_LOG_DEBUG, "the claim of '%s' was not released", claim->dir);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct dpt_claims *c = arg;
+    struct dpt_err err = {.text = ""};
+    const enum dpt_status status = acquire(c, &err);
+    if (status == DPT_OK)
+        hold(c);
+    else if (status != DPT_EABORTED)
+        set_state(c, DPT_CLAIMS_REFUSED, err.text);
+    release_all(c);
+    (void)pthread_mutex_lock(&c->mutex);
+    c->ended = true;
+    (void)pthread_cond_broadcast(&c->cond);
+    (void)pthread_mutex_unlock(&c->mutex);
+    return NULL;
+}
+
+/* ---- beginning and end ---- */
+
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return strcmp(a, b) == 0 ||
+           (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
+static enum dpt_status draw_token(char ret[DPT_CLAIM_TOKEN_BYTES], struct dpt_err *err)
+{
+    uint64_t word[2];
+    if (getrandom(word, sizeof word, 0) != (ssize_t)sizeof word)
+        return dpt_fail_errno(err, errno, "random bytes for a claim");
+    (void)snprintf(ret, DPT_CLAIM_TOKEN_BYTES, "%016" PRIx64 "%016" PRIx64, word[0], word[1]);
+    return DPT_OK;
+}
+
+static enum dpt_status init_claims(struct dpt_claims *c, const struct dpt_claims_options *options,
+                                   struct dpt_err *err)
+{
+    struct dpt_claim_record me = {.lease_ms = c->lease_ms};
+    (void)snprintf(me.run, sizeof me.run, "%s", options->run);
+    dpt_claim_describe_self(&me);
+    DPT_TRY(draw_token(me.token, err));
+    for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
+        struct claim *claim = &c->claim[i];
+        const char *dir = options->dir[i];
+        claim->record = me;
+        (void)snprintf(claim->dir, sizeof claim->dir, "%s", dir);
+        if (!dir[0])
+            continue;
+        DPT_TRY(dpt_fs_mkdirs(dir, err)); /* so that equal folders are known to be */
+        claim->wanted = i == 0 || !options->dir[0][0] || !same_folder(options->dir[0], dir);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_claims_create(const struct dpt_claims_options *options, struct dpt_claims **ret,
+                                  struct dpt_err *err)
+{
+    struct dpt_claims *c = calloc(1, sizeof *c);
+    pthread_condattr_t attributes;
+    if (!c)
+        return dpt_fail(err, DPT_ENOMEM, "claims of folders: out of memory");
+    c->lease_ms = options->timeout_ms > LEASE_MS_MIN ? options->timeout_ms : LEASE_MS_MIN;
+    c->beat_ms = c->lease_ms / BEATS_A_LEASE;
+    c->margin_ms = c->lease_ms / 4; /* a record that was begun in time is written by then */
+    c->waits = !options->embedded;
+    c->server = options->server;
+    enum dpt_status status = init_claims(c, options, err);
+    if (status != DPT_OK) {
+        free(c);
+        return status;
+    }
+    (void)pthread_mutex_init(&c->mutex, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&c->cond, &attributes);
+    (void)pthread_condattr_destroy(&attributes);
+    int rc = pthread_create(&c->thread, NULL, run, c);
+    if (rc != 0) {
+        free(c);
+        return dpt_fail_errno(err, rc, "start the thread that claims folders");
+    }
+    *ret = c;
+    return DPT_OK;
+}
+
+void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms)
+{
+    struct dpt_claims *c = *claims;
+    struct timespec end;
+    if (!c)
+        return;
+    *claims = NULL;
+    const int64_t until_ms = dpt_now_ms() + wait_ms;
+    end.tv_sec = until_ms / 1000;
+    end.tv_nsec = until_ms % 1000 * 1000000;
+    int rc = 0;
+    (void)pthread_mutex_lock(&c->mutex);
+    c->stop = true;
+    (void)pthread_cond_broadcast(&c->cond);
+    while (!c->ended && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&c->cond, &c->mutex, &end);
+    const bool ended = c->ended;
+    (void)pthread_mutex_unlock(&c->mutex);
+    if (!ended) { /* in a call of a disk that hangs: the thread ends with the process */
+        (void)pthread_detach(c->thread);
+        return;
+    }
+    (void)pthread_join(c->thread, NULL);
+    (void)pthread_cond_destroy(&c->cond);
+    (void)pthread_mutex_destroy(&c->mutex);
+    free(c);
+}
+
+void dpt_claims_set_server(struct dpt_claims *c, uint64_t server)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    if (server != 0)
+        c->server = server;
+    (void)pthread_mutex_unlock(&c->mutex);
+}
+
+enum dpt_claims_state dpt_claims_state(struct dpt_claims *c, char *ret_text)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    const enum dpt_claims_state state = c->state;
+    (void)snprintf(ret_text, DPT_ERR_TEXT_BYTES, "%s", c->text);
+    (void)pthread_mutex_unlock(&c->mutex);
+    return state;
+}
+
+int64_t dpt_claims_until_ms(struct dpt_claims *c)
+{
+    (void)pthread_mutex_lock(&c->mutex);
+    const int64_t until_ms = c->until_ms;
+    (void)pthread_mutex_unlock(&c->mutex);
+    return until_ms;
+}
+
+bool dpt_claims_get(struct dpt_claims *c, int i, int64_t *ret_number,
+                    char ret_token[DPT_CLAIM_TOKEN_BYTES])
+{
+    char text[DPT_ERR_TEXT_BYTES];
+    if (dpt_claims_state(c, text) != DPT_CLAIMS_HELD)
+        return false;
+    const struct claim *claim = c->claim[i].wanted ? &c->claim[i] : &c->claim[0];
+    if (!claim->held || !c->claim[i].dir[0])
+        return false;
+    *ret_number = claim->number;
+    memcpy(ret_token, claim->record.token, DPT_CLAIM_TOKEN_BYTES);
+    return true;
+}

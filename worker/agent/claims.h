@@ -1,0 +1,49 @@
+/* The folders that a worker writes to, claimed for its run (base/claim.h): a thread takes or joins
+ * the claims, rewrites them as long as the worker lives, and finds out when they are lost. The
+ * folders are made by dpt_claims_create on its caller's thread; after that a disk that hangs holds
+ * up the claims' thread alone. */
+#ifndef DPT_WORKER_AGENT_CLAIMS_H
+#define DPT_WORKER_AGENT_CLAIMS_H
+
+#include "base/claim.h"
+
+struct dpt_claims;
+
+enum { DPT_CLAIMS_MAX = 2 };
+
+struct dpt_claims_options {
+    const char *dir[DPT_CLAIMS_MAX]; /* made if need be; "": none; the same folder counts once */
+    const char *run;
+    uint64_t server;    /* epoch of the server that the worker has joined */
+    bool embedded;      /* it is this process's own: nobody else can come back to it */
+    int64_t timeout_ms; /* cluster.timeout_s */
+};
+
+enum dpt_claims_state {
+    DPT_CLAIMS_PENDING,
+    DPT_CLAIMS_HELD,
+    DPT_CLAIMS_REFUSED, /* a folder is another's, or cannot be claimed */
+    DPT_CLAIMS_LOST     /* taken over while this process stood still */
+};
+
+DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *options,
+                                               struct dpt_claims **ret, struct dpt_err *err);
+
+/* Lets the claims go, if no other process shares them, waiting at most wait_ms. */
+void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);
+
+/* The server began anew. Any thread. */
+void dpt_claims_set_server(struct dpt_claims *claims, uint64_t server);
+
+/* `ret_text` (DPT_ERR_TEXT_BYTES): why, of REFUSED and LOST. Any thread. */
+enum dpt_claims_state dpt_claims_state(struct dpt_claims *claims, char *ret_text);
+
+/* Until when the ranks may write to the folders, dpt_now_ms: nobody has taken them over before. Any
+ * thread. */
+int64_t dpt_claims_until_ms(struct dpt_claims *claims);
+
+/* The claim of dir[i], when HELD; false: it has none. */
+bool dpt_claims_get(struct dpt_claims *claims, int i, int64_t *ret_number,
+                    char ret_token[DPT_CLAIM_TOKEN_BYTES]);
+
+#endif

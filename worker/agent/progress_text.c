@@ -1,0 +1,312 @@
+/* Numbers, lines and blocks for people. */
+#include "worker/agent/progress_text.h"
+
+#include "base/err.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- numbers ---- */
+
+void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES])
+{
+    char digits[DPT_TEXT_NUMBER_BYTES];
+    int n = snprintf(digits, sizeof digits, "%" PRId64, number);
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        ret[used++] = digits[i];
+        int left = n - 1 - i;
+        if (left > 0 && left % 3 == 0 && digits[i] != '-')
+            ret[used++] = ',';
+    }
+    ret[used] = '\0';
+}
+
+void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES])
+{
+    enum { BYTES = DPT_TEXT_NUMBER_BYTES };
+    const int64_t tenths = (ms + 50) / 100, s = (ms + 500) / 1000;
+    if (tenths < 100)
+        (void)snprintf(ret, BYTES, "%" PRId64 ".%" PRId64 " s", tenths / 10, tenths % 10);
+    else if (s < 100)
+        (void)snprintf(ret, BYTES, "%" PRId64 " s", s);
+    else if (s < 3600)
+        (void)snprintf(ret, BYTES, "%" PRId64 " min %02" PRId64 " s", s / 60, s % 60);
+    else
+        (void)snprintf(ret, BYTES, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
+}
+
+static void print_rate(double per_s, const char *unit, char *ret, size_t bytes)
+{
+    char number[DPT_TEXT_NUMBER_BYTES] = "?";
+    if (per_s > 0 && per_s < 9e15)
+        dpt_text_count((int64_t)llround(per_s), number);
+    (void)snprintf(ret, bytes, "%s %s", number, unit);
+}
+
+/* A run that diverges has norms of any size. */
+static void print_norm(double norm, char *ret, size_t bytes)
+{
+    (void)snprintf(ret, bytes, fabs(norm) >= 1e6 ? "norm %.3g" : "norm %.2f", norm);
+}
+
+static void print_ranks(uint32_t n, char *ret, size_t bytes)
+{
+    (void)snprintf(ret, bytes, "%" PRIu32 " rank%s", n, n == 1 ? "" : "s");
+}
+
+static void print_step(const struct dpt_step_facts *facts, char *ret, size_t bytes)
+{
+    if (facts->steps > 0)
+        (void)snprintf(ret, bytes, "step %" PRId64 "/%" PRId64, facts->step, facts->steps);
+    else
+        (void)snprintf(ret, bytes, "step %" PRId64, facts->step);
+}
+
+static void print_eta(const struct dpt_step_facts *facts, char *ret, size_t bytes)
+{
+    char left[DPT_TEXT_NUMBER_BYTES] = "?";
+    if (facts->eta_ms >= 0)
+        dpt_text_duration(facts->eta_ms, left);
+    (void)snprintf(ret, bytes, "ETA %s", left);
+}
+
+/* ---- the line of a step ---- */
+
+void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+{
+    char step[64], norm[64], rate[64], ranks[32], eta[64], elapsed[DPT_TEXT_NUMBER_BYTES];
+    print_step(facts, step, sizeof step);
+    print_norm(facts->grad_norm, norm, sizeof norm);
+    print_rate(facts->tokens_per_s, "tokens/s", rate, sizeof rate);
+    print_ranks(facts->world_size, ranks, sizeof ranks);
+    print_eta(facts, eta, sizeof eta);
+    dpt_text_duration(facts->elapsed_ms, elapsed);
+    (void)snprintf(ret, DPT_TEXT_LINE_BYTES, "%s  loss %.4f  lr %.2e  %s  %s  %s  %s  %s", step,
+                   facts->loss, facts->lr, norm, rate, ranks, elapsed, eta);
+}
+
+/* ---- the live line ---- */
+
+/* In the order of the line. */
+enum field {
+    FIELD_STEP,
+    FIELD_LOSS,
+    FIELD_VAL,
+    FIELD_LR,
+    FIELD_NORM,
+    FIELD_RATE,
+    FIELD_WORLD,
+    FIELD_ETA,
+    FIELD_CHECKPOINT,
+    FIELD_COUNT
+};
+enum { FIELD_BYTES = 64, GAP = 2 };
+
+/* What goes first when the line is too narrow. */
+static const enum field dispensable[] = {FIELD_LR,    FIELD_CHECKPOINT, FIELD_NORM, FIELD_VAL,
+                                         FIELD_WORLD, FIELD_RATE,       FIELD_ETA,  FIELD_LOSS};
+enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
+
+static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_COUNT][FIELD_BYTES])
+{
+    const struct dpt_step_facts *step = &facts->step;
+    memset(fields, 0, FIELD_COUNT * sizeof fields[0]);
+    print_step(step, fields[FIELD_STEP], FIELD_BYTES);
+    (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
+    if (facts->has_val)
+        (void)snprintf(fields[FIELD_VAL], FIELD_BYTES, "val %.4f", facts->val_loss);
+    (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
+    print_norm(step->grad_norm, fields[FIELD_NORM], FIELD_BYTES);
+    print_rate(step->tokens_per_s, "tok/s", fields[FIELD_RATE], FIELD_BYTES);
+    print_ranks(step->world_size, fields[FIELD_WORLD], FIELD_BYTES);
+    print_eta(step, fields[FIELD_ETA], FIELD_BYTES);
+    if (facts->checkpoint > 0)
+        (void)snprintf(fields[FIELD_CHECKPOINT], FIELD_BYTES, "saved %" PRId64, facts->checkpoint);
+}
+
+static int width_of(char fields[FIELD_COUNT][FIELD_BYTES])
+{
+    int width = 0;
+    for (int i = 0; i < FIELD_COUNT; i++)
+        if (fields[i][0] != '\0')
+            width += (int)strlen(fields[i]) + (width > 0 ? GAP : 0);
+    return width;
+}
+
+static void add(char *line, const char *text)
+{
+    size_t used = strlen(line);
+    (void)snprintf(line + used, DPT_TEXT_LINE_BYTES - used, "%s", text);
+}
+
+static void add_bar(char *line, const struct dpt_step_facts *facts, int width, bool utf8)
+{
+    const double part = facts->steps > 0 ? (double)facts->step / (double)facts->steps : 0;
+    const int inner = utf8 ? width : width - 2;
+    const int full = (int)(part * inner);
+    add(line, utf8 ? "" : "[");
+    for (int i = 0; i < inner; i++)
+        add(line, i < full ? (utf8 ? "█" : "#") : (utf8 ? "░" : "."));
+    add(line, utf8 ? "" : "]");
+}
+
+void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
+                   char ret[DPT_TEXT_LINE_BYTES])
+{
+    char fields[FIELD_COUNT][FIELD_BYTES];
+    const int room = columns - 1; /* a full line would wrap */
+    ret[0] = '\0';
+    print_fields(facts, fields);
+    bool wants_bar = facts->step.steps > 0;
+    for (int i = 0; i < DISPENSABLE_COUNT; i++) {
+        if (dispensable[i] == FIELD_RATE) /* from here on numbers are worth more than the bar */
+            wants_bar = wants_bar && width_of(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
+        if (width_of(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
+            fields[dispensable[i]][0] = '\0';
+    }
+    int width = width_of(fields);
+    if (width > room)
+        return;
+    int bar = room - width - GAP < DPT_TEXT_BAR_MAX ? room - width - GAP : DPT_TEXT_BAR_MAX;
+    if (wants_bar && bar >= DPT_TEXT_BAR_MIN)
+        add_bar(ret, &facts->step, bar, utf8);
+    for (int i = 0; i < FIELD_COUNT; i++) {
+        if (fields[i][0] == '\0')
+            continue;
+        add(ret, ret[0] != '\0' ? "  " : "");
+        add(ret, fields[i]);
+    }
+}
+
+/* ---- a recovery ---- */
+
+void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+{
+    char world[64], still[DPT_TEXT_NUMBER_BYTES];
+    if (facts->world_before > 0)
+        (void)snprintf(world, sizeof world, "%" PRIu32 " -> %" PRIu32, facts->world_before,
+                       facts->world_size);
+    else
+        (void)snprintf(world, sizeof world, "%" PRIu32, facts->world_size);
+    if (facts->still_ms < 1000)
+        (void)snprintf(still, sizeof still, "%" PRId64 " ms", facts->still_ms);
+    else
+        dpt_text_duration(facts->still_ms, still);
+    (void)snprintf(ret, DPT_TEXT_LINE_BYTES,
+                   "%.1024s; training resumed after %s, %" PRId64 " step%s lost, world %s",
+                   facts->cause, still, facts->steps_lost, facts->steps_lost == 1 ? "" : "s",
+                   world);
+}
+
+/* ---- the closing line ---- */
+
+/* A node that never held a step: why. */
+static const char *no_step_text(const struct dpt_closing_facts *facts)
+{
+    if (facts->no_server)
+        return "no server was reached; nothing was begun";
+    if (facts->generation == 0)
+        return facts->released ? "nothing was begun" : "it had ended before this node took part";
+    return facts->released ? "this node made no step"
+                           : "this node stood by as a spare and made no step";
+}
+
+void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES])
+{
+    enum { BYTES = DPT_TEXT_LINE_BYTES };
+    const char *how = facts->released ? "left the run as asked" : "done";
+    if (facts->step >= 0)
+        (void)snprintf(ret, BYTES, "%s: run %s, step %" PRId64 ", generation %" PRIu64, how,
+                       facts->run, facts->step, facts->generation);
+    else if (facts->generation > 0)
+        (void)snprintf(ret, BYTES, "%s: run %s, generation %" PRIu64 ": %s", how, facts->run,
+                       facts->generation, no_step_text(facts));
+    else
+        (void)snprintf(ret, BYTES, "%s: run %s: %s", how, facts->run, no_step_text(facts));
+}
+
+/* ---- the closing block ---- */
+
+struct block {
+    char *at;
+    size_t used;
+};
+
+static void row(struct block *block, const char *name, const char *fmt, ...) DPT_PRINTF(3, 4);
+static void row(struct block *block, const char *name, const char *fmt, ...)
+{
+    char value[256];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(value, sizeof value, fmt, ap);
+    va_end(ap);
+    const size_t room = DPT_TEXT_SUMMARY_BYTES - block->used;
+    int n = snprintf(block->at + block->used, room, "  %-16s %s\n", name, value);
+    if (n > 0 && (size_t)n < room)
+        block->used += (size_t)n;
+}
+
+void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
+{
+    struct block block = {.at = ret};
+    char steps[DPT_TEXT_NUMBER_BYTES], total[DPT_TEXT_NUMBER_BYTES], rate[DPT_TEXT_NUMBER_BYTES];
+    ret[0] = '\0';
+    dpt_text_count(s->steps, steps);
+    dpt_text_duration(s->total_ms, total);
+    dpt_text_count((int64_t)llround(s->tokens_per_s), rate);
+    if (s->start_step > 0)
+        row(&block, "steps", "%s, from %" PRId64 " on", steps, s->start_step);
+    else
+        row(&block, "steps", "%s", steps);
+    if (isfinite(s->loss))
+        row(&block, "last loss", "%.4f", s->loss);
+    else
+        row(&block, "last loss", "not known: no step was made");
+    if (isfinite(s->val_loss))
+        row(&block, "validation loss", "%.4f", s->val_loss);
+    row(&block, "total time", "%s", total);
+    row(&block, "time of a step", "%.1f ms on average", s->step_ms);
+    row(&block, "samples/s", "%.1f", s->samples_per_s);
+    row(&block, "tokens/s", "%s", rate);
+    row(&block, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
+    if (s->checkpoints_saved > 0)
+        row(&block, "checkpoints", "%" PRIu32 " saved, the last of step %" PRId64,
+            s->checkpoints_saved, s->saved_step);
+    else
+        row(&block, "checkpoints", "none saved");
+    row(&block, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", s->recoveries, s->steps_lost,
+        s->steps_lost == 1 ? "" : "s");
+    row(&block, "weights hash", "%s", s->weights_hash);
+}
+
+void dpt_text_so_far(const struct dpt_live_facts *facts, int64_t step, int64_t steps,
+                     char ret[DPT_TEXT_SUMMARY_BYTES])
+{
+    struct block block = {.at = ret};
+    char number[DPT_TEXT_NUMBER_BYTES], all[DPT_TEXT_NUMBER_BYTES];
+    ret[0] = '\0';
+    dpt_text_count(step, number);
+    dpt_text_count(steps, all);
+    if (steps > 0)
+        row(&block, "steps", "%s of %s", number, all);
+    else
+        row(&block, "steps", "%s", number);
+    if (facts->step.step == step && step > 0)
+        row(&block, "last loss", "%.4f", facts->step.loss);
+    else if (facts->step.step > 0)
+        row(&block, "last loss", "%.4f, of step %" PRId64, facts->step.loss, facts->step.step);
+    if (facts->has_val)
+        row(&block, "validation loss", "%.4f", facts->val_loss);
+    dpt_text_duration(facts->step.elapsed_ms, number);
+    row(&block, "total time", "%s", number);
+    dpt_text_count((int64_t)llround(facts->step.tokens_per_s), number);
+    if (facts->step.tokens_per_s > 0)
+        row(&block, "tokens/s", "%s", number);
+    row(&block, "checkpoints", "the last of step %" PRId64, step);
+    if (block.used > 0)
+        ret[block.used - 1] = '\0';
+}

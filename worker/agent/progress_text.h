@@ -1,0 +1,82 @@
+/* The agent's lines as text: facts in, text out. Pure: no terminal, clock or file. */
+#ifndef DPT_WORKER_AGENT_PROGRESS_TEXT_H
+#define DPT_WORKER_AGENT_PROGRESS_TEXT_H
+
+#include "rendezvous/proto/message.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    DPT_TEXT_LINE_BYTES = 2048,
+    DPT_TEXT_NUMBER_BYTES = 32,
+    DPT_TEXT_SUMMARY_BYTES = 2048,
+    DPT_TEXT_BAR_MIN = 6, /* columns of the live line's bar */
+    DPT_TEXT_BAR_MAX = 30
+};
+
+/* A completed step as the terminal shows it. */
+struct dpt_step_facts {
+    int64_t step, steps; /* completed; of the run, 0: not known */
+    double loss, lr, grad_norm;
+    double tokens_per_s; /* 0: not known */
+    uint32_t world_size;
+    int64_t elapsed_ms; /* since training began on this node */
+    int64_t eta_ms;     /* < 0: not known */
+};
+
+struct dpt_live_facts {
+    struct dpt_step_facts step;
+    bool has_val;
+    double val_loss;
+    int64_t checkpoint; /* step of the newest one; 0: none */
+};
+
+/* Why a generation was formed and what that cost. */
+struct dpt_recovery_facts {
+    const char *cause;
+    int64_t still_ms; /* training stood still */
+    int64_t steps_lost;
+    uint32_t world_before, world_size; /* before: 0: this node was not there */
+};
+
+/* 1234567 as "1,234,567". */
+void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES]);
+
+/* "5.9 s", "41 s", "12 min 03 s", "2 h 05 min". */
+void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES]);
+
+/* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */
+void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+
+/* One line of fewer than `columns` columns; what does not fit is left out, the least important
+ * first, never cut within. Without `utf8` all bytes are ASCII. "" when there is no room at all. */
+void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
+                   char ret[DPT_TEXT_LINE_BYTES]);
+
+/* "rank 3 (node b, host gpu7) died: signal 9; training resumed after 264 ms, 0 steps lost, world 4
+ * -> 3". */
+void dpt_text_recovery(const struct dpt_recovery_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+
+/* How a node's part in a run has ended well. */
+struct dpt_closing_facts {
+    const char *run;
+    int64_t step;        /* newest applied by a rank of this node; -1: none */
+    uint64_t generation; /* 0: none */
+    bool released;       /* it left before the run's end, as it was asked to */
+    bool no_server;      /* none was ever reached, as far as is known */
+};
+
+/* "done: run tiny, step 60, generation 1". */
+void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+
+/* The end of a run: a block of aligned lines, each with its newline. */
+void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_BYTES]);
+
+/* The same for a run that is left at step `step` of `steps` (0: not known), which is saved: rows
+ * that the newest line of a step tells. Without the last newline. */
+void dpt_text_so_far(const struct dpt_live_facts *facts, int64_t step, int64_t steps,
+                     char ret[DPT_TEXT_SUMMARY_BYTES]);
+
+#endif

@@ -1,0 +1,229 @@
+/* The checkpoints that are there: the newest that the run may go on from, and which are damaged. */
+#include "base/fs.h"
+#include "base/log.h"
+#include "checkpoint/names.h"
+#include "worker/train/rank_internal.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static enum dpt_status verify(struct dpt_rank *r, int64_t step, struct dpt_err *err)
+{
+    struct dpt_checkpoint *checkpoint = NULL;
+    DPT_TRY(dpt_checkpoint_open(r->config->checkpoint.dir, step, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_verify(checkpoint, err);
+    dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* ---- what is known of steps ---- */
+
+static uint64_t folder_mark(const struct dpt_rank *r, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (dpt_fs_join(r->config->checkpoint.dir, name, path, sizeof path, NULL) != DPT_OK ||
+        stat(path, &st) != 0)
+        return 0;
+    const uint64_t words[] = {(uint64_t)st.st_ino, (uint64_t)st.st_mtim.tv_sec,
+                              (uint64_t)st.st_mtim.tv_nsec};
+    return dpt_hash128(words, sizeof words).lo;
+}
+
+/* Differs once the step was committed anew, rescued, or mended by a person. */
+static uint64_t mark_of(const struct dpt_rank *r, int64_t step)
+{
+    char name[DPT_CHECKPOINT_NAME_BYTES], rescue[DPT_CHECKPOINT_NAME_BYTES];
+    dpt_name_step(step, name);
+    dpt_name_rescue(step, rescue);
+    return folder_mark(r, name) + 3 * folder_mark(r, rescue);
+}
+
+static struct damaged_step *find_damaged(struct dpt_rank *r, int64_t step)
+{
+    for (int i = 0; i < r->n_damaged; i++)
+        if (r->damaged[i].step == step)
+            return &r->damaged[i];
+    return NULL;
+}
+
+/* Of more than are remembered the oldest is forgotten. */
+static void note_damaged(struct dpt_rank *r, int64_t step, uint64_t mark)
+{
+    struct damaged_step *known = find_damaged(r, step);
+    if (!known && r->n_damaged == DAMAGED_STEPS_MAX)
+        memmove(r->damaged, r->damaged + 1, (size_t)--r->n_damaged * sizeof *r->damaged);
+    if (!known)
+        known = &r->damaged[r->n_damaged++];
+    *known = (struct damaged_step){step, mark};
+}
+
+static void forget_damaged(struct dpt_rank *r, int64_t step)
+{
+    struct damaged_step *known = find_damaged(r, step);
+    if (known)
+        *known = r->damaged[--r->n_damaged];
+}
+
+int rank_list_damaged(struct dpt_rank *r, int64_t but, int64_t ret[DAMAGED_STEPS_MAX])
+{
+    int n = 0;
+    for (int i = 0; i < r->n_damaged; i++)
+        if (r->damaged[i].step != but)
+            ret[n++] = r->damaged[i].step;
+    return n;
+}
+
+static bool has_committed(struct dpt_rank *r, int64_t step)
+{
+    (void)pthread_mutex_lock(&r->report_mutex);
+    const bool has = r->committed_step == step;
+    (void)pthread_mutex_unlock(&r->report_mutex);
+    return has;
+}
+
+void rank_mark_save(struct dpt_rank *r)
+{
+    r->mark_before_save = mark_of(r, r->step);
+}
+
+/* This process has read it, committed it, or written its part of it. In the last case the folder of
+ * an earlier history may still be there, until the first writer commits. */
+static bool is_own(struct dpt_rank *r, int64_t step)
+{
+    int64_t saved_step;
+    return step == r->verified_step || step == r->loaded_step || has_committed(r, step) ||
+           (dpt_saver_saved(r->saver, &saved_step) > 0 && saved_step == step &&
+            mark_of(r, step) != r->mark_before_save);
+}
+
+bool rank_is_whole(struct dpt_rank *r, int64_t step)
+{
+    struct dpt_err damage;
+    if (is_own(r, step))
+        return true;
+    const uint64_t mark = mark_of(r, step);
+    const struct damaged_step *known = find_damaged(r, step);
+    if (known && known->mark == mark) /* told when it was found */
+        return false;
+    if (verify(r, step, &damage) == DPT_OK) {
+        r->verified_step = step;
+        forget_damaged(r, step);
+        return true;
+    }
+    dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is passed over: %s", (long long)step,
+            damage.text);
+    note_damaged(r, step, mark);
+    return false;
+}
+
+/* ---- the newest ---- */
+
+/* Step of the newest checkpoint, -1: none. The world may have to go on from it, whatever this rank
+ * holds: the bytes of one that is not known here are read, once. */
+static enum dpt_status newest_whole(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    int64_t step = -1;
+    DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
+    while (step >= 0 && !rank_is_whole(r, step))
+        DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
+    *ret_step = step;
+    return DPT_OK;
+}
+
+/* What a run that only evaluates looks at: the newest, or the one that was asked for, if it is
+ * here. Once it is in memory there is no other: one that a training run writes meanwhile is not
+ * meant. */
+static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_step,
+                                              struct dpt_err *err)
+{
+    const int64_t wanted = r->config->train.eval_step;
+    if (r->step >= 0) {
+        *ret_step = r->step;
+        return DPT_OK;
+    }
+    if (wanted == DPT_AUTO)
+        return newest_whole(r, ret_step, err);
+    struct dpt_err why;
+    *ret_step = verify(r, wanted, &why) == DPT_OK ? wanted : -1;
+    if (*ret_step < 0)
+        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld: %s", (long long)wanted, why.text);
+    return DPT_OK;
+}
+
+enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step, struct dpt_err *err)
+{
+    *ret_step = -1;
+    if (!r->config->checkpoint.dir[0])
+        return DPT_OK;
+    return r->config->train.eval_only ? checkpoint_to_evaluate(r, ret_step, err)
+                                      : newest_whole(r, ret_step, err);
+}
+
+bool rank_step_is_there(struct dpt_rank *r, int64_t step)
+{
+    struct dpt_err err;
+    int64_t newest = -1;
+    return rank_newest_checkpoint(r, &newest, &err) == DPT_OK && newest >= step;
+}
+
+enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool *ret,
+                              struct dpt_err *err)
+{
+    int64_t newest = -1;
+    *ret = false;
+    DPT_TRY(dpt_checkpoint_newest(r->config->checkpoint.dir, &newest, err));
+    if (newest != r->step)
+        return DPT_OK;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_err damage;
+    if (dpt_checkpoint_open(r->config->checkpoint.dir, newest, &checkpoint, &damage) != DPT_OK) {
+        dpt_log(DPT_LOG_WARN, "checkpoint of step %lld is written again: %s", (long long)newest,
+                damage.text);
+        return DPT_OK;
+    }
+    const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
+    *ret = !state->rescue.node && strcmp(state->weights_hash, weights_hash) == 0;
+    dpt_checkpoint_close(&checkpoint);
+    *ret = *ret && rank_is_whole(r, newest);
+    return DPT_OK;
+}
+
+/* ---- none ---- */
+
+static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    if (r->config->train.eval_step == DPT_AUTO)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "there is no whole checkpoint in '%s' to evaluate; name the checkpoint.dir "
+                        "of a run that has written one",
+                        dir);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "there is no whole checkpoint of step %lld in '%s'; `dpt-ckpt list %s` says "
+                    "which there are",
+                    (long long)r->config->train.eval_step, dir, dir);
+}
+
+enum dpt_status rank_refuse_seed(const struct dpt_rank *r, struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    int64_t n = 0;
+    if (r->config->train.eval_only)
+        return nothing_to_evaluate(r, err);
+    if (!dir[0] || r->options->start->allow_fresh)
+        return DPT_OK;
+    DPT_TRY(dpt_checkpoint_count(dir, &n, err));
+    if (n == 0)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_ECONFIG,
+        "checkpoint.dir holds %lld checkpoint%s and none that the run can go on from; it "
+        "does not begin from step 0 over them: put a whole one back, give another "
+        "checkpoint.dir, or --allow-fresh; `dpt-ckpt list --verify %s` says what is "
+        "damaged",
+        (long long)n, n == 1 ? "" : "s", dir);
+}

@@ -1,0 +1,99 @@
+/* A rescue, the rank's part (checkpoint.h): what it holds, written without a generation and without
+ * a server. Where a rank holds everything it needs nobody; else the ranks of other nodes write
+ * their parts when they are told to leave, too, under the name that they all know from the
+ * generation in which they got them. */
+#include "base/hash.h"
+#include "base/log.h"
+#include "worker/train/rank_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool holds_all(const struct dpt_state_part *part)
+{
+    return part->shard.of == 1;
+}
+
+/* One holder of everything is whole by itself, and others may write the same: its own name keeps
+ * them apart. */
+static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROTO_NAME_BYTES])
+{
+    const struct dpt_rank_start *start = r->options->start;
+    char node[DPT_HASH_HEX_BYTES];
+    dpt_hash128_hex(dpt_hash128(start->node, strlen(start->node)), node);
+    if (alone)
+        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, "rescue-%s-%d-%d", node, start->local_rank,
+                       start->spawn);
+    else
+        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, "rescue-%s", r->held_attempt);
+}
+
+static enum dpt_status write_shard(struct dpt_rank *r, const struct dpt_state_part *part,
+                                   struct dpt_checkpoint_spec *spec, struct dpt_err *err)
+{
+    DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &r->saved_pieces, err));
+    spec->pieces = r->saved_pieces.piece;
+    spec->n_pieces = r->saved_pieces.n;
+    spec->writer = part->shard.index;
+    spec->n_writers = part->shard.of;
+    enum dpt_status status = dpt_checkpoint_write_part(spec, err);
+    return status == DPT_EEXIST ? DPT_OK : status; /* a replica of it is being written */
+}
+
+/* Without a grant the claim alone says that no new start of the run has the folder. */
+static bool may_rename(void *ctx)
+{
+    const struct dpt_rank *r = ctx;
+    struct dpt_err err;
+    const bool may = dpt_saver_owns_folder(r->saver, r->config->checkpoint.dir, &err);
+    if (!may)
+        dpt_log(DPT_LOG_ERROR, "the rescue of step %lld is given up: %s", (long long)r->step,
+                err.text);
+    return may;
+}
+
+static enum dpt_status write_rescue(struct dpt_rank *r, int64_t deadline_ms, struct dpt_err *err)
+{
+    char attempt[DPT_PROTO_NAME_BYTES];
+    DPT_TRY(rank_fetch_state(r, err));
+    const struct dpt_strategy_state *held = r->strategy->ops->held(r->strategy);
+    const struct dpt_shard own = held->own.shard, shadow = held->shadow.shard;
+    name_attempt(r, holds_all(&held->own), attempt);
+    struct dpt_checkpoint_spec spec = rank_checkpoint_spec(r);
+    spec.generation = r->held_generation;
+    spec.attempt = attempt;
+    spec.state.rescue.run = r->config->run;
+    spec.state.rescue.node = r->options->start->node;
+    spec.state.rescue.generation = r->held_generation;
+    spec.may_rename = may_rename;
+    spec.ctx = r;
+    DPT_TRY(write_shard(r, &held->own, &spec, err));
+    /* That of a rank that may be gone. */
+    if (!dpt_shard_is_none(shadow) && shadow.of == own.of)
+        DPT_TRY(write_shard(r, &held->shadow, &spec, err));
+    return dpt_checkpoint_seal(&spec, deadline_ms, err);
+}
+
+void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms)
+{
+    struct dpt_err err;
+    rank_leave_generation(r);
+    /* The step's checkpoint may have been committed after this rank last looked; and another node
+     * may be faster. */
+    const bool saved = rank_step_is_there(r, r->step) ||
+                       write_rescue(r, deadline_ms, &err) == DPT_OK ||
+                       rank_step_is_there(r, r->step);
+    if (saved)
+        dpt_log(DPT_LOG_INFO, "step %lld is whole in '%s', as a rescue if not as a checkpoint",
+                (long long)r->step, r->config->checkpoint.dir);
+    else
+        dpt_log(DPT_LOG_ERROR, "step %lld is not rescued: %s", (long long)r->step, err.text);
+    (void)pthread_mutex_lock(&r->report_mutex);
+    r->report.rescue_failed = !saved;
+    if (saved)
+        r->report.rescued_step = r->step;
+    else
+        rank_copy_text(r->report.text, err.text);
+    dpt_link_publish(r->link, &r->report, true);
+    (void)pthread_mutex_unlock(&r->report_mutex);
+}

@@ -1,0 +1,104 @@
+/* Whether this machine has the memory for a rank, told before the rank takes it: else the kernel
+ * would kill the process in the middle of a step, with no word. */
+#include "base/memory.h"
+#include "worker/strategy/memory.h"
+#include "worker/train/rank_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { TOLERANCE = 16 }; /* the formulas are held to be right within 1/16 */
+
+/* What a rank holds in a world of `size` ranks, of the kinds that the formulas have exactly. */
+static int64_t bytes_in_world(const struct dpt_rank *r, int size, int64_t ret[DPT_MEMORY_COUNT])
+{
+    static const enum dpt_memory_tag inexact[] = {DPT_MEMORY_WORKSPACE, DPT_MEMORY_COMM,
+                                                  DPT_MEMORY_PACKED};
+    int *numbers = calloc(2 * (size_t)size, sizeof *numbers);
+    int64_t sum = 0;
+    if (!numbers)
+        return 0;
+    for (int i = 0; i < size; i++) {
+        numbers[i] = i;
+        numbers[size + i] = i / r->options->start->ranks;
+    }
+    const struct dpt_world world = {.lanes = dpt_config_lanes_of(r->config, size),
+                                    .size = size,
+                                    .rank_of_position = numbers,
+                                    .host_of_position = numbers + size,
+                                    .node_of_position = numbers + size};
+    const struct dpt_memory_spec spec = {.config = r->config,
+                                         .model = r->model,
+                                         .grid = &r->grid,
+                                         .world = &world,
+                                         .rank = size - 1, /* the last has the fewest lanes */
+                                         .threads = 1};
+    dpt_memory_formula(&spec, ret);
+    free(numbers);
+    for (size_t i = 0; i < sizeof inexact / sizeof *inexact; i++)
+        ret[inexact[i]] = 0;
+    for (int tag = 0; tag < DPT_MEMORY_COUNT; tag++)
+        sum += ret[tag];
+    return sum;
+}
+
+/* The world in which a rank of this run holds least: the largest, or a rank alone, which sends
+ * nothing. */
+static int64_t least_bytes(const struct dpt_rank *r, int64_t ret[DPT_MEMORY_COUNT])
+{
+    const int most = dpt_config_world_max(r->config),
+              wished = r->config->cluster.nnodes_max * r->options->start->ranks;
+    int64_t alone[DPT_MEMORY_COUNT];
+    const int64_t in_largest = bytes_in_world(r, wished < most ? wished : most, ret),
+                  in_smallest = bytes_in_world(r, 1, alone);
+    if (in_largest <= in_smallest)
+        return in_largest;
+    memcpy(ret, alone, sizeof alone);
+    return in_smallest;
+}
+
+static double mib(int64_t bytes)
+{
+    return (double)bytes / 0x1p20;
+}
+
+enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_config *config = r->config;
+    int64_t kinds[DPT_MEMORY_COUNT];
+    const int64_t most = dpt_memory_at_most("");
+    if (most == 0 || config->train.eval_only)
+        return DPT_OK;
+    const int64_t wanted = least_bytes(r, kinds);
+    if (wanted - wanted / TOLERANCE <= most)
+        return DPT_OK;
+    const int64_t micro = kinds[DPT_MEMORY_ACTIVATIONS] + kinds[DPT_MEMORY_SCRATCH];
+    return dpt_fail(
+        err, DPT_ENOMEM,
+        "too little memory: a rank needs at least %.0f MiB (%.0f for the activations of a "
+        "micro-batch, %.0f for weights, gradients and the optimizer), and %.0f MiB are available "
+        "here; lower train.micro_batch (%d) or train.seq_len (%d), set "
+        "train.activation_checkpointing: full, share the state among more ranks with "
+        "strategy.name: fsdp, or take a smaller model",
+        mib(wanted), mib(micro), mib(wanted - micro), mib(most), config->train.micro_batch,
+        config->train.seq_len);
+}
+
+void rank_explain_memory(enum dpt_status status, struct dpt_err *err)
+{
+    if (status != DPT_ENOMEM || strstr(err->text, "too little memory") != NULL)
+        return;
+    struct dpt_err why = *err;
+    struct rlimit limit;
+    char address_space[64] = "";
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        (void)snprintf(address_space, sizeof address_space, ", %.0f in a process (ulimit -v)",
+                       (double)limit.rlim_cur / 0x1p20);
+    (void)dpt_fail(err, status,
+                   "too little memory: %.200s; %.0f MiB are available here%s; lower "
+                   "train.micro_batch or train.seq_len, set train.activation_checkpointing: full, "
+                   "share the state with strategy.name: fsdp, or take a smaller model",
+                   why.text, mib(dpt_memory_available("")), address_space);
+}
