@@ -26,8 +26,8 @@ void dpt_cores_set_demand(int threads);
  * calls make no system call. */
 bool dpt_cores_spare(int threads);
 
-/* True when the demand is known and fits. Any thread; no system call: a known demand implies counted
- * cores. */
+/* True when the demand is known and fits. Any thread; no system call, as a known demand implies
+ * that the cores are counted. */
 bool dpt_cores_known_spare(void);
 
 #endif

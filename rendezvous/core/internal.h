@@ -92,6 +92,7 @@ struct node {
     uint64_t joined;                        /* order of joining */
     int64_t joined_ms;
     int64_t heard_ms, broken_ms; /* broken_ms < 0: not broken */
+    int64_t speaks_since_ms;     /* since then without a silence of more than gap_ms */
     bool suspected;              /* its connection is broken, and the log says so */
     bool cut_off;                /* it is being lost for silence: it may come back */
     /* Since it was heard: its lease runs at least so long; how much of that was forgiven. */
@@ -195,7 +196,8 @@ struct run {
     int64_t plan_after_ms;  /* no plan before: pause after failures, or nodes of an earlier server
                                may come */
     int64_t adopt_until_ms; /* < 0: not adopting */
-    /* All were lost and the first is back: the others may come until then. < 0: not waited for. */
+    /* The first of those that were lost for silence is back: until then no plan is made without the
+     * others of the newest plan. < 0: none came back since a generation was last sent off. */
     int64_t regather_until_ms;
     int64_t empty_ms;    /* since when without nodes; < 0: has some */
     struct node **nodes; /* (n_nodes) owned, by order of joining */

@@ -217,12 +217,18 @@ static void check_stall(struct dpt_rdzv *core, struct run *run)
     dpt_rdzv_member_lost(core, run, &cause);
 }
 
-/* Agents kill a rank that does not quiesce; a node that does not even manage that is lost. */
+/* Agents kill a rank that does not quiesce; a node that does not even manage that hangs and is
+ * lost. Its time counts from when it was asked and the server heard it without a gap. A silent node
+ * is judged by its lease alone. */
 static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const struct node *node)
 {
-    int64_t allowed_ms = dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms +
-                         2 * run->timing.heartbeat_ms + node->forgiven_ms;
-    if (run->phase != DPT_RDZV_PREPARING || run->soft || core->now_ms - run->phase_ms <= allowed_ms)
+    const int64_t allowed_ms =
+        dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
+    const int64_t asked_ms =
+        run->phase_ms > node->speaks_since_ms ? run->phase_ms : node->speaks_since_ms;
+    const bool speaks = node->conn != 0 && core->now_ms - node->heard_ms <= run->timing.gap_ms;
+    if (run->phase != DPT_RDZV_PREPARING || run->soft || !speaks ||
+        core->now_ms - asked_ms <= allowed_ms)
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (node->ranks[i].asked == run->generation && dpt_rdzv_rank_is_alive(&node->ranks[i]) &&
@@ -403,11 +409,11 @@ static bool is_lost(const struct dpt_rdzv *core, const struct run *run, struct n
                        (long long)(silent_ms / 1000), (long long)(silent_ms % 1000 / 100));
         return true;
     }
-    const bool overdue = is_overdue(core, run, node) && !is_deaf(core, run);
-    node->cut_off = overdue && node->conn == 0; /* else it speaks, and hangs */
-    if (overdue)
-        (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "did not quiesce in time");
-    return overdue;
+    node->cut_off = false; /* it speaks, and hangs */
+    if (!is_overdue(core, run, node))
+        return false;
+    (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "did not quiesce in time");
+    return true;
 }
 
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run)

@@ -146,12 +146,11 @@ struct node *dpt_rdzv_meet(struct dpt_rdzv *core, uint64_t conn, struct run **ru
     return node;
 }
 
-/* The first of a run that had lost all waits for the others of the newest plan: each may hold what
- * it lacks. A plan that was made without the node has not been sent off, and is made again. */
+/* The first that comes back waits for the others of the newest plan: each may hold what it lacks.
+ * A plan that was made without the node has not been sent off, and is made again. */
 void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, const struct node *node)
 {
-    const bool unplanned = run->phase == DPT_RDZV_WAITING || run->phase == DPT_RDZV_PREPARING;
-    if (run->n_nodes == 1 && run->plan.n_nodes > 1 && unplanned)
+    if (run->regather_until_ms < 0)
         run->regather_until_ms = core->now_ms + run->timing.lease_ms;
     if (run->phase == DPT_RDZV_PLANNED) {
         struct cause cause =

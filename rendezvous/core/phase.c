@@ -116,8 +116,6 @@ static void enter(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase ph
     const bool forms = phase == DPT_RDZV_PLANNED || phase == DPT_RDZV_RUNNING;
     if (phase == DPT_RDZV_SETTLING || (forms && !run->plan.farewell))
         run->waits_since_ms = -1;
-    if (phase == DPT_RDZV_PLANNED)
-        run->regather_until_ms = -1;
 }
 
 void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const struct cause *cause)
@@ -416,6 +414,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
             return;
     }
     run->run_generation = run->generation;
+    run->regather_until_ms = -1;
     run->n_losses = 0;
     if (run->plan.guests > 0) { /* they have handed over: on without them */
         struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "what leaves has handed over its state");

@@ -132,8 +132,9 @@ static bool just_leaves(const struct sim *sim, const struct machine *m)
 }
 
 /* How many nodes of those that covered each other are not in the plan with what they had, though
- * nobody told them to go; a node that came later counts when a fault hit it, as the state may have
- * moved to it meanwhile. *ret_step: the newest step that one of the others stands at. */
+ * nobody told them to go: their processes are gone, or gave it up for a plan that rightly went
+ * back. A node that came later counts when a fault hit it, as the state may have moved to it
+ * meanwhile. *ret_step: the newest step that one of the others stands at. */
 static int uncovered_nodes(const struct sim *sim, const Dpt__Plan *plan, int64_t *ret_step)
 {
     int nodes = 0;
@@ -147,7 +148,7 @@ static int uncovered_nodes(const struct sim *sim, const Dpt__Plan *plan, int64_t
                 continue;
             covered = true;
             if (proc == NULL || proc->spawn != sim->covered[at].spawn ||
-                proc->incarnation != sim->covered[at].incarnation)
+                proc->incarnation != sim->covered[at].incarnation || proc->went_back)
                 missing = true;
             else if (proc->step > *ret_step)
                 *ret_step = proc->step;

@@ -296,6 +296,7 @@ static void take_go(struct sim *sim, struct proc *proc, uint64_t generation)
     if (proc->group_number > sim->newest_went)
         sim->newest_went = proc->group_number;
     group_went(sim, proc->group);
+    proc->went_back = false;
     proc->n_lines = 0; /* the file is completed with the steps that it lacks, no others */
     proc->log_end = log_of(sim, proc)->lines;
     proc->log_stalled = false;

@@ -170,6 +170,7 @@ static void take_own_state(struct sim *sim, struct proc *proc, const Dpt__Plan *
     const char *id = sim->machines[proc->machine].id;
     int64_t resume = plan->resume_step;
     proc->has_state = true;
+    proc->went_back = proc->went_back || plan->load_checkpoint >= 0 || plan->from_seed;
     if (plan->load_checkpoint >= 0) {
         if (plan->load_checkpoint > sim_saved_step(sim))
             sim_fail(sim, "%s.%u is told to load checkpoint %lld, newest is %lld", id, proc->local,

@@ -146,6 +146,7 @@ struct proc {
     int rank;
     int32_t checkpoint_slot;
     bool takes_state, writes_log, arrived, has_state;
+    bool went_back; /* gave up what it held for a plan that has not been sent off since */
     uint64_t timer; /* only the newest timer counts */
     int64_t lease_until_ms, grant_step, want_grant;
     bool leaving, save_then_quiesce;

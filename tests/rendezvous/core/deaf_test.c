@@ -116,6 +116,23 @@ static void test_deaf_while_forming(void **state)
     assert_int_equal(stage.view.nodes, 2);
 }
 
+/* Who has just become able to hear that it shall quiesce has its time for that from then on. */
+static void test_deaf_while_a_rank_quiesces(void **state)
+{
+    (void)state;
+    trio_start();
+    a.ranks[0].failed_generation = a.generation;
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    fake_obey(&a);
+    stage_pass(&stage, 20000);
+    stage_pass_speaking(&stage, two, 2, 5000); /* b says that it computes */
+    assert_int_equal(stage.view.nodes, 2);
+    stage_pass_speaking(&stage, two, 2, 1000);
+    assert_int_equal(stage.view.nodes, 1);
+    assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
+}
+
 /* Nor for a connection that is known to be broken, together with those of its peers. */
 static void test_deaf_after_a_node_died(void **state)
 {
@@ -303,6 +320,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_deaf_for_long, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_is_no_stall, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_while_forming, trio_setup, trio_teardown),
+        cmocka_unit_test_setup_teardown(test_deaf_while_a_rank_quiesces, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_after_a_node_died, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_for_good, trio_setup, trio_teardown),
         cmocka_unit_test_setup_teardown(test_deaf_now_and_then, trio_setup, trio_teardown),

@@ -183,6 +183,35 @@ static void test_back_while_planned(void **state)
     assert_int_equal(a.plan->resume_step, 8);
 }
 
+/* Two of three are cut off. When one is back the other may hold what both lack: no plan is made
+ * without it for a lease. */
+static void test_first_back_waits_for_the_rest(void **state)
+{
+    static struct fake *const three[] = {&a, &b, &c};
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        three[i]->spec.min_nodes = 2;
+    fakes_start(&stage, three, 3);
+    for (int i = 0; i < 3; i++) {
+        three[i]->ranks[0].step_applied = 7;
+        fake_say(three[i], &stage);
+    }
+    stage_pass_speaking(&stage, three, 1, LEASE_MS + 100);
+    fake_obey(&a);
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    returns(&b, 3001);
+    fakes_settle(&stage, three, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    stage_pass_speaking(&stage, three, 2, LEASE_MS - 1000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    returns(&c, 3002);
+    fakes_settle(&stage, three, 3);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 3);
+    assert_int_equal(c.plan->resume_step, 7);
+}
+
 /* Its words from before it was lost are no sign of life. */
 static void test_old_words(void **state)
 {
@@ -227,6 +256,7 @@ int main(void)
         T(test_others_went_on),
         T(test_back_while_preparing),
         T(test_back_while_planned),
+        T(test_first_back_waits_for_the_rest),
         T(test_old_words),
         T(test_hung_node_stays_out),
     };
