@@ -183,6 +183,18 @@ enum dpt_status dpt_fs_write_file_atomic(const char *path, const void *data, siz
     return dpt_fs_sync_dir(dir, err);
 }
 
+/* Cuts off the `n` bytes that were just appended; not if another writer has appended since. Where
+ * that fails they stay, and the caller's error tells of them. */
+static void take_back(int fd, ssize_t n)
+{
+    struct stat st;
+    const off_t end = lseek(fd, 0, SEEK_CUR);
+    if (end < n || fstat(fd, &st) != 0 || st.st_size != end)
+        return;
+    int ignored = ftruncate(fd, end - n);
+    (void)ignored;
+}
+
 enum dpt_status dpt_fs_append(const char *path, const void *data, size_t bytes, struct dpt_err *err)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -193,11 +205,13 @@ enum dpt_status dpt_fs_append(const char *path, const void *data, size_t bytes, 
     do {
         n = write(fd, data, bytes);
     } while (n < 0 && errno == EINTR);
-    if (n < 0)
+    if (n < 0) {
         status = dpt_fail_errno(err, errno, "append to '%s'", path);
-    else if ((size_t)n != bytes) /* only a full disk or a file size limit cuts a write to a file */
+    } else if ((size_t)n != bytes) { /* a full disk or a file size limit */
         status = dpt_fail(err, DPT_ENOSPC, "append to '%s': only %zd of %zu bytes were written",
                           path, n, bytes);
+        take_back(fd, n);
+    }
     if (close(fd) != 0 && status == DPT_OK)
         status = dpt_fail_errno(err, errno, "close '%s'", path);
     return status;

@@ -59,6 +59,12 @@ static int64_t most_in_group(const char *dir)
     return used < max ? max - (used > 0 ? used : 0) : 0;
 }
 
+/* All that the control group in `dir` may have; -1: it has no limit. */
+static int64_t max_of_group(const char *dir)
+{
+    return read_number(dir, "memory.max", "");
+}
+
 /* This process's control group, "/a/b"; false when the kernel has no version 2. */
 static bool own_group(const char *root, char ret[PATH_BYTES])
 {
@@ -109,6 +115,15 @@ int64_t dpt_memory_at_most(const char *root)
     if (kib < 0)
         return 0;
     return limit_by_groups(root, kib * 1024, most_in_group) + (swap_kib > 0 ? swap_kib * 1024 : 0);
+}
+
+int64_t dpt_memory_of_machine(const char *root)
+{
+    const int64_t kib = read_number(root, "proc/meminfo", "MemTotal:");
+    const int64_t swap_kib = read_number(root, "proc/meminfo", "SwapTotal:");
+    if (kib < 0)
+        return 0;
+    return limit_by_groups(root, kib * 1024, max_of_group) + (swap_kib > 0 ? swap_kib * 1024 : 0);
 }
 
 /* One look at the file: its numbers belong together. */

@@ -14,6 +14,11 @@ int64_t dpt_memory_available(const char *root);
  * its own: what needs more cannot be held here. 0 when the kernel says nothing. */
 int64_t dpt_memory_at_most(const char *root);
 
+/* Bytes of the whole machine, swap included, or of the tightest control group of this process: what
+ * several processes together cannot exceed, whatever they have taken already. 0 when the kernel
+ * says nothing. */
+int64_t dpt_memory_of_machine(const char *root);
+
 /* What the kernel says of this process, in bytes (/proc/self/status); -1 where it does not say.
  * Shared memory that another process made counts in `resident` as soon as its pages are touched
  * here. */

@@ -10,8 +10,10 @@
 #include <string.h>
 #include <zmq.h>
 
-static bool is_loopback(const char *address)
+bool dpt_server_is_loopback(const char *address)
 {
+    if (strcmp(address, "localhost") == 0)
+        return true;
     struct in_addr v4;
     struct in6_addr v6;
     if (inet_pton(AF_INET, address, &v4) == 1)
@@ -34,7 +36,7 @@ static enum dpt_status check_address(const struct dpt_server_options *options, c
     if (!number && strcmp(address, "*") != 0)
         return dpt_fail(err, DPT_ECONFIG, "--bind '%s' is not a numeric IP address, localhost or *",
                         address);
-    if (!options->insecure && !is_loopback(address))
+    if (!options->insecure && !dpt_server_is_loopback(address))
         return dpt_fail(err, DPT_ECONFIG,
                         "--bind %s would let others reach a server without keys: add --insecure if "
                         "every host on that network may join and stop runs",

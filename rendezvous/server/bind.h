@@ -5,10 +5,15 @@
 #include "base/err.h"
 #include "rendezvous/server/server.h"
 
+#include <stdbool.h>
+
 /* Binds `router` as the options say; the endpoint as bound and its port go to ret_endpoint and
  * ret_port. Errors as of dpt_server_create. */
 DPT_MUST_USE enum dpt_status dpt_server_bind(void *router, const struct dpt_server_options *options,
                                              char ret_endpoint[DPT_SERVER_ENDPOINT_BYTES],
                                              int *ret_port, struct dpt_err *err);
+
+/* A numeric address of this host alone, or "localhost". */
+bool dpt_server_is_loopback(const char *address);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "rendezvous/server/announce.h"
+#include "rendezvous/server/bind.h"
 #include "rendezvous/server/server.h"
 
 #include <errno.h>
@@ -156,12 +157,12 @@ static enum dpt_status announce(const struct dpt_server *server, const struct ar
                                 struct dpt_err *err)
 {
     const struct dpt_server_options *options = &arguments->server;
+    const char *address = options->address != NULL ? options->address : "*"; /* with insecure */
     struct dpt_announce facts = {.version = DPT_VERSION,
                                  .endpoint = dpt_server_endpoint(server),
                                  .port = dpt_server_port(server),
-                                 .open = options->insecure,
-                                 .anywhere = options->address == NULL ||
-                                             strcmp(options->address, "*") == 0};
+                                 .open = options->insecure && !dpt_server_is_loopback(address),
+                                 .anywhere = strcmp(address, "*") == 0};
     char screen[DPT_ANNOUNCE_TEXT_BYTES];
     dpt_announce_look(&facts);
     dpt_announce_print(&facts, screen);

@@ -28,6 +28,27 @@ static void every_step_has_one_line(void **state)
     assert_int_equal(count_of("step 4/100 "), 1);
 }
 
+/* Of the steps between two lines the live line shows the newest. */
+static void live_line_does_not_wait_for_a_line(void **state)
+{
+    (void)state;
+    struct scene s;
+    for (int live = 0; live < 2; live++) {
+        open_scene(&s, true);
+        s.run.log_every = 10;
+        if (live)
+            show_live(&s);
+        update(&s);
+        for (int64_t step = 7; step <= 12; step++) {
+            tell(&s, step, step);
+            update_more(&s);
+        }
+        assert_int_equal(count_of("step "), live ? 0 : 1);
+        assert_int_equal(count_of("step 10/100"), live ? 0 : 1);
+    }
+    assert_int_equal(shown.step.step, 12);
+}
+
 static void others_say_that_they_do_not_say_steps(void **state)
 {
     (void)state;
@@ -136,6 +157,12 @@ static void last_node_says_what_is_saved(void **state)
         open_scene(&s, true);
         s.view.n_nodes = 1 + (uint32_t)others;
         s.progress.quiet = true;
+        update(&s);
+        next_generation(&s, "rank_lost", "rank 1 (node b) died: signal 9", 1);
+        s.view.steps_lost = 2;
+        update(&s);
+        next_generation(&s, "joined", "node c joined", 2);
+        s.view.steps_lost = 0;
         tell(&s, 1, 3);
         s.view.step = 3;
         s.view.leaving = true;
@@ -154,7 +181,9 @@ static void last_node_says_what_is_saved(void **state)
             count_of("step 3 is saved (checkpoint in ck)\n  steps            3 of 100\n"
                      "  last loss        0.0000\n"),
             1);
-        assert_int_equal(count_of("  checkpoints      the last of step 3\n"), 1);
+        assert_int_equal(count_of("  checkpoints      the last of step 3\n"
+                                  "  recoveries       1, 2 steps lost\n"),
+                         1);
         update(&s);
         assert_string_equal(said, "");
     }
@@ -263,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_step_has_one_line),
+        cmocka_unit_test(live_line_does_not_wait_for_a_line),
         cmocka_unit_test(others_say_that_they_do_not_say_steps),
         cmocka_unit_test(step_survives_a_change_of_the_world),
         cmocka_unit_test(lines_that_were_lost_are_elsewhere),

@@ -98,8 +98,8 @@ static void live_line_of_any_width(void **state)
     } lines[] = {
         {200, "[###.........................]  step 12/100  loss 3.2104  val 3.3000  lr 2.98e-04  "
               "norm 0.91  4,812 tok/s  2 ranks  ETA 41 s  saved 10"},
-        {80, "[.......]  step 12/100  loss 3.2104  val 3.3000  4,812 tok/s  2 ranks  ETA 41 s"},
-        {60, "[........]  step 12/100  loss 3.2104  4,812 tok/s  ETA 41 s"},
+        {80, "step 12/100  loss 3.2104  val 3.3000  4,812 tok/s  2 ranks  ETA 41 s  saved 10"},
+        {60, "step 12/100  loss 3.2104  4,812 tok/s  ETA 41 s  saved 10"},
         {40, "step 12/100  loss 3.2104  ETA 41 s"},
         {24, "step 12/100"},
         {12, "step 12/100"},
@@ -217,20 +217,34 @@ static void rows_of_a_run_that_is_left(void **state)
     (void)state;
     static char text[DPT_TEXT_SUMMARY_BYTES];
     struct dpt_live_facts facts = {.step = step, .has_val = true, .val_loss = 3.3};
-    dpt_text_so_far(&facts, 12, 1000, text);
+    struct dpt_left_facts left = {.live = &facts,
+                                  .step = 12,
+                                  .steps = 1000,
+                                  .steps_made = 10,
+                                  .samples_per_step = 8,
+                                  .recoveries = 2,
+                                  .steps_lost = 1};
+    dpt_text_left(&left, text);
     assert_string_equal(text, "  steps            12 of 1,000\n"
                               "  last loss        3.2104\n"
                               "  validation loss  3.3000\n"
                               "  total time       5.9 s\n"
+                              "  time of a step   590.0 ms on average\n"
+                              "  samples/s        13.6\n"
                               "  tokens/s         4,812\n"
-                              "  checkpoints      the last of step 12");
-    dpt_text_so_far(&facts, 15, 0, text);
+                              "  checkpoints      the last of step 12\n"
+                              "  recoveries       2, 1 step lost");
+    left.step = 15;
+    left.steps = 0;
+    dpt_text_left(&left, text);
     assert_non_null(strstr(text, "  steps            15\n  last loss        3.2104, of step 12\n"));
     facts = (struct dpt_live_facts){.step = {.elapsed_ms = 1000}}; /* no line was due yet */
-    dpt_text_so_far(&facts, 3, 1000, text);
+    left = (struct dpt_left_facts){.live = &facts, .step = 3, .steps = 1000};
+    dpt_text_left(&left, text);
     assert_string_equal(text, "  steps            3 of 1,000\n"
                               "  total time       1.0 s\n"
-                              "  checkpoints      the last of step 3");
+                              "  checkpoints      the last of step 3\n"
+                              "  recoveries       0, 0 steps lost");
 }
 
 int main(void)

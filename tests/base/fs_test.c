@@ -134,6 +134,7 @@ static void nothing_half_written(void **state)
     small.rlim_cur = 4096;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(dpt_fs_write_file_atomic(at(0, "x"), "old", 3, &err), DPT_OK);
+    assert_int_equal(dpt_fs_append(at(1, "y"), "kept", 4, &err), DPT_OK);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     enum dpt_status written = dpt_fs_write_file_atomic(at(0, "x"), data, sizeof data, &err);
     enum dpt_status appended = dpt_fs_append(at(1, "y"), data, sizeof data, NULL);
@@ -145,6 +146,9 @@ static void nothing_half_written(void **state)
     size_t n;
     assert_int_equal(dpt_fs_read_file(at(0, "x"), 10, &text, &n, &err), DPT_OK);
     assert_string_equal(text, "old");
+    free(text);
+    assert_int_equal(dpt_fs_read_file(at(1, "y"), 8192, &text, &n, &err), DPT_OK);
+    assert_string_equal(text, "kept");
     free(text);
     char **names;
     assert_int_equal(dpt_fs_list(root, &names, &n, &err), DPT_OK);

@@ -88,9 +88,14 @@ static void test_at_most(void **state)
     assert_int_equal(dpt_memory_at_most(root), 0);
     put("/proc/meminfo", "MemAvailable:   8000 kB\nSwapTotal: 9 kB\nSwapFree: 5 kB\n");
     assert_int_equal(dpt_memory_at_most(root), 8005 * 1024);
+    assert_int_equal(dpt_memory_of_machine(root), 0);
+    put("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nSwapTotal: 9 kB\n"
+                         "SwapFree: 5 kB\n");
+    assert_int_equal(dpt_memory_of_machine(root), 9009 * 1024);
     put("/proc/self/cgroup", "0::/job\n");
     put("/sys/fs/cgroup/job/memory.max", "1000000\n");
     put("/sys/fs/cgroup/job/memory.current", "900000\n");
+    assert_int_equal(dpt_memory_of_machine(root), 1000000 + 9 * 1024);
     put("/sys/fs/cgroup/job/memory.stat", "anon 1\nfile 700000\nshmem 200000\ninactive_file 1\n");
     assert_int_equal(dpt_memory_at_most(root), 600000 + 5 * 1024);
     assert_int_equal(dpt_memory_available(root), 100001);

@@ -1,5 +1,6 @@
 """Full disks: the first failure is told, those after it are counted, training goes on."""
 
+import json
 import re
 import subprocess
 
@@ -36,6 +37,25 @@ def test_logs(make_cluster, slow):
     assert said.count(f"cannot write '{log}/node-a/rank-0.log': No space left on device") == 1, said
     assert re.search(r"\d+ bytes of '\S+/node-a/rank-0\.log' were dropped", said), said
     assert worker.outputs.summary()["steps"] == 40
+
+
+def test_log_folder_that_is_full(make_cluster, slow, tmp_path):
+    """Not even the summary finds room: the run is done, and says which weights it has."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 40, "train.log_every": 1})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", nnodes=1, endpoint=False, sets={"log.dir": disk / "log"})
+    kept = tmp_path / "metrics.jsonl"
+    script = (f'mount -t tmpfs -o size=28k none "{disk}" && "$@"; code=$?; cp "{disk}/log/metrics.jsonl" "{kept}"; '
+              'exit $code')
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    said = worker.log()
+    assert said.count("a record of the run's log is lost") == 1 and "No space left on device" in said, said
+    assert re.search(r"weights hash +[0-9a-f]{32}", said), said
+    lines = kept.read_text().splitlines()
+    assert lines and all(json.loads(line)["step"] for line in lines if line)  # none is torn
 
 
 def test_log_that_is_written_again(make_cluster, slow):

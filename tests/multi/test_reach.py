@@ -166,6 +166,15 @@ def test_closed_server_says_how_it_is_opened(make_cluster):
     assert len(screen.splitlines()) <= 20 and all(len(line) <= 120 for line in screen.splitlines())
 
 
+def test_insecure_server_on_loopback_promises_no_other_machine_anything(tmp_path, slow):
+    argv = [program("dpt-rdzv"), "--port", 0, "--bind", "127.0.0.1", "--insecure"]
+    server = Process("dpt-rdzv", argv, tmp_path / "server.log")
+    server.wait_log("listening on 127.0.0.1", 10 * slow)
+    assert "(this host only; " in server.log() and "whoever reaches it" not in server.log()
+    server.term()
+    assert server.wait(10 * slow) == 0
+
+
 def test_worker_without_config_takes_the_only_run(make_cluster, slow):
     """Neither config nor run's name is given: the server's one run is meant, not the demo."""
     cluster = make_cluster(sets={"train.steps": 6})

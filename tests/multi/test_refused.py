@@ -158,6 +158,20 @@ def test_too_little_memory(tmp_path, slow):
     assert run.returncode == 4 and "too little memory: " in line and "ulimit -v" in line, run.stderr
 
 
+def test_too_little_memory_for_all_ranks(tmp_path):
+    """Each of four ranks finds room by itself; the machine has none for the four."""
+    meminfo = {line.split(":")[0]: int(line.split()[1]) << 10 for line in open("/proc/meminfo", encoding="ascii")}
+    width, state_bytes = 2048, 16  # of a parameter: weight, gradient, two moments
+    layers = meminfo["MemTotal"] // 3 // (12 * width * width * state_bytes)
+    if meminfo["MemAvailable"] < 0.45 * meminfo["MemTotal"] or layers < 1:
+        pytest.skip("too little of this machine's memory is free for one rank")
+    sets = {"checkpoint.dir": "null", "model.n_layer": layers, "model.n_embd": width}
+    code, _, err = worker(tmp_path, "--nnodes", "1", "--nproc-per-node", "4", sets=sets)
+    line = one_line(err)
+    assert code == 4 and re.search(r"too little memory: a rank needs .* and 4 ranks share the \d+ MiB of this machine;",
+                                   line), err
+
+
 def test_more_steps(tmp_path):
     """A run that is done goes on when the flag that its refusal names is given."""
     assert worker(tmp_path, "--nnodes", "1", sets={"train.steps": 6})[0] == 0

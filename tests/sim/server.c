@@ -218,8 +218,6 @@ static void say(struct sim *sim, const struct dpt_rdzv_send *send)
     }
     if (message->phase == DPT__SERVER_PHASE__SERVER_EXPELLED)
         sim->expulsions++;
-    if (message->phase == DPT__SERVER_PHASE__SERVER_FAILED && !sim->failed)
-        check_failed(sim, message->text);
     struct sim *of;
     struct machine *to = by_conn(sim->host, send->conn, &of);
     if (to != NULL && of != sim)
@@ -235,9 +233,13 @@ static void carry_out(struct sim *sim, const struct dpt_rdzv_output *output)
         sim_say(by_run(sim, output->logs[i].run), "server: %s", output->logs[i].text);
         check_log(by_run(sim, output->logs[i].run), output->logs[i].text);
     }
-    for (size_t i = 0; i < output->n_records; i++)
-        by_run(sim, output->records[i].run)->run_life +=
-            output->records[i].kind == DPT_RDZV_RECORD_RUN;
+    for (size_t i = 0; i < output->n_records; i++) {
+        const struct dpt_rdzv_record *record = &output->records[i];
+        struct sim *of = by_run(sim, record->run);
+        of->run_life += record->kind == DPT_RDZV_RECORD_RUN;
+        if (record->kind == DPT_RDZV_RECORD_END && !of->failed)
+            check_failed(of, record->text);
+    }
     for (size_t i = 0; i < output->n_sends; i++)
         say(by_run(sim, output->sends[i].message->stamp->run), &output->sends[i]);
     if (sim->server_tick_ms > sim->now_ms && output->deadline_ms >= sim->server_tick_ms)

@@ -407,7 +407,8 @@ void check_expelled(struct sim *sim, const struct machine *machine);
 void check_unsaved(struct sim *sim, const struct machine *machine, const char *line);
 /* A line of the server's log. */
 void check_log(struct sim *sim, const char *text);
-/* The server says that the run has failed. */
+/* The server has decided that the run ends, for the reason `text` ("": it is done). Nodes that are
+ * away may hear it later, in other words. */
 void check_failed(struct sim *sim, const char *text);
 struct dpt_timing sim_timing(const struct sim *sim);
 

@@ -444,6 +444,7 @@ static void show(struct loop *loop)
                                         .steps = node->config.train.steps,
                                         .tokens_per_step = node->config.train.global_batch *
                                                            node->config.train.seq_len,
+                                        .samples_per_step = node->config.train.global_batch,
                                         .log_every = node->config.train.log_every,
                                         .evaluates = node->config.train.eval_only,
                                         .checkpoint_dir = node->config.checkpoint.dir};

@@ -229,6 +229,13 @@ static bool is_start(const struct dpt_agent_view *view)
     return strcmp(view->cause_kind, "start") == 0;
 }
 
+/* Something failed; nodes that come and go are no failure. */
+static bool is_recovery(const struct dpt_agent_view *view)
+{
+    return !is_start(view) && strcmp(view->cause_kind, "joined") != 0 &&
+           strcmp(view->cause_kind, "left") != 0;
+}
+
 /* Where it goes on from, "" at step 0. What no checkpoint has comes from the memory of others. */
 static void print_from(const struct dpt_progress *progress, const struct dpt_agent_view *view,
                        const struct dpt_progress_run *run, char *text, size_t bytes)
@@ -280,6 +287,11 @@ static void say_generation(struct dpt_progress *progress, const struct dpt_agent
     else
         dpt_text_recovery(&facts, line);
     say(progress, line);
+    if (progress->trained_ms == 0)
+        progress->first_step = view->resume_step;
+    else
+        progress->recoveries += is_recovery(view);
+    progress->steps_lost += progress->trained_ms > 0 ? view->steps_lost : 0;
     progress->said[0] = '\0'; /* what follows is news again */
     progress->generation = view->generation;
     progress->world_size = view->world_size;
@@ -318,13 +330,19 @@ static void fill_step(struct dpt_progress *progress, const struct dpt_agent_step
                                 .eta_ms = *rate > 0 ? (int64_t)(left_tokens / *rate * 1e3) : -1};
 }
 
+/* Ranks tell the newest step, too, which has none. */
+static bool has_a_line(const struct dpt_progress_run *run, int64_t step)
+{
+    return run->log_every <= 0 || step % run->log_every == 0 || step == run->steps;
+}
+
 /* Lines that went down with the process that should have sent them: the run's log has them, as
  * another rank writes it. `step`: the next that has a line here. */
 static void say_gap(struct dpt_progress *progress, const struct dpt_progress_run *run, int64_t step)
 {
     char line[128];
     const int64_t every = run->log_every;
-    if (every > 0 && progress->show == NULL) {
+    if (every > 0) {
         const int64_t first = (progress->lines_to / every + 1) * every;
         const int64_t last = (step - 1) / every * every;
         if (first == last)
@@ -346,13 +364,16 @@ static void say_steps(struct dpt_progress *progress, const struct dpt_agent_view
     for (size_t i = 0; i < view->n_steps; i++) {
         if (view->steps[i].step <= progress->step_said)
             continue;
-        say_gap(progress, run, view->steps[i].step);
+        const bool has_line = progress->show == NULL && has_a_line(run, view->steps[i].step);
+        if (has_line)
+            say_gap(progress, run, view->steps[i].step);
         fill_step(progress, &view->steps[i], run, now_ms);
         progress->step_said = view->steps[i].step;
         news = true;
+        if (!has_line)
+            continue;
         dpt_text_step(&progress->live.step, line);
-        if (progress->show == NULL)
-            say(progress, line);
+        say(progress, line);
     }
     news = news || view->saved_step != progress->live.checkpoint;
     progress->live.checkpoint = view->saved_step;
@@ -405,7 +426,14 @@ static void say_left(struct dpt_progress *progress, const struct dpt_agent_view 
     if (!progress->was_first || progress->trained_ms == 0)
         return;
     progress->live.step.elapsed_ms = now_ms - progress->trained_ms;
-    dpt_text_so_far(&progress->live, progress->held_step, run->steps, rows);
+    const struct dpt_left_facts facts = {.live = &progress->live,
+                                         .step = progress->held_step,
+                                         .steps = run->steps,
+                                         .steps_made = progress->held_step - progress->first_step,
+                                         .samples_per_step = run->samples_per_step,
+                                         .recoveries = progress->recoveries,
+                                         .steps_lost = progress->steps_lost};
+    dpt_text_left(&facts, rows);
     progress->print(progress->ctx, rows);
 }
 

@@ -26,7 +26,7 @@ enum {
 /* What the config says of the run; all 0 while it is not known. */
 struct dpt_progress_run {
     uint32_t min_nodes;
-    int64_t steps, tokens_per_step;
+    int64_t steps, tokens_per_step, samples_per_step;
     int64_t log_every;          /* steps from one line to the next */
     bool evaluates;             /* it only evaluates */
     const char *checkpoint_dir; /* borrowed; NULL or "": none */
@@ -58,6 +58,9 @@ struct dpt_progress {
     uint64_t generation; /* newest whose begin was said */
     uint32_t world_size; /* of the newest that trained here */
     int64_t trained_ms;  /* when training began here; 0: not yet */
+    int64_t first_step;  /* where it began */
+    uint32_t recoveries; /* since then, and steps lost by them */
+    int64_t steps_lost;
     int64_t step_said, val_said;
     int64_t lines_to;      /* step up to which each line is printed or said to be elsewhere */
     int64_t held_step;     /* newest that ranks of this node held ... */

@@ -107,8 +107,8 @@ enum field {
 enum { FIELD_BYTES = 64, GAP = 2 };
 
 /* What goes first when the line is too narrow. */
-static const enum field dispensable[] = {FIELD_LR,    FIELD_CHECKPOINT, FIELD_NORM, FIELD_VAL,
-                                         FIELD_WORLD, FIELD_RATE,       FIELD_ETA,  FIELD_LOSS};
+static const enum field dispensable[] = {FIELD_LR,   FIELD_NORM,       FIELD_WORLD, FIELD_VAL,
+                                         FIELD_RATE, FIELD_CHECKPOINT, FIELD_ETA,   FIELD_LOSS};
 enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
 
 static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_COUNT][FIELD_BYTES])
@@ -163,7 +163,7 @@ void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,
     print_fields(facts, fields);
     bool wants_bar = facts->step.steps > 0;
     for (int i = 0; i < DISPENSABLE_COUNT; i++) {
-        if (dispensable[i] == FIELD_RATE) /* from here on numbers are worth more than the bar */
+        if (dispensable[i] == FIELD_WORLD) /* from here on numbers are worth more than the bar */
             wants_bar = wants_bar && width_of(fields) + GAP + DPT_TEXT_BAR_MIN <= room;
         if (width_of(fields) + (wants_bar ? GAP + DPT_TEXT_BAR_MIN : 0) > room)
             fields[dispensable[i]][0] = '\0';
@@ -283,30 +283,40 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     row(&block, "weights hash", "%s", s->weights_hash);
 }
 
-void dpt_text_so_far(const struct dpt_live_facts *facts, int64_t step, int64_t steps,
-                     char ret[DPT_TEXT_SUMMARY_BYTES])
+void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
     struct block block = {.at = ret};
     char number[DPT_TEXT_NUMBER_BYTES], all[DPT_TEXT_NUMBER_BYTES];
+    const struct dpt_step_facts *newest = &facts->live->step;
+    const double seconds = (double)newest->elapsed_ms * 1e-3;
     ret[0] = '\0';
-    dpt_text_count(step, number);
-    dpt_text_count(steps, all);
-    if (steps > 0)
+    dpt_text_count(facts->step, number);
+    dpt_text_count(facts->steps, all);
+    if (facts->steps > 0)
         row(&block, "steps", "%s of %s", number, all);
     else
         row(&block, "steps", "%s", number);
-    if (facts->step.step == step && step > 0)
-        row(&block, "last loss", "%.4f", facts->step.loss);
-    else if (facts->step.step > 0)
-        row(&block, "last loss", "%.4f, of step %" PRId64, facts->step.loss, facts->step.step);
-    if (facts->has_val)
-        row(&block, "validation loss", "%.4f", facts->val_loss);
-    dpt_text_duration(facts->step.elapsed_ms, number);
+    if (newest->step == facts->step && facts->step > 0)
+        row(&block, "last loss", "%.4f", newest->loss);
+    else if (newest->step > 0)
+        row(&block, "last loss", "%.4f, of step %" PRId64, newest->loss, newest->step);
+    if (facts->live->has_val)
+        row(&block, "validation loss", "%.4f", facts->live->val_loss);
+    dpt_text_duration(newest->elapsed_ms, number);
     row(&block, "total time", "%s", number);
-    dpt_text_count((int64_t)llround(facts->step.tokens_per_s), number);
-    if (facts->step.tokens_per_s > 0)
+    if (facts->steps_made > 0 && seconds > 0) {
+        row(&block, "time of a step", "%.1f ms on average",
+            1e3 * seconds / (double)facts->steps_made);
+        if (facts->samples_per_step > 0)
+            row(&block, "samples/s", "%.1f",
+                (double)(facts->steps_made * facts->samples_per_step) / seconds);
+    }
+    dpt_text_count((int64_t)llround(newest->tokens_per_s), number);
+    if (newest->tokens_per_s > 0)
         row(&block, "tokens/s", "%s", number);
-    row(&block, "checkpoints", "the last of step %" PRId64, step);
+    row(&block, "checkpoints", "the last of step %" PRId64, facts->step);
+    row(&block, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", facts->recoveries,
+        facts->steps_lost, facts->steps_lost == 1 ? "" : "s");
     if (block.used > 0)
         ret[block.used - 1] = '\0';
 }

@@ -74,9 +74,17 @@ void dpt_text_closing(const struct dpt_closing_facts *facts, char ret[DPT_TEXT_L
 /* The end of a run: a block of aligned lines, each with its newline. */
 void dpt_text_summary(const Dpt__RunSummary *summary, char ret[DPT_TEXT_SUMMARY_BYTES]);
 
-/* The same for a run that is left at step `step` of `steps` (0: not known), which is saved: rows
- * that the newest line of a step tells. Without the last newline. */
-void dpt_text_so_far(const struct dpt_live_facts *facts, int64_t step, int64_t steps,
-                     char ret[DPT_TEXT_SUMMARY_BYTES]);
+/* A run as the node of rank 0 leaves it. */
+struct dpt_left_facts {
+    const struct dpt_live_facts *live; /* borrowed; elapsed_ms: since training began here */
+    int64_t step, steps;               /* saved; of the run, 0: not known */
+    int64_t steps_made;                /* since training began here, lost ones left out */
+    int64_t samples_per_step;          /* 0: not known */
+    uint32_t recoveries;               /* seen here, and the steps that they lost */
+    int64_t steps_lost;
+};
+
+/* The same for a run that is left: what this node knows of it. Without the last newline. */
+void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY_BYTES]);
 
 #endif

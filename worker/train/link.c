@@ -34,6 +34,7 @@ struct dpt_link {
     int64_t grant_step;                                                          /* -1: none */
     Dpt__StepRecord steps[DPT_PROTO_STEPS_MAX], *step_list[DPT_PROTO_STEPS_MAX]; /* to be told */
     size_t n_steps, n_sending; /* sending: of them, the first so many are on their way */
+    bool newest_passes;        /* of the last of them: see dpt_step_record */
 
     int current; /* slot of the main thread's; -1: none yet. Changed by it, under the mutex */
 
@@ -184,6 +185,9 @@ static bool send_state(struct dpt_link *link)
 void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *record)
 {
     (void)pthread_mutex_lock(&link->mutex);
+    if (link->newest_passes && link->n_steps > link->n_sending)
+        link->n_steps--; /* this one is told in its place */
+    link->newest_passes = record->passes;
     while (link->n_steps > 0 && link->steps[link->n_steps - 1].step >= record->step)
         link->n_steps--; /* lost, and made again */
     if (link->n_sending > link->n_steps)

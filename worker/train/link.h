@@ -20,6 +20,7 @@ struct dpt_step_record {
     int64_t step;
     double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
     int world_size;
+    bool passes; /* has no line of its own: not told if a newer step can be told in its place */
 };
 
 /* What the rank says of itself; mirrors RankState in dpt.proto. Plain value; texts are copied. */

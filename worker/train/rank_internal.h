@@ -121,6 +121,7 @@ struct dpt_rank {
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
     bool told_divergence, told_pins;
+    bool told_put_off;          /* a checkpoint, since the last that was begun */
     int64_t records_lost;       /* of the run's log, since one was written */
     int64_t saves_without_room; /* checkpoints that a full disk did not take, since one was saved */
     int64_t saves_seen;         /* of dpt_saver_saved, when that was last looked at */
@@ -175,8 +176,8 @@ struct dpt_rank {
     int n_step_ms;
     int64_t tokens_trained; /* by this process's generations, for the mean rate */
     double train_seconds;
-    int64_t told_tokens; /* as of the last step that was told to the agent, ... */
-    double told_seconds; /* ... or of the generation's begin */
+    int64_t line_tokens; /* as of the last step that has a line (train.log_every), ... */
+    double line_seconds; /* ... or of the generation's begin */
     int64_t steps_made;
     int64_t began_ms; /* when training began, here or with those who were before; 0: not yet */
     int64_t checkpoints_told; /* saved by others before this process took part */

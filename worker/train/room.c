@@ -1,4 +1,4 @@
-/* Whether this machine has the memory for a rank, told before the rank takes it: else the kernel
+/* Whether this machine has the memory for its ranks, told before they take it: else the kernel
  * would kill the process in the middle of a step, with no word. */
 #include "base/memory.h"
 #include "worker/strategy/memory.h"
@@ -64,25 +64,39 @@ static double mib(int64_t bytes)
     return (double)bytes / 0x1p20;
 }
 
+/* Whether `most` bytes are too few for ranks that want so many each. 0: it is not known. */
+static bool lacks(int64_t wanted, int ranks, int64_t most)
+{
+    return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
+}
+
+/* One rank asks for what is left now. The ranks of a node ask for the whole machine: what is left
+ * depends on how far the others have come. */
 enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_config *config = r->config;
     int64_t kinds[DPT_MEMORY_COUNT];
-    const int64_t most = dpt_memory_at_most("");
-    if (most == 0 || config->train.eval_only)
+    if (config->train.eval_only)
         return DPT_OK;
     const int64_t wanted = least_bytes(r, kinds);
-    if (wanted - wanted / TOLERANCE <= most)
-        return DPT_OK;
     const int64_t micro = kinds[DPT_MEMORY_ACTIVATIONS] + kinds[DPT_MEMORY_SCRATCH];
+    const int64_t left = dpt_memory_at_most(""), all = dpt_memory_of_machine("");
+    const int ranks = r->options->start->ranks;
+    char there[96];
+    if (lacks(wanted, 1, left))
+        (void)snprintf(there, sizeof there, "%.0f MiB are available here", mib(left));
+    else if (lacks(wanted, ranks, all))
+        (void)snprintf(there, sizeof there, "%d ranks share the %.0f MiB of this machine", ranks,
+                       mib(all));
+    else
+        return DPT_OK;
     return dpt_fail(
         err, DPT_ENOMEM,
         "too little memory: a rank needs at least %.0f MiB (%.0f for the activations of a "
-        "micro-batch, %.0f for weights, gradients and the optimizer), and %.0f MiB are available "
-        "here; lower train.micro_batch (%d) or train.seq_len (%d), set "
-        "train.activation_checkpointing: full, share the state among more ranks with "
-        "strategy.name: fsdp, or take a smaller model",
-        mib(wanted), mib(micro), mib(wanted - micro), mib(most), config->train.micro_batch,
+        "micro-batch, %.0f for weights, gradients and the optimizer), and %s; lower "
+        "train.micro_batch (%d) or train.seq_len (%d), set train.activation_checkpointing: full, "
+        "share the state among more ranks with strategy.name: fsdp, or take a smaller model",
+        mib(wanted), mib(micro), mib(wanted - micro), there, config->train.micro_batch,
         config->train.seq_len);
 }
 

@@ -58,7 +58,14 @@ static int64_t tokens_per_step(const struct dpt_rank *r)
     return (int64_t)r->config->train.global_batch * r->config->train.seq_len;
 }
 
-/* A line on the terminal of the node that prints them; the agent knows which that is. */
+/* metrics.jsonl has the step, and so has a terminal's log. */
+static bool line_is_due(const struct dpt_rank *r)
+{
+    return r->step % r->config->train.log_every == 0 || r->step == r->config->train.steps;
+}
+
+/* To the agent, which shows the newest step and prints a line of each that is due; it knows whether
+ * it is the node that does. */
 static void tell_step(struct dpt_rank *r, double tokens_per_s)
 {
     const struct dpt_step_record record = {.step = r->step,
@@ -66,26 +73,27 @@ static void tell_step(struct dpt_rank *r, double tokens_per_s)
                                            .lr = dpt_lr(r->config, r->step - 1),
                                            .grad_norm = r->outcome.norm,
                                            .tokens_per_s = tokens_per_s,
-                                           .world_size = r->gen.world_size};
+                                           .world_size = r->gen.world_size,
+                                           .passes = !line_is_due(r)};
     int64_t saved_step;
     (void)dpt_saver_saved(r->saver, &saved_step);
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.saved_step = saved_step > r->loaded_step ? saved_step : r->loaded_step;
     (void)pthread_mutex_unlock(&r->report_mutex);
     dpt_link_tell_step(r->link, &record);
-    r->told_tokens = r->tokens_trained;
-    r->told_seconds = r->train_seconds;
 }
 
-static double rate_since_told(const struct dpt_rank *r)
+static double rate_since_line(const struct dpt_rank *r)
 {
-    const double seconds = r->train_seconds - r->told_seconds;
-    return seconds > 0 ? (double)(r->tokens_trained - r->told_tokens) / seconds : 0;
+    const double seconds = r->train_seconds - r->line_seconds;
+    return seconds > 0 ? (double)(r->tokens_trained - r->line_tokens) / seconds : 0;
 }
 
-static bool line_is_due(const struct dpt_rank *r)
+/* The next line's rate counts from here. */
+static void begin_line(struct dpt_rank *r)
 {
-    return r->step % r->config->train.log_every == 0 || r->step == r->config->train.steps;
+    r->line_tokens = r->tokens_trained;
+    r->line_seconds = r->train_seconds;
 }
 
 static void log_metrics(struct dpt_rank *r, double step_ms, const struct dpt_comm_account *account)
@@ -122,8 +130,7 @@ static void tell_missed_step(struct dpt_rank *r)
 {
     if (r->has_outcome && r->step > 0 && line_is_due(r))
         tell_step(r, 0);
-    r->told_tokens = r->tokens_trained;
-    r->told_seconds = r->train_seconds;
+    begin_line(r);
 }
 
 /* The last step may have been committed by a generation whose log writer died before writing it,
@@ -256,15 +263,17 @@ static void save_if_due(struct dpt_rank *r)
         rank_settle_saver(r); /* says now what failed, not when the next one is due */
     bool due = save_is_due(r) && !dpt_saver_has_saved(r->saver, r->gen.number, r->step);
     if (due && (r->outcome.flags & DPT_COMMIT_SAVER_BUSY)) {
-        if (r->gen.checkpoint_slot == 0)
+        if (r->gen.checkpoint_slot == 0 && !r->told_put_off)
             dpt_log(DPT_LOG_WARN,
                     "no checkpoint at step %lld: the last one still waits for the server's grant; "
-                    "training goes on",
+                    "training goes on, and the next checkpoint comes when it is due after that",
                     (long long)r->step);
+        r->told_put_off = true;
         return;
     }
     if (!due)
         return;
+    r->told_put_off = false;
     rank_publish_busy(r, true);
     rank_save_begin(r);
     rank_publish_busy(r, false);
@@ -363,8 +372,8 @@ static enum dpt_status finish(struct dpt_rank *r, struct dpt_err *err)
     if (status != DPT_OK)
         return dpt_wrap(err, status, "the last checkpoint");
     const struct dpt_summary summary = summary_of(r, hash);
-    if (rank_settles_log(r))
-        DPT_TRY(write_summary(r, &summary, err));
+    if (rank_settles_log(r)) /* like every record: the run is done without it, too */
+        rank_check_log(r, write_summary(r, &summary, err), err);
     (void)pthread_mutex_lock(&r->report_mutex);
     memcpy(r->report.weights_hash, hash, sizeof hash);
     r->report.has_summary = true;
@@ -405,10 +414,11 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
     struct dpt_comm_account account;
     double step_ms = account_step(r, &account);
     rank_flush_log(r);
+    tell_step(r, rate_since_line(r));
     if (line_is_due(r)) {
         if (rank_keeps_log(r))
             log_metrics(r, step_ms, &account);
-        tell_step(r, rate_since_told(r));
+        begin_line(r);
     }
     if (!is_finite(&r->outcome))
         rank_tell_divergence(r, rank_keeps_log(r));

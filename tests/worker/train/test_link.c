@@ -148,6 +148,32 @@ static void steps_are_told_once(void **state)
     end(&p);
 }
 
+/* Steps that have no line make room for a newer one; the others come all the same. */
+static void steps_that_pass_are_told_at_most_once(void **state)
+{
+    (void)state;
+    struct pair p;
+    int64_t steps[DPT_PROTO_STEPS_MAX];
+    begin(&p, NEVER_MS);
+    for (int64_t step = 1; step <= 1000; step++) {
+        const struct dpt_step_record record = {
+            .step = step, .loss = (double)step, .world_size = 2, .passes = step % 400 != 0};
+        dpt_link_tell_step(p.link, &record);
+    }
+    dpt_link_publish(p.link, &p.report, true);
+    assert_int_equal(hear_until(&p, 1000, steps), 3);
+    assert_int_equal(steps[0], 400);
+    assert_int_equal(steps[1], 800);
+    assert_int_equal(steps[2], 1000);
+    const struct dpt_step_record again = {
+        .step = 800, .loss = 1800, .world_size = 2, .passes = true};
+    dpt_link_tell_step(p.link, &again); /* the world has gone back */
+    dpt_link_publish(p.link, &p.report, true);
+    assert_int_equal(hear_until(&p, 1800, steps), 1);
+    assert_int_equal(steps[0], 800);
+    end(&p);
+}
+
 /* With no heartbeat at all, a quarter of what fits is told by itself; of too many the oldest go. */
 static void many_steps_do_not_wait(void **state)
 {
@@ -491,6 +517,7 @@ int main(void)
         cmocka_unit_test(grants_are_of_one_generation_and_step),
         cmocka_unit_test(waiting_for_a_grant),
         cmocka_unit_test(steps_are_told_once),
+        cmocka_unit_test(steps_that_pass_are_told_at_most_once),
         cmocka_unit_test(many_steps_do_not_wait),
     };
     return cmocka_run_group_tests_name("link", tests, NULL, NULL);
