@@ -182,101 +182,22 @@ static void end(struct dpt_stream *s)
     timer->ended_ns = now_ns;
 }
 
-/* An op of ops.h with its class, the parameters that follow the stream, and their names. */
-#define TIMED(name, class, parameters, ...)                                                        \
+#define DPT_OP_VALUES(name, class, parameters, names)                                              \
     static void timed_##name parameters                                                            \
     {                                                                                              \
         begin(s, DPT_OP_##class);                                                                  \
-        inner(s)->name(__VA_ARGS__);                                                               \
+        inner(s)->name names;                                                                      \
         end(s);                                                                                    \
     }
-#define TIMED_STRUCT(name, type, class)                                                            \
-    TIMED(name, class, (struct dpt_stream * s, const struct type *a), s, a)
-
-TIMED_STRUCT(linear_forward, dpt_linear_forward, LINEAR)
-TIMED_STRUCT(linear_backward, dpt_linear_backward, LINEAR)
-TIMED_STRUCT(layernorm_forward, dpt_layernorm_forward, LAYERNORM)
-TIMED_STRUCT(layernorm_backward, dpt_layernorm_backward, LAYERNORM)
-TIMED_STRUCT(gelu_forward, dpt_gelu, GELU)
-TIMED_STRUCT(gelu_backward, dpt_gelu, GELU)
-TIMED_STRUCT(attention_forward, dpt_attention_forward, ATTENTION)
-TIMED_STRUCT(attention_backward, dpt_attention_backward, ATTENTION)
-TIMED_STRUCT(residual, dpt_residual, RESIDUAL)
-TIMED_STRUCT(residual_norm, dpt_residual_norm, LAYERNORM)
-TIMED_STRUCT(dropout_backward, dpt_dropout_backward, RESIDUAL)
-TIMED_STRUCT(embedding_forward, dpt_embedding_forward, EMBEDDING)
-TIMED_STRUCT(embedding_backward, dpt_embedding_backward, EMBEDDING)
-TIMED_STRUCT(head_loss, dpt_head_loss, HEAD)
-TIMED_STRUCT(linear_row, dpt_linear_row, LINEAR)
-TIMED_STRUCT(attention_rows, dpt_attention_rows, ATTENTION)
-TIMED_STRUCT(logits, dpt_logits, HEAD)
-TIMED_STRUCT(adamw, dpt_adamw, OPTIMIZER)
-TIMED_STRUCT(sgd, dpt_sgd, OPTIMIZER)
-TIMED_STRUCT(pack, dpt_pack, COPY)
-TIMED_STRUCT(ordered_sum, dpt_ordered_sum, SUM)
-TIMED(add, SUM, (struct dpt_stream * s, int64_t n, const float *a, const float *b, float *dst), s,
-      n, a, b, dst)
-TIMED(copy, COPY, (struct dpt_stream * s, size_t bytes, const void *src, void *dst), s, bytes, src,
-      dst)
-TIMED(cast, COPY,
-      (struct dpt_stream * s, int64_t n, const float *src, enum dpt_dtype dtype, void *dst), s, n,
-      src, dtype, dst)
-TIMED(widen, COPY,
-      (struct dpt_stream * s, int64_t n, enum dpt_dtype dtype, const void *src, float *dst), s, n,
-      dtype, src, dst)
-TIMED(round_to, COPY, (struct dpt_stream * s, int64_t n, enum dpt_dtype dtype, float *x), s, n,
-      dtype, x)
-TIMED(sumsq_blocks, SUM,
-      (struct dpt_stream * s, int64_t n, int64_t block, const float *x, double *ret), s, n, block,
-      x, ret)
-TIMED(fill_normal, OTHER,
-      (struct dpt_stream * s, int64_t n, struct dpt_rng_key key, uint64_t first, float mean,
-       float std, float *dst),
-      s, n, key, first, mean, std, dst)
-TIMED(fill, COPY, (struct dpt_stream * s, int64_t n, float value, float *dst), s, n, value, dst)
-TIMED(orthonormalise, OTHER, (struct dpt_stream * s, int64_t n, int64_t r, float *x), s, n, r, x)
-
-static size_t packed_bytes(struct dpt_stream *s, const struct dpt_pack *a)
-{
-    return inner(s)->packed_bytes(s, a);
-}
-
-static size_t operand_bytes(struct dpt_stream *s, enum dpt_dtype dtype)
-{
-    return inner(s)->operand_bytes(s, dtype);
-}
+#define DPT_OP_QUERY(name, result, parameters, names)                                              \
+    static result timed_##name parameters                                                          \
+    {                                                                                              \
+        return inner(s)->name names;                                                               \
+    }
+#include "kernels/ops.def"
 
 const struct dpt_ops dpt_timed_ops = {
-    .linear_forward = timed_linear_forward,
-    .linear_backward = timed_linear_backward,
-    .layernorm_forward = timed_layernorm_forward,
-    .layernorm_backward = timed_layernorm_backward,
-    .gelu_forward = timed_gelu_forward,
-    .gelu_backward = timed_gelu_backward,
-    .attention_forward = timed_attention_forward,
-    .attention_backward = timed_attention_backward,
-    .residual = timed_residual,
-    .residual_norm = timed_residual_norm,
-    .dropout_backward = timed_dropout_backward,
-    .embedding_forward = timed_embedding_forward,
-    .embedding_backward = timed_embedding_backward,
-    .head_loss = timed_head_loss,
-    .linear_row = timed_linear_row,
-    .attention_rows = timed_attention_rows,
-    .logits = timed_logits,
-    .adamw = timed_adamw,
-    .sgd = timed_sgd,
-    .packed_bytes = packed_bytes,
-    .pack = timed_pack,
-    .operand_bytes = operand_bytes,
-    .add = timed_add,
-    .ordered_sum = timed_ordered_sum,
-    .copy = timed_copy,
-    .cast = timed_cast,
-    .widen = timed_widen,
-    .round_to = timed_round_to,
-    .sumsq_blocks = timed_sumsq_blocks,
-    .fill_normal = timed_fill_normal,
-    .fill = timed_fill,
-    .orthonormalise = timed_orthonormalise,
+#define DPT_OP_VALUES(name, class, parameters, names) .name = timed_##name,
+#define DPT_OP_QUERY(name, result, parameters, names) .name = timed_##name,
+#include "kernels/ops.def"
 };

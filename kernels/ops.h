@@ -282,59 +282,11 @@ struct dpt_logits {
     float *y;       /* (V) */
 };
 
+/* The ops, with what each does where its arguments are no struct: ops.def. */
 struct dpt_ops {
-    void (*linear_forward)(struct dpt_stream *s, const struct dpt_linear_forward *a);
-    void (*linear_backward)(struct dpt_stream *s, const struct dpt_linear_backward *a);
-    void (*layernorm_forward)(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
-    void (*layernorm_backward)(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
-    void (*gelu_forward)(struct dpt_stream *s, const struct dpt_gelu *a);
-    void (*gelu_backward)(struct dpt_stream *s, const struct dpt_gelu *a);
-    void (*attention_forward)(struct dpt_stream *s, const struct dpt_attention_forward *a);
-    void (*attention_backward)(struct dpt_stream *s, const struct dpt_attention_backward *a);
-    void (*residual)(struct dpt_stream *s, const struct dpt_residual *a);
-    void (*residual_norm)(struct dpt_stream *s, const struct dpt_residual_norm *a);
-    void (*dropout_backward)(struct dpt_stream *s, const struct dpt_dropout_backward *a);
-    void (*embedding_forward)(struct dpt_stream *s, const struct dpt_embedding_forward *a);
-    void (*embedding_backward)(struct dpt_stream *s, const struct dpt_embedding_backward *a);
-    void (*head_loss)(struct dpt_stream *s, const struct dpt_head_loss *a);
-    void (*linear_row)(struct dpt_stream *s, const struct dpt_linear_row *a);
-    void (*attention_rows)(struct dpt_stream *s, const struct dpt_attention_rows *a);
-    void (*logits)(struct dpt_stream *s, const struct dpt_logits *a);
-    void (*adamw)(struct dpt_stream *s, const struct dpt_adamw *a);
-    void (*sgd)(struct dpt_stream *s, const struct dpt_sgd *a);
-
-    /* Bytes of a packed form (w and packed are not read); it makes what packing needs, and so may
-     * allocate. 0 with the stream's error set when that fails. */
-    size_t (*packed_bytes)(struct dpt_stream *s, const struct dpt_pack *a);
-    void (*pack)(struct dpt_stream *s, const struct dpt_pack *a);
-    /* Bytes of an element of `dtype` as products read it: its own, or 4 where the machine does not
-     * multiply it and it is widened first. */
-    size_t (*operand_bytes)(struct dpt_stream *s, enum dpt_dtype dtype);
-
-    /* dst[i] = a[i] + b[i], f32; dst may be a or b. The ordered sum of collectives. */
-    void (*add)(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
-    void (*ordered_sum)(struct dpt_stream *s, const struct dpt_ordered_sum *a);
-    void (*copy)(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
-    /* dst[i] = src[i] rounded to `dtype`. */
-    void (*cast)(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
-                 void *dst);
-    /* dst[i] = src[i], of `dtype`, as f32. */
-    void (*widen)(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
-                  float *dst);
-    /* x[i] = x[i] rounded to `dtype`, as f32 again: cast and widen where it lies. */
-    void (*round_to)(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
-    /* Sum of squares of each block of `block` elements (the last may be short), in double, each in
-     * a fixed order that starts anew at the block. ret: ceil(n/block) doubles. Inf and NaN pass
-     * through. */
-    void (*sumsq_blocks)(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
-                         double *ret);
-    /* dst[i] = mean + std * normal(key, first + i) (dpt_rng_normal_pair). */
-    void (*fill_normal)(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
-                        float mean, float std, float *dst);
-    void (*fill)(struct dpt_stream *s, int64_t n, float value, float *dst);
-    /* Makes the columns of x (n, r), r of a few, orthonormal in place: Gram-Schmidt in their order.
-     * One that those before it span becomes zero; NaN spreads. */
-    void (*orthonormalise)(struct dpt_stream *s, int64_t n, int64_t r, float *x);
+#define DPT_OP_VALUES(name, class, parameters, names) void(*name) parameters;
+#define DPT_OP_QUERY(name, result, parameters, names) result(*name) parameters;
+#include "kernels/ops.def"
 };
 
 #endif

@@ -15,38 +15,9 @@
 enum { MAP_BYTES_MIN = 1 << 22, HUGE_PAGE_BYTES = 1 << 21 };
 
 static const struct dpt_ops cpu_ops = {
-    .linear_forward = dpt_cpu_linear_forward,
-    .linear_backward = dpt_cpu_linear_backward,
-    .layernorm_forward = dpt_cpu_layernorm_forward,
-    .layernorm_backward = dpt_cpu_layernorm_backward,
-    .gelu_forward = dpt_cpu_gelu_forward,
-    .gelu_backward = dpt_cpu_gelu_backward,
-    .attention_forward = dpt_cpu_attention_forward,
-    .attention_backward = dpt_cpu_attention_backward,
-    .residual = dpt_cpu_residual,
-    .residual_norm = dpt_cpu_residual_norm,
-    .dropout_backward = dpt_cpu_dropout_backward,
-    .embedding_forward = dpt_cpu_embedding_forward,
-    .embedding_backward = dpt_cpu_embedding_backward,
-    .head_loss = dpt_cpu_head_loss,
-    .linear_row = dpt_cpu_linear_row,
-    .attention_rows = dpt_cpu_attention_rows,
-    .logits = dpt_cpu_logits,
-    .adamw = dpt_cpu_adamw,
-    .sgd = dpt_cpu_sgd,
-    .packed_bytes = dpt_cpu_packed_bytes,
-    .pack = dpt_cpu_pack,
-    .operand_bytes = dpt_cpu_operand_bytes,
-    .add = dpt_cpu_add,
-    .ordered_sum = dpt_cpu_ordered_sum,
-    .copy = dpt_cpu_copy,
-    .cast = dpt_cpu_cast,
-    .widen = dpt_cpu_widen,
-    .round_to = dpt_cpu_round_to,
-    .sumsq_blocks = dpt_cpu_sumsq_blocks,
-    .fill_normal = dpt_cpu_fill_normal,
-    .fill = dpt_cpu_fill,
-    .orthonormalise = dpt_cpu_orthonormalise,
+#define DPT_OP_VALUES(name, class, parameters, names) .name = dpt_cpu_##name,
+#define DPT_OP_QUERY(name, result, parameters, names) .name = dpt_cpu_##name,
+#include "kernels/ops.def"
 };
 
 static void cpu_destroy(struct dpt_device *dev)

@@ -94,41 +94,8 @@ bool dpt_cpu_workspace(struct dpt_cpu_stream *s, enum dpt_workspace_kind kind, s
                        size_t each, struct dpt_workspace *ret);
 
 /* The ops, one file a family. */
-void dpt_cpu_linear_forward(struct dpt_stream *s, const struct dpt_linear_forward *a);
-void dpt_cpu_linear_backward(struct dpt_stream *s, const struct dpt_linear_backward *a);
-void dpt_cpu_layernorm_forward(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
-void dpt_cpu_layernorm_backward(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
-void dpt_cpu_gelu_forward(struct dpt_stream *s, const struct dpt_gelu *a);
-void dpt_cpu_gelu_backward(struct dpt_stream *s, const struct dpt_gelu *a);
-void dpt_cpu_attention_forward(struct dpt_stream *s, const struct dpt_attention_forward *a);
-void dpt_cpu_attention_backward(struct dpt_stream *s, const struct dpt_attention_backward *a);
-void dpt_cpu_residual(struct dpt_stream *s, const struct dpt_residual *a);
-void dpt_cpu_residual_norm(struct dpt_stream *s, const struct dpt_residual_norm *a);
-void dpt_cpu_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_backward *a);
-void dpt_cpu_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
-void dpt_cpu_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);
-void dpt_cpu_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
-void dpt_cpu_linear_row(struct dpt_stream *s, const struct dpt_linear_row *a);
-void dpt_cpu_attention_rows(struct dpt_stream *s, const struct dpt_attention_rows *a);
-void dpt_cpu_logits(struct dpt_stream *s, const struct dpt_logits *a);
-void dpt_cpu_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
-void dpt_cpu_sgd(struct dpt_stream *s, const struct dpt_sgd *a);
-size_t dpt_cpu_packed_bytes(struct dpt_stream *s, const struct dpt_pack *a);
-void dpt_cpu_pack(struct dpt_stream *s, const struct dpt_pack *a);
-size_t dpt_cpu_operand_bytes(struct dpt_stream *s, enum dpt_dtype dtype);
-void dpt_cpu_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
-void dpt_cpu_ordered_sum(struct dpt_stream *s, const struct dpt_ordered_sum *a);
-void dpt_cpu_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
-void dpt_cpu_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
-                  void *dst);
-void dpt_cpu_widen(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
-                   float *dst);
-void dpt_cpu_round_to(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
-void dpt_cpu_sumsq_blocks(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
-                          double *ret);
-void dpt_cpu_fill_normal(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
-                         float mean, float std, float *dst);
-void dpt_cpu_fill(struct dpt_stream *s, int64_t n, float value, float *dst);
-void dpt_cpu_orthonormalise(struct dpt_stream *s, int64_t n, int64_t r, float *x);
+#define DPT_OP_VALUES(name, class, parameters, names) void dpt_cpu_##name parameters;
+#define DPT_OP_QUERY(name, result, parameters, names) result dpt_cpu_##name parameters;
+#include "kernels/ops.def"
 
 #endif

@@ -12,51 +12,10 @@
 enum { CC_MAJOR_MIN = 8, ALIGN_BYTES = 64, GRANULE_BYTES = 2 << 20 };
 
 static const struct dpt_ops cuda_ops = {
-    .linear_forward = dpt_cuda_linear_forward,
-    .linear_backward = dpt_cuda_linear_backward,
-    .layernorm_forward = dpt_cuda_layernorm_forward,
-    .layernorm_backward = dpt_cuda_layernorm_backward,
-    .gelu_forward = dpt_cuda_gelu_forward,
-    .gelu_backward = dpt_cuda_gelu_backward,
-    .attention_forward = dpt_cuda_attention_forward,
-    .attention_backward = dpt_cuda_attention_backward,
-    .residual = dpt_cuda_residual,
-    .residual_norm = dpt_cuda_residual_norm,
-    .dropout_backward = dpt_cuda_dropout_backward,
-    .embedding_forward = dpt_cuda_embedding_forward,
-    .embedding_backward = dpt_cuda_embedding_backward,
-    .head_loss = dpt_cuda_head_loss,
-    .linear_row = dpt_cuda_linear_row,
-    .attention_rows = dpt_cuda_attention_rows,
-    .logits = dpt_cuda_logits,
-    .adamw = dpt_cuda_adamw,
-    .sgd = dpt_cuda_sgd,
-    .packed_bytes = dpt_cuda_packed_bytes,
-    .pack = dpt_cuda_pack,
-    .operand_bytes = dpt_cuda_operand_bytes,
-    .add = dpt_cuda_add,
-    .ordered_sum = dpt_cuda_ordered_sum,
-    .copy = dpt_cuda_copy,
-    .cast = dpt_cuda_cast,
-    .widen = dpt_cuda_widen,
-    .round_to = dpt_cuda_round_to,
-    .sumsq_blocks = dpt_cuda_sumsq_blocks,
-    .fill_normal = dpt_cuda_fill_normal,
-    .fill = dpt_cuda_fill,
-    .orthonormalise = dpt_cuda_orthonormalise,
+#define DPT_OP_VALUES(name, class, parameters, names) .name = dpt_cuda_##name,
+#define DPT_OP_QUERY(name, result, parameters, names) .name = dpt_cuda_##name,
+#include "kernels/ops.def"
 };
-
-/* Ops that ops.h has and this table has not: an op that is missing shall be known at the start, not
- * in a step. */
-static int ops_missing(void)
-{
-    typedef void op(void);
-    op *const *table = (op *const *)(const void *)&cuda_ops;
-    int missing = 0;
-    for (size_t i = 0; i < sizeof cuda_ops / sizeof *table; i++)
-        missing += table[i] == NULL;
-    return missing;
-}
 
 static enum dpt_status translated(struct dpt_err *err, cudaError_t code, const char *what,
                                   int index)
@@ -421,13 +380,7 @@ enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FI
 enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
 {
     char fingerprint[DPT_FINGERPRINT_BYTES];
-    const int missing = ops_missing();
     cublasLtHandle_t blas = NULL;
-    if (missing > 0)
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "the CUDA device lacks %d of the ops of this version; set cluster.device "
-                        "to cpu",
-                        missing);
     DPT_TRY(find_fingerprint(index, fingerprint, err));
     struct dpt_cuda_device *dev = calloc(1, sizeof *dev);
     if (!dev)

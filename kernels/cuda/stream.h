@@ -73,41 +73,8 @@ void dpt_cuda_graph_launch(void *native, struct dpt_stream *s);
 void dpt_cuda_graph_destroy(struct dpt_device *dev, void *native);
 
 /* The ops, one file a family. */
-void dpt_cuda_linear_forward(struct dpt_stream *s, const struct dpt_linear_forward *a);
-void dpt_cuda_linear_backward(struct dpt_stream *s, const struct dpt_linear_backward *a);
-void dpt_cuda_head_loss(struct dpt_stream *s, const struct dpt_head_loss *a);
-size_t dpt_cuda_packed_bytes(struct dpt_stream *s, const struct dpt_pack *a);
-void dpt_cuda_pack(struct dpt_stream *s, const struct dpt_pack *a);
-size_t dpt_cuda_operand_bytes(struct dpt_stream *s, enum dpt_dtype dtype);
-void dpt_cuda_layernorm_forward(struct dpt_stream *s, const struct dpt_layernorm_forward *a);
-void dpt_cuda_layernorm_backward(struct dpt_stream *s, const struct dpt_layernorm_backward *a);
-void dpt_cuda_gelu_forward(struct dpt_stream *s, const struct dpt_gelu *a);
-void dpt_cuda_gelu_backward(struct dpt_stream *s, const struct dpt_gelu *a);
-void dpt_cuda_attention_forward(struct dpt_stream *s, const struct dpt_attention_forward *a);
-void dpt_cuda_attention_backward(struct dpt_stream *s, const struct dpt_attention_backward *a);
-void dpt_cuda_residual(struct dpt_stream *s, const struct dpt_residual *a);
-void dpt_cuda_residual_norm(struct dpt_stream *s, const struct dpt_residual_norm *a);
-void dpt_cuda_dropout_backward(struct dpt_stream *s, const struct dpt_dropout_backward *a);
-void dpt_cuda_embedding_forward(struct dpt_stream *s, const struct dpt_embedding_forward *a);
-void dpt_cuda_embedding_backward(struct dpt_stream *s, const struct dpt_embedding_backward *a);
-void dpt_cuda_linear_row(struct dpt_stream *s, const struct dpt_linear_row *a);
-void dpt_cuda_attention_rows(struct dpt_stream *s, const struct dpt_attention_rows *a);
-void dpt_cuda_logits(struct dpt_stream *s, const struct dpt_logits *a);
-void dpt_cuda_adamw(struct dpt_stream *s, const struct dpt_adamw *a);
-void dpt_cuda_sgd(struct dpt_stream *s, const struct dpt_sgd *a);
-void dpt_cuda_add(struct dpt_stream *s, int64_t n, const float *a, const float *b, float *dst);
-void dpt_cuda_ordered_sum(struct dpt_stream *s, const struct dpt_ordered_sum *a);
-void dpt_cuda_copy(struct dpt_stream *s, size_t bytes, const void *src, void *dst);
-void dpt_cuda_cast(struct dpt_stream *s, int64_t n, const float *src, enum dpt_dtype dtype,
-                   void *dst);
-void dpt_cuda_widen(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, const void *src,
-                    float *dst);
-void dpt_cuda_round_to(struct dpt_stream *s, int64_t n, enum dpt_dtype dtype, float *x);
-void dpt_cuda_sumsq_blocks(struct dpt_stream *s, int64_t n, int64_t block, const float *x,
-                           double *ret);
-void dpt_cuda_fill_normal(struct dpt_stream *s, int64_t n, struct dpt_rng_key key, uint64_t first,
-                          float mean, float std, float *dst);
-void dpt_cuda_fill(struct dpt_stream *s, int64_t n, float value, float *dst);
-void dpt_cuda_orthonormalise(struct dpt_stream *s, int64_t n, int64_t r, float *x);
+#define DPT_OP_VALUES(name, class, parameters, names) void dpt_cuda_##name parameters;
+#define DPT_OP_QUERY(name, result, parameters, names) result dpt_cuda_##name parameters;
+#include "kernels/ops.def"
 
 #endif
