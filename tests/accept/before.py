@@ -68,6 +68,7 @@ NEW = (
     "test_refused.py::test_no_checkpoints",
     "test_disk.py::test_logs",
     "test_disk.py::test_log_that_is_written_again",
+    "test_disk.py::test_log_folder_that_is_full",
     "test_disk.py::test_checkpoints",
     "test_command_lines.py::test_drawn_lines",
     "test_terminal.py::test_live_line_below_events",
@@ -85,6 +86,7 @@ NEW = (
     "test_reach.py::test_server_on_localhost_is_told_apart",
     "test_reach.py::test_what_the_server_prints_is_what_works",
     "test_reach.py::test_closed_server_says_how_it_is_opened",
+    "test_reach.py::test_insecure_server_on_loopback_promises_no_other_machine_anything",
     "test_reach.py::test_worker_without_config_takes_the_only_run",
 )
 
