@@ -186,14 +186,16 @@ static int64_t newest_held(const struct machine *m)
     return step;
 }
 
-/* A generation without the node was sent off after the last that it was in. */
+/* A generation without the node was sent off after the last that it was in; whether its ranks have
+ * heard so yet or not. */
 static bool others_went_on(const struct sim *sim, const struct machine *m)
 {
     uint64_t number = 0;
+    struct dpt_rdzv_run_view view;
     for (int i = 0; i < LOCALS_MAX; i++)
         if (m->procs[i] != NULL && m->procs[i]->alive && m->procs[i]->group_number > number)
             number = m->procs[i]->group_number;
-    return sim->newest_went > number;
+    return sim->newest_went > number || (server_view(sim, &view) && view.run_generation > number);
 }
 
 /* Nobody is expelled with a state that is nowhere else, unless others have gone on without it; or
