@@ -60,7 +60,6 @@ static void shift_run(struct run *run, int64_t gap_ms)
     for (size_t i = 0; i < run->n_nodes; i++) {
         struct node *node = run->nodes[i];
         shift(&node->heard_ms, gap_ms);
-        shift(&node->speaks_since_ms, gap_ms);
         shift(&node->broken_ms, gap_ms);
         shift(&node->extended_until_ms, gap_ms);
         shift(&node->ready_since_ms, gap_ms);

@@ -92,9 +92,10 @@ struct node {
     uint64_t joined;                        /* order of joining */
     int64_t joined_ms;
     int64_t heard_ms, broken_ms; /* broken_ms < 0: not broken */
-    int64_t speaks_since_ms;     /* since then without a silence of more than gap_ms */
+    int64_t spoken_ms;           /* for so long it was heard since the last PREPARE */
     bool suspected;              /* its connection is broken, and the log says so */
     bool cut_off;                /* it is being lost for silence: it may come back */
+    bool returned;               /* it did, and no generation has been sent off since */
     /* Since it was heard: its lease runs at least so long; how much of that was forgiven. */
     int64_t extended_until_ms, forgiven_ms;
     int64_t ready_since_ms; /* first rank free to join while others start; < 0: none */
@@ -115,6 +116,7 @@ struct grave {
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     bool released;         /* went by agreement */
     bool cut_off;          /* was lost for silence or its connections alone: it may come back */
+    bool awaited;          /* it may hold the newest state, no generation was sent off since */
     uint64_t counter_seen; /* of the incarnation */
 };
 
@@ -196,8 +198,8 @@ struct run {
     int64_t plan_after_ms;  /* no plan before: pause after failures, or nodes of an earlier server
                                may come */
     int64_t adopt_until_ms; /* < 0: not adopting */
-    /* The first of those that were lost for silence is back: until then no plan is made without the
-     * others of the newest plan. < 0: none came back since a generation was last sent off. */
+    /* A node that was lost for silence is back: until then no plan is made while others are
+     * awaited. < 0: none is back since a generation was last sent off. */
     int64_t regather_until_ms;
     int64_t empty_ms;    /* since when without nodes; < 0: has some */
     struct node **nodes; /* (n_nodes) owned, by order of joining */
@@ -291,7 +293,7 @@ struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
 struct node *dpt_rdzv_meet(struct dpt_rdzv *core, uint64_t conn, struct run **run_at,
                            struct node *former, const Dpt__AgentState *message);
 /* A node that was lost has been taken back with its state: it takes part in what is formed. */
-void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, const struct node *node);
+void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, struct node *node);
 
 /* ---- claim.c ---- */
 
@@ -346,6 +348,9 @@ bool dpt_rdzv_rank_is_member(const struct run *run, const struct rank *rank);
 /* All of its ranks can be asked, or some can and the others have had their time to start. */
 bool dpt_rdzv_node_is_ready(const struct dpt_rdzv *core, const struct run *run, struct node *node);
 bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node);
+/* A member of the newest plan, or of the one that was last sent off; also one that came back, and
+ * before this server's first generation a node of an earlier server. */
+bool dpt_rdzv_may_hold_newest(const struct run *run, const struct node *node);
 /* Has a place in the newest plan and has said FINISHED there: its loss costs nothing more. */
 bool dpt_rdzv_has_finished(const struct run *run, const struct rank *rank);
 bool dpt_rdzv_has_quiesced(const struct run *run, const struct rank *rank);
@@ -376,6 +381,13 @@ int64_t dpt_rdzv_last_call_until_ms(const struct dpt_rdzv *core, const struct ru
 /* Why it waits longer than for nodes that are on their way; "": it does not. */
 const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct run *run);
 
+/* One that was lost for silence is back, and others that may hold the newest state are not: for a
+ * lease no plan is made without them. */
+bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run);
+/* A generation is sent off: it has the newest state, and nodes that are not in it cannot come back.
+ */
+void dpt_rdzv_await_nobody(struct run *run);
+
 /* ---- loss.c ---- */
 
 void dpt_rdzv_node_lost(struct dpt_rdzv *core, struct run *run, struct node *node, const char *why);
@@ -399,6 +411,8 @@ void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
 void dpt_rdzv_hear(struct dpt_rdzv *core);
 /* A process speaks that may not be counted in: that ends no silence of the nodes. */
 void dpt_rdzv_hear_stranger(struct dpt_rdzv *core);
+/* The node speaks again since heard_ms. Before that is set. */
+void dpt_rdzv_count_spoken(const struct dpt_rdzv *core, const struct run *run, struct node *node);
 /* A connection broke: what came over it last, perhaps read only now, shows nothing of the others.
  */
 void dpt_rdzv_unhear(struct dpt_rdzv *core);

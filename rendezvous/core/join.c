@@ -116,6 +116,7 @@ void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
                             .incarnation = node->incarnation,
                             .released = released,
                             .cut_off = node->cut_off,
+                            .awaited = node->cut_off && dpt_rdzv_may_hold_newest(run, node),
                             .counter_seen = node->counter_seen};
     memcpy(grave->secret, node->secret, sizeof grave->secret);
     for (uint32_t i = 0; i < run->plan.world_size; i++)
@@ -155,7 +156,7 @@ struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,
     node->incarnation = message->stamp->incarnation;
     dpt_rdzv_secret_of(message, node->secret);
     node->joined = ++run->joins;
-    node->joined_ms = node->heard_ms = node->speaks_since_ms = core->now_ms;
+    node->joined_ms = node->heard_ms = core->now_ms;
     node->broken_ms = node->ready_since_ms = -1;
     node->crashes = message->crashes; /* those before this server knew it do not count */
     run->nodes[run->n_nodes++] = node;
@@ -477,8 +478,7 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     node->counter_seen = message->counter;
     node->conn = conn;
     dpt_rdzv_unsuspect(core, run, node);
-    if (core->now_ms - node->heard_ms > run->timing.gap_ms)
-        node->speaks_since_ms = core->now_ms;
+    dpt_rdzv_count_spoken(core, run, node);
     node->heard_ms = core->now_ms;
     node->extended_until_ms = node->forgiven_ms = 0;
     node->answer = true;

@@ -217,18 +217,23 @@ static void check_stall(struct dpt_rdzv *core, struct run *run)
     dpt_rdzv_member_lost(core, run, &cause);
 }
 
+/* Silence counts for a gap at most: what was not heard may be a rank that has quiesced, or a node
+ * that has not been reached. */
+void dpt_rdzv_count_spoken(const struct dpt_rdzv *core, const struct run *run, struct node *node)
+{
+    const int64_t since_ms = node->heard_ms > run->phase_ms ? node->heard_ms : run->phase_ms;
+    const int64_t more_ms = core->now_ms - since_ms;
+    node->spoken_ms += more_ms < run->timing.gap_ms ? more_ms : run->timing.gap_ms;
+}
+
 /* Agents kill a rank that does not quiesce; a node that does not even manage that hangs and is
- * lost. Its time counts from when it was asked and the server heard it without a gap. A silent node
- * is judged by its lease alone. */
-static bool is_overdue(const struct dpt_rdzv *core, const struct run *run, const struct node *node)
+ * lost, when it was heard for that long. While it is silent its lease alone judges it. */
+static bool is_overdue(const struct run *run, const struct node *node)
 {
     const int64_t allowed_ms =
         dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
-    const int64_t asked_ms =
-        run->phase_ms > node->speaks_since_ms ? run->phase_ms : node->speaks_since_ms;
-    const bool speaks = node->conn != 0 && core->now_ms - node->heard_ms <= run->timing.gap_ms;
-    if (run->phase != DPT_RDZV_PREPARING || run->soft || !speaks ||
-        core->now_ms - asked_ms <= allowed_ms)
+    if (run->phase != DPT_RDZV_PREPARING || run->soft || node->conn == 0 ||
+        node->spoken_ms <= allowed_ms)
         return false;
     for (uint32_t i = 0; i < node->n_ranks; i++)
         if (node->ranks[i].asked == run->generation && dpt_rdzv_rank_is_alive(&node->ranks[i]) &&
@@ -410,7 +415,7 @@ static bool is_lost(const struct dpt_rdzv *core, const struct run *run, struct n
         return true;
     }
     node->cut_off = false; /* it speaks, and hangs */
-    if (!is_overdue(core, run, node))
+    if (!is_overdue(run, node))
         return false;
     (void)snprintf(ret_why, DPT_PROTO_NAME_BYTES, "did not quiesce in time");
     return true;

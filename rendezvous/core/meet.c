@@ -146,11 +146,12 @@ struct node *dpt_rdzv_meet(struct dpt_rdzv *core, uint64_t conn, struct run **ru
     return node;
 }
 
-/* The first that comes back waits for the others of the newest plan: each may hold what it lacks.
+/* The first that comes back waits for those that were lost like it: each may hold what it lacks.
  * A plan that was made without the node has not been sent off, and is made again. */
-void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, const struct node *node)
+void dpt_rdzv_came_back(struct dpt_rdzv *core, struct run *run, struct node *node)
 {
-    if (run->regather_until_ms < 0)
+    node->returned = true;
+    if (run->regather_until_ms <= core->now_ms)
         run->regather_until_ms = core->now_ms + run->timing.lease_ms;
     if (run->phase == DPT_RDZV_PLANNED) {
         struct cause cause =

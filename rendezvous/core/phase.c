@@ -101,6 +101,17 @@ bool dpt_rdzv_node_is_member(const struct run *run, const struct node *node)
     return false;
 }
 
+bool dpt_rdzv_may_hold_newest(const struct run *run, const struct node *node)
+{
+    if (node->returned || (run->run_generation == 0 && node->generation > 0))
+        return true;
+    for (uint32_t i = 0; i < node->n_ranks; i++)
+        if (node->ranks[i].plan_generation != 0 &&
+            node->ranks[i].plan_generation >= run->run_generation)
+            return true;
+    return false;
+}
+
 /* ---- transitions ---- */
 
 static void enter(struct dpt_rdzv *core, struct run *run, enum dpt_rdzv_phase phase)
@@ -139,10 +150,12 @@ void dpt_rdzv_prepare(struct dpt_rdzv *core, struct run *run, bool soft, const s
     run->soft = soft && run->plan.in_force;
     run->adopt_until_ms = -1;
     enter(core, run, DPT_RDZV_PREPARING);
-    for (size_t i = 0; i < run->n_nodes; i++)
+    for (size_t i = 0; i < run->n_nodes; i++) {
+        run->nodes[i]->spoken_ms = 0;
         for (uint32_t k = 0; k < run->nodes[i]->n_ranks; k++)
             if (dpt_rdzv_rank_is_alive(&run->nodes[i]->ranks[k]))
                 run->nodes[i]->ranks[k].asked = run->generation;
+    }
     dpt_outbox_record(&core->out, &(struct dpt_rdzv_record){.kind = DPT_RDZV_RECORD_GENERATION,
                                                             .run = run->name,
                                                             .generation = run->generation,
@@ -311,13 +324,6 @@ static bool all_finished(const struct run *run)
     return run->plan.world_size > 0;
 }
 
-/* A member of the newest plan; before this server's first generation also a node of an earlier
- * server. */
-static bool may_hold_newest(const struct run *run, const struct node *node)
-{
-    return dpt_rdzv_node_is_member(run, node) || (run->run_generation == 0 && node->generation > 0);
-}
-
 /* Those who were asked, or are dead by now; at a step boundary also those who have become ready
  * since, for they answer at once and may be the heirs of one who leaves. A suspect node is waited
  * for only if it may hold the newest state. */
@@ -325,7 +331,7 @@ static bool all_reported(const struct dpt_rdzv *core, const struct run *run)
 {
     for (size_t i = 0; i < run->n_nodes; i++) {
         const struct node *node = run->nodes[i];
-        if (dpt_rdzv_is_suspect(core, run, node) && !may_hold_newest(run, node))
+        if (dpt_rdzv_is_suspect(core, run, node) && !dpt_rdzv_may_hold_newest(run, node))
             continue;
         for (uint32_t k = 0; k < node->n_ranks; k++) {
             const struct rank *rank = &node->ranks[k];
@@ -366,9 +372,8 @@ static void preparing(struct dpt_rdzv *core, struct run *run)
         return;
     }
     hasten(core, run);
-    const bool regathers =
-        core->now_ms < run->regather_until_ms && run->n_nodes < run->plan.n_nodes;
-    if (!all_reported(core, run) || core->now_ms < run->plan_after_ms || regathers)
+    if (!all_reported(core, run) || core->now_ms < run->plan_after_ms ||
+        dpt_rdzv_awaits_return(core, run))
         return;
     dpt_rdzv_judge_pairs(core, run);
     if (run->plan.farewell && run->soft)
@@ -414,7 +419,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
             return;
     }
     run->run_generation = run->generation;
-    run->regather_until_ms = -1;
+    dpt_rdzv_await_nobody(run);
     run->n_losses = 0;
     if (run->plan.guests > 0) { /* they have handed over: on without them */
         struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "what leaves has handed over its state");
@@ -588,9 +593,8 @@ int64_t dpt_rdzv_due_ms(const struct dpt_rdzv *core, const struct run *run)
     }
     if (run->phase == DPT_RDZV_WAITING && run->spec.wait_ms > 0 && run->waits_since_ms >= 0)
         sooner(&due_ms, run->waits_since_ms + run->spec.wait_ms);
-    if (run->phase == DPT_RDZV_PREPARING && run->plan_after_ms > core->now_ms)
-        sooner(&due_ms, run->plan_after_ms);
-    if (run->phase == DPT_RDZV_PREPARING && run->regather_until_ms > core->now_ms)
-        sooner(&due_ms, run->regather_until_ms);
+    const int64_t plan_ms[] = {run->plan_after_ms, run->regather_until_ms};
+    for (int i = 0; run->phase == DPT_RDZV_PREPARING && i < 2; i++)
+        sooner(&due_ms, plan_ms[i] > core->now_ms ? plan_ms[i] : INT64_MAX);
     return due_ms > core->now_ms ? due_ms : core->now_ms + 1;
 }

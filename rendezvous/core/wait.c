@@ -1,5 +1,5 @@
-/* How long a run waits before it forms: for its minimum of nodes, for more in the last call, and
- * for nodes that an earlier server knew. */
+/* How long a run waits before it forms: for its minimum of nodes, for more in the last call, for
+ * nodes that an earlier server knew, and for those that were lost for silence. */
 #include "rendezvous/core/internal.h"
 
 #include <stdio.h>
@@ -69,4 +69,28 @@ const struct node *dpt_rdzv_foreigner(const struct dpt_rdzv *core, const struct 
                 return run->nodes[i];
         }
     return NULL;
+}
+
+/* ---- nodes that were lost for silence ---- */
+
+static size_t graves_of(const struct run *run)
+{
+    return run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
+}
+
+bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run)
+{
+    for (size_t i = 0; core->now_ms < run->regather_until_ms && i < graves_of(run); i++)
+        if (run->graves[i].awaited)
+            return true;
+    return false;
+}
+
+void dpt_rdzv_await_nobody(struct run *run)
+{
+    run->regather_until_ms = -1;
+    for (size_t i = 0; i < graves_of(run); i++)
+        run->graves[i].awaited = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        run->nodes[i]->returned = false;
 }

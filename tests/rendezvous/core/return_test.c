@@ -212,6 +212,88 @@ static void test_first_back_waits_for_the_rest(void **state)
     assert_int_equal(c.plan->resume_step, 7);
 }
 
+/* Both nodes are cut off, each with one half of step 7 that nothing else has. */
+static void lose_both_halves(void)
+{
+    a.spec.sharded = b.spec.sharded = c.spec.sharded = true;
+    trio_start();
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    a.ranks[0].ran_generation = b.ranks[0].ran_generation = 1;
+    trio_step_to(7);
+    c.stamp.run = "other";
+    c.spec.max_nodes = 1;
+    fakes_settle(&stage, beside, 1);
+    stage_pass_speaking(&stage, beside, 1, LEASE_MS + 200);
+    assert_int_equal(demo().nodes, 0);
+}
+
+static void comes_back(struct fake *fake, uint64_t conn)
+{
+    returns(fake, conn);
+    fake_obey(fake);
+    fake_say(fake, &stage);
+}
+
+static void assert_both_go_on(struct fake *const *fakes, size_t n)
+{
+    fakes_settle(&stage, fakes, n);
+    assert_int_equal(demo().phase, DPT_RDZV_RUNNING);
+    assert_int_equal(a.plan->resume_step, 7);
+    assert_int_equal(b.plan->resume_step, 7);
+}
+
+/* A new node does not take the place of one that is waited for. */
+static void test_newcomer_ends_no_wait(void **state)
+{
+    static struct fake d;
+    static struct fake *const with_new[] = {&a, &d, &b};
+    (void)state;
+    lose_both_halves();
+    fake_init(&d, &stage, "d");
+    d.spec.sharded = true;
+    comes_back(&a, 3000);
+    fake_say(&d, &stage);
+    fakes_settle(&stage, with_new, 2);
+    assert_int_equal(demo().phase, DPT_RDZV_PREPARING);
+    comes_back(&b, 3001);
+    assert_both_go_on(with_new, 3);
+}
+
+/* One that is back is waited for like any member while its connection is broken. */
+static void test_back_and_suspect(void **state)
+{
+    (void)state;
+    lose_both_halves();
+    comes_back(&a, 3000);
+    returns(&b, 3001);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = b.conn});
+    stage_pass_speaking(&stage, two, 1, 300);
+    fakes_settle(&stage, two, 1);
+    assert_int_equal(demo().phase, DPT_RDZV_PREPARING);
+    comes_back(&b, 3002);
+    assert_both_go_on(two, 2);
+}
+
+/* Cut off again before a generation was sent off, they are waited for again. */
+static void test_back_twice(void **state)
+{
+    static struct fake *const all[] = {&a, &b, &c};
+    (void)state;
+    lose_both_halves();
+    comes_back(&a, 3000);
+    comes_back(&b, 3001);
+    assert_int_equal(demo().phase, DPT_RDZV_PLANNED);
+    stage_pass_speaking(&stage, all, 3, LEASE_MS + 500); /* state is moved */
+    stage_pass_speaking(&stage, beside, 1, LEASE_MS + 200);
+    assert_int_equal(demo().nodes, 0);
+    comes_back(&a, 3010);
+    stage_pass_speaking(&stage, two, 1, 1000);
+    assert_int_equal(demo().phase, DPT_RDZV_PREPARING);
+    comes_back(&b, 3011);
+    assert_both_go_on(two, 2);
+}
+
 /* Its words from before it was lost are no sign of life. */
 static void test_old_words(void **state)
 {
@@ -244,6 +326,22 @@ static void test_hung_node_stays_out(void **state)
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
 }
 
+/* Nor does it hold up the others when its words come with gaps. */
+static void test_hung_node_with_gaps(void **state)
+{
+    (void)state;
+    trio_start();
+    trio_step_to(7);
+    a.ranks[0].failed_generation = a.generation;
+    fake_say(&a, &stage);
+    fake_obey(&a);
+    for (int i = 0; i < 20 && stage.view.nodes == 2; i++) {
+        stage_pass_speaking(&stage, two, 1, 600);
+        fake_say(&b, &stage);
+    }
+    assert_int_equal(stage.view.nodes, 1);
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, trio_setup, trio_teardown)
@@ -257,8 +355,12 @@ int main(void)
         T(test_back_while_preparing),
         T(test_back_while_planned),
         T(test_first_back_waits_for_the_rest),
+        T(test_newcomer_ends_no_wait),
+        T(test_back_and_suspect),
+        T(test_back_twice),
         T(test_old_words),
         T(test_hung_node_stays_out),
+        T(test_hung_node_with_gaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
