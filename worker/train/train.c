@@ -255,6 +255,27 @@ static bool save_is_due(const struct dpt_rank *r)
     return r->step < r->config->train.steps && every > 0 && r->step % every == 0;
 }
 
+static bool is_pinned(const struct dpt_rank *r)
+{
+    const struct dpt_config_steps *pins = &r->config->checkpoint.keep_steps;
+    for (int64_t i = 0; i < pins->n; i++)
+        if (pins->step[i] == r->step)
+            return true;
+    return false;
+}
+
+/* Once until a checkpoint is begun again; each pinned step. */
+static void tell_put_off(struct dpt_rank *r)
+{
+    const bool pinned = is_pinned(r);
+    if (r->gen.checkpoint_slot == 0 && (pinned || !r->told_put_off))
+        dpt_log(DPT_LOG_WARN,
+                "no checkpoint at step %lld%s: the last one still waits for the server's grant; "
+                "training goes on, and the next checkpoint comes when it is due after that",
+                (long long)r->step, pinned ? " (in checkpoint.keep_steps)" : "");
+    r->told_put_off = true;
+}
+
 static void save_if_due(struct dpt_rank *r)
 {
     if (!r->config->checkpoint.dir[0])
@@ -263,12 +284,7 @@ static void save_if_due(struct dpt_rank *r)
         rank_settle_saver(r); /* says now what failed, not when the next one is due */
     bool due = save_is_due(r) && !dpt_saver_has_saved(r->saver, r->gen.number, r->step);
     if (due && (r->outcome.flags & DPT_COMMIT_SAVER_BUSY)) {
-        if (r->gen.checkpoint_slot == 0 && !r->told_put_off)
-            dpt_log(DPT_LOG_WARN,
-                    "no checkpoint at step %lld: the last one still waits for the server's grant; "
-                    "training goes on, and the next checkpoint comes when it is due after that",
-                    (long long)r->step);
-        r->told_put_off = true;
+        tell_put_off(r);
         return;
     }
     if (!due)
