@@ -54,6 +54,8 @@ def goes_on(cluster, tmp_path, slow, step):
     assert found == calm_hash(tmp_path / "calm", cluster.sets, later, 120 * slow)
     starts = [event for event in cluster.outputs()[0].events() if event["kind"] == "start"]
     assert (starts[-1]["resume_step"], starts[-1]["steps_lost"]) == (step, 0)
+    steps = [line["step"] for line in cluster.outputs()[0].metrics()]
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) >= later  # none is missing, none comes twice
 
 
 def test_rescue_in_a_formation(make_cluster, tmp_path, slow):

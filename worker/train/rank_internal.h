@@ -133,6 +133,7 @@ struct dpt_rank {
     struct dpt_history history;
     struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver; */
     struct dpt_pieces saved_pieces;   /* likewise */
+    bool loaded_rescue;               /* the generation that is formed goes on from one */
     char loaded_hash[DPT_HASH_HEX_BYTES]; /* what the checkpoint just read says of its weights; "":
                                              none was read */
     uint8_t verify_share[DPT_VERIFY_SHARE_BYTES];
@@ -267,11 +268,9 @@ enum dpt_status rank_end_diverged(struct dpt_rank *r, bool writes_log, struct dp
 void rank_tell_divergence(struct dpt_rank *r, bool writes_log);
 
 /* worklog.c. A generation begins: the log's writer completes the file with what the last one could
- * not write. */
+ * not write, and where the run goes on from a rescue with the lines that no server had confirmed
+ * before it. */
 void rank_begin_log(struct dpt_rank *r);
-/* The run goes on from a rescue: the writer names the files with the lines that no server has
- * confirmed before it. */
-void rank_tell_unconfirmed(const struct dpt_rank *r);
 /* The generation has ended: what waits is for the next one's writer. */
 void rank_end_log(struct dpt_rank *r);
 /* Whether this rank keeps lines of the log, written by it or not. */

@@ -16,10 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define METRICS "metrics.jsonl"
-#define EVENTS  "events.jsonl"
+#define EVENTS "events.jsonl"
 
-enum { RECORD_BYTES_MAX = 4096, TEXT_BYTES = 1024 };
+enum { TEXT_BYTES = 1024 };
 
 /* A double as JSON: 17 digits give back the same bits; JSON has no NaN and no infinity. */
 static const char *number(double value, char buf[32])
@@ -94,7 +93,7 @@ enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dp
         dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     const struct dpt_runlog_line whole = {
-        METRICS, {.step = m->step, .generation = m->generation}, line, (size_t)n};
+        DPT_RUNLOG_METRICS, {.step = m->step, .generation = m->generation}, line, (size_t)n};
     return put_line(log, &whole, err);
 }
 
@@ -111,7 +110,7 @@ enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_e
                      e->world_size, e->run, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     const struct dpt_runlog_line whole = {
-        METRICS,
+        DPT_RUNLOG_METRICS,
         {.step = e->step, .is_evaluation = true, .generation = e->generation},
         line,
         (size_t)n};
@@ -344,19 +343,23 @@ enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
     return write_json(object, dir, "evaluation.json", err);
 }
 
-/* The step of one line, -1 if it is not a whole record. */
-static struct dpt_runlog_place place_of(const char *line, size_t bytes)
+struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
 {
     struct dpt_runlog_place place = {.step = -1};
     json_t *object = json_loadb(line, bytes, 0, NULL);
     json_t *step = object ? json_object_get(object, "step") : NULL;
-    if (json_is_integer(step) && json_integer_value(step) >= 0)
+    if (json_is_integer(step) && json_integer_value(step) >= 0 && !json_object_get(object, "kind"))
         place = (struct dpt_runlog_place){
             .step = (int64_t)json_integer_value(step),
             .is_evaluation = json_object_get(object, "val_loss") != NULL,
             .generation = (uint64_t)json_integer_value(json_object_get(object, "generation"))};
     json_decref(object);
     return place;
+}
+
+bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b)
+{
+    return a->step != b->step ? a->step > b->step : a->is_evaluation && !b->is_evaluation;
 }
 
 /* The last whole record in the text, which may hold any bytes: a machine that lost power leaves
@@ -368,7 +371,7 @@ static struct dpt_runlog_place last_in(const char *text, size_t bytes)
     while (end && last.step < 0) {
         const char *before = memrchr(text, '\n', (size_t)(end - text));
         const char *line = before ? before + 1 : text;
-        last = place_of(line, (size_t)(end - line));
+        last = dpt_runlog_place_of(line, (size_t)(end - line));
         end = before;
     }
     return last;
@@ -376,8 +379,8 @@ static struct dpt_runlog_place last_in(const char *text, size_t bytes)
 
 enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, struct dpt_err *err)
 {
-    char path[DPT_CONFIG_PATH_BYTES + 32], tail[RECORD_BYTES_MAX];
-    DPT_TRY(dpt_fs_join(dir, METRICS, path, sizeof path, err));
+    char path[DPT_CONFIG_PATH_BYTES + 32], tail[DPT_RUNLOG_LINE_BYTES_MAX];
+    DPT_TRY(dpt_fs_join(dir, DPT_RUNLOG_METRICS, path, sizeof path, err));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
         *ret = (struct dpt_runlog_place){.step = -1};
@@ -391,7 +394,8 @@ enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret, s
         status = dpt_fail_errno(err, errno, "stat '%s'", path);
     size_t bytes = 0;
     if (status == DPT_OK) {
-        bytes = st.st_size < RECORD_BYTES_MAX ? (size_t)st.st_size : (size_t)RECORD_BYTES_MAX;
+        bytes = st.st_size < DPT_RUNLOG_LINE_BYTES_MAX ? (size_t)st.st_size
+                                                       : (size_t)DPT_RUNLOG_LINE_BYTES_MAX;
         status = dpt_fs_pread_all(fd, tail, bytes, st.st_size - (int64_t)bytes, path, err);
     }
     (void)close(fd);

@@ -23,6 +23,9 @@ struct dpt_runlog_place {
     int64_t file_bytes; /* with dpt_runlog_last: how long the file is */
 };
 
+#define DPT_RUNLOG_METRICS "metrics.jsonl"
+enum { DPT_RUNLOG_LINE_BYTES_MAX = 4096 };
+
 /* A line of a file of the log: "\n", the record, "\n". */
 struct dpt_runlog_line {
     const char *file; /* metrics.jsonl, events.jsonl */
@@ -167,6 +170,14 @@ dpt_runlog_op_times(const char *dir, const struct dpt_op_times_record *record, s
 DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
                                                    const struct dpt_eval_record *eval,
                                                    const char *weights_hash, struct dpt_err *err);
+
+/* The place of one line of metrics.jsonl, without its newline; step -1: it is no whole record of a
+ * step or an evaluation, or an event's. */
+struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes);
+
+/* A line of `a` comes after one of `b` in the file: of a later step, or the evaluation of its step.
+ */
+bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b);
 
 /* The last whole record in metrics.jsonl. Reads the end of the file only. */
 DPT_MUST_USE enum dpt_status dpt_runlog_last(const char *dir, struct dpt_runlog_place *ret,

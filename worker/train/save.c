@@ -175,8 +175,7 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
     }
     if (status == DPT_OK)
         status = load_scaler(r, state, err);
-    if (status == DPT_OK && state->rescue.node)
-        rank_tell_unconfirmed(r);
+    r->loaded_rescue = status == DPT_OK && state->rescue.node != NULL;
     dpt_checkpoint_close(&checkpoint);
     return status;
 }

@@ -7,7 +7,10 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { UNCONFIRMED_BYTES_MAX = 256 << 20 };
 
 static bool interrupted(void *ctx)
 {
@@ -73,19 +76,6 @@ void rank_add_line(struct dpt_rank *r, enum dpt_status status, const struct dpt_
     rank_flush_log(r);
 }
 
-void rank_begin_log(struct dpt_rank *r)
-{
-    struct dpt_err err;
-    struct dpt_runlog_place last = {.step = -1};
-    if (!r->book)
-        return;
-    const enum dpt_status status = dpt_runlog_last(r->config->log.dir, &last, &err);
-    if (r->gen.writes_log)
-        rank_check_log(r, status, &err);
-    dpt_logbook_begin(r->book, r->gen.writes_log, r->step, &last);
-    rank_flush_log(r);
-}
-
 void rank_end_log(struct dpt_rank *r)
 {
     if (r->book)
@@ -101,6 +91,52 @@ bool rank_settles_log(struct dpt_rank *r)
     return true;
 }
 
+/* ---- lines that no server has confirmed before a rescue ---- */
+
+/* What a writer completes the file with, and where it is. */
+struct completion {
+    struct dpt_rank *r;
+    struct dpt_runlog_place last; /* of the file, and of what was added to it */
+    int64_t lines;
+};
+
+/* Hands over a line, if the file ends before it and the run goes on after it. */
+static void complete_line(struct completion *to, const char *line, size_t bytes)
+{
+    char text[DPT_RUNLOG_LINE_BYTES_MAX];
+    const struct dpt_runlog_place place = dpt_runlog_place_of(line, bytes);
+    if (place.step < 0 || place.step > to->r->step || bytes + 2 > sizeof text ||
+        !dpt_runlog_is_after(&place, &to->last))
+        return;
+    const int n = snprintf(text, sizeof text, "\n%.*s\n", (int)bytes, line);
+    const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, place, text, (size_t)n};
+    dpt_logbook_add(to->r->book, &whole, dpt_now_ms());
+    rank_flush_log(to->r);
+    to->last = place;
+    to->lines++;
+}
+
+/* The file stays: another node's may have lines that go before its. */
+static void complete_from(struct completion *to, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dpt_err err;
+    const int64_t before = to->lines;
+    if (dpt_fs_read_file(path, UNCONFIRMED_BYTES_MAX, &text, &bytes, &err) != DPT_OK) {
+        dpt_log(DPT_LOG_WARN, "metrics.jsonl may lack steps before the rescue: %s", err.text);
+        return;
+    }
+    for (const char *line = text, *end; (end = memchr(line, '\n', bytes)) != NULL; line = end + 1) {
+        complete_line(to, line, (size_t)(end - line));
+        bytes -= (size_t)(end + 1 - line);
+    }
+    free(text);
+    if (to->lines > before)
+        dpt_log(DPT_LOG_INFO, "metrics.jsonl is completed with %lld lines of '%s'",
+                (long long)(to->lines - before), path);
+}
+
 static bool is_unconfirmed(const char *name)
 {
     static const char suffix[] = ".unconfirmed.jsonl";
@@ -108,38 +144,52 @@ static bool is_unconfirmed(const char *name)
     return n > m && strcmp(name + n - m, suffix) == 0;
 }
 
-/* Adds those of one node's folder. */
-static void find_unconfirmed(const char *folder, char first[PATH_MAX], int *n)
+/* Those of one node's folder. */
+static void complete_from_folder(struct completion *to, const char *folder)
 {
     char **names = NULL, path[PATH_MAX];
     size_t n_names = 0;
     if (dpt_fs_list(folder, &names, &n_names, NULL) != DPT_OK)
-        return;
+        return; /* a file of that name, not ours */
     for (size_t i = 0; i < n_names; i++)
         if (is_unconfirmed(names[i]) &&
-            dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK && (*n)++ == 0)
-            memcpy(first, path, sizeof path);
+            dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
+            complete_from(to, path);
     dpt_fs_list_free(&names, n_names);
 }
 
-void rank_tell_unconfirmed(const struct dpt_rank *r)
+/* The world whose state the rescue is made its lines without a server. Under the contract the steps
+ * of any other have the same ones, so those that the file lacks are taken. */
+static void complete_log(struct dpt_rank *r, const struct dpt_runlog_place *last)
 {
-    char **names = NULL, folder[PATH_MAX], first[PATH_MAX] = "", more[48] = "";
+    struct completion to = {.r = r, .last = *last};
+    char **names = NULL, folder[PATH_MAX];
     size_t n_names = 0;
-    int n = 0;
-    if (!r->book || !r->gen.writes_log ||
-        dpt_fs_list(r->config->log.dir, &names, &n_names, NULL) != DPT_OK)
+    struct dpt_err err;
+    const enum dpt_status status = dpt_fs_list(r->config->log.dir, &names, &n_names, &err);
+    if (status != DPT_OK) {
+        rank_check_log(r, status, &err);
         return;
+    }
     for (size_t i = 0; i < n_names; i++)
         if (strncmp(names[i], "node-", 5) == 0 &&
             dpt_fs_join(r->config->log.dir, names[i], folder, sizeof folder, NULL) == DPT_OK)
-            find_unconfirmed(folder, first, &n);
+            complete_from_folder(&to, folder);
     dpt_fs_list_free(&names, n_names);
-    if (n > 1)
-        (void)snprintf(more, sizeof more, " and in %d more such files", n - 1);
-    if (n > 0)
-        dpt_log(DPT_LOG_WARN,
-                "the run goes on from a rescue: lines of steps before it that metrics.jsonl lacks "
-                "are in '%s'%s",
-                first, more);
+}
+
+void rank_begin_log(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    struct dpt_runlog_place last = {.step = -1};
+    if (!r->book)
+        return;
+    const enum dpt_status status = dpt_runlog_last(r->config->log.dir, &last, &err);
+    if (r->gen.writes_log)
+        rank_check_log(r, status, &err);
+    dpt_logbook_begin(r->book, r->gen.writes_log, r->step, &last);
+    if (r->gen.writes_log && r->loaded_rescue && status == DPT_OK)
+        complete_log(r, &last);
+    r->loaded_rescue = false;
+    rank_flush_log(r);
 }
