@@ -253,6 +253,19 @@ static void test_rescue_that_is_late(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
 }
 
+/* A server speaks again, of a newer checkpoint of others: nothing is lost with this node. */
+static void test_rescue_that_others_saved_meanwhile(void **state)
+{
+    struct bench *b = *state;
+    begin_rescue(b);
+    b->server.saved_step = 51;
+    bench_server(b, SERVER(RUNNING), 3);
+    wait_in(b, RANK(QUIESCED), 2, 9000);
+    ranks_are_gone(b);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
 /* The process that is to write it stands still: another that holds the same does it. */
 static void test_rescue_for_a_silent_rank(void **state)
 {
@@ -507,6 +520,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rescue_without_a_holder, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_rescue_that_fails, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_rescue_that_is_late, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_that_others_saved_meanwhile, bench_open,
+                                        bench_close),
         cmocka_unit_test_setup_teardown(test_server_goes_while_leaving, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_leave_without_a_folder, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),

@@ -261,9 +261,14 @@ static bool take_counters(struct dpt_agent *agent, const Dpt__ServerState *messa
 void dpt_agent_on_server(struct dpt_agent *agent, const Dpt__ServerState *message)
 {
     const Dpt__Stamp *stamp = message->stamp;
-    if (agent->stage >= STAGE_RESETTING || agent->rescuing || strcmp(stamp->run, agent->run) != 0 ||
+    if (agent->stage >= STAGE_RESETTING || strcmp(stamp->run, agent->run) != 0 ||
         strcmp(stamp->node, agent->node) != 0 || stamp->incarnation != agent->incarnation)
         return;
+    if (agent->rescuing) { /* it takes no part any more; but what others have saved is not lost */
+        if (message->version == DPT_PROTO_VERSION && message->saved_step > agent->saved_step)
+            agent->saved_step = message->saved_step;
+        return;
+    }
     agent->contact_ms = agent->now_ms;
     agent->heard_ever = true;
     if (message->version != DPT_PROTO_VERSION) {
