@@ -384,6 +384,9 @@ const char *dpt_rdzv_last_call_reason(const struct dpt_rdzv *core, const struct 
 /* One that was lost for silence is back, and others that may hold the newest state are not: for a
  * lease no plan is made without them. */
 bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run);
+/* How long a node that leaves is kept in WAITING: what it holds may become a whole state with the
+ * parts of nodes that come back. 0: not at all. */
+int64_t dpt_rdzv_hold_leaving_ms(const struct run *run);
 /* A generation is sent off: it has the newest state, and nodes that are not in it cannot come back.
  */
 void dpt_rdzv_await_nobody(struct run *run);

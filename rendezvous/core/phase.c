@@ -278,7 +278,7 @@ static void waiting(struct dpt_rdzv *core, struct run *run)
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }
-    release_leaving(core, run, 0);
+    release_leaving(core, run, dpt_rdzv_hold_leaving_ms(run));
     const uint32_t ready = ready_nodes(core, run);
     if (ready < dpt_rdzv_min_nodes(run)) {
         if (over)

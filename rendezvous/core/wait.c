@@ -78,12 +78,25 @@ static size_t graves_of(const struct run *run)
     return run->n_graves < GRAVES_MAX ? run->n_graves : GRAVES_MAX;
 }
 
-bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run)
+static bool is_anyone_awaited(const struct run *run)
 {
-    for (size_t i = 0; core->now_ms < run->regather_until_ms && i < graves_of(run); i++)
+    for (size_t i = 0; i < graves_of(run); i++)
         if (run->graves[i].awaited)
             return true;
     return false;
+}
+
+bool dpt_rdzv_awaits_return(const struct dpt_rdzv *core, const struct run *run)
+{
+    return core->now_ms < run->regather_until_ms && is_anyone_awaited(run);
+}
+
+int64_t dpt_rdzv_hold_leaving_ms(const struct run *run)
+{
+    bool is_of_use = is_anyone_awaited(run);
+    for (size_t i = 0; i < run->n_nodes; i++) /* or here already, and about to be asked */
+        is_of_use = is_of_use || (run->nodes[i]->returned && !run->nodes[i]->leaving);
+    return run->spec.sharded && is_of_use ? run->timing.drain_ms * 3 / 4 : 0;
 }
 
 void dpt_rdzv_await_nobody(struct run *run)

@@ -294,6 +294,32 @@ static void test_back_twice(void **state)
     assert_both_go_on(two, 2);
 }
 
+/* A node that leaves keeps its half for one that may come back, but not for all of its time. */
+static void test_leaving_node_waits_for_the_other_half(void **state)
+{
+    (void)state;
+    for (int back = 0; back < 2; back++) {
+        if (back) {
+            (void)trio_teardown(state);
+            (void)trio_setup(state);
+        }
+        lose_both_halves();
+        a.state.leaving = true;
+        comes_back(&a, 3000);
+        assert_int_equal(demo().phase, DPT_RDZV_WAITING);
+        stage_pass_speaking(&stage, two, 1, 3000);
+        assert_int_equal(demo().nodes, 1);
+        if (back) {
+            comes_back(&b, 3001);
+            fakes_settle(&stage, two, 2);
+            assert_int_equal(b.plan->resume_step, 7);
+            continue;
+        }
+        stage_pass_speaking(&stage, two, 1, 4000); /* of 8 s */
+        assert_int_equal(a.phase, DPT__SERVER_PHASE__SERVER_RELEASED);
+    }
+}
+
 /* Its words from before it was lost are no sign of life. */
 static void test_old_words(void **state)
 {
@@ -358,6 +384,7 @@ int main(void)
         T(test_newcomer_ends_no_wait),
         T(test_back_and_suspect),
         T(test_back_twice),
+        T(test_leaving_node_waits_for_the_other_half),
         T(test_old_words),
         T(test_hung_node_stays_out),
         T(test_hung_node_with_gaps),
