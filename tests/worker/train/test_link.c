@@ -182,6 +182,7 @@ static void many_steps_do_not_wait(void **state)
     struct pair p;
     int64_t steps[DPT_PROTO_STEPS_MAX];
     begin(&p, NEVER_MS);
+    hear_step(&p, -1); /* the first word, which might have had some of them */
     for (int64_t step = 1; step <= DPT_PROTO_STEPS_MAX / 4; step++)
         tell(&p, step, (double)step);
     assert_int_equal(hear_until(&p, DPT_PROTO_STEPS_MAX / 4, steps), DPT_PROTO_STEPS_MAX / 4);
