@@ -284,10 +284,9 @@ static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
         return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
     for (int i = 0; i < n; i++) {
         const struct dpt_param *param = dpt_model_param(p->model, i);
-        tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name,
-                                                    .ndim = param->ndim,
-                                                    .dim = {param->dim[0], param->dim[1]},
-                                                    .param = (float *)p->flat + param->offset};
+        tensors[i] = (struct dpt_checkpoint_tensor){
+            .name = param->name, .ndim = param->ndim, .param = (float *)p->flat + param->offset};
+        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
     }
     enum dpt_status status = dpt_checkpoint_read(p->checkpoint, tensors, n, err);
     free(tensors);

@@ -60,18 +60,18 @@ static void add_block(struct dpt_gpt2 *m, int layer)
     const int64_t c = m->c;
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, unit);
-    dpt_table_add(model, prefix, "ln_1.weight", 0, c, one);
-    dpt_table_add(model, prefix, "ln_1.bias", 0, c, zero);
-    dpt_table_add(model, prefix, "attn.c_attn.weight", c, 3 * c, normal);
-    dpt_table_add(model, prefix, "attn.c_attn.bias", 0, 3 * c, zero);
-    dpt_table_add(model, prefix, "attn.c_proj.weight", c, c, residual);
-    dpt_table_add(model, prefix, "attn.c_proj.bias", 0, c, zero);
-    dpt_table_add(model, prefix, "ln_2.weight", 0, c, one);
-    dpt_table_add(model, prefix, "ln_2.bias", 0, c, zero);
-    dpt_table_add(model, prefix, "mlp.c_fc.weight", c, 4 * c, normal);
-    dpt_table_add(model, prefix, "mlp.c_fc.bias", 0, 4 * c, zero);
-    dpt_table_add(model, prefix, "mlp.c_proj.weight", 4 * c, c, residual);
-    dpt_table_add(model, prefix, "mlp.c_proj.bias", 0, c, zero);
+    dpt_table_add(model, prefix, "ln_1.weight", (struct dpt_shape){{c}}, one);
+    dpt_table_add(model, prefix, "ln_1.bias", (struct dpt_shape){{c}}, zero);
+    dpt_table_add(model, prefix, "attn.c_attn.weight", (struct dpt_shape){{c, 3 * c}}, normal);
+    dpt_table_add(model, prefix, "attn.c_attn.bias", (struct dpt_shape){{3 * c}}, zero);
+    dpt_table_add(model, prefix, "attn.c_proj.weight", (struct dpt_shape){{c, c}}, residual);
+    dpt_table_add(model, prefix, "attn.c_proj.bias", (struct dpt_shape){{c}}, zero);
+    dpt_table_add(model, prefix, "ln_2.weight", (struct dpt_shape){{c}}, one);
+    dpt_table_add(model, prefix, "ln_2.bias", (struct dpt_shape){{c}}, zero);
+    dpt_table_add(model, prefix, "mlp.c_fc.weight", (struct dpt_shape){{c, 4 * c}}, normal);
+    dpt_table_add(model, prefix, "mlp.c_fc.bias", (struct dpt_shape){{4 * c}}, zero);
+    dpt_table_add(model, prefix, "mlp.c_proj.weight", (struct dpt_shape){{4 * c, c}}, residual);
+    dpt_table_add(model, prefix, "mlp.c_proj.bias", (struct dpt_shape){{c}}, zero);
     dpt_table_end_unit(model);
 }
 
@@ -82,15 +82,17 @@ static void add_all(struct dpt_gpt2 *m)
     const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, "embedding");
-    dpt_table_add(model, "transformer.", "wte.weight", model->vocab, m->c, normal);
-    dpt_table_add(model, "transformer.", "wpe.weight", model->context, m->c, normal);
+    dpt_table_add(model, "transformer.", "wte.weight", (struct dpt_shape){{model->vocab, m->c}},
+                  normal);
+    dpt_table_add(model, "transformer.", "wpe.weight", (struct dpt_shape){{model->context, m->c}},
+                  normal);
     dpt_table_end_unit(model);
     for (int layer = 0; layer < m->layers; layer++)
         add_block(m, layer);
     dpt_table_begin_unit(model, "head");
     model->units[model->n_units - 1].borrows = 0; /* wte */
-    dpt_table_add(model, "transformer.", "ln_f.weight", 0, m->c, one);
-    dpt_table_add(model, "transformer.", "ln_f.bias", 0, m->c, zero);
+    dpt_table_add(model, "transformer.", "ln_f.weight", (struct dpt_shape){{m->c}}, one);
+    dpt_table_add(model, "transformer.", "ln_f.bias", (struct dpt_shape){{m->c}}, zero);
     dpt_table_end_unit(model);
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
@@ -123,31 +125,14 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     return DPT_OK;
 }
 
-/* Hands out 64-byte aligned pieces of `base`; with base NULL it only counts. */
-struct carver {
-    uint8_t *base;
-    size_t at;
-};
-
-/* Stands for every tensor where there is no memory (preparing mode); never read nor written. */
-static float nowhere[16];
-
-static void *carve(struct carver *carver, enum dpt_dtype dtype, int64_t n)
-{
-    void *piece = carver->base == NULL ? (void *)nowhere : carver->base + carver->at;
-    const size_t bytes = (size_t)n * dpt_dtype_bytes(dtype);
-    carver->at += (bytes + 63) / 64 * 64;
-    return piece;
-}
-
 struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                      size_t *ret_bytes)
 {
     const int64_t n = slot->b * slot->t;
-    struct carver carver = {slot->saved, 0};
+    struct dpt_carver carver = {slot->saved, 0};
     struct dpt_gpt2_saved saved;
-    saved.dstream = carve(&carver, m->base.dtype, n * m->c);
-    saved.x0 = carve(&carver, m->base.dtype, n * m->c);
+    saved.dstream = dpt_carve(&carver, m->base.dtype, n * m->c);
+    saved.x0 = dpt_carve(&carver, m->base.dtype, n * m->c);
     if (ret_bytes != NULL)
         *ret_bytes = carver.at;
     return saved;
@@ -156,27 +141,29 @@ struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_
 /* One block's own activations, beginning with its output: those that are kept, and those that are
  * not. */
 static struct dpt_gpt2_block_saved carve_block(const struct dpt_gpt2 *m,
-                                               const struct dpt_slot *slot, struct carver *kept,
-                                               struct carver *dropped)
+                                               const struct dpt_slot *slot, struct dpt_carver *kept,
+                                               struct dpt_carver *dropped)
 {
     const int64_t n = slot->b * slot->t, c = m->c;
     const enum dpt_dtype dtype = m->base.dtype;
-    struct carver *dear = m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_FULL ? dropped : kept;
-    struct carver *cheap = m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_NONE ? kept : dropped;
+    struct dpt_carver *dear =
+        m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_FULL ? dropped : kept;
+    struct dpt_carver *cheap =
+        m->checkpointing == DPT_ACTIVATION_CHECKPOINTING_NONE ? kept : dropped;
     struct dpt_gpt2_block_saved saved = {0};
-    saved.out = carve(kept, dtype, n * c);
-    saved.ln1 = carve(cheap, dtype, n * c);
-    saved.mean1 = carve(dear, DPT_F32, n);
-    saved.rstd1 = carve(dear, DPT_F32, n);
-    saved.qkv = carve(dear, dtype, n * 3 * c);
-    saved.lse = carve(dear, DPT_F32, n * m->heads);
-    saved.att = carve(dear, dtype, n * c);
-    saved.mid = carve(dear, dtype, n * c);
-    saved.ln2 = carve(cheap, dtype, n * c);
-    saved.mean2 = carve(dear, DPT_F32, n);
-    saved.rstd2 = carve(dear, DPT_F32, n);
-    saved.fc = carve(dear, dtype, n * 4 * c);
-    saved.gelu = carve(cheap, dtype, n * 4 * c);
+    saved.out = dpt_carve(kept, dtype, n * c);
+    saved.ln1 = dpt_carve(cheap, dtype, n * c);
+    saved.mean1 = dpt_carve(dear, DPT_F32, n);
+    saved.rstd1 = dpt_carve(dear, DPT_F32, n);
+    saved.qkv = dpt_carve(dear, dtype, n * 3 * c);
+    saved.lse = dpt_carve(dear, DPT_F32, n * m->heads);
+    saved.att = dpt_carve(dear, dtype, n * c);
+    saved.mid = dpt_carve(dear, dtype, n * c);
+    saved.ln2 = dpt_carve(cheap, dtype, n * c);
+    saved.mean2 = dpt_carve(dear, DPT_F32, n);
+    saved.rstd2 = dpt_carve(dear, DPT_F32, n);
+    saved.fc = dpt_carve(dear, dtype, n * 4 * c);
+    saved.gelu = dpt_carve(cheap, dtype, n * 4 * c);
     return saved;
 }
 
@@ -187,11 +174,11 @@ struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
     size_t shared_bytes, scratch_bytes;
     const struct dpt_gpt2_saved shared = dpt_gpt2_saved(m, slot, &shared_bytes);
     (void)dpt_gpt2_scratch(m, slot, &scratch_bytes);
-    struct carver own = {NULL, 0}, none = {NULL, 0};
+    struct dpt_carver own = {NULL, 0}, none = {NULL, 0};
     (void)carve_block(m, slot, &own, &none);
-    struct carver kept = {slot->saved, shared_bytes + (size_t)layer * own.at};
-    struct carver before = {slot->saved, kept.at - (layer > 0 ? own.at : 0)};
-    struct carver dropped = {slot->scratch, scratch_bytes};
+    struct dpt_carver kept = {slot->saved, shared_bytes + (size_t)layer * own.at};
+    struct dpt_carver before = {slot->saved, kept.at - (layer > 0 ? own.at : 0)};
+    struct dpt_carver dropped = {slot->scratch, scratch_bytes};
     struct dpt_gpt2_block_saved saved = carve_block(m, slot, &kept, &dropped);
     saved.x = layer > 0 ? carve_block(m, slot, &before, &none).out : shared.x0;
     if (ret_bytes != NULL)
@@ -203,13 +190,13 @@ struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct 
                                          size_t *ret_bytes)
 {
     const int64_t n = slot->b * slot->t;
-    struct carver carver = {slot->scratch, 0};
+    struct dpt_carver carver = {slot->scratch, 0};
     struct dpt_gpt2_scratch scratch;
-    scratch.wide = carve(&carver, m->base.dtype, n * 4 * m->c);
-    scratch.a = carve(&carver, m->base.dtype, n * m->c);
-    scratch.b = carve(&carver, m->base.dtype, n * m->c);
-    scratch.mean = carve(&carver, DPT_F32, n);
-    scratch.rstd = carve(&carver, DPT_F32, n);
+    scratch.wide = dpt_carve(&carver, m->base.dtype, n * 4 * m->c);
+    scratch.a = dpt_carve(&carver, m->base.dtype, n * m->c);
+    scratch.b = dpt_carve(&carver, m->base.dtype, n * m->c);
+    scratch.mean = dpt_carve(&carver, DPT_F32, n);
+    scratch.rstd = dpt_carve(&carver, DPT_F32, n);
     if (ret_bytes != NULL)
         *ret_bytes = carver.at;
     return scratch;
@@ -237,25 +224,6 @@ static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
     return bytes + block.scratch;
 }
 
-/* Place of a parameter from its unit's start. */
-static int64_t place_in_unit(const struct dpt_gpt2 *m, const struct dpt_param *param)
-{
-    return param->offset - m->base.units[param->unit].offset;
-}
-
-const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
-{
-    const struct dpt_param *p = &m->base.params[param];
-    const char *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
-    const size_t at = (size_t)place_in_unit(m, p) * dpt_dtype_bytes(m->base.dtype);
-    return unit == NULL ? (const void *)nowhere : unit + at;
-}
-
-const void *dpt_gpt2_packed(const struct dpt_slot *slot, int param)
-{
-    return slot->packed ? slot->packed[param] : NULL;
-}
-
 /* The blocks' matrices are linear layers', wte is the head's. */
 static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
@@ -269,13 +237,6 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
     return true;
 }
 
-float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param)
-{
-    const struct dpt_param *p = &m->base.params[param];
-    float *unit = slot->grads == NULL ? NULL : slot->grads[p->unit];
-    return unit == NULL ? nowhere : unit + place_in_unit(m, p);
-}
-
 int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor)
 {
     return DPT_GPT2_FIRST_BLOCK_PARAM + layer * DPT_GPT2_BLOCK_TENSORS + (int)tensor;
@@ -284,17 +245,6 @@ int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor)
 int dpt_gpt2_ln_f(const struct dpt_gpt2 *m)
 {
     return DPT_GPT2_FIRST_BLOCK_PARAM + m->layers * DPT_GPT2_BLOCK_TENSORS;
-}
-
-struct dpt_dropout dpt_gpt2_dropout(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int site)
-{
-    struct dpt_dropout dropout = {0};
-    if (slot->mode == DPT_MODE_TRAIN && m->dropout > 0.0) {
-        dropout.p = (float)m->dropout;
-        dropout.key = dpt_rng_key(slot->seed, DPT_RNG_DROPOUT, (uint64_t)slot->step,
-                                  (uint64_t)slot->slot, (uint64_t)site);
-    }
-    return dropout;
 }
 
 int dpt_gpt2_block_site(int layer, int site)

@@ -93,10 +93,8 @@ struct dpt_gpt2_scratch {
     float *mean, *rstd; /* (N), the head's */
 };
 
-/* Pointers into slot->saved and slot->scratch. Where the base is NULL (preparing mode) each is a
- * valid address of no meaning, so that NULL keeps its meaning of "not wanted" in the ops'
- * arguments. Each returns the bytes it covers in *ret_bytes if that is not NULL: a block's, those
- * in slot->saved and in slot->scratch. */
+/* Pointers into slot->saved and slot->scratch. Each returns the bytes it covers in *ret_bytes if
+ * that is not NULL: a block's, those in slot->saved and in slot->scratch. */
 struct dpt_gpt2_saved dpt_gpt2_saved(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                      size_t *ret_bytes);
 struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
@@ -105,20 +103,11 @@ struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
 struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                          size_t *ret_bytes);
 
-/* The parameter with table index `param`: its weights, its gradient. Preparing mode as above. */
-const void *dpt_gpt2_weight(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
-float *dpt_gpt2_grad(const struct dpt_gpt2 *m, const struct dpt_slot *slot, int param);
-
-/* Its packed form, if the slot has one. */
-const void *dpt_gpt2_packed(const struct dpt_slot *slot, int param);
-
 /* Table index of a block's tensor, and of the head's ln_f.weight (ln_f.bias follows). */
 int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor);
 int dpt_gpt2_ln_f(const struct dpt_gpt2 *m);
 
-/* Dropout at a site for this slot; none in EVAL mode. */
-struct dpt_dropout dpt_gpt2_dropout(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
-                                    int site);
+/* A block's site of dropout. */
 int dpt_gpt2_block_site(int layer, int site);
 
 void dpt_gpt2_forward(const struct dpt_model *model, const struct dpt_ops *ops,

@@ -12,16 +12,6 @@ static bool adds_to_embedding(const struct dpt_slot *slot)
     return slot->accumulate && !slot->tied_apart;
 }
 
-/* Announces a weight and the bias that follows it; later one first, as the flat vector is completed
- * from its end. */
-static void announce_pair(const struct dpt_slot *slot, int weight)
-{
-    if (slot->announce == NULL)
-        return;
-    slot->announce(slot->announce_ctx, weight + 1);
-    slot->announce(slot->announce_ctx, weight);
-}
-
 static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
                       const void *x, const float *mean, const float *rstd, const void *dy, void *dx,
@@ -32,17 +22,17 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                         .c = m->c,
                                         .dtype = m->base.dtype,
                                         .x = x,
-                                        .gamma = dpt_gpt2_weight(m, slot, weight),
+                                        .gamma = dpt_slot_weight(&m->base, slot, weight),
                                         .mean = mean,
                                         .rstd = rstd,
                                         .dy = dy,
                                         .dx = dx,
                                         .add_dx = add_dx,
-                                        .dgamma = dpt_gpt2_grad(m, slot, weight),
-                                        .dbeta = dpt_gpt2_grad(m, slot, weight + 1),
+                                        .dgamma = dpt_slot_grad(&m->base, slot, weight),
+                                        .dbeta = dpt_slot_grad(&m->base, slot, weight + 1),
                                         .accumulate = slot->accumulate,
                                     });
-    announce_pair(slot, weight);
+    dpt_slot_announce(slot, weight, 2);
 }
 
 /* gelu_x: what x is GELU of, whose gradient dx is then; or NULL. */
@@ -57,16 +47,16 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                      .out = param->dim[1],
                                      .dtype = m->base.dtype,
                                      .x = x,
-                                     .w = dpt_gpt2_weight(m, slot, weight),
+                                     .w = dpt_slot_weight(&m->base, slot, weight),
                                      .dy = dy,
                                      .dx = dx,
                                      .gelu_x = gelu_x,
-                                     .dw = dpt_gpt2_grad(m, slot, weight),
-                                     .dbias = dpt_gpt2_grad(m, slot, weight + 1),
+                                     .dw = dpt_slot_grad(&m->base, slot, weight),
+                                     .dbias = dpt_slot_grad(&m->base, slot, weight + 1),
                                      .accumulate = slot->accumulate,
-                                     .packed = dpt_gpt2_packed(slot, weight),
+                                     .packed = dpt_slot_packed(slot, weight),
                                  });
-    announce_pair(slot, weight);
+    dpt_slot_announce(slot, weight, 2);
 }
 
 /* The gradient of a residual branch's end: dy through the branch's dropout, into `to`; dy itself
@@ -75,7 +65,7 @@ static const void *branch(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                           struct dpt_stream *stream, const struct dpt_slot *slot, int site,
                           const void *dy, void *to)
 {
-    const struct dpt_dropout dropout = dpt_gpt2_dropout(m, slot, site);
+    const struct dpt_dropout dropout = dpt_slot_dropout(slot, m->dropout, site);
     if (!(dropout.p > 0.0f))
         return dy;
     ops->dropout_backward(stream, &(struct dpt_dropout_backward){
@@ -102,8 +92,8 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
                                        .dtype = m->base.dtype,
                                        .x = last.out,
-                                       .gamma = dpt_gpt2_weight(m, slot, ln_f),
-                                       .beta = dpt_gpt2_weight(m, slot, ln_f + 1),
+                                       .gamma = dpt_slot_weight(&m->base, slot, ln_f),
+                                       .beta = dpt_slot_weight(&m->base, slot, ln_f + 1),
                                        .y = scratch.a,
                                        .mean = scratch.mean,
                                        .rstd = scratch.rstd,
@@ -114,14 +104,14 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .v = m->base.vocab,
                                .dtype = m->base.dtype,
                                .x = scratch.a,
-                               .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
+                               .w = dpt_slot_weight(&m->base, slot, DPT_GPT2_WTE),
                                .targets = slot->targets,
                                .loss = slot->losses,
                                .dloss = slot->dloss,
                                .dx = scratch.b,
-                               .dw = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
+                               .dw = dpt_slot_grad(&m->base, slot, DPT_GPT2_WTE),
                                .accumulate = adds_to_embedding(slot),
-                               .packed = dpt_gpt2_packed(slot, DPT_GPT2_WTE),
+                               .packed = dpt_slot_packed(slot, DPT_GPT2_WTE),
                            });
     layernorm(m, ops, stream, slot, ln_f, last.out, scratch.mean, scratch.rstd, scratch.b,
               saved.dstream, false);
@@ -154,21 +144,21 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
                dstream, scratch.a);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, dy, scratch.b, NULL);
-    ops->attention_backward(stream,
-                            &(struct dpt_attention_backward){
-                                .b = slot->b,
-                                .t = slot->t,
-                                .heads = m->heads,
-                                .c = m->c,
-                                .dtype = m->base.dtype,
-                                .dropout = dpt_gpt2_dropout(
-                                    m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
-                                .qkv = saved.qkv,
-                                .y = saved.att,
-                                .lse = saved.lse,
-                                .dy = scratch.b,
-                                .dqkv = scratch.wide, /* (B, T, 3, C) of (N, 4*C) */
-                            });
+    ops->attention_backward(
+        stream, &(struct dpt_attention_backward){
+                    .b = slot->b,
+                    .t = slot->t,
+                    .heads = m->heads,
+                    .c = m->c,
+                    .dtype = m->base.dtype,
+                    .dropout = dpt_slot_dropout(
+                        slot, m->dropout, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
+                    .qkv = saved.qkv,
+                    .y = saved.att,
+                    .lse = saved.lse,
+                    .dy = scratch.b,
+                    .dqkv = scratch.wide, /* (B, T, 3, C) of (N, 4*C) */
+                });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a,
            NULL);
     layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.mean1, saved.rstd1,
@@ -179,23 +169,23 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_slot *slot)
 {
     const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
-    ops->embedding_backward(stream,
-                            &(struct dpt_embedding_backward){
-                                .b = slot->b,
-                                .t = slot->t,
-                                .c = m->c,
-                                .v = m->base.vocab,
-                                .context = m->base.context,
-                                .dtype = m->base.dtype,
-                                .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
-                                .tokens = slot->tokens,
-                                .dy = saved.dstream,
-                                .dwte = dpt_gpt2_grad(m, slot, DPT_GPT2_WTE),
-                                .dwpe = dpt_gpt2_grad(m, slot, DPT_GPT2_WPE),
-                                .accumulate_wte = true,
-                                .accumulate_wpe = adds_to_embedding(slot),
-                            });
-    announce_pair(slot, DPT_GPT2_WTE);
+    ops->embedding_backward(
+        stream, &(struct dpt_embedding_backward){
+                    .b = slot->b,
+                    .t = slot->t,
+                    .c = m->c,
+                    .v = m->base.vocab,
+                    .context = m->base.context,
+                    .dtype = m->base.dtype,
+                    .dropout = dpt_slot_dropout(slot, m->dropout, DPT_GPT2_SITE_EMBEDDING),
+                    .tokens = slot->tokens,
+                    .dy = saved.dstream,
+                    .dwte = dpt_slot_grad(&m->base, slot, DPT_GPT2_WTE),
+                    .dwpe = dpt_slot_grad(&m->base, slot, DPT_GPT2_WPE),
+                    .accumulate_wte = true,
+                    .accumulate_wpe = adds_to_embedding(slot),
+                });
+    dpt_slot_announce(slot, DPT_GPT2_WTE, 2);
 }
 
 void dpt_gpt2_backward(const struct dpt_model *model, const struct dpt_ops *ops,

@@ -55,8 +55,7 @@ size_t dpt_gpt2_decode_bytes(const struct dpt_model *model, int64_t n)
 
 static const float *weight(const struct rows *r, int param)
 {
-    const struct dpt_param *p = &r->m->base.params[param];
-    return r->d->weights[p->unit] + (p->offset - r->m->base.units[p->unit].offset);
+    return dpt_decode_weight(&r->m->base, r->d, param);
 }
 
 static void layernorm(const struct rows *r, int param, const float *x, int64_t n, float *y)

@@ -6,19 +6,19 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_slot *slot)
 {
     const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
-    ops->embedding_forward(stream,
-                           &(struct dpt_embedding_forward){
-                               .b = slot->b,
-                               .t = slot->t,
-                               .c = m->c,
-                               .v = m->base.vocab,
-                               .dtype = m->base.dtype,
-                               .dropout = dpt_gpt2_dropout(m, slot, DPT_GPT2_SITE_EMBEDDING),
-                               .tokens = slot->tokens,
-                               .wte = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
-                               .wpe = dpt_gpt2_weight(m, slot, DPT_GPT2_WPE),
-                               .y = saved.x0,
-                           });
+    ops->embedding_forward(
+        stream, &(struct dpt_embedding_forward){
+                    .b = slot->b,
+                    .t = slot->t,
+                    .c = m->c,
+                    .v = m->base.vocab,
+                    .dtype = m->base.dtype,
+                    .dropout = dpt_slot_dropout(slot, m->dropout, DPT_GPT2_SITE_EMBEDDING),
+                    .tokens = slot->tokens,
+                    .wte = dpt_slot_weight(&m->base, slot, DPT_GPT2_WTE),
+                    .wpe = dpt_slot_weight(&m->base, slot, DPT_GPT2_WPE),
+                    .y = saved.x0,
+                });
 }
 
 /* A norm whose weight is parameter `weight` and whose bias follows it. */
@@ -32,8 +32,8 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
                                        .dtype = m->base.dtype,
                                        .x = x,
-                                       .gamma = dpt_gpt2_weight(m, slot, weight),
-                                       .beta = dpt_gpt2_weight(m, slot, weight + 1),
+                                       .gamma = dpt_slot_weight(&m->base, slot, weight),
+                                       .beta = dpt_slot_weight(&m->base, slot, weight + 1),
                                        .y = y,
                                        .mean = mean,
                                        .rstd = rstd,
@@ -51,11 +51,11 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                     .out = param->dim[1],
                                     .dtype = m->base.dtype,
                                     .x = x,
-                                    .w = dpt_gpt2_weight(m, slot, weight),
-                                    .bias = dpt_gpt2_weight(m, slot, weight + 1),
+                                    .w = dpt_slot_weight(&m->base, slot, weight),
+                                    .bias = dpt_slot_weight(&m->base, slot, weight + 1),
                                     .y = y,
                                     .gelu = gelu,
-                                    .packed = dpt_gpt2_packed(slot, weight),
+                                    .packed = dpt_slot_packed(slot, weight),
                                 });
 }
 
@@ -65,7 +65,7 @@ static void residual(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct
     ops->residual(stream, &(struct dpt_residual){
                               .n = slot->b * slot->t * m->c,
                               .dtype = m->base.dtype,
-                              .dropout = dpt_gpt2_dropout(m, slot, site),
+                              .dropout = dpt_slot_dropout(slot, m->dropout, site),
                               .a = a,
                               .b = b,
                               .y = y,
@@ -83,37 +83,38 @@ static void block_inside(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
     layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.ln1, saved.mean1,
               saved.rstd1);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, saved.qkv, NULL);
-    ops->attention_forward(stream,
-                           &(struct dpt_attention_forward){
-                               .b = slot->b,
-                               .t = slot->t,
-                               .heads = m->heads,
-                               .c = m->c,
-                               .dtype = m->base.dtype,
-                               .dropout = dpt_gpt2_dropout(
-                                   m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
-                               .qkv = saved.qkv,
-                               .y = saved.att,
-                               .lse = saved.lse,
-                           });
+    ops->attention_forward(
+        stream, &(struct dpt_attention_forward){
+                    .b = slot->b,
+                    .t = slot->t,
+                    .heads = m->heads,
+                    .c = m->c,
+                    .dtype = m->base.dtype,
+                    .dropout = dpt_slot_dropout(
+                        slot, m->dropout, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION)),
+                    .qkv = saved.qkv,
+                    .y = saved.att,
+                    .lse = saved.lse,
+                });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_PROJ_W, saved.att, scratch.a, NULL);
     ops->residual_norm(
-        stream, &(struct dpt_residual_norm){
-                    .n = slot->b * slot->t,
-                    .c = m->c,
-                    .eps = DPT_GPT2_LAYERNORM_EPS,
-                    .dtype = m->base.dtype,
-                    .dropout = dpt_gpt2_dropout(
-                        m, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL)),
-                    .a = saved.x,
-                    .b = scratch.a,
-                    .sum = saved.mid,
-                    .gamma = dpt_gpt2_weight(m, slot, first + DPT_GPT2_LN_2_W),
-                    .beta = dpt_gpt2_weight(m, slot, first + DPT_GPT2_LN_2_B),
-                    .y = saved.ln2,
-                    .mean = saved.mean2,
-                    .rstd = saved.rstd2,
-                });
+        stream,
+        &(struct dpt_residual_norm){
+            .n = slot->b * slot->t,
+            .c = m->c,
+            .eps = DPT_GPT2_LAYERNORM_EPS,
+            .dtype = m->base.dtype,
+            .dropout = dpt_slot_dropout(
+                slot, m->dropout, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL)),
+            .a = saved.x,
+            .b = scratch.a,
+            .sum = saved.mid,
+            .gamma = dpt_slot_weight(&m->base, slot, first + DPT_GPT2_LN_2_W),
+            .beta = dpt_slot_weight(&m->base, slot, first + DPT_GPT2_LN_2_B),
+            .y = saved.ln2,
+            .mean = saved.mean2,
+            .rstd = saved.rstd2,
+        });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, saved.fc, saved.gelu);
 }
 
@@ -178,10 +179,10 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
                                .v = m->base.vocab,
                                .dtype = m->base.dtype,
                                .x = scratch.a,
-                               .w = dpt_gpt2_weight(m, slot, DPT_GPT2_WTE),
+                               .w = dpt_slot_weight(&m->base, slot, DPT_GPT2_WTE),
                                .targets = slot->targets,
                                .loss = slot->losses,
-                               .packed = dpt_gpt2_packed(slot, DPT_GPT2_WTE),
+                               .packed = dpt_slot_packed(slot, DPT_GPT2_WTE),
                            });
 }
 

@@ -59,8 +59,39 @@ struct dpt_param_rule {
     float std;
 };
 
-/* Appends "<prefix><name>", of shape (rows, cols), or (cols) when rows is 0. */
-void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name, int64_t rows,
-                   int64_t cols, struct dpt_param_rule rule);
+/* Extents from the outermost in; zero where there are fewer dimensions. */
+struct dpt_shape {
+    int64_t dim[DPT_PARAM_NDIM_MAX];
+};
+
+/* Appends "<prefix><name>". */
+void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name,
+                   struct dpt_shape shape, struct dpt_param_rule rule);
+
+/* Hands out 64-byte aligned pieces of `base`, one after another. With base NULL it only counts, and
+ * each piece is a valid address of no meaning, so that NULL keeps its meaning of "not wanted" in
+ * the ops' arguments. */
+struct dpt_carver {
+    uint8_t *base;
+    size_t at; /* bytes handed out */
+};
+void *dpt_carve(struct dpt_carver *carver, enum dpt_dtype dtype, int64_t n);
+
+/* A parameter's weights, their packed form (NULL: none) and gradients in a slot. In preparing mode
+ * valid addresses of no meaning. */
+const void *dpt_slot_weight(const struct dpt_model *model, const struct dpt_slot *slot, int param);
+const void *dpt_slot_packed(const struct dpt_slot *slot, int param);
+float *dpt_slot_grad(const struct dpt_model *model, const struct dpt_slot *slot, int param);
+
+/* Announces parameters first … first + n - 1, if the slot wants to hear of it: the later one first,
+ * as the flat vector is completed from its end. */
+void dpt_slot_announce(const struct dpt_slot *slot, int first, int n);
+
+/* Dropout of probability `p` at a site of the model; none in EVAL mode. */
+struct dpt_dropout dpt_slot_dropout(const struct dpt_slot *slot, double p, int site);
+
+/* A parameter's weights in decoding. */
+const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,
+                               int param);
 
 #endif

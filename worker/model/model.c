@@ -136,6 +136,22 @@ void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops 
     dpt_model_init_range(model, ops, stream, seed, 0, model->flat_numel, flat);
 }
 
+void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, int unit, float *grads)
+{
+    const struct dpt_unit *u = dpt_model_unit(model, unit);
+    int64_t done = u->offset;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct dpt_param *param = &model->params[i];
+        if (param->offset > done)
+            ops->fill(stream, param->offset - done, 0.0f, grads + (done - u->offset));
+        done = param->offset + param->numel;
+    }
+    const int64_t end = u->offset + u->numel;
+    if (end > done)
+        ops->fill(stream, end - done, 0.0f, grads + (done - u->offset));
+}
+
 bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
     DPT_ASSERT(param >= 0 && param < model->n_params);

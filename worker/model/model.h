@@ -3,8 +3,9 @@
  *
  * All parameters form one flat vector of f32 in the order of the table. A unit (embedding, block 0
  * … n-1, head) is a contiguous range of it, starting at a multiple of DPT_BLOCK and zero-padded to
- * one; tensors inside a unit follow each other without gaps. Gradients (f32) have the same layout.
- * A tied tensor lives in its home unit; others borrow it.
+ * one. Each tensor starts at a multiple of DPT_PARAM_ALIGN elements, so at 64 bytes in f32 and in
+ * 16 bits alike; the gap before it is zero, and no op writes it. Gradients (f32) have the same
+ * layout. A tied tensor lives in its home unit; others borrow it.
  *
  * Forward and backward read the weights, and keep their activations, in the model's compute dtype
  * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
@@ -18,7 +19,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DPT_BLOCK = 1024, DPT_PARAM_NAME_BYTES = 64, DPT_UNITS_MAX = 256, DPT_PARAMS_MAX = 4096 };
+enum {
+    DPT_BLOCK = 1024,
+    DPT_PARAM_ALIGN = 32,
+    DPT_PARAM_NAME_BYTES = 64,
+    DPT_PARAM_NDIM_MAX = 4,
+    DPT_UNITS_MAX = 256,
+    DPT_PARAMS_MAX = 4096
+};
 
 enum dpt_init { DPT_INIT_ZERO, DPT_INIT_ONE, DPT_INIT_NORMAL };
 
@@ -28,7 +36,7 @@ struct dpt_param {
     int64_t offset; /* in the flat vector */
     int64_t numel;
     int ndim;
-    int64_t dim[2];
+    int64_t dim[DPT_PARAM_NDIM_MAX]; /* zero from ndim on */
     bool decay; /* weight decay applies (matrices and embeddings, not biases and norms) */
     enum dpt_init init;
     float init_std;
@@ -120,6 +128,11 @@ void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops 
 void dpt_model_init_range(const struct dpt_model *model, const struct dpt_ops *ops,
                           struct dpt_stream *stream, uint64_t seed, int64_t first, int64_t end,
                           float *dst);
+
+/* Fills with zero what no op writes of a unit's gradients: the gaps before its tensors and the
+ * padding behind the last. */
+void dpt_model_clear_gaps(const struct dpt_model *model, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, int unit, float *grads);
 
 /* Runs one unit. Order: forward of units 0 … n-1, then backward of n-1 … 0. The model holds no
  * state of a slot: slots may be in flight side by side, in any interleaving. Errors stick to the

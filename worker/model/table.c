@@ -40,6 +40,11 @@ void dpt_table_fini(struct dpt_model *model)
     model->params = NULL;
 }
 
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
 void dpt_table_begin_unit(struct dpt_model *model, const char *name)
 {
     DPT_ASSERT(model->n_units < model->units_max);
@@ -55,28 +60,28 @@ void dpt_table_begin_unit(struct dpt_model *model, const char *name)
 void dpt_table_end_unit(struct dpt_model *model)
 {
     struct dpt_unit *unit = &model->units[model->n_units - 1];
-    const int64_t used = model->flat_numel - unit->offset;
-    unit->numel = (used + DPT_BLOCK - 1) / DPT_BLOCK * DPT_BLOCK;
+    unit->numel = round_up(model->flat_numel - unit->offset, DPT_BLOCK);
     model->flat_numel = unit->offset + unit->numel;
 }
 
-void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name, int64_t rows,
-                   int64_t cols, struct dpt_param_rule rule)
+void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name,
+                   struct dpt_shape shape, struct dpt_param_rule rule)
 {
-    DPT_ASSERT(model->n_params < model->params_max && model->n_units > 0 && cols > 0);
+    DPT_ASSERT(model->n_params < model->params_max && model->n_units > 0 && shape.dim[0] > 0);
     struct dpt_param *param = &model->params[model->n_params++];
     const int written = snprintf(param->name, sizeof param->name, "%s%s", prefix, name);
     DPT_ASSERT(written > 0 && (size_t)written < sizeof param->name);
     param->unit = model->n_units - 1;
-    param->offset = model->flat_numel;
-    param->ndim = rows > 0 ? 2 : 1;
-    param->dim[0] = rows > 0 ? rows : cols;
-    param->dim[1] = rows > 0 ? cols : 0;
-    param->numel = rows > 0 ? rows * cols : cols;
+    param->offset = round_up(model->flat_numel, DPT_PARAM_ALIGN);
+    param->numel = 1;
+    while (param->ndim < DPT_PARAM_NDIM_MAX && shape.dim[param->ndim] > 0) {
+        param->dim[param->ndim] = shape.dim[param->ndim];
+        param->numel *= param->dim[param->ndim++];
+    }
     param->decay = rule.decay;
     param->init = rule.init;
     param->init_std = rule.std;
     model->units[param->unit].n_params++;
-    model->flat_numel += param->numel;
+    model->flat_numel = param->offset + param->numel;
     model->param_count += param->numel;
 }

@@ -354,17 +354,12 @@ static void announce(void *ctx, int param)
         let_go(d, bucket);
 }
 
-/* Backward writes parameters only. What lies behind a unit's in its last block counts as zero, and
- * is not where something was packed for the way (wire.h). */
-static void clear_padding(const struct dpt_lane_sums *d)
+/* Gradients that were packed for the way (wire.h) have left bits where nothing is written. */
+static void clear_gaps(const struct dpt_lane_sums *d)
 {
-    for (int u = 0; u < dpt_model_n_units(d->env.model); u++) {
-        const struct dpt_unit *unit = dpt_model_unit(d->env.model, u);
-        const struct dpt_param *last =
-            dpt_model_param(d->env.model, unit->first_param + unit->n_params - 1);
-        const int64_t used = last->offset + last->numel, end = unit->offset + unit->numel;
-        d->ops->fill(d->stream, end - used, 0, buffer_data(d, d->depth) + used);
-    }
+    for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
+        dpt_model_clear_gaps(d->env.model, d->ops, d->stream, u,
+                             buffer_data(d, d->depth) + dpt_model_unit(d->env.model, u)->offset);
 }
 
 void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dpt_slot *slot)
@@ -384,7 +379,7 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     slot->grads = d->grads;
     slot->accumulate = slot_index != of_lane.first || d->direct;
     if (slot_index == of_lane.first && dpt_wire_dtype(d->env.config) != DPT_F32)
-        clear_padding(d);
+        clear_gaps(d);
     d->adds_apart = slot_index != of_lane.first && d->apart && !is_fast(d);
     slot->tied_apart = d->adds_apart || d->direct;
     if (d->adds_apart)

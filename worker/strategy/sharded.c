@@ -241,15 +241,6 @@ static void sharded_end_slot(struct dpt_strategy *strategy, int slot_index)
         dpt_lane_sums_end_slot(s->lanes);
 }
 
-/* Backward writes parameters only; what lies behind them in the last block counts as zero. */
-static void clear_padding(const struct sharded *s, int unit)
-{
-    const struct dpt_unit *u = dpt_model_unit(s->env.model, unit);
-    const struct dpt_param *last = dpt_model_param(s->env.model, u->first_param + u->n_params - 1);
-    const int64_t used = last->offset + last->numel - u->offset;
-    s->ops->fill(s->stream, u->numel - used, 0, s->grads[unit] + used);
-}
-
 static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, struct dpt_slot *slot,
                                    struct dpt_err *err)
 {
@@ -265,7 +256,7 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
     case DPT_ACTION_RESERVE:
         DPT_TRY(dpt_walk_await(s->walk, a->first_task, a->n_tasks, true, err));
         s->grads[a->unit] = s->gradient[a->buffer].data;
-        clear_padding(s, a->unit);
+        dpt_model_clear_gaps(s->env.model, s->ops, s->stream, a->unit, s->grads[a->unit]);
         return DPT_OK;
     case DPT_ACTION_FREE:
     case DPT_ACTION_REDUCE:

@@ -282,7 +282,7 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
     DPT_ASSERT(a->announced.first <= a->announced.last); /* every unit has parameters */
     const struct dpt_param *low = dpt_model_param(a->model, a->announced.first);
     const struct dpt_param *high = dpt_model_param(a->model, a->announced.last);
-    DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, without gaps */
+    DPT_ASSERT(low->unit == unit && high->unit == unit); /* its own, and none left out */
     const int64_t first = low->offset - dpt_model_unit(a->model, unit)->offset;
     const int64_t n = high->offset + high->numel - low->offset;
     a->ops->copy(a->stream, (size_t)n * sizeof *a->staging, a->grads[unit] + first, a->staging);

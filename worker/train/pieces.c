@@ -2,6 +2,9 @@
 #include "worker/train/pieces.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)DPT_PARAM_NDIM_MAX == (int)DPT_CHECKPOINT_NDIM_MAX, "one shape");
 
 enum dpt_status dpt_tensors_init(const struct dpt_model *model, const struct dpt_grid *grid,
                                  struct dpt_tensors *ret, struct dpt_err *err)
@@ -13,8 +16,8 @@ enum dpt_status dpt_tensors_init(const struct dpt_model *model, const struct dpt
         return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
     for (int i = 0; i < ret->n; i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
-        ret->tensor[i] = (struct dpt_checkpoint_tensor){
-            .name = p->name, .ndim = p->ndim, .dim = {p->dim[0], p->dim[1]}};
+        ret->tensor[i] = (struct dpt_checkpoint_tensor){.name = p->name, .ndim = p->ndim};
+        memcpy(ret->tensor[i].dim, p->dim, sizeof p->dim);
         ret->offset[i] = p->offset;
     }
     return DPT_OK;

@@ -283,8 +283,8 @@ void plain_train_and_validate(const struct dpt_config *config, int64_t sequences
         const struct dpt_param *param = dpt_model_param(p.model, i);
         tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name,
                                                     .ndim = param->ndim,
-                                                    .dim = {param->dim[0], param->dim[1]},
                                                     .param = p.param + param->offset};
+        memcpy(tensors[i].dim, param->dim, sizeof param->dim);
     }
     dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);
     if (sequences > 0)
