@@ -62,26 +62,29 @@ struct dpt_linear_backward {
     const void *gelu_x; /* (n, in) or NULL: x is gelu of this, and dx the gradient of this */
 };
 
+/* Layer norm (Ba et al. 2016), y = (x - mean) rstd gamma + beta. Without beta and mean, both NULL,
+ * RMS norm (Zhang & Sennrich 2019): y = x rstd gamma, rstd = 1/sqrt(mean(x^2) + eps). */
 struct dpt_layernorm_forward {
     int64_t n, c;
     float eps;
     enum dpt_dtype dtype;
     const void *x;            /* (n, c) */
-    const void *gamma, *beta; /* (c), (c) */
+    const void *gamma, *beta; /* (c), (c) or NULL */
     void *y;                  /* (n, c) */
-    float *mean, *rstd;       /* (n), (n) f32 */
+    float *mean, *rstd;       /* (n) or NULL, (n); f32 */
 };
 
+/* Of RMS norm without mean and dbeta, both NULL. */
 struct dpt_layernorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
     const void *x;            /* (n, c) */
     const void *gamma;        /* (c) */
-    const float *mean, *rstd; /* (n), (n) f32 */
+    const float *mean, *rstd; /* (n) or NULL, (n); f32 */
     const void *dy;           /* (n, c) */
     void *dx;                 /* (n, c) */
     bool add_dx;              /* dx is added to (the residual path), else overwritten */
-    float *dgamma, *dbeta;    /* (c), (c) f32 */
+    float *dgamma, *dbeta;    /* (c), (c) or NULL; f32 */
     bool accumulate;          /* dgamma, dbeta */
 };
 
@@ -123,8 +126,8 @@ struct dpt_residual {
     void *y;
 };
 
-/* sum = a + dropout(b), and of its rows, as stored, layer norm: the bits of the two ops. sum may be
- * a. */
+/* sum = a + dropout(b), and of its rows, as stored, layer norm, or RMS norm without beta and mean:
+ * the bits of the two ops. sum may be a. */
 struct dpt_residual_norm {
     int64_t n, c;
     float eps;
@@ -132,9 +135,9 @@ struct dpt_residual_norm {
     struct dpt_dropout dropout;
     const void *a, *b;        /* (n, c) */
     void *sum;                /* (n, c) */
-    const void *gamma, *beta; /* (c), (c) */
+    const void *gamma, *beta; /* (c), (c) or NULL */
     void *y;                  /* (n, c) */
-    float *mean, *rstd;       /* (n), (n) f32 */
+    float *mean, *rstd;       /* (n) or NULL, (n); f32 */
 };
 
 /* dx = dropout'(dy), same mask. dx may be dy. With p == 0 a copy. */
@@ -152,19 +155,19 @@ struct dpt_embedding_forward {
     struct dpt_dropout dropout;
     const int32_t *tokens; /* (B, T), each in [0, V); checked by the caller */
     const void *wte;       /* (V, C) */
-    const void *wpe;       /* (>= T, C) */
+    const void *wpe;       /* (>= T, C), or NULL: none is added */
     void *y;               /* (B, T, C) = dropout(wte[token] + wpe[t]) */
 };
 
 struct dpt_embedding_backward {
     int64_t b, t, c, v;
-    int64_t context; /* rows of wpe; rows >= T get zero when not accumulating */
+    int64_t context; /* rows of dwpe; rows >= T get zero when not accumulating */
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
     const int32_t *tokens;
     const void *dy;                      /* (B, T, C) */
     float *dwte;                         /* (V, C): rows are added in the order of the positions */
-    float *dwpe;                         /* (context, C) */
+    float *dwpe;                         /* (context, C) or NULL */
     bool accumulate_wte, accumulate_wpe; /* a tied wte already holds the head's contribution */
 };
 

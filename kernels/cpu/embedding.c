@@ -1,4 +1,4 @@
-/* Token and position embeddings.
+/* Token embeddings, with or without those of positions.
  *
  * Backward needs no atomics: the positions of each token are linked in their order (one pass over
  * the tokens), the sum of a row's contributions is made by one item of work and then stored or
@@ -26,9 +26,12 @@ static void forward_item(void *ctx, int64_t item, int thread)
     int64_t end = dpt_min64((item + 1) * ROWS, a->b * a->t), c = a->c;
     (void)thread;
     for (int64_t i = item * ROWS; i < end; i++) {
+        const void *token = dpt_at(a->wte, a->dtype, a->tokens[i] * c);
         void *y = dpt_at_out(a->y, a->dtype, i * c);
-        k->add(c, dpt_at(a->wte, a->dtype, a->tokens[i] * c),
-               dpt_at(a->wpe, a->dtype, i % a->t * c), y);
+        if (a->wpe)
+            k->add(c, token, dpt_at(a->wpe, a->dtype, i % a->t * c), y);
+        else
+            memcpy(y, token, (size_t)c * dpt_dtype_bytes(a->dtype));
         if (a->dropout.p > 0.0f)
             k->drop_add(c, &a->dropout, a->dropout.first + (uint64_t)(i * c), NULL, y, y);
     }
@@ -106,7 +109,7 @@ static void channels_item(void *ctx, int64_t item, int thread)
     for (int64_t i = 0; i < j->n; i++)
         if (j->first[i])
             sum_positions(j, i, 0, at, n, a->accumulate_wte, a->dwte + a->tokens[i] * a->c + at);
-    for (int64_t t = 0; t < a->t; t++)
+    for (int64_t t = 0; a->dwpe && t < a->t; t++)
         sum_positions(j, t, a->t, at, n, a->accumulate_wpe, a->dwpe + t * a->c + at);
 }
 
@@ -123,7 +126,7 @@ void dpt_cpu_embedding_backward(struct dpt_stream *stream, const struct dpt_embe
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct backward_job job = {.kernels = s->kernels, .a = a, .n = a->b * a->t};
     struct dpt_workspace w;
-    DPT_ASSERT(job.n <= INT32_MAX && a->t <= a->context);
+    DPT_ASSERT(job.n <= INT32_MAX && (!a->dwpe || a->t <= a->context));
     if (!dpt_cpu_begin(s, a->dtype, "embedding backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(a->v + 2 * job.n) * sizeof(int32_t), 0,
                            &w))
@@ -134,7 +137,7 @@ void dpt_cpu_embedding_backward(struct dpt_stream *stream, const struct dpt_embe
     link_positions(&job);
     if (!a->accumulate_wte)
         dpt_pool_run(s->pool, dpt_ceil_div(a->v, ZERO_ROWS), zero_item, &job);
-    if (!a->accumulate_wpe)
+    if (a->dwpe && !a->accumulate_wpe)
         s->kernels->fill((a->context - a->t) * a->c, 0.0f, a->dwpe + a->t * a->c);
     dpt_pool_run(s->pool, dpt_ceil_div(a->c, CHANNELS), channels_item, &job);
 }

@@ -32,7 +32,7 @@ struct dpt_norm_rows {
     float eps;
     const void *x, *gamma, *beta;
     void *y;
-    float *mean, *rstd;
+    float *mean, *rstd; /* beta and mean NULL: RMS norm */
 };
 
 struct dpt_norm_grad_rows {
@@ -41,7 +41,7 @@ struct dpt_norm_grad_rows {
     const float *mean, *rstd;
     void *dx;
     bool add_dx;
-    float *dgamma, *dbeta; /* (c) each: sums over these rows, overwritten */
+    float *dgamma, *dbeta; /* (c) each: sums over these rows, overwritten; no dbeta of RMS norm */
 };
 
 /* One head of one sample. Rows of q, k, v are `ld` elements apart, those of y and dy `ldy`. `work`

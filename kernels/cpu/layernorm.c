@@ -1,5 +1,5 @@
-/* Layer norm. Rows are independent but for the gradients of gamma and beta: those are summed in
- * chunks of CHUNK rows, and the chunks' sums are added in order. */
+/* Layer norm and RMS norm. Rows are independent but for the gradients of gamma and beta: those are
+ * summed in chunks of CHUNK rows, and the chunks' sums are added in order. */
 #include "kernels/cpu/stream.h"
 
 enum { CHUNK = 32, COLUMNS = 128 };
@@ -22,7 +22,7 @@ static void forward_item(void *ctx, int64_t item, int thread)
                                        .gamma = a->gamma,
                                        .beta = a->beta,
                                        .y = dpt_at_out(a->y, a->dtype, at * a->c),
-                                       .mean = a->mean + at,
+                                       .mean = dpt_at_out(a->mean, DPT_F32, at),
                                        .rstd = a->rstd + at};
     j->kernels->of[a->dtype]->norm(&rows);
 }
@@ -31,6 +31,7 @@ void dpt_cpu_layernorm_forward(struct dpt_stream *stream, const struct dpt_layer
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct forward_job job = {.kernels = s->kernels, .a = a};
+    DPT_ASSERT(s->preparing || !a->beta == !a->mean);
     if (dpt_cpu_begin(s, a->dtype, "layernorm") && !s->preparing)
         dpt_pool_run(s->pool, dpt_ceil_div(a->n, CHUNK), forward_item, &job);
 }
@@ -39,7 +40,7 @@ struct backward_job {
     const struct dpt_cpu_kernels *kernels;
     const struct dpt_layernorm_backward *a;
     int64_t chunks;
-    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk */
+    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk; RMS norm leaves beta's out */
 };
 
 static void backward_item(void *ctx, int64_t item, int thread)
@@ -47,18 +48,19 @@ static void backward_item(void *ctx, int64_t item, int thread)
     const struct backward_job *j = ctx;
     const struct dpt_layernorm_backward *a = j->a;
     int64_t at = item * CHUNK;
+    float *dgamma = j->sums + item * 2 * a->c;
     (void)thread;
     const struct dpt_norm_grad_rows rows = {.rows = dpt_min64(CHUNK, a->n - at),
                                             .c = a->c,
                                             .x = dpt_at(a->x, a->dtype, at * a->c),
                                             .gamma = a->gamma,
-                                            .mean = a->mean + at,
+                                            .mean = dpt_at(a->mean, DPT_F32, at),
                                             .rstd = a->rstd + at,
                                             .dy = dpt_at(a->dy, a->dtype, at * a->c),
                                             .dx = dpt_at_out(a->dx, a->dtype, at * a->c),
                                             .add_dx = a->add_dx,
-                                            .dgamma = j->sums + item * 2 * a->c,
-                                            .dbeta = j->sums + (item * 2 + 1) * a->c};
+                                            .dgamma = dgamma,
+                                            .dbeta = a->dbeta ? dgamma + a->c : NULL};
     j->kernels->of[a->dtype]->norm_grad(&rows);
 }
 
@@ -79,13 +81,14 @@ void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_laye
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
     struct dpt_workspace w;
+    DPT_ASSERT(s->preparing || !a->dbeta == !a->mean);
     if (!dpt_cpu_begin(s, a->dtype, "layernorm backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(job.chunks * 2 * a->c) * sizeof(float), 0,
                            &w))
         return;
     job.sums = (float *)(void *)w.shared;
     dpt_pool_run(s->pool, job.chunks, backward_item, &job);
-    dpt_pool_run(s->pool, 2 * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
+    dpt_pool_run(s->pool, (a->dbeta ? 2 : 1) * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
 }
 
 void dpt_cpu_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)

@@ -1,4 +1,4 @@
-/* Token and position embeddings.
+/* Token embeddings, with or without those of positions.
  *
  * Backward needs no atomics: the positions are put in the order of (token, position), each by
  * counting how many come before it, and one block then adds up the rows of a token in the order of
@@ -20,8 +20,9 @@ template <typename E> static __global__ void embed(struct dpt_embedding_forward 
     GRID_LOOP(i, a.b * a.t * a.c)
     {
         const int64_t row = i / a.c, channel = i % a.c;
-        E x = rounded<E>(widened(wte[a.tokens[row] * a.c + channel]) +
-                         widened(wpe[row % a.t * a.c + channel]));
+        E x = wte[a.tokens[row] * a.c + channel];
+        if (wpe)
+            x = rounded<E>(widened(x) + widened(wpe[row % a.t * a.c + channel]));
         if (d.on)
             x = rounded<E>(widened(x) * drop_factor(d, (uint64_t)i));
         y[i] = x;
@@ -129,7 +130,7 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
     if (!a->accumulate_wte)
         error = cudaMemsetAsync(a->dwte, 0, (size_t)(a->v * a->c) * sizeof(float), q);
     const int64_t beyond = n > 0 ? a->t : 0; /* rows of wpe from here on get nothing */
-    if (error == cudaSuccess && !a->accumulate_wpe && a->context > beyond)
+    if (error == cudaSuccess && a->dwpe && !a->accumulate_wpe && a->context > beyond)
         error = cudaMemsetAsync(a->dwpe + beyond * a->c, 0,
                                 (size_t)((a->context - beyond) * a->c) * sizeof(float), q);
     if (error != cudaSuccess || n == 0 || a->c == 0)
@@ -137,6 +138,7 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
     rank_positions<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, q>>>((int32_t)n, a->tokens, work);
     const dim3 grid((unsigned)n, (unsigned)ceil_div(a->c, CHANNELS));
     FOR_ELEM(a->dtype, sum_tokens<E><<<grid, CHANNELS, 0, q>>>(*a, d, n, work));
-    FOR_ELEM(a->dtype, sum_places<E><<<grid_for(a->t * a->c, THREADS), THREADS, 0, q>>>(*a, d));
+    if (a->dwpe)
+        FOR_ELEM(a->dtype, sum_places<E><<<grid_for(a->t * a->c, THREADS), THREADS, 0, q>>>(*a, d));
     return cudaGetLastError();
 }

@@ -15,6 +15,7 @@ static bool posts(struct dpt_cuda_stream *s, enum dpt_dtype dtype, const char *o
 void dpt_cuda_layernorm_forward(struct dpt_stream *stream, const struct dpt_layernorm_forward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(s->preparing || !a->beta == !a->mean);
     if (posts(s, a->dtype, "layernorm"))
         (void)dpt_cuda_posted(s, dpt_launch_layernorm_forward(s->queue, a), "layernorm");
 }
@@ -24,6 +25,7 @@ void dpt_cuda_layernorm_backward(struct dpt_stream *stream, const struct dpt_lay
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     const size_t floats = (size_t)dpt_launch_layernorm_backward_floats(a->n, a->c);
     void *work;
+    DPT_ASSERT(s->preparing || !a->dbeta == !a->mean);
     if (dpt_cuda_begin(s, a->dtype, "layernorm backward") &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))
         (void)dpt_cuda_posted(s, dpt_launch_layernorm_backward(s->queue, a, work),
@@ -118,7 +120,7 @@ void dpt_cuda_embedding_backward(struct dpt_stream *stream, const struct dpt_emb
     const int64_t n = a->b * a->t;
     const size_t ints = (size_t)dpt_launch_embedding_backward_ints(n);
     void *work;
-    DPT_ASSERT(n <= INT32_MAX && a->t <= a->context);
+    DPT_ASSERT(n <= INT32_MAX && (!a->dwpe || a->t <= a->context));
     if (dpt_cuda_begin(s, a->dtype, "embedding backward") &&
         dpt_cuda_workspace(s, ints * sizeof(int32_t), &work))
         (void)dpt_cuda_posted(s, dpt_launch_embedding_backward(s->queue, a, work),

@@ -1,4 +1,5 @@
-/* Sums over rows: layer norm and its gradients, sums of columns, sums of squares, Gram-Schmidt.
+/* Sums over rows: layer norm, RMS norm and their gradients, sums of columns, sums of squares,
+ * Gram-Schmidt.
  *
  * A row belongs to a warp, whose lanes take some elements in a row at a time (elem.cuh), every 32nd
  * such group, and are joined in a fixed tree. Sums over rows are made in chunks of CHUNK rows, in
@@ -136,7 +137,10 @@ int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int6
     return cudaGetLastError();
 }
 
-/* --- layer norm (Ba et al. 2016) --- */
+/* --- layer norm (Ba et al. 2016) ---
+ *
+ * RMS norm, whose means are NULL, is the same around zero, with a beta of zero: x - 0 and x + 0 are
+ * exact. */
 
 /* Lane `lane`'s groups of N elements of a row of c. */
 #define ROW_LOOP(j, c) for (int64_t j = (int64_t)lane * N; j < (c); j += LANES * N)
@@ -155,7 +159,7 @@ static __global__ void norm(struct dpt_residual_norm a)
     const E *gamma = (const E *)a.gamma, *beta = (const E *)a.beta;
     E *y = (E *)a.y + r * c;
     const float inv_c = 1.0f / (float)c;
-    float sum = 0.0f, squares = 0.0f, v[N];
+    float sum = 0.0f, mean = 0.0f, squares = 0.0f, v[N];
     if (RESIDUAL)
         ROW_LOOP(j, c)
         {
@@ -167,14 +171,16 @@ static __global__ void norm(struct dpt_residual_norm a)
                 b[k] = v[k] + b[k];
             put<N, WHOLE>((E *)a.sum + r * c, j, c, b);
         }
-    ROW_LOOP(j, c)
-    {
-        get<N, WHOLE>(x, j, c, v);
+    if (a.mean) {
+        ROW_LOOP(j, c)
+        {
+            get<N, WHOLE>(x, j, c, v);
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            sum += v[k];
+            for (int k = 0; k < N; k++)
+                sum += v[k];
+        }
+        mean = group_sum<LANES>(sum) * inv_c;
     }
-    const float mean = group_sum<LANES>(sum) * inv_c;
     ROW_LOOP(j, c)
     {
         get<N, WHOLE>(x, j, c, v);
@@ -187,19 +193,20 @@ static __global__ void norm(struct dpt_residual_norm a)
     const float rstd = 1.0f / sqrtf(group_sum<LANES>(squares) * inv_c + a.eps);
     ROW_LOOP(j, c)
     {
-        float g[N], b[N];
+        float g[N], b[N] = {};
         get<N, WHOLE>(x, j, c, v);
         get<N, WHOLE>(gamma, j, c, g);
-        get<N, WHOLE>(beta, j, c, b);
+        if (beta)
+            get<N, WHOLE>(beta, j, c, b);
 #pragma unroll
         for (int k = 0; k < N; k++)
             b[k] = fmaf((v[k] - mean) * rstd, g[k], b[k]);
         put<N, WHOLE>(y, j, c, b);
     }
-    if (lane == 0) {
+    if (lane == 0 && a.mean)
         a.mean[r] = mean;
+    if (lane == 0)
         a.rstd[r] = rstd;
-    }
 }
 
 template <typename E, bool RESIDUAL>
@@ -248,6 +255,11 @@ static __device__ inline float slope_of(float weighted, float hat, float rstd, f
     return rstd * ((weighted - mean_sum) - hat * mean_dot);
 }
 
+static __device__ inline float mean_of(const struct dpt_layernorm_backward &a, int64_t row)
+{
+    return a.mean ? a.mean[row] : 0.0f;
+}
+
 template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_layernorm_backward a)
 {
     enum { N = some<E>::N };
@@ -258,7 +270,7 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     const E *x = (const E *)a.x + r * c, *dy = (const E *)a.dy + r * c;
     const E *gamma = (const E *)a.gamma;
     E *dx = (E *)a.dx + r * c;
-    const float inv_c = 1.0f / (float)c, mean = a.mean[r], rstd = a.rstd[r];
+    const float inv_c = 1.0f / (float)c, mean = mean_of(a, r), rstd = a.rstd[r];
     float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N];
     ROW_LOOP(j, c)
     {
@@ -273,7 +285,8 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
             dot = fmaf(weighted, hat, dot);
         }
     }
-    const float mean_sum = group_sum<LANES>(sum) * inv_c, mean_dot = group_sum<LANES>(dot) * inv_c;
+    const float mean_sum = a.mean ? group_sum<LANES>(sum) * inv_c : 0.0f,
+                mean_dot = group_sum<LANES>(dot) * inv_c;
     ROW_LOOP(j, c)
     {
         float to[N] = {};
@@ -319,7 +332,8 @@ static __device__ inline void join_warps(const float mine[N], int64_t at, int64_
     __syncthreads();
 }
 
-/* Of a chunk: sums (chunk, 2, c), gamma's and beta's. Block (x: columns, y: chunks). */
+/* Of a chunk: sums (chunk, 2, c), gamma's and beta's; RMS norm's of beta are not used. Block (x:
+ * columns, y: chunks). */
 template <typename E, bool WHOLE>
 static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float *sums)
 {
@@ -332,7 +346,7 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float
         float gamma[N] = {}, beta[N] = {};
         for (int64_t r = at; r < end; r++) {
             float v[N], g[N];
-            const float mean = a.mean[r], rstd = a.rstd[r];
+            const float mean = mean_of(a, r), rstd = a.rstd[r];
             get<N, WHOLE>(x + r * c, j, c, v);
             get<N, WHOLE>(dy + r * c, j, c, g);
 #pragma unroll
@@ -377,7 +391,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
 #pragma unroll
             for (int p = 0; p < P; p++)
                 dx[p] = load_some<N, WHOLE>((const E *)a.dx + r * c, p * WIDTH + lane * N, c);
-        const float mean = a.mean[r], rstd = a.rstd[r];
+        const float mean = mean_of(a, r), rstd = a.rstd[r];
         float sum = 0.0f, dot = 0.0f, v[N], d[N], g[N], to[N];
 #pragma unroll
         for (int p = 0; p < P; p++) {
@@ -394,7 +408,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
                 dbeta[p][k] += d[k];
             }
         }
-        const float mean_sum = group_sum<LANES>(sum) * inv_c,
+        const float mean_sum = a.mean ? group_sum<LANES>(sum) * inv_c : 0.0f,
                     mean_dot = group_sum<LANES>(dot) * inv_c;
 #pragma unroll
         for (int p = 0; p < P; p++) {
@@ -467,8 +481,9 @@ int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backwa
         FOR_ELEM(a->dtype, post_norm_grad<E>(q, a, work));
     const unsigned grid = grid_for(a->c, COLUMNS);
     join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work, 2 * a->c, a->accumulate, a->dgamma);
-    join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work + a->c, 2 * a->c, a->accumulate,
-                                         a->dbeta);
+    if (a->dbeta)
+        join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work + a->c, 2 * a->c, a->accumulate,
+                                             a->dbeta);
     return cudaGetLastError();
 }
 

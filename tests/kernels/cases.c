@@ -118,15 +118,16 @@ static void mlp_ref(const struct op_case *c, double *const *in, const int32_t *i
         out[1][e] *= ref_gelu_slope(in[0][e]);
 }
 
-/* --- layernorm: n, c, add_dx --- */
+/* --- layernorm: n, c, add_dx, rms: without means and beta --- */
 
 static void layernorm_layout(const struct op_case *c, struct case_layout *r)
 {
-    int64_t n = c->shape[0], w = c->shape[1];
+    int64_t n = c->shape[0], w = c->shape[1], means = c->shape[3] ? 0 : n;
+    int64_t beta = c->shape[3] ? 0 : w;
     *r = (struct case_layout){.inputs = 4,
-                              .in = {n * w, w, w, n * w},
+                              .in = {n * w, w, beta, n * w},
                               .outputs = 6,
-                              .out = {n * w, n, n, n * w, w, w},
+                              .out = {n * w, means, n, n * w, w, beta},
                               .accumulates = {false, false, false, false, true, true},
                               .f32 = {false, true, true, false, true, true},
                               .y = 0,
@@ -176,8 +177,13 @@ static void layernorm_ref(const struct op_case *c, double *const *in, const int3
 {
     int64_t n = c->shape[0], w = c->shape[1];
     (void)ints;
-    ref_layernorm(n, w, 1e-5, in[0], in[1], in[2], out[0], out[1], out[2]);
-    ref_layernorm_grad(n, w, in[0], in[1], out[1], out[2], in[3], out[3], out[4], out[5]);
+    if (c->shape[3]) {
+        ref_rmsnorm(n, w, 1e-5, in[0], in[1], out[0], out[2]);
+        ref_rmsnorm_grad(n, w, in[0], in[1], out[2], in[3], out[3], out[4]);
+    } else {
+        ref_layernorm(n, w, 1e-5, in[0], in[1], in[2], out[0], out[1], out[2]);
+        ref_layernorm_grad(n, w, in[0], in[1], out[1], out[2], in[3], out[3], out[4], out[5]);
+    }
     for (int64_t i = 0; c->shape[2] && i < n * w; i++)
         out[3][i] += in[3][i];
 }
@@ -239,7 +245,7 @@ static void attention_ref(const struct op_case *c, double *const *in, const int3
                        out[2]);
 }
 
-/* --- embedding: b, t, c, v, context --- */
+/* --- embedding: b, t, c, v, context; 0: without positions --- */
 
 static void embedding_layout(const struct op_case *c, struct case_layout *r)
 {
@@ -294,9 +300,11 @@ static void embedding_ref(const struct op_case *c, double *const *in, const int3
                           double *const *out)
 {
     struct dpt_dropout d = case_dropout(c);
-    ref_embedding(c->shape[0], c->shape[1], c->shape[2], &d, ints, in[0], in[1], out[0]);
+    const bool places = c->shape[4] > 0;
+    ref_embedding(c->shape[0], c->shape[1], c->shape[2], &d, ints, in[0], places ? in[1] : NULL,
+                  out[0]);
     ref_embedding_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], c->shape[4], &d, ints,
-                       in[2], out[1], out[2]);
+                       in[2], out[1], places ? out[2] : NULL);
 }
 
 /* --- head: n, c, v --- */
@@ -373,6 +381,10 @@ const struct op_case op_cases[] = {
     {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},
     {"layernorm 100x768", {100, 768, 0}, 0.0f, false, OP(layernorm)},
     {"layernorm 65x1601", {65, 1601, 0}, 0.0f, false, OP(layernorm)},
+    {"rmsnorm 3x5", {3, 5, 0, 1}, 0.0f, true, OP(layernorm)},
+    {"rmsnorm 33x48 add", {33, 48, 1, 1}, 0.0f, false, OP(layernorm)},
+    {"rmsnorm 100x768", {100, 768, 0, 1}, 0.0f, false, OP(layernorm)},
+    {"rmsnorm 65x1601", {65, 1601, 0, 1}, 0.0f, false, OP(layernorm)},
     {"gelu 7", {7}, 0.0f, true, OP(gelu)},
     {"gelu 70001", {70001}, 0.0f, false, OP(gelu)},
     {"attention 2x5x2x6", {2, 5, 2, 6}, 0.0f, true, OP(attention)},
@@ -390,9 +402,15 @@ const struct op_case op_cases[] = {
     {"residual_norm 65x45", {65, 45}, 0.0f, false, OP(residual_norm)},
     {"residual_norm 65x768", {65, 768}, 0.0f, false, OP(residual_norm)},
     {"residual_norm 9x1601 drop", {9, 1601}, 0.1f, false, OP(residual_norm)},
+    {"residual_rmsnorm 65x45", {65, 45, 1}, 0.0f, false, OP(residual_norm)},
+    {"residual_rmsnorm 65x768", {65, 768, 1}, 0.0f, false, OP(residual_norm)},
+    {"residual_rmsnorm 9x1601 drop", {9, 1601, 1}, 0.1f, false, OP(residual_norm)},
     {"embedding 2x3x4", {2, 3, 4, 5, 4}, 0.0f, true, OP(embedding)},
     {"embedding 3x17x130 drop", {3, 17, 130, 3, 20}, 0.2f, false, OP(embedding)},
     {"embedding 2x64x768", {2, 64, 768, 999, 128}, 0.0f, false, OP(embedding)},
+    {"tokens 2x3x4", {2, 3, 4, 5, 0}, 0.0f, true, OP(embedding)},
+    {"tokens 3x17x130 drop", {3, 17, 130, 3, 0}, 0.2f, false, OP(embedding)},
+    {"tokens 2x64x768", {2, 64, 768, 999, 0}, 0.0f, false, OP(embedding)},
     {"head 3x4x5", {3, 4, 5}, 0.0f, true, OP(head)},
     {"head 65x48x3333", {65, 48, 3333}, 0.0f, false, OP(head)},
     {"head 300x16x257", {300, 16, 257}, 0.0f, false, OP(head)},

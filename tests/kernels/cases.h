@@ -10,7 +10,7 @@
 enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
 
 /* Sizes in elements; `ints` are tokens or targets in [0, ints_below). Inputs are of the case's
- * dtype. */
+ * dtype. The op gets NULL for a buffer of no elements. */
 struct case_layout {
     int inputs, outputs;
     int64_t in[CASE_BUFFERS_MAX], out[CASE_BUFFERS_MAX];

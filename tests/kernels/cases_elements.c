@@ -87,15 +87,16 @@ void residual_ref(const struct op_case *c, double *const *in, const int32_t *int
     }
 }
 
-/* --- residual_norm: n, c --- */
+/* --- residual_norm: n, c, rms: without means and beta --- */
 
 void residual_norm_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0], w = c->shape[1];
+    const bool rms = c->shape[2] != 0;
     *r = (struct case_layout){.inputs = 4,
-                              .in = {n * w, n * w, w, w},
+                              .in = {n * w, n * w, w, rms ? 0 : w},
                               .outputs = 4,
-                              .out = {n * w, n * w, n, n},
+                              .out = {n * w, n * w, rms ? 0 : n, n},
                               .f32 = {false, false, true, true},
                               .rounded = {false, false, true, true},
                               .y = 1,
@@ -131,7 +132,10 @@ void residual_norm_ref(const struct op_case *c, double *const *in, const int32_t
     (void)ints;
     for (int64_t i = 0; i < c->shape[0] * c->shape[1]; i++)
         out[0][i] = in[0][i] + in[1][i] * ref_drop(&d, i);
-    ref_layernorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], in[3], out[1], out[2], out[3]);
+    if (c->shape[2])
+        ref_rmsnorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], out[1], out[3]);
+    else
+        ref_layernorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], in[3], out[1], out[2], out[3]);
 }
 
 /* --- adamw: n. Inputs p, m, v, grad --- */

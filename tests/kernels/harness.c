@@ -172,11 +172,13 @@ void case_run(const struct op_case *c, struct test_stream *t, struct case_buffer
     const size_t ints_bytes = (size_t)l->ints * sizeof *b->ints;
     void *in[CASE_BUFFERS_MAX], *out[CASE_BUFFERS_MAX];
     for (int i = 0; i < l->inputs; i++)
-        in[i] = upload_as(t, b->dtype, b->in[i], l->in[i]);
+        in[i] = l->in[i] > 0 ? upload_as(t, b->dtype, b->in[i], l->in[i]) : NULL;
     for (int i = 0; i < l->outputs; i++) {
         if (!accumulate || !l->accumulates[i])
             poison(b->out[i], l->out[i]);
-        out[i] = upload_as(t, l->f32[i] ? DPT_F32 : b->dtype, b->out[i], l->out[i]);
+        out[i] = NULL;
+        if (l->out[i] > 0)
+            out[i] = upload_as(t, l->f32[i] ? DPT_F32 : b->dtype, b->out[i], l->out[i]);
     }
     int32_t *ints = test_upload(t, b->ints, ints_bytes);
     struct dpt_err err;
@@ -187,7 +189,8 @@ void case_run(const struct op_case *c, struct test_stream *t, struct case_buffer
     }
     for (int i = 0; i < l->outputs; i++) {
         const enum dpt_dtype dtype = l->f32[i] ? DPT_F32 : b->dtype;
-        download_as(t, dtype, out[i], l->out[i], b->out[i]);
+        if (out[i])
+            download_as(t, dtype, out[i], l->out[i], b->out[i]);
         dpt_device_free(t->device, out[i], (size_t)l->out[i] * dpt_dtype_bytes(dtype));
     }
     for (int i = 0; i < l->inputs; i++)

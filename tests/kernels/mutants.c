@@ -35,6 +35,15 @@ static void no_residual(struct dpt_stream *s, const struct dpt_layernorm_backwar
     right->layernorm_backward(s, &wrong);
 }
 
+static void lost_row_of_dgamma(struct dpt_stream *s, const struct dpt_layernorm_backward *a)
+{
+    struct dpt_layernorm_backward wrong = *a;
+    wrong.n--;
+    wrong.add_dx = false;
+    right->layernorm_backward(s, a);
+    right->layernorm_backward(s, &wrong);
+}
+
 static void forgotten_tail(struct dpt_stream *s, const struct dpt_gelu *a)
 {
     struct dpt_gelu wrong = *a;
@@ -82,6 +91,13 @@ static void late_places(struct dpt_stream *s, const struct dpt_embedding_forward
 {
     struct dpt_embedding_forward wrong = *a;
     wrong.wpe = (const char *)a->wpe + (size_t)a->c * dpt_dtype_bytes(a->dtype);
+    right->embedding_forward(s, &wrong);
+}
+
+static void places_of_tokens(struct dpt_stream *s, const struct dpt_embedding_forward *a)
+{
+    struct dpt_embedding_forward wrong = *a;
+    wrong.wpe = a->wte;
     right->embedding_forward(s, &wrong);
 }
 
@@ -153,6 +169,7 @@ INSTALL(linear_backward, lost_row_of_dw)
 INSTALL(linear_backward, no_slope)
 INSTALL(layernorm_forward, other_eps)
 INSTALL(layernorm_backward, no_residual)
+INSTALL(layernorm_backward, lost_row_of_dgamma)
 INSTALL(gelu_forward, forgotten_tail)
 INSTALL(gelu_backward, slope_of_dy)
 INSTALL(attention_forward, undropped)
@@ -161,6 +178,7 @@ INSTALL(residual, shifted_residual)
 INSTALL(residual_norm, norm_of_a)
 INSTALL(dropout_backward, kept_gradient)
 INSTALL(embedding_forward, late_places)
+INSTALL(embedding_forward, places_of_tokens)
 INSTALL(embedding_backward, lost_sample)
 INSTALL(head_loss, other_dloss)
 INSTALL(head_loss, lost_row_of_loss)
@@ -173,15 +191,21 @@ const struct op_mutant op_mutants[] = {
     {"GELU's slope forgotten", "mlp 33x64x48", install_no_slope},
     {"another eps", "layernorm 33x48 add", install_other_eps},
     {"dx overwritten, not added to", "layernorm 33x48 add", install_no_residual},
+    {"another eps of the root mean square", "rmsnorm 33x48 add", install_other_eps},
+    {"dx of RMS norm overwritten", "rmsnorm 33x48 add", install_no_residual},
+    {"a row lost from dgamma", "rmsnorm 100x768", install_lost_row_of_dgamma},
     {"the last element forgotten", "gelu 70001", install_forgotten_tail},
     {"operands exchanged", "gelu 70001", install_slope_of_dy},
     {"probabilities not dropped", "attention 2x65x2x34 drop", install_undropped},
     {"attention's mask off by one", "attention 2x65x2x34 drop", install_shifted_mask},
     {"the residual's mask off by one", "residual 70003 drop", install_shifted_residual},
     {"the norm of what came in", "residual_norm 65x768", install_norm_of_a},
+    {"the root mean square of what came in", "residual_rmsnorm 65x768", install_norm_of_a},
     {"a gradient not dropped", "residual 70003 drop", install_kept_gradient},
     {"positions off by one", "embedding 3x17x130 drop", install_late_places},
     {"a sample lost", "embedding 3x17x130 drop", install_lost_sample},
+    {"positions where there are none", "tokens 2x64x768", install_places_of_tokens},
+    {"a sample lost from tokens alone", "tokens 3x17x130 drop", install_lost_sample},
     {"another factor of the loss", "head 65x48x3333", install_other_dloss},
     {"a row of the loss lost", "head 65x48x3333", install_lost_row_of_loss},
     {"another beta2", "adamw 40007", install_other_beta},

@@ -112,6 +112,36 @@ void ref_layernorm_grad(int64_t n, int64_t c, const double *x, const double *gam
     }
 }
 
+void ref_rmsnorm(int64_t n, int64_t c, double eps, const double *x, const double *gamma, double *y,
+                 double *rstd)
+{
+    for (int64_t r = 0; r < n; r++) {
+        double squares = 0.0;
+        for (int64_t j = 0; j < c; j++)
+            squares += x[r * c + j] * x[r * c + j];
+        rstd[r] = 1.0 / sqrt(squares / (double)c + eps);
+        for (int64_t j = 0; j < c; j++)
+            y[r * c + j] = x[r * c + j] * rstd[r] * gamma[j];
+    }
+}
+
+void ref_rmsnorm_grad(int64_t n, int64_t c, const double *x, const double *gamma,
+                      const double *rstd, const double *dy, double *dx, double *dgamma)
+{
+    zeroed(dgamma, c);
+    for (int64_t r = 0; r < n; r++) {
+        const double cubed = rstd[r] * rstd[r] * rstd[r];
+        double dot = 0.0;
+        for (int64_t j = 0; j < c; j++) {
+            dot += dy[r * c + j] * gamma[j] * x[r * c + j];
+            dgamma[j] += dy[r * c + j] * x[r * c + j] * rstd[r];
+        }
+        for (int64_t j = 0; j < c; j++)
+            dx[r * c + j] =
+                rstd[r] * dy[r * c + j] * gamma[j] - cubed * x[r * c + j] * dot / (double)c;
+    }
+}
+
 /* p (T, T) and scores' scale for head h of sample b; returns rows of probabilities before dropout.
  */
 static void probabilities(int64_t t, int64_t hd, int64_t c, const double *q, const double *k,
@@ -196,7 +226,8 @@ void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
 {
     for (int64_t i = 0; i < b * t; i++)
         for (int64_t j = 0; j < c; j++)
-            y[i * c + j] = (wte[tokens[i] * c + j] + wpe[i % t * c + j]) * ref_drop(d, i * c + j);
+            y[i * c + j] = (wte[tokens[i] * c + j] + (wpe ? wpe[i % t * c + j] : 0.0)) *
+                           ref_drop(d, i * c + j);
 }
 
 void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t context,
@@ -204,12 +235,14 @@ void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t cont
                         double *dwte, double *dwpe)
 {
     zeroed(dwte, v * c);
-    zeroed(dwpe, context * c);
+    if (dwpe)
+        zeroed(dwpe, context * c);
     for (int64_t i = 0; i < b * t; i++)
         for (int64_t j = 0; j < c; j++) {
             double g = dy[i * c + j] * ref_drop(d, i * c + j);
             dwte[tokens[i] * c + j] += g;
-            dwpe[i % t * c + j] += g;
+            if (dwpe)
+                dwpe[i % t * c + j] += g;
         }
 }
 

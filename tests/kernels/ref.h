@@ -23,11 +23,17 @@ void ref_layernorm_grad(int64_t n, int64_t c, const double *x, const double *gam
                         const double *mean, const double *rstd, const double *dy, double *dx,
                         double *dgamma, double *dbeta);
 
+void ref_rmsnorm(int64_t n, int64_t c, double eps, const double *x, const double *gamma, double *y,
+                 double *rstd);
+void ref_rmsnorm_grad(int64_t n, int64_t c, const double *x, const double *gamma,
+                      const double *rstd, const double *dy, double *dx, double *dgamma);
+
 void ref_attention(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
                    const double *qkv, double *y, double *lse);
 void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
                         const double *qkv, const double *dy, double *dqkv);
 
+/* wpe, dwpe: or NULL. */
 void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
                    const int32_t *tokens, const double *wte, const double *wpe, double *y);
 void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t context,

@@ -1,5 +1,16 @@
-/* Layer norm over rows, and its gradient (Ba et al. 2016). */
+/* Layer norm over rows, and its gradient (Ba et al. 2016). RMS norm is the same around zero in
+ * place of the mean, with a beta of zero: x - 0 and x + 0 are exact. */
 #include "kernels/cpu/simd/elem.h"
+
+INLINE float row_mean(const elem *x, int64_t c, float inv_c)
+{
+    v16 sum = v_set(0.0f);
+    FOR_LANES(j, n, c)
+    {
+        sum = v_add(sum, e_get(x + j, n, 0.0f));
+    }
+    return v_sum(sum) * inv_c;
+}
 
 void ELEM(norm)(const struct dpt_norm_rows *a)
 {
@@ -9,13 +20,9 @@ void ELEM(norm)(const struct dpt_norm_rows *a)
     for (int64_t r = 0; r < a->rows; r++) {
         const elem *x = (const elem *)a->x + r * c;
         elem *y = (elem *)a->y + r * c;
-        v16 sum = v_set(0.0f), squares = v_set(0.0f);
-        FOR_LANES(j, n, c)
-        {
-            sum = v_add(sum, e_get(x + j, n, 0.0f));
-        }
-        const float mean = v_sum(sum) * inv_c;
+        const float mean = a->mean ? row_mean(x, c, inv_c) : 0.0f;
         const v16 mean16 = v_set(mean);
+        v16 squares = v_set(0.0f);
         FOR_LANES(j, n, c)
         {
             v16 d = v_sub(e_get(x + j, n, mean), mean16);
@@ -26,9 +33,11 @@ void ELEM(norm)(const struct dpt_norm_rows *a)
         FOR_LANES(j, n, c)
         {
             v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean16), rstd16);
-            e_put(y + j, n, v_fma(hat, e_get(gamma + j, n, 0.0f), e_get(beta + j, n, 0.0f)));
+            v16 shift = beta ? e_get(beta + j, n, 0.0f) : v_set(0.0f);
+            e_put(y + j, n, v_fma(hat, e_get(gamma + j, n, 0.0f), shift));
         }
-        a->mean[r] = mean;
+        if (a->mean)
+            a->mean[r] = mean;
         a->rstd[r] = rstd;
     }
 }
@@ -39,11 +48,12 @@ void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a)
     const elem *gamma = a->gamma;
     const float inv_c = 1.0f / (float)c;
     SIMD(fill)(c, 0.0f, a->dgamma);
-    SIMD(fill)(c, 0.0f, a->dbeta);
+    if (a->dbeta)
+        SIMD(fill)(c, 0.0f, a->dbeta);
     for (int64_t r = 0; r < a->rows; r++) {
         const elem *x = (const elem *)a->x + r * c, *dy = (const elem *)a->dy + r * c;
         elem *dx = (elem *)a->dx + r * c;
-        const v16 mean = v_set(a->mean[r]), rstd = v_set(a->rstd[r]);
+        const v16 mean = v_set(a->mean ? a->mean[r] : 0.0f), rstd = v_set(a->rstd[r]);
         v16 sum = v_set(0.0f), dot = v_set(0.0f);
         FOR_LANES(j, n, c)
         {
@@ -53,9 +63,11 @@ void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a)
             sum = v_add(sum, weighted);
             dot = v_fma(weighted, hat, dot);
             v_put(a->dgamma + j, n, v_fma(g, hat, v_get(a->dgamma + j, n, 0.0f)));
-            v_put(a->dbeta + j, n, v_add(v_get(a->dbeta + j, n, 0.0f), g));
+            if (a->dbeta)
+                v_put(a->dbeta + j, n, v_add(v_get(a->dbeta + j, n, 0.0f), g));
         }
-        const v16 mean_sum = v_set(v_sum(sum) * inv_c), mean_dot = v_set(v_sum(dot) * inv_c);
+        const v16 mean_sum = v_set(a->mean ? v_sum(sum) * inv_c : 0.0f);
+        const v16 mean_dot = v_set(v_sum(dot) * inv_c);
         FOR_LANES(j, n, c)
         {
             v16 hat = v_mul(v_sub(e_get(x + j, n, 0.0f), mean), rstd);
