@@ -37,29 +37,33 @@ struct dpt_dropout {
     uint64_t first;
 };
 
+/* y = x w + bias. The weight lies as (in, out), as in Hugging Face's Conv1D, or, with out_in, as
+ * (out, in), as in PyTorch's nn.Linear; so does its gradient. */
 struct dpt_linear_forward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
     const void *x;      /* (n, in) */
-    const void *w;      /* (in, out), orientation of Hugging Face's Conv1D */
+    const void *w;      /* (in, out); out_in: (out, in) */
     const void *bias;   /* (out) or NULL */
     void *y;            /* (n, out) */
     void *gelu;         /* (n, out) or NULL; also gelu(y as stored), tanh form */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
+    bool out_in;
 };
 
 struct dpt_linear_backward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
     const void *x;      /* (n, in) */
-    const void *w;      /* (in, out) */
+    const void *w;      /* (in, out); out_in: (out, in) */
     const void *dy;     /* (n, out) */
     void *dx;           /* (n, in) or NULL; overwritten */
-    void *dw;           /* (in, out) f32 */
+    void *dw;           /* f32, of w's shape */
     void *dbias;        /* (out) f32 or NULL */
     bool accumulate;    /* dw, dbias */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
     const void *gelu_x; /* (n, in) or NULL: x is gelu of this, and dx the gradient of this */
+    bool out_in;
 };
 
 /* Layer norm (Ba et al. 2016), y = (x - mean) rstd gamma + beta. Without beta and mean, both NULL,
@@ -195,7 +199,7 @@ struct dpt_head_loss {
  * The form belongs to this device and process and depends on the shape, not on where w lies. It is
  * that of w's values when it was packed: who changes or takes away w no longer gives it to ops. */
 enum dpt_pack_kind {
-    DPT_PACK_LINEAR, /* w (rows = in, cols = out) of dpt_linear_* */
+    DPT_PACK_LINEAR, /* w (rows = in, cols = out; out_in: rows = out, cols = in) of dpt_linear_* */
     DPT_PACK_HEAD    /* w (rows = V, cols = C) of dpt_head_loss */
 };
 
@@ -205,6 +209,7 @@ struct dpt_pack {
     enum dpt_dtype dtype;
     const void *w;
     void *packed; /* packed_bytes, aligned to 64 */
+    bool out_in;  /* of DPT_PACK_LINEAR */
 };
 
 /* A tensor among the elements of an optimizer's op: [begin, end) of them, ascending from one to the
@@ -265,9 +270,10 @@ struct dpt_ordered_sum {
 struct dpt_linear_row {
     int64_t in, out;
     const float *x;    /* (in) */
-    const float *w;    /* (in, out) */
+    const float *w;    /* (in, out); out_in: (out, in) */
     const float *bias; /* (out) or NULL */
     float *y;          /* (out) */
+    bool out_in;
 };
 
 /* Causal self-attention of rows first … end-1 alone, over the keys and values of rows 0 … end-1

@@ -14,15 +14,19 @@ struct linear_job {
 static void linear_item(void *ctx, int64_t item, int thread)
 {
     const struct linear_job *j = ctx;
-    const int64_t at = item * COLUMNS;
+    const struct dpt_linear_row *a = j->a;
+    const int64_t at = item * COLUMNS, cols = dpt_min64(COLUMNS, a->out - at);
+    const float *bias = a->bias ? a->bias + at : NULL;
+    float *y = a->y + at;
     (void)thread;
-    j->kernels->row_times(&(struct dpt_row_times){.k = j->a->in,
-                                                  .cols = dpt_min64(COLUMNS, j->a->out - at),
-                                                  .x = j->a->x,
-                                                  .w = j->a->w + at,
-                                                  .ld = j->a->out,
-                                                  .bias = j->a->bias ? j->a->bias + at : NULL,
-                                                  .y = j->a->y + at});
+    if (a->out_in) {
+        j->kernels->dots(cols, a->in, a->x, a->w + at * a->in, a->in, 1.0f, y);
+        if (bias)
+            j->kernels->of[DPT_F32]->add(cols, y, bias, y);
+        return;
+    }
+    j->kernels->row_times(&(struct dpt_row_times){
+        .k = a->in, .cols = cols, .x = a->x, .w = a->w + at, .ld = a->out, .bias = bias, .y = y});
 }
 
 void dpt_cpu_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *a)

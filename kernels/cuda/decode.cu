@@ -16,34 +16,41 @@ static __global__ void linear_row(struct dpt_linear_row a)
     a.y[j] = sum;
 }
 
-int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
-{
-    if (a->out == 0)
-        return 0;
-    linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a);
-    return cudaGetLastError();
-}
-
-/* One warp a logit. */
-static __global__ void logits(struct dpt_logits a)
+/* One warp a result: the dot product of x (n) and a row of w (rows, n), and a bias. */
+static __global__ void dots(int64_t rows, int64_t n, const float *x, const float *w,
+                            const float *bias, float *y)
 {
     const int lane = threadIdx.x % LANES;
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES;
-    if (r >= a.v)
+    if (r >= rows)
         return;
     float sum = 0.0f;
-    for (int64_t i = lane; i < a.c; i += LANES)
-        sum = fmaf(a.x[i], a.w[r * a.c + i], sum);
+    for (int64_t i = lane; i < n; i += LANES)
+        sum = fmaf(x[i], w[r * n + i], sum);
     sum = group_sum<LANES>(sum);
     if (lane == 0)
-        a.y[r] = sum;
+        y[r] = bias ? sum + bias[r] : sum;
+}
+
+int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a)
+{
+    cudaStream_t q = (cudaStream_t)queue;
+    if (a->out == 0)
+        return 0;
+    if (a->out_in)
+        dots<<<(unsigned)ceil_div(a->out, WARPS), WARPS * LANES, 0, q>>>(a->out, a->in, a->x, a->w,
+                                                                         a->bias, a->y);
+    else
+        linear_row<<<(unsigned)ceil_div(a->out, THREADS), THREADS, 0, q>>>(*a);
+    return cudaGetLastError();
 }
 
 int dpt_launch_logits(void *queue, const struct dpt_logits *a)
 {
     if (a->v == 0)
         return 0;
-    logits<<<(unsigned)ceil_div(a->v, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(*a);
+    dots<<<(unsigned)ceil_div(a->v, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(
+        a->v, a->c, a->x, a->w, NULL, a->y);
     return cudaGetLastError();
 }
 

@@ -34,7 +34,8 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
                               .a = a->x,
                               .lda = a->in,
                               .b = a->packed ? a->packed : a->w,
-                              .ldb = a->out,
+                              .ldb = a->out_in ? a->in : a->out,
+                              .b_transposed = a->out_in,
                               .out = a->dtype,
                               .c = a->y,
                               .ldc = a->out,
@@ -68,6 +69,26 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
         (void)dpt_cuda_posted(s, dpt_launch_gelu_grad(s->queue, &slope), "linear backward");
 }
 
+/* dw (in, out) = x^T dy, or (out, in) = dy^T x. */
+static void weight_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_backward *a)
+{
+    const int64_t rows = a->out_in ? a->out : a->in, cols = a->out_in ? a->in : a->out;
+    const struct dpt_cuda_gemm dw = {.m = rows,
+                                     .n = cols,
+                                     .k = a->n,
+                                     .dtype = a->dtype,
+                                     .a = a->out_in ? a->dy : a->x,
+                                     .lda = rows,
+                                     .a_transposed = true,
+                                     .b = a->out_in ? a->x : a->dy,
+                                     .ldb = cols,
+                                     .out = DPT_F32,
+                                     .c = a->dw,
+                                     .ldc = cols,
+                                     .accumulate = a->accumulate};
+    dpt_cuda_gemm(s, &dw);
+}
+
 void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear_backward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -81,27 +102,14 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
                                .a = a->dy,
                                .lda = a->out,
                                .b = a->packed ? a->packed : a->w,
-                               .ldb = a->out,
-                               .b_transposed = true,
+                               .ldb = a->out_in ? a->in : a->out,
+                               .b_transposed = !a->out_in,
                                .out = a->dtype,
                                .c = a->dx,
                                .ldc = a->in};
-    const struct dpt_cuda_gemm dw = {.m = a->in,
-                                     .n = a->out,
-                                     .k = a->n,
-                                     .dtype = a->dtype,
-                                     .a = a->x,
-                                     .lda = a->in,
-                                     .a_transposed = true,
-                                     .b = a->dy,
-                                     .ldb = a->out,
-                                     .out = DPT_F32,
-                                     .c = a->dw,
-                                     .ldc = a->out,
-                                     .accumulate = a->accumulate};
     if (a->dx || s->preparing)
         input_gradient(s, a, &dx);
-    dpt_cuda_gemm(s, &dw);
+    weight_gradient(s, a);
     const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
     if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))

@@ -201,7 +201,7 @@ static void check_decoding(struct test_stream *t)
     float *dx = test_upload(t, x, IN * 4), *dw = test_upload(t, w, w_bytes);
     float *dbias = test_upload(t, bias, OUT * 4), *dqkv = test_upload(t, qkv, qkv_bytes);
     float *dy = test_upload(t, qkv, qkv_bytes);
-    t->ops->linear_row(t->stream, &(struct dpt_linear_row){IN, OUT, dx, dw, dbias, dy});
+    t->ops->linear_row(t->stream, &(struct dpt_linear_row){IN, OUT, dx, dw, dbias, dy, false});
     test_download(t, dy, OUT * 4, got);
     int bad = 0;
     for (int j = 0; j < OUT; j++) { /* the CPU's chain */
@@ -209,6 +209,17 @@ static void check_decoding(struct test_stream *t)
         for (int i = 0; i < IN; i++)
             sum = fmaf(x[i], w[i * OUT + j], sum);
         bad += !same(&sum, &got[j], sizeof sum);
+    }
+    CHECK(bad == 0);
+    t->ops->linear_row(t->stream, &(struct dpt_linear_row){IN, OUT, dx, dw, dbias, dy, true});
+    test_download(t, dy, OUT * 4, got);
+    for (int j = 0; j < OUT; j++) {
+        double sum = (double)bias[j], size = fabs(sum);
+        for (int i = 0; i < IN; i++) {
+            sum += (double)x[i] * (double)w[j * IN + i];
+            size += fabs((double)x[i] * (double)w[j * IN + i]);
+        }
+        bad += !(fabs(sum - (double)got[j]) <= 2e-6 * size);
     }
     CHECK(bad == 0);
     t->ops->logits(t->stream, &(struct dpt_logits){.c = IN, .v = OUT, .x = dx, .w = dw, .y = dy});

@@ -107,6 +107,30 @@ static float *part(float *p, int64_t *used, int64_t floats)
     return at;
 }
 
+/* A layer whose weight lies as (out, in), after an RMS norm. */
+static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
+                       float *p, int64_t *used)
+{
+    float *x = part(p, used, N * C), *gamma = part(p, used, C), *rstd = part(p, used, N);
+    float *h = part(p, used, N * C), *y = part(p, used, N * 4 * C), *dh = part(p, used, N * C);
+    float *w = part(p, used, C * 4 * C), *dw = part(p, used, C * 4 * C);
+    const struct dpt_pack pack = {DPT_PACK_LINEAR, 4 * C, C, dtype, w, part(p, used, PACKED), true};
+    const void *packed = p ? pack.packed : nowhere;
+    assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
+    ops->pack(s, &pack);
+    ops->layernorm_forward(
+        s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, NULL, h, NULL, rstd});
+    for (int i = 0; i < 2; i++) {
+        const void *form = i > 0 ? packed : NULL;
+        ops->linear_forward(
+            s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, h, w, NULL, y, NULL, form, true});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, h, w, y, dh, dw,
+                                                              NULL, i > 0, form, NULL, true});
+    }
+    ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, NULL, rstd,
+                                                                dh, h, false, dw, NULL, true});
+}
+
 static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
                       float *p, int64_t *used)
 {
@@ -118,33 +142,34 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     float *lse = part(p, used, B * H * T), *h = part(p, used, N * 4 * C);
     float *g = part(p, used, N * 4 * C), *dy = part(p, used, N * 4 * C);
     float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
-    const struct dpt_pack pack = {DPT_PACK_LINEAR, 4 * C, C, dtype, w, part(p, used, PACKED)};
+    const struct dpt_pack pack = {DPT_PACK_LINEAR,       4 * C, C, dtype, w,
+                                  part(p, used, PACKED), false};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
     ops->pack(s, &pack);
     ops->layernorm_forward(
         s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, beta, y, mean, rstd});
     ops->linear_forward(
-        s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL, NULL});
+        s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL, NULL, false});
     ops->attention_forward(s,
                            &(struct dpt_attention_forward){B, T, H, C, dtype, drop, qkv, att, lse});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
-    ops->linear_forward(s,
-                        &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL});
     ops->linear_forward(
-        s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL, packed});
+        s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL, false});
+    ops->linear_forward(
+        s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL, packed, false});
     for (int i = 0; i < 2; i++) {
         ops->linear_backward(s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw,
-                                                              db, i > 0, packed, NULL});
+                                                              db, i > 0, packed, NULL, false});
         ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, dtype, h, dy, dy});
         ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw,
-                                                              db, i > 0, NULL, NULL});
+                                                              db, i > 0, NULL, NULL, false});
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
         s, &(struct dpt_attention_backward){B, T, H, C, dtype, drop, qkv, att, lse, y, dy});
     ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db,
-                                                          false, NULL, NULL});
+                                                          false, NULL, NULL, false});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,
                                                                 y, att, false, dw, db, true});
 }
@@ -157,7 +182,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     float *x = part(p, &used, N * C), *wte = part(p, &used, V * C), *loss = part(p, &used, N);
     float *wpe = part(p, &used, CONTEXT * C), *dx = part(p, &used, N * C);
     float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
-    const struct dpt_pack pack = {DPT_PACK_HEAD, V, C, dtype, wte, part(p, &used, PACKED)};
+    const struct dpt_pack pack = {DPT_PACK_HEAD, V, C, dtype, wte, part(p, &used, PACKED), false};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
     ops->pack(s, &pack);
@@ -165,6 +190,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
         s, &(struct dpt_embedding_forward){B, T, C, V, dtype, drop, tokens, wte, wpe, x});
     for (int i = 0; i < LAYERS; i++)
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
+    turned_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
         ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
                                                   dwte, i > 0, i > 0 ? packed : NULL});
@@ -235,7 +261,7 @@ static void no_allocation_after_preparing(enum dpt_dtype dtype)
     float *x = memory;
     t.ops->linear_forward(t.stream,
                           &(struct dpt_linear_forward){3, LONG, 16, dtype, x, x + 3 * LONG, NULL,
-                                                       x + 19 * LONG, NULL, NULL});
+                                                       x + 19 * LONG, NULL, NULL, false});
     atomic_store(&counting, 0);
     assert_true(atomic_load(&allocations) > 0 || !COUNTED);
     atomic_store(&allocations, 0);

@@ -1,5 +1,5 @@
-/* What must not change a bit: the number of threads, the instruction set, what ran before; and what
- * accumulation means. */
+/* What must not change a bit: the number of threads, the instruction set, which way a weight lies,
+ * what ran before; and what accumulation means. */
 #include "tests/kernels/harness.h"
 
 #include "kernels/cpu/kernels.h"
@@ -85,6 +85,41 @@ static void test_threads_and_instruction_sets(void **state)
         test_stream_close(&bench.streams[s]);
 }
 
+/* Of the outputs and the gradient of the inputs: a weight that is turned is multiplied in the same
+ * form. */
+static void check_turned(struct test_stream *t, enum dpt_dtype dtype, const int64_t shape[3])
+{
+    const int64_t in = shape[1], out = shape[2];
+    struct op_case c = op_cases[0]; /* linear */
+    struct case_buffers b, turned;
+    memcpy(c.shape, shape, 3 * sizeof *shape);
+    case_buffers_init(&c, dtype, &b);
+    case_run(&c, t, &b, false);
+    c.name = "turned";
+    c.shape[3] = 1;
+    case_buffers_init(&c, dtype, &turned);
+    for (int64_t i = 0; i < in * out; i++)
+        turned.in[1][i % out * in + i / out] = b.in[1][i];
+    case_run(&c, t, &turned, false);
+    turned.layout.outputs = 3; /* without those of the weight and the bias */
+    expect_same(&c, &turned, b.out, "the weight (out, in)");
+    turned.layout.outputs = b.layout.outputs;
+    case_buffers_fini(&b);
+    case_buffers_fini(&turned);
+}
+
+static void test_orientation_of_weights(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {
+        {5, 7, 3}, {130, 193, 65}, {64, 512, 1024}, {9, 6200, 18}, {33, 17, 6200}};
+    struct test_stream t = test_stream_open(2);
+    for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            check_turned(&t, dtype, shapes[i]);
+    test_stream_close(&t);
+}
+
 /* old + contribution, with the contribution's stored bits. */
 static void test_accumulation(void **state)
 {
@@ -103,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_and_instruction_sets),
+        cmocka_unit_test(test_orientation_of_weights),
         cmocka_unit_test(test_accumulation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

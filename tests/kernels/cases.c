@@ -9,7 +9,7 @@ struct dpt_dropout case_dropout(const struct op_case *c)
     return (struct dpt_dropout){.p = c->p, .key = dpt_rng_key(7, DPT_RNG_TEST, 1, 2, 3)};
 }
 
-/* --- linear: n, in, out --- */
+/* --- linear: n, in, out, out_in --- */
 
 static void linear_layout(const struct op_case *c, struct case_layout *r)
 {
@@ -40,7 +40,8 @@ static void linear_run(const struct op_case *c, enum dpt_dtype dtype, const stru
                                          .w = in[1],
                                          .bias = in[2],
                                          .y = out[0],
-                                         .gelu = out[1]};
+                                         .gelu = out[1],
+                                         .out_in = c->shape[3] != 0};
     const struct dpt_linear_backward b = {.n = c->shape[0],
                                           .in = c->shape[1],
                                           .out = c->shape[2],
@@ -51,7 +52,8 @@ static void linear_run(const struct op_case *c, enum dpt_dtype dtype, const stru
                                           .dx = out[2],
                                           .dw = out[3],
                                           .dbias = out[4],
-                                          .accumulate = accumulate};
+                                          .accumulate = accumulate,
+                                          .out_in = c->shape[3] != 0};
     ops->linear_forward(s, &f);
     ops->linear_backward(s, &b);
 }
@@ -60,14 +62,15 @@ static void linear_ref(const struct op_case *c, double *const *in, const int32_t
                        double *const *out)
 {
     int64_t n = c->shape[0], i = c->shape[1], o = c->shape[2];
+    const bool out_in = c->shape[3] != 0;
     (void)ints;
-    ref_linear(n, i, o, in[0], in[1], in[2], out[0]);
+    ref_linear(n, i, o, out_in, in[0], in[1], in[2], out[0]);
     for (int64_t e = 0; e < n * o; e++)
         out[1][e] = ref_gelu(out[0][e]);
-    ref_linear_grad(n, i, o, in[0], in[1], in[3], out[2], out[3], out[4]);
+    ref_linear_grad(n, i, o, out_in, in[0], in[1], in[3], out[2], out[3], out[4]);
 }
 
-/* --- mlp: n, in, out: what is behind a GELU --- */
+/* --- mlp: n, in, out, out_in: what is behind a GELU --- */
 
 static void mlp_layout(const struct op_case *c, struct case_layout *r)
 {
@@ -101,7 +104,8 @@ static void mlp_run(const struct op_case *c, enum dpt_dtype dtype, const struct 
                                           .gelu_x = in[0],
                                           .dw = out[2],
                                           .dbias = out[3],
-                                          .accumulate = accumulate};
+                                          .accumulate = accumulate,
+                                          .out_in = c->shape[3] != 0};
     ops->gelu_forward(s, &gelu);
     ops->linear_backward(s, &b);
 }
@@ -110,10 +114,11 @@ static void mlp_ref(const struct op_case *c, double *const *in, const int32_t *i
                     double *const *out)
 {
     int64_t n = c->shape[0], i = c->shape[1], o = c->shape[2];
+    const bool out_in = c->shape[3] != 0;
     (void)ints;
     for (int64_t e = 0; e < n * i; e++)
         out[0][e] = ref_gelu(in[0][e]);
-    ref_linear_grad(n, i, o, out[0], in[1], in[2], out[1], out[2], out[3]);
+    ref_linear_grad(n, i, o, out_in, out[0], in[1], in[2], out[1], out[2], out[3]);
     for (int64_t e = 0; e < n * i; e++)
         out[1][e] *= ref_gelu_slope(in[0][e]);
 }
@@ -373,10 +378,17 @@ const struct op_case op_cases[] = {
      false,
      OP(linear)}, /* long sums for small gradients */
     {"linear 1024x32x48", {1024, 32, 48}, 0.0f, false, OP(linear)},
+    {"linear 4x6x5 out_in", {4, 6, 5, 1}, 0.0f, true, OP(linear)},
+    {"linear 129x33x193 out_in", {129, 33, 193, 1}, 0.0f, false, OP(linear)},
+    {"linear 130x512x256 out_in", {130, 512, 256, 1}, 0.0f, false, OP(linear)},
+    {"linear 7x64x6200 out_in", {7, 64, 6200, 1}, 0.0f, false, OP(linear)},
+    {"linear 9x4200x24 out_in", {9, 4200, 24, 1}, 0.0f, false, OP(linear)},
+    {"linear 1024x32x48 out_in", {1024, 32, 48, 1}, 0.0f, false, OP(linear)},
     {"mlp 33x64x48", {33, 64, 48}, 0.0f, false, OP(mlp)},
     {"mlp 65x77x40", {65, 77, 40}, 0.0f, false, OP(mlp)},
     {"mlp 65x88x40", {65, 88, 40}, 0.0f, false, OP(mlp)},
     {"mlp 64x3072x768", {64, 3072, 768}, 0.0f, false, OP(mlp)},
+    {"mlp 65x88x40 out_in", {65, 88, 40, 1}, 0.0f, false, OP(mlp)},
     {"layernorm 3x5", {3, 5, 0}, 0.0f, true, OP(layernorm)},
     {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},
     {"layernorm 100x768", {100, 768, 0}, 0.0f, false, OP(layernorm)},

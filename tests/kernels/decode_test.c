@@ -57,43 +57,54 @@ static void expect_same(void (*run)(const struct test_stream *s, float *y, void 
 struct linear {
     int64_t in, out;
     const float *x, *w, *bias;
+    bool out_in;
 };
 
 static void run_linear(const struct test_stream *s, float *y, void *ctx)
 {
     const struct linear *l = ctx;
-    s->ops->linear_row(
-        s->stream, &(struct dpt_linear_row){
-                       .in = l->in, .out = l->out, .x = l->x, .w = l->w, .bias = l->bias, .y = y});
+    s->ops->linear_row(s->stream, &(struct dpt_linear_row){.in = l->in,
+                                                           .out = l->out,
+                                                           .x = l->x,
+                                                           .w = l->w,
+                                                           .bias = l->bias,
+                                                           .y = y,
+                                                           .out_in = l->out_in});
+}
+
+static void check_linear(struct linear *l)
+{
+    float *y = poisoned(l->out);
+    struct test_stream s = test_stream_open(1);
+    run_linear(&s, y, l);
+    test_stream_close(&s);
+    for (int64_t j = 0; j < l->out; j++) {
+        double sum = l->bias ? (double)l->bias[j] : 0, scale = fabs(sum);
+        for (int64_t i = 0; i < l->in; i++) {
+            const double w = (double)l->w[l->out_in ? j * l->in + i : i * l->out + j];
+            sum += (double)l->x[i] * w;
+            scale += fabs((double)l->x[i] * w);
+        }
+        expect_near(y, j, sum, scale);
+    }
+    expect_same(run_linear, l, y, l->out);
+    free(y);
 }
 
 static void linear_row(void **state)
 {
     (void)state;
     static const int64_t shapes[][2] = {{1, 1}, {3, 15}, {16, 16}, {7, 65}, {100, 200}, {33, 129}};
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++)
-        for (int with_bias = 0; with_bias < 2; with_bias++) {
-            const int64_t in = shapes[k][0], out = shapes[k][1];
-            float *x = random_floats(in, 1), *w = random_floats(in * out, 2);
-            float *bias = random_floats(out, 3), *y = poisoned(out);
-            struct linear l = {in, out, x, w, with_bias ? bias : NULL};
-            struct test_stream s = test_stream_open(1);
-            run_linear(&s, y, &l);
-            test_stream_close(&s);
-            for (int64_t j = 0; j < out; j++) {
-                double sum = with_bias ? (double)bias[j] : 0, scale = fabs(sum);
-                for (int64_t i = 0; i < in; i++) {
-                    sum += (double)x[i] * (double)w[i * out + j];
-                    scale += fabs((double)x[i] * (double)w[i * out + j]);
-                }
-                expect_near(y, j, sum, scale);
-            }
-            expect_same(run_linear, &l, y, out);
-            free(x);
-            free(w);
-            free(bias);
-            free(y);
-        }
+    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+        const int64_t in = shapes[k][0], out = shapes[k][1];
+        float *x = random_floats(in, 1), *w = random_floats(in * out, 2);
+        float *bias = random_floats(out, 3);
+        for (int i = 0; i < 4; i++)
+            check_linear(&(struct linear){in, out, x, w, i % 2 ? bias : NULL, i >= 2});
+        free(x);
+        free(w);
+        free(bias);
+    }
 }
 
 struct logits {

@@ -21,6 +21,20 @@ static void lost_row_of_dw(struct dpt_stream *s, const struct dpt_linear_backwar
     right->linear_backward(s, &wrong);
 }
 
+static void weight_turned(struct dpt_stream *s, const struct dpt_linear_forward *a)
+{
+    struct dpt_linear_forward wrong = *a;
+    wrong.out_in = !a->out_in;
+    right->linear_forward(s, &wrong);
+}
+
+static void gradient_turned(struct dpt_stream *s, const struct dpt_linear_backward *a)
+{
+    struct dpt_linear_backward wrong = *a;
+    wrong.out_in = !a->out_in;
+    right->linear_backward(s, &wrong);
+}
+
 static void other_eps(struct dpt_stream *s, const struct dpt_layernorm_forward *a)
 {
     struct dpt_layernorm_forward wrong = *a;
@@ -167,6 +181,8 @@ static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
 INSTALL(linear_forward, no_bias)
 INSTALL(linear_backward, lost_row_of_dw)
 INSTALL(linear_backward, no_slope)
+INSTALL(linear_forward, weight_turned)
+INSTALL(linear_backward, gradient_turned)
 INSTALL(layernorm_forward, other_eps)
 INSTALL(layernorm_backward, no_residual)
 INSTALL(layernorm_backward, lost_row_of_dgamma)
@@ -189,6 +205,11 @@ const struct op_mutant op_mutants[] = {
     {"linear without its bias", "linear 129x33x193", install_no_bias},
     {"a row lost from dw", "linear 129x33x193", install_lost_row_of_dw},
     {"GELU's slope forgotten", "mlp 33x64x48", install_no_slope},
+    {"a weight turned", "linear 129x33x193", install_weight_turned},
+    {"a weight not turned", "linear 129x33x193 out_in", install_weight_turned},
+    {"a weight's gradient turned", "linear 129x33x193", install_gradient_turned},
+    {"a weight's gradient not turned", "linear 129x33x193 out_in", install_gradient_turned},
+    {"a row lost from dw (out, in)", "linear 129x33x193 out_in", install_lost_row_of_dw},
     {"another eps", "layernorm 33x48 add", install_other_eps},
     {"dx overwritten, not added to", "layernorm 33x48 add", install_no_residual},
     {"another eps of the root mean square", "rmsnorm 33x48 add", install_other_eps},

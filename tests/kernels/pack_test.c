@@ -13,6 +13,16 @@
 
 enum { THREADS_MAX = 2, RESULTS = 5 };
 
+/* What there is a form for. */
+struct form {
+    const char *name;
+    enum dpt_pack_kind kind;
+    bool out_in;
+};
+static const struct form in_out = {"linear", DPT_PACK_LINEAR, false};
+static const struct form out_in = {"linear (out, in)", DPT_PACK_LINEAR, true};
+static const struct form head = {"head", DPT_PACK_HEAD, false};
+
 /* A layer's operands in the dtype, and what comes of them, stored as bytes. */
 struct layer {
     struct dpt_pack pack;
@@ -41,25 +51,32 @@ static void result(struct layer *l, int i, int64_t n, enum dpt_dtype dtype)
     assert_non_null(l->out[i]);
 }
 
-static void layer_init(struct layer *l, struct test_stream *t, enum dpt_pack_kind kind,
+/* Shape: n, and the rows and columns of the weight as it lies. */
+static void layer_init(struct layer *l, struct test_stream *t, const struct form *form,
                        enum dpt_dtype dtype, const int64_t shape[3])
 {
     const int64_t n = shape[0], rows = shape[1], cols = shape[2];
-    const bool head = kind == DPT_PACK_HEAD;
-    *l = (struct layer){.pack = {.kind = kind, .rows = rows, .cols = cols, .dtype = dtype}, .n = n};
-    l->x = values(t, dtype, n * (head ? cols : rows), 1);
+    const bool is_head = form->kind == DPT_PACK_HEAD, turned = is_head || form->out_in;
+    const int64_t in = turned ? cols : rows, out = turned ? rows : cols;
+    *l = (struct layer){.pack = {.kind = form->kind,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .dtype = dtype,
+                                 .out_in = form->out_in},
+                        .n = n};
+    l->x = values(t, dtype, n * in, 1);
     l->w = values(t, dtype, rows * cols, 2);
-    l->bias = values(t, dtype, cols, 3);
-    l->dy = values(t, dtype, n * cols, 4);
+    l->bias = values(t, dtype, out, 3);
+    l->dy = values(t, dtype, n * out, 4);
     l->targets = calloc((size_t)n, sizeof *l->targets);
     assert_non_null(l->targets);
     for (int64_t i = 0; i < n; i++)
         l->targets[i] = (int32_t)(i * 31 % rows);
-    result(l, 0, n * cols, dtype);          /* y; head: dx */
-    result(l, 1, n * cols, dtype);          /* gelu */
-    result(l, 2, n * rows, dtype);          /* dx */
-    result(l, 3, rows * cols, DPT_F32);     /* dw */
-    result(l, 4, head ? n : cols, DPT_F32); /* dbias; head: losses */
+    result(l, 0, n * (is_head ? in : out), dtype); /* y; head: dx */
+    result(l, 1, n * out, dtype);                  /* gelu */
+    result(l, 2, n * in, dtype);                   /* dx */
+    result(l, 3, rows * cols, DPT_F32);            /* dw */
+    result(l, 4, is_head ? n : out, DPT_F32);      /* dbias; head: losses */
     l->pack.w = l->w;
 }
 
@@ -75,6 +92,7 @@ static void layer_fini(struct layer *l)
 static void layer_run(struct layer *l, struct test_stream *t, const void *packed)
 {
     const struct dpt_pack *p = &l->pack;
+    const int64_t in = p->out_in ? p->cols : p->rows, out = p->out_in ? p->rows : p->cols;
     for (int i = 0; i < RESULTS; i++)
         memset(l->out[i], 0xff, l->out_bytes[i]);
     if (p->kind == DPT_PACK_HEAD) {
@@ -92,18 +110,19 @@ static void layer_run(struct layer *l, struct test_stream *t, const void *packed
                                                              .packed = packed});
     } else {
         t->ops->linear_forward(t->stream, &(struct dpt_linear_forward){.n = l->n,
-                                                                       .in = p->rows,
-                                                                       .out = p->cols,
+                                                                       .in = in,
+                                                                       .out = out,
                                                                        .dtype = p->dtype,
                                                                        .x = l->x,
                                                                        .w = l->w,
                                                                        .bias = l->bias,
                                                                        .y = l->out[0],
                                                                        .gelu = l->out[1],
-                                                                       .packed = packed});
+                                                                       .packed = packed,
+                                                                       .out_in = p->out_in});
         t->ops->linear_backward(t->stream, &(struct dpt_linear_backward){.n = l->n,
-                                                                         .in = p->rows,
-                                                                         .out = p->cols,
+                                                                         .in = in,
+                                                                         .out = out,
                                                                          .dtype = p->dtype,
                                                                          .x = l->x,
                                                                          .w = l->w,
@@ -111,7 +130,8 @@ static void layer_run(struct layer *l, struct test_stream *t, const void *packed
                                                                          .dx = l->out[2],
                                                                          .dw = l->out[3],
                                                                          .dbias = l->out[4],
-                                                                         .packed = packed});
+                                                                         .packed = packed,
+                                                                         .out_in = p->out_in});
     }
     test_stream_check(t);
 }
@@ -153,21 +173,20 @@ static void *form_of(struct layer *l, struct test_stream *t, size_t *ret_bytes)
     return l->pack.packed;
 }
 
-static void check(struct test_stream *t, int threads, enum dpt_pack_kind kind, enum dpt_dtype dtype,
+static void check(struct test_stream *t, int threads, const struct form *of, enum dpt_dtype dtype,
                   const int64_t shape[3])
 {
     struct layer l;
     void *plain[RESULTS];
     size_t bytes;
-    layer_init(&l, t, kind, dtype, shape);
+    layer_init(&l, t, of, dtype, shape);
     layer_run(&l, t, NULL);
     keep(&l, plain);
     void *form = form_of(&l, t, &bytes);
     layer_run(&l, t, form);
     if (!same(&l, plain))
-        fail_msg("%s %s (%d,%d,%d), %d threads: packed weights give other bits",
-                 kind == DPT_PACK_HEAD ? "head" : "linear", dtype_name(dtype), (int)shape[0],
-                 (int)shape[1], (int)shape[2], threads);
+        fail_msg("%s %s (%d,%d,%d), %d threads: packed weights give other bits", of->name,
+                 dtype_name(dtype), (int)shape[0], (int)shape[1], (int)shape[2], threads);
 
     /* The form is what counts: with other weights beside it nothing changes … */
     const int64_t numel = shape[1] * shape[2];
@@ -198,15 +217,17 @@ static void test_same_bits(void **state)
     static const int64_t linear[][3] = {{1, 1, 1},      {3, 5, 7},       {130, 193, 65},
                                         {129, 64, 200}, {64, 512, 1024}, {33, 17, 6200},
                                         {9, 6200, 18},  {4100, 12, 20},  {256, 192, 384}};
-    static const int64_t head[][3] = {
+    static const int64_t heads[][3] = {
         {3, 50, 8}, {260, 3072, 40}, {7, 3073, 64}, {521, 6245, 33}, {16, 6144, 512}};
     for (int threads = 1; threads <= THREADS_MAX; threads++) {
         struct test_stream t = test_stream_open(threads);
         for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++) {
-            for (size_t i = 0; i < sizeof linear / sizeof *linear; i++)
-                check(&t, threads, DPT_PACK_LINEAR, dtype, linear[i]);
-            for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-                check(&t, threads, DPT_PACK_HEAD, dtype, head[i]);
+            for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
+                check(&t, threads, &in_out, dtype, linear[i]);
+                check(&t, threads, &out_in, dtype, linear[i]);
+            }
+            for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+                check(&t, threads, &head, dtype, heads[i]);
         }
         test_stream_close(&t);
     }
@@ -222,7 +243,7 @@ static void test_form_is_the_same_for_any_threads(void **state)
         struct layer l;
         void *plain[RESULTS];
         size_t bytes;
-        layer_init(&l, &one, DPT_PACK_LINEAR, dtype, shape);
+        layer_init(&l, &one, dtype == DPT_BF16 ? &out_in : &in_out, dtype, shape);
         void *form = form_of(&l, &one, &bytes);
         assert_int_equal(two.ops->packed_bytes(two.stream, &l.pack), bytes);
         layer_run(&l, &one, NULL);

@@ -206,26 +206,36 @@ static void test_plain_results(void **state)
 }
 
 /* A layer's outputs, and the gradient of its inputs, of rows [at, at + n) alone. */
-static void run_rows(struct test_stream *t, int64_t in, int64_t out, int64_t at, int64_t n,
+static void run_rows(struct test_stream *t, const int64_t shape[3], int64_t at, int64_t n,
                      float *const b[5])
 {
+    const int64_t in = shape[0], out = shape[1];
+    const bool out_in = shape[2] != 0;
     const float *x = b[0] + at * in, *w = b[1];
     float *y = b[2] + at * out, *dx = b[3] + at * in;
-    t->ops->linear_forward(t->stream, &(struct dpt_linear_forward){
-                                          .n = n, .in = in, .out = out, .x = x, .w = w, .y = y});
-    t->ops->linear_backward(
-        t->stream,
-        &(struct dpt_linear_backward){
-            .n = n, .in = in, .out = out, .x = x, .w = w, .dy = y, .dx = dx, .dw = b[4]});
+    t->ops->linear_forward(
+        t->stream, &(struct dpt_linear_forward){
+                       .n = n, .in = in, .out = out, .x = x, .w = w, .y = y, .out_in = out_in});
+    t->ops->linear_backward(t->stream, &(struct dpt_linear_backward){.n = n,
+                                                                     .in = in,
+                                                                     .out = out,
+                                                                     .x = x,
+                                                                     .w = w,
+                                                                     .dy = y,
+                                                                     .dx = dx,
+                                                                     .dw = b[4],
+                                                                     .out_in = out_in});
 }
 
-/* A row's bits are the same in calls of any number of rows. */
+/* A row's bits are the same in calls of any number of rows. Shapes: in, out, out_in. */
 static void test_rows_of_products(void **state)
 {
     (void)state;
     enum { ROWS = 300, PARTS = 6 };
     static const int64_t parts[PARTS] = {1, 8, 13, 130, 258, ROWS};
-    static const int64_t shapes[][2] = {{32, 96}, {300, 200}, {768, 130}, {1000, 17}, {96, 1030}};
+    static const int64_t shapes[][3] = {{32, 96},      {300, 200},    {768, 130},
+                                        {1000, 17},    {96, 1030},    {32, 96, 1},
+                                        {300, 200, 1}, {1000, 17, 1}, {512, 130, 1}};
     struct test_stream t = test_stream_open(2);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         const int64_t in = shapes[s][0], out = shapes[s][1];
@@ -237,15 +247,15 @@ static void test_rows_of_products(void **state)
             fill_random(whole[i], floats[i], (uint64_t)i);
             memcpy(cut[i], whole[i], (size_t)floats[i] * sizeof(float));
         }
-        run_rows(&t, in, out, 0, ROWS, whole);
+        run_rows(&t, shapes[s], 0, ROWS, whole);
         int64_t at = 0;
         for (int p = 0; p < PARTS; at = parts[p++])
-            run_rows(&t, in, out, at, parts[p] - at, cut);
+            run_rows(&t, shapes[s], at, parts[p] - at, cut);
         test_stream_check(&t);
         for (int i = 2; i < 4; i++)
             if (memcmp(whole[i], cut[i], (size_t)floats[i] * sizeof(float)) != 0)
-                fail_msg("%d x %d: %s change with the number of rows", (int)in, (int)out,
-                         i == 2 ? "outputs" : "gradients of inputs");
+                fail_msg("%d x %d%s: %s change with the number of rows", (int)in, (int)out,
+                         shapes[s][2] ? " out_in" : "", i == 2 ? "outputs" : "gradients of inputs");
         for (int i = 0; i < 5; i++) {
             free(whole[i]);
             free(cut[i]);

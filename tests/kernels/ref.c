@@ -30,7 +30,13 @@ double ref_drop(const struct dpt_dropout *d, int64_t i)
     return (double)words[at % 4] >= (double)d->p * 4294967296.0 ? 1.0 / (1.0 - (double)d->p) : 0.0;
 }
 
-void ref_linear(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+/* Where the weight of input i and output o lies. */
+static int64_t weight_at(int64_t in, int64_t out, bool out_in, int64_t i, int64_t o)
+{
+    return out_in ? o * in + i : i * out + o;
+}
+
+void ref_linear(int64_t n, int64_t in, int64_t out, bool out_in, const double *x, const double *w,
                 const double *bias, double *y)
 {
     for (int64_t r = 0; r < n; r++) {
@@ -38,12 +44,12 @@ void ref_linear(int64_t n, int64_t in, int64_t out, const double *x, const doubl
             y[r * out + o] = bias ? bias[o] : 0.0;
         for (int64_t i = 0; i < in; i++)
             for (int64_t o = 0; o < out; o++)
-                y[r * out + o] += x[r * in + i] * w[i * out + o];
+                y[r * out + o] += x[r * in + i] * w[weight_at(in, out, out_in, i, o)];
     }
 }
 
-void ref_linear_grad(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
-                     const double *dy, double *dx, double *dw, double *dbias)
+void ref_linear_grad(int64_t n, int64_t in, int64_t out, bool out_in, const double *x,
+                     const double *w, const double *dy, double *dx, double *dw, double *dbias)
 {
     zeroed(dx, n * in);
     zeroed(dw, in * out);
@@ -51,8 +57,9 @@ void ref_linear_grad(int64_t n, int64_t in, int64_t out, const double *x, const 
     for (int64_t r = 0; r < n; r++)
         for (int64_t i = 0; i < in; i++)
             for (int64_t o = 0; o < out; o++) {
-                dx[r * in + i] += dy[r * out + o] * w[i * out + o];
-                dw[i * out + o] += x[r * in + i] * dy[r * out + o];
+                const int64_t at = weight_at(in, out, out_in, i, o);
+                dx[r * in + i] += dy[r * out + o] * w[at];
+                dw[at] += x[r * in + i] * dy[r * out + o];
             }
     for (int64_t r = 0; r < n; r++)
         for (int64_t o = 0; o < out; o++)

@@ -9,10 +9,10 @@
 /* 0 or 1/(1-p) for element `i` of the mask. */
 double ref_drop(const struct dpt_dropout *d, int64_t i);
 
-void ref_linear(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
+void ref_linear(int64_t n, int64_t in, int64_t out, bool out_in, const double *x, const double *w,
                 const double *bias, double *y);
-void ref_linear_grad(int64_t n, int64_t in, int64_t out, const double *x, const double *w,
-                     const double *dy, double *dx, double *dw, double *dbias);
+void ref_linear_grad(int64_t n, int64_t in, int64_t out, bool out_in, const double *x,
+                     const double *w, const double *dy, double *dx, double *dw, double *dbias);
 
 double ref_gelu(double x);
 double ref_gelu_slope(double x);
