@@ -100,25 +100,29 @@ struct dpt_gelu {
     void *out;      /* forward: gelu(x), tanh form; backward: dx, may be dy itself */
 };
 
-/* Causal self-attention, softmax(QK^T/sqrt(C/H))V per head, one pass over tiles; T x T is never
- * stored. Dropout is on the probabilities: element ((b*H+h)*T + t)*T + s. */
+/* Causal self-attention, softmax(QK^T/sqrt(head_size))V per head, one pass over tiles; T x T is
+ * never stored. Query head h takes key and value head h / (heads / kv_heads), and kv_heads divides
+ * heads (Ainslie et al. 2023, "GQA"; Hugging Face's repeat_kv): of the gradient of a key or value
+ * head, its query heads' contributions are added in their order. A row of qkv is W = (heads + 2
+ * kv_heads) * head_size elements: the queries, the keys, the values; C = heads * head_size. Dropout
+ * is on the probabilities: element ((b*H+h)*T + t)*T + s, h a query head. */
 struct dpt_attention_forward {
-    int64_t b, t, heads, c;
+    int64_t b, t, heads, kv_heads, head_size;
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
-    const void *qkv; /* (B, T, 3, C) */
+    const void *qkv; /* (B, T, W) */
     void *y;         /* (B, T, C) */
     float *lse;      /* (B, H, T) log-sum-exp of the scaled scores, kept for backward */
 };
 
 struct dpt_attention_backward {
-    int64_t b, t, heads, c;
+    int64_t b, t, heads, kv_heads, head_size;
     enum dpt_dtype dtype;
     struct dpt_dropout dropout;
     const void *qkv, *y;
     const float *lse;
     const void *dy; /* (B, T, C) */
-    void *dqkv;     /* (B, T, 3, C) */
+    void *dqkv;     /* (B, T, W) */
 };
 
 /* y = a + dropout(b). y may be a. */
@@ -277,11 +281,11 @@ struct dpt_linear_row {
 };
 
 /* Causal self-attention of rows first … end-1 alone, over the keys and values of rows 0 … end-1
- * that are kept from before. */
+ * that are kept from before. Heads and W as dpt_attention_forward's. */
 struct dpt_attention_rows {
-    int64_t first, end, heads, c;
-    const float *qkv; /* (end, 3, C) */
-    float *y;         /* (end - first, C) */
+    int64_t first, end, heads, kv_heads, head_size;
+    const float *qkv; /* (end, W) */
+    float *y;         /* (end - first, heads * head_size) */
 };
 
 struct dpt_logits {

@@ -1,11 +1,11 @@
-/* Attention: one item of work is one head of one sample (simd/attention.c), whatever the number of
- * threads. */
+/* Attention: one item of work is one head of one sample (simd/attention.c), backward one key and
+ * value head with its query heads, whatever the number of threads. */
 #include "kernels/cpu/stream.h"
 
 struct job {
     const struct dpt_elem_kernels *kernels;
     enum dpt_dtype dtype;
-    int64_t t, heads, c;
+    int64_t t, heads, kv_heads, hd;
     const struct dpt_dropout *dropout;
     const void *qkv, *y, *dy;
     const float *lse;
@@ -17,41 +17,45 @@ struct job {
 static void head_item(void *ctx, int64_t item, int thread)
 {
     const struct job *j = ctx;
-    int64_t b = item / j->heads, h = item % j->heads, hd = j->c / j->heads;
-    int64_t at3 = b * j->t * 3 * j->c + h * hd, at1 = b * j->t * j->c + h * hd;
+    const int64_t hd = j->hd, c = j->heads * hd, ld = c + 2 * j->kv_heads * hd;
+    const int64_t group = j->heads / j->kv_heads, head = j->dqkv ? item * group : item;
+    const int64_t b = head / j->heads, h = head % j->heads;
+    const int64_t q = b * j->t * ld + h * hd, y = b * j->t * c + h * hd;
+    const int64_t k = b * j->t * ld + c + h / group * hd, v = k + j->kv_heads * hd;
     struct dpt_head_rows a = {.t = j->t,
                               .hd = hd,
-                              .ld = 3 * j->c,
-                              .ldy = j->c,
-                              .q = dpt_at(j->qkv, j->dtype, at3),
-                              .k = dpt_at(j->qkv, j->dtype, at3 + j->c),
-                              .v = dpt_at(j->qkv, j->dtype, at3 + 2 * j->c),
+                              .ld = ld,
+                              .ldy = c,
+                              .q = dpt_at(j->qkv, j->dtype, q),
+                              .k = dpt_at(j->qkv, j->dtype, k),
+                              .v = dpt_at(j->qkv, j->dtype, v),
                               .dropout = j->dropout,
                               .drop_first =
-                                  j->dropout->first + (uint64_t)item * (uint64_t)(j->t * j->t),
+                                  j->dropout->first + (uint64_t)head * (uint64_t)(j->t * j->t),
                               .work = dpt_workspace_of(&j->w, thread)};
     if (j->dqkv) {
-        a.y_in = dpt_at(j->y, j->dtype, at1);
-        a.lse_in = j->lse + item * j->t;
-        a.dy = dpt_at(j->dy, j->dtype, at1);
-        a.dq = dpt_at_out(j->dqkv, j->dtype, at3);
-        a.dk = dpt_at_out(j->dqkv, j->dtype, at3 + j->c);
-        a.dv = dpt_at_out(j->dqkv, j->dtype, at3 + 2 * j->c);
+        a.group = group;
+        a.y_in = dpt_at(j->y, j->dtype, y);
+        a.lse_in = j->lse + head * j->t;
+        a.dy = dpt_at(j->dy, j->dtype, y);
+        a.dq = dpt_at_out(j->dqkv, j->dtype, q);
+        a.dk = dpt_at_out(j->dqkv, j->dtype, k);
+        a.dv = dpt_at_out(j->dqkv, j->dtype, v);
         j->kernels->attention_grad(&a);
     } else {
-        a.y = dpt_at_out(j->ret_y, j->dtype, at1);
-        a.lse = j->ret_lse + item * j->t;
+        a.y = dpt_at_out(j->ret_y, j->dtype, y);
+        a.lse = j->ret_lse + head * j->t;
         j->kernels->attention(&a);
     }
 }
 
 static void run(struct dpt_cpu_stream *s, struct job *job, int64_t b, bool backward)
 {
-    DPT_ASSERT(job->heads > 0 && job->c % job->heads == 0);
+    DPT_ASSERT(job->kv_heads > 0 && job->heads % job->kv_heads == 0);
     job->kernels = s->kernels->of[job->dtype];
-    size_t work = job->kernels->attention_work(job->t, job->c / job->heads, backward);
+    size_t work = job->kernels->attention_work(job->t, job->hd, backward);
     if (dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, work * sizeof(float), &job->w))
-        dpt_pool_run(s->pool, b * job->heads, head_item, job);
+        dpt_pool_run(s->pool, b * (backward ? job->kv_heads : job->heads), head_item, job);
 }
 
 void dpt_cpu_attention_forward(struct dpt_stream *stream, const struct dpt_attention_forward *a)
@@ -60,7 +64,8 @@ void dpt_cpu_attention_forward(struct dpt_stream *stream, const struct dpt_atten
     struct job job = {.dtype = a->dtype,
                       .t = a->t,
                       .heads = a->heads,
-                      .c = a->c,
+                      .kv_heads = a->kv_heads,
+                      .hd = a->head_size,
                       .dropout = &a->dropout,
                       .qkv = a->qkv,
                       .ret_y = a->y,
@@ -75,7 +80,8 @@ void dpt_cpu_attention_backward(struct dpt_stream *stream, const struct dpt_atte
     struct job job = {.dtype = a->dtype,
                       .t = a->t,
                       .heads = a->heads,
-                      .c = a->c,
+                      .kv_heads = a->kv_heads,
+                      .hd = a->head_size,
                       .dropout = &a->dropout,
                       .qkv = a->qkv,
                       .y = a->y,

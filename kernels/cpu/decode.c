@@ -70,25 +70,25 @@ static void attention_item(void *ctx, int64_t item, int thread)
 {
     const struct attention_job *j = ctx;
     const struct dpt_attention_rows *a = j->a;
-    const int64_t hd = a->c / a->heads, row = a->first + item / a->heads, t = row + 1;
-    const int64_t ld = 3 * a->c, at = item % a->heads * hd;
+    const int64_t hd = a->head_size, c = a->heads * hd, ld = c + 2 * a->kv_heads * hd;
+    const int64_t row = a->first + item / a->heads, t = row + 1, head = item % a->heads;
+    const float *k = a->qkv + c + head / (a->heads / a->kv_heads) * hd;
     float *scores = dpt_workspace_of(&j->w, thread);
-    j->kernels->dots(t, hd, a->qkv + row * ld + at, a->qkv + a->c + at, ld, 1.0f / sqrtf((float)hd),
-                     scores);
+    j->kernels->dots(t, hd, a->qkv + row * ld + head * hd, k, ld, 1.0f / sqrtf((float)hd), scores);
     j->kernels->softmax(t, scores);
     j->kernels->row_times(&(struct dpt_row_times){.k = t,
                                                   .cols = hd,
                                                   .x = scores,
-                                                  .w = a->qkv + 2 * a->c + at,
+                                                  .w = k + a->kv_heads * hd,
                                                   .ld = ld,
-                                                  .y = a->y + (row - a->first) * a->c + at});
+                                                  .y = a->y + (row - a->first) * c + head * hd});
 }
 
 void dpt_cpu_attention_rows(struct dpt_stream *stream, const struct dpt_attention_rows *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct attention_job job = {.kernels = s->kernels, .a = a};
-    DPT_ASSERT(a->heads > 0 && a->c % a->heads == 0 && a->first < a->end);
+    DPT_ASSERT(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->first < a->end);
     if (dpt_cpu_begin(s, DPT_F32, "attention rows") &&
         dpt_cpu_workspace(s, DPT_WORKSPACE_OP, 0, (size_t)a->end * sizeof(float), &job.w))
         dpt_pool_run(s->pool, (a->end - a->first) * a->heads, attention_item, &job);

@@ -44,16 +44,18 @@ struct dpt_norm_grad_rows {
     float *dgamma, *dbeta; /* (c) each: sums over these rows, overwritten; no dbeta of RMS norm */
 };
 
-/* One head of one sample. Rows of q, k, v are `ld` elements apart, those of y and dy `ldy`. `work`
- * as attention_work says. */
+/* One head of one sample; backward, the `group` query heads beside each other that share a key and
+ * value head, from the first on. Rows of q, k, v are `ld` elements apart, those of y and dy `ldy`.
+ * `work` as attention_work says. */
 struct dpt_head_rows {
     int64_t t, hd, ld, ldy;
     const void *q, *k, *v;
     void *y;
     float *lse;
     const struct dpt_dropout *dropout;
-    uint64_t drop_first;   /* index of this head's element (0,0) in the mask */
-    const void *y_in, *dy; /* backward */
+    uint64_t drop_first; /* index of this head's element (0,0) in the mask */
+    int64_t group;       /* backward, and what follows */
+    const void *y_in, *dy;
     const float *lse_in;
     void *dq, *dk, *dv; /* rows `ld` apart */
     float *work;

@@ -12,7 +12,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     const struct head_place head = head_of(a, blockIdx.x / a.tiles);
     /* The last queries, which have most to do, first. */
-    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE, ld = 3 * a.c;
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE;
     float most[R], sum[R], o[R][C];
 #pragma unroll
     for (int i = 0; i < R; i++) {
@@ -22,11 +22,11 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
         for (int j = 0; j < C; j++)
             o[i][j] = 0.0f;
     }
-    load_tile<HDP, TILE>(a, a.qkv, head.qkv, ld, i0, a.scale, q);
+    load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R];
         __syncthreads(); /* the values before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.qkv + a.c, ld, j0, 1.0f, kv);
+        load_tile<HDP, TILE>(a, a.qkv, head.k, a.ld, j0, 1.0f, kv);
         __syncthreads();
         tile_products<HDP, TILE>(q, kv, s);
 #pragma unroll
@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
         }
         store_scores<TILE>(s, p);
         __syncthreads(); /* the keys are no longer read, the probabilities are there */
-        load_tile<HDP, TILE>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, 1.0f, kv);
+        load_tile<HDP, TILE>(a, a.qkv, head.v, a.ld, j0, 1.0f, kv);
         __syncthreads();
         tile_accumulate<HDP, TILE, false>(p, kv, o);
     }
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
         if (tx == 0 && row < a.t)
             a.ret_lse[head.index * a.t + row] = most[i] + (float)log((double)sum[i]);
     }
-    store_rows<HDP, TILE>(a, o, scale, head.y, a.c, i0, a.y);
+    store_rows<HDP, TILE>(a, o, scale, head.y, a.ldy, i0, a.y);
 }
 
 template <int HDP, int TILE> static int post(struct attention_args *a, int64_t heads, void *queue)
@@ -82,15 +82,7 @@ template <int HDP, int TILE> static int post(struct attention_args *a, int64_t h
 
 int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a)
 {
-    struct attention_args args = {};
-    args.t = a->t;
-    args.heads = a->heads;
-    args.c = a->c;
-    args.hd = a->c / a->heads;
-    args.dtype = a->dtype;
-    args.drop = drop_of(&a->dropout);
-    args.scale = 1.0f / sqrtf((float)args.hd);
-    args.qkv = a->qkv;
+    struct attention_args args = args_of(a);
     args.y = a->y;
     args.ret_lse = a->lse;
     const int64_t heads = a->b * a->heads;

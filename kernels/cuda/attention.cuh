@@ -13,9 +13,11 @@
 
 enum { SIDE = 16, TILE_THREADS = SIDE * SIDE };
 
-/* One call's numbers; elements of q, k, v, dq, dk, dv lie in rows of 3C, those of y and dy of C. */
+/* One call's numbers; elements of q, k, v, dq, dk, dv lie in rows of `ld`, those of y and dy of
+ * `ldy`. */
 struct attention_args {
-    int64_t t, heads, c, hd, tiles; /* tiles of a head */
+    int64_t t, heads, kv_heads, hd, tiles; /* tiles of a head */
+    int64_t ld, ldy;
     enum dpt_dtype dtype;
     struct drop drop;
     float scale; /* 1/sqrt(hd) */
@@ -25,15 +27,36 @@ struct attention_args {
     const float *lse, *dot; /* likewise: kept from forward; sums of dy*y */
 };
 
-/* Which head of which sample, and where its rows begin. */
+/* Which head of which sample, and where its rows begin: those of its keys and values are its
+ * group's. */
 struct head_place {
-    int64_t index, qkv, y;
+    int64_t index, q, k, v, y;
 };
 
 static __device__ inline struct head_place head_of(const struct attention_args &a, int64_t index)
 {
     const int64_t b = index / a.heads, h = index % a.heads;
-    return {index, b * a.t * 3 * a.c + h * a.hd, b * a.t * a.c + h * a.hd};
+    const int64_t q = b * a.t * a.ld + h * a.hd;
+    const int64_t k = b * a.t * a.ld + (a.heads + h / (a.heads / a.kv_heads)) * a.hd;
+    return {index, q, k, k + a.kv_heads * a.hd, b * a.t * a.ldy + h * a.hd};
+}
+
+/* Of the op's numbers all that forward and backward share. */
+template <typename OP> static inline struct attention_args args_of(const OP *op)
+{
+    struct attention_args a = {};
+    a.t = op->t;
+    a.heads = op->heads;
+    a.kv_heads = op->kv_heads;
+    a.hd = op->head_size;
+    a.ld = (op->heads + 2 * op->kv_heads) * op->head_size;
+    a.ldy = op->heads * op->head_size;
+    a.dtype = op->dtype;
+    a.drop = drop_of(&op->dropout);
+    a.scale = 1.0f / sqrtf((float)a.hd);
+    a.qkv = op->qkv;
+    a.lse = op->lse;
+    return a;
 }
 
 /* to (TILE, PITCH) = scale * rows from `row` of x, whose element (r, j) is at first + r*ld + j. */
@@ -159,6 +182,6 @@ static inline bool takes_mma(const struct attention_args *a)
     return a->dtype != DPT_F32 && (a->hd == 64 || a->hd == 128);
 }
 int dpt_post_attention_mma(void *queue, struct attention_args *a, int64_t heads);
-int dpt_post_attention_mma_grad(void *queue, struct attention_args *a, int64_t heads);
+int dpt_post_attention_mma_grad(void *queue, struct attention_args *a, int64_t b);
 
 #endif

@@ -1,5 +1,7 @@
 /* Attention by cuDNN, where that is there: heads of up to 128 channels, a multiple of 8, in bf16
  * and fp16, without dropout; backward, where there is room for the scores of a sample, in 16 bits.
+ * Where query heads share keys, cuDNN gives dK and dV by query head, rounded, and they are added
+ * here.
  * Everything else is for the kernels of this folder, which may also go on from cuDNN's forward.
  * Which of the two depends on the shape alone, and on whether there is a cuDNN, which the device's
  * fingerprint says: what cuDNN should do and has no plan for is an error.

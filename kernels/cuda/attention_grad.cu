@@ -1,5 +1,6 @@
 /* Attention's gradient without atomics, the same bits every time: one kernel has a tile of keys and
- * goes over the queries from there on, for dk and dv; another a tile of queries and goes over the
+ * goes over the queries from there on, of one query head of theirs after another, for dk and dv;
+ * another a tile of queries and goes over the
  * keys up to there, for dq. Both make the probabilities anew from the kept log-sum-exp. See
  * attention.cuh. */
 #include "kernels/cuda/attention.cuh"
@@ -15,7 +16,7 @@ static __global__ void row_dots(struct attention_args a, int64_t n, float *ret)
     if (i >= n)
         return;
     const struct head_place head = head_of(a, i / a.t);
-    const int64_t at = head.y + i % a.t * a.c;
+    const int64_t at = head.y + i % a.t * a.ldy;
     float sum = 0.0f;
     for (int64_t j = lane; j < a.hd; j += LANES)
         sum = fmaf(element(a.dy, a.dtype, at + j), element(a.y, a.dtype, at + j), sum);
@@ -56,25 +57,30 @@ score_gradients(const struct attention_args &a, const struct head_place &head, i
     }
 }
 
+/* Two blocks at once where their shared memory allows it. */
 template <int HDP, int TILE>
-static __global__ void __launch_bounds__(TILE_THREADS) keys_grad(struct attention_args a)
+static __global__ void __launch_bounds__(TILE_THREADS, HDP == 64 ? 2 : 1)
+    keys_grad(struct attention_args a)
 {
     extern __shared__ float memory[];
     constexpr int R = TILE / SIDE, C = HDP / SIDE, PART = TILE * (HDP + 1);
     float *k = memory, *v = k + PART, *q = v + PART, *dy = q + PART, *p = dy + PART;
-    const struct head_place head = head_of(a, blockIdx.x / a.tiles);
-    const int64_t j0 = blockIdx.x % a.tiles * TILE, ld = 3 * a.c;
+    const int64_t first = blockIdx.x / a.tiles * (a.heads / a.kv_heads);
+    const struct head_place keys = head_of(a, first);
+    const int64_t j0 = blockIdx.x % a.tiles * TILE, tiles = a.tiles - j0 / TILE;
     float dk[R][C] = {}, dv[R][C] = {}, one[R];
 #pragma unroll
     for (int i = 0; i < R; i++)
         one[i] = 1.0f;
-    load_tile<HDP, TILE>(a, a.qkv, head.qkv + a.c, ld, j0, 1.0f, k);
-    load_tile<HDP, TILE>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, 1.0f, v);
-    for (int64_t i0 = j0; i0 < a.t; i0 += TILE) {
+    load_tile<HDP, TILE>(a, a.qkv, keys.k, a.ld, j0, 1.0f, k);
+    load_tile<HDP, TILE>(a, a.qkv, keys.v, a.ld, j0, 1.0f, v);
+    for (int64_t tile = 0; tile < tiles * (a.heads / a.kv_heads); tile++) {
+        const struct head_place head = head_of(a, first + tile / tiles);
+        const int64_t i0 = j0 + tile % tiles * TILE;
         float s[R][R], ds[R][R];
         __syncthreads(); /* the queries before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.qkv, ld, i0, a.scale, q);
-        load_tile<HDP, TILE>(a, a.dy, head.y, a.c, i0, 1.0f, dy);
+        load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
+        load_tile<HDP, TILE>(a, a.dy, head.y, a.ldy, i0, 1.0f, dy);
         __syncthreads();
         tile_products<HDP, TILE>(q, k, s);
         tile_products<HDP, TILE>(dy, v, ds);
@@ -87,8 +93,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) keys_grad(struct attentio
         __syncthreads();
         tile_accumulate<HDP, TILE, true>(p, q, dk);
     }
-    store_rows<HDP, TILE>(a, dk, one, head.qkv + a.c, ld, j0, a.dqkv);
-    store_rows<HDP, TILE>(a, dv, one, head.qkv + 2 * a.c, ld, j0, a.dqkv);
+    store_rows<HDP, TILE>(a, dk, one, keys.k, a.ld, j0, a.dqkv);
+    store_rows<HDP, TILE>(a, dv, one, keys.v, a.ld, j0, a.dqkv);
 }
 
 template <int HDP, int TILE>
@@ -98,18 +104,18 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
     constexpr int R = TILE / SIDE, C = HDP / SIDE, PART = TILE * (HDP + 1);
     float *k = memory, *v = k + PART, *q = v + PART, *dy = q + PART, *p = dy + PART;
     const struct head_place head = head_of(a, blockIdx.x / a.tiles);
-    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE, ld = 3 * a.c;
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * TILE;
     float dq[R][C] = {}, scale[R];
 #pragma unroll
     for (int i = 0; i < R; i++)
         scale[i] = a.scale;
-    load_tile<HDP, TILE>(a, a.qkv, head.qkv, ld, i0, a.scale, q);
-    load_tile<HDP, TILE>(a, a.dy, head.y, a.c, i0, 1.0f, dy);
+    load_tile<HDP, TILE>(a, a.qkv, head.q, a.ld, i0, a.scale, q);
+    load_tile<HDP, TILE>(a, a.dy, head.y, a.ldy, i0, 1.0f, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += TILE) {
         float s[R][R], ds[R][R];
         __syncthreads(); /* the keys before are no longer read */
-        load_tile<HDP, TILE>(a, a.qkv, head.qkv + a.c, ld, j0, 1.0f, k);
-        load_tile<HDP, TILE>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, 1.0f, v);
+        load_tile<HDP, TILE>(a, a.qkv, head.k, a.ld, j0, 1.0f, k);
+        load_tile<HDP, TILE>(a, a.qkv, head.v, a.ld, j0, 1.0f, v);
         __syncthreads();
         tile_products<HDP, TILE>(q, k, s);
         tile_products<HDP, TILE>(dy, v, ds);
@@ -118,15 +124,15 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
         __syncthreads();
         tile_accumulate<HDP, TILE, false>(p, k, dq);
     }
-    store_rows<HDP, TILE>(a, dq, scale, head.qkv, ld, i0, a.dqkv);
+    store_rows<HDP, TILE>(a, dq, scale, head.q, a.ld, i0, a.dqkv);
 }
 
-template <int HDP, int TILE> static int post(struct attention_args *a, int64_t heads, void *queue)
+template <int HDP, int TILE> static int post(struct attention_args *a, int64_t b, void *queue)
 {
     constexpr int floats = tile_floats<HDP, TILE>(4);
     a->tiles = ceil_div(a->t, TILE);
-    const int error = post_tiles(keys_grad<HDP, TILE>, a, heads, floats, queue);
-    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, heads, floats, queue);
+    const int error = post_tiles(keys_grad<HDP, TILE>, a, b * a->kv_heads, floats, queue);
+    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, floats, queue);
 }
 
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads)
@@ -136,21 +142,12 @@ int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads
 
 int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work)
 {
-    struct attention_args args = {};
-    args.t = a->t;
-    args.heads = a->heads;
-    args.c = a->c;
-    args.hd = a->c / a->heads;
-    args.dtype = a->dtype;
-    args.drop = drop_of(&a->dropout);
-    args.scale = 1.0f / sqrtf((float)args.hd);
-    args.qkv = a->qkv;
+    struct attention_args args = args_of(a);
     args.y = (void *)a->y; /* read alone */
-    args.lse = a->lse;
     args.dot = work;
     args.dy = a->dy;
     args.dqkv = a->dqkv;
-    const int64_t heads = a->b * a->heads, rows = heads * a->t;
+    const int64_t rows = a->b * a->heads * a->t;
     if (rows == 0)
         return 0;
     row_dots<<<(unsigned)ceil_div(rows, WARPS), WARPS * LANES, 0, (cudaStream_t)queue>>>(args, rows,
@@ -159,10 +156,34 @@ int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backwa
     if (error != cudaSuccess)
         return error;
     if (takes_mma(&args))
-        return dpt_post_attention_mma_grad(queue, &args, heads);
+        return dpt_post_attention_mma_grad(queue, &args, a->b);
     if (args.hd <= 64)
-        return post<64, 64>(&args, heads, queue);
+        return post<64, 64>(&args, a->b, queue);
     if (args.hd <= 128)
-        return post<128, 64>(&args, heads, queue);
-    return post<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, heads, queue);
+        return post<128, 64>(&args, a->b, queue);
+    return post<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, a->b, queue);
+}
+
+template <typename E> static __global__ void head_sums(struct dpt_launch_head_sums a)
+{
+    const int64_t width = a.kv_heads * a.head_size;
+    GRID_LOOP(i, a.rows * width)
+    {
+        const int64_t row = i / width, head = i % width / a.head_size, j = i % a.head_size;
+        const E *from = (const E *)a.from + (row * width + head * a.head_size) * a.group + j;
+        float sum = 0.0f;
+        for (int64_t g = 0; g < a.group; g++)
+            sum += widened(from[g * a.head_size]);
+        ((E *)a.to)[row * a.ld + i % width] = rounded<E>(sum);
+    }
+}
+
+int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a)
+{
+    enum { THREADS = 256 };
+    const int64_t n = a->rows * a->kv_heads * a->head_size;
+    if (n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, head_sums<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    return cudaGetLastError();
 }

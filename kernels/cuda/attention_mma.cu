@@ -10,19 +10,19 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
     uint32_t *k = (uint32_t *)memory, *v = k + tile_words<HD>;
     const head_place head = head_of(a, blockIdx.x / a.tiles);
     /* The last queries, which have most to do, first. */
-    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE, ld = 3 * a.c;
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE;
     const int64_t row = i0 + warp_row() + lane_row(); /* and 8 on */
     uint32_t q[HD / MMA_K][4];
     float most[2], sum[2] = {}, o[CHANNELS][4] = {};
     most[0] = most[1] = -3.0e38f; /* finite, so that most - most is never NaN */
-    load_words<HD>(a, a.qkv, head.qkv, ld, i0, k);
+    load_words<HD>(a, a.qkv, head.q, a.ld, i0, k);
     __syncthreads();
     left_operands<HD>(k, q);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
         float s[KEYS][4] = {};
         __syncthreads(); /* what was there is no longer read */
-        load_words<HD>(a, a.qkv, head.qkv + a.c, ld, j0, k);
-        load_words<HD>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, v);
+        load_words<HD>(a, a.qkv, head.k, a.ld, j0, k);
+        load_words<HD>(a, a.qkv, head.v, a.ld, j0, v);
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < KEYS; n++)
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) attend_mma(attention_args 
         if (lane_pair() == 0 && row + 8 * half < a.t)
             a.ret_lse[head.index * a.t + row + 8 * half] =
                 most[half] + (float)log((double)sum[half]);
-    store_products<E, HD>(a, o, scale, head.y, a.c, i0, a.y);
+    store_products<E, HD>(a, o, scale, head.y, a.ldy, i0, a.y);
 }
 
 template <typename E> static int post(void *queue, attention_args *a, int64_t heads)

@@ -19,8 +19,8 @@ static __device__ inline float score_gradient(const attention_args &a, const hea
     return probability * (ds * factor - dot);
 }
 
-/* A block has 64 keys and goes over the queries from there on. Products are transposed: rows are
- * keys. */
+/* A block has 64 keys and goes over the queries from there on, of one query head of theirs after
+ * another. Products are transposed: rows are keys. */
 template <typename E, int HD>
 static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_args a)
 {
@@ -28,20 +28,23 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
     constexpr int CHANNELS = HD / MMA_N;
     uint32_t *q = (uint32_t *)memory, *dy = q + tile_words<HD>;
     float *lse = (float *)(dy + tile_words<HD>), *dot = lse + MMA_TILE;
-    const head_place head = head_of(a, blockIdx.x / a.tiles);
-    const int64_t j0 = blockIdx.x % a.tiles * MMA_TILE, ld = 3 * a.c;
+    const int64_t first = blockIdx.x / a.tiles * (a.heads / a.kv_heads);
+    const head_place keys = head_of(a, first);
+    const int64_t j0 = blockIdx.x % a.tiles * MMA_TILE, tiles = a.tiles - j0 / MMA_TILE;
     const int64_t key = j0 + warp_row() + lane_row(); /* and 8 on */
     uint32_t k[HD / MMA_K][4], v[HD / MMA_K][4];
     float dk[CHANNELS][4] = {}, dv[CHANNELS][4] = {};
-    load_words<HD>(a, a.qkv, head.qkv + a.c, ld, j0, q);
-    load_words<HD>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, dy);
+    load_words<HD>(a, a.qkv, keys.k, a.ld, j0, q);
+    load_words<HD>(a, a.qkv, keys.v, a.ld, j0, dy);
     __syncthreads();
     left_operands<HD>(q, k);
     left_operands<HD>(dy, v);
-    for (int64_t i0 = j0; i0 < a.t; i0 += MMA_TILE) {
+    for (int64_t tile = 0; tile < tiles * (a.heads / a.kv_heads); tile++) {
+        const head_place head = head_of(a, first + tile / tiles);
+        const int64_t i0 = j0 + tile % tiles * MMA_TILE;
         __syncthreads(); /* what was there is no longer read */
-        load_words<HD>(a, a.qkv, head.qkv, ld, i0, q);
-        load_words<HD>(a, a.dy, head.y, a.c, i0, dy);
+        load_words<HD>(a, a.qkv, head.q, a.ld, i0, q);
+        load_words<HD>(a, a.dy, head.y, a.ldy, i0, dy);
         if (threadIdx.x < MMA_TILE) {
             const bool there = i0 + threadIdx.x < a.t;
             const int64_t at = head.index * a.t + i0 + threadIdx.x;
@@ -71,18 +74,19 @@ static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_ar
         }
     }
     const float one[2] = {1.0f, 1.0f}, scale[2] = {a.scale, a.scale};
-    store_products<E, HD>(a, dk, scale, head.qkv + a.c, ld, j0, a.dqkv);
-    store_products<E, HD>(a, dv, one, head.qkv + 2 * a.c, ld, j0, a.dqkv);
+    store_products<E, HD>(a, dk, scale, keys.k, a.ld, j0, a.dqkv);
+    store_products<E, HD>(a, dv, one, keys.v, a.ld, j0, a.dqkv);
 }
 
-/* A block has 64 queries and goes over the keys up to them. */
+/* A block has 64 queries and goes over the keys up to them. Four blocks at once, or two. */
 template <typename E, int HD>
-static __global__ void __launch_bounds__(MMA_THREADS) queries_grad_mma(attention_args a)
+static __global__ void __launch_bounds__(MMA_THREADS, HD == 64 ? 4 : 2)
+    queries_grad_mma(attention_args a)
 {
     extern __shared__ four_words memory[];
     uint32_t *k = (uint32_t *)memory, *v = k + tile_words<HD>;
     const head_place head = head_of(a, blockIdx.x / a.tiles);
-    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE, ld = 3 * a.c;
+    const int64_t i0 = (a.tiles - 1 - blockIdx.x % a.tiles) * MMA_TILE;
     const int64_t query = i0 + warp_row() + lane_row(); /* and 8 on */
     uint32_t q[HD / MMA_K][4], dy[HD / MMA_K][4];
     float dq[HD / MMA_N][4] = {}, lse[2], dot[2];
@@ -93,15 +97,15 @@ static __global__ void __launch_bounds__(MMA_THREADS) queries_grad_mma(attention
         lse[half] = there ? a.lse[at] : 0.0f;
         dot[half] = there ? a.dot[at] : 0.0f;
     }
-    load_words<HD>(a, a.qkv, head.qkv, ld, i0, k);
-    load_words<HD>(a, a.dy, head.y, a.c, i0, v);
+    load_words<HD>(a, a.qkv, head.q, a.ld, i0, k);
+    load_words<HD>(a, a.dy, head.y, a.ldy, i0, v);
     __syncthreads();
     left_operands<HD>(k, q);
     left_operands<HD>(v, dy);
     for (int64_t j0 = 0; j0 <= i0; j0 += MMA_TILE) {
         __syncthreads(); /* what was there is no longer read */
-        load_words<HD>(a, a.qkv, head.qkv + a.c, ld, j0, k);
-        load_words<HD>(a, a.qkv, head.qkv + 2 * a.c, ld, j0, v);
+        load_words<HD>(a, a.qkv, head.k, a.ld, j0, k);
+        load_words<HD>(a, a.qkv, head.v, a.ld, j0, v);
         __syncthreads();
 #pragma unroll 1
         for (int n = 0; n < MMA_TILE; n += MMA_K) { /* keys */
@@ -123,22 +127,21 @@ static __global__ void __launch_bounds__(MMA_THREADS) queries_grad_mma(attention
         }
     }
     const float scale[2] = {a.scale, a.scale};
-    store_products<E, HD>(a, dq, scale, head.qkv, ld, i0, a.dqkv);
+    store_products<E, HD>(a, dq, scale, head.q, a.ld, i0, a.dqkv);
 }
 
-template <typename E, int HD> static int post(void *queue, attention_args *a, int64_t heads)
+template <typename E, int HD> static int post(void *queue, attention_args *a, int64_t b)
 {
     constexpr int words = 2 * tile_words<HD>;
     a->tiles = ceil_div(a->t, MMA_TILE);
-    const int error = post_words(keys_grad_mma<E, HD>, a, heads, words + 2 * MMA_TILE, queue);
-    return error ? error : post_words(queries_grad_mma<E, HD>, a, heads, words, queue);
+    const int error =
+        post_words(keys_grad_mma<E, HD>, a, b * a->kv_heads, words + 2 * MMA_TILE, queue);
+    return error ? error : post_words(queries_grad_mma<E, HD>, a, b * a->heads, words, queue);
 }
 
-int dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t heads)
+int dpt_post_attention_mma_grad(void *queue, attention_args *a, int64_t b)
 {
     if (a->hd == 64)
-        return a->dtype == DPT_BF16 ? post<bf16, 64>(queue, a, heads)
-                                    : post<f16, 64>(queue, a, heads);
-    return a->dtype == DPT_BF16 ? post<bf16, 128>(queue, a, heads)
-                                : post<f16, 128>(queue, a, heads);
+        return a->dtype == DPT_BF16 ? post<bf16, 64>(queue, a, b) : post<f16, 64>(queue, a, b);
+    return a->dtype == DPT_BF16 ? post<bf16, 128>(queue, a, b) : post<f16, 128>(queue, a, b);
 }

@@ -12,7 +12,7 @@ struct graph {
     struct dpt_cudnn_graph g;
     const struct dpt_attention_shape *shape;
     cudnnDataType_t type;
-    int64_t d;                                            /* channels of a head */
+    int64_t d, c, row;                                    /* channels; elements of a row */
     int64_t scores[4], scores_at[4], rows[4], rows_at[4]; /* dims and strides of (T, T), (T, 1) */
     int *ids;
 };
@@ -21,11 +21,11 @@ static const cudnnDataType_t F32 = CUDNN_DATA_FLOAT;
 
 /* ---- tensors ---- */
 
-/* (B, H, T, d), of rows that are `row` elements apart; transposed: (B, H, d, T). */
-static int heads(struct graph *a, int64_t row, bool transposed)
+/* (B, n, T, d), of rows that are `row` elements apart; transposed: (B, n, d, T). */
+static int heads(struct graph *a, int64_t n, int64_t row, bool transposed)
 {
     const struct dpt_attention_shape *s = a->shape;
-    const int64_t dims[4] = {s->b, s->heads, transposed ? a->d : s->t, transposed ? s->t : a->d};
+    const int64_t dims[4] = {s->b, n, transposed ? a->d : s->t, transposed ? s->t : a->d};
     const int64_t strides[4] = {s->t * row, a->d, transposed ? 1 : row, transposed ? row : 1};
     return dpt_cudnn_tensor(&a->g, a->type, dims, strides);
 }
@@ -111,8 +111,8 @@ static int scaled(struct graph *a, int s)
 static void forward(struct graph *a)
 {
     int *id = a->ids;
-    id[DPT_ATTENTION_K] = heads(a, 3 * a->shape->c, true);
-    id[DPT_ATTENTION_V] = heads(a, 3 * a->shape->c, false);
+    id[DPT_ATTENTION_K] = heads(a, a->shape->kv_heads, a->row, true);
+    id[DPT_ATTENTION_V] = heads(a, a->shape->kv_heads, a->row, false);
     const int s = causal(a, scaled(a, products(a, id[DPT_ATTENTION_Q], id[DPT_ATTENTION_K])));
     const int most = row_values(a), sum = row_values(a);
     dpt_cudnn_reduce(&a->g, CUDNN_REDUCE_TENSOR_MAX, s, most);
@@ -128,15 +128,16 @@ static void forward(struct graph *a)
 static void backward(struct graph *a)
 {
     const struct dpt_attention_shape *shape = a->shape;
-    const int64_t c = shape->c, of_heads[4] = {shape->b, shape->heads, shape->t, a->d},
-                  at[4] = {shape->t * c, a->d, c, 1};
+    const int64_t of_heads[4] = {shape->b, shape->heads, shape->t, a->d},
+                  at[4] = {shape->t * a->c, a->d, a->c, 1};
+    const int64_t keys_row = shape->kv_heads == shape->heads ? a->row : a->c;
     int *id = a->ids;
-    id[DPT_ATTENTION_K] = heads(a, 3 * c, true);
-    id[DPT_ATTENTION_V] = heads(a, 3 * c, true);
-    id[DPT_ATTENTION_DO] = heads(a, c, false);
-    id[DPT_ATTENTION_DQ] = heads(a, 3 * c, false);
-    id[DPT_ATTENTION_DK] = heads(a, 3 * c, false);
-    id[DPT_ATTENTION_DV] = heads(a, 3 * c, false);
+    id[DPT_ATTENTION_K] = heads(a, shape->kv_heads, a->row, true);
+    id[DPT_ATTENTION_V] = heads(a, shape->kv_heads, a->row, true);
+    id[DPT_ATTENTION_DO] = heads(a, shape->heads, a->c, false);
+    id[DPT_ATTENTION_DQ] = heads(a, shape->heads, a->row, false);
+    id[DPT_ATTENTION_DK] = heads(a, shape->heads, keys_row, false);
+    id[DPT_ATTENTION_DV] = heads(a, shape->heads, keys_row, false);
     id[DPT_ATTENTION_ROWS] = dpt_cudnn_tensor(&a->g, F32, a->rows, a->rows_at);
     const int both = on_elements(a, CUDNN_POINTWISE_MUL, id[DPT_ATTENTION_DO], id[DPT_ATTENTION_O],
                                  dpt_cudnn_virtual(&a->g, F32, of_heads, at));
@@ -155,8 +156,8 @@ static void backward(struct graph *a)
     const int ds = scaled(a, on_scores(a, CUDNN_POINTWISE_MUL, centred, p));
     dpt_cudnn_reshape(&a->g, ds, ds_turned);
     dpt_cudnn_matmul(&a->g, ds_turned, id[DPT_ATTENTION_Q], id[DPT_ATTENTION_DK]);
-    const int64_t k_dims[4] = {shape->b, shape->heads, shape->t, a->d},
-                  k_at[4] = {shape->t * 3 * c, a->d, 3 * c, 1};
+    const int64_t k_dims[4] = {shape->b, shape->kv_heads, shape->t, a->d},
+                  k_at[4] = {shape->t * a->row, a->d, a->row, 1};
     const int keys = dpt_cudnn_virtual(&a->g, a->type, k_dims, k_at);
     dpt_cudnn_reshape(&a->g, id[DPT_ATTENTION_K], keys);
     dpt_cudnn_matmul(&a->g, ds, keys, id[DPT_ATTENTION_DQ]);
@@ -170,18 +171,20 @@ enum dpt_status dpt_attention_plan_create(const struct dpt_attention_shape *shap
     const int64_t h = shape->heads, t = shape->t;
     struct graph a = {.shape = shape,
                       .type = shape->dtype == DPT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
-                      .d = shape->c / h,
+                      .d = shape->head_size,
+                      .c = h * shape->head_size,
+                      .row = (h + 2 * shape->kv_heads) * shape->head_size,
                       .scores = {shape->b, h, t, t},
                       .scores_at = {h * t * t, t * t, t, 1},
                       .rows = {shape->b, h, t, 1},
                       .rows_at = {h * t, t, 1, 1},
                       .ids = ret_ids};
-    DPT_ASSERT(shape->dtype != DPT_F32 && shape->c % h == 0);
+    DPT_ASSERT(shape->dtype != DPT_F32 && h % shape->kv_heads == 0);
     for (int i = 0; i < DPT_ATTENTION_TENSORS; i++)
         ret_ids[i] = -1;
     dpt_cudnn_graph_init(&a.g);
-    ret_ids[DPT_ATTENTION_Q] = heads(&a, 3 * shape->c, false);
-    ret_ids[DPT_ATTENTION_O] = heads(&a, shape->c, false);
+    ret_ids[DPT_ATTENTION_Q] = heads(&a, h, a.row, false);
+    ret_ids[DPT_ATTENTION_O] = heads(&a, h, a.c, false);
     ret_ids[DPT_ATTENTION_LSE] = dpt_cudnn_tensor(&a.g, F32, a.rows, a.rows_at);
     ret_ids[DPT_ATTENTION_SCALE] = dpt_cudnn_scalar(&a.g);
     ret_ids[DPT_ATTENTION_MASKED] = dpt_cudnn_scalar(&a.g);

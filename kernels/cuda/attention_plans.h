@@ -6,19 +6,21 @@
 #include "kernels/cuda/cudnn_graph.h"
 
 struct dpt_attention_shape {
-    int64_t b, t, heads, c;
+    int64_t b, t, heads, kv_heads, head_size;
     enum dpt_dtype dtype; /* DPT_BF16, DPT_F16 */
     bool backward;
 };
 
-/* The tensors in memory, as kernels/ops.h has them. Q, K and V lie in one, a row apart. */
+/* The tensors in memory, as kernels/ops.h has them. Q, K and V lie in one, a row apart, and so do
+ * their gradients; but where query heads share keys, dK and dV are (B, T, C) each, by query head,
+ * and the sums over those that share are not the graph's. */
 enum dpt_attention_tensor {
     DPT_ATTENTION_Q,
     DPT_ATTENTION_K,
     DPT_ATTENTION_V,
     DPT_ATTENTION_O,
     DPT_ATTENTION_LSE,
-    DPT_ATTENTION_SCALE,  /* float, by value: 1 / sqrt(C / H) */
+    DPT_ATTENTION_SCALE,  /* float, by value: 1 / sqrt(head_size) */
     DPT_ATTENTION_MASKED, /* float, by value: the score of a key that is masked */
     /* Backward, and only there: */
     DPT_ATTENTION_DO,

@@ -59,12 +59,14 @@ static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
 {
     extern __shared__ float scores[];
     __shared__ float place[THREADS];
-    const int64_t hd = a.c / a.heads, row = a.first + blockIdx.x / a.heads, ld = 3 * a.c;
-    const int64_t at = blockIdx.x % a.heads * hd;
-    const float *q = a.qkv + row * ld + at;
+    const int64_t hd = a.head_size, c = a.heads * hd, ld = c + 2 * a.kv_heads * hd;
+    const int64_t row = a.first + blockIdx.x / a.heads, head = blockIdx.x % a.heads;
+    const float *q = a.qkv + row * ld + head * hd;
+    const float *keys = a.qkv + c + head / (a.heads / a.kv_heads) * hd;
+    const float *values = keys + a.kv_heads * hd;
     float most = -3.0e38f, sum = 0.0f;
     for (int64_t s = threadIdx.x; s <= row; s += THREADS) {
-        const float *k = a.qkv + s * ld + a.c + at;
+        const float *k = keys + s * ld;
         float score = 0.0f;
         for (int64_t j = 0; j < hd; j++)
             score = fmaf(q[j], k[j], score);
@@ -80,8 +82,8 @@ static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
     for (int64_t j = threadIdx.x; j < hd; j += THREADS) {
         float mean = 0.0f;
         for (int64_t s = 0; s <= row; s++)
-            mean = fmaf(scores[s], a.qkv[s * ld + 2 * a.c + at + j], mean);
-        a.y[(row - a.first) * a.c + at + j] = mean * (1.0f / sum);
+            mean = fmaf(scores[s], values[s * ld + j], mean);
+        a.y[(row - a.first) * c + head * hd + j] = mean * (1.0f / sum);
     }
 }
 
@@ -94,6 +96,6 @@ int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
     if (error != cudaSuccess || blocks == 0)
         return error;
     attend_rows<<<(unsigned)blocks, THREADS, (size_t)bytes, (cudaStream_t)queue>>>(
-        *a, 1.0f / sqrtf((float)(a->c / a->heads)));
+        *a, 1.0f / sqrtf((float)a->head_size));
     return cudaGetLastError();
 }

@@ -74,6 +74,15 @@ enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
 int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a);
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
 int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work);
+/* Of each row, the sum over the heads of a group, in f32 and in their order. */
+struct dpt_launch_head_sums {
+    int64_t rows, kv_heads, group, head_size;
+    int64_t ld; /* of `to` */
+    enum dpt_dtype dtype;
+    const void *from; /* (rows, kv_heads, group, head_size) */
+    void *to;         /* (rows, kv_heads, head_size), rows `ld` apart */
+};
+int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a);
 
 /* --- decode.cu --- */
 enum { DPT_CUDA_DECODE_ROWS_MAX = 32768 };

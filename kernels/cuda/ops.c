@@ -47,15 +47,15 @@ void dpt_cuda_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
 }
 
 /* Heads there are kernels for. */
-static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t c)
+static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t kv_heads, int64_t channels)
 {
-    DPT_ASSERT(heads > 0 && c % heads == 0);
-    if (c / heads <= DPT_CUDA_HEAD_CHANNELS_MAX)
+    DPT_ASSERT(kv_heads > 0 && heads % kv_heads == 0);
+    if (channels <= DPT_CUDA_HEAD_CHANNELS_MAX)
         return true;
     char text[128];
     (void)snprintf(text, sizeof text,
                    "attention: heads of %lld channels; the CUDA device has at most %d",
-                   (long long)(c / heads), DPT_CUDA_HEAD_CHANNELS_MAX);
+                   (long long)channels, DPT_CUDA_HEAD_CHANNELS_MAX);
     dpt_cuda_fail(s, DPT_EUNSUPPORTED, text);
     return false;
 }
@@ -65,7 +65,7 @@ void dpt_cuda_attention_forward(struct dpt_stream *stream, const struct dpt_atte
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (!dpt_cuda_begin(s, a->dtype, "attention") || dpt_cudnn_attention_forward(s, a))
         return;
-    if (heads_fit(s, a->heads, a->c) && !s->preparing)
+    if (heads_fit(s, a->heads, a->kv_heads, a->head_size) && !s->preparing)
         (void)dpt_cuda_posted(s, dpt_launch_attention_forward(s->queue, a), "attention");
 }
 
@@ -76,7 +76,8 @@ void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_att
     void *work;
     if (!dpt_cuda_begin(s, a->dtype, "attention backward") || dpt_cudnn_attention_backward(s, a))
         return;
-    if (heads_fit(s, a->heads, a->c) && dpt_cuda_workspace(s, floats * sizeof(float), &work))
+    if (heads_fit(s, a->heads, a->kv_heads, a->head_size) &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
         (void)dpt_cuda_posted(s, dpt_launch_attention_backward(s->queue, a, work),
                               "attention backward");
 }
@@ -137,7 +138,7 @@ void dpt_cuda_linear_row(struct dpt_stream *stream, const struct dpt_linear_row 
 void dpt_cuda_attention_rows(struct dpt_stream *stream, const struct dpt_attention_rows *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    DPT_ASSERT(a->heads > 0 && a->c % a->heads == 0 && a->first < a->end);
+    DPT_ASSERT(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->first < a->end);
     if (!posts(s, DPT_F32, "attention rows"))
         return;
     if (a->end > DPT_CUDA_DECODE_ROWS_MAX)

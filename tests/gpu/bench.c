@@ -67,7 +67,8 @@ static void attention_forward(struct bench *b)
     b->t.ops->attention_forward(b->t.stream, &(struct dpt_attention_forward){.b = B,
                                                                              .t = T,
                                                                              .heads = HEADS,
-                                                                             .c = C,
+                                                                             .kv_heads = HEADS,
+                                                                             .head_size = C / HEADS,
                                                                              .dtype = b->dtype,
                                                                              .qkv = b->x,
                                                                              .y = b->y,
@@ -76,16 +77,18 @@ static void attention_forward(struct bench *b)
 
 static void attention_backward(struct bench *b)
 {
-    b->t.ops->attention_backward(b->t.stream, &(struct dpt_attention_backward){.b = B,
-                                                                               .t = T,
-                                                                               .heads = HEADS,
-                                                                               .c = C,
-                                                                               .dtype = b->dtype,
-                                                                               .qkv = b->x,
-                                                                               .y = b->y,
-                                                                               .lse = b->lse,
-                                                                               .dy = b->w,
-                                                                               .dqkv = b->dy});
+    b->t.ops->attention_backward(b->t.stream,
+                                 &(struct dpt_attention_backward){.b = B,
+                                                                  .t = T,
+                                                                  .heads = HEADS,
+                                                                  .kv_heads = HEADS,
+                                                                  .head_size = C / HEADS,
+                                                                  .dtype = b->dtype,
+                                                                  .qkv = b->x,
+                                                                  .y = b->y,
+                                                                  .lse = b->lse,
+                                                                  .dy = b->w,
+                                                                  .dqkv = b->dy});
 }
 
 static void head_loss(struct bench *b)

@@ -82,8 +82,9 @@ static void check_errors(struct test_stream *t)
     CHECK(dpt_stream_sync(t->stream, &err) == DPT_OK);
     test_download(t, dy, sizeof y, x);
     CHECK(memcmp(x, y, sizeof y) == 0);
-    t->ops->attention_forward(
-        t->stream, &(struct dpt_attention_forward){.b = 1, .t = 1, .heads = 1, .c = 257});
+    t->ops->attention_forward(t->stream,
+                              &(struct dpt_attention_forward){
+                                  .b = 1, .t = 1, .heads = 1, .kv_heads = 1, .head_size = 257});
     CHECK(dpt_stream_sync(t->stream, &err) == DPT_EUNSUPPORTED && strstr(err.text, "257"));
     t->ops->linear_forward(
         t->stream, /* not where whole vectors are read from */
@@ -255,9 +256,9 @@ static void check_tf32(void)
 static void check_warm(struct test_stream *t)
 {
     const struct dpt_attention_forward forward = {
-        .b = 2, .t = 64, .c = 128, .heads = 2, .dtype = DPT_BF16};
+        .b = 2, .t = 64, .heads = 2, .kv_heads = 2, .head_size = 64, .dtype = DPT_BF16};
     const struct dpt_attention_backward backward = {
-        .b = 2, .t = 64, .c = 128, .heads = 2, .dtype = DPT_BF16};
+        .b = 2, .t = 64, .heads = 2, .kv_heads = 2, .head_size = 64, .dtype = DPT_BF16};
     const struct dpt_linear_forward linear = {.n = 64, .in = 48, .out = 80, .dtype = DPT_BF16};
     struct dpt_cuda_stream *s = dpt_cuda_stream(t->stream);
     struct dpt_err err;

@@ -26,11 +26,18 @@ static const char *const gpus[] = {
     GPU("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 85899345920),
 };
 
-/* Of GPT-2's sizes, the smallest, one of no round numbers, and wide heads. */
+/* Of GPT-2's sizes, the smallest, one of no round numbers, and wide heads; and of query heads that
+ * share keys, of Llama's sizes and others. */
 static const struct dpt_attention_shape shapes[] = {
-    {.b = 32, .t = 1024, .heads = 12, .c = 768}, {.b = 4, .t = 1024, .heads = 25, .c = 1600},
-    {.b = 1, .t = 64, .heads = 1, .c = 64},      {.b = 3, .t = 77, .heads = 3, .c = 72},
-    {.b = 2, .t = 256, .heads = 2, .c = 256},
+    {.b = 32, .t = 1024, .heads = 12, .kv_heads = 12, .head_size = 64},
+    {.b = 4, .t = 1024, .heads = 25, .kv_heads = 25, .head_size = 64},
+    {.b = 1, .t = 64, .heads = 1, .kv_heads = 1, .head_size = 64},
+    {.b = 3, .t = 77, .heads = 3, .kv_heads = 3, .head_size = 24},
+    {.b = 2, .t = 256, .heads = 2, .kv_heads = 2, .head_size = 128},
+    {.b = 8, .t = 2048, .heads = 32, .kv_heads = 4, .head_size = 64},
+    {.b = 1, .t = 1024, .heads = 32, .kv_heads = 8, .head_size = 128},
+    {.b = 2, .t = 77, .heads = 9, .kv_heads = 3, .head_size = 64},
+    {.b = 1, .t = 128, .heads = 4, .kv_heads = 1, .head_size = 40},
 };
 
 static int failures;
@@ -40,9 +47,9 @@ static void check(bool ok, const char *what, const struct dpt_attention_shape *s
     if (ok)
         return;
     failures++;
-    (void)fprintf(stderr, "GPU %d, %lld x %lld, %lld heads of %lld, dtype %d, %s: %s\n", gpu,
-                  (long long)s->b, (long long)s->t, (long long)s->heads,
-                  (long long)(s->c / s->heads), (int)s->dtype, s->backward ? "backward" : "forward",
+    (void)fprintf(stderr, "GPU %d, %lld x %lld, %lld/%lld heads of %lld, dtype %d, %s: %s\n", gpu,
+                  (long long)s->b, (long long)s->t, (long long)s->heads, (long long)s->kv_heads,
+                  (long long)s->head_size, (int)s->dtype, s->backward ? "backward" : "forward",
                   what);
 }
 
@@ -86,13 +93,18 @@ static void check_shape(const struct dpt_attention_shape *shape, cudnnBackendDes
 /* More scratch than is allowed, and heads of no size that there are engines for. */
 static void check_refusals(cudnnBackendDescriptor_t device)
 {
-    const struct dpt_attention_shape shape = {
-        .b = 64, .t = 8192, .heads = 16, .c = 1024, .dtype = DPT_BF16, .backward = true};
+    const struct dpt_attention_shape shape = {.b = 64,
+                                              .t = 8192,
+                                              .heads = 16,
+                                              .kv_heads = 16,
+                                              .head_size = 64,
+                                              .dtype = DPT_BF16,
+                                              .backward = true};
     struct dpt_attention_shape odd = shapes[2];
     struct dpt_cudnn_plan *plan = NULL;
     struct dpt_err err;
     int ids[DPT_ATTENTION_TENSORS];
-    odd.c = 63;
+    odd.head_size = 63;
     odd.dtype = DPT_BF16;
     check(dpt_attention_plan_create(&shape, NULL, device, &plan, ids, &err) == DPT_EUNSUPPORTED &&
               strstr(err.text, "engines will do"),

@@ -233,7 +233,8 @@ static void check_decoding(struct test_stream *t)
         bad += !(fabs(sum - (double)got[j]) <= 2e-6 * size);
     }
     CHECK(bad == 0);
-    t->ops->attention_rows(t->stream, &(struct dpt_attention_rows){FIRST, END, HEADS, C, dqkv, dy});
+    t->ops->attention_rows(t->stream,
+                           &(struct dpt_attention_rows){FIRST, END, HEADS, HEADS, HD, dqkv, dy});
     test_download(t, dy, (END - FIRST) * C * 4, got);
     for (int row = FIRST; row < END; row++)
         for (int channel = 0; channel < C; channel++) {

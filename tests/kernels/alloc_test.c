@@ -151,8 +151,10 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
         s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, beta, y, mean, rstd});
     ops->linear_forward(
         s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL, NULL, false});
-    ops->attention_forward(s,
-                           &(struct dpt_attention_forward){B, T, H, C, dtype, drop, qkv, att, lse});
+    ops->attention_forward(
+        s, &(struct dpt_attention_forward){B, T, H, H, C / H, dtype, drop, qkv, att, lse});
+    ops->attention_forward(
+        s, &(struct dpt_attention_forward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
     ops->linear_forward(
         s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL, false});
@@ -167,7 +169,9 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
-        s, &(struct dpt_attention_backward){B, T, H, C, dtype, drop, qkv, att, lse, y, dy});
+        s, &(struct dpt_attention_backward){B, T, H, H, C / H, dtype, drop, qkv, att, lse, y, dy});
+    ops->attention_backward(
+        s, &(struct dpt_attention_backward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, y, dy});
     ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db,
                                                           false, NULL, NULL, false});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,

@@ -1,4 +1,4 @@
-/* Between cases.c, which has the table, and cases_elements.c. */
+/* Between cases.c, which has the table, and the other files of cases. */
 #ifndef DPT_TESTS_KERNELS_CASE_FAMILIES_H
 #define DPT_TESTS_KERNELS_CASE_FAMILIES_H
 

@@ -193,15 +193,22 @@ static void layernorm_ref(const struct op_case *c, double *const *in, const int3
         out[3][i] += in[3][i];
 }
 
-/* --- attention: b, t, heads, c --- */
+/* --- attention: b, t, heads, kv_heads, head_size --- */
+
+static struct ref_heads heads_of(const struct op_case *c)
+{
+    return (struct ref_heads){c->shape[0], c->shape[1], c->shape[2], c->shape[3], c->shape[4]};
+}
 
 static void attention_layout(const struct op_case *c, struct case_layout *r)
 {
-    int64_t b = c->shape[0], t = c->shape[1], h = c->shape[2], w = c->shape[3];
+    const struct ref_heads h = heads_of(c);
+    const int64_t n = h.b * h.t, y = n * h.heads * h.head_size,
+                  qkv = n * (h.heads + 2 * h.kv_heads) * h.head_size;
     *r = (struct case_layout){.inputs = 2,
-                              .in = {b * t * 3 * w, b * t * w},
+                              .in = {qkv, y},
                               .outputs = 3,
-                              .out = {b * t * w, b * h * t, b * t * 3 * w},
+                              .out = {y, n * h.heads, qkv},
                               .f32 = {false, true, false},
                               .y = 0,
                               .dy = 1,
@@ -214,21 +221,24 @@ static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const s
                           struct dpt_stream *s, void *const *in, const int32_t *ints,
                           bool accumulate, void *const *out)
 {
+    const struct ref_heads h = heads_of(c);
     (void)ints;
     (void)accumulate;
-    const struct dpt_attention_forward f = {.b = c->shape[0],
-                                            .t = c->shape[1],
-                                            .heads = c->shape[2],
-                                            .c = c->shape[3],
+    const struct dpt_attention_forward f = {.b = h.b,
+                                            .t = h.t,
+                                            .heads = h.heads,
+                                            .kv_heads = h.kv_heads,
+                                            .head_size = h.head_size,
                                             .dtype = dtype,
                                             .dropout = case_dropout(c),
                                             .qkv = in[0],
                                             .y = out[0],
                                             .lse = out[1]};
-    const struct dpt_attention_backward b = {.b = c->shape[0],
-                                             .t = c->shape[1],
-                                             .heads = c->shape[2],
-                                             .c = c->shape[3],
+    const struct dpt_attention_backward b = {.b = h.b,
+                                             .t = h.t,
+                                             .heads = h.heads,
+                                             .kv_heads = h.kv_heads,
+                                             .head_size = h.head_size,
                                              .dtype = dtype,
                                              .dropout = case_dropout(c),
                                              .qkv = in[0],
@@ -243,11 +253,11 @@ static void attention_run(const struct op_case *c, enum dpt_dtype dtype, const s
 static void attention_ref(const struct op_case *c, double *const *in, const int32_t *ints,
                           double *const *out)
 {
+    const struct ref_heads h = heads_of(c);
     struct dpt_dropout d = case_dropout(c);
     (void)ints;
-    ref_attention(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], out[0], out[1]);
-    ref_attention_grad(c->shape[0], c->shape[1], c->shape[2], c->shape[3], &d, in[0], in[1],
-                       out[2]);
+    ref_attention(&h, &d, in[0], out[0], out[1]);
+    ref_attention_grad(&h, &d, in[0], in[1], out[2]);
 }
 
 /* --- embedding: b, t, c, v, context; 0: without positions --- */
@@ -399,15 +409,20 @@ const struct op_case op_cases[] = {
     {"rmsnorm 65x1601", {65, 1601, 0, 1}, 0.0f, false, OP(layernorm)},
     {"gelu 7", {7}, 0.0f, true, OP(gelu)},
     {"gelu 70001", {70001}, 0.0f, false, OP(gelu)},
-    {"attention 2x5x2x6", {2, 5, 2, 6}, 0.0f, true, OP(attention)},
-    {"attention 1x3x1x4 drop", {1, 3, 1, 4}, 0.3f, true, OP(attention)},
-    {"attention 2x64x3x192", {2, 64, 3, 192}, 0.0f, false, OP(attention)},
-    {"attention 1x200x2x128", {1, 200, 2, 128}, 0.0f, false, OP(attention)},
-    {"attention 2x65x2x34 drop", {2, 65, 2, 34}, 0.1f, false, OP(attention)},
-    {"attention 1x70x1x200", {1, 70, 1, 200}, 0.0f, false, OP(attention)},
-    {"attention 1x131x1x80 drop", {1, 131, 1, 80}, 0.25f, false, OP(attention)},
-    {"attention 1x130x2x128 drop", {1, 130, 2, 128}, 0.2f, false, OP(attention)},
-    {"attention 1x97x2x256", {1, 97, 2, 256}, 0.0f, false, OP(attention)},
+    {"attention 2x5x2x3", {2, 5, 2, 2, 3}, 0.0f, true, OP(attention)},
+    {"attention 1x3x1x4 drop", {1, 3, 1, 1, 4}, 0.3f, true, OP(attention)},
+    {"attention 2x64x3x64", {2, 64, 3, 3, 64}, 0.0f, false, OP(attention)},
+    {"attention 1x200x2x64", {1, 200, 2, 2, 64}, 0.0f, false, OP(attention)},
+    {"attention 2x65x2x17 drop", {2, 65, 2, 2, 17}, 0.1f, false, OP(attention)},
+    {"attention 1x70x1x200", {1, 70, 1, 1, 200}, 0.0f, false, OP(attention)},
+    {"attention 1x131x1x80 drop", {1, 131, 1, 1, 80}, 0.25f, false, OP(attention)},
+    {"attention 1x130x2x64 drop", {1, 130, 2, 2, 64}, 0.2f, false, OP(attention)},
+    {"attention 1x97x2x128", {1, 97, 2, 2, 128}, 0.0f, false, OP(attention)},
+    {"attention 1x4x4/2x3", {1, 4, 4, 2, 3}, 0.0f, true, OP(attention)},
+    {"attention 2x65x6/2x18 drop", {2, 65, 6, 2, 18}, 0.1f, false, OP(attention)},
+    {"attention 2x66x4/2x64", {2, 66, 4, 2, 64}, 0.0f, false, OP(attention)},
+    {"attention 1x97x3/1x128 drop", {1, 97, 3, 1, 128}, 0.2f, false, OP(attention)},
+    {"attention 1x70x4/1x72", {1, 70, 4, 1, 72}, 0.0f, false, OP(attention)},
     {"residual 9", {9}, 0.0f, true, OP(residual)},
     {"residual 70003", {70003}, 0.0f, false, OP(residual)},
     {"residual 70003 drop", {70003}, 0.1f, false, OP(residual)},

@@ -146,35 +146,40 @@ static void logits(void **state)
 }
 
 struct attention {
-    int64_t first, end, heads, c;
+    int64_t first, end, heads, kv_heads, head_size;
     const float *qkv;
 };
 
 static void run_attention(const struct test_stream *s, float *y, void *ctx)
 {
     const struct attention *a = ctx;
-    s->ops->attention_rows(
-        s->stream,
-        &(struct dpt_attention_rows){
-            .first = a->first, .end = a->end, .heads = a->heads, .c = a->c, .qkv = a->qkv, .y = y});
+    s->ops->attention_rows(s->stream, &(struct dpt_attention_rows){.first = a->first,
+                                                                   .end = a->end,
+                                                                   .heads = a->heads,
+                                                                   .kv_heads = a->kv_heads,
+                                                                   .head_size = a->head_size,
+                                                                   .qkv = a->qkv,
+                                                                   .y = y});
 }
 
 /* One element of one row: the mean of a channel's values, weighted by the softmax of the scores. */
 static double attended(const struct attention *a, int64_t row, int64_t channel)
 {
-    const int64_t hd = a->c / a->heads, head = channel / hd * hd;
+    const int64_t hd = a->head_size, head = channel / hd, ld = (a->heads + 2 * a->kv_heads) * hd;
+    const float *q = a->qkv + row * ld + head * hd;
+    const float *k = a->qkv + (a->heads + head / (a->heads / a->kv_heads)) * hd;
+    const float *v = k + a->kv_heads * hd + channel % hd;
     double max = -1e300, sum = 0, mean = 0, score[256];
     for (int64_t t = 0; t <= row; t++) {
         score[t] = 0;
         for (int64_t i = 0; i < hd; i++)
-            score[t] += (double)a->qkv[row * 3 * a->c + head + i] *
-                        (double)a->qkv[(t * 3 + 1) * a->c + head + i] / sqrt((double)hd);
+            score[t] += (double)q[i] * (double)k[t * ld + i] / sqrt((double)hd);
         max = fmax(max, score[t]);
     }
     for (int64_t t = 0; t <= row; t++) {
         const double p = exp(score[t] - max);
         sum += p;
-        mean += p * (double)a->qkv[(t * 3 + 2) * a->c + channel];
+        mean += p * (double)v[t * ld];
     }
     return mean / sum;
 }
@@ -182,19 +187,21 @@ static double attended(const struct attention *a, int64_t row, int64_t channel)
 static void attention_rows(void **state)
 {
     (void)state;
-    static const int64_t shapes[][4] = {
-        {0, 1, 1, 1}, {0, 7, 2, 10}, {16, 17, 3, 48}, {3, 70, 4, 36}, {199, 200, 1, 64}};
+    static const int64_t shapes[][5] = {{0, 1, 1, 1, 1},   {0, 7, 2, 2, 5},      {16, 17, 3, 3, 16},
+                                        {3, 70, 4, 4, 9},  {199, 200, 1, 1, 64}, {5, 40, 6, 2, 10},
+                                        {70, 71, 4, 1, 32}};
     for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
-        struct attention a = {shapes[k][0], shapes[k][1], shapes[k][2], shapes[k][3], NULL};
-        float *qkv = random_floats(a.end * 3 * a.c, 6);
-        const int64_t n = (a.end - a.first) * a.c;
+        struct attention a = {shapes[k][0], shapes[k][1], shapes[k][2],
+                              shapes[k][3], shapes[k][4], NULL};
+        float *qkv = random_floats(a.end * (a.heads + 2 * a.kv_heads) * a.head_size, 6);
+        const int64_t c = a.heads * a.head_size, n = (a.end - a.first) * c;
         float *y = poisoned(n);
         a.qkv = qkv;
         struct test_stream s = test_stream_open(1);
         run_attention(&s, y, &a);
         test_stream_close(&s);
         for (int64_t i = 0; i < n; i++)
-            expect_near(y, i, attended(&a, a.first + i / a.c, i % a.c), 10);
+            expect_near(y, i, attended(&a, a.first + i / c, i % c), 10);
         expect_same(run_attention, &a, y, n);
         free(qkv);
         free(y);

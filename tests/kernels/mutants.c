@@ -87,6 +87,13 @@ static void shifted_mask(struct dpt_stream *s, const struct dpt_attention_backwa
     right->attention_backward(s, &wrong);
 }
 
+static void one_key_head(struct dpt_stream *s, const struct dpt_attention_forward *a)
+{
+    struct dpt_attention_forward wrong = *a;
+    wrong.kv_heads = 1;
+    right->attention_forward(s, &wrong);
+}
+
 static void shifted_residual(struct dpt_stream *s, const struct dpt_residual *a)
 {
     struct dpt_residual wrong = *a;
@@ -190,6 +197,7 @@ INSTALL(gelu_forward, forgotten_tail)
 INSTALL(gelu_backward, slope_of_dy)
 INSTALL(attention_forward, undropped)
 INSTALL(attention_backward, shifted_mask)
+INSTALL(attention_forward, one_key_head)
 INSTALL(residual, shifted_residual)
 INSTALL(residual_norm, norm_of_a)
 INSTALL(dropout_backward, kept_gradient)
@@ -217,8 +225,9 @@ const struct op_mutant op_mutants[] = {
     {"a row lost from dgamma", "rmsnorm 100x768", install_lost_row_of_dgamma},
     {"the last element forgotten", "gelu 70001", install_forgotten_tail},
     {"operands exchanged", "gelu 70001", install_slope_of_dy},
-    {"probabilities not dropped", "attention 2x65x2x34 drop", install_undropped},
-    {"attention's mask off by one", "attention 2x65x2x34 drop", install_shifted_mask},
+    {"probabilities not dropped", "attention 2x65x2x17 drop", install_undropped},
+    {"attention's mask off by one", "attention 2x65x2x17 drop", install_shifted_mask},
+    {"one key head for all", "attention 2x65x6/2x18 drop", install_one_key_head},
     {"the residual's mask off by one", "residual 70003 drop", install_shifted_residual},
     {"the norm of what came in", "residual_norm 65x768", install_norm_of_a},
     {"the root mean square of what came in", "residual_rmsnorm 65x768", install_norm_of_a},

@@ -149,18 +149,33 @@ void ref_rmsnorm_grad(int64_t n, int64_t c, const double *x, const double *gamma
     }
 }
 
-/* p (T, T) and scores' scale for head h of sample b; returns rows of probabilities before dropout.
- */
-static void probabilities(int64_t t, int64_t hd, int64_t c, const double *q, const double *k,
-                          double *p, double *lse)
+/* Elements of a row of qkv. */
+static int64_t row_of(const struct ref_heads *h)
 {
+    return (h->heads + 2 * h->kv_heads) * h->head_size;
+}
+
+/* Where query head bh = b*heads + h, and its key and value head, begin in qkv. */
+static void find_head(const struct ref_heads *h, int64_t bh, int64_t *q, int64_t *k, int64_t *v)
+{
+    const int64_t row = bh / h->heads * h->t * row_of(h), head = bh % h->heads;
+    *q = row + head * h->head_size;
+    *k = row + (h->heads + head / (h->heads / h->kv_heads)) * h->head_size;
+    *v = *k + h->kv_heads * h->head_size;
+}
+
+/* p (T, T) and scores' scale of a head; returns rows of probabilities before dropout. */
+static void probabilities(const struct ref_heads *h, const double *q, const double *k, double *p,
+                          double *lse)
+{
+    const int64_t t = h->t, ld = row_of(h);
     for (int64_t i = 0; i < t; i++) {
         double max = -INFINITY, sum = 0.0;
         for (int64_t s = 0; s <= i; s++) {
             double dot = 0.0;
-            for (int64_t j = 0; j < hd; j++)
-                dot += q[i * 3 * c + j] * k[s * 3 * c + j];
-            p[i * t + s] = dot / sqrt((double)hd);
+            for (int64_t j = 0; j < h->head_size; j++)
+                dot += q[i * ld + j] * k[s * ld + j];
+            p[i * t + s] = dot / sqrt((double)h->head_size);
             max = fmax(max, p[i * t + s]);
         }
         for (int64_t s = 0; s <= i; s++)
@@ -171,45 +186,45 @@ static void probabilities(int64_t t, int64_t hd, int64_t c, const double *q, con
     }
 }
 
-void ref_attention(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
-                   const double *qkv, double *y, double *lse)
+void ref_attention(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
+                   double *y, double *lse)
 {
-    int64_t hd = c / heads;
+    const int64_t t = h->t, hd = h->head_size, c = h->heads * hd, ld = row_of(h);
     double *p = scratch(t * t);
-    zeroed(y, b * t * c);
-    for (int64_t bh = 0; bh < b * heads; bh++) {
-        const double *q = qkv + bh / heads * t * 3 * c + bh % heads * hd, *v = q + 2 * c;
-        double *out = y + bh / heads * t * c + bh % heads * hd;
-        probabilities(t, hd, c, q, q + c, p, lse + bh * t);
+    zeroed(y, h->b * t * c);
+    for (int64_t bh = 0; bh < h->b * h->heads; bh++) {
+        int64_t q, k, v;
+        find_head(h, bh, &q, &k, &v);
+        double *out = y + bh / h->heads * t * c + bh % h->heads * hd;
+        probabilities(h, qkv + q, qkv + k, p, lse + bh * t);
         for (int64_t i = 0; i < t; i++)
             for (int64_t s = 0; s <= i; s++) {
                 double w = p[i * t + s] * ref_drop(d, (bh * t + i) * t + s);
                 for (int64_t j = 0; j < hd; j++)
-                    out[i * c + j] += w * v[s * 3 * c + j];
+                    out[i * c + j] += w * qkv[v + s * ld + j];
             }
     }
     free(p);
 }
 
-void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
-                        const double *qkv, const double *dy, double *dqkv)
+void ref_attention_grad(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
+                        const double *dy, double *dqkv)
 {
-    int64_t hd = c / heads;
+    const int64_t t = h->t, hd = h->head_size, c = h->heads * hd, ld = row_of(h);
     double *p = scratch(t * t), *dp = scratch(t * t), *lse = scratch(t);
-    zeroed(dqkv, b * t * 3 * c);
-    for (int64_t bh = 0; bh < b * heads; bh++) {
-        int64_t at = bh / heads * t * 3 * c + bh % heads * hd;
-        const double *q = qkv + at, *k = q + c, *v = k + c;
-        const double *g = dy + bh / heads * t * c + bh % heads * hd;
-        double *dq = dqkv + at, *dk = dq + c, *dv = dk + c;
-        probabilities(t, hd, c, q, k, p, lse);
+    zeroed(dqkv, h->b * t * ld);
+    for (int64_t bh = 0; bh < h->b * h->heads; bh++) {
+        int64_t q, k, v;
+        find_head(h, bh, &q, &k, &v);
+        const double *g = dy + bh / h->heads * t * c + bh % h->heads * hd;
+        probabilities(h, qkv + q, qkv + k, p, lse);
         for (int64_t i = 0; i < t; i++) {
             double mean = 0.0;
             for (int64_t s = 0; s <= i; s++) {
                 double keep = ref_drop(d, (bh * t + i) * t + s), dot = 0.0;
                 for (int64_t j = 0; j < hd; j++) {
-                    dot += g[i * c + j] * v[s * 3 * c + j];
-                    dv[s * 3 * c + j] += p[i * t + s] * keep * g[i * c + j];
+                    dot += g[i * c + j] * qkv[v + s * ld + j];
+                    dqkv[v + s * ld + j] += p[i * t + s] * keep * g[i * c + j];
                 }
                 dp[i * t + s] = dot * keep;
                 mean += dp[i * t + s] * p[i * t + s];
@@ -217,8 +232,8 @@ void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const st
             for (int64_t s = 0; s <= i; s++) {
                 double ds = p[i * t + s] * (dp[i * t + s] - mean) / sqrt((double)hd);
                 for (int64_t j = 0; j < hd; j++) {
-                    dq[i * 3 * c + j] += ds * k[s * 3 * c + j];
-                    dk[s * 3 * c + j] += ds * q[i * 3 * c + j];
+                    dqkv[q + i * ld + j] += ds * qkv[k + s * ld + j];
+                    dqkv[k + s * ld + j] += ds * qkv[q + i * ld + j];
                 }
             }
         }

@@ -28,10 +28,13 @@ void ref_rmsnorm(int64_t n, int64_t c, double eps, const double *x, const double
 void ref_rmsnorm_grad(int64_t n, int64_t c, const double *x, const double *gamma,
                       const double *rstd, const double *dy, double *dx, double *dgamma);
 
-void ref_attention(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
-                   const double *qkv, double *y, double *lse);
-void ref_attention_grad(int64_t b, int64_t t, int64_t heads, int64_t c, const struct dpt_dropout *d,
-                        const double *qkv, const double *dy, double *dqkv);
+struct ref_heads {
+    int64_t b, t, heads, kv_heads, head_size;
+};
+void ref_attention(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
+                   double *y, double *lse);
+void ref_attention_grad(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
+                        const double *dy, double *dqkv);
 
 /* wpe, dwpe: or NULL. */
 void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,

@@ -111,7 +111,8 @@ static void block(const struct rows *r, int layer)
     r->ops->attention_rows(r->stream, &(struct dpt_attention_rows){.first = r->d->first,
                                                                    .end = r->d->first + n,
                                                                    .heads = r->m->heads,
-                                                                   .c = c,
+                                                                   .kv_heads = r->m->heads,
+                                                                   .head_size = c / r->m->heads,
                                                                    .qkv = qkv,
                                                                    .y = r->norm});
     linear(r, first + DPT_GPT2_C_PROJ_W, r->norm, r->a);

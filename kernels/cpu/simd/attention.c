@@ -1,9 +1,10 @@
-/* Causal attention of one head in one pass over tiles of TILE x TILE scores (Dao et al. 2022,
+/* Causal attention of a head in one pass over tiles of TILE x TILE scores (Dao et al. 2022,
  * "FlashAttention", algorithms 1 and 4): T x T is never stored, backward makes the probabilities
- * anew from the kept log-sum-exp.
+ * anew from the kept log-sum-exp. Backward goes over the query heads of a key and value head one
+ * after another, and the sums of dk and dv go on from one to the next.
  *
- * Rows of q, k and v lie 3C elements apart in memory, a stride that throws them on few cache sets;
- * so a head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with
+ * Rows of q, k and v lie far apart in memory, at a stride that throws them on few cache sets; so a
+ * head is first copied into dense rows of `hp` floats (hd rounded up to 16, padded with
  * zeros), q scaled by 1/sqrt(hd). */
 #include "kernels/cpu/simd/elem.h"
 
@@ -21,13 +22,14 @@ static int64_t least(int64_t a, int64_t b)
 
 /* The parts of `work`; forward uses the first half. Rows beyond T, up to a whole tile, are zero. */
 struct work {
-    float *q, *k, *v;   /* (tp, hp) */
-    float *kt, *vt;     /* (hd, tp): transposed */
-    float *dy, *dq;     /* (tp, hp) */
-    float *dk, *dv, *o; /* (TILE, hp) */
-    float *s, *ds;      /* (TILE, TILE) */
-    float *drop;        /* (TILE) */
-    float *row;         /* (tp): sums of dy*y */
+    float *q, *k, *v; /* (tp, hp) */
+    float *kt, *vt;   /* (hd, tp): transposed */
+    float *dy, *dq;   /* (tp, hp) */
+    float *dk, *dv;   /* (tp, hp) */
+    float *o;         /* (TILE, hp) */
+    float *s, *ds;    /* (TILE, TILE) */
+    float *drop;      /* (TILE) */
+    float *row;       /* (tp): sums of dy*y */
 };
 
 static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct work *ret)
@@ -37,9 +39,9 @@ static size_t lay_out(int64_t t, int64_t hd, bool backward, float *base, struct 
         float **at;
         size_t floats;
     } parts[] = {
-        {&ret->q, tp * hp},      {&ret->k, tp * hp},   {&ret->v, tp * hp},    {&ret->kt, hp * tp},
-        {&ret->s, TILE * TILE},  {&ret->o, TILE * hp}, {&ret->drop, TILE},    {&ret->vt, hp * tp},
-        {&ret->dy, tp * hp},     {&ret->dq, tp * hp},  {&ret->dk, TILE * hp}, {&ret->dv, TILE * hp},
+        {&ret->q, tp * hp},      {&ret->k, tp * hp},   {&ret->v, tp * hp},  {&ret->kt, hp * tp},
+        {&ret->s, TILE * TILE},  {&ret->o, TILE * hp}, {&ret->drop, TILE},  {&ret->vt, hp * tp},
+        {&ret->dy, tp * hp},     {&ret->dq, tp * hp},  {&ret->dk, tp * hp}, {&ret->dv, tp * hp},
         {&ret->ds, TILE * TILE}, {&ret->row, tp},
     };
     enum { FORWARD_PARTS = 7, PARTS = sizeof parts / sizeof *parts };
@@ -70,12 +72,11 @@ static void copy_rows(const struct dpt_head_rows *a, const elem *from, int64_t l
     SIMD(fill)((tp - a->t) * hp, 0.0f, to + a->t * hp);
 }
 
-static void store_rows(const struct dpt_head_rows *a, int64_t rows, const float *from, float scale,
-                       elem *to)
+static void store_rows(const struct dpt_head_rows *a, const float *from, float scale, elem *to)
 {
     int64_t hp = round_up(a->hd, LANES);
     v16 factor = v_set(scale);
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = 0; r < a->t; r++)
         FOR_LANES(j, n, a->hd)
         {
             e_put(to + r * a->ld + j, n, v_mul(factor, v_load(from + r * hp + j)));
@@ -251,12 +252,12 @@ static void grad_tile(const struct dpt_head_rows *a, struct work *w, int64_t i0,
                                     .a_col = TILE,
                                     .b = w->dy + i0 * hp,
                                     .ldb = hp,
-                                    .c = w->dv,
+                                    .c = w->dv + j0 * hp,
                                     .ldc = hp};
     struct simd_product dk = dv;
     dk.a = w->ds;
     dk.b = w->q + i0 * hp;
-    dk.c = w->dk;
+    dk.c = w->dk + j0 * hp;
     const struct simd_product dq = {.rows = rows,
                                     .cols = hp,
                                     .k = keys,
@@ -272,29 +273,43 @@ static void grad_tile(const struct dpt_head_rows *a, struct work *w, int64_t i0,
     SIMD(product)(&dq, true);
 }
 
+/* dq of one query head, and what it adds to dk and dv. */
+static void head_grad(const struct dpt_head_rows *a, struct work *w)
+{
+    int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
+    const float scale = 1.0f / sqrtf((float)a->hd);
+    copy_rows(a, a->q, a->ld, scale, w->q);
+    copy_rows(a, a->dy, a->ldy, 1.0f, w->dy);
+    SIMD(fill)(tp * hp, 0.0f, w->dq);
+    row_dots(a, w);
+    for (int64_t j0 = 0; j0 < a->t; j0 += TILE)
+        for (int64_t i0 = j0; i0 < a->t; i0 += TILE)
+            grad_tile(a, w, i0, j0);
+    store_rows(a, w->dq, scale, a->dq);
+}
+
 void ELEM(attention_grad)(const struct dpt_head_rows *a)
 {
     struct work w;
     lay_out(a->t, a->hd, true, a->work, &w);
     int64_t tp = round_up(a->t, TILE), hp = round_up(a->hd, LANES);
-    const float scale = 1.0f / sqrtf((float)a->hd);
-    copy_rows(a, a->q, a->ld, scale, w.q);
+    struct dpt_head_rows one = *a;
     copy_rows(a, a->k, a->ld, 1.0f, w.k);
     copy_rows(a, a->v, a->ld, 1.0f, w.v);
-    copy_rows(a, a->dy, a->ldy, 1.0f, w.dy);
     SIMD(transpose_f32)(tp, hp, w.k, hp, w.kt, tp);
     SIMD(transpose_f32)(tp, hp, w.v, hp, w.vt, tp);
-    SIMD(fill)(tp * hp, 0.0f, w.dq);
+    SIMD(fill)(tp * hp, 0.0f, w.dk);
+    SIMD(fill)(tp * hp, 0.0f, w.dv);
     SIMD(fill)(TILE, 0.0f, w.drop);
-    row_dots(a, &w);
-    for (int64_t j0 = 0; j0 < a->t; j0 += TILE) {
-        int64_t keys = least(TILE, a->t - j0);
-        SIMD(fill)(TILE * hp, 0.0f, w.dk);
-        SIMD(fill)(TILE * hp, 0.0f, w.dv);
-        for (int64_t i0 = j0; i0 < a->t; i0 += TILE)
-            grad_tile(a, &w, i0, j0);
-        store_rows(a, keys, w.dk, 1.0f, (elem *)a->dk + j0 * a->ld);
-        store_rows(a, keys, w.dv, 1.0f, (elem *)a->dv + j0 * a->ld);
+    for (int64_t g = 0; g < a->group; g++) {
+        one.q = (const elem *)a->q + g * a->hd;
+        one.y_in = (const elem *)a->y_in + g * a->hd;
+        one.dy = (const elem *)a->dy + g * a->hd;
+        one.dq = (elem *)a->dq + g * a->hd;
+        one.lse_in = a->lse_in + g * a->t;
+        one.drop_first = a->drop_first + (uint64_t)g * (uint64_t)(a->t * a->t);
+        head_grad(&one, &w);
     }
-    store_rows(a, a->t, w.dq, scale, a->dq);
+    store_rows(a, w.dk, 1.0f, a->dk);
+    store_rows(a, w.dv, 1.0f, a->dv);
 }

@@ -306,14 +306,15 @@ static void matmul(struct run *run, const struct descriptor *op)
     const struct values *a = input(run, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC),
                         *b = input(run, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
     struct values *c = output(run, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
-    const int64_t m = a->dims[2], k = a->dims[3], n = b->dims[3], batches = a->dims[0] * a->dims[1];
+    const int64_t m = a->dims[2], k = a->dims[3], n = b->dims[3], heads = a->dims[1];
     MUST(b->dims[2] == k && c->dims[2] == m && c->dims[3] == n && a->dims[0] == b->dims[0] &&
-         a->dims[1] == b->dims[1] && c->dims[0] == a->dims[0] && c->dims[1] == a->dims[1]);
-    for (int64_t i = 0; i < batches * m * n; i++) {
+         heads % b->dims[1] == 0 && c->dims[0] == a->dims[0] && c->dims[1] == heads);
+    const int64_t group = heads / b->dims[1]; /* of heads of a that meet one of b */
+    for (int64_t i = 0; i < a->dims[0] * heads * m * n; i++) {
         const int64_t batch = i / (m * n), row = i / n % m, col = i % n;
         double sum = 0;
         for (int64_t j = 0; j < k; j++)
-            sum += a->v[(batch * m + row) * k + j] * b->v[(batch * k + j) * n + col];
+            sum += a->v[(batch * m + row) * k + j] * b->v[(batch / group * k + j) * n + col];
         c->v[i] = sum;
     }
     finish(run, c);

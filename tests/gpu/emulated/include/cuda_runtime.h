@@ -12,7 +12,7 @@
 #define __global__
 #define __device__
 #define __host__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 #define threadIdx emulated_place.thread
 #define blockIdx  emulated_place.block
