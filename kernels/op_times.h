@@ -13,10 +13,11 @@
 #include <stdint.h>
 
 #define DPT_OP_CLASS_TABLE(X)                                                                      \
-    X(LINEAR, "linear") /* products with weights, bias and its gradient */                         \
-    X(ATTENTION, "attention")                                                                      \
+    X(LINEAR, "linear")       /* products with weights, bias and its gradient */                   \
+    X(ATTENTION, "attention") /* rotary embeddings, too */                                         \
     X(LAYERNORM, "layernorm")                                                                      \
     X(GELU, "gelu")         /* of its own, where it is not part of a product */                    \
+    X(SWIGLU, "swiglu")     /* the activation, without its products */                             \
     X(RESIDUAL, "residual") /* dropout, too */                                                     \
     X(EMBEDDING, "embedding")                                                                      \
     X(HEAD, "head") /* logits, softmax, loss and their gradients */                                \

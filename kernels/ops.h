@@ -125,6 +125,40 @@ struct dpt_attention_backward {
     void *dqkv;     /* (B, T, W) */
 };
 
+/* Rotary position embedding (Su et al. 2021, "RoFormer") in Hugging Face's rotate_half form. The
+ * angle of a position p and a frequency is (float)p * inv_freq, rounded to f32; its cosine and sine
+ * are the nearest f32 or one beside it, with the same bits on every device (kernels/rope.h).
+ * Positions are below 2^24, |inv_freq| is at most 1. */
+enum { DPT_ROPE_HALF_MAX = 128 };
+struct dpt_rope_table {
+    int64_t t, first; /* positions first ... first + t - 1 */
+    int half;         /* frequencies: half of a head; at most DPT_ROPE_HALF_MAX */
+    float inv_freq[DPT_ROPE_HALF_MAX];
+    float *cos, *sin; /* (t, half) f32 */
+};
+
+/* Rotates the first `heads` heads of each row, queries and keys: of a head, elements i and i +
+ * head_size/2 become (x_i cos - x_j sin, x_j cos + x_i sin). */
+struct dpt_rope {
+    int64_t n;                /* rows */
+    int64_t t;                /* of the table; row i has position i % t of it */
+    int64_t heads, head_size; /* heads * head_size <= stride; head_size is even */
+    int64_t stride;           /* elements of a row */
+    bool inverse;             /* rotates back: backward, of a gradient */
+    enum dpt_dtype dtype;
+    const float *cos, *sin; /* (t, head_size/2) */
+    void *x;                /* (n, stride), in place */
+};
+
+/* SwiGLU (Shazeer 2020): silu(gate) * up, silu(g) = g * sigmoid(g). */
+struct dpt_swiglu {
+    int64_t n, c; /* rows, width */
+    enum dpt_dtype dtype;
+    const void *x;  /* (n, 2, c): gate, up */
+    const void *dy; /* (n, c), backward only */
+    void *out;      /* forward: (n, c); backward: (n, 2, c), the gradient of x */
+};
+
 /* y = a + dropout(b). y may be a. */
 struct dpt_residual {
     int64_t n; /* elements */

@@ -68,6 +68,55 @@ void dpt_cpu_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
     run_gelu(dpt_cpu_stream(stream), a, "gelu backward", a->dy);
 }
 
+/* --- swiglu: cut by rows --- */
+
+struct swiglu_job {
+    const struct dpt_elem_kernels *kernels;
+    const struct dpt_swiglu *a;
+    int64_t rows; /* of a chunk */
+    bool backward;
+};
+
+static void swiglu_item(void *ctx, int64_t item, int thread)
+{
+    const struct swiglu_job *j = ctx;
+    const struct dpt_swiglu *a = j->a;
+    const int64_t end = dpt_min64(a->n, (item + 1) * j->rows);
+    (void)thread;
+    for (int64_t r = item * j->rows; r < end; r++) {
+        const int64_t gate = 2 * r * a->c, up = gate + a->c, y = r * a->c;
+        const void *x = dpt_at(a->x, a->dtype, gate), *x_up = dpt_at(a->x, a->dtype, up);
+        if (j->backward)
+            j->kernels->swiglu_grad(a->c, x, x_up, dpt_at(a->dy, a->dtype, y),
+                                    dpt_at_out(a->out, a->dtype, gate),
+                                    dpt_at_out(a->out, a->dtype, up));
+        else
+            j->kernels->swiglu(a->c, x, x_up, dpt_at_out(a->out, a->dtype, y));
+    }
+}
+
+static void run_swiglu(struct dpt_cpu_stream *s, const struct dpt_swiglu *a, const char *name,
+                       bool backward)
+{
+    if (!dpt_cpu_begin(s, a->dtype, name) || s->preparing)
+        return;
+    struct swiglu_job job = {.kernels = s->kernels->of[a->dtype],
+                             .a = a,
+                             .rows = a->c < CHUNK ? CHUNK / a->c : 1,
+                             .backward = backward};
+    dpt_pool_run(s->pool, dpt_ceil_div(a->n, job.rows), swiglu_item, &job);
+}
+
+void dpt_cpu_swiglu_forward(struct dpt_stream *stream, const struct dpt_swiglu *a)
+{
+    run_swiglu(dpt_cpu_stream(stream), a, "swiglu", false);
+}
+
+void dpt_cpu_swiglu_backward(struct dpt_stream *stream, const struct dpt_swiglu *a)
+{
+    run_swiglu(dpt_cpu_stream(stream), a, "swiglu backward", true);
+}
+
 /* --- residual, dropout, add --- */
 
 struct add_job {

@@ -61,6 +61,15 @@ struct dpt_head_rows {
     float *work;
 };
 
+/* The first `heads` heads of rows that are `stride` elements apart (dpt_rope). */
+struct dpt_rope_rows {
+    int64_t rows, heads, half, stride;
+    int64_t t, first; /* the rows' positions are (first + row) % t of the table */
+    bool inverse;
+    const float *cos, *sin; /* (t, half) */
+    void *x;
+};
+
 /* y (cols) = bias + x (k) times w (k, cols) with row stride ld. */
 struct dpt_row_times {
     int64_t k, cols;
@@ -108,6 +117,10 @@ struct dpt_elem_kernels {
     void (*norm_grad)(const struct dpt_norm_grad_rows *a);
     void (*gelu)(int64_t n, const void *x, void *y);
     void (*gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
+    /* y (n) = silu(gate) * up, and from dy (n) the gradients of both. */
+    void (*swiglu)(int64_t n, const void *gate, const void *up, void *y);
+    void (*swiglu_grad)(int64_t n, const void *gate, const void *up, const void *dy, void *dgate,
+                        void *dup);
     void (*add)(int64_t n, const void *a, const void *b, void *dst);
     /* y = a + mask(b) and dx = mask(dy) for elements first … first+n-1 of the mask; a NULL: without
      * it */
@@ -116,6 +129,7 @@ struct dpt_elem_kernels {
     size_t (*attention_work)(int64_t t, int64_t hd, bool backward); /* floats */
     void (*attention)(const struct dpt_head_rows *a);
     void (*attention_grad)(const struct dpt_head_rows *a);
+    void (*rope)(const struct dpt_rope_rows *a);
     /* ret[j] = scale * exp(x[j] - lse); ret may be x */
     void (*softmax_grad)(int64_t n, const float *x, float lse, float scale, void *ret);
 };

@@ -15,6 +15,8 @@ extern "C" {
 /* --- pointwise.cu --- */
 int dpt_launch_gelu(void *queue, const struct dpt_gelu *a);
 int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a);
+int dpt_launch_swiglu(void *queue, const struct dpt_swiglu *a);
+int dpt_launch_swiglu_grad(void *queue, const struct dpt_swiglu *a);
 int dpt_launch_residual(void *queue, const struct dpt_residual *a);
 int dpt_launch_dropout_backward(void *queue, const struct dpt_dropout_backward *a);
 int dpt_launch_add(void *queue, int64_t n, const float *a, const float *b, float *dst);
@@ -28,6 +30,10 @@ int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
 int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
 int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
                            float mean, float std, float *dst);
+
+/* --- rope.cu --- */
+int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a);
+int dpt_launch_rope(void *queue, const struct dpt_rope *a);
 
 /* --- update.cu --- */
 int dpt_launch_adamw(void *queue, const struct dpt_adamw *a);

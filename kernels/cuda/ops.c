@@ -46,6 +46,37 @@ void dpt_cuda_gelu_backward(struct dpt_stream *stream, const struct dpt_gelu *a)
         (void)dpt_cuda_posted(s, dpt_launch_gelu_grad(s->queue, a), "gelu backward");
 }
 
+void dpt_cuda_swiglu_forward(struct dpt_stream *stream, const struct dpt_swiglu *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "swiglu"))
+        (void)dpt_cuda_posted(s, dpt_launch_swiglu(s->queue, a), "swiglu");
+}
+
+void dpt_cuda_swiglu_backward(struct dpt_stream *stream, const struct dpt_swiglu *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "swiglu backward"))
+        (void)dpt_cuda_posted(s, dpt_launch_swiglu_grad(s->queue, a), "swiglu backward");
+}
+
+void dpt_cuda_rope_table(struct dpt_stream *stream, const struct dpt_rope_table *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(a->half > 0 && a->half <= DPT_ROPE_HALF_MAX);
+    if (posts(s, DPT_F32, "rope table"))
+        (void)dpt_cuda_posted(s, dpt_launch_rope_table(s->queue, a), "rope table");
+}
+
+void dpt_cuda_rope(struct dpt_stream *stream, const struct dpt_rope *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(a->t > 0 && a->heads > 0 && a->head_size % 2 == 0 &&
+               a->heads * a->head_size <= a->stride);
+    if (posts(s, a->dtype, "rope"))
+        (void)dpt_cuda_posted(s, dpt_launch_rope(s->queue, a), "rope");
+}
+
 /* Heads there are kernels for. */
 static bool heads_fit(struct dpt_cuda_stream *s, int64_t heads, int64_t kv_heads, int64_t channels)
 {

@@ -1,6 +1,6 @@
-/* Ops over elements that do not meet: GELU, dropped sums, conversions, filling. One thread has some
- * elements in a row (elem.cuh), or the four that share a block of random words; which thread has
- * which changes no bit. */
+/* Ops over elements that do not meet: GELU, SwiGLU, dropped sums, conversions, filling. One thread
+ * has some elements in a row (elem.cuh), or the four that share a block of random words; which
+ * thread has which changes no bit. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -44,6 +44,38 @@ static __global__ void gelu_grad(int64_t n, const E *x, const E *dy, E *dx)
         for (int k = 0; k < N; k++)
             d[k] *= gelu_slope(v[k]);
         put<N, WHOLE>(dx, g * N, n, d);
+    }
+}
+
+/* x has rows of a gate and what it gates, `c` each, in `c / N` groups; GRAD: dy is given, and `out`
+ * is as x is. 1-s = e s as above. */
+template <typename E, bool WHOLE, bool GRAD>
+static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *out)
+{
+    enum { N = some<E>::N };
+    const int64_t groups = (c + N - 1) / N;
+    GRID_LOOP(i, n * groups)
+    {
+        const int64_t row = i / groups, at = i % groups * N;
+        const E *gate = x + 2 * row * c, *up = gate + c;
+        float g[N], u[N], d[N];
+        get<N, WHOLE>(gate, at, c, g);
+        get<N, WHOLE>(up, at, c, u);
+        if (GRAD)
+            get<N, WHOLE>(dy + row * c, at, c, d);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float e = exp_of(0.0f - g[k]);
+            if (GRAD) {
+                const float s = 1.0f / (1.0f + e), silu = g[k] * s;
+                g[k] = (d[k] * u[k]) * fmaf(silu, e * s, s);
+                u[k] = d[k] * silu;
+            } else
+                g[k] = g[k] / (1.0f + e) * u[k];
+        }
+        put<N, WHOLE>(GRAD ? out + 2 * row * c : out + row * c, at, c, g);
+        if (GRAD)
+            put<N, WHOLE>(out + (2 * row + 1) * c, at, c, u);
     }
 }
 
@@ -286,6 +318,31 @@ int dpt_launch_gelu_grad(void *queue, const struct dpt_gelu *a)
     if (a->n == 0)
         return 0;
     FOR_ELEM(a->dtype, post_gelu_grad(queue, a->n, (const E *)a->x, (const E *)a->dy, (E *)a->out));
+    return cudaGetLastError();
+}
+
+template <typename E, bool GRAD> static void post_swiglu(void *queue, const struct dpt_swiglu *a)
+{
+    enum { N = some<E>::N };
+    const E *const x = (const E *)a->x, *const dy = (const E *)a->dy;
+    E *const out = (E *)a->out;
+    FOR_WHOLE(a->c % N == 0 && is_whole<N>(x) && is_whole<N>(dy) && is_whole<N>(out),
+              POST((swiglu<E, WHOLE, GRAD>), a->n * ceil_div(a->c, N), a->n, a->c, x, dy, out));
+}
+
+int dpt_launch_swiglu(void *queue, const struct dpt_swiglu *a)
+{
+    if (a->n * a->c == 0)
+        return 0;
+    FOR_ELEM(a->dtype, (post_swiglu<E, false>(queue, a)));
+    return cudaGetLastError();
+}
+
+int dpt_launch_swiglu_grad(void *queue, const struct dpt_swiglu *a)
+{
+    if (a->n * a->c == 0)
+        return 0;
+    FOR_ELEM(a->dtype, (post_swiglu<E, true>(queue, a)));
     return cudaGetLastError();
 }
 

@@ -73,7 +73,8 @@ def ops(line):
     """All ops within tolerance in f32, bf16 and fp16, on fresh random inputs, and wrong ones noticed; first-step
     gradients of GPT-2 124M, tensor by tensor, against the CPU device: relative L2 1e-4 (fp32), 1e-2 (bf16)."""
     need_gpu(line)
-    for name, *flags in (["test_gpu_device"], ["test_gpu_ops"], ["test_gpu_range"], ["test_gpu_gradients", "124m"]):
+    for name, *flags in (["test_gpu_device"], ["test_gpu_ops"], ["test_gpu_range"], ["test_gpu_rows"],
+                         ["test_gpu_gradients", "124m"]):
         _, said = run(line, [test_program(name), *flags], TEST_TIMEOUT_S, {"DPT_TEST_GPU": "1"})
         line.show(" ".join([name, *flags]), "passed", "passed", True)
         if flags:

@@ -142,6 +142,7 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     float *lse = part(p, used, B * H * T), *h = part(p, used, N * 4 * C);
     float *g = part(p, used, N * 4 * C), *dy = part(p, used, N * 4 * C);
     float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
+    float *cos = part(p, used, T * C / H / 2), *sin = part(p, used, T * C / H / 2);
     const struct dpt_pack pack = {DPT_PACK_LINEAR,       4 * C, C, dtype, w,
                                   part(p, used, PACKED), false};
     const void *packed = p ? pack.packed : nowhere;
@@ -155,6 +156,8 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
         s, &(struct dpt_attention_forward){B, T, H, H, C / H, dtype, drop, qkv, att, lse});
     ops->attention_forward(
         s, &(struct dpt_attention_forward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse});
+    ops->rope_table(s, &(struct dpt_rope_table){T, 0, C / H / 2, {1.0f}, cos, sin});
+    ops->rope(s, &(struct dpt_rope){N, T, H, C / H, C, false, dtype, cos, sin, x});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
     ops->linear_forward(
         s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL, false});
@@ -172,6 +175,8 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
         s, &(struct dpt_attention_backward){B, T, H, H, C / H, dtype, drop, qkv, att, lse, y, dy});
     ops->attention_backward(
         s, &(struct dpt_attention_backward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, y, dy});
+    ops->swiglu_forward(s, &(struct dpt_swiglu){N, C, dtype, h, NULL, y});
+    ops->swiglu_backward(s, &(struct dpt_swiglu){N, C, dtype, h, y, dy});
     ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db,
                                                           false, NULL, NULL, false});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,

@@ -13,6 +13,8 @@
                   double *const *out);
 
 CASE_FAMILY(gelu)
+CASE_FAMILY(swiglu)
+CASE_FAMILY(rope)
 CASE_FAMILY(residual)
 CASE_FAMILY(residual_norm)
 CASE_FAMILY(adamw)

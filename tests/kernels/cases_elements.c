@@ -42,6 +42,48 @@ void gelu_ref(const struct op_case *c, double *const *in, const int32_t *ints, d
     }
 }
 
+/* --- swiglu: n, c --- */
+
+void swiglu_layout(const struct op_case *c, struct case_layout *r)
+{
+    int64_t n = c->shape[0] * c->shape[1];
+    *r = (struct case_layout){.inputs = 2,
+                              .in = {2 * n, n},
+                              .outputs = 2,
+                              .out = {n, 2 * n},
+                              .y = 0,
+                              .dy = 1,
+                              .pairs = 1,
+                              .of = {0},
+                              .grad = {1}};
+}
+
+void swiglu_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
+                void *const *out)
+{
+    (void)ints;
+    (void)accumulate;
+    struct dpt_swiglu a = {
+        .n = c->shape[0], .c = c->shape[1], .dtype = dtype, .x = in[0], .out = out[0]};
+    ops->swiglu_forward(s, &a);
+    a.dy = in[1];
+    a.out = out[1];
+    ops->swiglu_backward(s, &a);
+}
+
+void swiglu_ref(const struct op_case *c, double *const *in, const int32_t *ints, double *const *out)
+{
+    const int64_t w = c->shape[1];
+    (void)ints;
+    for (int64_t i = 0; i < c->shape[0] * w; i++) {
+        const int64_t gate = i / w * 2 * w + i % w, up = gate + w;
+        out[0][i] = ref_silu(in[0][gate]) * in[0][up];
+        out[1][gate] = in[1][i] * in[0][up] * ref_silu_slope(in[0][gate]);
+        out[1][up] = in[1][i] * ref_silu(in[0][gate]);
+    }
+}
+
 /* --- residual: n --- */
 
 void residual_layout(const struct op_case *c, struct case_layout *r)

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ARGS_BYTES = 256, PAGE = 4096, DEVICES_MAX = 64 };
+enum { ARGS_BYTES = 640, PAGE = 4096, DEVICES_MAX = 64 };
 
 struct arena {
     char *base;

@@ -30,6 +30,10 @@ OP(gelu_forward, dpt_gelu, a->x, a->out)
 OP(gelu_backward, dpt_gelu, a->x, a->dy, a->out)
 OP(attention_forward, dpt_attention_forward, a->qkv, a->y, a->lse)
 OP(attention_backward, dpt_attention_backward, a->qkv, a->y, a->lse, a->dy, a->dqkv)
+OP(rope_table, dpt_rope_table, a->cos, a->sin)
+OP(rope, dpt_rope, a->cos, a->sin, a->x)
+OP(swiglu_forward, dpt_swiglu, a->x, a->out)
+OP(swiglu_backward, dpt_swiglu, a->x, a->dy, a->out)
 OP(residual, dpt_residual, a->a, a->b, a->y)
 OP(residual_norm, dpt_residual_norm, a->a, a->b, a->sum, a->gamma, a->beta, a->y, a->mean, a->rstd)
 OP(dropout_backward, dpt_dropout_backward, a->dy, a->dx)
@@ -143,6 +147,10 @@ const struct dpt_ops discrete_ops = {
     .gelu_backward = gelu_backward,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
+    .rope_table = rope_table,
+    .rope = rope,
+    .swiglu_forward = swiglu_forward,
+    .swiglu_backward = swiglu_backward,
     .residual = residual,
     .residual_norm = residual_norm,
     .dropout_backward = dropout_backward,

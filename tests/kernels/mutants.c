@@ -94,6 +94,43 @@ static void one_key_head(struct dpt_stream *s, const struct dpt_attention_forwar
     right->attention_forward(s, &wrong);
 }
 
+static void lost_query_head(struct dpt_stream *s, const struct dpt_rope *a)
+{
+    struct dpt_rope wrong = *a;
+    wrong.heads--;
+    right->rope(s, &wrong);
+}
+
+static void never_back(struct dpt_stream *s, const struct dpt_rope *a)
+{
+    struct dpt_rope wrong = *a;
+    wrong.inverse = false;
+    right->rope(s, &wrong);
+}
+
+static void late_angles(struct dpt_stream *s, const struct dpt_rope_table *a)
+{
+    struct dpt_rope_table wrong = *a;
+    wrong.first++;
+    right->rope_table(s, &wrong);
+}
+
+static void lost_row_of_gates(struct dpt_stream *s, const struct dpt_swiglu *a)
+{
+    struct dpt_swiglu wrong = *a;
+    wrong.n--;
+    right->swiglu_forward(s, &wrong);
+}
+
+/* Gates and what they gate are a row each, and not the halves of one. */
+static void other_halves(struct dpt_stream *s, const struct dpt_swiglu *a)
+{
+    struct dpt_swiglu wrong = *a;
+    wrong.n = 1;
+    wrong.c *= a->n;
+    right->swiglu_backward(s, &wrong);
+}
+
 static void shifted_residual(struct dpt_stream *s, const struct dpt_residual *a)
 {
     struct dpt_residual wrong = *a;
@@ -198,6 +235,11 @@ INSTALL(gelu_backward, slope_of_dy)
 INSTALL(attention_forward, undropped)
 INSTALL(attention_backward, shifted_mask)
 INSTALL(attention_forward, one_key_head)
+INSTALL(rope, lost_query_head)
+INSTALL(rope, never_back)
+INSTALL(rope_table, late_angles)
+INSTALL(swiglu_forward, lost_row_of_gates)
+INSTALL(swiglu_backward, other_halves)
 INSTALL(residual, shifted_residual)
 INSTALL(residual_norm, norm_of_a)
 INSTALL(dropout_backward, kept_gradient)
@@ -228,6 +270,11 @@ const struct op_mutant op_mutants[] = {
     {"probabilities not dropped", "attention 2x65x2x17 drop", install_undropped},
     {"attention's mask off by one", "attention 2x65x2x17 drop", install_shifted_mask},
     {"one key head for all", "attention 2x65x6/2x18 drop", install_one_key_head},
+    {"a head not rotated", "rope 3x65x5x64", install_lost_query_head},
+    {"a gradient not rotated back", "rope 3x65x5x64", install_never_back},
+    {"positions of angles off by one", "rope 3x65x5x64", install_late_angles},
+    {"a row of gates lost", "swiglu 67x1033", install_lost_row_of_gates},
+    {"gates behind one another", "swiglu 67x1033", install_other_halves},
     {"the residual's mask off by one", "residual 70003 drop", install_shifted_residual},
     {"the norm of what came in", "residual_norm 65x768", install_norm_of_a},
     {"the root mean square of what came in", "residual_rmsnorm 65x768", install_norm_of_a},

@@ -243,6 +243,40 @@ void ref_attention_grad(const struct ref_heads *h, const struct dpt_dropout *d, 
     free(lse);
 }
 
+void ref_rope_table(const struct dpt_rope_table *a, double *cosines, double *sines)
+{
+    for (int64_t i = 0; i < a->t * a->half; i++) {
+        const float angle = (float)(a->first + i / a->half) * a->inv_freq[i % a->half];
+        cosines[i] = cos((double)angle);
+        sines[i] = sin((double)angle);
+    }
+}
+
+void ref_rope(const struct dpt_rope *a, const double *cosines, const double *sines, double *x)
+{
+    const int64_t half = a->head_size / 2;
+    for (int64_t i = 0; i < a->n * a->heads * half; i++) {
+        const int64_t row = i / (a->heads * half), head = i / half % a->heads;
+        const int64_t angle = row % a->t * half + i % half;
+        double *at = x + row * a->stride + head * a->head_size + i % half;
+        const double c = cosines[angle], s = a->inverse ? -sines[angle] : sines[angle];
+        const double low = at[0], high = at[half];
+        at[0] = low * c - high * s;
+        at[half] = high * c + low * s;
+    }
+}
+
+double ref_silu(double x)
+{
+    return x / (1.0 + exp(-x));
+}
+
+double ref_silu_slope(double x)
+{
+    const double s = 1.0 / (1.0 + exp(-x));
+    return s + x * s * (1.0 - s);
+}
+
 void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
                    const int32_t *tokens, const double *wte, const double *wpe, double *y)
 {

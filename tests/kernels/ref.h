@@ -36,6 +36,13 @@ void ref_attention(const struct ref_heads *h, const struct dpt_dropout *d, const
 void ref_attention_grad(const struct ref_heads *h, const struct dpt_dropout *d, const double *qkv,
                         const double *dy, double *dqkv);
 
+/* Of positions first … first + t - 1; of x (n, stride), of which the first `heads` heads. */
+void ref_rope_table(const struct dpt_rope_table *a, double *cosines, double *sines);
+void ref_rope(const struct dpt_rope *a, const double *cosines, const double *sines, double *x);
+
+double ref_silu(double x);
+double ref_silu_slope(double x);
+
 /* wpe, dwpe: or NULL. */
 void ref_embedding(int64_t b, int64_t t, int64_t c, const struct dpt_dropout *d,
                    const int32_t *tokens, const double *wte, const double *wpe, double *y);

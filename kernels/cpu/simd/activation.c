@@ -1,4 +1,4 @@
-/* Kernels over elements of one type: GELU, sums, dropped sums, conversion. */
+/* Kernels over elements of one type: GELU, SwiGLU, sums, dropped sums, conversion. */
 #include "kernels/cpu/simd/elem.h"
 
 void ELEM(gelu)(int64_t n, const void *x_elems, void *y_elems)
@@ -28,6 +28,36 @@ void ELEM(gelu_grad)(int64_t n, const void *x_elems, const void *dy_elems, void 
         /* 1-s = e s: no cancellation. Where e is huge, s is tiny, and e*s is 1 as it should be. */
         v16 slope = v_fma(v_mul(v_mul(v, s), v_mul(e, s)), v_fma(b3, square, a), s);
         e_put(dx + j, count, v_mul(e_get(dy + j, count, 0.0f), slope));
+    }
+}
+
+void ELEM(swiglu)(int64_t n, const void *gate_elems, const void *up_elems, void *y_elems)
+{
+    const elem *gate = gate_elems, *up = up_elems;
+    elem *y = y_elems;
+    const v16 zero = v_set(0.0f), one = v_set(1.0f);
+    FOR_LANES(j, count, n)
+    {
+        v16 g = e_get(gate + j, count, 0.0f);
+        v16 silu = v_div(g, v_add(one, v_exp(v_sub(zero, g))));
+        e_put(y + j, count, v_mul(silu, e_get(up + j, count, 0.0f)));
+    }
+}
+
+/* d/dg g s(g) = s + g s (1-s), s the logistic function; 1-s = e s as in gelu_grad. */
+void ELEM(swiglu_grad)(int64_t n, const void *gate_elems, const void *up_elems,
+                       const void *dy_elems, void *dgate_elems, void *dup_elems)
+{
+    const elem *gate = gate_elems, *up = up_elems, *dy = dy_elems;
+    elem *dgate = dgate_elems, *dup = dup_elems;
+    const v16 zero = v_set(0.0f), one = v_set(1.0f);
+    FOR_LANES(j, count, n)
+    {
+        v16 g = e_get(gate + j, count, 0.0f), d = e_get(dy + j, count, 0.0f);
+        v16 e = v_exp(v_sub(zero, g)), s = v_div(one, v_add(one, e));
+        v16 silu = v_mul(g, s), slope = v_fma(silu, v_mul(e, s), s);
+        e_put(dgate + j, count, v_mul(v_mul(d, e_get(up + j, count, 0.0f)), slope));
+        e_put(dup + j, count, v_mul(d, silu));
     }
 }
 

@@ -79,12 +79,16 @@ void ELEM(norm)(const struct dpt_norm_rows *a);
 void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a);
 void ELEM(gelu)(int64_t n, const void *x, void *y);
 void ELEM(gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
+void ELEM(swiglu)(int64_t n, const void *gate, const void *up, void *y);
+void ELEM(swiglu_grad)(int64_t n, const void *gate, const void *up, const void *dy, void *dgate,
+                       void *dup);
 void ELEM(add)(int64_t n, const void *a, const void *b, void *dst);
 void ELEM(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const void *a,
                     const void *b, void *y);
 size_t ELEM(attention_work)(int64_t t, int64_t hd, bool backward);
 void ELEM(attention)(const struct dpt_head_rows *a);
 void ELEM(attention_grad)(const struct dpt_head_rows *a);
+void ELEM(rope)(const struct dpt_rope_rows *a);
 void ELEM(softmax_grad)(int64_t n, const float *x, float lse, float scale, void *ret);
 
 #endif

@@ -14,10 +14,13 @@ const struct dpt_elem_kernels ELEM(elem) = {
     .norm_grad = ELEM(norm_grad),
     .gelu = ELEM(gelu),
     .gelu_grad = ELEM(gelu_grad),
+    .swiglu = ELEM(swiglu),
+    .swiglu_grad = ELEM(swiglu_grad),
     .add = ELEM(add),
     .drop_add = ELEM(drop_add),
     .attention_work = ELEM(attention_work),
     .attention = ELEM(attention),
     .attention_grad = ELEM(attention_grad),
+    .rope = ELEM(rope),
     .softmax_grad = ELEM(softmax_grad),
 };

@@ -1,0 +1,22 @@
+/* Rotary embeddings: the two halves of each head of a row, rotated by the row's angles. Products
+ * and sums are rounded one by one, as a framework that has an op for each rounds them. */
+#include "kernels/cpu/simd/elem.h"
+
+void ELEM(rope)(const struct dpt_rope_rows *a)
+{
+    const v16 sign = v_set(a->inverse ? -1.0f : 1.0f);
+    for (int64_t r = 0; r < a->rows; r++) {
+        const int64_t at = (a->first + r) % a->t * a->half;
+        for (int64_t h = 0; h < a->heads; h++) {
+            elem *low = (elem *)a->x + r * a->stride + h * 2 * a->half, *high = low + a->half;
+            FOR_LANES(j, count, a->half)
+            {
+                v16 c = v_get(a->cos + at + j, count, 0.0f);
+                v16 s = v_mul(sign, v_get(a->sin + at + j, count, 0.0f));
+                v16 x = e_get(low + j, count, 0.0f), y = e_get(high + j, count, 0.0f);
+                e_put(low + j, count, v_sub(v_mul(x, c), v_mul(y, s)));
+                e_put(high + j, count, v_add(v_mul(y, c), v_mul(x, s)));
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+/* Rotary embeddings: the table of angles, by a thread each, and the rotation. A thread has some
+ * elements in a row of a head's lower half, and those that they meet in the upper one; which thread
+ * has which changes no bit. */
+#include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/rope.h"
+
+enum { THREADS = 256 };
+
+static __global__ void rope_table(struct dpt_rope_table a)
+{
+    GRID_LOOP(i, a.t * a.half)
+    {
+        const float angle = (float)(a.first + i / a.half) * a.inv_freq[i % a.half];
+        dpt_rope_cos_sin(angle, &a.cos[i], &a.sin[i]);
+    }
+}
+
+int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a)
+{
+    const int64_t n = a->t * a->half;
+    if (n == 0)
+        return 0;
+    rope_table<<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a);
+    return cudaGetLastError();
+}
+
+/* Products and sums are rounded one by one, as on the CPU. */
+template <typename E, bool WHOLE> static __global__ void rope(struct dpt_rope a, int64_t items)
+{
+    enum { N = some<E>::N };
+    const int64_t half = a.head_size / 2, groups = (half + N - 1) / N;
+    const float sign = a.inverse ? -1.0f : 1.0f;
+    GRID_LOOP(i, items)
+    {
+        const int64_t at = i % groups * N, row = i / groups / a.heads;
+        const int64_t angle = row % a.t * half;
+        E *low = (E *)a.x + row * a.stride + i / groups % a.heads * a.head_size, *high = low + half;
+        float x[N], y[N];
+        get<N, WHOLE>(low, at, half, x);
+        get<N, WHOLE>(high, at, half, y);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const bool there = WHOLE || at + k < half;
+            const float c = there ? a.cos[angle + at + k] : 0.0f;
+            const float s = there ? sign * a.sin[angle + at + k] : 0.0f;
+            const float turned = x[k] * c - y[k] * s;
+            y[k] = y[k] * c + x[k] * s;
+            x[k] = turned;
+        }
+        put<N, WHOLE>(low, at, half, x);
+        put<N, WHOLE>(high, at, half, y);
+    }
+}
+
+template <typename E> static void post_rope(void *queue, const struct dpt_rope *a)
+{
+    enum { N = some<E>::N };
+    const int64_t half = a->head_size / 2, items = a->n * a->heads * ceil_div(half, N);
+    FOR_WHOLE(half % N == 0 && a->stride % N == 0 && is_whole<N>((const E *)a->x), rope<E, WHOLE>
+              <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+}
+
+int dpt_launch_rope(void *queue, const struct dpt_rope *a)
+{
+    if (a->n * a->head_size == 0)
+        return 0;
+    FOR_ELEM(a->dtype, post_rope<E>(queue, a));
+    return cudaGetLastError();
+}
