@@ -40,6 +40,7 @@ enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_C
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
 enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2 };
+enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
 enum dpt_lr_scaling { DPT_LR_SCALING_NONE, DPT_LR_SCALING_LINEAR };
 enum dpt_activation_checkpointing {
@@ -90,13 +91,21 @@ struct dpt_config {
                                 null */
     } cluster;
     struct {
-        char name[32];   /* "gpt2" */
+        char name[32];   /* "gpt2", "llama" */
         char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
                             keys win */
         /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
          * 50,257 */
         int n_layer, n_head, n_embd, context, vocab;
         double dropout;
+        /* Of llama; never DPT_AUTO after loading there */
+        int n_kv_head, head_size, n_inner;
+        double norm_eps;
+        bool tied_head, attention_bias, mlp_bias;
+        double rope_theta;
+        enum dpt_rope_scaling rope_scaling;
+        double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
+        int rope_original_context;
         char init_from[DPT_CONFIG_PATH_BYTES];
     } model;
     struct {

@@ -1,5 +1,5 @@
-/* What the table's ranges cannot say: presets, keys of later versions, and combinations that cannot
- * be. Every refusal names the nearest legal setting. */
+/* What the table's ranges cannot say: keys of later versions, and combinations that cannot be.
+ * Every refusal names the nearest legal setting. */
 #include "base/config_table.h"
 
 #include "base/parse.h"
@@ -7,23 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { BYTES_VOCAB = 256, GPT2_VOCAB = 50257, GPT2_CONTEXT = 1024 };
-
-/* Radford et al. 2019, table 2 (with the parameters as counted with a tied head). */
-static const struct preset {
-    const char *name;
-    int n_layer, n_head, n_embd;
-} presets[] = {{"gpt2-124m", 12, 12, 768},
-               {"gpt2-350m", 24, 16, 1024},
-               {"gpt2-774m", 36, 20, 1280},
-               {"gpt2-1558m", 48, 25, 1600}};
-
-static void fill(const struct dpt_config_load *load, const char *path, int *size, int preset)
-{
-    if (!dpt_config_given(load, path))
-        *size = preset;
-}
 
 /* Whose weights come unit by unit for each use, and go again. */
 static bool gathers_units(const struct dpt_config *c)
@@ -39,25 +22,10 @@ static bool has_one_place(const struct dpt_config *c)
     return gathers_units(c) && c->strategy.gathered_units_max == 1;
 }
 
-static bool is_byte_text(const struct dpt_config *c)
-{
-    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_BYTES;
-}
-
 void dpt_config_resolve(struct dpt_config_load *load)
 {
     struct dpt_config *c = &load->config;
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (strcmp(c->model.preset, presets[i].name) != 0)
-            continue;
-        fill(load, "model.n_layer", &c->model.n_layer, presets[i].n_layer);
-        fill(load, "model.n_head", &c->model.n_head, presets[i].n_head);
-        fill(load, "model.n_embd", &c->model.n_embd, presets[i].n_embd);
-        fill(load, "model.context", &c->model.context, GPT2_CONTEXT);
-        fill(load, "model.vocab", &c->model.vocab, GPT2_VOCAB);
-    }
-    if (c->model.vocab == DPT_AUTO)
-        c->model.vocab = is_byte_text(c) && !c->model.preset[0] ? BYTES_VOCAB : GPT2_VOCAB;
+    dpt_config_resolve_model(load);
     if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
         c->strategy.first_bucket_mib > c->strategy.bucket_mib)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
@@ -67,18 +35,16 @@ void dpt_config_resolve(struct dpt_config_load *load)
         c->strategy.prefetch = false;
 }
 
-/* The multiples of `of` round `n`, as "28 or 32". */
-static void nearest_multiples(int n, int of, char ret_text[64])
+void dpt_config_nearest_multiples(int n, int of, char ret_text[DPT_CONFIG_NEAREST_BYTES])
 {
     int below = n - n % of;
     if (below > 0)
-        (void)snprintf(ret_text, 64, "%d or %d", below, below + of);
+        (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d or %d", below, below + of);
     else
-        (void)snprintf(ret_text, 64, "%d", of);
+        (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d", of);
 }
 
-/* The divisors of `n` round `by`, which is none, as "3 or 5". */
-static void nearest_divisors(int n, int by, char ret_text[64])
+void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST_BYTES])
 {
     int below = by < n ? by : n, above = by;
     while (n % below != 0)
@@ -86,9 +52,9 @@ static void nearest_divisors(int n, int by, char ret_text[64])
     while (above < n && n % above != 0)
         above++;
     if (above > n || above == below)
-        (void)snprintf(ret_text, 64, "%d", below);
+        (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d", below);
     else
-        (void)snprintf(ret_text, 64, "%d or %d", below, above);
+        (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d or %d", below, above);
 }
 
 static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
@@ -132,38 +98,14 @@ static enum dpt_status check_names(const struct dpt_config_load *load, struct dp
     return DPT_OK;
 }
 
-static enum dpt_status check_model(const struct dpt_config_load *load, struct dpt_err *err)
-{
-    const struct dpt_config *c = &load->config;
-    if (c->model.n_embd % c->model.n_head != 0) {
-        char multiples[64], divisors[64];
-        nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
-        nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
-        return dpt_config_refuse_both(load, "model.n_embd", "model.n_head", err,
-                                      "model.n_embd (%d) is not a multiple of model.n_head (%d); "
-                                      "nearest: an n_embd of %s, or an n_head of %s",
-                                      c->model.n_embd, c->model.n_head, multiples, divisors);
-    }
-    if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
-        return dpt_config_refuse(load, "model.vocab", err,
-                                 "%d is too small for byte tokens; at least %d, or auto",
-                                 c->model.vocab, BYTES_VOCAB);
-    if (c->train.seq_len > c->model.context)
-        return dpt_config_refuse_both(
-            load, "train.seq_len", "model.context", err,
-            "train.seq_len (%d) is longer than model.context (%d); set it to at most that",
-            c->train.seq_len, c->model.context);
-    return DPT_OK;
-}
-
 static enum dpt_status check_batch(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
     int slots = dpt_config_slots(c);
     if (c->train.global_batch % c->train.micro_batch != 0) {
-        char multiples[64], divisors[64];
-        nearest_multiples(c->train.global_batch, c->train.micro_batch, multiples);
-        nearest_divisors(c->train.global_batch, c->train.micro_batch, divisors);
+        char multiples[DPT_CONFIG_NEAREST_BYTES], divisors[DPT_CONFIG_NEAREST_BYTES];
+        dpt_config_nearest_multiples(c->train.global_batch, c->train.micro_batch, multiples);
+        dpt_config_nearest_divisors(c->train.global_batch, c->train.micro_batch, divisors);
         return dpt_config_refuse_both(
             load, "train.global_batch", "train.micro_batch", err,
             "train.global_batch (%d) is not a multiple of train.micro_batch (%d); nearest: a "
@@ -536,7 +478,7 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
 {
     DPT_TRY(check_supported(load, err));
     DPT_TRY(check_names(load, err));
-    DPT_TRY(check_model(load, err));
+    DPT_TRY(dpt_config_check_model(load, err));
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_precision(load, err));

@@ -12,10 +12,19 @@ static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
 static const struct dpt_choice numa_uses[] = {
     {"auto", DPT_NUMA_AUTO, false}, {"off", DPT_NUMA_OFF, false}, {0}};
 static const struct dpt_choice models[] = {
-    {"gpt2", 0, false}, {"llama", 0, true}, {"resnet", 0, true}, {0}};
-static const struct dpt_choice presets[] = {{"", 0, false},           {"gpt2-124m", 0, false},
-                                            {"gpt2-350m", 0, false},  {"gpt2-774m", 0, false},
-                                            {"gpt2-1558m", 0, false}, {0}};
+    {"gpt2", 0, false}, {"llama", 0, false}, {"resnet", 0, true}, {0}};
+static const struct dpt_choice presets[] = {{"", 0, false},
+                                            {"gpt2-124m", 0, false},
+                                            {"gpt2-350m", 0, false},
+                                            {"gpt2-774m", 0, false},
+                                            {"gpt2-1558m", 0, false},
+                                            {"smollm2-135m", 0, false},
+                                            {"smollm2-360m", 0, false},
+                                            {"smollm2-1.7b", 0, false},
+                                            {"llama-3.2-1b", 0, false},
+                                            {0}};
+static const struct dpt_choice rope_scalings[] = {
+    {"none", DPT_ROPE_SCALING_NONE, false}, {"llama3", DPT_ROPE_SCALING_LLAMA3, false}, {0}};
 static const struct dpt_choice data_kinds[] = {
     {"text", DPT_DATA_TEXT, false}, {"tokens", DPT_DATA_TOKENS, false}, {0}};
 static const struct dpt_choice tokenizers[] = {
@@ -179,7 +188,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "transformer blocks"},
     {"model.n_head", DPT_KEY_INT, AT(model.n_head),
      .min = 1, .max = 1024, TRAJECTORY, .def = "4",
-     .help = "attention heads; divides n_embd"},
+     .help = "attention heads; divides n_embd, unless a llama's head_size is given"},
     {"model.n_embd", DPT_KEY_INT, AT(model.n_embd),
      .min = 1, .max = 65536, TRAJECTORY, .def = "128",
      .help = "width"},
@@ -192,6 +201,49 @@ const struct dpt_key dpt_config_keys[] = {
     {"model.dropout", DPT_KEY_DOUBLE, AT(model.dropout),
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
      .help = "probability that an activation is dropped"},
+    {"model.n_kv_head", DPT_KEY_INT, AT(model.n_kv_head),
+     .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
+     .help = "llama: heads of keys and values, each for n_head / n_kv_head heads of queries; auto: "
+             "the preset's, else n_head"},
+    {"model.head_size", DPT_KEY_INT, AT(model.head_size),
+     .flags = AUTO, .min = 2, .max = 256, TRAJECTORY, .def = "auto",
+     .help = "llama: channels of a head; auto: n_embd / n_head"},
+    {"model.n_inner", DPT_KEY_INT, AT(model.n_inner),
+     .flags = AUTO, .min = 1, .max = 262144, TRAJECTORY, .def = "auto",
+     .help = "llama: width of the MLP (intermediate_size); auto: the preset's, else 8/3 n_embd, "
+             "rounded up to a multiple of 64"},
+    {"model.norm_eps", DPT_KEY_DOUBLE, AT(model.norm_eps),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1, TRAJECTORY, .def = "1e-5",
+     .help = "llama: added to the mean square in RMS norms"},
+    {"model.tied_head", DPT_KEY_BOOL, AT(model.tied_head),
+     TRAJECTORY, .def = "true",
+     .help = "llama: the head's matrix is the embedding's; false: it has its own"},
+    {"model.attention_bias", DPT_KEY_BOOL, AT(model.attention_bias),
+     TRAJECTORY, .def = "false",
+     .help = "llama: biases of the attention's four products"},
+    {"model.mlp_bias", DPT_KEY_BOOL, AT(model.mlp_bias),
+     TRAJECTORY, .def = "false",
+     .help = "llama: biases of the MLP's three products"},
+    {"model.rope_theta", DPT_KEY_DOUBLE, AT(model.rope_theta),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1e12, TRAJECTORY, .def = "10000",
+     .help = "llama: base of the rotary embeddings' wave lengths"},
+    {"model.rope_scaling", DPT_KEY_CHOICE, AT(model.rope_scaling),
+     .choices = rope_scalings, TRAJECTORY, .def = "none",
+     .help = "llama: llama3 slows down the waves that are long beside rope_original_context"},
+    {"model.rope_factor", DPT_KEY_DOUBLE, AT(model.rope_factor),
+     .min = 1, .max = 1e6, TRAJECTORY, .def = "8",
+     .help = "with rope_scaling: llama3, by how much"},
+    {"model.rope_low_freq_factor", DPT_KEY_DOUBLE, AT(model.rope_low_freq_factor),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1e6, TRAJECTORY, .def = "1",
+     .help = "with rope_scaling: llama3, waves longer than rope_original_context / this are slowed "
+             "down by the whole factor"},
+    {"model.rope_high_freq_factor", DPT_KEY_DOUBLE, AT(model.rope_high_freq_factor),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1e6, TRAJECTORY, .def = "4",
+     .help = "with rope_scaling: llama3, waves shorter than rope_original_context / this stay as "
+             "they are"},
+    {"model.rope_original_context", DPT_KEY_INT, AT(model.rope_original_context),
+     .min = 1, .max = 1048576, TRAJECTORY, .def = "8192",
+     .help = "with rope_scaling: llama3, the context of the model's first training"},
     {"model.init_from", DPT_KEY_TEXT, AT(model.init_from),
      .flags = NULLABLE | DPT_KEY_LATER, TRAJECTORY, .def = "null",
      .help = "folder with Hugging Face weights to start from; null: initial weights drawn from "

@@ -102,11 +102,20 @@ enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const
                                        const char *other, struct dpt_err *err, const char *fmt, ...)
     DPT_PRINTF(5, 6);
 
-/* Fills what a preset or another key decides (sizes, vocab). */
+/* The multiples of `of` round `n`, as "28 or 32"; the divisors of `n` round `by`, which is none, as
+ * "3 or 5". */
+enum { DPT_CONFIG_NEAREST_BYTES = 64 };
+void dpt_config_nearest_multiples(int n, int of, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
+void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
+
+/* Fills what a preset or another key decides; the sizes of the model alone. */
 void dpt_config_resolve(struct dpt_config_load *load);
+void dpt_config_resolve_model(struct dpt_config_load *load);
 
 /* What this version cannot do yet, and combinations that cannot be. */
 DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,
                                               struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load *load,
+                                                    struct dpt_err *err);
 
 #endif

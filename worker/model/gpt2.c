@@ -82,6 +82,7 @@ static void add_all(struct dpt_gpt2 *m)
     const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, "embedding");
+    model->units[0].in_parts = true;
     dpt_table_add(model, "transformer.", "wte.weight", (struct dpt_shape){{model->vocab, m->c}},
                   normal);
     dpt_table_add(model, "transformer.", "wpe.weight", (struct dpt_shape){{model->context, m->c}},

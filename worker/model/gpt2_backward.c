@@ -9,7 +9,7 @@
 /* Whether the gradients of the embedding, whose wte the head borrows, are added to. */
 static bool adds_to_embedding(const struct dpt_slot *slot)
 {
-    return slot->accumulate && !slot->tied_apart;
+    return slot->accumulate && !slot->parts_apart;
 }
 
 static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,

@@ -26,7 +26,7 @@ struct dpt_model_kind {
                                  struct dpt_err *err);
 };
 
-extern const struct dpt_model_kind dpt_gpt2_kind;
+extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind;
 
 struct dpt_model {
     const struct dpt_model_kind *kind;

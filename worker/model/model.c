@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind};
+static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind, &dpt_llama_kind};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret,
@@ -19,8 +19,8 @@ enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_mod
     for (int i = 0; i < KINDS; i++)
         if (strcmp(config->model.name, kinds[i]->name) == 0)
             return kinds[i]->create(config, ret, err);
-    return dpt_fail(err, DPT_ECONFIG, "model.name: no model '%s'; this version has '%s'",
-                    config->model.name, kinds[0]->name);
+    return dpt_fail(err, DPT_ECONFIG, "model.name: no model '%s'; this version has '%s' and '%s'",
+                    config->model.name, kinds[0]->name, kinds[1]->name);
 }
 
 void dpt_model_destroy(struct dpt_model **model)

@@ -48,6 +48,7 @@ struct dpt_unit {
     int64_t offset, numel; /* in the flat vector; numel is padded to DPT_BLOCK */
     int borrows; /* an earlier unit with a tied tensor: read here too, and given a part of its
                     gradient; -1: none */
+    bool in_parts; /* its gradient is made in parts: of several tokens, or of several units */
 };
 
 enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
@@ -75,9 +76,9 @@ struct dpt_slot {
     const void *const *packed;
     float *const *grads; /* [n_units] start of each unit's flat range, f32; TRAIN only */
     bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
-    bool tied_apart; /* with accumulate: those of a unit that another borrows are overwritten all
-                        the same. Their parts come from several units: where they are added to,
-                        it is part by part, and not as the sum of whole slots */
+    bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
+                         same. Where they are added to, it is part by part, and not as the sum of
+                         whole slots */
     float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
     void *saved;     /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
     void *scratch;   /* dpt_model_scratch_bytes, aligned so; meaningless between calls */

@@ -28,10 +28,10 @@ struct dpt_lane_sums {
     int n_buffers, n_on_device;
     struct dpt_comm_mem *buffer[BUFFERS_MAX];
     float *on_device[BUFFERS_MAX];
-    /* Where lanes have several slots: the present slot's gradient of the unit that others borrow,
+    /* Where lanes have several slots: the present slot's gradient of the unit that is in_parts,
      * which is added to the lane's when it is whole. NULL: not needed. */
     float *apart;
-    int tied; /* that unit; -1: none */
+    int parted; /* that unit; -1: none */
 
     /* The generation. */
     const struct dpt_world *world;
@@ -68,7 +68,8 @@ static bool is_fast(const struct dpt_lane_sums *d)
 
 static size_t apart_bytes(const struct dpt_lane_sums *d)
 {
-    return d->tied < 0 ? 0 : (size_t)dpt_model_unit(d->env.model, d->tied)->numel * sizeof(float);
+    return d->parted < 0 ? 0
+                         : (size_t)dpt_model_unit(d->env.model, d->parted)->numel * sizeof(float);
 }
 
 void dpt_lane_sums_destroy(struct dpt_lane_sums **sums)
@@ -130,12 +131,12 @@ static enum dpt_status make_apart(struct dpt_lane_sums *d, struct dpt_err *err)
 {
     const struct dpt_config *config = d->env.config;
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
-        if (dpt_model_unit(d->env.model, u)->borrows >= 0)
-            d->tied = dpt_model_unit(d->env.model, u)->borrows;
+        if (dpt_model_unit(d->env.model, u)->in_parts)
+            d->parted = u;
     /* PowerSGD's lanes are as many as ranks. */
     const bool single = dpt_config_slots(config) == dpt_config_lanes(config) &&
                         config->strategy.compression != DPT_COMPRESSION_POWERSGD;
-    if (d->tied < 0 || single || is_fast(d))
+    if (d->parted < 0 || single || is_fast(d))
         return DPT_OK;
     void *memory = NULL;
     DPT_TRY(
@@ -166,7 +167,7 @@ enum dpt_status dpt_lane_sums_create(const struct dpt_strategy_env *env, bool sh
     d->policy = dpt_ddp_policy_of(env->config);
     d->shards = shards;
     d->flat_numel = dpt_model_flat_numel(env->model);
-    d->tied = -1;
+    d->parted = -1;
     const enum dpt_status status = make(d, err);
     if (status != DPT_OK)
         dpt_lane_sums_destroy(&d);
@@ -321,7 +322,7 @@ static void join(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     int joins = dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane), top = d->depth;
     round_tensor(d, param, buffer_data(d, top) + param->offset);
-    if (d->direct && param->unit != d->tied) { /* the first is done */
+    if (d->direct && param->unit != d->parted) { /* the first is done */
         joins--;
         top--;
     }
@@ -332,11 +333,12 @@ static void join(struct dpt_lane_sums *d, const struct dpt_param *param)
     }
 }
 
-/* The tied unit's tensor is whole in this slot: adds it to the lane's. */
+/* The parted unit's tensor is whole in this slot: adds it to the lane's. */
 static void add_apart(struct dpt_lane_sums *d, const struct dpt_param *param)
 {
     float *sum = buffer_data(d, d->depth) + param->offset;
-    const float *slot = d->apart + (param->offset - dpt_model_unit(d->env.model, d->tied)->offset);
+    const float *slot =
+        d->apart + (param->offset - dpt_model_unit(d->env.model, d->parted)->offset);
     d->ops->add(d->stream, param->numel, sum, slot, sum);
 }
 
@@ -345,7 +347,7 @@ static void announce(void *ctx, int param)
     struct dpt_lane_sums *d = ctx;
     const struct dpt_param *p = dpt_model_param(d->env.model, param);
     const int bucket = d->bucket_of_param[param];
-    if (d->adds_apart && p->unit == d->tied)
+    if (d->adds_apart && p->unit == d->parted)
         add_apart(d, p);
     if (d->lane_ends)
         join(d, p);
@@ -367,12 +369,12 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     struct dpt_range of_lane =
         dpt_lane_slots(dpt_config_slots(d->env.config), d->world->lanes, d->lane);
     DPT_ASSERT(slot_index >= of_lane.first && slot_index < of_lane.end);
-    /* Adding a slot as it is made is adding it when it is whole, but for a tied tensor, and where
-     * lanes are rounded first. */
+    /* Adding a slot as it is made is adding it when it is whole, but for what is in_parts, and
+     * where lanes are rounded first. */
     d->direct = dpt_wire_dtype(d->env.config) == DPT_F32 && of_lane.end - of_lane.first == 1 &&
                 dpt_tree_joins_after(d->world->lanes, d->lanes, d->lane) > 0;
     for (int u = 0; u < dpt_model_n_units(d->env.model); u++)
-        d->grads[u] = buffer_data(d, d->depth - (d->direct && u != d->tied)) +
+        d->grads[u] = buffer_data(d, d->depth - (d->direct && u != d->parted)) +
                       dpt_model_unit(d->env.model, u)->offset;
     memset(d->announced, 0, (size_t)d->n_buckets * sizeof *d->announced);
     d->lane_ends = slot_index == of_lane.end - 1;
@@ -381,9 +383,9 @@ void dpt_lane_sums_begin_slot(struct dpt_lane_sums *d, int slot_index, struct dp
     if (slot_index == of_lane.first && dpt_wire_dtype(d->env.config) != DPT_F32)
         clear_gaps(d);
     d->adds_apart = slot_index != of_lane.first && d->apart && !is_fast(d);
-    slot->tied_apart = d->adds_apart || d->direct;
+    slot->parts_apart = d->adds_apart || d->direct;
     if (d->adds_apart)
-        d->grads[d->tied] = d->apart;
+        d->grads[d->parted] = d->apart;
     slot->announce = announce;
     slot->announce_ctx = d;
 }

@@ -37,7 +37,7 @@ struct memory {
     bool resident; /* on a GPU */
     bool by_host;  /* sums of lanes are in the host's memory, or come there to be reduced */
     bool slots;    /* a whole slot's gradient, folded bucket by bucket; neither: unit by unit */
-    int64_t p, w, k, wire, tied, largest_other, largest;
+    int64_t p, w, k, wire, tied, parted, largest_other, largest;
     int n, position;
     struct dpt_range host, node; /* positions */
 };
@@ -66,6 +66,8 @@ static void find_units(struct memory *m)
             tied = dpt_model_unit(model, u)->borrows;
     for (int u = 0; u < n; u++) {
         const int64_t numel = dpt_model_unit(model, u)->numel;
+        if (dpt_model_unit(model, u)->in_parts)
+            m->parted = numel;
         if (u == tied)
             m->tied = numel;
         else if (numel > m->largest_other)
@@ -264,7 +266,7 @@ static void gradients(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
             dpt_config_slots(config) != dpt_config_lanes(config) && !is_fast(m);
         ret[DPT_MEMORY_GRADIENT] = m->p * F32;
         ret[DPT_MEMORY_SUMS] = (lane_buffers(m) - 1) * m->p * F32;
-        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->resident ? m->tied * F32 : 0;
+        ret[DPT_MEMORY_SLOT_GRADIENTS] = slots_are_added && !m->resident ? m->parted * F32 : 0;
         return;
     }
     if (m->slots) {
@@ -391,23 +393,53 @@ static int64_t narrowed(const struct memory *m)
     return all * m->wire;
 }
 
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The largest product of each kind of a model. */
+struct products {
+    int64_t weights;     /* elements of a matrix of a linear layer */
+    int64_t sides;       /* its rows and columns together */
+    int64_t depth;       /* the longer of them */
+    int64_t head, width; /* elements of a head's matrix that are multiplied at once; its columns */
+};
+
+static struct products products_of(const struct dpt_model *model)
+{
+    struct products p = {0};
+    struct dpt_pack pack;
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        if (!dpt_model_packing(model, i, &pack))
+            continue;
+        if (pack.kind == DPT_PACK_HEAD) {
+            p.width = pack.cols;
+            p.head = pack.cols * (pack.rows < HEAD_COLUMNS ? pack.rows : HEAD_COLUMNS);
+            p.depth = most(p.depth, pack.rows < HEAD_COLUMNS ? pack.cols : HEAD_COLUMNS);
+            continue;
+        }
+        p.weights = most(p.weights, pack.rows * pack.cols);
+        p.sides = most(p.sides, pack.rows + pack.cols);
+        p.depth = most(p.depth, most(pack.rows, pack.cols));
+    }
+    return p;
+}
+
 /* An operation's logits, and a product's packed operands. */
 static int64_t workspace(const struct memory *m)
 {
     const struct dpt_config *config = m->spec->config;
-    const int64_t c = config->model.n_embd, v = dpt_model_vocab(m->spec->model),
+    const struct products p = products_of(m->spec->model);
+    const int64_t v = dpt_model_vocab(m->spec->model),
                   bt = (int64_t)config->train.micro_batch * config->train.seq_len;
     const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
                   rows = bt < most_rows ? bt : most_rows;
-    const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + c * F32));
+    const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + p.width * F32));
     /* The head's gradient meets what is there already: it is summed apart from it first. */
-    const int64_t apart = is_fast(m) && bt > most_rows ? v * c * F32 : 0;
-    const int64_t weights = 4 * c * c, activations = 5 * c * bt,
-                  head = c * (v < HEAD_COLUMNS ? v : HEAD_COLUMNS);
-    int64_t operands = weights > activations ? weights : activations;
-    operands = head > operands ? head : operands;
-    const int64_t depth = 4 * c > HEAD_COLUMNS || v < HEAD_COLUMNS ? 4 * c : HEAD_COLUMNS,
-                  of_thread = TILE_COLUMNS * depth * m->w + TILE_BYTES;
+    const int64_t apart = is_fast(m) && bt > most_rows ? v * p.width * F32 : 0;
+    const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
+                  of_thread = TILE_COLUMNS * p.depth * m->w + TILE_BYTES;
     return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;
 }
 

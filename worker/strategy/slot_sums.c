@@ -442,7 +442,7 @@ void dpt_slot_sums_begin_slot(struct dpt_slot_sums *s, struct dpt_slot *slot)
         await_buckets(s, (s->wave - 1) * s->n_buckets, s->wave * s->n_buckets);
     memset(s->announced, 0, (size_t)s->n_buckets * sizeof *s->announced);
     slot->grads = s->grads;
-    slot->accumulate = slot->tied_apart = false;
+    slot->accumulate = slot->parts_apart = false;
     slot->announce = announce;
     slot->announce_ctx = s;
 }

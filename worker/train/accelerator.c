@@ -34,8 +34,7 @@ struct dpt_accelerator {
     size_t staging_bytes;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
-    bool fresh[DPT_UNITS_MAX];    /* weights[u] are the host's */
-    bool borrowed[DPT_UNITS_MAX]; /* by a later unit */
+    bool fresh[DPT_UNITS_MAX]; /* weights[u] are the host's */
     struct announced announced;
 };
 
@@ -62,7 +61,7 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
         return mine;
     mine.weights = a->weights;
     mine.grads = a->grads;
-    mine.accumulate = mine.tied_apart = false;
+    mine.accumulate = mine.parts_apart = false;
     mine.announce = note_announcement;
     mine.announce_ctx = &a->announced;
     return mine;
@@ -98,8 +97,6 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
         a->weights[u] = (const char *)a->buffer[WEIGHTS].at + (size_t)unit->offset * weight_bytes;
         a->grads[u] = (float *)a->buffer[GRADS].at + unit->offset;
         largest = unit->numel > largest ? unit->numel : largest;
-        if (unit->borrows >= 0)
-            a->borrowed[unit->borrows] = true;
     }
     a->staging_bytes = (size_t)largest * sizeof *a->staging;
     void *staging;
@@ -122,7 +119,7 @@ static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accel
     for (int u = 0; u < a->n_units; u++)
         dpt_model_forward(a->model, a->ops, a->stream, u, &slot);
     for (int added = 0; added <= (o->resident ? 1 : 0); added++) {
-        slot.accumulate = slot.tied_apart = added != 0;
+        slot.accumulate = slot.parts_apart = added != 0;
         for (int u = a->n_units - 1; u >= 0; u--)
             dpt_model_backward(a->model, a->ops, a->stream, u, &slot);
     }
@@ -252,7 +249,7 @@ static void deliver(const struct dpt_accelerator *a, const struct dpt_ops *ops,
                     const struct dpt_slot *slot)
 {
     float *to = slot->grads[unit] + first;
-    if (slot->accumulate && !(slot->tied_apart && a->borrowed[unit]))
+    if (slot->accumulate && !(slot->parts_apart && dpt_model_unit(a->model, unit)->in_parts))
         ops->add(stream, n, to, a->staging, to);
     else
         ops->copy(stream, (size_t)n * sizeof *to, a->staging, to);

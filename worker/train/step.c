@@ -239,7 +239,7 @@ static void prepare_slot(const struct dpt_rank *r, struct dpt_slot *slot)
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         slot->accumulate = accumulate != 0;
         /* As strategies add: lane_sums.h. */
-        slot->tied_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
+        slot->parts_apart = accumulate && r->config->train.reduction != DPT_REDUCTION_FAST;
         for (int u = n_units - 1; u >= 0; u--)
             dpt_model_backward(r->model, r->ops, r->stream, u, slot);
     }

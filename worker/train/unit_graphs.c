@@ -9,7 +9,7 @@
 /* What a graph depends on. */
 struct key {
     int unit;
-    bool backward, accumulate, tied_apart;
+    bool backward, accumulate, parts_apart;
     enum dpt_mode mode;
     float dloss;
     const void *weights, *borrowed_weights;
@@ -100,7 +100,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
     if (!backward)
         return;
     key->accumulate = slot->accumulate;
-    key->tied_apart = slot->tied_apart;
+    key->parts_apart = slot->parts_apart;
     key->dloss = slot->dloss;
     key->grads = slot->grads[unit];
     key->borrowed_grads = borrows < 0 ? NULL : slot->grads[borrows];

@@ -1,33 +1,35 @@
 #!/usr/bin/env python3
-"""Records what PyTorch computes for a tiny GPT-2, for gpt2_reference_test.c to be held against.
+"""Records what PyTorch computes for tiny models, for reference_test.c to be held against.
 
-    python3 reference.py reference.bin        (needs numpy and torch, any version from 1.13)
+    python3 reference.py FOLDER        (needs numpy, torch and transformers)
 
-The model is written out here from torch's tensor operations, in double precision, independently of dpt's
-code: random weights everywhere (norms and biases too, so that no factor of one or term of zero hides an
-error), G slots of B x T fixed tokens, T below the context. Recorded: the weights, the first step's gradient of
-every tensor (mean over all tokens of all slots, before clipping), and the losses and gradient norms of ten
-steps of torch.optim.AdamW and SGD (with momentum, in Nesterov's form, without) from those weights, with
-clip_grad_norm_, decay on matrices alone, and warm-up plus cosine.
+Writes reference_NAME.bin for each model of MODELS. The models are written out here from torch's tensor operations, in
+double precision, independently of dpt's code; transformers' own model is given the same weights and must have the same
+loss. Weights are random everywhere (norms and biases too, so that no factor of one or term of zero hides an error), G
+slots of B x T fixed tokens, T below the context. Recorded: the weights, the first step's gradient of every tensor (mean
+over all tokens of all slots, before clipping), and the losses and gradient norms of ten steps of torch.optim.AdamW and
+SGD (with momentum, in Nesterov's form, without) from those weights, with clip_grad_norm_, decay on matrices alone, and
+warm-up plus cosine.
 
-File (little-endian; text: u16 length, bytes): "dptgpt2r", u32 format 2, text "torch <version>, reference.py
-<revision>", u32 n_layer n_head n_embd context vocab B T G steps warmup, f64 beta1 beta2 eps weight_decay
-grad_clip, i32 tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text name, u32 numel,
-f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer ("adamw", "sgd"), u32 nesterov, f64 lr
-min_lr momentum, f64 loss[steps], f64 norm[steps].
+File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py <revision>",
+text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
+tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text name, u32 numel, f32 weight[numel], f32
+gradient[numel]; u32 runs, per run: text optimizer ("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64
+loss[steps], f64 norm[steps].
 """
 
 import math
 import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
-REVISION = 2
-LAYER, HEAD, EMBD, CONTEXT, VOCAB = 2, 3, 48, 32, 67
+REVISION = 3
 B, T, G, STEPS, WARMUP = 3, 17, 2, 10, 3
-BETA1, BETA2, EPS, DECAY, CLIP = 0.9, 0.95, 1e-8, 0.1, 1.0
+BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
 RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
     ("adamw", False, 1e-2, 1e-3, 0.0),
     ("sgd", False, 1e-1, 1e-2, 0.9),
@@ -36,68 +38,208 @@ RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
 ]
 
 
-def shapes():
-    """Names and shapes in the order of dpt's flat vector; linear weights are (in, out)."""
-    c = EMBD
-    yield "transformer.wte.weight", (VOCAB, c)
-    yield "transformer.wpe.weight", (CONTEXT, c)
-    for i in range(LAYER):
-        h = f"transformer.h.{i}."
-        yield h + "ln_1.weight", (c,)
-        yield h + "ln_1.bias", (c,)
-        yield h + "attn.c_attn.weight", (c, 3 * c)
-        yield h + "attn.c_attn.bias", (3 * c,)
-        yield h + "attn.c_proj.weight", (c, c)
-        yield h + "attn.c_proj.bias", (c,)
-        yield h + "ln_2.weight", (c,)
-        yield h + "ln_2.bias", (c,)
-        yield h + "mlp.c_fc.weight", (c, 4 * c)
-        yield h + "mlp.c_fc.bias", (4 * c,)
-        yield h + "mlp.c_proj.weight", (4 * c, c)
-        yield h + "mlp.c_proj.bias", (c,)
-    yield "transformer.ln_f.weight", (c,)
-    yield "transformer.ln_f.bias", (c,)
+def causal(q, k, v):
+    """Attention of (B, H, T, D)."""
+    scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+    future = torch.triu(torch.ones(q.shape[2], q.shape[2], dtype=torch.bool), 1)
+    return (torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v).transpose(1, 2)
 
 
-def random_weight(name, shape, rng):
-    if ".ln_" in name and name.endswith("weight"):
-        value = 1.0 + 0.2 * rng.standard_normal(shape)
+class Gpt2:
+    """Linear weights are (in, out)."""
+
+    layer, head, embd, context, vocab = 2, 3, 48, 32, 67
+    spread, pace, clip = 0.15, 1.0, 1.0  # of the weights of matrices; of the learning rates; largest norm
+
+    def config(self):
+        return (f"model: {{name: gpt2, n_layer: {self.layer}, n_head: {self.head}, n_embd: {self.embd}, "
+                f"context: {self.context}, vocab: {self.vocab}}}")
+
+    def shapes(self):
+        """Names and shapes in the order of dpt's flat vector."""
+        c = self.embd
+        yield "transformer.wte.weight", (self.vocab, c)
+        yield "transformer.wpe.weight", (self.context, c)
+        for i in range(self.layer):
+            h = f"transformer.h.{i}."
+            yield h + "ln_1.weight", (c,)
+            yield h + "ln_1.bias", (c,)
+            yield h + "attn.c_attn.weight", (c, 3 * c)
+            yield h + "attn.c_attn.bias", (3 * c,)
+            yield h + "attn.c_proj.weight", (c, c)
+            yield h + "attn.c_proj.bias", (c,)
+            yield h + "ln_2.weight", (c,)
+            yield h + "ln_2.bias", (c,)
+            yield h + "mlp.c_fc.weight", (c, 4 * c)
+            yield h + "mlp.c_fc.bias", (4 * c,)
+            yield h + "mlp.c_proj.weight", (4 * c, c)
+            yield h + "mlp.c_proj.bias", (c,)
+        yield "transformer.ln_f.weight", (c,)
+        yield "transformer.ln_f.bias", (c,)
+
+    def norm(self, x, p, name):
+        return torch.nn.functional.layer_norm(x, (self.embd,), p[name + ".weight"], p[name + ".bias"], 1e-5)
+
+    def attention(self, x, p, h):
+        q, k, v = (x @ p[h + "attn.c_attn.weight"] + p[h + "attn.c_attn.bias"]).split(self.embd, dim=2)
+        q, k, v = (z.view(z.shape[0], z.shape[1], self.head, -1).transpose(1, 2) for z in (q, k, v))
+        return causal(q, k, v).reshape(x.shape) @ p[h + "attn.c_proj.weight"] + p[h + "attn.c_proj.bias"]
+
+    def logits(self, p, tokens):
+        x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][:tokens.shape[1]]
+        for i in range(self.layer):
+            h = f"transformer.h.{i}."
+            x = x + self.attention(self.norm(x, p, h + "ln_1"), p, h)
+            y = self.norm(x, p, h + "ln_2") @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"]
+            y = 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * y**3)))
+            x = x + y @ p[h + "mlp.c_proj.weight"] + p[h + "mlp.c_proj.bias"]
+        return self.norm(x, p, "transformer.ln_f") @ p["transformer.wte.weight"].T
+
+    def transformers(self):
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_layer=self.layer, n_head=self.head, n_embd=self.embd, n_positions=self.context, vocab_size=self.vocab))
+
+
+class Llama:
+    """Linear weights are (out, in). Queries in groups; tied or not; biases; Llama 3's rotary scaling."""
+
+    spread, pace, clip = 0.1, 0.5, 1.2  # as Gpt2's
+
+    def __init__(self, embd, heads, size, inner, tied, bias, scaling):
+        self.layer, self.context, self.vocab, self.theta = 2, 32, 67, 10000.0
+        self.embd, (self.head, self.kv_head), self.size, self.inner = embd, heads, size, inner
+        self.tied, self.bias, self.scaling = tied, bias, scaling
+
+    def config(self):
+        text = (f"model: {{name: llama, n_layer: {self.layer}, n_head: {self.head}, n_kv_head: {self.kv_head}, "
+                f"head_size: {self.size}, n_embd: {self.embd}, n_inner: {self.inner}, context: {self.context}, "
+                f"vocab: {self.vocab}, tied_head: {str(self.tied).lower()}, "
+                f"attention_bias: {str(self.bias).lower()}, mlp_bias: {str(self.bias).lower()}")
+        if self.scaling:
+            factor, low, high, original = self.scaling
+            text += (f", rope_scaling: llama3, rope_factor: {factor}, rope_low_freq_factor: {low}, "
+                     f"rope_high_freq_factor: {high}, rope_original_context: {original}")
+        return text + "}"
+
+    def shapes(self):
+        """Names and shapes in the order of dpt's flat vector."""
+        c, q, kv, i = self.embd, self.head * self.size, self.kv_head * self.size, self.inner
+        yield "model.embed_tokens.weight", (self.vocab, c)
+        for layer in range(self.layer):
+            h = f"model.layers.{layer}."
+            yield h + "input_layernorm.weight", (c,)
+            yield h + "self_attn.q_proj.weight", (q, c)
+            yield h + "self_attn.k_proj.weight", (kv, c)
+            yield h + "self_attn.v_proj.weight", (kv, c)
+            if self.bias:
+                yield h + "self_attn.q_proj.bias", (q,)
+                yield h + "self_attn.k_proj.bias", (kv,)
+                yield h + "self_attn.v_proj.bias", (kv,)
+            yield h + "self_attn.o_proj.weight", (c, q)
+            if self.bias:
+                yield h + "self_attn.o_proj.bias", (c,)
+            yield h + "post_attention_layernorm.weight", (c,)
+            yield h + "mlp.gate_proj.weight", (i, c)
+            yield h + "mlp.up_proj.weight", (i, c)
+            if self.bias:
+                yield h + "mlp.gate_proj.bias", (i,)
+                yield h + "mlp.up_proj.bias", (i,)
+            yield h + "mlp.down_proj.weight", (c, i)
+            if self.bias:
+                yield h + "mlp.down_proj.bias", (c,)
+        yield "model.norm.weight", (c,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab, c)
+
+    def norm(self, x, p, name):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * p[name + ".weight"]
+
+    def linear(self, x, p, name):
+        y = x @ p[name + ".weight"].T
+        return y + p[name + ".bias"] if self.bias else y
+
+    def frequencies(self):
+        f = self.theta ** -(torch.arange(0, self.size, 2, dtype=torch.float64) / self.size)
+        if self.scaling:
+            factor, low, high, original = self.scaling
+            kept = ((original * f / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
+            f = f * (kept + (1 - kept) / factor)
+        return f
+
+    def rotated(self, x):
+        """Of (B, H, T, D)."""
+        angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * self.frequencies()
+        a, b = x.split(self.size // 2, dim=3)
+        return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=3)
+
+    def attention(self, x, p, h):
+        def part(name, heads):
+            return self.linear(x, p, h + name).view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+
+        q, k = self.rotated(part("q_proj", self.head)), self.rotated(part("k_proj", self.kv_head))
+        group = self.head // self.kv_head
+        k, v = (z.repeat_interleave(group, dim=1) for z in (k, part("v_proj", self.kv_head)))
+        return self.linear(causal(q, k, v).reshape(*x.shape[:2], -1), p, h + "o_proj")
+
+    def logits(self, p, tokens):
+        x = p["model.embed_tokens.weight"][tokens]
+        for layer in range(self.layer):
+            h = f"model.layers.{layer}."
+            x = x + self.attention(self.norm(x, p, h + "input_layernorm"), p, h + "self_attn.")
+            y = self.norm(x, p, h + "post_attention_layernorm")
+            y = torch.nn.functional.silu(self.linear(y, p, h + "mlp.gate_proj")) * self.linear(y, p, h + "mlp.up_proj")
+            x = x + self.linear(y, p, h + "mlp.down_proj")
+        head = "model.embed_tokens.weight" if self.tied else "lm_head.weight"
+        return self.norm(x, p, "model.norm") @ p[head].T
+
+    def transformers(self):
+        scaling = None
+        if self.scaling:
+            factor, low, high, original = self.scaling
+            scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+                       "original_max_position_embeddings": original}
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            num_hidden_layers=self.layer, num_attention_heads=self.head, num_key_value_heads=self.kv_head,
+            head_dim=self.size, hidden_size=self.embd, intermediate_size=self.inner, vocab_size=self.vocab,
+            max_position_embeddings=self.context, rms_norm_eps=1e-5, rope_theta=self.theta, rope_scaling=scaling,
+            attention_bias=self.bias, mlp_bias=self.bias, tie_word_embeddings=self.tied))
+
+
+MODELS = {
+    "gpt2": Gpt2(),
+    "llama": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None),
+    "llama_untied": Llama(40, (2, 1), 32, 64, tied=False, bias=True, scaling=(4.0, 1.0, 4.0, 16)),
+}
+
+
+def random_weight(name, shape, spread, rng):
+    if "norm" in name or ".ln_" in name:
+        value = 0.2 * rng.standard_normal(shape) + (1.0 if name.endswith("weight") else 0.0)
     elif len(shape) == 2:
-        value = 0.15 * rng.standard_normal(shape)
+        value = spread * rng.standard_normal(shape)
     else:
         value = 0.1 * rng.standard_normal(shape)
     return value.astype(np.float32)
 
 
-def norm(x, w, b):
-    return torch.nn.functional.layer_norm(x, (EMBD,), w, b, 1e-5)
+def mean_loss(model, p, tokens):
+    logits = model.logits(p, tokens[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, model.vocab), tokens[:, 1:].reshape(-1))
 
 
-def gelu(x):
-    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def attention(x, p, h):
-    q, k, v = (x @ p[h + "attn.c_attn.weight"] + p[h + "attn.c_attn.bias"]).split(EMBD, dim=2)
-    q, k, v = (z.view(z.shape[0], z.shape[1], HEAD, EMBD // HEAD).transpose(1, 2) for z in (q, k, v))
-    scores = q @ k.transpose(2, 3) / math.sqrt(EMBD // HEAD)
-    future = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), 1)
-    y = torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v
-    y = y.transpose(1, 2).reshape(x.shape)
-    return y @ p[h + "attn.c_proj.weight"] + p[h + "attn.c_proj.bias"]
-
-
-def mean_loss(p, tokens):
-    x = p["transformer.wte.weight"][tokens[:, :-1]] + p["transformer.wpe.weight"][:T]
-    for i in range(LAYER):
-        h = f"transformer.h.{i}."
-        x = x + attention(norm(x, p[h + "ln_1.weight"], p[h + "ln_1.bias"]), p, h)
-        y = norm(x, p[h + "ln_2.weight"], p[h + "ln_2.bias"])
-        y = gelu(y @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"])
-        x = x + y @ p[h + "mlp.c_proj.weight"] + p[h + "mlp.c_proj.bias"]
-    x = norm(x, p["transformer.ln_f.weight"], p["transformer.ln_f.bias"])
-    logits = x @ p["transformer.wte.weight"].T
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+def check(model, weights, batch):
+    """transformers has the same loss from the same weights."""
+    theirs = model.transformers().double().eval()
+    state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
+    missing = theirs.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+    theirs.tie_weights()
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(
+            theirs(batch[:, :-1]).logits.reshape(-1, model.vocab), batch[:, 1:].reshape(-1))
+        ours = mean_loss(model, state, batch)
+    print(f"transformers: loss {float(loss):.9f}, here {float(ours):.9f}")
+    assert abs(float(loss - ours)) < 1e-6  # their rotary tables are in single precision
 
 
 def learning_rate(step, lr, min_lr):
@@ -107,7 +249,7 @@ def learning_rate(step, lr, min_lr):
     return min_lr + (lr - min_lr) * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
-def train(weights, batch, name, nesterov, lr, min_lr, momentum):
+def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
     """Losses and norms of a run, and the first step's gradients."""
     params = {n: torch.tensor(w.astype(np.float64), requires_grad=True) for n, w in weights.items()}
     groups = [
@@ -121,15 +263,15 @@ def train(weights, batch, name, nesterov, lr, min_lr, momentum):
     losses, norms, grads = [], [], {}
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = mean_loss(params, batch)
+        loss = mean_loss(model, params, batch)
         loss.backward()
         if step == 0:
             grads = {n: p.grad.numpy().astype(np.float32) for n, p in params.items()}
-        norms.append(float(torch.nn.utils.clip_grad_norm_(list(params.values()), CLIP)))
+        norms.append(float(torch.nn.utils.clip_grad_norm_(list(params.values()), model.clip)))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, lr, min_lr)
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         print(f"{name} {step}: loss {losses[-1]:.6f}, norm {norms[-1]:.6f}, lr {group['lr']:.6f}")
     return losses, norms, grads
 
@@ -138,25 +280,28 @@ def text(value):
     return struct.pack("<H", len(value)) + value.encode()
 
 
-def main(path):
+def record(model, path):
     rng = np.random.default_rng(20240520)
-    weights = {name: random_weight(name, shape, rng) for name, shape in shapes()}
-    tokens = rng.integers(0, VOCAB, (G, B, T + 1), dtype=np.int32)
+    weights = {name: random_weight(name, shape, model.spread, rng) for name, shape in model.shapes()}
+    tokens = rng.integers(0, model.vocab, (G, B, T + 1), dtype=np.int32)
     batch = torch.tensor(tokens.astype(np.int64)).reshape(G * B, T + 1)
-    results = [train(weights, batch, *run) for run in RUNS]
+    check(model, weights, batch)
+    runs = [(name, nesterov, lr * model.pace, min_lr * model.pace, m) for name, nesterov, lr, min_lr, m in RUNS]
+    results = [train(model, weights, batch, *run) for run in runs]
     grads = results[0][2]
     with open(path, "wb") as out:
-        out.write(b"dptgpt2r" + struct.pack("<I", 2))
+        out.write(b"dptmodel" + struct.pack("<I", 3))
         out.write(text(f"torch {torch.__version__}, reference.py {REVISION}"))
-        out.write(struct.pack("<10I", LAYER, HEAD, EMBD, CONTEXT, VOCAB, B, T, G, STEPS, WARMUP))
-        out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, CLIP))
+        out.write(text(f"{model.config()}\ndata: {{kind: tokens}}\ntrain: {{seq_len: {T}}}\n"))
+        out.write(struct.pack("<5I", B, T, G, STEPS, WARMUP))
+        out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, model.clip))
         out.write(tokens.astype("<i4").tobytes())
         out.write(struct.pack("<I", len(weights)))
         for name, weight in weights.items():
             out.write(text(name) + struct.pack("<I", weight.size))
             out.write(weight.astype("<f4").tobytes() + grads[name].astype("<f4").tobytes())
-        out.write(struct.pack("<I", len(RUNS)))
-        for (name, nesterov, lr, min_lr, momentum), (losses, norms, _) in zip(RUNS, results):
+        out.write(struct.pack("<I", len(runs)))
+        for (name, nesterov, lr, min_lr, momentum), (losses, norms, _) in zip(runs, results):
             out.write(text(name) + struct.pack("<I3d", nesterov, lr, min_lr, momentum))
             out.write(struct.pack(f"<{STEPS}d", *losses) + struct.pack(f"<{STEPS}d", *norms))
 
@@ -164,4 +309,5 @@ def main(path):
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    for model_name, each in MODELS.items():
+        record(each, Path(sys.argv[1]) / f"reference_{model_name}.bin")

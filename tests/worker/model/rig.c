@@ -18,6 +18,19 @@ enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5 };
 
 static struct dpt_err err;
 const struct dpt_cpu_kernels *rig_kernels;
+enum rig_family rig_family;
+
+void rig_choose(int argc, char **argv)
+{
+    static const char *const names[] = {"gpt2", "llama", "llama_untied"};
+    for (int i = 0; argc == 2 && i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(argv[1], names[i]) == 0) {
+            rig_family = (enum rig_family)i;
+            return;
+        }
+    (void)fprintf(stderr, "usage: %s gpt2|llama|llama_untied\n", argv[0]);
+    exit(2);
+}
 
 void *rig_memory(size_t bytes)
 {
@@ -75,26 +88,56 @@ void rig_open(struct rig *rig, const struct rig_size *size)
     rig_open_checkpointing(rig, size, DPT_ACTIVATION_CHECKPOINTING_NONE);
 }
 
+static void choose_llama(struct dpt_config *config)
+{
+    (void)snprintf(config->model.name, sizeof config->model.name, "%s", "llama");
+    const int heads = config->model.n_head;
+    config->model.n_kv_head = heads % 3 == 0 ? heads / 3 : heads;
+    config->model.head_size = 32;
+    config->model.n_inner = 96;
+    config->model.norm_eps = 1e-5;
+    config->model.rope_theta = 100.0;
+    config->model.tied_head = rig_family == RIG_LLAMA;
+    if (rig_family == RIG_LLAMA)
+        return;
+    config->model.attention_bias = config->model.mlp_bias = true;
+    config->model.rope_scaling = DPT_ROPE_SCALING_LLAMA3;
+    config->model.rope_factor = 4.0;
+    config->model.rope_low_freq_factor = 1.0;
+    config->model.rope_high_freq_factor = 4.0;
+    config->model.rope_original_context = 16;
+}
+
 void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
                             enum dpt_activation_checkpointing checkpointing)
 {
+    static struct dpt_config config;
+    memset(&config, 0, sizeof config);
+    (void)snprintf(config.model.name, sizeof config.model.name, "%s", "gpt2");
+    config.model.n_layer = size->n_layer;
+    config.model.n_head = size->n_head;
+    config.model.n_embd = size->n_embd;
+    config.model.context = size->context;
+    config.model.vocab = size->vocab;
+    config.model.dropout = size->dropout;
+    config.train.precision = size->precision;
+    config.train.activation_checkpointing = checkpointing;
+    if (rig_family != RIG_GPT2)
+        choose_llama(&config);
+    rig_open_config(rig, &config, size->b, size->t, size->threads);
+}
+
+void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, int t, int threads)
+{
     memset(rig, 0, sizeof *rig);
-    (void)snprintf(rig->config.model.name, sizeof rig->config.model.name, "%s", "gpt2");
-    rig->config.model.n_layer = size->n_layer;
-    rig->config.model.n_head = size->n_head;
-    rig->config.model.n_embd = size->n_embd;
-    rig->config.model.context = size->context;
-    rig->config.model.vocab = size->vocab;
-    rig->config.model.dropout = size->dropout;
-    rig->config.train.precision = size->precision;
-    rig->config.train.activation_checkpointing = checkpointing;
+    rig->config = *config;
     assert_int_equal(dpt_model_create(&rig->config, &rig->model, &err), DPT_OK);
     assert_int_equal(rig_kernels ? dpt_device_cpu_create_with(rig_kernels, &rig->dev, &err)
                                  : dpt_device_cpu_create(&rig->dev, &err),
                      DPT_OK);
-    assert_int_equal(dpt_stream_create(rig->dev, size->threads, &rig->stream, &err), DPT_OK);
+    assert_int_equal(dpt_stream_create(rig->dev, threads, &rig->stream, &err), DPT_OK);
     rig->ops = dpt_device_ops(rig->dev);
-    rig->n = (int64_t)size->b * size->t;
+    rig->n = (int64_t)b * t;
     rig->numel = dpt_model_flat_numel(rig->model);
     rig->flat = floats(rig->numel);
     rig->grad = floats(rig->numel);
@@ -112,13 +155,13 @@ void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
     }
     fill_weights(rig);
     fill_tokens(rig);
-    rig->saved_bytes = dpt_model_saved_bytes(rig->model, size->b, size->t);
-    rig->scratch_bytes = dpt_model_scratch_bytes(rig->model, size->b, size->t);
+    rig->saved_bytes = dpt_model_saved_bytes(rig->model, b, t);
+    rig->scratch_bytes = dpt_model_scratch_bytes(rig->model, b, t);
     rig->slot = (struct dpt_slot){
         .mode = DPT_MODE_TRAIN,
         .seed = SEED,
-        .b = size->b,
-        .t = size->t,
+        .b = b,
+        .t = t,
         .tokens = rig->tokens,
         .targets = rig->targets,
         .weights = rig->weights,

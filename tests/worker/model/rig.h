@@ -34,11 +34,21 @@ struct rig {
 struct dpt_cpu_kernels;
 extern const struct dpt_cpu_kernels *rig_kernels;
 
+/* The family of the models that rigs of sizes have; GPT-2, until main reads its argument. Llamas
+ * have heads of 32 channels, keys and values for each third head where that divides, and an odd
+ * n_embd if it is given; untied ones also biases, and scaled rotary embeddings. */
+enum rig_family { RIG_GPT2, RIG_LLAMA, RIG_LLAMA_UNTIED };
+extern enum rig_family rig_family;
+/* Sets it from "gpt2", "llama" or "llama_untied"; ends the program on another word. */
+void rig_choose(int argc, char **argv);
+
 /* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.
  * Gradients: filled with NaN, to show that they are overwritten. */
 void rig_open(struct rig *rig, const struct rig_size *size);
 void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
                             enum dpt_activation_checkpointing checkpointing);
+/* Of a config whose model and precision are set. */
+void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, int t, int threads);
 void rig_close(struct rig *rig);
 
 /* Uninitialised memory, 64-byte aligned, never NULL; free(). */

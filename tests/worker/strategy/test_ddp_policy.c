@@ -144,7 +144,7 @@ static float sum_below(int n, int param)
 static void write_gradient(struct part *p, int slot, int param)
 {
     const struct dpt_param *t = dpt_model_param(p->model, param);
-    const bool anew = !p->slot.accumulate || (p->slot.tied_apart && t->unit == p->tied);
+    const bool anew = !p->slot.accumulate || (p->slot.parts_apart && t->unit == p->tied);
     float *grad = p->slot.grads[t->unit] + (t->offset - dpt_model_unit(p->model, t->unit)->offset);
     for (int64_t i = 0; i < t->numel; i++)
         grad[i] = (anew ? 0 : grad[i]) + value_of(slot, param);

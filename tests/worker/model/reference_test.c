@@ -1,4 +1,4 @@
-/* A tiny GPT-2 against what PyTorch recorded in double precision (reference.py): the first step's
+/* A tiny model against what PyTorch recorded in double precision (reference.py): the first step's
  * gradient of every tensor, ten losses of AdamW and SGD; in fp32, and in the 16-bit precisions
  * within what their rounding allows. */
 #include "tests/worker/model/rig.h"
@@ -18,7 +18,13 @@
 
 #include <cmocka.h>
 
-enum { FILE_BYTES_MAX = 1 << 20, STEPS_MAX = 100, SLOTS_MAX = 8, RUNS_MAX = 8 };
+enum {
+    FILE_BYTES_MAX = 1 << 20,
+    CONFIG_BYTES_MAX = 1024,
+    STEPS_MAX = 100,
+    SLOTS_MAX = 8,
+    RUNS_MAX = 8
+};
 
 /* What a precision may differ by: the first loss, a tensor's first gradient (relative 2-norm), each
  * of ten losses, each norm of the whole gradient (relative). fp16 needs its gradients scaled up to
@@ -63,25 +69,23 @@ static double read_f64(struct dpt_reader *reader)
 
 static void read_sizes(struct dpt_reader *reader, struct reference *ref)
 {
-    uint32_t u[10];
-    for (int i = 0; i < 10; i++)
+    char yaml[CONFIG_BYTES_MAX];
+    dpt_reader_text(reader, yaml, sizeof yaml);
+    static struct dpt_config model;
+    if (dpt_config_load(yaml, strlen(yaml), "reference", NULL, 0, &model, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    model.train.precision = ref->tolerance->precision;
+    uint32_t u[5];
+    for (int i = 0; i < 5; i++)
         u[i] = dpt_reader_u32(reader);
     assert_false(reader->failed);
-    assert_true(u[7] >= 1 && u[7] <= SLOTS_MAX && u[8] >= 1 && u[8] <= STEPS_MAX);
-    ref->slots = (int)u[7];
-    ref->steps = u[8];
-    rig_open(&ref->rig, &(struct rig_size){.n_layer = (int)u[0],
-                                           .n_head = (int)u[1],
-                                           .n_embd = (int)u[2],
-                                           .context = (int)u[3],
-                                           .vocab = (int)u[4],
-                                           .b = (int)u[5],
-                                           .t = (int)u[6],
-                                           .threads = 2,
-                                           .precision = ref->tolerance->precision});
+    assert_true(u[2] >= 1 && u[2] <= SLOTS_MAX && u[3] >= 1 && u[3] <= STEPS_MAX);
+    ref->slots = (int)u[2];
+    ref->steps = u[3];
+    rig_open_config(&ref->rig, &model, (int)u[0], (int)u[1], 2);
     struct dpt_config *config = &ref->rig.config;
     config->train.steps = ref->steps;
-    config->optimizer.warmup_steps = u[9];
+    config->optimizer.warmup_steps = u[4];
     config->optimizer.schedule = DPT_SCHEDULE_COSINE;
     config->optimizer.beta1 = read_f64(reader);
     config->optimizer.beta2 = read_f64(reader);
@@ -135,8 +139,8 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     dpt_reader_init(&reader, file, bytes);
     char magic[8];
     dpt_reader_bytes(&reader, magic, sizeof magic);
-    assert_memory_equal(magic, "dptgpt2r", sizeof magic);
-    assert_int_equal(dpt_reader_u32(&reader), 2);
+    assert_memory_equal(magic, "dptmodel", sizeof magic);
+    assert_int_equal(dpt_reader_u32(&reader), 3);
     dpt_reader_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);

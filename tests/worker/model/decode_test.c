@@ -161,12 +161,13 @@ static void one_result_for_all_threads_and_machines(void **state)
     rig_kernels = NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    rig_choose(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(probabilities_of_the_forward_pass),
         cmocka_unit_test(the_cache_changes_nothing),
         cmocka_unit_test(one_result_for_all_threads_and_machines),
     };
-    return cmocka_run_group_tests_name("gpt2 decode", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("decode", tests, NULL, NULL);
 }

@@ -111,21 +111,34 @@ static size_t padded(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Bytes of a block in parts of (N, C): none 16, selective 10, full 1, beside the statistics. */
+/* Bytes beside the statistics, in elements of a row: of GPT-2's blocks 16 C, 10 C, C; of a llama's,
+ * with Q of queries, keys and values each and I of the MLP, 4 C + 4 Q + 3 I, 2 C + 4 Q + 2 I, C. */
 static void bytes_kept(void **state)
 {
     (void)state;
-    enum { N = 2 * 64, C = 64, HEADS = 4, LAYERS = 2 };
-    static const size_t parts[MODES] = {16, 10, 1};
+    enum {
+        T = 64,
+        N = 2 * T,
+        C = 64,
+        HEADS = 4,
+        LAYERS = 2,
+        HALF = 16,
+        Q = HEADS * 2 * HALF,
+        I = 96
+    };
+    static const size_t rows[2][MODES] = {{16 * C, 10 * C, C},
+                                          {4 * C + 4 * Q + 3 * I, 2 * C + 4 * Q + 2 * I, C}};
+    const bool llama = rig_family != RIG_GPT2;
+    const size_t of_norms = llama ? 2 : 4, tables = llama ? 2 * T * HALF * sizeof(float) : 0;
     for (int precision = 0; precision < PRECISIONS; precision++)
         for (int mode = 0; mode < MODES; mode++) {
             struct rig rig;
             open_in(&rig, 1, precision, mode);
-            const size_t part = (size_t)N * C * dpt_dtype_bytes(dpt_model_dtype(rig.model));
+            const size_t column = N * dpt_dtype_bytes(dpt_model_dtype(rig.model));
             const size_t statistics =
-                4 * padded(N * sizeof(float)) + padded(N * HEADS * sizeof(float));
-            const size_t block = parts[mode] * part + (mode < 2 ? statistics : 0);
-            assert_int_equal(rig.saved_bytes, 2 * part + LAYERS * block);
+                of_norms * padded(N * sizeof(float)) + padded(N * HEADS * sizeof(float));
+            const size_t block = rows[llama][mode] * column + (mode < 2 ? statistics : 0);
+            assert_int_equal(rig.saved_bytes, 2 * C * column + tables + LAYERS * block);
             rig_close(&rig);
         }
 }
@@ -197,8 +210,9 @@ static void prepares(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    rig_choose(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits),  cmocka_unit_test(same_bits_accumulated),
         cmocka_unit_test(bytes_kept), cmocka_unit_test(slots_interleave),

@@ -1,0 +1,240 @@
+/* Sizes of models: presets, what one size follows from others by, and combinations that cannot be.
+ * Every refusal names the nearest legal setting. */
+#include "base/config_table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    BYTES_VOCAB = 256,
+    GPT2_VOCAB = 50257,
+    GPT2_CONTEXT = 1024,
+    INNER_STEP = 64, /* n_inner: auto is a multiple of it */
+    LINE = 32        /* numbers after which a tensor starts (DPT_PARAM_ALIGN of worker/model) */
+};
+
+/* GPT-2's are of Radford et al. 2019, table 2, SmolLM2's and Llama's of their config.json. */
+static const struct preset {
+    const char *name, *model;
+    int n_layer, n_head, n_embd, context, vocab;
+    int n_kv_head, n_inner;         /* of llama */
+    double rope_theta, rope_factor; /* rope_factor 0: no scaling */
+} presets[] = {
+    {"gpt2-124m", "gpt2", 12, 12, 768, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
+    {"gpt2-350m", "gpt2", 24, 16, 1024, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
+    {"gpt2-774m", "gpt2", 36, 20, 1280, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
+    {"gpt2-1558m", "gpt2", 48, 25, 1600, GPT2_CONTEXT, GPT2_VOCAB, 0, 0, 0, 0},
+    {"smollm2-135m", "llama", 30, 9, 576, 8192, 49152, 3, 1536, 1e5, 0},
+    {"smollm2-360m", "llama", 32, 15, 960, 8192, 49152, 5, 2560, 1e5, 0},
+    {"smollm2-1.7b", "llama", 24, 32, 2048, 8192, 49152, 32, 8192, 1.3e5, 0},
+    {"llama-3.2-1b", "llama", 16, 32, 2048, 131072, 128256, 8, 8192, 5e5, 32},
+};
+
+/* Keys that llama alone has. */
+static const char *const of_llama[] = {"model.n_kv_head",
+                                       "model.head_size",
+                                       "model.n_inner",
+                                       "model.norm_eps",
+                                       "model.tied_head",
+                                       "model.attention_bias",
+                                       "model.mlp_bias",
+                                       "model.rope_theta",
+                                       "model.rope_scaling",
+                                       "model.rope_factor",
+                                       "model.rope_low_freq_factor",
+                                       "model.rope_high_freq_factor",
+                                       "model.rope_original_context"};
+
+static bool is_llama(const struct dpt_config *c)
+{
+    return strcmp(c->model.name, "llama") == 0;
+}
+
+static const struct preset *find_preset(const struct dpt_config *c)
+{
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        if (strcmp(c->model.preset, presets[i].name) == 0)
+            return &presets[i];
+    return NULL;
+}
+
+static void fill(const struct dpt_config_load *load, const char *path, int *size, int preset)
+{
+    if (!dpt_config_given(load, path))
+        *size = preset;
+}
+
+static void fill_number(const struct dpt_config_load *load, const char *path, double *number,
+                        double preset)
+{
+    if (!dpt_config_given(load, path))
+        *number = preset;
+}
+
+static void fill_preset(struct dpt_config_load *load, const struct preset *preset)
+{
+    struct dpt_config *c = &load->config;
+    if (!dpt_config_given(load, "model.name"))
+        (void)snprintf(c->model.name, sizeof c->model.name, "%s", preset->model);
+    fill(load, "model.n_layer", &c->model.n_layer, preset->n_layer);
+    fill(load, "model.n_head", &c->model.n_head, preset->n_head);
+    fill(load, "model.n_embd", &c->model.n_embd, preset->n_embd);
+    fill(load, "model.context", &c->model.context, preset->context);
+    fill(load, "model.vocab", &c->model.vocab, preset->vocab);
+    if (preset->n_inner == 0)
+        return;
+    fill(load, "model.n_kv_head", &c->model.n_kv_head, preset->n_kv_head);
+    fill(load, "model.n_inner", &c->model.n_inner, preset->n_inner);
+    fill_number(load, "model.rope_theta", &c->model.rope_theta, preset->rope_theta);
+    if (preset->rope_factor > 0 && !dpt_config_given(load, "model.rope_scaling"))
+        c->model.rope_scaling = DPT_ROPE_SCALING_LLAMA3;
+    if (preset->rope_factor > 0)
+        fill_number(load, "model.rope_factor", &c->model.rope_factor, preset->rope_factor);
+}
+
+static bool is_byte_text(const struct dpt_config *c)
+{
+    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_BYTES;
+}
+
+/* A SwiGLU of 8/3 C has as many weights as an MLP of 4 C (Shazeer 2020). */
+static int usual_inner(int n_embd)
+{
+    const int exact = (int)((8LL * n_embd + 2) / 3);
+    return (exact + INNER_STEP - 1) / INNER_STEP * INNER_STEP;
+}
+
+void dpt_config_resolve_model(struct dpt_config_load *load)
+{
+    struct dpt_config *c = &load->config;
+    const struct preset *preset = find_preset(c);
+    if (preset)
+        fill_preset(load, preset);
+    if (c->model.vocab == DPT_AUTO)
+        c->model.vocab = is_byte_text(c) && !preset ? BYTES_VOCAB : GPT2_VOCAB;
+    if (!is_llama(c))
+        return;
+    if (c->model.n_kv_head == DPT_AUTO)
+        c->model.n_kv_head = c->model.n_head;
+    if (c->model.head_size == DPT_AUTO && c->model.n_embd % c->model.n_head == 0)
+        c->model.head_size = c->model.n_embd / c->model.n_head;
+    if (c->model.n_inner == DPT_AUTO)
+        c->model.n_inner = usual_inner(c->model.n_embd);
+}
+
+/* Keys of llama that another model's config sets to something. */
+static enum dpt_status check_keys(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    struct dpt_config defaults;
+    dpt_config_defaults(&defaults);
+    for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++) {
+        const struct dpt_key *key = &dpt_config_keys[dpt_config_key_index(of_llama[i])];
+        char value[DPT_CONFIG_VALUE_BYTES], usual[DPT_CONFIG_VALUE_BYTES];
+        dpt_config_key_format(key, &load->config, value);
+        dpt_config_key_format(key, &defaults, usual);
+        if (strcmp(value, usual) != 0)
+            return dpt_config_refuse_both(load, key->path, "model.name", err,
+                                          "%s is for model.name: llama; leave it out (here: %s)",
+                                          key->path, load->config.model.name);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_preset(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct preset *preset = find_preset(c);
+    if (preset && strcmp(preset->model, c->model.name) != 0)
+        return dpt_config_refuse_both(load, "model.preset", "model.name", err,
+                                      "model.preset: %s is a %s; set model.name: %s, or leave it "
+                                      "out (here: %s)",
+                                      preset->name, preset->model, preset->model, c->model.name);
+    return DPT_OK;
+}
+
+static enum dpt_status check_heads(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    char multiples[DPT_CONFIG_NEAREST_BYTES], divisors[DPT_CONFIG_NEAREST_BYTES];
+    if (c->model.n_embd % c->model.n_head != 0 && c->model.head_size == DPT_AUTO) {
+        dpt_config_nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
+        dpt_config_nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
+        return dpt_config_refuse_both(load, "model.n_embd", "model.n_head", err,
+                                      "model.n_embd (%d) is not a multiple of model.n_head (%d); "
+                                      "nearest: an n_embd of %s, or an n_head of %s",
+                                      c->model.n_embd, c->model.n_head, multiples, divisors);
+    }
+    if (is_llama(c) && c->model.n_head % c->model.n_kv_head != 0) {
+        dpt_config_nearest_divisors(c->model.n_head, c->model.n_kv_head, divisors);
+        return dpt_config_refuse_both(load, "model.n_kv_head", "model.n_head", err,
+                                      "model.n_kv_head (%d) does not divide model.n_head (%d); "
+                                      "nearest: %s",
+                                      c->model.n_kv_head, c->model.n_head, divisors);
+    }
+    if (is_llama(c) && c->model.head_size % 2 != 0)
+        return dpt_config_refuse_both(load, "model.head_size", "model.n_head", err,
+                                      "model.head_size (%d) is odd, and rotary embeddings turn "
+                                      "pairs; nearest: %d",
+                                      c->model.head_size, c->model.head_size + 1);
+    return DPT_OK;
+}
+
+/* Matrices that are one to products follow each other without a gap, and so do their biases. */
+static enum dpt_status check_lines(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const struct {
+        const char *path;
+        int size;
+        bool bias;
+    } parts[] = {{"model.head_size", c->model.head_size, c->model.attention_bias},
+                 {"model.n_inner", c->model.n_inner, c->model.mlp_bias}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const int64_t numel = (int64_t)parts[i].size * (parts[i].bias ? 1 : c->model.n_embd);
+        if (numel % LINE == 0)
+            continue;
+        char multiples[DPT_CONFIG_NEAREST_BYTES];
+        dpt_config_nearest_multiples(parts[i].size, LINE, multiples);
+        return dpt_config_refuse_both(
+            load, parts[i].path, "model.n_embd", err,
+            "%s (%d)%s is not a multiple of %d; nearest: %s", parts[i].path, parts[i].size,
+            parts[i].bias ? ", which has biases," : " x model.n_embd", LINE, multiples);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_rope(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->model.rope_scaling == DPT_ROPE_SCALING_NONE)
+        return DPT_OK;
+    if (!(c->model.rope_low_freq_factor < c->model.rope_high_freq_factor))
+        return dpt_config_refuse_both(
+            load, "model.rope_low_freq_factor", "model.rope_high_freq_factor", err,
+            "model.rope_low_freq_factor (%g) is not below model.rope_high_freq_factor (%g)",
+            c->model.rope_low_freq_factor, c->model.rope_high_freq_factor);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    DPT_TRY(check_preset(load, err));
+    if (!is_llama(c))
+        DPT_TRY(check_keys(load, err));
+    DPT_TRY(check_heads(load, err));
+    if (is_llama(c)) {
+        DPT_TRY(check_lines(load, err));
+        DPT_TRY(check_rope(load, err));
+    }
+    if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
+        return dpt_config_refuse(load, "model.vocab", err,
+                                 "%d is too small for byte tokens; at least %d, or auto",
+                                 c->model.vocab, BYTES_VOCAB);
+    if (c->train.seq_len > c->model.context)
+        return dpt_config_refuse_both(
+            load, "train.seq_len", "model.context", err,
+            "train.seq_len (%d) is longer than model.context (%d); set it to at most that",
+            c->train.seq_len, c->model.context);
+    return DPT_OK;
+}

@@ -1,0 +1,115 @@
+/* Sizes of models: presets, what follows from other keys, and combinations that cannot be. */
+#include "base/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct dpt_err err;
+
+static struct dpt_config load(const char *text)
+{
+    static struct dpt_config c;
+    if (dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err) != DPT_OK)
+        fail_msg("'%s': %s", text, err.text);
+    return c;
+}
+
+/* A preset names the architecture; what is written beside it wins. */
+static void presets(void **state)
+{
+    (void)state;
+    struct dpt_config c = load("model: {preset: smollm2-360m}");
+    assert_string_equal(c.model.name, "llama");
+    assert_int_equal(c.model.n_layer, 32);
+    assert_int_equal(c.model.n_head, 15);
+    assert_int_equal(c.model.n_kv_head, 5);
+    assert_int_equal(c.model.n_embd, 960);
+    assert_int_equal(c.model.head_size, 64);
+    assert_int_equal(c.model.n_inner, 2560);
+    assert_int_equal(c.model.context, 8192);
+    assert_int_equal(c.model.vocab, 49152);
+    assert_true(c.model.rope_theta == 1e5 && c.model.norm_eps == 1e-5 && c.model.tied_head);
+    assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_NONE);
+    c = load("model: {preset: llama-3.2-1b, n_layer: 2, rope_factor: 8}");
+    assert_int_equal(c.model.n_layer, 2);
+    assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_LLAMA3);
+    assert_true(c.model.rope_factor == 8.0 && c.model.rope_theta == 5e5);
+    c = load("model: {preset: llama-3.2-1b, rope_scaling: none}");
+    assert_int_equal(c.model.rope_scaling, DPT_ROPE_SCALING_NONE);
+    c = load("model: {preset: gpt2-124m}");
+    assert_string_equal(c.model.name, "gpt2");
+}
+
+static void what_follows(void **state)
+{
+    (void)state;
+    struct dpt_config c = load("model: {name: llama, n_head: 4, n_embd: 256}");
+    assert_int_equal(c.model.n_kv_head, 4);
+    assert_int_equal(c.model.head_size, 64);
+    assert_int_equal(c.model.n_inner, 704); /* 8/3 of 256 is 682 2/3 */
+    assert_int_equal(c.model.vocab, 256);
+    c = load("model: {name: llama, n_head: 3, n_embd: 256, head_size: 32}");
+    assert_int_equal(c.model.head_size, 32);
+    c = load("model: {name: gpt2}");
+    assert_int_equal(c.model.n_inner, DPT_AUTO);
+}
+
+static void combinations(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *set, *error; /* NULL: it can be */
+    } cases[] = {
+        {"model={name: gpt2, preset: smollm2-360m}",
+         "model.preset: smollm2-360m is a llama; set model.name: llama, or leave it out (here: "
+         "gpt2)"},
+        {"model={n_kv_head: 2}",
+         "model.n_kv_head is for model.name: llama; leave it out (here: gpt2)"},
+        {"model={tied_head: false}",
+         "model.tied_head is for model.name: llama; leave it out (here: gpt2)"},
+        {"model={rope_theta: 1e4}", NULL},
+        {"model={name: llama, n_head: 3, n_embd: 128}",
+         "model.n_embd (128) is not a multiple of model.n_head (3); nearest: an n_embd of 126 or "
+         "129, or an n_head of 2 or 4"},
+        {"model={name: llama, n_head: 6, n_kv_head: 4, n_embd: 96}",
+         "model.n_kv_head (4) does not divide model.n_head (6); nearest: 3 or 6"},
+        {"model={name: llama, n_head: 4, n_embd: 100}",
+         "model.head_size (25) is odd, and rotary embeddings turn pairs; nearest: 26"},
+        {"model={name: llama, n_head: 4, n_embd: 72, n_inner: 64}",
+         "model.head_size (18) x model.n_embd is not a multiple of 32; nearest: 32"},
+        {"model={name: llama, mlp_bias: true, n_inner: 100}",
+         "model.n_inner (100), which has biases, is not a multiple of 32; nearest: 96 or 128"},
+        {"model={name: llama, n_embd: 64, attention_bias: true}",
+         "model.head_size (16), which has biases, is not a multiple of 32; nearest: 32"},
+        {"model={name: llama, rope_scaling: llama3, rope_low_freq_factor: 4}",
+         "model.rope_low_freq_factor (4) is not below model.rope_high_freq_factor (4)"},
+        {"model={name: llama, rope_low_freq_factor: 4}", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        char line[DPT_ERR_TEXT_BYTES];
+        const enum dpt_status status = dpt_config_load("", 0, "c.yaml", &cases[i].set, 1, &c, &err);
+        if (cases[i].error == NULL) {
+            assert_int_equal(status, DPT_OK);
+            continue;
+        }
+        assert_int_equal(status, DPT_ECONFIG);
+        (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
+        assert_string_equal(err.text, line);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(presets),
+        cmocka_unit_test(what_follows),
+        cmocka_unit_test(combinations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
