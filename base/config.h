@@ -39,7 +39,7 @@ enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
 enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_CONTINUE };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
 enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };
-enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2 };
+enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2, DPT_TOKENIZER_HF };
 enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
 enum dpt_lr_scaling { DPT_LR_SCALING_NONE, DPT_LR_SCALING_LINEAR };
@@ -115,7 +115,8 @@ struct dpt_config {
         enum dpt_tokenizer tokenizer;
         char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
         char encoder_json[DPT_CONFIG_PATH_BYTES];
-        bool any_vocab; /* files other than OpenAI's are meant */
+        bool any_vocab;                             /* files other than OpenAI's are meant */
+        char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
     } data;
     struct {
         int64_t steps;

@@ -22,6 +22,11 @@ static bool has_one_place(const struct dpt_config *c)
     return gathers_units(c) && c->strategy.gathered_units_max == 1;
 }
 
+static bool is_hf_text(const struct dpt_config *c)
+{
+    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_HF;
+}
+
 void dpt_config_resolve(struct dpt_config_load *load)
 {
     struct dpt_config *c = &load->config;
@@ -466,6 +471,11 @@ static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt
 {
     const struct dpt_config *c = &load->config;
     const bool gpt2 = c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_GPT2;
+    if (is_hf_text(c) && !c->data.tokenizer_json[0])
+        return dpt_config_refuse_both(
+            load, "data.tokenizer", "data.tokenizer_json", err,
+            "data.tokenizer: hf needs data.tokenizer_json; name the file, or set data.tokenizer: "
+            "bytes");
     if (gpt2 && (!c->data.vocab_bpe[0] || !c->data.encoder_json[0]))
         return dpt_config_refuse_both(
             load, "data.tokenizer", c->data.vocab_bpe[0] ? "data.encoder_json" : "data.vocab_bpe",

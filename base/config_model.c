@@ -110,7 +110,8 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
     const struct preset *preset = find_preset(c);
     if (preset)
         fill_preset(load, preset);
-    if (c->model.vocab == DPT_AUTO)
+    const bool is_hf = c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_HF;
+    if (c->model.vocab == DPT_AUTO && !is_hf) /* else refused by the check */
         c->model.vocab = is_byte_text(c) && !preset ? BYTES_VOCAB : GPT2_VOCAB;
     if (!is_llama(c))
         return;
@@ -227,6 +228,11 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
         DPT_TRY(check_lines(load, err));
         DPT_TRY(check_rope(load, err));
     }
+    if (c->model.vocab == DPT_AUTO)
+        return dpt_config_refuse_both(
+            load, "model.vocab", "data.tokenizer", err,
+            "model.vocab: auto is not known with data.tokenizer: hf; set it to the number of that "
+            "tokenizer's tokens, which dpt-data encode prints, or more");
     if (is_byte_text(c) && c->model.vocab < BYTES_VOCAB)
         return dpt_config_refuse(load, "model.vocab", err,
                                  "%d is too small for byte tokens; at least %d, or auto",

@@ -27,8 +27,10 @@ static const struct dpt_choice rope_scalings[] = {
     {"none", DPT_ROPE_SCALING_NONE, false}, {"llama3", DPT_ROPE_SCALING_LLAMA3, false}, {0}};
 static const struct dpt_choice data_kinds[] = {
     {"text", DPT_DATA_TEXT, false}, {"tokens", DPT_DATA_TOKENS, false}, {0}};
-static const struct dpt_choice tokenizers[] = {
-    {"bytes", DPT_TOKENIZER_BYTES, false}, {"gpt2", DPT_TOKENIZER_GPT2, false}, {0}};
+static const struct dpt_choice tokenizers[] = {{"bytes", DPT_TOKENIZER_BYTES, false},
+                                               {"gpt2", DPT_TOKENIZER_GPT2, false},
+                                               {"hf", DPT_TOKENIZER_HF, false},
+                                               {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
                                                {"tf32", DPT_PRECISION_TF32, false},
                                                {"bf16", DPT_PRECISION_BF16, false},
@@ -197,7 +199,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "positions the model knows; seq_len may be shorter"},
     {"model.vocab", DPT_KEY_INT, AT(model.vocab),
      .flags = AUTO, .min = 2, .max = 16777216, TRAJECTORY, .def = "auto",
-     .help = "distinct tokens; auto: the preset's, else 256 for byte tokens, else 50257"},
+     .help = "distinct tokens; auto: the preset's, else 256 for byte tokens, else 50257; not with "
+             "text by the hf tokenizer, whose number it must hold"},
     {"model.dropout", DPT_KEY_DOUBLE, AT(model.dropout),
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
      .help = "probability that an activation is dropped"},
@@ -261,7 +264,8 @@ const struct dpt_key dpt_config_keys[] = {
              "evaluate"},
     {"data.tokenizer", DPT_KEY_CHOICE, AT(data.tokenizer),
      .choices = tokenizers, TRAJECTORY, .def = "bytes",
-     .help = "how text becomes tokens"},
+     .help = "how text becomes tokens; hf: as a tokenizer.json of Hugging Face's says "
+             "(docs/your-own-data.md)"},
     {"data.vocab_bpe", DPT_KEY_TEXT, AT(data.vocab_bpe),
      .flags = NULLABLE, NODE, .def = "null",
      .help = "merges of the gpt2 tokenizer: OpenAI's file, known by its hash"},
@@ -271,6 +275,9 @@ const struct dpt_key dpt_config_keys[] = {
     {"data.any_vocab", DPT_KEY_BOOL, AT(data.any_vocab),
      NODE, .def = "false",
      .help = "take another vocabulary in the form of OpenAI's two files"},
+    {"data.tokenizer_json", DPT_KEY_TEXT, AT(data.tokenizer_json),
+     .flags = NULLABLE, NODE, .def = "null",
+     .help = "file of the hf tokenizer; nodes compare the hash of the tokens it gives"},
 
     {"train.steps", DPT_KEY_INT64, AT(train.steps),
      .min = 1, .max = 1e12, TRAJECTORY, .def = "200",

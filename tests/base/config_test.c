@@ -334,6 +334,11 @@ static void refused_combinations(void **state)
          "bytes"},
         {"data={kind: text, tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json}", NULL},
         {"data={kind: tokens, tokenizer: gpt2}", NULL},
+        {"data={kind: tokens, tokenizer: hf}", NULL},
+        {"data={kind: text, tokenizer: hf}",
+         "data.tokenizer: hf needs data.tokenizer_json; name the file, or set data.tokenizer: "
+         "bytes"},
+        {"data={kind: text, tokenizer: hf, tokenizer_json: t.json}", NULL},
         {"model={vocab: 100}", NULL}, /* tokens may be few */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -359,6 +364,10 @@ static void refused_combinations(void **state)
         {"checkpoint: {every_steps: 5}",
          "c.yaml:1:27: checkpoint.every_steps: it is 5 and there is no checkpoint.dir; name a "
          "folder, or write checkpoint.dir: null for no checkpoints"},
+        {"model: {vocab: auto}\ndata: {tokenizer: hf, tokenizer_json: t.json}",
+         "c.yaml:2:19: model.vocab: auto is not known with data.tokenizer: hf; set it to the "
+         "number "
+         "of that tokenizer's tokens, which dpt-data encode prints, or more"},
     };
     for (size_t i = 0; i < sizeof evaluations / sizeof *evaluations; i++) {
         const char *of = evaluations[i].text;
@@ -438,7 +447,8 @@ static void round_trips(void **state)
         "run: auto",
         "data: {train: '~'}",
         "data: {kind: tokens, tokenizer: bytes}",
-        "data: {tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json, any_vocab: true}"};
+        "data: {tokenizer: gpt2, vocab_bpe: v.bpe, encoder_json: e.json, any_vocab: true}",
+        "model: {vocab: 49152}\ndata: {tokenizer: hf, tokenizer_json: t.json}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct dpt_config c = load(texts[i], NULL);
         assert_round_trip(&c);
@@ -447,6 +457,7 @@ static void round_trips(void **state)
     struct dpt_config c = load("", NULL);
     memset(c.data.train, '"', sizeof c.data.train - 1);
     memset(c.data.val, '\\', sizeof c.data.val - 1);
+    memset(c.data.tokenizer_json, '"', sizeof c.data.tokenizer_json - 1);
     memset(c.checkpoint.dir, '"', sizeof c.checkpoint.dir - 1);
     memset(c.log.dir, '\\', sizeof c.log.dir - 1);
     assert_round_trip(&c);

@@ -36,8 +36,8 @@ static void check_decodes(const struct dpt_vocab *vocab, const struct dpt_tokens
     size_t at = 0;
     for (size_t i = 0; i < tokens->n; i++) {
         size_t n = 0;
-        const uint8_t *piece = dpt_vocab_token(vocab, tokens->ids[i], &n);
-        DPT_ASSERT(piece != NULL && n > 0 && tokens->ids[i] != dpt_vocab_end_of_text(vocab));
+        const uint8_t *piece = dpt_vocab_token(vocab, (int)tokens->ids[i], &n);
+        DPT_ASSERT(piece != NULL && n > 0 && (int)tokens->ids[i] != dpt_vocab_end_of_text(vocab));
         DPT_ASSERT(n <= bytes - at && memcmp(text + at, piece, n) == 0);
         at += n;
     }
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     encode(encoder, text, bytes, &whole);
     DPT_ASSERT(dpt_encoder_replaced(encoder) - replaced_before == replaced);
     check_decodes(vocab, &whole, repaired, n);
-    const size_t cut = dpt_split_cut(text, bytes);
+    const size_t cut = dpt_split_cut(text, bytes, DPT_CUTS_SPACES);
     DPT_ASSERT(cut <= bytes);
     if (cut > 0) {
         encode(encoder, text, cut, &parts);

@@ -79,7 +79,7 @@ static void encode_bytes(const struct dpt_vocab *vocab)
     DPT_ASSERT(dpt_encoder_encode(encoder, text, sizeof text, &tokens, &err) == DPT_OK);
     for (size_t i = 0; i < tokens.n; i++) {
         size_t n = 0;
-        const uint8_t *piece = dpt_vocab_token(vocab, tokens.ids[i], &n);
+        const uint8_t *piece = dpt_vocab_token(vocab, (int)tokens.ids[i], &n);
         DPT_ASSERT(piece != NULL && n <= sizeof text - at && memcmp(text + at, piece, n) == 0);
         at += n;
     }

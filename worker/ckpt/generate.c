@@ -26,7 +26,7 @@ enum {
 };
 
 struct options {
-    const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json;
+    const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json;
     int64_t max_tokens, threads; /* threads 0: as many as there are processors */
     struct dpt_sampling sampling;
     bool any_vocab, help;
@@ -43,6 +43,7 @@ enum option {
     OPTION_VOCAB_BPE,
     OPTION_ENCODER_JSON,
     OPTION_ANY_VOCAB,
+    OPTION_TOKENIZER_JSON,
     OPTION_HELP
 };
 
@@ -53,16 +54,18 @@ static const struct entry {
 } table[] = {
     {"--prompt", "TEXT", OPTION_PROMPT, "what the text begins with"},
     {"--max-tokens", "N", OPTION_MAX_TOKENS,
-     "ends after so many tokens (200), or at <|endoftext|>"},
+     "ends after so many tokens (200), or at the end of text"},
     {"--temperature", "T", OPTION_TEMPERATURE,
      "below 1 the likely becomes likelier (0.8); 0: the likeliest token each time"},
     {"--top-k", "K", OPTION_TOP_K, "draws from the K likeliest tokens (40); 0: from all"},
     {"--seed", "N", OPTION_SEED, "the same seed gives the same text (42)"},
     {"--threads", "N", OPTION_THREADS, "compute threads (one a processor); changes no token"},
-    {"--tokenizer", "bytes|gpt2", OPTION_TOKENIZER, "when it is not the one of the run's config"},
+    {"--tokenizer", "bytes|gpt2|hf", OPTION_TOKENIZER,
+     "when it is not the one of the run's config"},
     {"--vocab-bpe", "FILE", OPTION_VOCAB_BPE, "merges of the gpt2 tokenizer (the config's)"},
     {"--encoder-json", "FILE", OPTION_ENCODER_JSON, "its vocabulary (the config's)"},
     {"--any-vocab", NULL, OPTION_ANY_VOCAB, "files other than OpenAI's are meant (the config's)"},
+    {"--tokenizer-json", "FILE", OPTION_TOKENIZER_JSON, "of the hf tokenizer (the config's)"},
     {"--help", NULL, OPTION_HELP, "print this"},
 };
 enum { TABLE_COUNT = sizeof table / sizeof table[0] };
@@ -131,6 +134,9 @@ static enum dpt_status take(enum option option, const char *value, struct option
     case OPTION_ENCODER_JSON:
         o->encoder_json = value;
         return DPT_OK;
+    case OPTION_TOKENIZER_JSON:
+        o->tokenizer_json = value;
+        return DPT_OK;
     case OPTION_ANY_VOCAB:
         o->any_vocab = true;
         return DPT_OK;
@@ -154,8 +160,9 @@ static enum dpt_status check_options(const struct options *o, struct dpt_err *er
     if (strlen(o->prompt) > PROMPT_BYTES_MAX)
         return dpt_fail(err, DPT_EINVAL, "--prompt has %zu bytes, at most %d are read",
                         strlen(o->prompt), PROMPT_BYTES_MAX);
-    if (o->tokenizer && strcmp(o->tokenizer, "bytes") != 0 && strcmp(o->tokenizer, "gpt2") != 0)
-        return dpt_fail(err, DPT_EINVAL, "--tokenizer '%.40s' is none of bytes, gpt2",
+    enum dpt_tokenizer kind;
+    if (o->tokenizer && !dpt_tokenizer_named(o->tokenizer, &kind))
+        return dpt_fail(err, DPT_EINVAL, "--tokenizer '%.40s' is none of bytes, gpt2, hf",
                         o->tokenizer);
     return DPT_OK;
 }
@@ -235,8 +242,11 @@ static enum dpt_tokenizer tokenizer_of(const struct parts *p)
 {
     enum { GPT2_TOKENS = 50257 };
     const struct options *o = &p->options;
-    if (o->tokenizer)
-        return strcmp(o->tokenizer, "gpt2") == 0 ? DPT_TOKENIZER_GPT2 : DPT_TOKENIZER_BYTES;
+    enum dpt_tokenizer kind;
+    if (o->tokenizer && dpt_tokenizer_named(o->tokenizer, &kind))
+        return kind;
+    if (o->tokenizer_json || p->config.data.tokenizer == DPT_TOKENIZER_HF)
+        return DPT_TOKENIZER_HF;
     if (p->config.data.kind == DPT_DATA_TOKENS && p->config.model.vocab >= GPT2_TOKENS)
         return DPT_TOKENIZER_GPT2;
     return p->config.data.tokenizer;
@@ -249,12 +259,17 @@ static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
         .kind = tokenizer_of(p),
         .vocab_bpe = o->vocab_bpe ? o->vocab_bpe : p->config.data.vocab_bpe,
         .encoder_json = o->encoder_json ? o->encoder_json : p->config.data.encoder_json,
-        .any_vocab = o->any_vocab || p->config.data.any_vocab};
+        .any_vocab = o->any_vocab || p->config.data.any_vocab,
+        .tokenizer_json = o->tokenizer_json ? o->tokenizer_json : p->config.data.tokenizer_json};
     if (options.kind == DPT_TOKENIZER_GPT2 && (!options.vocab_bpe[0] || !options.encoder_json[0]))
         return dpt_fail(
             err, DPT_ECONFIG,
             "the tokens of this model are GPT-2's: name its files with --vocab-bpe FILE "
             "and --encoder-json FILE");
+    if (options.kind == DPT_TOKENIZER_HF && !options.tokenizer_json[0])
+        return dpt_fail(err, DPT_ECONFIG,
+                        "the tokens of this model are those of a tokenizer.json: name it with "
+                        "--tokenizer-json FILE");
     DPT_TRY(dpt_vocab_open(&options, &p->vocab, err));
     if (dpt_vocab_size(p->vocab) > p->config.model.vocab)
         return dpt_fail(err, DPT_ECONFIG,
@@ -268,6 +283,7 @@ static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
 {
     struct dpt_encoder *encoder = NULL;
     DPT_TRY(dpt_encoder_create(p->vocab, &encoder, err));
+    dpt_encoder_take_special(encoder); /* as a chat's template writes them */
     enum dpt_status status =
         dpt_encoder_encode(encoder, p->options.prompt, strlen(p->options.prompt), &p->prompt, err);
     dpt_encoder_destroy(&encoder);
@@ -368,7 +384,7 @@ static enum dpt_status generate(struct parts *p, struct dpt_err *err)
     const int64_t step = dpt_checkpoint_get_state(p->checkpoint)->step;
     int64_t drawn = 0;
     for (size_t i = 0; i < p->prompt.n; i++)
-        dpt_generator_feed(p->generator, p->prompt.ids[i]);
+        dpt_generator_feed(p->generator, (int32_t)p->prompt.ids[i]);
     const int64_t seen = dpt_generator_seen(p->generator);
     if (seen < (int64_t)p->prompt.n)
         (void)fprintf(

@@ -17,7 +17,7 @@ static enum dpt_status grow(struct dpt_tokens *tokens, size_t more, struct dpt_e
     if (tokens->room - tokens->n >= more)
         return DPT_OK;
     const size_t room = 2 * tokens->room + more + 64;
-    uint16_t *ids = realloc(tokens->ids, room * sizeof *ids);
+    uint32_t *ids = realloc(tokens->ids, room * sizeof *ids);
     if (!ids)
         return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", room);
     tokens->ids = ids;
@@ -25,20 +25,31 @@ static enum dpt_status grow(struct dpt_tokens *tokens, size_t more, struct dpt_e
     return DPT_OK;
 }
 
-enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint16_t id, struct dpt_err *err)
+enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint32_t id, struct dpt_err *err)
 {
     DPT_TRY(grow(tokens, 1, err));
     tokens->ids[tokens->n++] = id;
     return DPT_OK;
 }
 
+/* The tokens of the bytes, but for those that have none. */
+static size_t byte_tokens(const struct dpt_vocab *vocab, const uint8_t *piece, size_t bytes,
+                          uint32_t *ids)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        ids[n] = vocab->of_byte[piece[i]];
+        n += ids[n] != DPT_TOKEN_NONE;
+    }
+    return n;
+}
+
 /* ids and the merges of each with its right neighbour, moved together. */
 static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, size_t n,
-                          uint16_t *ids)
+                          uint32_t *ids)
 {
     const struct dpt_merge *merges[SHORT_BYTES_MAX];
-    for (size_t i = 0; i < n; i++)
-        ids[i] = vocab->of_byte[piece[i]];
+    n = byte_tokens(vocab, piece, n, ids);
     for (size_t i = 0; i + 1 < n; i++)
         merges[i] = dpt_vocab_merge(vocab, ids[i], ids[i + 1]);
     while (n > 1) {
@@ -64,8 +75,8 @@ static size_t merge_short(const struct dpt_vocab *vocab, const uint8_t *piece, s
  * rank first, then the leftmost. A pair in the heap that is no more what it was is passed over. */
 struct symbol {
     uint32_t before, after; /* positions; END: none */
-    uint16_t id;
-    uint16_t rank; /* of the pair with the symbol after it */
+    uint32_t id;
+    uint32_t rank; /* of the pair with the symbol after it */
 };
 enum { END = UINT32_MAX };
 
@@ -117,7 +128,7 @@ static void merge_long(const struct dpt_vocab *vocab, struct symbol *symbols, st
         const uint64_t pair = pop(heap);
         const uint32_t at = (uint32_t)pair;
         struct symbol *s = &symbols[at];
-        if (s->rank != (uint16_t)(pair >> 32)) /* merged since, or with another neighbour */
+        if (s->rank != (uint32_t)(pair >> 32)) /* merged since, or with another neighbour */
             continue;
         struct symbol *gone = &symbols[s->after];
         s->id = dpt_vocab_merge(vocab, s->id, gone->id)->id;
@@ -159,14 +170,16 @@ static enum dpt_status encode_long(const struct dpt_vocab *vocab, struct dpt_bpe
     DPT_TRY(reserve(space, pairs_bytes + n * sizeof(struct symbol), err));
     struct heap heap = {.pairs = space->memory};
     struct symbol *symbols = (struct symbol *)(heap.pairs + 3 * n);
+    uint32_t *ids = tokens->ids + tokens->n; /* of the bytes first, of the piece in the end */
+    n = byte_tokens(vocab, piece, n, ids);
     for (size_t i = 0; i < n; i++)
         symbols[i] = (struct symbol){.before = i == 0 ? (uint32_t)END : (uint32_t)(i - 1),
                                      .after = i + 1 == n ? (uint32_t)END : (uint32_t)(i + 1),
-                                     .id = vocab->of_byte[piece[i]]};
+                                     .id = ids[i]};
     for (size_t i = 0; i < n; i++)
         look(vocab, symbols, (uint32_t)i, &heap);
     merge_long(vocab, symbols, &heap);
-    for (uint32_t at = 0; at != (uint32_t)END; at = symbols[at].after)
+    for (uint32_t at = n > 0 ? 0 : (uint32_t)END; at != (uint32_t)END; at = symbols[at].after)
         tokens->ids[tokens->n++] = symbols[at].id;
     return DPT_OK;
 }
@@ -180,6 +193,11 @@ enum dpt_status dpt_bpe_piece(const struct dpt_vocab *vocab, struct dpt_bpe_spac
                         "tokenizer: a word of %zu bytes, %d at most are possible; is it text?",
                         bytes, DPT_PIECE_BYTES_MAX);
     DPT_TRY(grow(tokens, bytes, err));
+    const int whole = vocab->ignore_merges ? dpt_vocab_find(vocab, piece, bytes) : -1;
+    if (whole >= 0) {
+        tokens->ids[tokens->n++] = (uint32_t)whole;
+        return DPT_OK;
+    }
     if (bytes > SHORT_BYTES_MAX)
         return encode_long(vocab, space, piece, bytes, tokens, err);
     tokens->n += merge_short(vocab, piece, bytes, tokens->ids + tokens->n);

@@ -37,8 +37,12 @@ static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, i
         return dpt_fs_pread_all(fd, ret, n, shard->at + at, shard->path, err);
     struct dpt_writer writer;
     dpt_writer_init(&writer, ret, n);
-    for (size_t i = 0; i < n / 2; i++)
-        dpt_writer_u16(&writer, shard->encoded[(size_t)at / 2 + i]);
+    const size_t width = (size_t)shard->width, first = (size_t)at / width;
+    for (size_t i = first; i < first + n / width; i++)
+        if (width == 2)
+            dpt_writer_u16(&writer, (uint16_t)shard->encoded[i]);
+        else
+            dpt_writer_u32(&writer, shard->encoded[i]);
     return DPT_OK;
 }
 

@@ -3,19 +3,21 @@
  *
  * Text is made of few words that return often: the tokens of pieces of up to 16 bytes are kept in a
  * table of 32-byte entries, two to a cache line, one place for each hash. */
+#include "worker/data/added.h"
 #include "worker/data/bpe.h"
+#include "worker/data/presplit.h"
 #include "worker/data/split.h"
 #include "worker/data/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 16, KEPT_IDS_MAX = 7, ENTRIES = 1 << 15 };
+enum { KEY_BYTES = 16, KEPT_IDS_MAX = 3, ENTRIES = 1 << 15 };
 
 struct entry {
     uint64_t key[2];  /* the piece, then zeros */
     uint8_t bytes, n; /* of the piece (0: an empty entry); of its ids */
-    uint16_t ids[KEPT_IDS_MAX];
+    uint32_t ids[KEPT_IDS_MAX];
 };
 _Static_assert(sizeof(struct entry) == 32, "two entries a cache line");
 
@@ -23,6 +25,8 @@ struct dpt_encoder {
     const struct dpt_vocab *vocab; /* borrowed */
     struct entry *entries;         /* (ENTRIES) */
     struct dpt_bpe_space space;
+    struct dpt_presplit split; /* kind HF */
+    bool take_special;
     uint8_t *repaired;
     size_t repaired_bytes;
     int64_t replaced;
@@ -50,6 +54,7 @@ void dpt_encoder_destroy(struct dpt_encoder **encoder)
     if (!*encoder)
         return;
     dpt_bpe_space_fini(&(*encoder)->space);
+    dpt_presplit_fini(&(*encoder)->split);
     free((*encoder)->entries);
     free((*encoder)->repaired);
     free(*encoder);
@@ -59,6 +64,11 @@ void dpt_encoder_destroy(struct dpt_encoder **encoder)
 int64_t dpt_encoder_replaced(const struct dpt_encoder *encoder)
 {
     return encoder->replaced;
+}
+
+void dpt_encoder_take_special(struct dpt_encoder *encoder)
+{
+    encoder->take_special = true;
 }
 
 /* The piece as a key. `room` bytes may be read from `piece` on. */
@@ -112,19 +122,73 @@ static enum dpt_status encode_short(struct dpt_encoder *encoder, const uint8_t *
     return DPT_OK;
 }
 
+/* `room` bytes may be read from `piece` on. */
+static enum dpt_status encode_piece(struct dpt_encoder *encoder, const uint8_t *piece, size_t bytes,
+                                    size_t room, struct dpt_tokens *tokens, struct dpt_err *err)
+{
+    if (bytes <= KEY_BYTES)
+        return encode_short(encoder, piece, bytes, room, tokens, err);
+    return dpt_bpe_piece(encoder->vocab, &encoder->space, piece, bytes, tokens, err);
+}
+
 static enum dpt_status encode_pieces(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
                                      struct dpt_tokens *tokens, struct dpt_err *err)
 {
-    for (size_t at = 0; at < bytes;) {
-        const size_t n = dpt_split_next(text + at, bytes - at);
-        if (n <= KEY_BYTES)
-            DPT_TRY(encode_short(encoder, text + at, n, bytes - at, tokens, err));
-        else
-            DPT_TRY(dpt_bpe_piece(encoder->vocab, &encoder->space, text + at, n, tokens, err));
-        at += n;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = dpt_split_next(text + at, bytes - at);
+        DPT_TRY(encode_piece(encoder, text + at, n, bytes - at, tokens, err));
     }
     return DPT_OK;
 }
+
+/* ---------------------------------------------------------------- kind HF */
+
+struct sink {
+    struct dpt_encoder *encoder;
+    struct dpt_tokens *tokens;
+};
+
+static enum dpt_status take_piece(void *ctx, const uint8_t *piece, size_t bytes, size_t room,
+                                  struct dpt_err *err)
+{
+    const struct sink *sink = ctx;
+    return encode_piece(sink->encoder, piece, bytes, room, sink->tokens, err);
+}
+
+/* Looks for added tokens in pass `pass`, and in what lies between them in the passes after it; what
+ * is left is cut into pieces. */
+static enum dpt_status encode_added(struct dpt_encoder *encoder, int pass, const uint8_t *text,
+                                    size_t bytes, size_t room, struct dpt_err *err)
+{
+    const struct dpt_vocab *vocab = encoder->vocab;
+    const struct sink *sink = encoder->split.ctx;
+    const bool any = encoder->take_special ? vocab->n_added > 0 : vocab->n_added_plain > 0;
+    if (!any || pass == DPT_ADDED_PASSES)
+        return dpt_presplit_text(&encoder->split, vocab, text, bytes, room, err);
+    size_t done = 0, at = 0, n = 0;
+    for (const struct dpt_added *added; (added = dpt_added_next(vocab, pass, text, bytes, &at, &n));
+         at += n) {
+        if (added->special && !encoder->take_special)
+            continue; /* text, in which no other is looked for */
+        DPT_TRY(encode_added(encoder, pass + 1, text + done, at - done, room - done, err));
+        DPT_TRY(dpt_tokens_add(sink->tokens, added->id, err));
+        done = at + n;
+    }
+    return encode_added(encoder, pass + 1, text + done, bytes - done, room - done, err);
+}
+
+static enum dpt_status encode_hf(struct dpt_encoder *encoder, const uint8_t *text, size_t bytes,
+                                 struct dpt_tokens *tokens, struct dpt_err *err)
+{
+    struct sink sink = {.encoder = encoder, .tokens = tokens};
+    encoder->split.piece = take_piece;
+    encoder->split.ctx = &sink;
+    const enum dpt_status status = encode_added(encoder, 0, text, bytes, bytes, err);
+    encoder->split.ctx = NULL;
+    return status;
+}
+
+/* ---------------------------------------------------------------- all kinds */
 
 static enum dpt_status encode_bytes(const uint8_t *text, size_t bytes, struct dpt_tokens *tokens,
                                     struct dpt_err *err)
@@ -160,5 +224,7 @@ enum dpt_status dpt_encoder_encode(struct dpt_encoder *encoder, const void *text
         DPT_TRY(repair(encoder, text, bytes, &bytes, err));
         text = encoder->repaired;
     }
-    return encode_pieces(encoder, text, bytes, tokens, err);
+    return encoder->vocab->kind == DPT_TOKENIZER_HF
+               ? encode_hf(encoder, text, bytes, tokens, err)
+               : encode_pieces(encoder, text, bytes, tokens, err);
 }

@@ -149,7 +149,7 @@ enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t firs
 {
     if (shard->encoded) {
         for (int64_t i = 0; i < n; i++)
-            ret[i] = shard->encoded[first + i];
+            ret[i] = (int32_t)shard->encoded[first + i];
     } else {
         int fd = -1;
         DPT_TRY(dpt_shard_open(shard, &fd, err));

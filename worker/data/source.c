@@ -66,7 +66,7 @@ static enum dpt_status open_shard(const struct dpt_config *config, struct dpt_to
                                  ? dpt_shard_probe_text(shard, err)
                                  : dpt_shard_probe_tokens(shard, err);
     if (status == DPT_OK && config->data.kind == DPT_DATA_TEXT &&
-        config->data.tokenizer == DPT_TOKENIZER_GPT2)
+        config->data.tokenizer != DPT_TOKENIZER_BYTES)
         status = dpt_shard_encode_text(shard, config, err);
     return status;
 }
@@ -99,7 +99,8 @@ static enum dpt_status check_config(const struct dpt_config *config, const char 
         return dpt_fail(err, DPT_ECONFIG, "%s is empty: name a text file or token shards", key);
     if (config->train.seq_len < 1)
         return dpt_fail(err, DPT_ECONFIG, "train.seq_len must be 1 at least");
-    if (config->data.kind == DPT_DATA_TEXT && config->model.vocab < BYTE_VOCAB)
+    if (config->data.kind == DPT_DATA_TEXT && config->data.tokenizer == DPT_TOKENIZER_BYTES &&
+        config->model.vocab < BYTE_VOCAB)
         return dpt_fail(err, DPT_ECONFIG,
                         "model.vocab is %d, the tokens of a text's bytes need %d at least; set "
                         "model.vocab: %d",

@@ -21,7 +21,7 @@ struct dpt_token_shard {
     int64_t file_bytes;     /* what it was when opened: a file that changes under a run is an */
     uint64_t device, inode; /* error, not another trajectory */
     int64_t changed_s, changed_ns;
-    uint16_t *encoded; /* (tokens) of text that was encoded when it was opened; else NULL */
+    uint32_t *encoded; /* (tokens) of text that was encoded when it was opened; else NULL */
 };
 
 struct dpt_data {
@@ -39,8 +39,8 @@ DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shar
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
                                                   struct dpt_err *err);
 
-/* After dpt_shard_probe_text: encodes the text by the config's tokenizer gpt2 and keeps its tokens.
- * Text of DPT_ENCODE_BYTES_MAX bytes at most; more is for `dpt-data encode`. */
+/* After dpt_shard_probe_text: encodes the text by the config's tokenizer, gpt2 or hf, and keeps its
+ * tokens. Text of DPT_ENCODE_BYTES_MAX bytes at most; more is for `dpt-data encode`. */
 DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
                                                    const struct dpt_config *config,
                                                    struct dpt_err *err);

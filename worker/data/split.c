@@ -1,8 +1,6 @@
 /* GPT-2's regular expression by hand: its alternatives in their order, each greedy. */
 #include "worker/data/split.h"
 
-#include <stdbool.h>
-
 #include "unicode_table.inc"
 
 enum kind { OTHER, LETTER, NUMBER, SPACE };
@@ -100,6 +98,15 @@ size_t dpt_split_next(const uint8_t *text, size_t bytes)
     return run_end(text, at + n, bytes, first);
 }
 
+size_t dpt_split_digits_next(const uint8_t *text, size_t bytes, bool each)
+{
+    size_t at, n;
+    const bool number = class_at(text, 0, &at) == NUMBER;
+    while (at < bytes && !(number && each) && (class_at(text, at, &n) == NUMBER) == number)
+        at += n;
+    return at;
+}
+
 /* Is the character that ends just before `at` no white space? Broken UTF-8 becomes U+FFFD, which
  * is none. */
 static bool ends_with_black(const uint8_t *text, size_t at)
@@ -117,10 +124,11 @@ static bool ends_with_black(const uint8_t *text, size_t at)
     return says != length || class_at(text, first, &n) != SPACE;
 }
 
-size_t dpt_split_cut(const uint8_t *text, size_t bytes)
+size_t dpt_split_cut(const uint8_t *text, size_t bytes, enum dpt_cuts cuts)
 {
-    for (size_t at = bytes; at-- > 1;)
-        if (text[at] < 0x80 && ascii[text[at]] == SPACE && ends_with_black(text, at))
+    for (size_t at = cuts == DPT_CUTS_NONE ? 0 : bytes; at-- > 1;)
+        if (text[at] < 0x80 && ascii[text[at]] == SPACE &&
+            (text[at] == ' ' || cuts == DPT_CUTS_SPACES) && ends_with_black(text, at))
             return at;
     return 0;
 }

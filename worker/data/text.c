@@ -1,4 +1,4 @@
-/* Text that is encoded by GPT-2's tokenizer as it is opened: the short way to a run. */
+/* Text that is encoded as it is opened: the short way to a run. */
 #include "worker/data/source.h"
 
 #include "base/fs.h"
@@ -22,7 +22,10 @@ static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vo
     const struct dpt_vocab_options options = {.kind = config->data.tokenizer,
                                               .vocab_bpe = config->data.vocab_bpe,
                                               .encoder_json = config->data.encoder_json,
-                                              .any_vocab = config->data.any_vocab};
+                                              .any_vocab = config->data.any_vocab,
+                                              .tokenizer_json = config->data.tokenizer_json};
+    const char *file = config->data.tokenizer == DPT_TOKENIZER_HF ? config->data.tokenizer_json
+                                                                  : config->data.encoder_json;
     struct dpt_vocab *vocab = NULL;
     DPT_TRY(dpt_vocab_open(&options, &vocab, err));
     const int size = dpt_vocab_size(vocab);
@@ -31,7 +34,7 @@ static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vo
         return dpt_fail(err, DPT_ECONFIG,
                         "model.vocab is %d, the tokens of '%s' need %d at least; set model.vocab: "
                         "%d",
-                        config->model.vocab, config->data.encoder_json, size, size);
+                        config->model.vocab, file, size, size);
     }
     *ret = vocab;
     return DPT_OK;
@@ -54,13 +57,13 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
         dpt_fs_read_file(shard->path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
     if (status == DPT_OK)
         status = encode(vocab, text, bytes, &tokens, err);
+    shard->width = dpt_vocab_token_bytes(vocab);
     dpt_vocab_close(&vocab);
     free(text);
     if (status != DPT_OK) {
         dpt_tokens_fini(&tokens);
         return status;
     }
-    shard->width = 2;
     shard->tokens = (int64_t)tokens.n;
     shard->encoded = tokens.ids; /* taken */
     return DPT_OK;

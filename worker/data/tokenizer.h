@@ -1,4 +1,5 @@
-/* How text becomes tokens and tokens text: bytes, or GPT-2's byte pair encoding.
+/* How text becomes tokens and tokens text: bytes, GPT-2's byte pair encoding from OpenAI's two
+ * files, or byte pair encoding over bytes as a tokenizer.json of Hugging Face's has it.
  *
  * A dpt_vocab is read-only once open and may be shared by threads; each thread encodes with a
  * dpt_encoder of its own. */
@@ -14,13 +15,18 @@
 #include <stdint.h>
 
 enum {
-    DPT_VOCAB_TOKENS_MAX = 65536, /* a token is 16 bits */
+    DPT_VOCAB_TOKENS_MAX = 1 << 24, /* as of model.vocab */
     DPT_VOCAB_FILE_BYTES_MAX = 16 << 20,
+    DPT_TOKENIZER_JSON_BYTES_MAX = 256 << 20,
     DPT_ENCODE_BYTES_MAX = 256 << 20 /* of one call */
 };
 
 struct dpt_vocab;
 struct dpt_encoder;
+
+/* "bytes", "gpt2", "hf", as in the config. */
+const char *dpt_tokenizer_name(enum dpt_tokenizer kind);
+bool dpt_tokenizer_named(const char *name, enum dpt_tokenizer *ret);
 
 struct dpt_vocab_options {
     enum dpt_tokenizer kind;
@@ -29,19 +35,37 @@ struct dpt_vocab_options {
      * shards and tools that the user's tokens will meet. Their form is checked in any case. */
     const char *vocab_bpe, *encoder_json;
     bool any_vocab;
+    const char *tokenizer_json; /* of kind HF */
 };
 
-/* DPT_ECONFIG names the file that is not OpenAI's or not given; DPT_ECORRUPT the place in a file
- * that cannot be understood. */
+/* DPT_ECONFIG names the file that is not OpenAI's or not given, and in a tokenizer.json the place
+ * that cannot be understood or asks for something else than what is said in hf_file.h; DPT_ECORRUPT
+ * the place in OpenAI's files that cannot be understood. */
 DPT_MUST_USE enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options,
                                             struct dpt_vocab **ret, struct dpt_err *err);
 void dpt_vocab_close(struct dpt_vocab **vocab);
 
-/* Tokens are 0 … size - 1: 256 of bytes, 50,257 of GPT-2. */
+/* Tokens are 0 … size - 1: 256 of bytes, 50,257 of GPT-2, with the added ones of a
+ * tokenizer.json. */
 int dpt_vocab_size(const struct dpt_vocab *vocab);
 
-/* The token <|endoftext|>, which text never encodes to; -1 when there is none (bytes). */
+/* Bytes of a token in shards: 2 of a vocabulary of 65,536 tokens at most (the form of GPT-2's
+ * shards), else 4 (Llama 3's). */
+int dpt_vocab_token_bytes(const struct dpt_vocab *vocab);
+
+/* The token that stands between documents, which text never encodes to: <|endoftext|>; of a
+ * tokenizer.json the first of <|endoftext|>, <|end_of_text|>, </s> and <eos> that it adds; -1 when
+ * there is none. */
 int dpt_vocab_end_of_text(const struct dpt_vocab *vocab);
+
+/* Where a text may be cut so that its parts encoded alone give the tokens of the whole. */
+enum dpt_cuts {
+    DPT_CUTS_ANYWHERE, /* tokens are bytes */
+    DPT_CUTS_SPACES,   /* before ASCII white space that follows none */
+    DPT_CUTS_BLANKS,   /* before a blank that follows no white space */
+    DPT_CUTS_NONE      /* not known */
+};
+enum dpt_cuts dpt_vocab_cuts(const struct dpt_vocab *vocab);
 
 /* A hash of all that decides about tokens: equal for equal vocabularies. */
 void dpt_vocab_digest(const struct dpt_vocab *vocab, char ret_hex[DPT_HASH_HEX_BYTES]);
@@ -53,13 +77,13 @@ const uint8_t *dpt_vocab_token(const struct dpt_vocab *vocab, int token, size_t 
 
 /* A growing list of tokens. Zero-initialise; free with dpt_tokens_fini. */
 struct dpt_tokens {
-    uint16_t *ids;
+    uint32_t *ids;
     size_t n, room;
 };
 void dpt_tokens_fini(struct dpt_tokens *tokens);
 
 /* Adds one token; DPT_ENOMEM. */
-DPT_MUST_USE enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint16_t id,
+DPT_MUST_USE enum dpt_status dpt_tokens_add(struct dpt_tokens *tokens, uint32_t id,
                                             struct dpt_err *err);
 
 /* The encoder borrows the vocabulary. */
@@ -67,11 +91,19 @@ DPT_MUST_USE enum dpt_status dpt_encoder_create(const struct dpt_vocab *vocab,
                                                 struct dpt_encoder **ret, struct dpt_err *err);
 void dpt_encoder_destroy(struct dpt_encoder **encoder);
 
+/* From now on special tokens of a tokenizer.json (<|im_start|>, say) that are written in a text
+ * become those tokens, as in a prompt; else they are text like any other, so that nothing in
+ * training data can pretend to be the end of a document. Added tokens that are not special always
+ * become tokens. */
+void dpt_encoder_take_special(struct dpt_encoder *encoder);
+
 /* Appends the tokens of `text`, at most DPT_ENCODE_BYTES_MAX bytes, to `tokens`. Byte tokens are
  * the bytes. GPT-2's are those of OpenAI's encoder for the text decoded as UTF-8 with
  * errors="replace": each maximal subpart of invalid UTF-8 counts as U+FFFD (worker/data/utf8.h),
- * and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is encoded like any text. A
- * word of more than 16 MiB is DPT_EOVERFLOW. */
+ * and dpt_encoder_replaced counts them. "<|endoftext|>" in the text is encoded like any text. Those
+ * of a tokenizer.json are those of the package tokenizers with add_special_tokens=False, which adds
+ * no token before or after the text, and encode_special_tokens=True, unless
+ * dpt_encoder_take_special was called. A word of more than 16 MiB is DPT_EOVERFLOW. */
 DPT_MUST_USE enum dpt_status dpt_encoder_encode(struct dpt_encoder *encoder, const void *text,
                                                 size_t bytes, struct dpt_tokens *tokens,
                                                 struct dpt_err *err);

@@ -1,9 +1,7 @@
 /* The files of GPT-2's vocabulary: vocab.bpe (merges, one a line, the most frequent first) and
- * encoder.json (the number of each token), in OpenAI's form and those of others in that form.
- *
- * Both write a token's bytes as characters that can be seen: a byte that is printable in Latin-1
- * (and no blank) as itself, the others, in order, as the characters from U+0100 on. */
-#include "worker/data/vocab.h"
+ * encoder.json (the number of each token), in OpenAI's form and those of others in that form. Both
+ * write a token's bytes as symbols (worker/data/vocab_build.h). */
+#include "worker/data/vocab_build.h"
 
 #include "base/fs.h"
 #include "base/hash.h"
@@ -13,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SYMBOLS = 0x100 + 68, LINE_BYTES_MAX = 4096, MERGES_PER_SLOT = 2 };
+enum { LINE_BYTES_MAX = 4096 };
 
 static const char end_of_text[] = "<|endoftext|>";
 
@@ -23,92 +21,22 @@ static const char vocab_bpe_sha256[] =
 static const char encoder_json_sha256[] =
     "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783";
 
-/* While loading: the tokens' bytes by their hash. */
+/* While loading. */
 struct names {
     struct dpt_vocab *vocab;
-    uint32_t *slots; /* token + 1; 0: empty */
-    uint32_t mask;
     bool *made; /* (n_tokens) it is a byte or the result of a merge */
-    int16_t byte_of[SYMBOLS];
+    struct dpt_symbols symbols;
 };
-
-static void fill_symbols(int16_t byte_of[SYMBOLS])
-{
-    int next = 0x100;
-    for (int c = 0; c < SYMBOLS; c++)
-        byte_of[c] = -1;
-    for (int b = 0; b < DPT_BYTES; b++) {
-        const bool seen = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
-        byte_of[seen ? b : next++] = (int16_t)b;
-    }
-}
-
-/* The bytes of a token from its symbols; false when there is one that is none, or at the end of
- * the room. */
-static bool parse_symbols(const int16_t byte_of[SYMBOLS], const char *text, size_t bytes,
-                          uint8_t *ret, size_t room, size_t *ret_bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < bytes; n++) {
-        const uint8_t a = (uint8_t)text[i], b = i + 1 < bytes ? (uint8_t)text[i + 1] : 0;
-        unsigned c = a;
-        i++;
-        if (a >= 0x80) { /* only two bytes reach below SYMBOLS */
-            if (a < 0xc2 || a > 0xdf || (b & 0xc0) != 0x80)
-                return false;
-            c = (a & 0x1fu) << 6 | (b & 0x3fu);
-            i++;
-        }
-        if (c >= SYMBOLS || byte_of[c] < 0 || n >= room)
-            return false;
-        ret[n] = (uint8_t)byte_of[c];
-    }
-    *ret_bytes = n;
-    return n > 0;
-}
-
-static uint32_t find(const struct names *names, const uint8_t *bytes, size_t n)
-{
-    const struct dpt_vocab *vocab = names->vocab;
-    uint32_t at = (uint32_t)dpt_hash128(bytes, n).lo & names->mask;
-    for (; names->slots[at]; at = (at + 1) & names->mask) {
-        const struct dpt_token_text *text = &vocab->texts[names->slots[at] - 1];
-        if (text->bytes == n && memcmp(vocab->bytes + text->at, bytes, n) == 0)
-            break;
-    }
-    return at;
-}
-
-/* The token of these bytes, -1 when there is none. */
-static int token_of(const struct names *names, const uint8_t *bytes, size_t n)
-{
-    return (int)names->slots[find(names, bytes, n)] - 1;
-}
-
-static uint32_t power_of_two_above(size_t n)
-{
-    uint32_t power = 1;
-    while (power <= n)
-        power *= 2;
-    return power;
-}
 
 /* ---------------------------------------------------------------- encoder.json */
 
 static enum dpt_status reserve_tokens(struct names *names, size_t n, size_t bytes,
                                       struct dpt_err *err)
 {
-    struct dpt_vocab *vocab = names->vocab;
-    const uint32_t slots = power_of_two_above(2 * n);
-    vocab->texts = calloc(n, sizeof *vocab->texts);
-    vocab->bytes = malloc(bytes + 1); /* NULL is for want of memory alone */
-    names->slots = calloc(slots, sizeof *names->slots);
+    DPT_TRY(dpt_vocab_reserve(names->vocab, n, bytes, err));
     names->made = calloc(n, sizeof *names->made);
-    names->mask = slots - 1;
-    vocab->n_tokens = (int)n;
-    if (!vocab->texts || !vocab->bytes || !names->slots || !names->made)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", n);
-    return DPT_OK;
+    return names->made ? DPT_OK
+                       : dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %zu tokens", n);
 }
 
 static enum dpt_status add_token(struct names *names, const char *path, const char *key,
@@ -127,7 +55,7 @@ static enum dpt_status add_token(struct names *names, const char *path, const ch
         n = sizeof end_of_text - 1;
         memcpy(bytes, end_of_text, n);
         vocab->end_of_text = (int)id;
-    } else if (!parse_symbols(names->byte_of, key, strlen(key), bytes, strlen(key), &n)) {
+    } else if (!dpt_symbols_parse(&names->symbols, key, strlen(key), bytes, strlen(key), &n)) {
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': token '%s' is not written in the characters that stand for bytes",
                         path, key);
@@ -139,7 +67,7 @@ static enum dpt_status add_token(struct names *names, const char *path, const ch
     *used += (uint32_t)n;
     if (id == vocab->end_of_text)
         return DPT_OK; /* text never becomes this */
-    names->slots[find(names, bytes, n)] = (uint32_t)id + 1;
+    dpt_vocab_name(vocab, (uint32_t)id);
     return DPT_OK;
 }
 
@@ -147,10 +75,10 @@ static enum dpt_status find_bytes(struct names *names, const char *path, struct 
 {
     for (int b = 0; b < DPT_BYTES; b++) {
         const uint8_t byte = (uint8_t)b;
-        const int id = token_of(names, &byte, 1);
+        const int id = dpt_vocab_find(names->vocab, &byte, 1);
         if (id < 0)
             return dpt_fail(err, DPT_ECORRUPT, "'%s' has no token for the byte %d", path, b);
-        names->vocab->of_byte[b] = (uint16_t)id;
+        names->vocab->of_byte[b] = (uint32_t)id;
         names->made[id] = true;
     }
     return DPT_OK;
@@ -200,14 +128,14 @@ static enum dpt_status add_merge(struct names *names, const char *line, size_t b
     const char *blank = memchr(line, ' ', bytes);
     size_t left_bytes, right_bytes;
     if (!blank || bytes > LINE_BYTES_MAX ||
-        !parse_symbols(names->byte_of, line, (size_t)(blank - line), both, sizeof both,
-                       &left_bytes) ||
-        !parse_symbols(names->byte_of, blank + 1, bytes - (size_t)(blank - line) - 1,
-                       both + left_bytes, sizeof both - left_bytes, &right_bytes))
+        !dpt_symbols_parse(&names->symbols, line, (size_t)(blank - line), both, sizeof both,
+                           &left_bytes) ||
+        !dpt_symbols_parse(&names->symbols, blank + 1, bytes - (size_t)(blank - line) - 1,
+                           both + left_bytes, sizeof both - left_bytes, &right_bytes))
         return dpt_fail(err, DPT_ECORRUPT, "it is not two tokens with a blank between");
-    const int left = token_of(names, both, left_bytes),
-              right = token_of(names, both + left_bytes, right_bytes),
-              whole = token_of(names, both, left_bytes + right_bytes);
+    const int left = dpt_vocab_find(vocab, both, left_bytes),
+              right = dpt_vocab_find(vocab, both + left_bytes, right_bytes),
+              whole = dpt_vocab_find(vocab, both, left_bytes + right_bytes);
     if (left < 0 || right < 0 || whole < 0)
         return dpt_fail(err, DPT_ECORRUPT, "encoder.json has no number for %s",
                         whole < 0 ? "its result" : "one of its tokens");
@@ -216,11 +144,7 @@ static enum dpt_status add_merge(struct names *names, const char *line, size_t b
                         names->made[whole] ? "an earlier line makes the same token"
                                            : "no earlier line makes one of its tokens");
     names->made[whole] = true;
-    struct dpt_merge *slot =
-        &vocab->merges[dpt_vocab_merge(vocab, (uint16_t)left, (uint16_t)right) - vocab->merges];
-    *slot = (struct dpt_merge){.pair = (uint32_t)left << 16 | (uint32_t)right,
-                               .rank = (uint16_t)rank,
-                               .id = (uint16_t)whole};
+    dpt_vocab_put_merge(vocab, (uint32_t)left, (uint32_t)right, (uint32_t)rank, (uint32_t)whole);
     return DPT_OK;
 }
 
@@ -229,17 +153,11 @@ static enum dpt_status load_merges(struct names *names, const char *path, const 
 {
     static const char version[] = "#version: 0.2\n";
     struct dpt_vocab *vocab = names->vocab;
-    const uint32_t slots = power_of_two_above((size_t)MERGES_PER_SLOT * (size_t)vocab->n_tokens);
     int rank = 0;
     if (bytes < sizeof version - 1 || memcmp(text, version, sizeof version - 1) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s' does not begin with the line '#version: 0.2'",
                         path);
-    vocab->merges = malloc(slots * sizeof *vocab->merges);
-    if (!vocab->merges)
-        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for %u merges", slots);
-    vocab->merges_mask = slots - 1;
-    for (uint32_t i = 0; i < slots; i++)
-        vocab->merges[i] = (struct dpt_merge){.rank = DPT_RANK_NONE}; /* no padding: hashed */
+    DPT_TRY(dpt_vocab_reserve_merges(vocab, (size_t)vocab->n_tokens, err));
     for (size_t at = sizeof version - 1; at < bytes; rank++) {
         const char *end = memchr(text + at, '\n', bytes - at);
         const size_t n = end ? (size_t)(end - text) - at : bytes - at;
@@ -291,7 +209,7 @@ enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_o
     struct names names = {.vocab = vocab};
     char *merges = NULL, *tokens = NULL;
     size_t merges_bytes = 0, tokens_bytes = 0;
-    fill_symbols(names.byte_of);
+    dpt_symbols_fill(&names.symbols);
     enum dpt_status status = read_known(options->vocab_bpe, "vocab.bpe", vocab_bpe_sha256,
                                         options->any_vocab, &merges, &merges_bytes, err);
     if (status == DPT_OK)
@@ -301,7 +219,7 @@ enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_o
         status = load_tokens(&names, options->encoder_json, tokens, tokens_bytes, err);
     if (status == DPT_OK)
         status = load_merges(&names, options->vocab_bpe, merges, merges_bytes, err);
-    free(names.slots);
+    dpt_vocab_drop_names(vocab);
     free(names.made);
     free(merges);
     free(tokens);

@@ -312,7 +312,10 @@ static void text_is_encoded(void **state)
     make_digest(a);
     const int32_t header[3] = {MAGIC16, 1, (int32_t)tokens.n};
     memcpy(shard, header, sizeof header);
-    memcpy(shard + 1024, tokens.ids, tokens.n * 2);
+    for (size_t i = 0; i < tokens.n; i++) {
+        shard[1024 + 2 * i] = (uint8_t)tokens.ids[i];
+        shard[1025 + 2 * i] = (uint8_t)(tokens.ids[i] >> 8);
+    }
     write_file("t.bin", shard, 1024 + tokens.n * 2);
     use(DPT_DATA_TOKENS, "t.bin");
     make_digest(b);

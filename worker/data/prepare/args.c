@@ -46,18 +46,18 @@ static enum dpt_status set_tokenizer(struct dpt_args *args, struct dpt_vocab_opt
 {
     const char *value = "";
     DPT_TRY(dpt_args_value(args, &value, err));
-    if (strcmp(value, "bytes") != 0 && strcmp(value, "gpt2") != 0)
-        return dpt_fail(err, DPT_EINVAL, "--tokenizer: expected bytes or gpt2, got '%s'", value);
-    vocab->kind = strcmp(value, "gpt2") == 0 ? DPT_TOKENIZER_GPT2 : DPT_TOKENIZER_BYTES;
+    if (!dpt_tokenizer_named(value, &vocab->kind))
+        return dpt_fail(err, DPT_EINVAL, "--tokenizer: expected bytes, gpt2 or hf, got '%s'",
+                        value);
     args->tokenizer_given = true;
     return DPT_OK;
 }
 
 static enum dpt_status set_file(struct dpt_args *args, struct dpt_vocab_options *vocab,
-                                const char **file, struct dpt_err *err)
+                                enum dpt_tokenizer kind, const char **file, struct dpt_err *err)
 {
     if (!args->tokenizer_given)
-        vocab->kind = DPT_TOKENIZER_GPT2;
+        vocab->kind = kind;
     return dpt_args_value(args, file, err);
 }
 
@@ -69,9 +69,11 @@ enum dpt_status dpt_args_vocab(struct dpt_args *args, const char *name,
     if (strcmp(name, "--tokenizer") == 0)
         return set_tokenizer(args, vocab, err);
     if (strcmp(name, "--vocab-bpe") == 0)
-        return set_file(args, vocab, &vocab->vocab_bpe, err);
+        return set_file(args, vocab, DPT_TOKENIZER_GPT2, &vocab->vocab_bpe, err);
     if (strcmp(name, "--encoder-json") == 0)
-        return set_file(args, vocab, &vocab->encoder_json, err);
+        return set_file(args, vocab, DPT_TOKENIZER_GPT2, &vocab->encoder_json, err);
+    if (strcmp(name, "--tokenizer-json") == 0)
+        return set_file(args, vocab, DPT_TOKENIZER_HF, &vocab->tokenizer_json, err);
     if (strcmp(name, "--any-vocab") == 0)
         vocab->any_vocab = true;
     else

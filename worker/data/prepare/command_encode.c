@@ -24,10 +24,12 @@ static const char help[] =
     "gives the same bytes.\n"
     "\n"
     "  --out DIR              where the shards go; created if need be\n"
-    "  --tokenizer NAME       bytes or gpt2 (default: bytes, or gpt2 when its files are given)\n"
+    "  --tokenizer NAME       bytes, gpt2 or hf (default: bytes, or the one whose files are "
+    "given)\n"
     "  --vocab-bpe FILE       of gpt2: OpenAI's vocab.bpe …\n"
     "  --encoder-json FILE    … and encoder.json\n"
     "  --any-vocab            take other files of that form\n"
+    "  --tokenizer-json FILE  of hf: a tokenizer.json of Hugging Face's\n"
     "  --val PATH             text for validation only; may be given again\n"
     "  --val-fraction F       this share (0.1) of the PATHs, by lot, is for validation\n"
     "  --split UNIT           what the lot is about: document; line, for stretches of lines, each\n"
@@ -40,7 +42,7 @@ static const char help[] =
     "  --threads N            that encode (default: the cores)\n"
     "  --block-kib N          read at a time (default: 1024)\n"
     "\n"
-    "Exit codes: 0 done, 1 failed, 2 usage.\n";
+    "Exit codes: 0 done, 1 failed, 2 usage, or files of a tokenizer that cannot be used.\n";
 
 struct command {
     struct dpt_encode_options encode;
@@ -253,6 +255,9 @@ static void report(const struct command *command, const struct dpt_inputs *input
                      (long long)result->split[s].tokens, (long long)result->split[s].documents,
                      result->split[s].documents == 1 ? "" : "s", result->split[s].shards,
                      result->split[s].shards == 1 ? "" : "s");
+    if (command->encode.vocab.kind == DPT_TOKENIZER_HF)
+        (void)printf("the tokenizer has %d tokens: train with model.vocab: %d or more\n",
+                     result->vocab, result->vocab);
     if (result->replaced > 0)
         (void)printf("%lld sequences of bytes that are no UTF-8 became U+FFFD\n",
                      (long long)result->replaced);
@@ -293,7 +298,6 @@ static int encode(struct command *command)
     struct teller teller = {
         .tty = isatty(STDERR_FILENO), .start_ns = dpt_now_ns(), .first_bytes = -1};
     teller.told_ns = teller.start_ns;
-    command->encode.cut.anywhere = command->encode.vocab.kind == DPT_TOKENIZER_BYTES;
     command->encode.progress = tell;
     command->encode.progress_ctx = &teller;
     enum dpt_status status = list_inputs(command, &inputs, &err);
@@ -307,7 +311,10 @@ static int encode(struct command *command)
     else if (status == DPT_ENOSPC)
         (void)dpt_wrap(&err, status, "the disk is full; free some and run this again to go on");
     dpt_inputs_fini(&inputs);
-    return status == DPT_OK ? 0 : dpt_data_complain(&err);
+    if (status == DPT_OK)
+        return 0;
+    (void)dpt_data_complain(&err);
+    return status == DPT_ECONFIG ? DPT_DATA_EXIT_USAGE : DPT_DATA_EXIT_FAILED;
 }
 
 int dpt_data_command_encode(int argc, char **argv)

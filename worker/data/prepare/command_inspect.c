@@ -21,10 +21,11 @@ static const char help[] = "usage: dpt-data inspect [OPTIONS] FILE…\n"
                            "them, as text where the\n"
                            "tokenizer is known: from " DPT_RECORD_NAME " beside the shard, or\n"
                            "\n"
-                           "  --tokenizer NAME       bytes or gpt2\n"
+                           "  --tokenizer NAME       bytes, gpt2 or hf\n"
                            "  --vocab-bpe FILE       of gpt2: OpenAI's vocab.bpe …\n"
                            "  --encoder-json FILE    … and encoder.json\n"
                            "  --any-vocab            take other files of that form\n"
+                           "  --tokenizer-json FILE  of hf: a tokenizer.json of Hugging Face's\n"
                            "  --first N              tokens to show (default: 32)\n"
                            "\n"
                            "Exit codes: 0 done, 1 damaged or absent, 2 usage.\n";
@@ -128,7 +129,7 @@ static void print_counts(const struct inspect *inspect, const struct dpt_scan *s
         (void)putchar('\n');
     }
     const int end = inspect->vocab ? dpt_vocab_end_of_text(inspect->vocab) : -1;
-    if (end >= 0 && scan->counts[end] > 0)
+    if (end >= 0 && end < DPT_SCAN_TOKENS && scan->counts[end] > 0)
         (void)printf("  documents      %lld begin here, %.1f tokens each\n",
                      (long long)scan->counts[end],
                      (double)scan->shard.tokens / (double)scan->counts[end]);
@@ -158,7 +159,7 @@ static enum dpt_status print_first(const struct inspect *inspect, const struct d
 
 /* ---------------------------------------------------------------- the tokenizer */
 
-/* What the record beside the shard says: "bytes", "gpt2", or nothing. */
+/* What the record beside the shard says: "bytes", "gpt2", "hf", or nothing. */
 static void look_at_record(const char *path, char ret_name[8])
 {
     char dir[PATH_MAX], record[PATH_MAX], *text;
@@ -210,10 +211,11 @@ static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *p
         print_counts(inspect, &scan);
     enum dpt_status status = print_first(inspect, &scan, err);
     if (!inspect->vocab)
-        (void)printf("  as text        not shown: %s\n",
-                     strcmp(name, "gpt2") == 0
-                         ? "give --tokenizer gpt2 --vocab-bpe FILE --encoder-json FILE"
-                         : "its tokenizer is not known; --tokenizer names it");
+        (void)printf(
+            "  as text        not shown: %s\n",
+            strcmp(name, "gpt2") == 0 ? "give --tokenizer gpt2 --vocab-bpe FILE --encoder-json FILE"
+            : strcmp(name, "hf") == 0 ? "give --tokenizer-json FILE"
+                                      : "its tokenizer is not known; --tokenizer names it");
     dpt_scan_fini(&scan);
     return status;
 }

@@ -34,8 +34,8 @@ enum dpt_arg dpt_args_next(struct dpt_args *args, char ret_name[DPT_ARG_NAME_BYT
 DPT_MUST_USE enum dpt_status dpt_args_value(struct dpt_args *args, const char **ret_value,
                                             struct dpt_err *err);
 
-/* --tokenizer, --vocab-bpe, --encoder-json, --any-vocab: *ret_taken when `name` is one of them. Who
- * names the files and no tokenizer means gpt2. */
+/* --tokenizer, --vocab-bpe, --encoder-json, --any-vocab, --tokenizer-json: *ret_taken when `name`
+ * is one of them. Files named without a tokenizer are those of gpt2, or of hf. */
 DPT_MUST_USE enum dpt_status dpt_args_vocab(struct dpt_args *args, const char *name,
                                             struct dpt_vocab_options *vocab, bool *ret_taken,
                                             struct dpt_err *err);

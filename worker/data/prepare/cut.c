@@ -83,18 +83,22 @@ static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *b
         DPT_TRY(dpt_fs_pread_all(cutter->fd, block->text + have, want - have,
                                  cutter->at.offset + (int64_t)have, input->path, err));
         have = want;
-        if ((int64_t)want == left || (cutter->options.anywhere && !input->jsonl))
+        const enum dpt_cuts cuts = cutter->options.cuts;
+        if ((int64_t)want == left || (cuts == DPT_CUTS_ANYWHERE && !input->jsonl))
             block->bytes = want;
         else
             block->bytes =
-                input->jsonl ? end_of_lines(block, want) : dpt_split_cut(block->text, want);
+                input->jsonl ? end_of_lines(block, want) : dpt_split_cut(block->text, want, cuts);
         if (block->bytes > 0)
             return DPT_OK;
         if (want == DPT_BLOCK_BYTES_MAX)
             return dpt_fail(err, DPT_EOVERFLOW,
                             "'%s' has %d bytes from byte %lld on without %s; is it text?",
                             input->path, DPT_BLOCK_BYTES_MAX, (long long)cutter->at.offset,
-                            input->jsonl ? "the end of a line" : "white space between words");
+                            input->jsonl            ? "the end of a line"
+                            : cuts == DPT_CUTS_NONE ? "an end, and its tokenizer's pattern cannot "
+                                                      "be cut apart; split it into documents"
+                                                    : "white space between words");
     }
 }
 

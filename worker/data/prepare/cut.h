@@ -6,6 +6,7 @@
 #define DPT_WORKER_DATA_PREPARE_CUT_H
 
 #include "worker/data/prepare/inputs.h"
+#include "worker/data/tokenizer.h"
 
 enum {
     DPT_BLOCK_BYTES_MIN = 1024,
@@ -26,7 +27,7 @@ struct dpt_cut_options {
     double val_fraction; /* of the units; 0: none but the inputs named as validation text */
     uint64_t seed;
     size_t block_bytes; /* read at a time */
-    bool anywhere;      /* tokens are bytes: a text may be cut anywhere */
+    enum dpt_cuts cuts; /* where a text may be cut: dpt_encode sets it to the vocabulary's */
 };
 
 /* Where the next block begins; all zeros at first. A value that may be stored. */

@@ -39,12 +39,11 @@ static json_t *make_settings(const struct dpt_encode_options *options,
     dpt_format_double(options->cut.val_fraction, fraction);
     const char *unit = options->cut.unit == DPT_UNIT_DOCUMENT ? "document" : "line";
     return json_pack("{s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
-                     options->vocab.kind == DPT_TOKENIZER_GPT2 ? "gpt2" : "bytes", "vocab",
-                     vocab_hash, "input_files", inputs->n, "input_bytes", (json_int_t)inputs->bytes,
-                     "input_paths_and_sizes", hash, "text_key", options->text_key, "val_fraction",
-                     fraction, "split", lots ? unit : "as named", "seed",
-                     lots ? (json_int_t)options->cut.seed : 0, "shard_tokens",
-                     (json_int_t)options->shard_tokens);
+                     dpt_tokenizer_name(options->vocab.kind), "vocab", vocab_hash, "input_files",
+                     inputs->n, "input_bytes", (json_int_t)inputs->bytes, "input_paths_and_sizes",
+                     hash, "text_key", options->text_key, "val_fraction", fraction, "split",
+                     lots ? unit : "as named", "seed", lots ? (json_int_t)options->cut.seed : 0,
+                     "shard_tokens", (json_int_t)options->shard_tokens);
 }
 
 static int64_t bytes_done(struct encode *e)
@@ -124,21 +123,33 @@ static enum dpt_status check_not_newer(const struct encode *e, struct dpt_err *e
     return DPT_OK;
 }
 
+/* Whatever is wrong with the files of a tokenizer, they are not the ones to be named. */
+static enum dpt_status refuse_vocab(struct dpt_err *err)
+{
+    if (err->status != DPT_ENOMEM)
+        err->status = DPT_ECONFIG;
+    return err->status;
+}
+
 static enum dpt_status start(struct encode *e, bool *ret_done, int64_t *ret_resumed,
                              struct dpt_err *err)
 {
     const struct dpt_encode_options *o = e->options;
     bool found;
-    DPT_TRY(dpt_vocab_open(&o->vocab, &e->vocab, err));
+    struct dpt_cut_options cut = o->cut;
+    if (dpt_vocab_open(&o->vocab, &e->vocab, err) != DPT_OK)
+        return refuse_vocab(err);
+    cut.cuts = dpt_vocab_cuts(e->vocab);
     e->settings = make_settings(o, e->vocab, e->inputs);
     if (!e->settings)
         return dpt_fail(err, DPT_ENOMEM, "encode: out of memory");
-    DPT_TRY(dpt_shards_open(&e->shards, o->out, o->shard_tokens, err));
+    DPT_TRY(
+        dpt_shards_open(&e->shards, o->out, o->shard_tokens, dpt_vocab_token_bytes(e->vocab), err));
     dpt_inputs_hash(e->inputs, true, e->progress.inputs);
     DPT_TRY(dpt_shards_resume(&e->shards, e->settings, &e->progress, &found, ret_done, err));
     if (*ret_done)
         return check_not_newer(e, err);
-    DPT_TRY(dpt_cutter_init(&e->cutter, &o->cut, e->inputs, err));
+    DPT_TRY(dpt_cutter_init(&e->cutter, &cut, e->inputs, err));
     if (e->progress.at.file > e->inputs->n)
         return dpt_fail(err, DPT_ECORRUPT, "'%s/" DPT_STATE_NAME "' names a file beyond the last",
                         o->out);
@@ -165,8 +176,10 @@ enum dpt_status dpt_encode(const struct dpt_encode_options *options,
     if (status == DPT_OK && !done)
         status = run(&e, err);
     if (status == DPT_OK) {
-        *ret = (struct dpt_encode_result){
-            .replaced = e.progress.replaced, .resumed_bytes = resumed, .was_done = done};
+        *ret = (struct dpt_encode_result){.replaced = e.progress.replaced,
+                                          .resumed_bytes = resumed,
+                                          .was_done = done,
+                                          .vocab = dpt_vocab_size(e.vocab)};
         for (int s = 0; s < DPT_SPLIT_COUNT; s++) {
             ret->split[s].shards = e.shards.list[s].full;
             ret->split[s].tokens = e.shards.list[s].tokens;

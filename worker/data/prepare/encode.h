@@ -28,6 +28,7 @@ struct dpt_encode_result {
         int shards;
         int64_t tokens, documents;
     } split[DPT_SPLIT_COUNT];
+    int vocab;             /* tokens that the tokenizer has */
     int64_t replaced;      /* sequences of invalid UTF-8 that became U+FFFD */
     int64_t resumed_bytes; /* of the inputs, that an earlier process had done */
     bool was_done;         /* the folder was finished already: nothing was done */
@@ -35,8 +36,9 @@ struct dpt_encode_result {
 
 /* Encodes the inputs into options->out, going on where an earlier process with the same settings
  * and inputs stopped. On an error what was done so far stays and the next call goes on from it.
- * DPT_EREFUSED: the folder is of other settings, or an input was changed since it was written;
- * DPT_ECORRUPT names the file and line of .jsonl that has no text. */
+ * DPT_ECONFIG: the tokenizer's files cannot be used. DPT_EREFUSED: the folder is of other settings,
+ * or an input was changed since it was written; DPT_ECORRUPT names the file and line of .jsonl that
+ * has no text. */
 DPT_MUST_USE enum dpt_status dpt_encode(const struct dpt_encode_options *options,
                                         const struct dpt_inputs *inputs,
                                         struct dpt_encode_result *ret, struct dpt_err *err);

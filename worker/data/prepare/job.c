@@ -17,7 +17,7 @@ static enum dpt_status add_text(struct dpt_job_encoder *encoder, struct dpt_job 
     if (bytes == 0)
         return DPT_OK;
     if (begins && end_of_text >= 0)
-        DPT_TRY(dpt_tokens_add(&job->tokens[split], (uint16_t)end_of_text, err));
+        DPT_TRY(dpt_tokens_add(&job->tokens[split], (uint32_t)end_of_text, err));
     job->documents[split] += begins;
     return dpt_encoder_encode(encoder->encoder, text, bytes, &job->tokens[split], err);
 }

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TOKEN_BYTES = 2, CHUNK_TOKENS = 32 << 10, READ_BYTES = 1 << 20 };
+enum { TOKEN_BYTES_MAX = 4, CHUNK_TOKENS = 16 << 10, READ_BYTES = 1 << 20 };
 
 static const char *const names[DPT_SPLIT_COUNT] = {"train", "val"};
 
@@ -36,9 +36,10 @@ static enum dpt_status path_of(const struct dpt_shards *shards, enum dpt_split s
 }
 
 enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir, int64_t shard_tokens,
-                                struct dpt_err *err)
+                                int token_bytes, struct dpt_err *err)
 {
-    *shards = (struct dpt_shards){.dir_fd = -1, .shard_tokens = shard_tokens};
+    *shards =
+        (struct dpt_shards){.dir_fd = -1, .shard_tokens = shard_tokens, .token_bytes = token_bytes};
     for (int s = 0; s < DPT_SPLIT_COUNT; s++)
         shards->list[s].fd = -1;
     const int n = snprintf(shards->dir, sizeof shards->dir, "%s", dir);
@@ -98,19 +99,29 @@ enum dpt_status dpt_shards_reserve(struct dpt_shard_list *list, int n, struct dp
     return DPT_OK;
 }
 
-static enum dpt_status write_tokens(int fd, const char *path, const uint16_t *ids, size_t n,
-                                    int64_t at, struct dpt_err *err)
+/* Bytes of a shard's file up to its token `tokens`. */
+static int64_t bytes_before(const struct dpt_shards *shards, int64_t tokens)
 {
-    uint8_t bytes[CHUNK_TOKENS * TOKEN_BYTES];
+    return DPT_SHARD_HEADER_BYTES + tokens * shards->token_bytes;
+}
+
+/* Appends to the growing shard of `list`. */
+static enum dpt_status write_tokens(const struct dpt_shards *shards,
+                                    const struct dpt_shard_list *list, const char *path,
+                                    const uint32_t *ids, size_t n, struct dpt_err *err)
+{
+    uint8_t bytes[CHUNK_TOKENS * TOKEN_BYTES_MAX];
     for (size_t done = 0; done < n;) {
         const size_t count = n - done < CHUNK_TOKENS ? n - done : CHUNK_TOKENS;
         struct dpt_writer writer;
         dpt_writer_init(&writer, bytes, sizeof bytes);
-        for (size_t i = 0; i < count; i++)
-            dpt_writer_u16(&writer, ids[done + i]);
-        DPT_TRY(dpt_disk_write(fd, bytes, writer.at,
-                               DPT_SHARD_HEADER_BYTES + (at + (int64_t)done) * TOKEN_BYTES, path,
-                               err));
+        for (size_t i = done; i < done + count; i++)
+            if (shards->token_bytes == 2)
+                dpt_writer_u16(&writer, (uint16_t)ids[i]);
+            else
+                dpt_writer_u32(&writer, ids[i]);
+        DPT_TRY(dpt_disk_write(list->fd, bytes, writer.at,
+                               bytes_before(shards, list->current + (int64_t)done), path, err));
         done += count;
     }
     return DPT_OK;
@@ -145,13 +156,14 @@ static enum dpt_status fill(struct dpt_shards *shards, enum dpt_split split, str
     DPT_TRY(path_of(shards, split, list->full, true, path, err));
     DPT_TRY(dpt_shards_reserve(list, list->full + 1, err));
     dpt_writer_init(&writer, header, sizeof header);
-    dpt_writer_u32(&writer, DPT_SHARD_MAGIC_GPT2);
-    dpt_writer_u32(&writer, DPT_SHARD_VERSION_GPT2);
+    const bool narrow = shards->token_bytes == 2;
+    dpt_writer_u32(&writer, narrow ? DPT_SHARD_MAGIC_GPT2 : DPT_SHARD_MAGIC_LLAMA3);
+    dpt_writer_u32(&writer, narrow ? DPT_SHARD_VERSION_GPT2 : DPT_SHARD_VERSION_LLAMA3);
     dpt_writer_u32(&writer, (uint32_t)list->current);
     DPT_TRY(dpt_disk_write(list->fd, header, sizeof header, 0, path, err));
     DPT_TRY(dpt_disk_sync(list->fd, path, err));
-    DPT_TRY(sum_of(list->fd, path, DPT_SHARD_HEADER_BYTES + list->current * TOKEN_BYTES,
-                   list->sha256[list->full], err));
+    DPT_TRY(
+        sum_of(list->fd, path, bytes_before(shards, list->current), list->sha256[list->full], err));
     const int fd = list->fd;
     list->fd = -1;
     if (close(fd) != 0)
@@ -162,7 +174,7 @@ static enum dpt_status fill(struct dpt_shards *shards, enum dpt_split split, str
 }
 
 enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split split,
-                                  const uint16_t *ids, size_t n, struct dpt_err *err)
+                                  const uint32_t *ids, size_t n, struct dpt_err *err)
 {
     struct dpt_shard_list *list = &shards->list[split];
     for (size_t done = 0; done < n;) {
@@ -172,7 +184,7 @@ enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split spli
         DPT_TRY(path_of(shards, split, list->full, true, path, err));
         if (list->fd < 0)
             DPT_TRY(dpt_disk_create(path, &list->fd, err));
-        DPT_TRY(write_tokens(list->fd, path, ids + done, count, list->current, err));
+        DPT_TRY(write_tokens(shards, list, path, ids + done, count, err));
         list->current += (int64_t)count;
         list->tokens += (int64_t)count;
         done += count;
@@ -240,8 +252,7 @@ static enum dpt_status find_full(const struct dpt_shards *shards, enum dpt_split
 {
     struct stat st;
     char part[PATH_MAX], whole[PATH_MAX];
-    const int64_t bytes =
-        DPT_SHARD_HEADER_BYTES + shards->list[split].shard_tokens[index] * TOKEN_BYTES;
+    const int64_t bytes = bytes_before(shards, shards->list[split].shard_tokens[index]);
     DPT_TRY(path_of(shards, split, index, true, part, err));
     DPT_TRY(path_of(shards, split, index, false, whole, err));
     if (stat(whole, &st) != 0 && errno == ENOENT && stat(part, &st) == 0)
@@ -270,7 +281,7 @@ static enum dpt_status find_part(struct dpt_shards *shards, enum dpt_split split
                                  struct dpt_err *err)
 {
     struct dpt_shard_list *list = &shards->list[split];
-    const int64_t bytes = DPT_SHARD_HEADER_BYTES + list->current * TOKEN_BYTES;
+    const int64_t bytes = bytes_before(shards, list->current);
     char path[PATH_MAX];
     struct stat st;
     for (int i = list->full + (list->current > 0); i <= DPT_PREPARED_SHARDS_MAX; i++) {

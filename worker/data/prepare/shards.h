@@ -37,6 +37,7 @@ struct dpt_shards {
     char dir[PATH_MAX];
     int dir_fd; /* locked against others while open */
     int64_t shard_tokens;
+    int token_bytes; /* 2: GPT-2's form of shards; 4: Llama 3's */
     struct dpt_shard_list list[DPT_SPLIT_COUNT];
 };
 
@@ -51,7 +52,8 @@ struct dpt_shards_progress {
 /* Creates the folder if need be and takes it for this process: DPT_EREFUSED when another one
  * writes there. */
 DPT_MUST_USE enum dpt_status dpt_shards_open(struct dpt_shards *shards, const char *dir,
-                                             int64_t shard_tokens, struct dpt_err *err);
+                                             int64_t shard_tokens, int token_bytes,
+                                             struct dpt_err *err);
 void dpt_shards_close(struct dpt_shards *shards);
 
 /* Goes on from the state in the folder, if there is one: *ret_found. DPT_EREFUSED when it is of
@@ -66,7 +68,7 @@ DPT_MUST_USE enum dpt_status dpt_shards_resume(struct dpt_shards *shards, const 
 
 /* Appends tokens, beginning new shards as they get full. */
 DPT_MUST_USE enum dpt_status dpt_shards_append(struct dpt_shards *shards, enum dpt_split split,
-                                               const uint16_t *ids, size_t n, struct dpt_err *err);
+                                               const uint32_t *ids, size_t n, struct dpt_err *err);
 
 /* Is there a full shard that waits for its name? */
 bool dpt_shards_want_save(const struct dpt_shards *shards);

@@ -63,7 +63,7 @@ def test_usage(tmp_path):
         (["encode", "--out", out, "--seed", "x", text], "--seed: expected an integer from 0"),
         (["encode", "--out", out, "--val-fraction=1.5", text], "--val-fraction: expected a number above 0 and below 1"),
         (["encode", "--out", out, "--split=word", text], "--split: expected document or line"),
-        (["encode", "--out", out, "--tokenizer=bpe", text], "--tokenizer: expected bytes or gpt2"),
+        (["encode", "--out", out, "--tokenizer=bpe", text], "--tokenizer: expected bytes, gpt2 or hf"),
         (["encode", "--out", out, "--shard-tokens=0", text], "--shard-tokens: expected an integer from 1"),
         (["inspect"], "no FILE is given"), (["verify"], "no PATH is given"),
         (["verify", "--vocab=0", text], "--vocab: expected an integer from 1"),
@@ -76,15 +76,21 @@ def test_usage(tmp_path):
 
 def test_failures(tmp_path):
     text, out = make_text(tmp_path / "a.txt", 10), tmp_path / "out"
+    (tmp_path / "half.json").write_text((RECORDED / "hf_gpt2.json").read_text()[:2000])
     failing = [
-        ([tmp_path / "none.txt"], "none.txt': No such file or directory"),
-        (["--tokenizer=gpt2", text], "needs the path of OpenAI's vocab.bpe"),
-        ([*TINY[:4], text], "tiny.bpe' is not OpenAI's vocab.bpe"),
-        (["--ext=md", tmp_path], "there is no text"),
-        (["--val-fraction=0.1", "--split=document", text], "nothing to split: 1 document; --split line"),
+        (1, [tmp_path / "none.txt"], "none.txt': No such file or directory"),
+        (1, ["--ext=md", tmp_path], "there is no text"),
+        (1, ["--val-fraction=0.1", "--split=document", text], "nothing to split: 1 document; --split line"),
+        # what a tokenizer is made of: as a wrong option
+        (2, ["--tokenizer=gpt2", text], "needs the path of OpenAI's vocab.bpe"),
+        (2, [*TINY[:4], text], "tiny.bpe' is not OpenAI's vocab.bpe"),
+        (2, ["--tokenizer=hf", text], "needs the path of a tokenizer.json"),
+        (2, ["--tokenizer-json", tmp_path / "none.json", text], "none.json': No such file or directory"),
+        (2, ["--tokenizer-json", tmp_path / "half.json", text], "half.json', line 141, column "),
+        (2, ["--tokenizer-json", RECORDED / "tiny.json", text], "tiny.json': it has no model: is it a tokenizer.json"),
     ]
-    for args, says in failing:
-        _, error = run("encode", "--out", out, *args, code=1)
+    for code, args, says in failing:
+        _, error = run("encode", "--out", out, *args, code=code)
         assert error.startswith("dpt-data: ") and error.count("\n") == 1 and says in error, (args, error)
     text.chmod(0)
     if os.geteuid() != 0:

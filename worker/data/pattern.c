@@ -1,0 +1,303 @@
+/* From oniguruma's pattern to PCRE2's, and its matches. */
+#include "worker/data/pattern.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+enum { JIT_STACK_BYTES_MIN = 32 << 10, JIT_STACK_BYTES_MAX = 8 << 20, SHOWN_BYTES = 24 };
+
+/* White space is oniguruma's: Unicode's White_Space. PCRE2's \s has U+180E, too. */
+#define SPACES "\\t-\\r\\x{85}\\p{Z}"
+enum { GROWS_MAX = sizeof "[^" SPACES "]" };
+
+struct dpt_pattern {
+    char text[DPT_PATTERN_BYTES_MAX + 1];
+    pcre2_code *code;
+};
+
+struct dpt_matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack; /* NULL: patterns are not compiled to machine code here */
+};
+
+/* ---------------------------------------------------------------- translation */
+
+struct translation {
+    const char *at; /* in the pattern */
+    char *to;
+    bool in_class;
+};
+
+static enum dpt_status refuse(const struct translation *t, size_t n, const char *why,
+                              struct dpt_err *err)
+{
+    return dpt_fail(err, DPT_ECONFIG, "'%.*s' in the pattern: %s", (int)n, t->at, why);
+}
+
+static void copy(struct translation *t, size_t n)
+{
+    memcpy(t->to, t->at, n);
+    t->to += n;
+    t->at += n;
+}
+
+/* Writes `text` for the next two characters. */
+static void put(struct translation *t, const char *text)
+{
+    const size_t n = strlen(text);
+    memcpy(t->to, text, n);
+    t->to += n;
+    t->at += 2;
+}
+
+/* \p{L}, \p{Nd} and the like. */
+static enum dpt_status take_property(struct translation *t, struct dpt_err *err)
+{
+    const char *name = t->at + 3;
+    const size_t n = t->at[2] == '{' ? strcspn(name, "}") : 0;
+    if ((n != 1 && n != 2) || name[n] != '}' || !isupper((unsigned char)name[0]) ||
+        (n == 2 && !islower((unsigned char)name[1])))
+        return refuse(t, strnlen(t->at, SHOWN_BYTES),
+                      "only general categories are known, such as \\p{L} and \\p{Nd}", err);
+    copy(t, n + 4);
+    return DPT_OK;
+}
+
+static enum dpt_status take_escape(struct translation *t, struct dpt_err *err)
+{
+    const char c = t->at[1];
+    if (c == 'p' || c == 'P')
+        return take_property(t, err);
+    if (c == 'S' && t->in_class)
+        return refuse(t, 2, "it is not supported in a class", err);
+    if (c == 's')
+        put(t, t->in_class ? SPACES : "[" SPACES "]");
+    else if (c == 'S')
+        put(t, "[^" SPACES "]");
+    else if (c == 'd' || c == 'D')
+        put(t, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+    else if (c && (strchr("rntf", c) || ispunct((unsigned char)c) || c == ' '))
+        copy(t, 2);
+    else
+        return refuse(t, c ? 2 : 1, "this escape is not supported", err);
+    return DPT_OK;
+}
+
+static enum dpt_status take_in_class(struct translation *t, struct dpt_err *err)
+{
+    if (t->at[0] == '[')
+        return refuse(t, 1, "a class within a class is not supported", err);
+    if (t->at[0] == '&' && t->at[1] == '&')
+        return refuse(t, 2, "intersections of classes are not supported", err);
+    t->in_class = t->at[0] != ']';
+    copy(t, 1);
+    return DPT_OK;
+}
+
+static enum dpt_status take_group(struct translation *t, struct dpt_err *err)
+{
+    static const char *const groups[] = {"(?:", "(?i:", "(?>", "(?=", "(?!", "(?<=", "(?<!"};
+    if (t->at[1] == '*')
+        return refuse(t, 2, "verbs are not supported", err);
+    if (t->at[1] != '?') {
+        copy(t, 1);
+        return DPT_OK;
+    }
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        if (strncmp(t->at, groups[i], strlen(groups[i])) == 0) {
+            copy(t, strlen(groups[i]));
+            return DPT_OK;
+        }
+    return refuse(t, strnlen(t->at, 4), "this kind of group is not supported", err);
+}
+
+/* {n}, {n,} or {n,m}. In Ruby's syntax {n}? and {}+ repeat a repeat. */
+static enum dpt_status take_count(struct translation *t, struct dpt_err *err)
+{
+    static const char digits[] = "0123456789";
+    const size_t least = strspn(t->at + 1, digits);
+    size_t n = 1 + least;
+    const bool range = t->at[n] == ',';
+    if (range)
+        n += 1 + strspn(t->at + n + 1, digits);
+    if (least == 0 || t->at[n] != '}')
+        return refuse(t, strnlen(t->at, n + 1), "expected {n}, {n,} or {n,m}, or \\{", err);
+    if (t->at[n + 1] == '+' || (t->at[n + 1] == '?' && !range))
+        return refuse(t, n + 2, "what follows {} has another meaning in Ruby's syntax", err);
+    copy(t, n + 1);
+    return DPT_OK;
+}
+
+static enum dpt_status take(struct translation *t, struct dpt_err *err)
+{
+    const char c = t->at[0];
+    if (c == '\\')
+        return take_escape(t, err);
+    if (t->in_class)
+        return take_in_class(t, err);
+    if (c == '(')
+        return take_group(t, err);
+    if (c == '{')
+        return take_count(t, err);
+    if (c == '^' || c == '$')
+        return refuse(t, 1, "the ends of lines have another meaning in Ruby's syntax", err);
+    if (c == '[') {
+        const size_t n = t->at[1] == '^' ? 2 : 1;
+        if (t->at[n] == ']')
+            return refuse(t, n + 1, "it is not known if this class is empty", err);
+        t->in_class = true;
+        copy(t, n);
+        return DPT_OK;
+    }
+    copy(t, 1);
+    return DPT_OK;
+}
+
+static enum dpt_status translate(const char *text, char *ret, struct dpt_err *err)
+{
+    struct translation t = {.at = text, .to = ret};
+    while (*t.at)
+        DPT_TRY(take(&t, err));
+    *t.to = '\0';
+    return DPT_OK;
+}
+
+/* ---------------------------------------------------------------- compiling */
+
+static enum dpt_status compile(const char *translated, pcre2_code **ret, struct dpt_err *err)
+{
+    int number;
+    PCRE2_SIZE place;
+    PCRE2_UCHAR why[128] = {0};
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (!context)
+        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+    (void)pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* for '.' */
+    *ret = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                         &number, &place, context);
+    pcre2_compile_context_free(context);
+    if (*ret)
+        return DPT_OK;
+    (void)pcre2_get_error_message(number, why, sizeof why);
+    return dpt_fail(err, DPT_ECONFIG, "the pattern does not compile: %s", (const char *)why);
+}
+
+enum dpt_status dpt_pattern_compile(const char *text, struct dpt_pattern **ret, struct dpt_err *err)
+{
+    const size_t bytes = strlen(text);
+    if (bytes > DPT_PATTERN_BYTES_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "the pattern has %zu bytes, at most %d are taken", bytes,
+                        DPT_PATTERN_BYTES_MAX);
+    struct dpt_pattern *pattern = calloc(1, sizeof *pattern);
+    char *translated = malloc(bytes * GROWS_MAX + 1);
+    enum dpt_status status = pattern && translated
+                                 ? translate(text, translated, err)
+                                 : dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+    if (status == DPT_OK)
+        status = compile(translated, &pattern->code, err);
+    free(translated);
+    if (status != DPT_OK) {
+        free(pattern);
+        return status;
+    }
+    /* Where machine code may not be made the pattern is interpreted: slower, and the same. */
+    (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE);
+    memcpy(pattern->text, text, bytes + 1);
+    *ret = pattern;
+    return DPT_OK;
+}
+
+void dpt_pattern_free(struct dpt_pattern **pattern)
+{
+    if (!*pattern)
+        return;
+    pcre2_code_free((*pattern)->code);
+    free(*pattern);
+    *pattern = NULL;
+}
+
+const char *dpt_pattern_text(const struct dpt_pattern *pattern)
+{
+    return pattern->text;
+}
+
+enum dpt_cuts dpt_pattern_cuts(const struct dpt_pattern *pattern)
+{
+    /* Llama 3's signs take the ends of lines after them along. */
+#define WORDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+#define SIGNS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    static const struct {
+        const char *text;
+        enum dpt_cuts cuts;
+    } known[] = {
+        {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+         DPT_CUTS_SPACES},
+        {WORDS "\\p{N}{1,3}" SIGNS, DPT_CUTS_BLANKS},
+        {WORDS "\\p{N}" SIGNS, DPT_CUTS_BLANKS},
+    };
+#undef WORDS
+#undef SIGNS
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(pattern->text, known[i].text) == 0)
+            return known[i].cuts;
+    return DPT_CUTS_NONE;
+}
+
+/* ---------------------------------------------------------------- matching */
+
+enum dpt_status dpt_matcher_create(struct dpt_matcher **ret, struct dpt_err *err)
+{
+    struct dpt_matcher *matcher = calloc(1, sizeof *matcher);
+    if (matcher) {
+        matcher->data = pcre2_match_data_create(1, NULL);
+        matcher->context = pcre2_match_context_create(NULL);
+        matcher->stack = pcre2_jit_stack_create(JIT_STACK_BYTES_MIN, JIT_STACK_BYTES_MAX, NULL);
+    }
+    if (!matcher || !matcher->data || !matcher->context) {
+        dpt_matcher_destroy(&matcher);
+        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for matching a pattern");
+    }
+    pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
+    *ret = matcher;
+    return DPT_OK;
+}
+
+void dpt_matcher_destroy(struct dpt_matcher **matcher)
+{
+    if (!*matcher)
+        return;
+    pcre2_jit_stack_free((*matcher)->stack);
+    pcre2_match_context_free((*matcher)->context);
+    pcre2_match_data_free((*matcher)->data);
+    free(*matcher);
+    *matcher = NULL;
+}
+
+enum dpt_status dpt_pattern_next(const struct dpt_pattern *pattern, struct dpt_matcher *matcher,
+                                 const uint8_t *text, size_t bytes, size_t from, size_t *ret_begin,
+                                 size_t *ret_end, struct dpt_err *err)
+{
+    const int found = pcre2_match(pattern->code, text, bytes, from, PCRE2_NO_UTF_CHECK,
+                                  matcher->data, matcher->context);
+    if (found == PCRE2_ERROR_NOMATCH) {
+        *ret_begin = *ret_end = bytes;
+        return DPT_OK;
+    }
+    if (found < 0) {
+        PCRE2_UCHAR why[128] = {0};
+        (void)pcre2_get_error_message(found, why, sizeof why);
+        return dpt_fail(err, DPT_EOVERFLOW,
+                        "tokenizer: the pattern '%.60s' gives up at byte %zu of a text of %zu: %s",
+                        pattern->text, from, bytes, (const char *)why);
+    }
+    /* 0: there are groups, which nobody asks for. */
+    const PCRE2_SIZE *place = pcre2_get_ovector_pointer(matcher->data);
+    *ret_begin = place[0];
+    *ret_end = place[1];
+    return DPT_OK;
+}
