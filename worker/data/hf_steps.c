@@ -66,9 +66,11 @@ static enum dpt_status take(struct dpt_vocab *vocab, const json_t *json, const c
 {
     const char *type = dpt_hf_type(json);
     const bool byte_level = strcmp(type, "ByteLevel") == 0;
-    if (byte_level != last)
-        return dpt_fail(err, DPT_ECONFIG, "%s: '%.40s' is %s; ByteLevel is the last, and only that",
-                        where, type, last ? "the last" : "not the last");
+    if (last && !byte_level)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "%s: '%.40s' is not supported as the last, only ByteLevel is", where, type);
+    if (byte_level && !last)
+        return dpt_fail(err, DPT_ECONFIG, "%s: ByteLevel is supported as the last alone", where);
     if (byte_level)
         return take_byte_level(vocab, json, where, err);
     if (strcmp(type, "Split") == 0)
