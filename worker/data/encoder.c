@@ -2,7 +2,8 @@
  * short ones at most once as long as they are remembered.
  *
  * Text is made of few words that return often: the tokens of pieces of up to 16 bytes are kept in a
- * table of 32-byte entries, two to a cache line, one place for each hash. */
+ * table, one place for each hash. Of a tokenizer.json's vocabulary the text is searched for added
+ * tokens first, and what lies between them is cut by the vocabulary's steps. */
 #include "worker/data/added.h"
 #include "worker/data/bpe.h"
 #include "worker/data/presplit.h"
@@ -12,14 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_BYTES = 16, KEPT_IDS_MAX = 3, ENTRIES = 1 << 15 };
+enum { KEY_BYTES = 16, KEPT_IDS_MAX = 7, ENTRIES = 1 << 15 };
 
 struct entry {
     uint64_t key[2];  /* the piece, then zeros */
     uint8_t bytes, n; /* of the piece (0: an empty entry); of its ids */
     uint32_t ids[KEPT_IDS_MAX];
 };
-_Static_assert(sizeof(struct entry) == 32, "two entries a cache line");
+_Static_assert(sizeof(struct entry) == 48, "an entry has little padding");
 
 struct dpt_encoder {
     const struct dpt_vocab *vocab; /* borrowed */
