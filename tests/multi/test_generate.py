@@ -34,6 +34,14 @@ def gpt2_checkpoints(tmp_path_factory):
                       "data.encoder_json": RECORDED / "tiny.json", "model.vocab": 700, "train.steps": 6})
 
 
+@pytest.fixture(scope="module")
+def hf_checkpoints(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hf")
+    return trained(root, float(os.environ.get("DPT_TEST_SLOW", "1")),
+                   **{"data.train": make_text(root / "text.txt", 20_000), "data.tokenizer": "hf",
+                      "data.tokenizer_json": RECORDED / "hf_llama3.json", "model.vocab": 512, "train.steps": 6})
+
+
 def generate(*args, code=0):
     done = subprocess.run([str(program("dpt-ckpt")), "generate", *map(str, args)], stdin=subprocess.DEVNULL,
                           capture_output=True, timeout=120)
@@ -95,6 +103,18 @@ def test_gpt2_tokens(gpt2_checkpoints):
     assert "/nonexistent/vocab.bpe" in err
 
 
+def test_tokenizer_json(hf_checkpoints):
+    args = ["--prompt", "<|begin_of_text|>Hello 😀", "--max-tokens", 60, "--temperature", 2]
+    text = text_of(hf_checkpoints, *args)
+    assert text.startswith("<|begin_of_text|>Hello 😀") and len(text) > 60
+    assert text == text_of(hf_checkpoints, *args, "--tokenizer-json", RECORDED / "hf_llama3.json")
+    _, err = generate(hf_checkpoints, *args, "--tokenizer-json", RECORDED / "tiny.json", code=2)
+    assert "tiny.json': it has no model" in err and len(err.splitlines()) == 1
+    # The prompt's special token is one token; the context is of 32.
+    _, err = generate(hf_checkpoints, "--prompt", "<|begin_of_text|>" * 40, "--max-tokens", 1)
+    assert "the prompt has 40 tokens, the model's context is of 32" in err
+
+
 def test_help():
     assert text_of("--help").startswith("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n")
 
@@ -112,6 +132,7 @@ def test_help():
     (["--prompt", "x", "--threads", "0"], 2, "--threads"),
     (["--prompt", "x", "--tokenizer", "words"], 2, "--tokenizer 'words' is none of bytes, gpt2"),
     (["--prompt", "x", "--tokenizer", "gpt2"], 2, "--vocab-bpe FILE and --encoder-json FILE"),
+    (["--prompt", "x", "--tokenizer", "hf"], 2, "name it with --tokenizer-json FILE"),
     (["--prompt", "x", "another"], 2, "unexpected argument 'another'"),
 ])
 def test_bad_options(checkpoints, args, code, said):
