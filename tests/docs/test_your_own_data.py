@@ -5,6 +5,7 @@ meant."""
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -52,8 +53,9 @@ def test_every_command(tmp_path):
     real = all((DATA / name).exists() for name in ("vocab.bpe", "encoder.json"))
     page = (ROOT / "docs" / "your-own-data.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
-    assert len(blocks) == 4 and STEPS in page
+    assert len(blocks) == 5 and STEPS in page
     make_texts(tmp_path / "texts")
+    shutil.copy(RECORDED / "hf_smollm2.json", tmp_path / "tokenizer.json")
     make_deploy(tmp_path / "deploy", real)
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "bin").symlink_to(BIN)

@@ -222,7 +222,8 @@ def test_tokenizer_json(tmp_path):
         assert 'as text        "<|endoftext|>' in said and "documents      2 begin here" in said
         assert "give --tokenizer-json FILE" in run("inspect", folder / "train_000000.bin")[0]
         assert "was done already" in run("encode", *args, "--out", folder, texts)[0]
-    assert "vocab was" in run("encode", "--tokenizer-json", RECORDED / "hf_llama3.json", "--out", narrow, texts, code=1)[1]
+    other = ["--tokenizer-json", RECORDED / "hf_llama3.json"]
+    assert "vocab was" in run("encode", *other, "--out", narrow, texts, code=1)[1]
 
 
 @pytest.mark.parametrize("width", [16, 32])
