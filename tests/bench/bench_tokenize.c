@@ -1,4 +1,5 @@
-/* dpt-bench tokenize: how fast text becomes GPT-2 tokens, on one core and on all.
+/* dpt-bench tokenize: how fast text becomes tokens, GPT-2's or a tokenizer.json's, on one core and
+ * on all.
  *
  * Each measurement encodes the whole text with a new encoder, so that finding the words for the
  * first time is part of it; the vocabulary is loaded once, and that is timed apart. With several
@@ -109,23 +110,24 @@ static enum dpt_status measure_cpu(struct job *job, int repeats, double *ret, st
 /* ---------------------------------------------------------------- arguments */
 
 struct paths {
-    char text[PATH_BYTES], bpe[PATH_BYTES], json[PATH_BYTES];
+    char text[PATH_BYTES], bpe[PATH_BYTES], json[PATH_BYTES], tokenizer_json[PATH_BYTES];
     bool any_vocab;
 };
 
 /* Takes its own flags out of argv; those left are every bench's. */
 static const char own_flags[] =
-    "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab]";
+    "[--text FILE] [--vocab-bpe FILE] [--encoder-json FILE] [--any-vocab] [--tokenizer-json FILE]";
 
 static bool parse(int argc, char **argv, struct paths *paths, struct dpt_bench_args *args)
 {
     char *rest[ARGS_MAX];
     int n = 0;
     for (int i = 0; i < argc && n < ARGS_MAX; i++) {
-        char *to = strcmp(argv[i], "--text") == 0           ? paths->text
-                   : strcmp(argv[i], "--vocab-bpe") == 0    ? paths->bpe
-                   : strcmp(argv[i], "--encoder-json") == 0 ? paths->json
-                                                            : NULL;
+        char *to = strcmp(argv[i], "--text") == 0             ? paths->text
+                   : strcmp(argv[i], "--vocab-bpe") == 0      ? paths->bpe
+                   : strcmp(argv[i], "--encoder-json") == 0   ? paths->json
+                   : strcmp(argv[i], "--tokenizer-json") == 0 ? paths->tokenizer_json
+                                                              : NULL;
         if (strcmp(argv[i], "--any-vocab") == 0)
             paths->any_vocab = true;
         else if (to && i + 1 < argc)
@@ -137,8 +139,9 @@ static bool parse(int argc, char **argv, struct paths *paths, struct dpt_bench_a
         return false;
     const bool found =
         (paths->text[0] || test_data_path(paths->text, PATH_BYTES, "tinyshakespeare.txt")) &&
-        (paths->bpe[0] || test_data_path(paths->bpe, PATH_BYTES, "vocab.bpe")) &&
-        (paths->json[0] || test_data_path(paths->json, PATH_BYTES, "encoder.json"));
+        (paths->tokenizer_json[0] ||
+         ((paths->bpe[0] || test_data_path(paths->bpe, PATH_BYTES, "vocab.bpe")) &&
+          (paths->json[0] || test_data_path(paths->json, PATH_BYTES, "encoder.json"))));
     if (!found)
         (void)fprintf(stderr, "dpt-bench tokenize: no text or vocabulary: give --text, --vocab-bpe "
                               "and --encoder-json, or a folder of all three as DPT_TEST_DATA\n");
@@ -151,10 +154,12 @@ static enum dpt_status measure_all(const struct paths *paths, const struct dpt_b
                                    json_t **ret_report, struct dpt_err *err)
 {
     static struct jobs jobs;
-    const struct dpt_vocab_options options = {.kind = DPT_TOKENIZER_GPT2,
+    const struct dpt_vocab_options options = {.kind = paths->tokenizer_json[0] ? DPT_TOKENIZER_HF
+                                                                               : DPT_TOKENIZER_GPT2,
                                               .vocab_bpe = paths->bpe,
                                               .encoder_json = paths->json,
-                                              .any_vocab = paths->any_vocab};
+                                              .any_vocab = paths->any_vocab,
+                                              .tokenizer_json = paths->tokenizer_json};
     struct dpt_vocab *vocab = NULL;
     char *text = NULL;
     size_t bytes = 0;

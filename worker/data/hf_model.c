@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { PART_BYTES_MAX = 4096 };
+enum { PART_BYTES_MAX = 4096, MERGES_MAX = 1 << 26 };
 
 /* Settings that would change tokens in a way that is not implemented. */
 static enum dpt_status refuse_settings(const json_t *model, struct dpt_err *err)
@@ -83,6 +83,9 @@ static enum dpt_status read_merges(struct dpt_vocab *vocab, const json_t *merges
     const json_t *merge;
     if (!json_is_array(merges))
         return dpt_fail(err, DPT_ECONFIG, "model.merges: expected a list");
+    if (json_array_size(merges) > MERGES_MAX)
+        return dpt_fail(err, DPT_ECONFIG, "model.merges: %zu of them, at most %d are taken",
+                        json_array_size(merges), MERGES_MAX);
     DPT_TRY(dpt_vocab_reserve_merges(vocab, json_array_size(merges), err));
     dpt_symbols_fill(&symbols);
     json_array_foreach(merges, i, merge)

@@ -1,19 +1,17 @@
 /* dpt-data inspect: what a shard holds, in numbers and in words. */
 #include "worker/data/prepare/commands.h"
 
-#include "base/fs.h"
 #include "base/parse.h"
+#include "worker/data/prepare/record.h"
 #include "worker/data/prepare/scan.h"
 #include "worker/data/prepare/shards.h"
 #include "worker/data/utf8.h"
 
-#include <jansson.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_DEFAULT = 32, FIRST_MAX = 65536, FREQUENT = 10, RECORD_BYTES_MAX = 64 << 20 };
+enum { FIRST_DEFAULT = 32, FIRST_MAX = 65536, FREQUENT = 10 };
 
 static const char help[] = "usage: dpt-data inspect [OPTIONS] FILE…\n"
                            "\n"
@@ -159,35 +157,13 @@ static enum dpt_status print_first(const struct inspect *inspect, const struct d
 
 /* ---------------------------------------------------------------- the tokenizer */
 
-/* What the record beside the shard says: "bytes", "gpt2", "hf", or nothing. */
-static void look_at_record(const char *path, char ret_name[8])
-{
-    char dir[PATH_MAX], record[PATH_MAX], *text;
-    const char *slash = strrchr(path, '/');
-    size_t bytes;
-    ret_name[0] = '\0';
-    const int n =
-        snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    if (n < 0 || n >= PATH_MAX ||
-        dpt_fs_join(dir, DPT_RECORD_NAME, record, sizeof record, NULL) != DPT_OK ||
-        dpt_fs_read_file(record, RECORD_BYTES_MAX, &text, &bytes, NULL) != DPT_OK)
-        return;
-    json_t *json = json_loadb(text, bytes, 0, NULL);
-    const char *name =
-        json_string_value(json_object_get(json_object_get(json, "settings"), "tokenizer"));
-    (void)snprintf(ret_name, 8, "%s", name ? name : "");
-    json_decref(json);
-    free(text);
-}
-
 /* The vocabulary as the options say it, else bytes when the record says so. */
-static enum dpt_status find_vocab(struct inspect *inspect, bool given, const char *path,
-                                  char ret_name[8], struct dpt_err *err)
+static enum dpt_status find_vocab(struct inspect *inspect, bool given,
+                                  const struct dpt_record *record, struct dpt_err *err)
 {
     struct dpt_vocab_options options = inspect->options;
-    look_at_record(path, ret_name);
     dpt_vocab_close(&inspect->vocab);
-    if (!given && strcmp(ret_name, "bytes") != 0)
+    if (!given && strcmp(record->tokenizer, "bytes") != 0)
         return DPT_OK;
     return dpt_vocab_open(&options, &inspect->vocab, err);
 }
@@ -196,8 +172,9 @@ static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *p
                                     struct dpt_err *err)
 {
     struct dpt_scan scan;
-    char name[8];
-    DPT_TRY(find_vocab(inspect, given, path, name, err));
+    struct dpt_record record;
+    dpt_record_look(path, &record);
+    DPT_TRY(find_vocab(inspect, given, &record, err));
     DPT_TRY(dpt_scan_shard(path, &scan, err));
     const bool gpt2 = scan.shard.width == 2;
     (void)printf("%s\n", path);
@@ -211,11 +188,12 @@ static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *p
         print_counts(inspect, &scan);
     enum dpt_status status = print_first(inspect, &scan, err);
     if (!inspect->vocab)
-        (void)printf(
-            "  as text        not shown: %s\n",
-            strcmp(name, "gpt2") == 0 ? "give --tokenizer gpt2 --vocab-bpe FILE --encoder-json FILE"
-            : strcmp(name, "hf") == 0 ? "give --tokenizer-json FILE"
-                                      : "its tokenizer is not known; --tokenizer names it");
+        (void)printf("  as text        not shown: %s\n",
+                     strcmp(record.tokenizer, "gpt2") == 0
+                         ? "give --tokenizer gpt2 --vocab-bpe FILE --encoder-json FILE"
+                     : strcmp(record.tokenizer, "hf") == 0
+                         ? "give --tokenizer-json FILE"
+                         : "its tokenizer is not known; --tokenizer names it");
     dpt_scan_fini(&scan);
     return status;
 }

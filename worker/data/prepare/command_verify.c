@@ -3,6 +3,7 @@
 
 #include "base/fs.h"
 #include "base/parse.h"
+#include "worker/data/prepare/record.h"
 #include "worker/data/prepare/scan.h"
 #include "worker/data/prepare/shards.h"
 
@@ -19,7 +20,9 @@ static const char help[] =
     "\n"
     "Reads every byte of token shards, or of all .bin files of a folder, and checks magic, "
     "version,\n"
-    "length, that each token is one of 0 … N - 1 (default: GPT-2's 50257, Llama 3's 128256), and\n"
+    "length, that each token is one of 0 … N - 1 (default: what " DPT_RECORD_NAME
+    " beside the shard\n"
+    "says, else GPT-2's 50257, or Llama 3's 128256 of tokens of 32 bits), and\n"
     "the checksum where a file " DPT_SUMS_NAME
     " beside the shard has one. Of a folder every file that\n"
     "is named there must be there.\n"
@@ -27,7 +30,7 @@ static const char help[] =
     "Exit codes: 0 all good, 1 damaged or absent, 2 usage.\n";
 
 struct verify {
-    int64_t vocab; /* 0: by the kind of shard */
+    int64_t vocab; /* 0: by the record, or the kind of shard */
     int good, bad;
     int64_t tokens;
 };
@@ -97,7 +100,10 @@ static bool find_sum(const char *sums, const char *name, char ret_sum[DPT_SHA256
 static enum dpt_status check(const struct verify *verify, const struct dpt_scan *scan,
                              const char *sum, struct dpt_err *err)
 {
+    struct dpt_record record;
+    dpt_record_look(scan->shard.path, &record);
     const int64_t vocab = verify->vocab            ? verify->vocab
+                          : record.vocab > 0       ? record.vocab
                           : scan->shard.width == 2 ? VOCAB_GPT2
                                                    : VOCAB_LLAMA3;
     if (scan->shard.tokens > 0 && scan->largest >= vocab)

@@ -38,12 +38,20 @@ static json_t *make_settings(const struct dpt_encode_options *options,
     char fraction[DPT_DOUBLE_TEXT_BYTES];
     dpt_format_double(options->cut.val_fraction, fraction);
     const char *unit = options->cut.unit == DPT_UNIT_DOCUMENT ? "document" : "line";
-    return json_pack("{s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
-                     dpt_tokenizer_name(options->vocab.kind), "vocab", vocab_hash, "input_files",
-                     inputs->n, "input_bytes", (json_int_t)inputs->bytes, "input_paths_and_sizes",
-                     hash, "text_key", options->text_key, "val_fraction", fraction, "split",
-                     lots ? unit : "as named", "seed", lots ? (json_int_t)options->cut.seed : 0,
-                     "shard_tokens", (json_int_t)options->shard_tokens);
+    json_t *settings =
+        json_pack("{s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "tokenizer",
+                  dpt_tokenizer_name(options->vocab.kind), "vocab", vocab_hash, "input_files",
+                  inputs->n, "input_bytes", (json_int_t)inputs->bytes, "input_paths_and_sizes",
+                  hash, "text_key", options->text_key, "val_fraction", fraction, "split",
+                  lots ? unit : "as named", "seed", lots ? (json_int_t)options->cut.seed : 0,
+                  "shard_tokens", (json_int_t)options->shard_tokens);
+    /* Of the other kinds everybody knows it. */
+    if (settings && options->vocab.kind == DPT_TOKENIZER_HF &&
+        json_object_set_new(settings, "vocab_tokens", json_integer(dpt_vocab_size(vocab))) != 0) {
+        json_decref(settings);
+        return NULL;
+    }
+    return settings;
 }
 
 static int64_t bytes_done(struct encode *e)

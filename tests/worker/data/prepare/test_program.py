@@ -16,7 +16,7 @@ RECORDED = Path(__file__).resolve().parent.parent / "recorded"
 TINY = ["--vocab-bpe", RECORDED / "tiny.bpe", "--encoder-json", RECORDED / "tiny.json", "--any-vocab"]
 TIMEOUT_S = 60
 KILLS_MAX = 200
-WIDE = 70_000
+WIDE = 130_000  # more than verify takes for Llama 3's, too
 
 
 def run(*args, code=0):
@@ -190,12 +190,12 @@ def test_verify_finds_damage(tmp_path):
     assert "No such file" in run("verify", tmp_path / "none.bin", code=1)[1]
 
 
-def wide_tokenizer(path):
-    """A tokenizer.json whose ids begin where those of 16 bits end."""
+def wide_tokenizer(path, first=WIDE):
+    """A tokenizer.json whose ids begin there."""
     form = json.loads((RECORDED / "hf_gpt2.json").read_text())
-    shifted = {token: i + WIDE for token, i in form["model"]["vocab"].items()}
-    form["model"]["vocab"] = {f" {i}": i for i in range(WIDE)} | shifted
-    form["added_tokens"][0]["id"] += WIDE
+    shifted = {token: i + first for token, i in form["model"]["vocab"].items()}
+    form["model"]["vocab"] = {f" {i}": i for i in range(first)} | shifted
+    form["added_tokens"][0]["id"] += first
     path.write_text(json.dumps(form))
     return ["--tokenizer-json", path]
 
@@ -210,7 +210,7 @@ def test_tokenizer_json(tmp_path):
     assert "the tokenizer has 480 tokens: train with model.vocab: 480 or more" in said
     assert json.loads((narrow / "dpt-data.json").read_text())["settings"]["tokenizer"] == "hf"
     said, _ = run("encode", *wide_tokenizer(tmp_path / "wide.json"), "--out", wide, texts)
-    assert "the tokenizer has 70480 tokens" in said
+    assert "the tokenizer has 130480 tokens" in said
     a, b = ((folder / "train_000000.bin").read_bytes() for folder in (narrow, wide))
     assert struct.unpack("<2i", a[:8]) == (20240520, 1) and struct.unpack("<2i", b[:8]) == (20240801, 7)
     ids = struct.unpack(f"<{len(a) // 2 - 512}H", a[1024:])
@@ -218,6 +218,8 @@ def test_tokenizer_json(tmp_path):
     assert ids.count(0) == 2 and ids[0] == 0  # before each document
     for folder, args in ((narrow, file), (wide, ["--tokenizer-json", tmp_path / "wide.json"])):
         assert "0 bad" in run("verify", folder)[0]
+        last = max(ids) + (WIDE if folder == wide else 0)
+        assert "1 bad" in run("verify", f"--vocab={last}", folder, code=1)[0]
         said, _ = run("inspect", *args, "--first=4", folder / "train_000000.bin")
         assert 'as text        "<|endoftext|>' in said and "documents      2 begin here" in said
         assert "give --tokenizer-json FILE" in run("inspect", folder / "train_000000.bin")[0]
@@ -230,7 +232,7 @@ def test_tokenizer_json(tmp_path):
 def test_killed_at_any_moment(tmp_path, width):
     """SIGKILL after a growing time, until a run gets to its end: the bytes of an undisturbed one."""
     text = make_text(tmp_path / "a.txt", 20000)
-    tokenizer = TINY if width == 16 else wide_tokenizer(tmp_path / "wide.json")
+    tokenizer = TINY if width == 16 else wide_tokenizer(tmp_path / "wide.json", 1 << 16)
     args = ["encode", *tokenizer, "--val-fraction=0.1", "--shard-tokens=40000", "--block-kib=4", text]
     run(*args, "--out", tmp_path / "whole")
     command = [PROGRAM, *map(str, args), "--out", str(tmp_path / "killed")]
