@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { PART_BYTES_MAX = 4096, MERGES_MAX = 1 << 26 };
+enum { BOTH_BYTES_MAX = 8192, MERGES_MAX = 1 << 26 };
 
 /* Settings that would change tokens in a way that is not implemented. */
 static enum dpt_status refuse_settings(const json_t *model, struct dpt_err *err)
@@ -34,7 +34,7 @@ static int take_part(const struct dpt_vocab *vocab, const struct dpt_symbols *sy
                      const char *text, size_t bytes, uint8_t *both, size_t *used)
 {
     size_t n;
-    if (!dpt_symbols_parse(symbols, text, bytes, both + *used, 2 * PART_BYTES_MAX - *used, &n))
+    if (!dpt_symbols_parse(symbols, text, bytes, both + *used, BOTH_BYTES_MAX - *used, &n))
         return -1;
     *used += n;
     return dpt_vocab_find(vocab, both + *used - n, n);
@@ -56,7 +56,7 @@ static bool find_parts(const json_t *merge, const char *ret_text[2], size_t ret_
 static enum dpt_status take_merge(struct dpt_vocab *vocab, const struct dpt_symbols *symbols,
                                   const json_t *merge, uint32_t rank, struct dpt_err *err)
 {
-    uint8_t both[2 * PART_BYTES_MAX];
+    uint8_t both[BOTH_BYTES_MAX];
     const char *text[2];
     size_t bytes[2], used = 0;
     int id[2];

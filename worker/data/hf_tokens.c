@@ -44,8 +44,8 @@ static enum dpt_status take_token(struct tokens *tokens, const char *key, const 
 {
     struct dpt_vocab *vocab = tokens->vocab;
     const size_t bytes = strlen(key);
-    uint32_t id;
-    size_t n;
+    uint32_t id = 0;
+    size_t n = 0;
     DPT_TRY(take_id(tokens, key, value, &id, err));
     if (bytes == 0)
         return dpt_fail(err, DPT_ECONFIG, "model.vocab: token %u is empty", id);

@@ -195,9 +195,12 @@ enum dpt_status dpt_pattern_compile(const char *text, struct dpt_pattern **ret, 
                         DPT_PATTERN_BYTES_MAX);
     struct dpt_pattern *pattern = calloc(1, sizeof *pattern);
     char *translated = malloc(bytes * GROWS_MAX + 1);
-    enum dpt_status status = pattern && translated
-                                 ? translate(text, translated, err)
-                                 : dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+    if (!pattern || !translated) {
+        free(pattern);
+        free(translated);
+        return dpt_fail(err, DPT_ENOMEM, "tokenizer: no memory for a pattern");
+    }
+    enum dpt_status status = translate(text, translated, err);
     if (status == DPT_OK)
         status = compile(translated, &pattern->code, err);
     free(translated);

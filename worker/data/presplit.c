@@ -54,6 +54,7 @@ static enum dpt_status put_prefix(const struct cut *cut, int i, const uint8_t *t
                                   size_t room, struct dpt_err *err)
 {
     struct dpt_presplit *split = cut->split;
+    DPT_ASSERT(text != split->prefixed); /* of the steps one is this */
     if (text[0] == ' ')
         return take_steps(cut, i + 1, text, bytes, room, err);
     if (split->prefixed_bytes < bytes + 1) {

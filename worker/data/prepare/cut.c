@@ -92,13 +92,13 @@ static enum dpt_status read_block(struct dpt_cutter *cutter, struct dpt_block *b
         if (block->bytes > 0)
             return DPT_OK;
         if (want == DPT_BLOCK_BYTES_MAX)
-            return dpt_fail(err, DPT_EOVERFLOW,
-                            "'%s' has %d bytes from byte %lld on without %s; is it text?",
+            return dpt_fail(err, DPT_EOVERFLOW, "'%s' has %d bytes from byte %lld on without %s",
                             input->path, DPT_BLOCK_BYTES_MAX, (long long)cutter->at.offset,
-                            input->jsonl            ? "the end of a line"
-                            : cuts == DPT_CUTS_NONE ? "an end, and its tokenizer's pattern cannot "
-                                                      "be cut apart; split it into documents"
-                                                    : "white space between words");
+                            input->jsonl ? "the end of a line; is it text?"
+                            : cuts == DPT_CUTS_NONE
+                                ? "its end, and the tokenizer's pattern may match across any "
+                                  "place to cut it; make several documents of it"
+                                : "white space between words; is it text?");
     }
 }
 

@@ -16,6 +16,7 @@ RECORDED = Path(__file__).resolve().parent.parent / "recorded"
 TINY = ["--vocab-bpe", RECORDED / "tiny.bpe", "--encoder-json", RECORDED / "tiny.json", "--any-vocab"]
 TIMEOUT_S = 60
 KILLS_MAX = 200
+BLOCK_BYTES_MAX = 256 << 20
 WIDE = 130_000  # more than verify takes for Llama 3's, too
 
 
@@ -99,6 +100,21 @@ def test_failures(tmp_path):
     text.chmod(0o644)
     (tmp_path / "file").write_text("")
     assert "file" in run("encode", "--out", tmp_path / "file" / "out", text, code=1)[1]
+
+
+def test_texts_without_an_end(tmp_path):
+    """More than a block may have: without a line's end, without white space, by a pattern that allows no cut."""
+    odd = ["--tokenizer-json", RECORDED / "hf_odd.json"]
+    cases = [
+        ("a.jsonl", TINY, "without the end of a line; is it text?"),
+        ("a.txt", TINY, "without white space between words; is it text?"),
+        ("a.txt", odd, "without its end, and the tokenizer's pattern may match across any place to cut it"),
+    ]
+    for name, tokenizer, says in cases:
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(BLOCK_BYTES_MAX + 1)
+        _, error = run("encode", *tokenizer, "--split=document", "--out", tmp_path / "out", tmp_path / name, code=1)
+        assert f"{name}' has {BLOCK_BYTES_MAX} bytes from byte 0 on {says}" in error and error.count("\n") == 1, error
 
 
 def test_encode_verify_inspect(tmp_path):
