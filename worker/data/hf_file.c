@@ -25,10 +25,13 @@ const char *dpt_hf_type(const json_t *object)
 
 static enum dpt_status check_normalizer(const json_t *normalizer, struct dpt_err *err)
 {
-    if (!normalizer || json_is_null(normalizer))
+    const char *type = dpt_hf_type(normalizer);
+    const json_t *sequence = json_object_get(normalizer, "normalizers");
+    if (!normalizer || json_is_null(normalizer) ||
+        (strcmp(type, "Sequence") == 0 && json_is_array(sequence) &&
+         json_array_size(sequence) == 0))
         return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG, "normalizer: '%.40s' is not supported, only null is",
-                    dpt_hf_type(normalizer));
+    return dpt_fail(err, DPT_ECONFIG, "normalizer: '%.40s' is not supported, only null is", type);
 }
 
 static enum dpt_status check_decoder(const json_t *decoder, struct dpt_err *err)

@@ -1,10 +1,11 @@
 /* Reading a tokenizer.json of Hugging Face's tokenizers: byte-level byte pair encoding, as GPT-2,
- * Llama 3, Qwen2 and SmolLM2 have it.
+ * Llama 3 and SmolLM2 have it.
  *
  *   model          BPE: vocab, merges ("a b" or ["a", "b"]), unk_token, ignore_merges
  *   pre_tokenizer  ByteLevel (add_prefix_space, use_regex), alone or last in a Sequence after
  *                  Split (a Regex that worker/data/pattern.h takes; Isolated, not inverted) and
  *                  Digits (individual_digits)
+ *   normalizer     null, or a Sequence of none
  *   added_tokens   special or not, normalized or not
  *   decoder        ByteLevel
  *   post_processor ByteLevel, TemplateProcessing or a Sequence of both: without effect, because

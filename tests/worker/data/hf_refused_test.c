@@ -78,6 +78,9 @@ static void refused(void **state)
         {"hf_gpt2", "\"model\"", "\"modell\"", "it has no model"},
         {"hf_gpt2", "\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}",
          "normalizer: 'NFC' is not supported"},
+        {"hf_gpt2", "\"normalizer\": null",
+         "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]}",
+         "normalizer: 'Sequence' is not supported"},
         {"hf_gpt2", "\"decoder\": {\n  \"type\": \"ByteLevel\"",
          "\"decoder\": {\n  \"type\": \"Metaspace\"", "decoder: 'Metaspace' is not supported"},
         {"hf_gpt2", "\"post_processor\": {\n  \"type\": \"ByteLevel\"",
@@ -197,6 +200,8 @@ static void digests(void **state)
     } cases[] = {
         {"hf_gpt2", "\"Ġ t\"", "[\"Ġ\", \"t\"]", true},
         {"hf_gpt2", "\"trim_offsets\": true", "\"trim_offsets\": false", true},
+        {"hf_gpt2", "\"normalizer\": null",
+         "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": []}", true},
         {"hf_gpt2", "\"add_prefix_space\": false", "\"add_prefix_space\": true", false},
         {"hf_gpt2", "\"use_regex\": true", "\"use_regex\": false", false},
         {"hf_gpt2", "\"special\": true", "\"special\": false", false},
