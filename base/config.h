@@ -139,7 +139,7 @@ struct dpt_config {
         int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
     } train;
     struct {
-        char name[32]; /* "adamw", "sgd" */
+        char name[32]; /* "adamw", "adam", "sgd" */
         double lr, min_lr;
         enum dpt_schedule schedule;
         int64_t warmup_steps;

@@ -55,7 +55,8 @@ static const struct dpt_choice activation_checkpointings[] = {
     {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, false},
     {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE, false},
     {0}};
-static const struct dpt_choice optimizers[] = {{"adamw", 0, false}, {"sgd", 0, false}, {0}};
+static const struct dpt_choice optimizers[] = {
+    {"adamw", 0, false}, {"adam", 0, false}, {"sgd", 0, false}, {0}};
 static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT, false},
                                               {"linear", DPT_SCHEDULE_LINEAR, false},
                                               {"cosine", DPT_SCHEDULE_COSINE, false},
@@ -384,7 +385,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "added to the root of the second moment"},
     {"optimizer.weight_decay", DPT_KEY_DOUBLE, AT(optimizer.weight_decay),
      .min = 0, .max = 1000, TRAJECTORY, .def = "0.1",
-     .help = "weight decay of matrices: decoupled (adamw), or added to the gradient (sgd)"},
+     .help = "weight decay of matrices: decoupled (adamw), or added to the gradient (adam, sgd)"},
     {"optimizer.momentum", DPT_KEY_DOUBLE, AT(optimizer.momentum),
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0.9",
      .help = "sgd: decay of the velocity; 0: none is kept"},

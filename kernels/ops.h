@@ -259,10 +259,12 @@ struct dpt_updated {
 
 /* AdamW (Loshchilov & Hutter 2019; PyTorch's order of operations): g = grad*grad_scale; p -=
  * lr*weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/bias1) /
- * (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. */
+ * (sqrt(v/bias2) + eps), bias_i = 1 - b_i^t. With `l2` it is Adam (Kingma & Ba 2015, PyTorch's
+ * Adam): g = grad*grad_scale + weight_decay*p, and p decays by nothing else. */
 struct dpt_adamw {
     int64_t n;
     float lr, beta1, beta2, eps, weight_decay;
+    bool l2; /* weight_decay is added to the gradient */
     float bias1, bias2, grad_scale;
     float *param, *m, *v; /* (n) each */
     const float *grad;    /* (n) */

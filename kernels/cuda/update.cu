@@ -48,12 +48,15 @@ template <typename E> static __global__ void adamw(struct dpt_adamw a, struct te
         const int tensor = tensor_of(t, i);
         if (tensor < 0)
             continue;
-        const float decay = a.lr * (does_decay(t, tensor) ? a.weight_decay : 0.0f);
-        const float g = a.grad[i] * a.grad_scale;
+        const float weight_decay = does_decay(t, tensor) ? a.weight_decay : 0.0f;
+        float g = a.grad[i] * a.grad_scale;
         float p = a.param[i];
+        if (a.l2)
+            g = fmaf(weight_decay, p, g);
         const float m = fmaf(a.beta1, a.m[i], b1_rest * g);
         const float v = fmaf(a.beta2, a.v[i], b2_rest * (g * g));
-        p = p - decay * p;
+        if (!a.l2)
+            p = p - a.lr * weight_decay * p;
         p = p - a.lr * ((m / a.bias1) / (sqrtf(v / a.bias2) + a.eps));
         a.param[i] = p;
         a.m[i] = m;

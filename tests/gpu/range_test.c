@@ -303,7 +303,7 @@ static void check_tensors(struct test_stream *t)
         for (int i = 0; v == 2 && i < N; i++) /* the second moment */
             start[v][i] *= start[v][i];
     }
-    for (int kind = 0; kind < 2; kind++) {
+    for (int kind = 0; kind < 3; kind++) { /* AdamW, SGD, Adam */
         for (int way = 0; way < 2; way++) {
             for (int v = 0; v < VECTORS; v++)
                 at[way][v] = test_upload(t, start[v], BYTES);
@@ -315,6 +315,7 @@ static void check_tensors(struct test_stream *t)
                                       .beta2 = 0.95f,
                                       .eps = 1e-8f,
                                       .weight_decay = 0.1f,
+                                      .l2 = kind == 2,
                                       .bias1 = 0.1f,
                                       .bias2 = 0.05f,
                                       .grad_scale = 0.5f,
@@ -339,7 +340,7 @@ static void check_tensors(struct test_stream *t)
             for (int i = 0; i < (way == 0 ? 1 : TENSORS); i++) {
                 const struct dpt_adamw one_adamw = way == 0 ? adamw : dpt_adamw_tensor(&adamw, i);
                 const struct dpt_sgd one_sgd = way == 0 ? sgd : dpt_sgd_tensor(&sgd, i);
-                if (kind == 0)
+                if (kind != 1)
                     t->ops->adamw(t->stream, &one_adamw);
                 else
                     t->ops->sgd(t->stream, &one_sgd);

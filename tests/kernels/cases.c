@@ -454,6 +454,8 @@ const struct op_case op_cases[] = {
     {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
     {"adamw 5", {5}, 0.0f, false, OP(adamw)},
     {"adamw 40007", {40007}, 0.0f, false, OP(adamw)},
+    {"adamw 5 l2", {5, 1}, 0.0f, false, OP(adamw)},
+    {"adamw 40007 l2", {40007, 1}, 0.0f, false, OP(adamw)},
     {"sgd 5", {5}, 0.0f, false, OP(sgd)},
     {"sgd 40007 nesterov", {40007, 1}, 0.0f, false, OP(sgd)},
 };

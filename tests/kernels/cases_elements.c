@@ -180,7 +180,7 @@ void residual_norm_ref(const struct op_case *c, double *const *in, const int32_t
         ref_layernorm(c->shape[0], c->shape[1], 1e-5, out[0], in[2], in[3], out[1], out[2], out[3]);
 }
 
-/* --- adamw: n. Inputs p, m, v, grad --- */
+/* --- adamw: n, l2. Inputs p, m, v, grad --- */
 
 void adamw_layout(const struct op_case *c, struct case_layout *r)
 {
@@ -203,6 +203,7 @@ static struct dpt_adamw adamw_of(const struct op_case *c)
                               .beta2 = 0.95f,
                               .eps = 1e-8f,
                               .weight_decay = 0.1f,
+                              .l2 = c->shape[1] != 0,
                               .bias1 = 0.271f,
                               .bias2 = 0.142625f,
                               .grad_scale = 0.5f};

@@ -187,6 +187,13 @@ static void other_beta(struct dpt_stream *s, const struct dpt_adamw *a)
     right->adamw(s, &wrong);
 }
 
+static void decoupled_decay(struct dpt_stream *s, const struct dpt_adamw *a)
+{
+    struct dpt_adamw wrong = *a;
+    wrong.l2 = false;
+    right->adamw(s, &wrong);
+}
+
 static void plain_momentum(struct dpt_stream *s, const struct dpt_sgd *a)
 {
     struct dpt_sgd wrong = *a;
@@ -249,6 +256,7 @@ INSTALL(embedding_backward, lost_sample)
 INSTALL(head_loss, other_dloss)
 INSTALL(head_loss, lost_row_of_loss)
 INSTALL(adamw, other_beta)
+INSTALL(adamw, decoupled_decay)
 INSTALL(sgd, plain_momentum)
 
 const struct op_mutant op_mutants[] = {
@@ -286,6 +294,7 @@ const struct op_mutant op_mutants[] = {
     {"another factor of the loss", "head 65x48x3333", install_other_dloss},
     {"a row of the loss lost", "head 65x48x3333", install_lost_row_of_loss},
     {"another beta2", "adamw 40007", install_other_beta},
+    {"Adam's decay decoupled", "adamw 40007 l2", install_decoupled_decay},
     {"no Nesterov", "sgd 40007 nesterov", install_plain_momentum},
 };
 const int op_mutant_count = sizeof op_mutants / sizeof *op_mutants;

@@ -70,10 +70,10 @@ static void run_residual(struct test_stream *t, int64_t first, int64_t n, float 
         &(struct dpt_dropout_backward){.n = n, .dropout = mask(first), .dy = b[2], .dx = b[2]});
 }
 
-static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+static void update_adam(struct test_stream *t, bool l2, int64_t n, float *const b[BUFFERS])
 {
-    (void)first;
     t->ops->adamw(t->stream, &(struct dpt_adamw){.n = n,
+                                                 .l2 = l2,
                                                  .lr = 1e-3f,
                                                  .beta1 = 0.9f,
                                                  .beta2 = 0.95f,
@@ -86,6 +86,13 @@ static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *co
                                                  .m = b[1],
                                                  .v = b[2],
                                                  .grad = b[3]});
+}
+
+static void run_adamw(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    (void)first;
+    update_adam(t, false, n, b);
+    update_adam(t, true, n, b);
 }
 
 static void run_sgd(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])

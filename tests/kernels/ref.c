@@ -351,8 +351,9 @@ void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const doubl
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad)
 {
     for (int64_t i = 0; i < a->n; i++) {
-        double g = grad[i] * (double)a->grad_scale;
-        p[i] -= (double)a->lr * (double)a->weight_decay * p[i];
+        const double decay = (double)a->weight_decay * p[i];
+        const double g = grad[i] * (double)a->grad_scale + (a->l2 ? decay : 0.0);
+        p[i] -= a->l2 ? 0.0 : (double)a->lr * decay;
         m[i] = (double)a->beta1 * m[i] + (1.0 - (double)a->beta1) * g;
         v[i] = (double)a->beta2 * v[i] + (1.0 - (double)a->beta2) * g * g;
         p[i] -= (double)a->lr * (m[i] / (double)a->bias1) /

@@ -36,9 +36,9 @@ struct dpt_optim_step {
  * has zeroes for it. */
 bool dpt_optim_has_second_moment(const struct dpt_config *config);
 
-/* The update of optimizer.name (adamw, sgd: kernels/ops.h) on elements [first, end) of the flat
- * vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of an
- * element do not depend on the range. sgd leaves v alone. */
+/* The update of optimizer.name (adamw, adam, sgd: kernels/ops.h) on elements [first, end) of the
+ * flat vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of
+ * an element do not depend on the range. sgd leaves v alone. */
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_optim_step *step, int64_t first, int64_t end,

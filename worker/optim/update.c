@@ -20,6 +20,11 @@ static bool is_sgd(const struct dpt_config *config)
     return strcmp(config->optimizer.name, "sgd") == 0;
 }
 
+static bool is_adam(const struct dpt_config *config)
+{
+    return strcmp(config->optimizer.name, "adam") == 0;
+}
+
 bool dpt_optim_has_second_moment(const struct dpt_config *config)
 {
     return !is_sgd(config);
@@ -51,6 +56,7 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
                                  .beta2 = (float)beta2,
                                  .eps = (float)config->optimizer.eps,
                                  .weight_decay = weight_decay,
+                                 .l2 = is_adam(config),
                                  .bias1 = (float)(1.0 - power(beta1, step->updates + 1)),
                                  .bias2 = (float)(1.0 - power(beta2, step->updates + 1)),
                                  .grad_scale = step->grad_scale,

@@ -12,7 +12,9 @@ void SIMD(fill)(int64_t n, float value, float *dst)
 
 void SIMD(adamw)(const struct dpt_adamw *a)
 {
-    const v16 scale = v_set(a->grad_scale), decay = v_set(a->lr * a->weight_decay);
+    const v16 scale = v_set(a->grad_scale);
+    const v16 decay = v_set(a->l2 ? a->weight_decay : a->lr * a->weight_decay);
+    const bool l2 = a->l2;
     const v16 b1 = v_set(a->beta1), b1_rest = v_set(1.0f - a->beta1);
     const v16 b2 = v_set(a->beta2), b2_rest = v_set(1.0f - a->beta2);
     const v16 bias1 = v_set(a->bias1), bias2 = v_set(a->bias2), eps = v_set(a->eps),
@@ -21,9 +23,12 @@ void SIMD(adamw)(const struct dpt_adamw *a)
     {
         v16 g = v_mul(v_get(a->grad + j, count, 0.0f), scale);
         v16 p = v_get(a->param + j, count, 0.0f);
+        if (l2)
+            g = v_fma(decay, p, g);
         v16 m = v_fma(b1, v_get(a->m + j, count, 0.0f), v_mul(b1_rest, g));
         v16 v = v_fma(b2, v_get(a->v + j, count, 0.0f), v_mul(b2_rest, v_mul(g, g)));
-        p = v_sub(p, v_mul(decay, p));
+        if (!l2)
+            p = v_sub(p, v_mul(decay, p));
         v16 step = v_div(v_div(m, bias1), v_add(v_sqrt(v_div(v, bias2)), eps));
         p = v_sub(p, v_mul(lr, step));
         v_put(a->param + j, count, p);

@@ -1,5 +1,5 @@
-/* AdamW and SGD over ranges: against the textbook in double, decay by tensor, padding untouched,
- * the same bits however the range is cut; the copy in 16 bits. */
+/* AdamW, Adam and SGD over ranges: against the textbook in double, PyTorch's Adam, decay by tensor,
+ * padding untouched, the same bits however the range is cut; the copy in 16 bits. */
 #include "kernels/half.h"
 #include "worker/optim/optim.h"
 
@@ -74,10 +74,15 @@ static void rig_open(struct rig *rig)
     rig_open_precision(rig, DPT_PRECISION_FP32);
 }
 
-static void rig_open_sgd(struct rig *rig, double momentum, bool nesterov)
+static void rig_open_named(struct rig *rig, const char *optimizer)
 {
     rig_open(rig);
-    (void)snprintf(rig->config.optimizer.name, sizeof rig->config.optimizer.name, "sgd");
+    (void)snprintf(rig->config.optimizer.name, sizeof rig->config.optimizer.name, "%s", optimizer);
+}
+
+static void rig_open_sgd(struct rig *rig, double momentum, bool nesterov)
+{
+    rig_open_named(rig, "sgd");
     rig->config.optimizer.momentum = momentum;
     rig->config.optimizer.nesterov = nesterov;
 }
@@ -116,11 +121,12 @@ static const struct dpt_param *holder(const struct dpt_model *model, int64_t i)
 }
 
 /* Steps that were skipped count for the learning rate, not for the moments' age. */
-static void textbook_adamw(int64_t step, int64_t skipped)
+static void textbook_adam(const char *name, int64_t step, int64_t skipped)
 {
     struct rig before, after;
-    rig_open(&before);
-    rig_open(&after);
+    rig_open_named(&before, name);
+    rig_open_named(&after, name);
+    const bool l2 = strcmp(name, "adam") == 0;
     after.skipped = skipped;
     update(&after, step, 0, after.numel);
     const double lr = dpt_lr(&before.config, step);
@@ -133,12 +139,12 @@ static void textbook_adamw(int64_t step, int64_t skipped)
                         before.v[i] == after.v[i]);
             continue;
         }
-        const double g = 0.5 * (double)before.grad[i];
+        double p = (double)before.param[i];
+        const double decay = tensor->ndim == 2 ? 0.1 * p : 0.0;
+        const double g = 0.5 * (double)before.grad[i] + (l2 ? decay : 0.0);
         const double m = 0.9 * (double)before.m[i] + 0.1 * g;
         const double v = 0.95 * (double)before.v[i] + 0.05 * g * g;
-        double p = (double)before.param[i];
-        if (tensor->ndim == 2)
-            p -= lr * 0.1 * p;
+        p -= l2 ? 0.0 : lr * decay;
         p -= lr * (m / bias1) / (sqrt(v / bias2) + 1e-8);
         assert_true(fabs((double)after.m[i] - m) <= 1e-6 * (fabs(m) + 1e-2));
         assert_true(fabs((double)after.v[i] - v) <= 1e-6 * (v + 1e-4));
@@ -153,9 +159,51 @@ static void textbook_adamw(int64_t step, int64_t skipped)
 static void adamw(void **state)
 {
     (void)state;
-    textbook_adamw(5, 0);
-    textbook_adamw(5, 2);
-    textbook_adamw(5, 5);
+    textbook_adam("adamw", 5, 0);
+    textbook_adam("adamw", 5, 2);
+    textbook_adam("adamw", 5, 5);
+}
+
+static void adam(void **state)
+{
+    (void)state;
+    textbook_adam("adam", 5, 0);
+    textbook_adam("adam", 5, 2);
+}
+
+/* Recorded by record_adam.py: the first elements of a matrix, with a new gradient each step. */
+static void adam_as_pytorch(void **state)
+{
+    (void)state;
+    enum { N = 6, STEPS = 4 };
+    static const struct {
+        float first[N];
+        struct {
+            float grad[N], param[N];
+        } step[STEPS];
+    } recorded = {
+#include "tests/worker/optim/adam_cases.inc"
+    };
+    struct rig rig;
+    rig_open_named(&rig, "adam");
+    rig.config.optimizer.schedule = DPT_SCHEDULE_CONSTANT;
+    rig.config.optimizer.warmup_steps = 0;
+    const struct dpt_param *matrix = dpt_model_param(rig.model, 0);
+    assert_int_equal(matrix->ndim, 2);
+    const int64_t at = matrix->offset;
+    memset(rig.m, 0, (size_t)rig.numel * sizeof *rig.m);
+    memset(rig.v, 0, (size_t)rig.numel * sizeof *rig.v);
+    memcpy(rig.param + at, recorded.first, sizeof recorded.first);
+    for (int64_t step = 0; step < STEPS; step++) {
+        for (int i = 0; i < N; i++)
+            rig.grad[at + i] = 2.0f * recorded.step[step].grad[i]; /* update() halves it */
+        update(&rig, step, at, at + N);
+        for (int i = 0; i < N; i++)
+            if (!(fabsf(rig.param[at + i] - recorded.step[step].param[i]) <= 1e-7f))
+                fail_msg("step %d, element %d: %.9g, recorded %.9g", (int)step, i,
+                         (double)rig.param[at + i], (double)recorded.step[step].param[i]);
+    }
+    rig_close(&rig);
 }
 
 static void textbook_sgd(double momentum, bool nesterov)
@@ -198,15 +246,15 @@ static void sgd(void **state)
 }
 
 /* Cuts at odd places, inside tensors and padding, empty ranges among them. */
-static void cut_ranges(bool is_sgd)
+static void cut_ranges(const char *optimizer)
 {
     struct rig whole, parts;
-    if (is_sgd) {
+    if (strcmp(optimizer, "sgd") == 0) {
         rig_open_sgd(&whole, 0.9, true);
         rig_open_sgd(&parts, 0.9, true);
     } else {
-        rig_open(&whole);
-        rig_open(&parts);
+        rig_open_named(&whole, optimizer);
+        rig_open_named(&parts, optimizer);
     }
     for (int64_t step = 0; step < 3; step++) {
         update(&whole, step, 0, whole.numel);
@@ -230,8 +278,9 @@ static void cut_ranges(bool is_sgd)
 static void any_range(void **state)
 {
     (void)state;
-    cut_ranges(false);
-    cut_ranges(true);
+    cut_ranges("adamw");
+    cut_ranges("adam");
+    cut_ranges("sgd");
 }
 
 /* bf16: the update also writes the new parameters rounded, and changes nothing else. */
@@ -266,16 +315,15 @@ static void copy_in_bf16(void **state)
 {
     (void)state;
     copied_in_bf16("adamw");
+    copied_in_bf16("adam");
     copied_in_bf16("sgd");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adamw),
-        cmocka_unit_test(sgd),
-        cmocka_unit_test(any_range),
-        cmocka_unit_test(copy_in_bf16),
+        cmocka_unit_test(adamw), cmocka_unit_test(adam),      cmocka_unit_test(adam_as_pytorch),
+        cmocka_unit_test(sgd),   cmocka_unit_test(any_range), cmocka_unit_test(copy_in_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
