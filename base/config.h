@@ -143,6 +143,7 @@ struct dpt_config {
         double lr, min_lr;
         enum dpt_schedule schedule;
         int64_t warmup_steps;
+        int64_t schedule_steps; /* of the decay; DPT_AUTO: down to the last step */
         double beta1, beta2, eps, weight_decay;
         double momentum; /* of sgd */
         bool nesterov;

@@ -141,6 +141,12 @@ static enum dpt_status check_optimizer(const struct dpt_config_load *load, struc
         return dpt_config_refuse_both(load, "optimizer.lr_scaling", "optimizer.base_batch", err,
                                       "optimizer.lr_scaling: linear needs optimizer.base_batch; "
                                       "name the global batch that optimizer.lr was chosen for");
+    if (c->optimizer.schedule_steps != DPT_AUTO && c->optimizer.schedule == DPT_SCHEDULE_CONSTANT)
+        return dpt_config_refuse_both(load, "optimizer.schedule_steps", "optimizer.schedule", err,
+                                      "optimizer.schedule_steps is %lld, and optimizer.schedule "
+                                      "constant decays over no steps; write cosine or linear "
+                                      "there, or auto here",
+                                      (long long)c->optimizer.schedule_steps);
     if (c->optimizer.nesterov && !(c->optimizer.momentum > 0))
         return dpt_config_refuse_both(load, "optimizer.nesterov", "optimizer.momentum", err,
                                       "optimizer.nesterov has no momentum to look ahead by "

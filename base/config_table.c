@@ -377,6 +377,10 @@ const struct dpt_key dpt_config_keys[] = {
     {"optimizer.warmup_steps", DPT_KEY_INT64, AT(optimizer.warmup_steps),
      .min = 0, .max = 1e12, TRAJECTORY, .def = "0",
      .help = "steps of linear warm-up; at most train.steps"},
+    {"optimizer.schedule_steps", DPT_KEY_INT64, AT(optimizer.schedule_steps),
+     .flags = AUTO, .min = 1, .max = 1e12, TRAJECTORY, .def = "auto",
+     .help = "steps after the warm-up in which linear or cosine comes down to min_lr, PyTorch's "
+             "total_iters and T_max; auto: those up to the run's last step"},
     {"optimizer.betas", DPT_KEY_DOUBLE_PAIR, AT(optimizer.beta1),
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "[0.9, 0.95]",
      .help = "decay of the first and second moment"},

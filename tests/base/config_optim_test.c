@@ -22,6 +22,16 @@ static void combinations(void **state)
          "optimizer.lr_scaling: linear needs optimizer.base_batch; name the global batch that "
          "optimizer.lr was chosen for"},
         {"optimizer={lr_scaling: linear, base_batch: 256}", NULL},
+        {"optimizer={schedule: constant, schedule_steps: 20}",
+         "optimizer.schedule_steps is 20, and optimizer.schedule constant decays over no steps; "
+         "write cosine or linear there, or auto here"},
+        {"optimizer={schedule: cosine, schedule_steps: 20}", NULL},
+        {"optimizer={schedule: linear, schedule_steps: 1000}", NULL}, /* more than train.steps */
+        {"optimizer.schedule_steps=0",
+         "optimizer.schedule_steps: expected an integer from 1 to 1000000000000, got '0'"},
+        {"optimizer.name=adam", NULL},
+        {"optimizer.name=Adam",
+         "optimizer.name: unknown value 'Adam'; supported: adamw, adam, sgd"},
         {"train.loss_scale=3",
          "train.loss_scale: 3 is no power of two, so that gradients could not be scaled back "
          "exactly; nearest: 2 or 4"},

@@ -36,6 +36,18 @@ static double batch_factor(const struct dpt_config *config)
     return (double)config->train.global_batch / (double)config->optimizer.base_batch;
 }
 
+/* Which part of the decay is over `done` steps after the warm-up. A cosine of a period of its own
+ * goes on as PyTorch's: back up to its beginning after schedule_steps, and down again. */
+static double part_decayed(const struct dpt_config *config, int64_t done, int64_t span)
+{
+    if (config->optimizer.schedule == DPT_SCHEDULE_COSINE &&
+        config->optimizer.schedule_steps != DPT_AUTO) {
+        done %= 2 * span;
+        done = done <= span ? done : 2 * span - done;
+    }
+    return done < span ? (double)done / (double)span : 1.0;
+}
+
 double dpt_lr(const struct dpt_config *config, int64_t step)
 {
     const double factor = batch_factor(config);
@@ -43,11 +55,12 @@ double dpt_lr(const struct dpt_config *config, int64_t step)
     const int64_t warmup = config->optimizer.warmup_steps;
     if (step < warmup)
         return lr * ((double)(step + 1) / (double)warmup);
-    const int64_t span = config->train.steps - 1 - warmup;
+    const int64_t span = config->optimizer.schedule_steps != DPT_AUTO
+                             ? config->optimizer.schedule_steps
+                             : config->train.steps - 1 - warmup;
     if (config->optimizer.schedule == DPT_SCHEDULE_CONSTANT || span <= 0)
         return lr;
-    const int64_t done = step - warmup < span ? step - warmup : span;
-    const double p = (double)done / (double)span;
+    const double p = part_decayed(config, step - warmup, span);
     const double left =
         config->optimizer.schedule == DPT_SCHEDULE_COSINE ? half_cosine(p) : 1.0 - p;
     return min_lr + (lr - min_lr) * left;

@@ -11,10 +11,13 @@
 /* Learning rate of step `step` (0-based): warm-up lr*(step+1)/warmup_steps, so that the last step
  * of it has lr; then constant, or linear or cosine from lr at step warmup_steps down to min_lr at
  * the last step (and after). Where fewer than two steps are left after the warm-up there is nothing
- * to decay over: lr. With lr_scaling: linear, both lr and min_lr are first multiplied by
- * global_batch / base_batch (Goyal et al., arXiv:1706.02677): the warm-up takes as many steps as
- * before and ends at the scaled rate. Pure, in double by correctly rounded operations alone (the
- * cosine by our own polynomial): the same bits on every machine. */
+ * to decay over: lr. With schedule_steps the decay takes that many steps instead, whatever
+ * train.steps is; linear then stays at min_lr, and cosine is PyTorch's CosineAnnealingLR of that
+ * T_max (Loshchilov & Hutter 2017), which rises again for as many steps. With lr_scaling: linear,
+ * both lr and min_lr are first multiplied by global_batch / base_batch (Goyal et al.,
+ * arXiv:1706.02677): the warm-up takes as many steps as before and ends at the scaled rate. Pure,
+ * in double by correctly rounded operations alone (the cosine by our own polynomial): the same bits
+ * on every machine. */
 double dpt_lr(const struct dpt_config *config, int64_t step);
 
 /* The flat vectors that a step reads and writes: each pointer is to its element `origin`. */

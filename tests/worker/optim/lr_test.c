@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -103,17 +104,42 @@ static void as_pytorch(void **state)
     (void)state;
     static const struct {
         enum dpt_schedule schedule;
-        int64_t warmup, steps;
+        int64_t warmup, steps, schedule_steps;
         double lr[64];
     } cases[] = {
 #include "tests/worker/optim/lr_cases.inc"
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct dpt_config config =
-            config_of(cases[i].schedule, cases[i].warmup, cases[i].steps);
+        struct dpt_config config = config_of(cases[i].schedule, cases[i].warmup, cases[i].steps);
+        config.optimizer.schedule_steps = cases[i].schedule_steps;
         for (int64_t step = 0; step < cases[i].steps; step++)
             near(dpt_lr(&config, step), cases[i].lr[step]);
     }
+}
+
+/* A period of its own: whatever train.steps is. What PyTorch logs after scheduler.step() at the end
+ * of step k is the rate of the next one, which the line of step k + 1 shows. */
+static void cosine_of_t_max(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t steps_done;
+        const char *logged;
+    } cases[] = {{0, "3.00e-04"},  {1, "2.98e-04"},  {11, "1.44e-04"}, {20, "3.00e-05"},
+                 {21, "3.17e-05"}, {40, "3.00e-04"}, {41, "2.98e-04"}};
+    static const int64_t steps[] = {20, 1000};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < 2; k++) {
+            struct dpt_config config = config_of(DPT_SCHEDULE_COSINE, 0, steps[k]);
+            config.optimizer.schedule_steps = 20;
+            char text[32];
+            (void)snprintf(text, sizeof text, "%.2e", dpt_lr(&config, cases[i].steps_done));
+            assert_string_equal(text, cases[i].logged);
+        }
+    struct dpt_config once = config_of(DPT_SCHEDULE_COSINE, 10, 1011);
+    const double at_500 = dpt_lr(&once, 500);
+    once.optimizer.schedule_steps = 1000; /* what auto means here: the same bits */
+    assert_true(dpt_lr(&once, 500) == at_500);
 }
 
 /* The whole schedule is scaled, warm-up and end included. */
@@ -155,10 +181,15 @@ static void clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(warmup),     cmocka_unit_test(constant),
-        cmocka_unit_test(linear),     cmocka_unit_test(cosine),
-        cmocka_unit_test(short_runs), cmocka_unit_test(clip),
-        cmocka_unit_test(as_pytorch), cmocka_unit_test(scaled_with_the_batch),
+        cmocka_unit_test(warmup),
+        cmocka_unit_test(constant),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(cosine),
+        cmocka_unit_test(short_runs),
+        cmocka_unit_test(clip),
+        cmocka_unit_test(as_pytorch),
+        cmocka_unit_test(cosine_of_t_max),
+        cmocka_unit_test(scaled_with_the_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,12 +14,14 @@ import torch
 from torch.optim import lr_scheduler as s
 
 LR, MIN_LR = 3e-4, 3e-5
-CASES = [("CONSTANT", 10, 40), ("LINEAR", 10, 40), ("COSINE", 10, 40), ("LINEAR", 0, 17), ("COSINE", 2, 33)]
+# Schedule, steps of warm-up, steps, schedule_steps (0: auto).
+CASES = [("CONSTANT", 10, 40, 0), ("LINEAR", 10, 40, 0), ("COSINE", 10, 40, 0), ("LINEAR", 0, 17, 0),
+         ("COSINE", 2, 33, 0), ("COSINE", 0, 20, 20), ("COSINE", 4, 64, 20), ("LINEAR", 4, 40, 20)]
 
 
-def rates(schedule, warmup, steps):
+def rates(schedule, warmup, steps, schedule_steps):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=LR)
-    span = steps - 1 - warmup
+    span = schedule_steps or steps - 1 - warmup
     if schedule == "CONSTANT":
         after = s.ConstantLR(optimizer, factor=1.0, total_iters=1)
     elif schedule == "LINEAR":
@@ -38,9 +40,9 @@ def rates(schedule, warmup, steps):
 def main():
     warnings.simplefilter("ignore")
     print(f"/* Made by record_lr.py with torch {torch.__version__}: lr {LR}, min_lr {MIN_LR}. */")
-    for schedule, warmup, steps in CASES:
-        values = ", ".join(repr(r) for r in rates(schedule, warmup, steps))
-        print(f"{{DPT_SCHEDULE_{schedule}, {warmup}, {steps},")
+    for schedule, warmup, steps, schedule_steps in CASES:
+        values = ", ".join(repr(r) for r in rates(schedule, warmup, steps, schedule_steps))
+        print(f"{{DPT_SCHEDULE_{schedule}, {warmup}, {steps}, {schedule_steps},")
         print(textwrap.fill(f"{{{values}}}}},", 100, initial_indent=" ", subsequent_indent="  "))
 
 
