@@ -369,7 +369,8 @@ int dpt_config_world_max(const struct dpt_config *config)
 
 bool dpt_config_evaluates(const struct dpt_config *config)
 {
-    return config->train.eval_every > 0 || config->train.eval_only;
+    return config->train.eval_every > 0 || config->train.eval_only ||
+           (config->train.epochs > 0 && config->data.val[0]);
 }
 
 bool dpt_config_shards_state(const struct dpt_config *config)
@@ -451,14 +452,25 @@ enum dpt_accumulate dpt_config_accumulate(const struct dpt_config *config)
     return DPT_ACCUMULATE_LOCAL;
 }
 
+static bool rate_depends_on_steps(const struct dpt_config *config)
+{
+    return config->optimizer.schedule != DPT_SCHEDULE_CONSTANT &&
+           config->optimizer.schedule_steps == DPT_AUTO;
+}
+
+static bool both_have_epochs(const struct dpt_config *a, const struct dpt_config *b)
+{
+    return a->train.epochs > 0 && b->train.epochs > 0;
+}
+
 /* How many steps a run has changes no weight before the last one unless the learning rate is a
  * function of it. A run that has stopped at no step yet is the same under every on_divergence. */
 static enum dpt_config_scope scope_of(const struct dpt_key *key, const struct dpt_config *a,
                                       const struct dpt_config *b)
 {
-    bool constant = a->optimizer.schedule == DPT_SCHEDULE_CONSTANT &&
-                    b->optimizer.schedule == DPT_SCHEDULE_CONSTANT;
-    if (constant && strcmp(key->path, "train.steps") == 0)
+    const bool is_length = strcmp(key->path, "train.steps") == 0 ||
+                           (both_have_epochs(a, b) && strcmp(key->path, "train.epochs") == 0);
+    if (is_length && !rate_depends_on_steps(a) && !rate_depends_on_steps(b))
         return DPT_CONFIG_RUN;
     if (a->train.on_divergence == DPT_DIVERGENCE_STOP &&
         strcmp(key->path, "train.on_divergence") == 0)
@@ -488,6 +500,8 @@ int dpt_config_diff(const struct dpt_config *a, const struct dpt_config *b,
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
         const struct dpt_key *key = &dpt_config_keys[i];
         bool passed = (key->flags & DPT_KEY_ALIAS) || scope_of(key, a, b) > scope;
+        /* Their product: a change is told by the key that was changed. */
+        passed = passed || (both_have_epochs(a, b) && strcmp(key->path, "train.steps") == 0);
         for (size_t j = 0; j < n_allowed; j++)
             passed = passed || strcmp(allowed[j], key->path) == 0;
         if (passed)

@@ -119,7 +119,9 @@ struct dpt_config {
         char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
     } data;
     struct {
-        int64_t steps;
+        int64_t steps;       /* DPT_AUTO: train.epochs says, and the samples are not known yet */
+        int64_t epochs;      /* passes over data.train; 0: steps counts */
+        int64_t epoch_steps; /* of one pass; DPT_AUTO until the samples are known, or no epochs */
         int global_batch, micro_batch, seq_len;
         enum dpt_precision precision;
         double loss_scale, loss_scale_growth, loss_scale_backoff; /* of fp16; powers of two */
@@ -213,6 +215,17 @@ DPT_MUST_USE enum dpt_status dpt_config_check_path(const char *path, struct dpt_
 /* Prints the table: as the keys' part of `--help`, or as the Markdown of docs/config.md. */
 void dpt_config_help(FILE *out);
 void dpt_config_markdown(FILE *out);
+
+/* With train.epochs: an epoch has as many steps as fill whole global batches from the `samples` of
+ * data.train, and the run epochs times that. Sets train.epoch_steps and train.steps; does nothing
+ * without epochs. Every node does so when it has opened its data, before it compares or prints the
+ * config. DPT_ECONFIG: no whole batch; an epoch of other steps than the config (another node's, or
+ * a checkpoint's) says; more steps, or a longer warm-up, than there may be. */
+DPT_MUST_USE enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t samples,
+                                                     struct dpt_err *err);
+
+/* Whether `step` completed steps end an epoch. */
+bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);

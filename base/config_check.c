@@ -31,6 +31,9 @@ void dpt_config_resolve(struct dpt_config_load *load)
 {
     struct dpt_config *c = &load->config;
     dpt_config_resolve_model(load);
+    if (c->train.epochs > 0 &&
+        (c->train.steps == DPT_AUTO || !dpt_config_given(load, "train.steps")))
+        c->train.steps = c->train.epochs * c->train.epoch_steps;
     if (!dpt_config_given(load, "strategy.first_bucket_mib") &&
         c->strategy.first_bucket_mib > c->strategy.bucket_mib)
         c->strategy.first_bucket_mib = c->strategy.bucket_mib;
@@ -126,13 +129,33 @@ static enum dpt_status check_batch(const struct dpt_config_load *load, struct dp
     return DPT_OK;
 }
 
+static enum dpt_status check_length(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->train.epochs == 0 && c->train.steps == DPT_AUTO)
+        return dpt_config_refuse_both(load, "train.steps", "train.epochs", err,
+                                      "train.steps is auto, the steps of train.epochs, and there "
+                                      "are no epochs; give one of them a number");
+    if (c->train.epochs == 0 && c->train.epoch_steps != DPT_AUTO)
+        return dpt_config_refuse_both(load, "train.epoch_steps", "train.epochs", err,
+                                      "train.epoch_steps is %lld without train.epochs; write auto",
+                                      (long long)c->train.epoch_steps);
+    if (c->train.epochs > 0 && c->train.steps != c->train.epochs * c->train.epoch_steps)
+        return dpt_config_refuse_both(load, "train.epochs", "train.steps", err,
+                                      "train.epochs (%lld) and train.steps (%lld) both say how "
+                                      "long the run is; give one of them (train.steps: auto, or "
+                                      "train.epochs: 0)",
+                                      (long long)c->train.epochs, (long long)c->train.steps);
+    return DPT_OK;
+}
+
 static enum dpt_status check_optimizer(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
     char lr[DPT_DOUBLE_TEXT_BYTES], min_lr[DPT_DOUBLE_TEXT_BYTES];
     dpt_format_double(c->optimizer.lr, lr);
     dpt_format_double(c->optimizer.min_lr, min_lr);
-    if (c->optimizer.warmup_steps > c->train.steps)
+    if (c->train.steps != DPT_AUTO && c->optimizer.warmup_steps > c->train.steps)
         return dpt_config_refuse_both(
             load, "optimizer.warmup_steps", "train.steps", err,
             "optimizer.warmup_steps (%lld) is more than train.steps (%lld); set it to at most that",
@@ -438,7 +461,7 @@ static enum dpt_status check_divergence(const struct dpt_config_load *load, stru
 static enum dpt_status check_kept(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    if (c->checkpoint.keep_best > 0 && c->train.eval_every == 0)
+    if (c->checkpoint.keep_best > 0 && !dpt_config_evaluates(c))
         return dpt_config_refuse_both(load, "checkpoint.keep_best", "train.eval_every", err,
                                       "checkpoint.keep_best is %d with train.eval_every 0: no "
                                       "checkpoint has a validation loss; write 0 here, or evaluate "
@@ -498,6 +521,7 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_precision(load, err));
+    DPT_TRY(check_length(load, err));
     DPT_TRY(check_optimizer(load, err));
     DPT_TRY(check_loss_scale(load, err));
     DPT_TRY(check_divergence(load, err));

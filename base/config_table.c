@@ -281,9 +281,17 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "file of the hf tokenizer; nodes compare the hash of the tokens it gives"},
 
     {"train.steps", DPT_KEY_INT64, AT(train.steps),
-     .min = 1, .max = 1e12, TRAJECTORY, .def = "200",
-     .help = "optimizer steps of the whole run; part of the trajectory unless the schedule is "
-             "constant"},
+     .flags = AUTO, .min = 1, .max = DPT_CONFIG_RUN_STEPS_MAX, TRAJECTORY, .def = "200",
+     .help = "optimizer steps of the whole run; auto: those of train.epochs; part of the "
+             "trajectory unless the schedule is constant or has schedule_steps"},
+    {"train.epochs", DPT_KEY_INT64, AT(train.epochs),
+     .min = 0, .max = 1e6, TRAJECTORY, .def = "0",
+     .help = "passes over data.train, instead of train.steps: of each, as many steps as it has "
+             "whole global batches; with data.val an evaluation after each; 0: train.steps counts"},
+    {"train.epoch_steps", DPT_KEY_INT64, AT(train.epoch_steps),
+     .flags = AUTO, .min = 1, .max = DPT_CONFIG_RUN_STEPS_MAX, TRAJECTORY, .def = "auto",
+     .help = "with train.epochs, steps of one: not to be given; the worker writes here what it "
+             "counts in data.train, so that nodes and checkpoints compare it"},
     {"train.global_batch", DPT_KEY_INT, AT(train.global_batch),
      .min = 1, .max = 16777216, TRAJECTORY, .def = "32",
      .help = "samples a step; a multiple of micro_batch"},

@@ -49,6 +49,8 @@ struct dpt_key {
     enum dpt_config_scope scope;
 };
 
+#define DPT_CONFIG_RUN_STEPS_MAX 1e12
+
 enum { DPT_CONFIG_VALUE_BYTES = 4 * DPT_CONFIG_PATH_BYTES };
 
 extern const struct dpt_key dpt_config_keys[];

@@ -76,6 +76,13 @@ struct dpt_checkpoint_state {
         double scale; /* 0: of another precision now */
         int64_t good_steps, skipped_steps, diverged_in_row;
     } scaler;
+    /* Of the epoch that the run is in, or that ends here: after which step it is counted, and the
+     * sums up to `step`. */
+    struct {
+        bool has;
+        int64_t from, finite_steps, timed_steps;
+        double loss_sum, seconds;
+    } epoch;
     bool has_val_loss;
     double val_loss; /* of these weights, finite */
     /* Of a rescue (dpt_checkpoint_seal): who wrote it, for people. NULL: it is a checkpoint. */

@@ -33,6 +33,17 @@ static bool add_scaler(json_t *root, const struct dpt_checkpoint_state *state)
     return scaler && json_object_set_new(root, "scaler", scaler) == 0;
 }
 
+static bool add_epoch(json_t *root, const struct dpt_checkpoint_state *state)
+{
+    if (!state->epoch.has)
+        return true;
+    json_t *epoch = json_pack(
+        "{s:I, s:I, s:f, s:I, s:f}", "from", (json_int_t)state->epoch.from, "finite_steps",
+        (json_int_t)state->epoch.finite_steps, "loss_sum", state->epoch.loss_sum, "timed_steps",
+        (json_int_t)state->epoch.timed_steps, "seconds", state->epoch.seconds);
+    return epoch && json_object_set_new(root, "epoch", epoch) == 0;
+}
+
 static bool add_val_loss(json_t *root, const struct dpt_checkpoint_state *state)
 {
     return !state->has_val_loss ||
@@ -66,8 +77,8 @@ enum dpt_status dpt_state_print(const struct dpt_checkpoint_state *state, char *
                      (json_int_t)state->samples, "seed", seed, "weights_hash", state->weights_hash,
                      "data_digest", state->data_digest, "fingerprint", state->fingerprint,
                      "config_yaml", state->config_yaml, "history", history);
-    if (root &&
-        !(add_scaler(root, state) && add_val_loss(root, state) && add_rescue(root, state))) {
+    if (root && !(add_scaler(root, state) && add_epoch(root, state) && add_val_loss(root, state) &&
+                  add_rescue(root, state))) {
         json_decref(root);
         return dpt_fail(err, DPT_ENOMEM, "the run's state: out of memory");
     }
@@ -110,6 +121,28 @@ static enum dpt_status parse_scaler(json_t *root, const char *what,
     state->scaler.good_steps = good;
     state->scaler.skipped_steps = skipped;
     state->scaler.diverged_in_row = diverged;
+    return DPT_OK;
+}
+
+static enum dpt_status parse_epoch(json_t *root, const char *what,
+                                   struct dpt_checkpoint_state *state, struct dpt_err *err)
+{
+    json_t *epoch = json_object_get(root, "epoch");
+    json_int_t from, finite, timed;
+    json_error_t why;
+    if (!epoch)
+        return DPT_OK;
+    if (json_unpack_ex(epoch, &why, 0, "{s:I, s:I, s:F, s:I, s:F}", "from", &from, "finite_steps",
+                       &finite, "loss_sum", &state->epoch.loss_sum, "timed_steps", &timed,
+                       "seconds", &state->epoch.seconds) != 0)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': epoch: %s", what, why.text);
+    if (from < 0 || from >= state->step || finite < 0 || finite > state->step - from || timed < 0 ||
+        timed > state->step - from || !(state->epoch.seconds >= 0))
+        return dpt_fail(err, DPT_ECORRUPT, "'%s': epoch: a number is out of range", what);
+    state->epoch.has = true;
+    state->epoch.from = from;
+    state->epoch.finite_steps = finite;
+    state->epoch.timed_steps = timed;
     return DPT_OK;
 }
 
@@ -158,8 +191,9 @@ static enum dpt_status parse_state(json_t *root, const char *what, struct dpt_st
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': step, samples, seed, history or val_loss is out of range", what);
     DPT_TRY(parse_scaler(root, what, &copy->state, err));
-    DPT_TRY(parse_rescue(root, what, copy, err));
     copy->state.step = step;
+    DPT_TRY(parse_epoch(root, what, &copy->state, err));
+    DPT_TRY(parse_rescue(root, what, copy, err));
     copy->state.samples = samples;
     copy->state.has_val_loss = val_loss != NULL;
     copy->state.val_loss = val_loss ? json_number_value(val_loss) : 0;

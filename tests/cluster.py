@@ -165,7 +165,10 @@ class Outputs:
 
     def metrics(self):
         """Steps; evaluations, which are lines of the same file, are told by evaluations()."""
-        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "val_loss" not in line]
+        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "loss" in line]
+
+    def epochs(self):
+        return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "epoch" in line]
 
     def evaluations(self):
         return [line for line in read_jsonl(self.dir / "metrics.jsonl") if "val_loss" in line]

@@ -340,6 +340,10 @@ static enum dpt_status check_steps(const Dpt__RankToAgent *message, struct dpt_e
         DPT_TRY(check_range(err, "step", record->step, last + 1, DPT_PROTO_STEP_MAX));
         if (record->world_size < 1 || record->world_size > DPT_PROTO_WORLD_MAX)
             return out_of_range(err, "world_size", record->world_size);
+        DPT_TRY(check_range(err, "epoch", record->epoch, 0, record->step));
+        if (record->epoch > 0)
+            DPT_TRY(
+                check_range(err, "epoch_first_step", record->epoch_first_step, 1, record->step));
         last = record->step;
     }
     return DPT_OK;

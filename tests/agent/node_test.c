@@ -207,6 +207,36 @@ static void expect_error(const char *yaml, const char *said)
         fail_msg("'%s' does not say '%s'", err.text, said);
 }
 
+/* Steps are counted before the config is told to ranks, the server and other nodes. */
+static void test_epochs(void **state)
+{
+    (void)state;
+    set("train={epochs: 3, steps: auto, seq_len: 10, global_batch: 100, micro_batch: 10}");
+    struct dpt_node *node = make(DPT_NODE_FROM_FILE, text); /* 1,999 samples */
+    assert_int_equal(node->config.train.epoch_steps, 19);
+    assert_int_equal(node->config.train.steps, 57);
+    assert_non_null(strstr(node->config_text, "  steps: 57\n  epochs: 3\n  epoch_steps: 19\n"));
+    options.n_overrides = 0;
+    struct dpt_node *other = make(DPT_NODE_FROM_SERVER, node->config_text);
+    assert_string_equal(other->digest, node->digest);
+    dpt_node_destroy(&other);
+    set("train={epochs: 4, steps: auto}");
+    other = make(DPT_NODE_FROM_SERVER, node->config_text);
+    assert_int_equal(other->config.train.steps, 76);
+    assert_string_not_equal(other->digest, node->digest);
+    dpt_node_destroy(&other);
+    options.n_overrides = 0;
+    set("train={epochs: 3, steps: auto, epoch_steps: 18}");
+    expect_error(node->config_text, "1999 samples of 10 tokens, an epoch of 19 steps, and the "
+                                    "config says train.epoch_steps 18");
+    options.n_overrides = 0;
+    set("train={epochs: 3, seq_len: 1000}");
+    set("model.context=1000");
+    expect_error(text, "has 19 samples of 1000 tokens, less than one train.global_batch (32)");
+    options.n_overrides = 0;
+    dpt_node_destroy(&node);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -236,6 +266,7 @@ int main(void)
         CASE(test_digest),
         CASE(test_from_the_server),
         CASE(test_demo),
+        CASE(test_epochs),
         CASE(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

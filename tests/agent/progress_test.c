@@ -146,6 +146,46 @@ static void start_says_what_it_goes_on_from(void **state)
     update(&s);
     assert_string_equal(said, "generation 1: already finished at step 100; for more: --set "
                               "train.steps=N --allow-change train.steps\n");
+    open_scene(&s, true);
+    s.run.epochs = 10;
+    s.view.resume_step = s.view.step = 100;
+    update(&s);
+    assert_string_equal(said, "generation 1: already finished at step 100; for more: --set "
+                              "train.epochs=N --allow-change train.epochs\n");
+}
+
+/* An epoch has a line that stays, on a live terminal, too, and once; a part of one says so. */
+static void epochs_have_lines(void **state)
+{
+    (void)state;
+    struct scene s;
+    for (int live = 0; live < 2; live++) {
+        open_scene(&s, true);
+        s.run.log_every = 50;
+        s.run.epochs = 25;
+        s.run.epoch_steps = 4;
+        if (live)
+            show_live(&s);
+        update(&s);
+        tell(&s, 1, 4);
+        s.steps[3].epoch = 1;
+        s.steps[3].epoch_first_step = 1;
+        s.steps[3].epoch_avg_loss = 2.5;
+        s.steps[3].epoch_seconds = 12.3;
+        s.steps[3].epoch_samples_per_s = 512;
+        update(&s);
+        assert_string_equal(said, "Epoch 1/25 | Avg loss 2.5000 | 12.3 s | 512 samples/s\n");
+        update(&s); /* the same message again */
+        assert_string_equal(said, "");
+        s.steps[0] = s.steps[3];
+        s.steps[0].step = 8;
+        s.steps[0].epoch = 2;
+        s.steps[0].epoch_first_step = 7;
+        s.view.n_steps = 1;
+        update(&s);
+        assert_string_equal(
+            said, "Epoch 2/25 | Avg loss 2.5000 (of steps 7-8) | 12.3 s | 512 samples/s\n");
+    }
 }
 
 /* The last node leaves: what there is to go on from, quiet or not. */
@@ -291,6 +331,7 @@ static void quiet_says_nothing_but_what_was_asked_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(epochs_have_lines),
         cmocka_unit_test(every_step_has_one_line),
         cmocka_unit_test(live_line_does_not_wait_for_a_line),
         cmocka_unit_test(others_say_that_they_do_not_say_steps),

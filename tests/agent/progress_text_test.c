@@ -54,6 +54,32 @@ static void numbers(void **state)
     }
 }
 
+static void epoch_line(void **state)
+{
+    (void)state;
+    struct dpt_epoch_facts facts = {.epoch = 1,
+                                    .epochs = 10,
+                                    .avg_loss = 3.21044,
+                                    .seconds = 12.34,
+                                    .samples_per_s = 512.4,
+                                    .first_step = 1,
+                                    .last_step = 40,
+                                    .whole = true};
+    dpt_text_epoch(&facts, line);
+    assert_string_equal(line, "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s");
+    facts.whole = false;
+    facts.first_step = 26;
+    facts.samples_per_s = 0.52;
+    dpt_text_epoch(&facts, line);
+    assert_string_equal(line,
+                        "Epoch 1/10 | Avg loss 3.2104 (of steps 26-40) | 12.3 s | 0.5 samples/s");
+    facts.avg_loss = (double)NAN;
+    facts.samples_per_s = facts.seconds = 0;
+    facts.whole = true;
+    dpt_text_epoch(&facts, line);
+    assert_string_equal(line, "Epoch 1/10 | Avg loss nan | 0.0 s | ? samples/s");
+}
+
 static void step_line(void **state)
 {
     (void)state;
@@ -251,6 +277,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers),
+        cmocka_unit_test(epoch_line),
         cmocka_unit_test(step_line),
         cmocka_unit_test(huge_norms_are_short),
         cmocka_unit_test(live_line_of_any_width),

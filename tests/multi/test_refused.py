@@ -182,6 +182,24 @@ def test_more_steps(tmp_path):
     assert code == 0 and "step 8" in out, out
 
 
+def test_more_epochs(tmp_path):
+    """The same by epochs, whose steps the worker counts; and both at once are one too many."""
+    epochs = {"train.steps": "auto", "data.train": make_text(tmp_path / "short.txt", 3000), "train.log_every": 100}
+    assert worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 2})[0] == 0
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={**epochs, "train.epochs": 3})
+    assert code == 2
+    assert ("step 10 of a run of 2 epochs, and train.epochs is 3 here: give --allow-change train.epochs to go on to "
+            "step 15") in one_line(err)
+    code, out, err = worker(tmp_path, "--nnodes", "1", "--allow-change", "train.epochs",
+                            sets={**epochs, "train.epochs": 3})
+    assert code == 0 and re.findall(r"Epoch (\d+)/3 \|", out) == ["3"] and "done: run tiny, step 15" in out, out
+    code, out, _ = worker(tmp_path, "--nnodes", "1", "--allow-change", "train.epochs",
+                          sets={**epochs, "train.epochs": 3})
+    assert code == 0 and "already finished at step 15; for more: --set train.epochs=N" in out, out
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.epochs": 2, "train.steps": 20})
+    assert code == 2 and "train.epochs (2) and train.steps (20) both say how long the run is" in one_line(err)
+
+
 def test_no_checkpoints(tmp_path):
     """One key says it, though the config has the others of the section."""
     code, _, err = worker(tmp_path, "--nnodes", "1", sets={"train.steps": 11, "checkpoint.dir": "null"})

@@ -144,6 +144,9 @@ struct dpt_agent_step {
     int64_t step;
     double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
     uint32_t world_size;
+    int64_t epoch; /* that it ends, from 1 on; 0: none */
+    int64_t epoch_first_step;
+    double epoch_avg_loss, epoch_seconds, epoch_samples_per_s;
 };
 
 /* As seen now, for the progress line and the simulator. */

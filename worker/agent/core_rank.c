@@ -329,7 +329,12 @@ static void take_story(struct agent_rank *rank, const Dpt__RankToAgent *message)
                                                  .lr = from->lr,
                                                  .grad_norm = from->grad_norm,
                                                  .tokens_per_s = from->tokens_per_s,
-                                                 .world_size = from->world_size};
+                                                 .world_size = from->world_size,
+                                                 .epoch = from->epoch,
+                                                 .epoch_first_step = from->epoch_first_step,
+                                                 .epoch_avg_loss = from->epoch_avg_loss,
+                                                 .epoch_seconds = from->epoch_seconds,
+                                                 .epoch_samples_per_s = from->epoch_samples_per_s};
     }
     rank->has_summary = message->summary != NULL;
     if (message->summary == NULL)

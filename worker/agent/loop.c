@@ -445,6 +445,8 @@ static void show(struct loop *loop)
                                         .tokens_per_step = node->config.train.global_batch *
                                                            node->config.train.seq_len,
                                         .samples_per_step = node->config.train.global_batch,
+                                        .epochs = node->config.train.epochs,
+                                        .epoch_steps = node->config.train.epoch_steps,
                                         .log_every = node->config.train.log_every,
                                         .evaluates = node->config.train.eval_only,
                                         .checkpoint_dir = node->config.checkpoint.dir};

@@ -147,6 +147,17 @@ static void fill_spec(struct dpt_node *node)
     memcpy(node->facts.secret, node->identity.secret, sizeof node->facts.secret);
 }
 
+/* As ranks, the server and other nodes are told it: once nothing of it changes any more. */
+static enum dpt_status write_config(struct dpt_node *node, struct dpt_err *err)
+{
+    node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
+    if (node->config_text == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "text of the config");
+    DPT_TRY(dpt_config_print(&node->config, node->config_text, err));
+    node->config_bytes = strlen(node->config_text);
+    return dpt_node_config_digest(&node->config, node->digest, err);
+}
+
 static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, struct dpt_err *err)
 {
     struct dpt_config *config = &node->config;
@@ -159,12 +170,6 @@ static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, str
     if (config->checkpoint.dir[0] != '\0')
         DPT_TRY(own_folder("checkpoint.dir", config->checkpoint.dir, node->checkpoint_dir_id, err));
     DPT_TRY(place_demo_text(config, err));
-    node->config_text = malloc(DPT_CONFIG_TEXT_BYTES_MAX);
-    if (node->config_text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "text of the config");
-    DPT_TRY(dpt_config_print(config, node->config_text, err));
-    node->config_bytes = strlen(node->config_text);
-    DPT_TRY(dpt_node_config_digest(config, node->digest, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);
     dpt_host_name(node->host_name);
@@ -181,6 +186,9 @@ static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, str
                 "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
     DPT_TRY(dpt_data_digest(config, &node->data, err));
+    if (!config->train.eval_only)
+        DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
+    DPT_TRY(write_config(node, err));
     fill_spec(node);
     return DPT_OK;
 }

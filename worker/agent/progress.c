@@ -254,12 +254,13 @@ static void print_begin(const struct dpt_progress *progress, const struct dpt_ag
                         const struct dpt_progress_run *run, char *line)
 {
     char from[DPT_TEXT_LINE_BYTES / 2] = "";
+    const char *length = run->epochs > 0 ? "epochs" : "steps";
     if (!run->evaluates && progress->trained_ms == 0 && run->steps > 0 &&
         view->resume_step >= run->steps) {
         (void)snprintf(line, DPT_TEXT_LINE_BYTES,
                        "generation %" PRIu64 ": already finished at step %" PRId64
-                       "; for more: --set train.steps=N --allow-change train.steps",
-                       view->generation, view->resume_step);
+                       "; for more: --set train.%s=N --allow-change train.%s",
+                       view->generation, view->resume_step, length, length);
         return;
     }
     if (!run->evaluates)
@@ -356,6 +357,23 @@ static void say_gap(struct dpt_progress *progress, const struct dpt_progress_run
     progress->lines_to = step;
 }
 
+static void say_epoch(struct dpt_progress *progress, const struct dpt_agent_step *step,
+                      const struct dpt_progress_run *run)
+{
+    char line[DPT_TEXT_LINE_BYTES];
+    const int64_t begins = (step->epoch - 1) * run->epoch_steps + 1;
+    const struct dpt_epoch_facts facts = {.epoch = step->epoch,
+                                          .epochs = run->epochs,
+                                          .avg_loss = step->epoch_avg_loss,
+                                          .seconds = step->epoch_seconds,
+                                          .samples_per_s = step->epoch_samples_per_s,
+                                          .first_step = step->epoch_first_step,
+                                          .last_step = step->step,
+                                          .whole = step->epoch_first_step <= begins};
+    dpt_text_epoch(&facts, line);
+    say(progress, line);
+}
+
 static void say_steps(struct dpt_progress *progress, const struct dpt_agent_view *view,
                       const struct dpt_progress_run *run, int64_t now_ms)
 {
@@ -370,10 +388,12 @@ static void say_steps(struct dpt_progress *progress, const struct dpt_agent_view
         fill_step(progress, &view->steps[i], run, now_ms);
         progress->step_said = view->steps[i].step;
         news = true;
-        if (!has_line)
-            continue;
-        dpt_text_step(&progress->live.step, line);
-        say(progress, line);
+        if (has_line) {
+            dpt_text_step(&progress->live.step, line);
+            say(progress, line);
+        }
+        if (view->steps[i].epoch > 0)
+            say_epoch(progress, &view->steps[i], run);
     }
     news = news || view->saved_step != progress->live.checkpoint;
     progress->live.checkpoint = view->saved_step;

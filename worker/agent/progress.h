@@ -1,6 +1,6 @@
-/* When the agent prints a line, and which: changes of state, recoveries, steps, evaluations. The
- * words of steps, recoveries and ends are progress_text.h's; terminal.h writes. Pure but for its
- * sinks.
+/* When the agent prints a line, and which: changes of state, recoveries, steps, epochs,
+ * evaluations. The words of steps, recoveries and ends are progress_text.h's; terminal.h writes.
+ * Pure but for its sinks.
  *
  * The node of rank 0 alone prints steps and evaluations; each generation may move rank 0. Every
  * node prints what happens to itself. A loss has one line, printed when training goes on. If it
@@ -27,9 +27,10 @@ enum {
 struct dpt_progress_run {
     uint32_t min_nodes;
     int64_t steps, tokens_per_step, samples_per_step;
-    int64_t log_every;          /* steps from one line to the next */
-    bool evaluates;             /* it only evaluates */
-    const char *checkpoint_dir; /* borrowed; NULL or "": none */
+    int64_t epochs, epoch_steps; /* 0: it has none */
+    int64_t log_every;           /* steps from one line to the next */
+    bool evaluates;              /* it only evaluates */
+    const char *checkpoint_dir;  /* borrowed; NULL or "": none */
 };
 
 /* What was said last. Zero-initialise all but the first group (borrowed). */

@@ -50,6 +50,17 @@ void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES]);
 /* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */
 void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
 
+struct dpt_epoch_facts {
+    int64_t epoch, epochs;
+    double avg_loss, seconds, samples_per_s; /* the rate: 0: not known */
+    int64_t first_step, last_step;           /* that these are of, ... */
+    bool whole;                              /* ... all of the epoch */
+};
+
+/* "Epoch 1/10 | Avg loss 3.2104 | 12.3 s | 512 samples/s"; of a part: "Epoch 2/10 | Avg loss 3.1002
+ * (of steps 26-40) | …". */
+void dpt_text_epoch(const struct dpt_epoch_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);
+
 /* One line of fewer than `columns` columns; what does not fit is left out, the least important
  * first, never cut within. Without `utf8` all bytes are ASCII. "" when there is no room at all. */
 void dpt_text_live(const struct dpt_live_facts *facts, int columns, bool utf8,

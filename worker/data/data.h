@@ -48,6 +48,7 @@ struct dpt_data_digest {
      * evaluates. Equal on two nodes if they work on the same data. */
     char used[DPT_HASH_HEX_BYTES];
     struct dpt_data_identity train, val;
+    int64_t train_samples; /* 0: data.train is not read */
 };
 
 /* Opens and reads everything once; a line of the log says so where that takes a while. DPT_ECONFIG
@@ -62,8 +63,9 @@ DPT_MUST_USE enum dpt_status dpt_data_check(const struct dpt_data *data,
                                             struct dpt_err *err);
 
 /* The loader: a thread that reads the micro-batches of this rank's slots ahead, in order, for step
- * after step. Sample j of slot s of step k is sample number (k * G + s) * micro_batch + j of the
- * run (worker/plan/sampler.h). */
+ * after step. Sample j of slot s of step k is element s * micro_batch + j of the step
+ * (dpt_sample_number in worker/plan/sampler.h). DPT_ECONFIG: fewer samples than
+ * train.epoch_steps. */
 DPT_MUST_USE enum dpt_status dpt_loader_create(const struct dpt_config *config,
                                                const struct dpt_data *data, struct dpt_loader **ret,
                                                struct dpt_err *err);

@@ -182,6 +182,7 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, struct dpt_data
     struct dpt_data_digest digest = {.used = ""};
     if (!config->train.eval_only) {
         DPT_TRY(dpt_data_open(config, &data, err));
+        digest.train_samples = dpt_data_samples(data);
         DPT_TRY(identify(data, &digest.train, &used, err));
     }
     if (dpt_config_evaluates(config)) {

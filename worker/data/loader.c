@@ -35,7 +35,7 @@ struct buffer {
 struct dpt_loader {
     const struct dpt_data *data; /* borrowed */
     uint64_t seed;
-    int64_t seq_len;
+    int64_t seq_len, global_batch, epoch_steps;
     int slots, micro_batch;
     int32_t *memory;
 
@@ -61,8 +61,9 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, const struct 
                                   struct dpt_err *err)
 {
     const int64_t samples = dpt_data_samples(loader->data);
-    const int64_t first =
-        (buffer->at.step * loader->slots + buffer->at.slot) * (int64_t)loader->micro_batch;
+    const int64_t in_step = (int64_t)buffer->at.slot * loader->micro_batch;
+    const int64_t first = dpt_sample_number(samples, loader->epoch_steps, loader->global_batch,
+                                            buffer->at.step, in_step);
     for (int j = 0; j < loader->micro_batch; j++) {
         const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
         DPT_TRY(dpt_data_read(loader->data, index, buffer->tokens + j * loader->seq_len,
@@ -130,8 +131,15 @@ static int start_thread(struct dpt_loader *loader)
 enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct dpt_data *data,
                                   struct dpt_loader **ret, struct dpt_err *err)
 {
-    struct dpt_loader *loader = calloc(1, sizeof *loader);
+    const int64_t epoch_steps = config->train.epoch_steps;
+    if (epoch_steps > 0 && epoch_steps > dpt_data_samples(data) / config->train.global_batch)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "data.train has %lld samples, not the %lld steps of %d that an epoch has "
+                        "by the config",
+                        (long long)dpt_data_samples(data), (long long)epoch_steps,
+                        config->train.global_batch);
     const size_t batch = (size_t)config->train.micro_batch * (size_t)config->train.seq_len;
+    struct dpt_loader *loader = calloc(1, sizeof *loader);
     /* calloc and every page written: the step never waits for the kernel to find memory. */
     int32_t *memory = calloc(batch * 2 * RING_BUFFERS, sizeof *memory);
     if (!loader || !memory) {
@@ -146,6 +154,8 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
     loader->seed = config->seed;
     loader->seq_len = config->train.seq_len;
     loader->slots = dpt_config_slots(config);
+    loader->global_batch = config->train.global_batch;
+    loader->epoch_steps = epoch_steps;
     loader->micro_batch = config->train.micro_batch;
     loader->memory = memory;
     for (size_t i = 0; i < RING_BUFFERS; i++) {

@@ -5,6 +5,43 @@
 
 #include <string.h>
 
+static void pack_double(struct dpt_writer *w, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    dpt_writer_u64(w, bits);
+}
+
+static double unpack_double(struct dpt_reader *r)
+{
+    double value;
+    const uint64_t bits = dpt_reader_u64(r);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void pack_epoch(struct dpt_writer *w, const struct dpt_epoch *epoch)
+{
+    dpt_writer_u64(w, (uint64_t)epoch->from);
+    dpt_writer_u64(w, (uint64_t)epoch->to);
+    dpt_writer_u64(w, (uint64_t)epoch->finite);
+    pack_double(w, epoch->loss_sum);
+    dpt_writer_u64(w, (uint64_t)epoch->timed);
+    pack_double(w, epoch->seconds);
+}
+
+static struct dpt_epoch unpack_epoch(struct dpt_reader *r)
+{
+    struct dpt_epoch epoch;
+    epoch.from = (int64_t)dpt_reader_u64(r);
+    epoch.to = (int64_t)dpt_reader_u64(r);
+    epoch.finite = (int64_t)dpt_reader_u64(r);
+    epoch.loss_sum = unpack_double(r);
+    epoch.timed = (int64_t)dpt_reader_u64(r);
+    epoch.seconds = unpack_double(r);
+    return epoch;
+}
+
 static void pack_shards(struct dpt_writer *w, const struct dpt_shard *shards, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -16,9 +53,6 @@ static void pack_shards(struct dpt_writer *w, const struct dpt_shard *shards, in
 void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
 {
     struct dpt_writer w;
-    uint64_t val_loss, eval_sum;
-    memcpy(&val_loss, &h->val_loss, sizeof val_loss);
-    memcpy(&eval_sum, &h->eval.sum, sizeof eval_sum);
     dpt_writer_init(&w, buf, DPT_HELLO_BYTES);
     dpt_writer_u64(&w, h->plan_hash);
     dpt_writer_u64(&w, (uint64_t)h->step);
@@ -28,10 +62,10 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, (uint64_t)h->trained_ms);
     dpt_writer_u64(&w, (uint64_t)h->checkpoints);
     dpt_writer_u64(&w, (uint64_t)h->val_step);
-    dpt_writer_u64(&w, val_loss);
+    pack_double(&w, h->val_loss);
     dpt_writer_u64(&w, (uint64_t)h->eval.step);
     dpt_writer_u64(&w, (uint64_t)h->eval.batches);
-    dpt_writer_u64(&w, eval_sum);
+    pack_double(&w, h->eval.sum);
     dpt_writer_u64(&w, (uint64_t)h->checkpoint_slot);
     pack_shards(&w, &h->late, 1);
     pack_shards(&w, &h->own, 1);
@@ -41,12 +75,11 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
         dpt_writer_u64(&w, h->hash[i].hi);
         dpt_writer_u64(&w, h->hash[i].lo);
     }
-    uint64_t scale;
-    memcpy(&scale, &h->scaler.scale, sizeof scale);
-    dpt_writer_u64(&w, scale);
+    pack_double(&w, h->scaler.scale);
     dpt_writer_u64(&w, (uint64_t)h->scaler.good_steps);
     dpt_writer_u64(&w, (uint64_t)h->scaler.skipped);
     dpt_writer_u64(&w, (uint64_t)h->scaler.diverged_in_row);
+    pack_epoch(&w, &h->epoch);
     DPT_ASSERT(!w.failed);
 }
 
@@ -71,12 +104,10 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     h.trained_ms = (int64_t)dpt_reader_u64(&r);
     h.checkpoints = (int64_t)dpt_reader_u64(&r);
     h.val_step = (int64_t)dpt_reader_u64(&r);
-    uint64_t val_loss = dpt_reader_u64(&r);
-    memcpy(&h.val_loss, &val_loss, sizeof h.val_loss);
+    h.val_loss = unpack_double(&r);
     h.eval.step = (int64_t)dpt_reader_u64(&r);
     h.eval.batches = (int64_t)dpt_reader_u64(&r);
-    uint64_t eval_sum = dpt_reader_u64(&r);
-    memcpy(&h.eval.sum, &eval_sum, sizeof h.eval.sum);
+    h.eval.sum = unpack_double(&r);
     h.checkpoint_slot = (int)dpt_reader_u64(&r);
     unpack_shards(&r, &h.late, 1);
     unpack_shards(&r, &h.own, 1);
@@ -86,10 +117,10 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
         h.hash[i].hi = dpt_reader_u64(&r);
         h.hash[i].lo = dpt_reader_u64(&r);
     }
-    uint64_t scale = dpt_reader_u64(&r);
-    memcpy(&h.scaler.scale, &scale, sizeof scale);
+    h.scaler.scale = unpack_double(&r);
     h.scaler.good_steps = (int64_t)dpt_reader_u64(&r);
     h.scaler.skipped = (int64_t)dpt_reader_u64(&r);
     h.scaler.diverged_in_row = (int64_t)dpt_reader_u64(&r);
+    h.epoch = unpack_epoch(&r);
     return h;
 }

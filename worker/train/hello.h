@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "worker/optim/scaler.h"
 #include "worker/strategy/reshard.h"
+#include "worker/train/epoch.h"
 #include "worker/train/evaluation.h"
 
 #include <stdint.h>
@@ -25,11 +26,12 @@ struct dpt_hello {
     struct dpt_shard own;  /* that it shall hold; a guest's: none */
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
     /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
-     * from here on. */
+     * from here on; the account of the epoch. */
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;
+    struct dpt_epoch epoch;
 };
-enum { DPT_HELLO_BYTES = (21 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (27 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

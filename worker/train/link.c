@@ -202,6 +202,11 @@ void dpt_link_tell_step(struct dpt_link *link, const struct dpt_step_record *rec
     to->grad_norm = record->grad_norm;
     to->tokens_per_s = record->tokens_per_s;
     to->world_size = (uint32_t)record->world_size;
+    to->epoch = record->epoch.number;
+    to->epoch_first_step = record->epoch.first_step;
+    to->epoch_avg_loss = record->epoch.avg_loss;
+    to->epoch_seconds = record->epoch.seconds;
+    to->epoch_samples_per_s = record->epoch.samples_per_s;
     link->step_list[link->n_steps++] = to;
     const bool many = link->n_steps >= DPT_PROTO_STEPS_MAX / 4;
     (void)pthread_mutex_unlock(&link->mutex);

@@ -15,11 +15,19 @@
 
 struct dpt_link;
 
+/* An epoch that a step ends; mirrors the epoch_ fields of StepRecord. */
+struct dpt_step_epoch {
+    int64_t number;     /* from 1 on; 0: none ends */
+    int64_t first_step; /* of those that count */
+    double avg_loss, seconds, samples_per_s;
+};
+
 /* A completed step, for people; mirrors StepRecord in dpt.proto. */
 struct dpt_step_record {
     int64_t step;
     double loss, lr, grad_norm, tokens_per_s; /* 0: not known */
     int world_size;
+    struct dpt_step_epoch epoch;
     bool passes; /* has no line of its own: not told if a newer step can be told in its place */
 };
 

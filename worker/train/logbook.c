@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_STEP, KIND_EVALUATION, KIND_EVENT };
+enum kind { KIND_STEP, KIND_EPOCH, KIND_EVALUATION, KIND_EVENT };
 
 struct line {
     enum kind kind;
@@ -101,9 +101,7 @@ static bool is_there(const struct dpt_logbook *book, const struct dpt_runlog_pla
         return false;
     if (place->generation > last->generation)
         return false;
-    if (place->step != last->step)
-        return place->step < last->step;
-    return !place->is_evaluation || last->is_evaluation;
+    return !dpt_runlog_is_after(place, last);
 }
 
 /* What the writers of later generations have appended waits no more. */
@@ -171,6 +169,7 @@ void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *lin
     DPT_ASSERT(line->bytes <= DPT_LOGBOOK_BYTES / 4);
     const enum kind kind = line->place.step < 0        ? KIND_EVENT
                            : line->place.is_evaluation ? KIND_EVALUATION
+                           : line->place.is_epoch      ? KIND_EPOCH
                                                        : KIND_STEP;
     if (kind == KIND_EVENT && !book->writes)
         return;
@@ -224,6 +223,11 @@ bool dpt_logbook_has_step(const struct dpt_logbook *book, int64_t step)
     return has(book, KIND_STEP, step);
 }
 
+bool dpt_logbook_has_epoch(const struct dpt_logbook *book, int64_t step)
+{
+    return has(book, KIND_EPOCH, step);
+}
+
 bool dpt_logbook_has_evaluation(const struct dpt_logbook *book, int64_t step)
 {
     return has(book, KIND_EVALUATION, step);
@@ -238,7 +242,7 @@ static bool has_foreign_end(struct dpt_logbook *book)
     if (!book->stalled || dpt_runlog_last(book->dir, &last, &err) != DPT_OK)
         return false; /* a file that cannot be read: the attempt to append says so */
     book->stalled = false;
-    return last.step != book->end.step || last.is_evaluation != book->end.is_evaluation ||
+    return dpt_runlog_is_after(&last, &book->end) || dpt_runlog_is_after(&book->end, &last) ||
            last.generation != book->end.generation;
 }
 

@@ -53,8 +53,9 @@ void dpt_logbook_end(struct dpt_logbook *book);
  * room the oldest lines go, unwritten ones to the spill file. */
 void dpt_logbook_add(struct dpt_logbook *book, const struct dpt_runlog_line *line, int64_t made_ms);
 
-/* A line of the step, or of its evaluation, is here. */
+/* A line of the step, of the epoch that it ends, or of its evaluation, is here. */
 bool dpt_logbook_has_step(const struct dpt_logbook *book, int64_t step);
+bool dpt_logbook_has_epoch(const struct dpt_logbook *book, int64_t step);
 bool dpt_logbook_has_evaluation(const struct dpt_logbook *book, int64_t step);
 
 /* Appends what may be, in order; true: nothing is left. A line that cannot be appended is lost;

@@ -9,6 +9,7 @@
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
 #include "worker/train/accelerator.h"
+#include "worker/train/epoch.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/history.h"
 #include "worker/train/link.h"
@@ -128,6 +129,7 @@ struct dpt_rank {
     bool diverged;              /* the next step is not finite and ends the run */
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
     struct dpt_scaler scaler; /* as of `step` */
+    struct dpt_epoch epoch;   /* likewise, with train.epochs */
     int64_t start_step;       /* where this run began */
     int64_t steps_lost;       /* in all re-formations so far */
     struct dpt_history history;
@@ -277,6 +279,11 @@ void rank_end_log(struct dpt_rank *r);
 bool rank_keeps_log(const struct dpt_rank *r);
 /* Appends what may be by now; after each step. */
 void rank_flush_log(struct dpt_rank *r);
+/* Whether the step made last ends an epoch whose account is here. Writes the line of that; and, as
+ * a generation begins, if nobody did. */
+bool rank_ends_epoch(const struct dpt_rank *r);
+void rank_log_epoch(struct dpt_rank *r);
+void rank_log_missed_epoch(struct dpt_rank *r);
 /* After a line was handed to r->log: likewise; and says it if there was none. */
 void rank_add_line(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err);
 /* Whether this rank writes files beside the lines; it waits until it may, and for the lines. */

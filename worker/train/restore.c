@@ -128,12 +128,15 @@ static bool differ(const struct dpt_hello *a, const struct dpt_hello *b)
     return false;
 }
 
-static enum dpt_status adopt_scaler(struct formation *f, struct dpt_err *err)
+/* What goes with the weights. */
+static enum dpt_status adopt_accounts(struct formation *f, struct dpt_err *err)
 {
     int source = 0;
     while (f->rank->gen.takes_state[source])
         source++;
     const struct dpt_hello h = hello_of(f, source);
+    if (f->rank->gen.takes_state[f->rank->gen.rank])
+        f->rank->epoch = h.epoch;
     return rank_adopt_scaler(f->rank, source, &h.scaler, err);
 }
 
@@ -152,7 +155,7 @@ static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, st
                 i, f->rank->gen.rank, (long long)f->rank->step,
                 (unsigned long long)f->rank->gen.number);
     }
-    return adopt_scaler(f, err);
+    return adopt_accounts(f, err);
 }
 
 /* ---- the run's history ---- */
@@ -281,6 +284,7 @@ static enum dpt_status begin_from_seed(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
     DPT_TRY(rank_refuse_seed(r, err));
     dpt_scaler_init(r->config, &r->scaler);
+    r->epoch = (struct dpt_epoch){0};
     begin_part(r, &wanted->own);
     begin_part(r, &wanted->shadow);
     return dpt_stream_sync(r->stream, err);
@@ -511,6 +515,7 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
         f.mine.hash[0] = dpt_state_part_hash(&f.wanted->own, &r->grid, dpt_vectors(r->config));
         f.mine.hash[1] = dpt_state_part_hash(&f.wanted->shadow, &r->grid, dpt_vectors(r->config));
         f.mine.scaler = r->scaler;
+        f.mine.epoch = r->epoch;
         status = extend_history(r, &f, err);
     }
     if (status == DPT_OK && source == SOURCE_CHECKPOINT)

@@ -66,38 +66,51 @@ static enum dpt_status check_fingerprint(const struct dpt_rank *r, int64_t step,
                     r->config->checkpoint.dir, (long long)step, was, is);
 }
 
-/* The trajectory's keys. Of them all the number of steps is most often changed on purpose. */
+/* How many steps a run has is most often changed on purpose. */
+static enum dpt_status refuse_length(int64_t step, const struct dpt_config *saved,
+                                     const struct dpt_config *mine, struct dpt_err *err)
+{
+    const bool by_epochs = saved->train.epochs > 0 && mine->train.epochs > 0;
+    const char *key = by_epochs ? "train.epochs" : "train.steps", *dir = mine->checkpoint.dir;
+    const char *unit = by_epochs ? "epochs" : "steps";
+    const long long was = (long long)(by_epochs ? saved->train.epochs : saved->train.steps);
+    const long long is = (long long)(by_epochs ? mine->train.epochs : mine->train.steps);
+    const long long at = (long long)step, steps = (long long)mine->train.steps;
+    if (at >= steps)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run of %lld %s, which is not before "
+                        "%s, %lld here: there is nothing to train; give a larger "
+                        "%s, or another checkpoint.dir to start anew",
+                        dir, at, was, unit, key, is, key);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run of %lld %s, and %s is %lld here: "
+                    "give --allow-change %s to go on to step %lld (the learning rate "
+                    "follows the new number), or another checkpoint.dir to start anew",
+                    dir, at, was, unit, key, is, key, steps);
+}
+
+/* The trajectory's keys. */
 static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
                                       const struct dpt_config *saved, const struct dpt_config *mine,
                                       struct dpt_err *err)
 {
     const struct dpt_rank_start *start = r->options->start;
     const size_t n = (size_t)start->n_allow;
-    const char *allow[DPT_RANK_ALLOW_MAX + 1], *dir = mine->checkpoint.dir;
-    const long long at = (long long)step, steps = (long long)mine->train.steps;
+    const char *allow[DPT_RANK_ALLOW_MAX + 1];
+    const bool both_have_epochs = saved->train.epochs > 0 && mine->train.epochs > 0;
     char keys[512], others[512];
     for (size_t i = 0; i < n; i++)
         allow[i] = start->allow[i];
     if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n, keys, sizeof keys) == 0)
         return DPT_OK;
-    allow[n] = "train.steps";
+    allow[n] = both_have_epochs ? "train.epochs" : "train.steps";
     if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n + 1, others, sizeof others))
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s' holds step %lld of a run with other settings: %s; give another "
                         "checkpoint.dir, the same settings, or "
                         "--allow-change KEY for each",
-                        dir, at, keys);
-    if (at >= steps)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' holds step %lld of a run of %lld steps, which is not before "
-                        "train.steps, %lld here: there is nothing to train; give a larger "
-                        "train.steps, or another checkpoint.dir to start anew",
-                        dir, at, (long long)saved->train.steps, steps);
-    return dpt_fail(err, DPT_ECONFIG,
-                    "'%s' holds step %lld of a run of %lld steps, and train.steps is %lld here: "
-                    "give --allow-change train.steps to go on to step %lld (the learning rate "
-                    "follows the new number), or another checkpoint.dir to start anew",
-                    dir, at, (long long)saved->train.steps, steps, steps);
+                        mine->checkpoint.dir, (long long)step, keys);
+    return refuse_length(step, saved, mine, err);
 }
 
 /* A run goes on only as itself: the trajectory's keys in the newest checkpoint must be those of the

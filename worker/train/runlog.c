@@ -117,6 +117,27 @@ enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_e
     return put_line(log, &whole, err);
 }
 
+enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log, const struct dpt_epoch_record *e,
+                                 struct dpt_err *err)
+{
+    char line[1024], loss[32];
+    int n =
+        snprintf(line, sizeof line,
+                 "\n{\"step\": %lld, \"epoch\": %lld, \"epochs\": %lld, \"avg_loss\": %s, "
+                 "\"first_step\": %lld, \"seconds\": %.3f, \"samples_per_s\": %.1f, "
+                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
+                 (long long)e->step, (long long)e->epoch, (long long)e->epochs,
+                 number(e->avg_loss, loss), (long long)e->first_step, e->seconds, e->samples_per_s,
+                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
+    DPT_ASSERT(n > 0 && n < (int)sizeof line);
+    const struct dpt_runlog_line whole = {
+        DPT_RUNLOG_METRICS,
+        {.step = e->step, .is_epoch = true, .generation = e->generation},
+        line,
+        (size_t)n};
+    return put_line(log, &whole, err);
+}
+
 /* Takes the object; its text between newlines, owned. */
 static enum dpt_status print_json(json_t *object, size_t flags, const char *dir, const char *name,
                                   char **ret_text, struct dpt_err *err)
@@ -351,15 +372,22 @@ struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
     if (json_is_integer(step) && json_integer_value(step) >= 0 && !json_object_get(object, "kind"))
         place = (struct dpt_runlog_place){
             .step = (int64_t)json_integer_value(step),
+            .is_epoch = json_object_get(object, "epoch") != NULL,
             .is_evaluation = json_object_get(object, "val_loss") != NULL,
             .generation = (uint64_t)json_integer_value(json_object_get(object, "generation"))};
     json_decref(object);
     return place;
 }
 
+/* Of the lines of one step. */
+static int order_of(const struct dpt_runlog_place *place)
+{
+    return place->is_evaluation ? 2 : place->is_epoch;
+}
+
 bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b)
 {
-    return a->step != b->step ? a->step > b->step : a->is_evaluation && !b->is_evaluation;
+    return a->step != b->step ? a->step > b->step : order_of(a) > order_of(b);
 }
 
 /* The last whole record in the text, which may hold any bytes: a machine that lost power leaves

@@ -17,8 +17,8 @@
 /* Whose line of metrics.jsonl. A world that goes back to an earlier step makes the steps after it
  * again, in a higher generation. */
 struct dpt_runlog_place {
-    int64_t step; /* -1: there is none */
-    bool is_evaluation;
+    int64_t step;                 /* -1: there is none */
+    bool is_epoch, is_evaluation; /* of both at one step the evaluation comes last */
     uint64_t generation;
     int64_t file_bytes; /* with dpt_runlog_last: how long the file is */
 };
@@ -63,6 +63,18 @@ struct dpt_eval_record {
     double val_loss; /* mean over the tokens, nats */
     int64_t tokens;  /* of data.val */
     double ms;       /* NaN: made by others, not known here (null in the file) */
+    uint64_t generation;
+    int world_size;
+};
+
+/* The end of an epoch: a line of metrics.jsonl, too, told from a step's by its epoch. */
+struct dpt_epoch_record {
+    const char *run;
+    int64_t epoch, epochs;    /* from 1 on; of the run */
+    int64_t step, first_step; /* completed steps, and the first of those that count here */
+    double avg_loss;          /* mean of the losses of these steps; NaN: none was finite */
+    double seconds;           /* that the steps took on the writing rank; */
+    double samples_per_s;     /* 0: not known */
     uint64_t generation;
     int world_size;
 };
@@ -117,6 +129,9 @@ DPT_MUST_USE enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log,
 DPT_MUST_USE enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log,
                                              const struct dpt_eval_record *eval,
                                              struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_runlog_epoch(const struct dpt_runlog *log,
+                                              const struct dpt_epoch_record *epoch,
+                                              struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_runlog_event(const struct dpt_runlog *log,
                                               const struct dpt_event_record *event,
                                               struct dpt_err *err);
@@ -175,8 +190,8 @@ DPT_MUST_USE enum dpt_status dpt_runlog_evaluation(const char *dir, const char *
  * step or an evaluation, or an event's. */
 struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes);
 
-/* A line of `a` comes after one of `b` in the file: of a later step, or the evaluation of its step.
- */
+/* A line of `a` comes after one of `b` in the file: of a later step, or of the same: first the
+ * step's, then that of the epoch which it ends, then the evaluation's. */
 bool dpt_runlog_is_after(const struct dpt_runlog_place *a, const struct dpt_runlog_place *b);
 
 /* The last whole record in metrics.jsonl. Reads the end of the file only. */

@@ -97,6 +97,12 @@ struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r)
                              .good_steps = r->scaler.good_steps,
                              .skipped_steps = r->scaler.skipped,
                              .diverged_in_row = r->scaler.diverged_in_row},
+                  .epoch = {.has = r->config->train.epochs > 0 && r->epoch.to == r->step,
+                            .from = r->epoch.from,
+                            .finite_steps = r->epoch.finite,
+                            .loss_sum = r->epoch.loss_sum,
+                            .timed_steps = r->epoch.timed,
+                            .seconds = r->epoch.seconds},
                   .has_val_loss = r->validation.step == r->step && isfinite(r->validation.loss),
                   .val_loss = r->validation.loss},
         .keep = r->diverged ? INT_MAX : r->config->checkpoint.keep,
@@ -158,6 +164,18 @@ static enum dpt_status load_scaler(struct dpt_rank *r, const struct dpt_checkpoi
     return dpt_scaler_resume(r->config, state->step, &saved, &r->scaler, err);
 }
 
+static void load_epoch(struct dpt_rank *r, const struct dpt_checkpoint_state *state)
+{
+    r->epoch = (struct dpt_epoch){0};
+    if (state->epoch.has)
+        r->epoch = (struct dpt_epoch){.from = state->epoch.from,
+                                      .to = state->step,
+                                      .finite = state->epoch.finite_steps,
+                                      .loss_sum = state->epoch.loss_sum,
+                                      .timed = state->epoch.timed_steps,
+                                      .seconds = state->epoch.seconds};
+}
+
 enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dpt_err *err)
 {
     struct dpt_checkpoint *checkpoint = NULL;
@@ -172,6 +190,7 @@ enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step, struct dp
     if (status == DPT_OK) {
         (void)snprintf(r->loaded_hash, sizeof r->loaded_hash, "%s", state->weights_hash);
         r->loaded_step = step;
+        load_epoch(r, state);
     }
     if (status == DPT_OK)
         status = load_scaler(r, state, err);

@@ -49,6 +49,9 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
     if (fate == DPT_STEP_OVERFLOWED)
         tell_skipped(r);
     rank_damage_weights(r);
+    if (r->config->train.epochs > 0)
+        dpt_epoch_add_step(&r->epoch, r->config->train.epoch_steps, r->step,
+                           dpt_outcome_loss(&r->outcome));
     r->step++;
     return DPT_OK;
 }
@@ -64,8 +67,25 @@ static bool line_is_due(const struct dpt_rank *r)
     return r->step % r->config->train.log_every == 0 || r->step == r->config->train.steps;
 }
 
-/* To the agent, which shows the newest step and prints a line of each that is due; it knows whether
- * it is the node that does. */
+bool rank_ends_epoch(const struct dpt_rank *r)
+{
+    return dpt_config_ends_epoch(r->config, r->step) && r->epoch.to == r->step;
+}
+
+static struct dpt_step_epoch epoch_told(const struct dpt_rank *r)
+{
+    if (!rank_ends_epoch(r))
+        return (struct dpt_step_epoch){.number = 0};
+    return (struct dpt_step_epoch){
+        .number = r->step / r->config->train.epoch_steps,
+        .first_step = r->epoch.from + 1,
+        .avg_loss = dpt_epoch_loss(&r->epoch),
+        .seconds = r->epoch.seconds,
+        .samples_per_s = dpt_epoch_samples_per_s(&r->epoch, r->config->train.global_batch)};
+}
+
+/* To the agent, which shows the newest step and prints a line of each that is due, and of an epoch;
+ * it knows whether it is the node that does. */
 static void tell_step(struct dpt_rank *r, double tokens_per_s)
 {
     const struct dpt_step_record record = {.step = r->step,
@@ -74,7 +94,8 @@ static void tell_step(struct dpt_rank *r, double tokens_per_s)
                                            .grad_norm = r->outcome.norm,
                                            .tokens_per_s = tokens_per_s,
                                            .world_size = r->gen.world_size,
-                                           .passes = !line_is_due(r)};
+                                           .epoch = epoch_told(r),
+                                           .passes = !line_is_due(r) && !rank_ends_epoch(r)};
     int64_t saved_step;
     (void)dpt_saver_saved(r->saver, &saved_step);
     (void)pthread_mutex_lock(&r->report_mutex);
@@ -128,7 +149,7 @@ static bool is_finite(const struct dpt_outcome *outcome)
  * whose line went down with who should have printed it. */
 static void tell_missed_step(struct dpt_rank *r)
 {
-    if (r->has_outcome && r->step > 0 && line_is_due(r))
+    if (r->has_outcome && r->step > 0 && (line_is_due(r) || rank_ends_epoch(r)))
         tell_step(r, 0);
     begin_line(r);
 }
@@ -195,7 +216,10 @@ static bool evaluation_is_logged(struct dpt_rank *r)
 static bool evaluation_is_due(const struct dpt_rank *r)
 {
     int64_t every = r->config->train.eval_every;
-    return every > 0 && r->step > 0 && (r->step % every == 0 || r->step == r->config->train.steps);
+    if (r->step <= 0 || !dpt_config_evaluates(r->config))
+        return false;
+    return dpt_config_ends_epoch(r->config, r->step) ||
+           (every > 0 && (r->step % every == 0 || r->step == r->config->train.steps));
 }
 
 static void log_event(struct dpt_rank *r)
@@ -245,6 +269,7 @@ static double account_step(struct dpt_rank *r, struct dpt_comm_account *ret)
     r->step_ms[r->n_step_ms++ % STEP_TIMES_COUNT] = 1 + (int64_t)step_ms;
     r->tokens_trained += tokens_per_step(r);
     r->train_seconds += step_ms * 1e-3;
+    dpt_epoch_add_time(&r->epoch, step_ms * 1e-3);
     r->steps_made++;
     return step_ms;
 }
@@ -436,6 +461,8 @@ static enum dpt_status one_step(struct dpt_rank *r, struct dpt_err *err)
             log_metrics(r, step_ms, &account);
         begin_line(r);
     }
+    if (rank_ends_epoch(r))
+        rank_log_epoch(r);
     if (!is_finite(&r->outcome))
         rank_tell_divergence(r, rank_keeps_log(r));
     rank_publish_progress(r);
@@ -519,6 +546,7 @@ enum dpt_status rank_train(struct dpt_rank *r, enum train_end *ret, struct dpt_e
     }
     DPT_TRY(check_folder(r, err));
     log_missed_step(r);
+    rank_log_missed_epoch(r);
     log_event(r);
     if (r->began_ms == 0)
         r->began_ms = dpt_now_ms();

@@ -91,6 +91,39 @@ bool rank_settles_log(struct dpt_rank *r)
     return true;
 }
 
+/* ---- the line of an epoch ---- */
+
+void rank_log_epoch(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    const struct dpt_epoch_record e = {
+        .run = r->config->run,
+        .epoch = r->step / r->config->train.epoch_steps,
+        .epochs = r->config->train.epochs,
+        .step = r->step,
+        .first_step = r->epoch.from + 1,
+        .avg_loss = dpt_epoch_loss(&r->epoch),
+        .seconds = r->epoch.seconds,
+        .samples_per_s = dpt_epoch_samples_per_s(&r->epoch, r->config->train.global_batch),
+        .generation = r->gen.number,
+        .world_size = r->gen.world_size};
+    if (rank_keeps_log(r))
+        rank_add_line(r, dpt_runlog_epoch(&r->log, &e, &err), &err);
+}
+
+void rank_log_missed_epoch(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    struct dpt_runlog_place last = {.step = -1};
+    const struct dpt_runlog_place place = {.step = r->step, .is_epoch = true};
+    if (!rank_ends_epoch(r) || !rank_keeps_log(r) || dpt_logbook_has_epoch(r->book, r->step))
+        return;
+    if (r->gen.writes_log)
+        rank_check_log(r, dpt_runlog_last(r->config->log.dir, &last, &err), &err);
+    if (dpt_runlog_is_after(&place, &last))
+        rank_log_epoch(r);
+}
+
 /* ---- lines that no server has confirmed before a rescue ---- */
 
 /* What a writer completes the file with, and where it is. */

@@ -353,6 +353,11 @@ static void test_story_fields(void **state)
     SPOIL(FROM_RANK, "step", f.steps[1].step = INT64_MAX);
     SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = 0);
     SPOIL(FROM_RANK, "world_size", f.steps[1].world_size = DPT_PROTO_WORLD_MAX + 1);
+    SPOIL(FROM_RANK, "epoch", f.steps[1].epoch = -1);
+    SPOIL(FROM_RANK, "epoch", f.steps[1].epoch = f.steps[1].step + 1);
+    SPOIL(FROM_RANK, "epoch_first_step", f.steps[1].epoch = 1);
+    SPOIL(FROM_RANK, "epoch_first_step", f.steps[1].epoch = 1;
+          f.steps[1].epoch_first_step = f.steps[1].step + 1);
     SPOIL(FROM_RANK, "saved_step", f.from_rank.saved_step = -1);
     SPOIL(FROM_RANK, "start_step", f.summary.start_step = -1);
     SPOIL(FROM_RANK, "steps", f.summary.steps = INT64_MAX);

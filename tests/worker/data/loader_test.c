@@ -73,7 +73,10 @@ static void expect_next(struct dpt_loader *loader, int64_t step, int slot)
         fail_msg("step %d slot %d: %s", (int)step, slot, err.text);
     for (int j = 0; j < MICRO; j++) {
         int32_t expected[SEQ], expected_targets[SEQ];
-        const int64_t i = (step * SLOTS + slot) * MICRO + j;
+        const int64_t per_epoch = config.train.epoch_steps;
+        const int64_t in_epoch = per_epoch > 0 ? step % per_epoch : step;
+        const int64_t epoch = per_epoch > 0 ? step / per_epoch : 0;
+        const int64_t i = epoch * SAMPLES + (in_epoch * SLOTS + slot) * MICRO + j;
         const int64_t index = dpt_sample_index(config.seed, SAMPLES, i);
         assert_int_equal(dpt_data_read(data, index, expected, expected_targets, &err), DPT_OK);
         assert_memory_equal(tokens + j * SEQ, expected, sizeof expected);
@@ -97,6 +100,26 @@ static void order_is_the_samplers(void **state)
         dpt_loader_destroy(&loader);
         assert_null(loader);
     }
+}
+
+/* With train.epochs each begins its own permutation, also when the loader starts within one. */
+static void order_of_epochs(void **state)
+{
+    (void)state;
+    config.train.epoch_steps = SAMPLES / (MICRO * SLOTS);
+    struct dpt_loader *loader = make();
+    for (int64_t begin = 0; begin < 5; begin++) {
+        dpt_loader_start(loader, begin, 1, SLOTS, 2);
+        for (int64_t step = begin; step < begin + 8; step++)
+            for (int slot = 1; slot < SLOTS; slot += 2)
+                expect_next(loader, step, slot);
+    }
+    dpt_loader_destroy(&loader);
+    config.train.epoch_steps++; /* more than there are */
+    assert_int_equal(dpt_loader_create(&config, data, &loader, &err), DPT_ECONFIG);
+    assert_string_equal(err.text, "data.train has 61 samples, not the 3 steps of 21 that an epoch "
+                                  "has by the config");
+    config.train.epoch_steps = DPT_AUTO;
 }
 
 /* Each epoch has each sample once, whoever reads it. */
@@ -309,6 +332,7 @@ static void many_readers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(order_is_the_samplers),
+                                       TEST(order_of_epochs),
                                        TEST(each_sample_once_an_epoch),
                                        TEST(restarts),
                                        TEST(held_batch_is_not_overwritten),

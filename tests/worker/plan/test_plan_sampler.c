@@ -110,6 +110,31 @@ static void golden(void **state)
         assert_int_equal(dpt_sample_index(42, 10, i), expected[i]);
 }
 
+/* With epochs each sample comes at most once in an epoch, and each epoch is the beginning of its
+ * own permutation; without, and where batches fill the samples, steps follow each other. */
+static void epochs_begin_permutations(void **state)
+{
+    (void)state;
+    enum { N = 61, BATCH = 21, STEPS = N / BATCH, EPOCHS = 5 };
+    for (int64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        int seen[N] = {0}, others = 0;
+        for (int64_t step = epoch * STEPS; step < (epoch + 1) * STEPS; step++)
+            for (int64_t at = 0; at < BATCH; at++) {
+                const int64_t number = dpt_sample_number(N, STEPS, BATCH, step, at);
+                assert_int_equal(number, epoch * N + (step - epoch * STEPS) * BATCH + at);
+                const int64_t x = dpt_sample_index(1, N, number);
+                assert_int_equal(seen[x]++, 0);
+                others += x != dpt_sample_index(1, N, (number + N) % (EPOCHS * N));
+            }
+        assert_true(others > STEPS * BATCH / 2);
+    }
+    for (int64_t step = 0; step < 50; step++)
+        for (int64_t at = 0; at < BATCH; at++) {
+            assert_int_equal(dpt_sample_number(N, 0, BATCH, step, at), step * BATCH + at);
+            assert_int_equal(dpt_sample_number(4 * BATCH, 4, BATCH, step, at), step * BATCH + at);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -119,6 +144,7 @@ int main(void)
         cmocka_unit_test(neighbours_part),
         cmocka_unit_test(huge_sizes),
         cmocka_unit_test(golden),
+        cmocka_unit_test(epochs_begin_permutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -284,6 +284,48 @@ static void evaluations(void **state)
     assert_int_equal(fclose(f), 0);
 }
 
+/* So is an epoch, between its last step and the evaluation after it. */
+static void epochs(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    append(9);
+    const struct dpt_epoch_record e = {.run = "a-run",
+                                       .epoch = 3,
+                                       .epochs = 10,
+                                       .step = 9,
+                                       .first_step = 7,
+                                       .avg_loss = 1.0 / 3,
+                                       .seconds = 1.5,
+                                       .samples_per_s = 512,
+                                       .generation = 2,
+                                       .world_size = 3};
+    struct dpt_runlog_place last, step = {.step = 9}, evaluation = {.step = 9};
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_epoch(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_int_equal(dpt_runlog_last(dir, &last, &err), DPT_OK);
+    evaluation.is_evaluation = true;
+    assert_true(last.step == 9 && last.is_epoch && !last.is_evaluation && last.generation == 2);
+    assert_true(dpt_runlog_is_after(&last, &step) && !dpt_runlog_is_after(&step, &last));
+    assert_true(dpt_runlog_is_after(&evaluation, &last) &&
+                !dpt_runlog_is_after(&last, &evaluation));
+    char path[128], line[1024];
+    path_of("metrics.jsonl", path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(fgets(line, sizeof line, f));
+    json_t *record = json_loads(line, 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(record, "epoch")), 3);
+    assert_int_equal(json_integer_value(json_object_get(record, "epochs")), 10);
+    assert_int_equal(json_integer_value(json_object_get(record, "first_step")), 7);
+    assert_true(json_real_value(json_object_get(record, "avg_loss")) == 1.0 / 3);
+    assert_true(json_real_value(json_object_get(record, "samples_per_s")) == 512);
+    assert_null(json_object_get(record, "loss")); /* which readers of steps look for */
+    json_decref(record);
+    assert_int_equal(fclose(f), 0);
+}
+
 static void the_file_of_an_evaluation(void **state)
 {
     (void)state;
@@ -402,6 +444,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_record_after_half_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_that_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(evaluations, setup, teardown),
+        cmocka_unit_test_setup_teardown(epochs, setup, teardown),
         cmocka_unit_test_setup_teardown(the_file_of_an_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_fail, setup, teardown),

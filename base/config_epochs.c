@@ -1,0 +1,44 @@
+/* How many steps a run of train.epochs has. An epoch takes the first so many samples of its own
+ * permutation as fill whole global batches (drop_last): no sample comes twice in it. */
+#include "base/config_table.h"
+
+enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t samples,
+                                        struct dpt_err *err)
+{
+    const int64_t epochs = config->train.epochs, said = config->train.epoch_steps;
+    const int64_t counted = samples / config->train.global_batch;
+    if (epochs == 0)
+        return DPT_OK;
+    if (counted < 1)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "data.train ('%s') has %lld samples of %d tokens, less than one "
+                        "train.global_batch (%d): an epoch has no step; name more data, or a "
+                        "smaller global_batch or seq_len",
+                        config->data.train, (long long)samples, config->train.seq_len,
+                        config->train.global_batch);
+    if (said != DPT_AUTO && said != counted)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "data.train ('%s') has %lld samples of %d tokens, an epoch of %lld steps, "
+                        "and the config says train.epoch_steps %lld; name the run's data, or write "
+                        "auto",
+                        config->data.train, (long long)samples, config->train.seq_len,
+                        (long long)counted, (long long)said);
+    if (counted > (int64_t)DPT_CONFIG_RUN_STEPS_MAX / epochs)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "train.epochs (%lld) of %lld steps are more than %.0f steps; give less",
+                        (long long)epochs, (long long)counted, DPT_CONFIG_RUN_STEPS_MAX);
+    if (config->optimizer.warmup_steps > epochs * counted)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "optimizer.warmup_steps (%lld) is more than the %lld steps of train.epochs "
+                        "(%lld); set it to at most that",
+                        (long long)config->optimizer.warmup_steps, (long long)(epochs * counted),
+                        (long long)epochs);
+    config->train.epoch_steps = counted;
+    config->train.steps = epochs * counted;
+    return DPT_OK;
+}
+
+bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step)
+{
+    return config->train.epoch_steps > 0 && step > 0 && step % config->train.epoch_steps == 0;
+}
