@@ -198,6 +198,18 @@ static enum dpt_status refuse_pair(const struct dpt_config_load *load, int overr
     return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d", load->source, line, column);
 }
 
+static enum dpt_status refuse_unknown(const struct dpt_config_load *load,
+                                      const struct dpt_yaml_pair *pair, int override,
+                                      struct dpt_err *err)
+{
+    char suggestion[SUGGESTION_BYTES], foreign[DPT_CONFIG_FOREIGN_BYTES];
+    if (dpt_config_foreign_key(pair->path, foreign))
+        return refuse_pair(load, override, pair->line, pair->column, err, "%s", foreign);
+    suggest(pair->path, suggestion);
+    return refuse_pair(load, override, pair->line, pair->column, err, "unknown key '%s'%s",
+                       pair->path, suggestion);
+}
+
 static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt_yaml_pair *pair,
                                   int override, struct dpt_err *err)
 {
@@ -209,12 +221,8 @@ static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt
         return refuse_pair(load, override, pair->line, pair->column, err,
                            "%s is a section: its keys go inside it", pair->path);
     }
-    if (i == dpt_config_n_keys) {
-        char suggestion[SUGGESTION_BYTES];
-        suggest(pair->path, suggestion);
-        return refuse_pair(load, override, pair->line, pair->column, err, "unknown key '%s'%s",
-                           pair->path, suggestion);
-    }
+    if (i == dpt_config_n_keys)
+        return refuse_unknown(load, pair, override, err);
     struct dpt_err why = {.status = DPT_OK};
     bool has_value = pair->n_values > 0;
     int line = has_value ? pair->value[0].line : pair->line;
@@ -226,13 +234,29 @@ static enum dpt_status apply_pair(struct dpt_config_load *load, const struct dpt
     return DPT_OK;
 }
 
+/* The first key of another program says more than an unknown one before it, or its section. */
+static enum dpt_status refuse_foreign(const struct dpt_config_load *load,
+                                      const struct dpt_yaml *yaml, int override,
+                                      struct dpt_err *err)
+{
+    char foreign[DPT_CONFIG_FOREIGN_BYTES];
+    for (size_t i = 0; i < yaml->n_pairs; i++) {
+        const struct dpt_yaml_pair *pair = &yaml->pair[i];
+        if (pair->kind != DPT_YAML_SECTION &&
+            dpt_config_key_index(pair->path) == dpt_config_n_keys &&
+            dpt_config_foreign_key(pair->path, foreign))
+            return refuse_unknown(load, pair, override, err);
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status apply_yaml(struct dpt_config_load *load, const char *text, size_t bytes,
                                   const char *source, const char *prefix, int override,
                                   struct dpt_err *err)
 {
     struct dpt_yaml *yaml = NULL;
     DPT_TRY(dpt_yaml_parse(text, bytes, source, prefix, &yaml, err));
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status = refuse_foreign(load, yaml, override, err);
     for (size_t i = 0; i < yaml->n_pairs && status == DPT_OK; i++)
         status = apply_pair(load, &yaml->pair[i], override, err);
     dpt_yaml_destroy(&yaml);

@@ -83,6 +83,11 @@ struct dpt_config_origin {
     int override;     /* index of the --set it came from; -1 = none */
 };
 
+/* Whether another program's config has a key of this path, which is none here: our spelling, in a
+ * sentence that begins with the path. */
+enum { DPT_CONFIG_FOREIGN_BYTES = 384 };
+bool dpt_config_foreign_key(const char *path, char ret_text[DPT_CONFIG_FOREIGN_BYTES]);
+
 /* A config being loaded. */
 struct dpt_config_load {
     struct dpt_config config;

@@ -1,0 +1,81 @@
+/* Configs of other programs: refused at the first key, with our spelling. */
+#include "base/config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define TRANSLATES " (deploy/convert-config translates the file)"
+
+static void our_spelling(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"run: x\ntraining:\n  batch_size: 32\n",
+         "my.yaml:3:3: training.batch_size is per GPU in other programs; here: train.micro_batch "
+         "and train.global_batch (the samples of all GPUs together)" TRANSLATES},
+        {"num_epochs: 10\n",
+         "my.yaml:1:1: num_epochs is another program's word; here: train.epochs" TRANSLATES},
+        {"train: {num_epochs: 10}\n", "my.yaml:1:9: train.num_epochs is another program's word; "
+                                      "here: train.epochs" TRANSLATES},
+        {"fsdp:\n  sharding_strategy: FULL_SHARD\n",
+         "my.yaml:2:3: fsdp.sharding_strategy is another program's word; here: strategy.name: fsdp "
+         "with strategy.sharding: full_shard, shard_grad_op, hybrid_shard or no_shard" TRANSLATES},
+        {"training: {optimizer: {learning_rate: 1}}\n",
+         "my.yaml:1:24: training.optimizer.learning_rate is another program's word; here: "
+         "optimizer.lr" TRANSLATES},
+        {"model: {type: gpt2}\n", "my.yaml:1:9: model.type is another program's word; here: "
+                                  "model.name: gpt2" TRANSLATES},
+        {"data: {num_workers: 4}\n",
+         "my.yaml:1:8: data.num_workers is the loader's, which reads ahead by itself here; leave "
+         "it out" TRANSLATES},
+        /* What has our name in another section, and what nobody knows. */
+        {"experiment: 4\nscheduler: {type: cosine}\n",
+         "my.yaml:2:13: scheduler.type is another program's word; here: optimizer.schedule: "
+         "constant, linear or cosine" TRANSLATES},
+        {"training: {epochs: 3}\n", "my.yaml:1:1: unknown key 'training'; did you mean 'train'?"},
+        {"training: {}\n", "my.yaml:1:1: unknown key 'training'; did you mean 'train'?"},
+        {"scheduler: cosine\n",
+         "my.yaml:1:1: scheduler is another program's word; here: optimizer.schedule: constant, "
+         "linear or cosine" TRANSLATES},
+        {"optimizer: {name: AdamW}\n",
+         "my.yaml:1:19: optimizer.name: unknown value 'AdamW'; supported: adamw, adam, sgd"},
+        {"strategy: {sharding: FULL_SHARD}\n",
+         "my.yaml:1:22: strategy.sharding: unknown value 'FULL_SHARD'; supported: null, "
+         "full_shard, shard_grad_op, hybrid_shard, no_shard"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        struct dpt_err err;
+        assert_int_equal(
+            dpt_config_load(cases[i].text, strlen(cases[i].text), "my.yaml", NULL, 0, &c, &err),
+            DPT_ECONFIG);
+        assert_string_equal(err.text, cases[i].error);
+    }
+}
+
+static void on_the_command_line(void **state)
+{
+    (void)state;
+    const char *const set = "training.batch_size=8";
+    struct dpt_config c;
+    struct dpt_err err;
+    assert_int_equal(dpt_config_load("", 0, "my.yaml", &set, 1, &c, &err), DPT_ECONFIG);
+    assert_string_equal(err.text,
+                        "--set training.batch_size=8: training.batch_size is per GPU in other "
+                        "programs; here: train.micro_batch and train.global_batch (the samples of "
+                        "all GPUs together)" TRANSLATES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(our_spelling),
+                                       cmocka_unit_test(on_the_command_line)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
