@@ -1,5 +1,6 @@
 """Topic daily-bread: what first light built becomes something one would use every day and trust."""
 
+from accept.epochs import epoch_lines
 from accept.first_light import one_hash
 from accept.fuzz import fuzzed
 from accept.scaling import allreduce_beside_gloo, weak_scaling
@@ -27,6 +28,7 @@ LINES = [
     bpe_ids,
     bpe_speed,
     one_val_loss,
+    epoch_lines,
     fuzzed,
     soak,
 ]
