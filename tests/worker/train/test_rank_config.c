@@ -58,6 +58,29 @@ static void sgd_as_the_plain_loop(void **state)
     assert_string_not_equal(hash[1], hash[2]);
 }
 
+/* Adam, whose decay goes through the moments, and steps that begin permutations of epochs. */
+static void adam_and_epochs_as_the_plain_loop(void **state)
+{
+    (void)state;
+    static const char *const optimizers[] = {"adamw", "adam"};
+    char hash[4][DPT_HASH_HEX_BYTES];
+    for (int i = 0; i < 4; i++) {
+        struct dpt_config config = rig_make_config(14, STEPS, "");
+        (void)snprintf(config.optimizer.name, sizeof config.optimizer.name, "%s",
+                       optimizers[i % 2]);
+        config.train.epochs = i < 2 ? 0 : 2;
+        config.train.epoch_steps = i < 2 ? DPT_AUTO : STEPS / 2;
+        plain_train(&config, hash[i]);
+        for (int world = 1; world <= 3; world += 2) {
+            char name[32];
+            (void)snprintf(name, sizeof name, "adam-%d-%d", i, world);
+            expect_hash(hash[i], &config, name, world, true);
+        }
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(hash[k], hash[i]);
+    }
+}
+
 /* Several slots a lane: 8 slots on 3 lanes. */
 static void lanes_of_several_slots(void **state)
 {
@@ -214,6 +237,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_as_the_plain_loop),
+        cmocka_unit_test(adam_and_epochs_as_the_plain_loop),
         cmocka_unit_test(activation_checkpointing_changes_nothing),
         cmocka_unit_test(as_the_plain_loop),
         cmocka_unit_test(lanes_of_several_slots),
