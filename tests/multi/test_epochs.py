@@ -68,7 +68,8 @@ def test_losses_and_a_stop(make_cluster, tmp_path, slow):
 
 
 def test_other_data(make_cluster, tmp_path, slow):
-    """A node that takes the run's config and has a shorter text says what it counts, and what the run does."""
+    """A node with a shorter text says what it counts, and what the run does: one that takes the run's config, and one
+    that brings its own."""
     cluster = make_cluster(sets=epoch_sets(tmp_path, **{"train.epochs": 100_000}))
     cluster.start_server()
     cluster.start_worker("a", nnodes="1:2")
@@ -77,3 +78,7 @@ def test_other_data(make_cluster, tmp_path, slow):
     other = cluster.start_worker("b", config=False, nnodes=None, sets={"data.train": short}, args=["--rdzv-id", "tiny"])
     assert other.wait(60 * slow) == 2, other.log_tail()
     assert "an epoch of 3 steps, and the config says train.epoch_steps 9" in other.log()
+    third = cluster.start_worker("c", nnodes="1:2", sets={"data.train": short})
+    assert third.wait(60 * slow) == 2, third.log_tail()
+    assert ("in: train.epoch_steps (9, here 3). Use the run's values (train.epoch_steps is counted in data.train: the "
+            "run has other data)") in third.log()

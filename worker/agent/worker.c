@@ -244,10 +244,14 @@ static void say_difference(const struct worker *worker, const char *run_config)
     }
     if (dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys) >
         0)
-        complain(worker,
-                 "the config differs from that of run %s in: %s. Use the run's values, or another "
-                 "name (run: in the config, --rdzv-id)",
-                 worker->config.run, keys);
+        complain(
+            worker,
+            "the config differs from that of run %s in: %s. Use the run's values%s, or another "
+            "name (run: in the config, --rdzv-id)",
+            worker->config.run, keys,
+            strstr(keys, "train.epoch_steps") != NULL
+                ? " (train.epoch_steps is counted in data.train: the run has other data)"
+                : "");
 out:
     free(theirs);
 }
