@@ -430,6 +430,7 @@ const struct op_case op_cases[] = {
     {"attention 2x66x4/2x64", {2, 66, 4, 2, 64}, 0.0f, false, OP(attention)},
     {"attention 1x97x3/1x128 drop", {1, 97, 3, 1, 128}, 0.2f, false, OP(attention)},
     {"attention 1x70x4/1x72", {1, 70, 4, 1, 72}, 0.0f, false, OP(attention)},
+    {"attention 1x40x2/1x160", {1, 40, 2, 1, 160}, 0.0f, false, OP(attention)},
     {"residual 9", {9}, 0.0f, true, OP(residual)},
     {"residual 70003", {70003}, 0.0f, false, OP(residual)},
     {"residual 70003 drop", {70003}, 0.1f, false, OP(residual)},
