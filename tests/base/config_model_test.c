@@ -86,8 +86,8 @@ static void combinations(void **state)
          "model.n_inner (100), which has biases, is not a multiple of 32; nearest: 96 or 128"},
         {"model={name: llama, n_embd: 64, attention_bias: true}",
          "model.head_size (16), which has biases, is not a multiple of 32; nearest: 32"},
-        {"model={name: llama, rope_scaling: llama3, rope_low_freq_factor: 4}",
-         "model.rope_low_freq_factor (4) is not below model.rope_high_freq_factor (4)"},
+        {"model={name: llama, rope_scaling: llama3, rope_high_freq_factor: 1}",
+         "model.rope_low_freq_factor (1) is not below model.rope_high_freq_factor (1)"},
         {"model={name: llama, rope_low_freq_factor: 4}", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -11,8 +11,8 @@ over all tokens of all slots, before clipping), and the losses and gradient norm
 SGD (with momentum, in Nesterov's form, without) from those weights, with clip_grad_norm_, decay on matrices alone, and
 warm-up plus cosine.
 
-File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py <revision>",
-text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
+File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py
+<revision>", text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
 tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text name, u32 numel, f32 weight[numel], f32
 gradient[numel]; u32 runs, per run: text optimizer ("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64
 loss[steps], f64 norm[steps].
