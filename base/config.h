@@ -227,6 +227,10 @@ DPT_MUST_USE enum dpt_status dpt_config_count_epochs(struct dpt_config *config, 
 /* Whether `step` completed steps end an epoch. */
 bool dpt_config_ends_epoch(const struct dpt_config *config, int64_t step);
 
+/* Slots of a step: a contribution to its small all-reduce, and its outcome, have a loss for each.
+ */
+enum { DPT_CONFIG_SLOTS_MAX = 4096 };
+
 /* Derived numbers, defined once. G = global_batch / micro_batch; lanes resolved from auto. */
 int dpt_config_slots(const struct dpt_config *config);
 int dpt_config_lanes(const struct dpt_config *config);

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MICRO_BATCH_MAX = 65536 }; /* of the table */
+
 /* Whose weights come unit by unit for each use, and go again. */
 static bool gathers_units(const struct dpt_config *c)
 {
@@ -106,6 +108,24 @@ static enum dpt_status check_names(const struct dpt_config_load *load, struct dp
     return DPT_OK;
 }
 
+static enum dpt_status refuse_slots(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    char larger[64] = "";
+    int micro_batch = c->train.global_batch / DPT_CONFIG_SLOTS_MAX;
+    while (c->train.global_batch % micro_batch != 0 ||
+           c->train.global_batch / micro_batch > DPT_CONFIG_SLOTS_MAX)
+        micro_batch++;
+    if (micro_batch <= MICRO_BATCH_MAX) /* a batch may have no divisor but itself */
+        (void)snprintf(larger, sizeof larger, ", or a micro_batch of %d", micro_batch);
+    return dpt_config_refuse_both(
+        load, "train.global_batch", "train.micro_batch", err,
+        "train.global_batch (%d) in micro-batches of train.micro_batch (%d) is %d slots a step, "
+        "more than %d; nearest: a global_batch of %d%s",
+        c->train.global_batch, c->train.micro_batch, dpt_config_slots(c), DPT_CONFIG_SLOTS_MAX,
+        DPT_CONFIG_SLOTS_MAX * c->train.micro_batch, larger);
+}
+
 static enum dpt_status check_batch(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
@@ -120,6 +140,8 @@ static enum dpt_status check_batch(const struct dpt_config_load *load, struct dp
             "global_batch of %s, or a micro_batch of %s",
             c->train.global_batch, c->train.micro_batch, multiples, divisors);
     }
+    if (slots > DPT_CONFIG_SLOTS_MAX)
+        return refuse_slots(load, err);
     if (c->train.lanes > slots)
         return dpt_config_refuse_both(
             load, "train.lanes", "train.global_batch", err,

@@ -294,7 +294,7 @@ const struct dpt_key dpt_config_keys[] = {
              "counts in data.train, so that nodes and checkpoints compare it"},
     {"train.global_batch", DPT_KEY_INT, AT(train.global_batch),
      .min = 1, .max = 16777216, TRAJECTORY, .def = "32",
-     .help = "samples a step; a multiple of micro_batch"},
+     .help = "samples a step; a multiple of micro_batch, at most 4096 times it"},
     {"train.micro_batch", DPT_KEY_INT, AT(train.micro_batch),
      .min = 1, .max = 65536, TRAJECTORY, .def = "4",
      .help = "samples of one forward and backward pass: a slot"},

@@ -283,6 +283,14 @@ static void refused_combinations(void **state)
         {"train.micro_batch=64",
          "train.global_batch (32) is not a multiple of train.micro_batch (64); nearest: a "
          "global_batch of 64, or a micro_batch of 32"},
+        {"train.global_batch=16388",
+         "train.global_batch (16388) in micro-batches of train.micro_batch (4) is 4097 slots a "
+         "step, more than 4096; nearest: a global_batch of 16384, or a micro_batch of 17"},
+        {"train={global_batch: 16777213, micro_batch: 1}",
+         "train.global_batch (16777213) in micro-batches of train.micro_batch (1) is 16777213 "
+         "slots "
+         "a step, more than 4096; nearest: a global_batch of 4096"},
+        {"train.global_batch=16384", NULL},
         {"train.seq_len=2000",
          "train.seq_len (2000) is longer than model.context (1024); set it to at most that"},
         {"train.lanes=9", "train.lanes (9) is more than the slots of a step (train.global_batch / "

@@ -66,6 +66,18 @@ def worker(tmp_path, *args, sets=None, config=TINY, timeout=60):
     return run_program("dpt-worker", *argv, *args, timeout=timeout, env=env)
 
 
+def test_most_slots_of_a_step(tmp_path):
+    """A step of as many micro-batches as are allowed; one more is refused."""
+    sets = {"model.n_layer": 1, "model.n_embd": 16, "model.n_head": 1, "model.context": 4, "train.seq_len": 4,
+            "train.micro_batch": 1, "train.steps": 1, "optimizer.warmup_steps": 0, "cluster.threads": 1}
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={**sets, "train.global_batch": 4097})
+    assert code == 2, err
+    assert one_line(err).endswith("4097 slots a step, more than 4096; nearest: a global_batch of 4096, or a "
+                                  "micro_batch of 17"), err
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets={**sets, "train.global_batch": 4096})
+    assert code == 0, err
+
+
 @pytest.mark.parametrize("args, said", [
     (["--rdvz-endpoint", "h:1"], "did you mean --rdzv-endpoint"),
     (["--rdzv-endpoint", "host"], "--rdzv-endpoint 'host' is not HOST:PORT"),

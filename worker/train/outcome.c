@@ -60,13 +60,14 @@ enum { RANK_FLAGS = DPT_COMMIT_REFORM | DPT_COMMIT_SAVER_BUSY | DPT_COMMIT_NOT_F
 enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max, int64_t step, int slots,
                                  struct dpt_outcome *ret, struct dpt_err *err)
 {
+    DPT_ASSERT(slots >= 1 && slots <= DPT_CONFIG_SLOTS_MAX);
     size_t bytes = dpt_contribution_bytes(slots_max);
     struct dpt_accum norm;
     dpt_accum_init(&norm);
     uint32_t flags = 0, leaving = 0;
     int seen = 0;
     double scale = 1;
-    bool slot_seen[DPT_SLOTS_MAX] = {false};
+    bool slot_seen[DPT_CONFIG_SLOTS_MAX] = {false};
     for (int rank = 0; rank < world; rank++) {
         struct dpt_reader r;
         dpt_reader_init(&r, (const char *)all + (size_t)rank * bytes, bytes);

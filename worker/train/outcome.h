@@ -8,12 +8,13 @@
 #define DPT_WORKER_TRAIN_OUTCOME_H
 
 #include "base/accum.h"
+#include "base/config.h"
 #include "base/err.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DPT_SLOTS_MAX = 4096, DPT_OUTCOME_BYTES_MAX = 64 + 8 * DPT_SLOTS_MAX };
+enum { DPT_OUTCOME_BYTES_MAX = 64 + 8 * DPT_CONFIG_SLOTS_MAX };
 
 enum dpt_commit_flag {
     DPT_COMMIT_REFORM =
@@ -53,10 +54,10 @@ size_t dpt_contribution_bytes(int slots_max);
 /* `buf` holds dpt_contribution_bytes(slots_max); n_slots <= slots_max. */
 void dpt_contribution_pack(const struct dpt_contribution *contribution, int slots_max, void *buf);
 
-/* Folds the contributions of `world` ranks, each dpt_contribution_bytes(slots_max) long in `all`.
- * Every slot of 0 … slots-1 must come exactly once, every step be `step`, every scale the same
- * and every flag a rank's to set, else DPT_EPROTO: ranks have gone apart, which is never to be
- * trained over (ret->losses may then have been written). */
+/* Folds the contributions of `world` ranks, each dpt_contribution_bytes(slots_max) long in `all`,
+ * to a step of 1 … DPT_CONFIG_SLOTS_MAX slots. Every slot of 0 … slots-1 must come exactly once,
+ * every step be `step`, every scale the same and every flag a rank's to set, else DPT_EPROTO: ranks
+ * have gone apart, which is never to be trained over (ret->losses may then have been written). */
 DPT_MUST_USE enum dpt_status dpt_outcome_fold(const void *all, int world, int slots_max,
                                               int64_t step, int slots, struct dpt_outcome *ret,
                                               struct dpt_err *err);

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+_Static_assert((int)DPT_OUTCOME_BYTES_MAX <= (int)DPT_PROTO_OUTCOME_BYTES_MAX, "an outcome fits");
+
 /* With the report's lock held. */
 static void tell_validation(struct dpt_rank *r)
 {

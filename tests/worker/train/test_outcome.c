@@ -310,6 +310,34 @@ static void fields_out_of_range_are_refused(void **state)
         }
 }
 
+/* As many as the config allows, and one slot after them. */
+static void the_most_slots_of_a_step(void **state)
+{
+    (void)state;
+    enum { MOST = DPT_CONFIG_SLOTS_MAX };
+    static double losses[MOST], folded[MOST];
+    struct dpt_err err;
+    struct dpt_outcome outcome = {.losses = folded};
+    struct fold f = {.bytes = dpt_contribution_bytes(MOST)};
+    f.all = malloc(f.bytes);
+    assert_non_null(f.all);
+    for (int i = 0; i < MOST; i++)
+        losses[i] = 1.0 / (i + 3);
+    struct dpt_contribution all = {
+        .step = STEP, .stride = 1, .n_slots = MOST, .losses = losses, .scale = 1};
+    dpt_accum_init(&all.norm);
+    dpt_contribution_pack(&all, MOST, f.all);
+    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_OK);
+    assert_memory_equal(folded, losses, sizeof losses);
+    put_u32(&f, 0, AT_FIRST, 1);
+    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_EPROTO);
+    assert_string_equal(err.text, "rank 0 commits 4096 slots from 1 on, by 1, of 4096");
+    put_u32(&f, 0, AT_FIRST, MOST);
+    put_u32(&f, 0, AT_COUNT, 1);
+    assert_int_equal(dpt_outcome_fold(f.all, 1, MOST, STEP, MOST, &outcome, &err), DPT_EPROTO);
+    end(&f);
+}
+
 static void random_bytes_do_no_harm(void **state)
 {
     (void)state;
@@ -361,8 +389,8 @@ static void the_outcome_as_bytes(void **state)
     /* Room is checked; the largest outcome fits where it is kept. */
     for (size_t room = 0; room < bytes; room++)
         assert_int_not_equal(dpt_outcome_pack(&outcome, buf, room, &bytes, &err), DPT_OK);
-    static double most[DPT_SLOTS_MAX];
-    outcome.slots = DPT_SLOTS_MAX;
+    static double most[DPT_CONFIG_SLOTS_MAX];
+    outcome.slots = DPT_CONFIG_SLOTS_MAX;
     outcome.losses = most;
     assert_int_equal(dpt_outcome_pack(&outcome, buf, sizeof buf, &bytes, &err), DPT_OK);
 }
@@ -381,6 +409,7 @@ int main(void)
         cmocka_unit_test(a_slot_twice_is_refused),
         cmocka_unit_test(a_missing_slot_is_refused),
         cmocka_unit_test(fields_out_of_range_are_refused),
+        cmocka_unit_test(the_most_slots_of_a_step),
         cmocka_unit_test(random_bytes_do_no_harm),
         cmocka_unit_test(the_outcome_as_bytes),
     };
