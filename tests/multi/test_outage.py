@@ -77,6 +77,24 @@ def test_rescue_in_a_formation(make_cluster, tmp_path, slow):
     goes_on(cluster, tmp_path, slow, step)
 
 
+def test_rescue_without_the_writer_of_the_log(make_cluster, tmp_path, slow):
+    """The server dies, and later the node of rank 0 with the lines that waited in its memory: the other node, which
+    rescues the steps, has their lines, too."""
+    cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)
+    cluster.start_server()
+    workers = [cluster.start_worker(n) for n in "ab"]
+    cluster.wait_step(20, 60 * slow)
+    cluster.server.kill()
+    wait_until("lines wait", lambda: printed_step(*workers) >= cluster.step() + 20, 60 * slow, cluster.log_tails)
+    writer = max(workers, key=printed_step)
+    workers.remove(writer)
+    writer.kill_machine()
+    step, = ends_with_a_rescue(workers, slow)
+    assert step == rescued_step(cluster) and step >= printed_step(writer)
+    assert re.search(r"\d+ lines for '[^']*' are in '[^']*/rank-0\.unconfirmed\.jsonl'", workers[0].log())
+    goes_on(cluster, tmp_path, slow, step)
+
+
 def test_server_is_back_after_the_join_time(make_cluster, tmp_path, slow):
     """The run goes on in the same processes."""
     cluster = make_cluster(sets=make_sets(slow), shared_dirs=True)

@@ -13,7 +13,8 @@ enum kind { KIND_STEP, KIND_EPOCH, KIND_EVALUATION, KIND_EVENT };
 
 struct line {
     enum kind kind;
-    bool waits; /* this rank is to append it */
+    bool waits;   /* this rank is to append it */
+    bool settled; /* this rank has appended or spilled it, or found it in the file */
     struct dpt_runlog_place place;
     int64_t made_ms;
     size_t at, bytes; /* in text */
@@ -59,12 +60,18 @@ static struct dpt_runlog_line line_of(const struct dpt_logbook *book, const stru
                                     .bytes = line->bytes};
 }
 
+static void settle(struct dpt_logbook *book, struct line *line)
+{
+    line->waits = false;
+    line->settled = true;
+    book->waiting--;
+}
+
 static void spill(struct dpt_logbook *book, struct line *line)
 {
     struct dpt_err err;
     const struct dpt_runlog_line whole = line_of(book, line);
-    line->waits = false;
-    book->waiting--;
+    settle(book, line);
     enum dpt_status status = dpt_fs_mkdirs(book->spill_dir, &err);
     if (status == DPT_OK)
         status = dpt_runlog_append_to(book->spill, &whole, &err);
@@ -113,10 +120,8 @@ static void drop_what_is_there(struct dpt_logbook *book)
         return; /* all that waits is kept elsewhere */
     for (int i = 0; i < book->n; i++) {
         struct line *line = &book->lines[i];
-        if (line->kind != KIND_EVENT && line->waits && is_there(book, &line->place, &last)) {
-            line->waits = false;
-            book->waiting--;
-        }
+        if (line->kind != KIND_EVENT && line->waits && is_there(book, &line->place, &last))
+            settle(book, line);
     }
 }
 
@@ -210,6 +215,18 @@ void dpt_logbook_end(struct dpt_logbook *book)
     book->writes = false;
 }
 
+void dpt_logbook_keep_unwritten(struct dpt_logbook *book)
+{
+    DPT_ASSERT(!book->writes);
+    for (int i = 0; i < book->n; i++) {
+        struct line *line = &book->lines[i];
+        if (line->kind == KIND_EVENT || line->waits || line->settled)
+            continue;
+        line->waits = true;
+        book->waiting++;
+    }
+}
+
 static bool has(const struct dpt_logbook *book, enum kind kind, int64_t step)
 {
     for (int i = book->n - 1; i >= 0; i--)
@@ -262,8 +279,7 @@ bool dpt_logbook_flush(struct dpt_logbook *book)
         }
         struct dpt_err err;
         const struct dpt_runlog_line whole = line_of(book, line);
-        line->waits = false;
-        book->waiting--;
+        settle(book, line);
         const enum dpt_status status = dpt_runlog_append(book->dir, &whole, &err);
         if (status == DPT_OK && line->kind != KIND_EVENT)
             book->end = line->place;

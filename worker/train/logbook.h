@@ -37,7 +37,7 @@ struct dpt_logbook_options {
 DPT_MUST_USE enum dpt_status dpt_logbook_create(const struct dpt_logbook_options *options,
                                                 struct dpt_logbook **ret, struct dpt_err *err);
 /* What this rank as the log's writer may not write, now that it ends, goes to the spill file, which
- * a warning names; but not what the file has by now. */
+ * a warning names, and what dpt_logbook_keep_unwritten keeps; but not what the file has by now. */
 void dpt_logbook_destroy(struct dpt_logbook **book);
 
 /* A generation begins at `step`, in which this rank writes the log or not. Lines of later steps are
@@ -48,6 +48,11 @@ void dpt_logbook_begin(struct dpt_logbook *book, bool writes, int64_t step,
 /* The generation has ended. Appends what may be; the lines of steps that then still wait are for
  * the next generation's writer, which has them as well: until it begins here, none is appended. */
 void dpt_logbook_end(struct dpt_logbook *book);
+
+/* Between generations, when this rank has saved its state without a server: the generation's writer
+ * may be gone, and nobody else may have its lines. When the book is destroyed, the lines of steps
+ * that the file lacks go to the spill file, whoever was to write them. */
+void dpt_logbook_keep_unwritten(struct dpt_logbook *book);
 
 /* A line made at made_ms (dpt_now_ms); of the events only a writer keeps any. Where there is no
  * room the oldest lines go, unwritten ones to the spill file. */

@@ -88,6 +88,8 @@ void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms)
                 (long long)r->step, r->config->checkpoint.dir);
     else
         dpt_log(DPT_LOG_ERROR, "step %lld is not rescued: %s", (long long)r->step, err.text);
+    if (saved && r->book)
+        dpt_logbook_keep_unwritten(r->book);
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.rescue_failed = !saved;
     if (saved)

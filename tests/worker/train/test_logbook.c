@@ -170,6 +170,76 @@ static void only_a_writer_writes(void **state)
     assert_string_equal(steps_in("node-a/own.jsonl"), "");
 }
 
+/* The writer has died with the lines that waited in its memory, and so has the server: a rank that
+ * saves its state keeps those that the file lacks. */
+static void a_rescue_keeps_the_lines_of_a_dead_writer(void **state)
+{
+    (void)state;
+    struct dpt_logbook *writer = open_book("dead-writer"), *other = open_book("dead-writer");
+    dpt_logbook_begin(writer, true, 0, &nothing);
+    dpt_logbook_begin(other, false, 0, &nothing);
+    confirmed_ms = 20;
+    for (int step = 1; step <= 4; step++) {
+        add(writer, step, false);
+        add(other, step, false);
+        (void)dpt_logbook_flush(writer);
+    }
+    add(other, 4, true);
+    dpt_logbook_end(other);
+    dpt_logbook_keep_unwritten(other);
+    dpt_logbook_destroy(&other);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "3 4 v4");
+    confirmed_ms = 40;
+    dpt_logbook_destroy(&writer);
+}
+
+/* The file has all of them: another node's, whose writer could still append. */
+static void a_rescue_keeps_nothing_that_is_written(void **state)
+{
+    (void)state;
+    struct dpt_logbook *writer = open_book("live-writer"), *other = open_book("live-writer");
+    dpt_logbook_begin(writer, true, 0, &nothing);
+    dpt_logbook_begin(other, false, 0, &nothing);
+    confirmed_ms = INT64_MAX;
+    for (int step = 1; step <= 3; step++) {
+        add(writer, step, false);
+        add(other, step, false);
+    }
+    assert_true(dpt_logbook_flush(writer));
+    confirmed_ms = 0;
+    dpt_logbook_end(other);
+    dpt_logbook_keep_unwritten(other);
+    dpt_logbook_destroy(&other);
+    dpt_logbook_destroy(&writer);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "");
+}
+
+/* It keeps its own lines once: neither those that it has appended, though another world has written
+ * since, nor those that it has spilled. */
+static void a_rescue_of_the_writer(void **state)
+{
+    (void)state;
+    struct dpt_logbook *book = open_book("own-rescue"), *other = open_book("own-rescue");
+    dpt_logbook_begin(book, true, 0, &nothing);
+    confirmed_ms = 20;
+    for (int step = 1; step <= 4; step++)
+        add_in(book, 2, step, false);
+    assert_false(dpt_logbook_flush(book));
+    dpt_logbook_end(book);
+    confirmed_ms = INT64_MAX;
+    begin_writing(other, 2);
+    add(other, 3, false);
+    assert_true(dpt_logbook_flush(other));
+    confirmed_ms = 20;
+    dpt_logbook_keep_unwritten(book);
+    dpt_logbook_destroy(&book);
+    dpt_logbook_destroy(&other);
+    assert_string_equal(steps_in("metrics.jsonl"), "1 2 3");
+    assert_string_equal(steps_in("node-a/own.jsonl"), "3 4");
+}
+
 /* The next writer has what the last one could not write, of the history that counts. */
 static void a_successor_completes_the_file(void **state)
 {
@@ -427,6 +497,9 @@ int main(void)
         cmocka_unit_test(lines_wait_for_the_word),
         cmocka_unit_test(unconfirmed_lines_go_to_the_own_file),
         cmocka_unit_test(only_a_writer_writes),
+        cmocka_unit_test(a_rescue_keeps_the_lines_of_a_dead_writer),
+        cmocka_unit_test(a_rescue_keeps_nothing_that_is_written),
+        cmocka_unit_test(a_rescue_of_the_writer),
         cmocka_unit_test(a_successor_completes_the_file),
         cmocka_unit_test(a_writer_that_leaves),
         cmocka_unit_test(another_world_has_written),
