@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHAT_BYTES = 128 };
+enum { WHAT_BYTES = 128, ARGUMENTS_BYTES = 256 };
 
 /* "the loss is nan, the gradient's norm inf" */
 static const char *say_what(const struct dpt_outcome *outcome, char ret[WHAT_BYTES])
@@ -107,11 +107,26 @@ static enum dpt_status meet(struct dpt_rank *r, bool *flag, struct dpt_err *err)
 
 /* ---- the end ---- */
 
+/* The arguments that lower the learning rate: min_lr, too, where it would be above. */
+static const char *say_lower_lr(const struct dpt_config *config, char ret[ARGUMENTS_BYTES])
+{
+    char lr[32], min_lr[96] = "", allow[40] = "";
+    (void)snprintf(lr, sizeof lr, "%g", config->optimizer.lr / 10);
+    if (config->optimizer.min_lr > strtod(lr, NULL)) {
+        (void)snprintf(min_lr, sizeof min_lr, " --set optimizer.min_lr=%g",
+                       config->optimizer.min_lr / 10);
+        (void)snprintf(allow, sizeof allow, " --allow-change optimizer.min_lr");
+    }
+    (void)snprintf(ret, ARGUMENTS_BYTES, "--set optimizer.lr=%s%s --allow-change optimizer.lr%s",
+                   lr, min_lr, allow);
+    return ret;
+}
+
 /* `why`, and what to do; the command's arguments are given as they are to be typed. */
 static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool may_skip,
                                      struct dpt_err *err)
 {
-    char newest[96] = "none is kept (checkpoint.dir is null)";
+    char arguments[ARGUMENTS_BYTES], newest[96] = "none is kept (checkpoint.dir is null)";
     const char *dir = r->config->checkpoint.dir;
     struct dpt_err none;
     int64_t step = -1;
@@ -122,10 +137,9 @@ static enum dpt_status fail_diverged(struct dpt_rank *r, const char *why, bool m
     r->diverged = true;
     return dpt_fail(
         err, DPT_EDIVERGED,
-        "%s; newest finite checkpoint: %s; start again with a lower learning rate, --set "
-        "optimizer.lr=%g --allow-change optimizer.lr, or in the same way with more "
-        "optimizer.warmup_steps or another train.grad_clip%s",
-        why, newest, r->config->optimizer.lr / 10,
+        "%s; newest finite checkpoint: %s; start again with a lower learning rate, %s, or in the "
+        "same way with more optimizer.warmup_steps or another train.grad_clip%s",
+        why, newest, say_lower_lr(r->config, arguments),
         may_skip ? "; or leave such steps out, --set train.on_divergence=skip" : "");
 }
 

@@ -123,6 +123,35 @@ static void stop_keeps_what_was_held(void **state)
     }
 }
 
+static void expect_arguments(struct dpt_config *config, double lr, double min_lr,
+                             const char *arguments)
+{
+    char dir[128];
+    config->optimizer.lr = lr;
+    config->optimizer.min_lr = min_lr;
+    struct director *d = begin(config, "arguments", 1, dir);
+    const char *text = director_await_fatal(d);
+    if (!strstr(text, arguments))
+        fail_msg("'%s' does not say '%s'", text, arguments);
+    director_destroy(&d);
+}
+
+/* As they are to be typed: no min_lr above the lr, not by the digits that are printed either. */
+static void stop_names_rates_that_are_accepted(void **state)
+{
+    (void)state;
+    struct dpt_config config = make_config(DPT_DIVERGENCE_STOP);
+    spoil(1, 0);
+    expect_arguments(&config, 0.01, 0.001,
+                     ", --set optimizer.lr=0.001 --allow-change optimizer.lr, or in the same way");
+    expect_arguments(&config, 0.01, 0.005,
+                     ", --set optimizer.lr=0.001 --set optimizer.min_lr=0.0005 --allow-change "
+                     "optimizer.lr --allow-change optimizer.min_lr, or in the same way");
+    expect_arguments(&config, 0.012345641, 0.0012345641,
+                     ", --set optimizer.lr=0.00123456 --set optimizer.min_lr=0.000123456 ");
+    spoil_nothing();
+}
+
 /* A rank that dies while the last state is saved costs nothing but a second try. */
 static void death_at_the_stop(void **state)
 {
@@ -358,6 +387,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_keeps_what_was_held),
+        cmocka_unit_test(stop_names_rates_that_are_accepted),
         cmocka_unit_test(death_at_the_stop),
         cmocka_unit_test(stop_removes_no_checkpoint),
         cmocka_unit_test(skip_is_one_hash_in_every_world),
