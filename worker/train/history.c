@@ -70,6 +70,20 @@ int dpt_history_recoveries(const struct dpt_history *history)
     return n;
 }
 
+int64_t dpt_history_steps_lost(const struct dpt_history *history)
+{
+    json_t *array = json_loads(history->json, 0, NULL);
+    int64_t n = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const int64_t lost =
+            json_integer_value(json_object_get(json_array_get(array, i), "steps_lost"));
+        if (lost > 0 && lost <= INT64_MAX - n)
+            n += lost;
+    }
+    json_decref(array);
+    return n;
+}
+
 enum dpt_status dpt_history_append(struct dpt_history *history, const struct dpt_history_entry *e,
                                    struct dpt_err *err)
 {

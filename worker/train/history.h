@@ -33,6 +33,9 @@ DPT_MUST_USE enum dpt_status dpt_history_load(struct dpt_history *history, const
 /* How many of its generations were formed because something was lost; 0 when it is not readable. */
 int dpt_history_recoveries(const struct dpt_history *history);
 
+/* Steps lost at the forming of all its generations; 0 when it is not readable. */
+int64_t dpt_history_steps_lost(const struct dpt_history *history);
+
 DPT_MUST_USE enum dpt_status dpt_history_append(struct dpt_history *history,
                                                 const struct dpt_history_entry *entry,
                                                 struct dpt_err *err);

@@ -191,7 +191,10 @@ static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, s
                                             .kind = r->gen.cause_kind,
                                             .cause = r->gen.cause,
                                             .steps_lost = r->gen.steps_lost};
-    return dpt_history_append(&r->history, &entry, err);
+    DPT_TRY(dpt_history_append(&r->history, &entry, err));
+    if (r->generations == 1) /* no process of the run is left that knows more */
+        r->steps_lost = dpt_history_steps_lost(&r->history);
+    return DPT_OK;
 }
 
 /* The rank whose account of the run counts: of those at the step that the world goes on from the
@@ -230,7 +233,7 @@ static void adopt_history(struct dpt_rank *r, const struct formation *f, const D
     const bool begins = best.generations == 0;
     r->start_step =
         begins || best.start_step > plan->resume_step ? plan->resume_step : best.start_step;
-    r->steps_lost = (begins ? 0 : best.steps_lost) + r->gen.steps_lost;
+    r->steps_lost = best.steps_lost + r->gen.steps_lost;
     r->generations = best.generations + 1;
     adopt_totals(r, f);
 }

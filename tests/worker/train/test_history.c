@@ -61,6 +61,25 @@ static void recoveries_are_counted(void **state)
     assert_int_equal(dpt_history_recoveries(&h), 2);
 }
 
+static void steps_lost_are_added(void **state)
+{
+    (void)state;
+    static const char *const nonsense[] = {"[{\"steps_lost\": -5}, {}, 7]", "{}", "["};
+    struct dpt_history h;
+    dpt_history_init(&h);
+    assert_int_equal(dpt_history_steps_lost(&h), 0);
+    append(&h, 1, "node b lost");
+    append(&h, 2, "node c lost");
+    assert_int_equal(dpt_history_steps_lost(&h), 2);
+    for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {
+        (void)snprintf(h.json, sizeof h.json, "%s", nonsense[i]);
+        assert_int_equal(dpt_history_steps_lost(&h), 0);
+    }
+    (void)snprintf(h.json, sizeof h.json,
+                   "[{\"steps_lost\": 9223372036854775807}, {\"steps_lost\": 1}]");
+    assert_int_equal(dpt_history_steps_lost(&h), INT64_MAX);
+}
+
 static void the_oldest_go_first(void **state)
 {
     (void)state;
@@ -93,9 +112,8 @@ static void nonsense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_in_order),
-        cmocka_unit_test(recoveries_are_counted),
-        cmocka_unit_test(the_oldest_go_first),
+        cmocka_unit_test(entries_in_order),     cmocka_unit_test(recoveries_are_counted),
+        cmocka_unit_test(steps_lost_are_added), cmocka_unit_test(the_oldest_go_first),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests_name("history", tests, NULL, NULL);
