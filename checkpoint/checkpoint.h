@@ -185,7 +185,8 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t gene
 
 /* Newest step in `dir` whose manifest is intact and whose files have the manifest's sizes (their
  * checksums are verified when read); -1 when there is none or `dir` is absent. Damaged ones are
- * passed over with one log line (warn) that says what is wrong and what is used. */
+ * passed over with one log line (warn) that says what is wrong and what is used; a process that
+ * finds the same again logs at debug. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_newest(const char *dir, int64_t *ret_step,
                                                    struct dpt_err *err);
 

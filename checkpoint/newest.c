@@ -2,15 +2,17 @@
 #include "checkpoint/whole.h"
 
 #include "base/fs.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/names.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEARCH_TRIES_MAX = 5 };
+enum { SEARCH_TRIES_MAX = 5, SAID_MAX = 64 };
 
 static enum dpt_status open_named(const struct dpt_folder *dir, const char *name, int64_t step,
                                   struct dpt_folder *ret_folder, struct dpt_manifest *ret_manifest,
@@ -151,6 +153,34 @@ struct search {
     char why[DPT_ERR_TEXT_BYTES]; /* the newest of them is not */
 };
 
+/* A process looks again and again, and says once what is damaged, and when more is. */
+static bool is_news(const char *dir, const struct search *search)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        uint64_t key;
+        int n_bad;
+    } said[SAID_MAX];     /* under the mutex; of more than fit the oldest is forgotten */
+    static size_t n_said; /* likewise */
+    const uint64_t words[] = {dpt_hash128(dir, strlen(dir)).lo,
+                              dpt_hash128(search->why, strlen(search->why)).lo};
+    const uint64_t key = dpt_hash128(words, sizeof words).lo;
+    (void)pthread_mutex_lock(&mutex);
+    size_t i = 0;
+    while (i < n_said && i < SAID_MAX && said[i].key != key)
+        i++;
+    const bool known = i < n_said && i < SAID_MAX;
+    const bool news = !known || search->n_bad > said[i].n_bad;
+    if (news && !known)
+        i = n_said++ % SAID_MAX;
+    if (news) {
+        said[i].key = key;
+        said[i].n_bad = search->n_bad;
+    }
+    (void)pthread_mutex_unlock(&mutex);
+    return news;
+}
+
 /* One line for all that was passed over. */
 static void warn_passed_over(const char *dir, const struct search *search)
 {
@@ -161,8 +191,9 @@ static void warn_passed_over(const char *dir, const struct search *search)
         dpt_name_rescue(search->found, name);
     else if (search->found >= 0)
         dpt_name_step(search->found, name);
-    dpt_log(DPT_LOG_WARN, "the newest checkpoint in '%s'%s is not usable: %s; using %s", dir,
-            others, search->why, name);
+    dpt_log(is_news(dir, search) ? DPT_LOG_WARN : DPT_LOG_DEBUG,
+            "the newest checkpoint in '%s'%s is not usable: %s; using %s", dir, others, search->why,
+            name);
 }
 
 static enum dpt_status look_for_whole(const struct dpt_folder *dir, int64_t step, bool *ret_rescue,

@@ -165,6 +165,43 @@ static void wrong_sizes(void **state)
     }
 }
 
+static int n_warned;
+
+static void count_warning(void *ctx, const char *line, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    n_warned += strstr(line, "is not usable") != NULL;
+}
+
+/* Who looks again finds nothing new, whatever is used instead; other damage is news. */
+static void damage_is_said_once(void **state)
+{
+    (void)state;
+    int64_t step;
+    n_warned = 0;
+    dpt_log_set_level(DPT_LOG_WARN);
+    dpt_log_set_sink(count_warning, NULL);
+    assert_int_equal(truncate(path_of(files[1]), 1), 0);
+    for (int i = 0; i < 3; i++) {
+        OK(dpt_checkpoint_newest(root, &step, &err));
+        assert_int_equal(step, 10);
+        OK(dpt_checkpoint_newest_below(root, 20, &step, &err));
+    }
+    assert_int_equal(n_warned, 1);
+    assert_int_equal(truncate(path_of(files[1]), 2), 0);
+    OK(dpt_checkpoint_newest(root, &step, &err));
+    assert_int_equal(n_warned, 2);
+    assert_int_equal(truncate(in_root("step-00000010/state.json"), 1), 0);
+    for (int i = 0; i < 3; i++) {
+        OK(dpt_checkpoint_newest(root, &step, &err));
+        assert_int_equal(step, -1);
+        OK(dpt_checkpoint_newest_below(root, 20, &step, &err));
+    }
+    assert_int_equal(n_warned, 4); /* of both together, and of the older alone */
+    dpt_log_set_sink(NULL, NULL);
+}
+
 /* Reading names the block; what lies in other blocks can still be read. */
 static void damaged_block(void **state)
 {
@@ -282,13 +319,10 @@ static void damaged_part(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(bit_flips),
-                                       TEST(every_byte_of_the_manifest),
-                                       TEST(wrong_sizes),
-                                       TEST(damaged_block),
-                                       TEST(links_are_not_followed),
-                                       TEST(no_regular_file),
-                                       TEST(writing_through_links),
+    const struct CMUnitTest tests[] = {TEST(bit_flips),       TEST(every_byte_of_the_manifest),
+                                       TEST(wrong_sizes),     TEST(damage_is_said_once),
+                                       TEST(damaged_block),   TEST(links_are_not_followed),
+                                       TEST(no_regular_file), TEST(writing_through_links),
                                        TEST(damaged_part)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 folder is one run's."""
 
 import json
+import os
 import re
 import struct
 import subprocess
@@ -141,6 +142,18 @@ def test_all_checkpoints_damaged(make_cluster, slow):
     summary = fresh.outputs.summary()
     assert summary["start_step"] == 0 and summary["weights_hash"] == calm["weights_hash"]
     assert json.loads((worker.checkpoint_dir / "step-00000020" / "state.json").read_text())["step"] == 20
+
+
+def test_damaged_files_are_said_once(make_cluster, slow):
+    """A start over them looks at its beginning and at its end."""
+    cluster = make_cluster(sets={"train.steps": 20})
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    assert worker.wait(60 * slow) == 0, worker.log()
+    for path in worker.checkpoint_dir.glob("step-*/state.json"):
+        os.truncate(path, 1)
+    fresh = cluster.start_worker("a", nnodes=1, endpoint=False, args=["--allow-fresh"])
+    assert fresh.wait(60 * slow) == 0, fresh.log()
+    assert fresh.log().count(" is not usable: ") == 1, fresh.log()
 
 
 def test_same_command_twice(make_cluster, slow):
