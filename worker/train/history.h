@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum { DPT_HISTORY_BYTES = 16 * 1024 }; /* of the text, NUL included */
@@ -35,6 +36,13 @@ int dpt_history_recoveries(const struct dpt_history *history);
 
 /* Steps lost at the forming of all its generations; 0 when it is not readable. */
 int64_t dpt_history_steps_lost(const struct dpt_history *history);
+
+/* Adds the generations that `events`, the lines of events.jsonl, have after the newest of the
+ * history; to an empty history those from the last start at step 0 on. Nothing is added where the
+ * events lack that generation, or that start. Lines of other kinds, and torn ones, are passed over.
+ */
+DPT_MUST_USE enum dpt_status dpt_history_add_events(struct dpt_history *history, const char *events,
+                                                    size_t bytes, struct dpt_err *err);
 
 DPT_MUST_USE enum dpt_status dpt_history_append(struct dpt_history *history,
                                                 const struct dpt_history_entry *entry,

@@ -275,6 +275,9 @@ void rank_tell_divergence(struct dpt_rank *r, bool writes_log);
 void rank_begin_log(struct dpt_rank *r);
 /* The generation has ended: what waits is for the next one's writer. */
 void rank_end_log(struct dpt_rank *r);
+/* Nobody is left who knows what became of the run after the checkpoint, or the seed, that it goes
+ * on from: adds what events.jsonl says of it. */
+void rank_complete_history(struct dpt_rank *r);
 /* Whether this rank keeps lines of the log, written by it or not. */
 bool rank_keeps_log(const struct dpt_rank *r);
 /* Appends what may be by now; after each step. */

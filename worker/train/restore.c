@@ -183,6 +183,9 @@ static enum dpt_status job_share_history(struct dpt_comm_thread *thread, void *c
 
 static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, struct dpt_err *err)
 {
+    const bool begins = r->generations == 1; /* no process of the run is left that knows more */
+    if (begins)
+        rank_complete_history(r);
     if (r->gen.world_size > 1)
         DPT_TRY(dpt_comm_thread_run(r->comm_thread, job_share_history, f, err));
     const struct dpt_history_entry entry = {.generation = r->gen.number,
@@ -192,7 +195,7 @@ static enum dpt_status extend_history(struct dpt_rank *r, struct formation *f, s
                                             .cause = r->gen.cause,
                                             .steps_lost = r->gen.steps_lost};
     DPT_TRY(dpt_history_append(&r->history, &entry, err));
-    if (r->generations == 1) /* no process of the run is left that knows more */
+    if (begins)
         r->steps_lost = dpt_history_steps_lost(&r->history);
     return DPT_OK;
 }

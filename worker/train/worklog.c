@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNCONFIRMED_BYTES_MAX = 256 << 20 };
+enum { UNCONFIRMED_BYTES_MAX = 256 << 20, EVENTS_BYTES_MAX = 64 << 20 };
 
 static bool interrupted(void *ctx)
 {
@@ -209,6 +209,24 @@ static void complete_log(struct dpt_rank *r, const struct dpt_runlog_place *last
             dpt_fs_join(r->config->log.dir, names[i], folder, sizeof folder, NULL) == DPT_OK)
             complete_from_folder(&to, folder);
     dpt_fs_list_free(&names, n_names);
+}
+
+void rank_complete_history(struct dpt_rank *r)
+{
+    const char *dir = r->config->log.dir;
+    char path[PATH_MAX], *events = NULL;
+    size_t bytes = 0;
+    struct dpt_err err;
+    if (!dir[0] || (r->step == 0 && strcmp(r->gen.cause_kind, "start") == 0))
+        return; /* what is there is of a run before this one */
+    enum dpt_status status = dpt_fs_join(dir, "events.jsonl", path, sizeof path, &err);
+    if (status == DPT_OK)
+        status = dpt_fs_read_file(path, EVENTS_BYTES_MAX, &events, &bytes, &err);
+    if (status == DPT_OK)
+        status = dpt_history_add_events(&r->history, events, bytes, &err);
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_DEBUG, "the run's history is that of its checkpoint: %s", err.text);
+    free(events);
 }
 
 void rank_begin_log(struct dpt_rank *r)

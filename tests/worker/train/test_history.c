@@ -80,6 +80,51 @@ static void steps_lost_are_added(void **state)
     assert_int_equal(dpt_history_steps_lost(&h), INT64_MAX);
 }
 
+#define EVENT(kind, generation, step, lost)                                                        \
+    "{\"kind\":\"" kind "\",\"generation\":" #generation                                           \
+    ",\"cause\":\"a cause\",\"steps_lost\":" #lost ",\"resume_step\":" #step                       \
+    ",\"world_size\":2}\n"
+
+static void expect_added(struct dpt_history *h, const char *events, int64_t lost, int recoveries)
+{
+    struct dpt_err err;
+    assert_int_equal(dpt_history_add_events(h, events, strlen(events), &err), DPT_OK);
+    assert_int_equal(dpt_history_steps_lost(h), lost);
+    assert_int_equal(dpt_history_recoveries(h), recoveries);
+}
+
+/* A checkpoint of generation 2; the log goes on to two losses after it, and has an older start. */
+static void events_complete_a_checkpoint(void **state)
+{
+    (void)state;
+    static const char events[] =
+        EVENT("node_lost", 2, 20, 9) EVENT("node_lost", 3, 20, 9) EVENT("start", 1, 10, 0)
+            EVENT("node_lost", 2, 20, 1) "{\"kind\":\"diverged\",\"step\":3}\n" EVENT(
+                "rank_lost", 3, 20, 5) "{\"kind\": torn\n\n" EVENT("redundancy", 3, 25, 5)
+                EVENT("start", 1, 20, 0) EVENT("rank_lost", 2, 20, 7) "{\"kind\":\"rank_lost\"";
+    struct dpt_history h;
+    dpt_history_init(&h);
+    append(&h, 2, "node b lost");
+    expect_added(&h, events, 1 + 5 + 7, 3);
+    expect_added(&h, EVENT("start", 1, 20, 0), 13, 3); /* of another run */
+    expect_added(&h, "", 13, 3);
+    dpt_history_init(&h);
+    append(&h, 7, "a generation that the log does not have");
+    expect_added(&h, events, 1, 1);
+}
+
+static void events_since_a_start_from_the_seed(void **state)
+{
+    (void)state;
+    static const char events[] = EVENT("start", 1, 0, 0) EVENT("rank_lost", 2, 0, 9)
+        EVENT("start", 1, 0, 0) EVENT("rank_lost", 2, 0, 3) EVENT("rank_lost", 3, 0, 4);
+    struct dpt_history h;
+    dpt_history_init(&h);
+    expect_added(&h, events, 7, 2);
+    dpt_history_init(&h);
+    expect_added(&h, EVENT("rank_lost", 2, 0, 9), 0, 0);
+}
+
 static void the_oldest_go_first(void **state)
 {
     (void)state;
@@ -112,8 +157,12 @@ static void nonsense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(entries_in_order),     cmocka_unit_test(recoveries_are_counted),
-        cmocka_unit_test(steps_lost_are_added), cmocka_unit_test(the_oldest_go_first),
+        cmocka_unit_test(entries_in_order),
+        cmocka_unit_test(recoveries_are_counted),
+        cmocka_unit_test(steps_lost_are_added),
+        cmocka_unit_test(the_oldest_go_first),
+        cmocka_unit_test(events_complete_a_checkpoint),
+        cmocka_unit_test(events_since_a_start_from_the_seed),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests_name("history", tests, NULL, NULL);
