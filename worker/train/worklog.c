@@ -126,48 +126,67 @@ void rank_log_missed_epoch(struct dpt_rank *r)
 
 /* ---- lines that no server has confirmed before a rescue ---- */
 
-/* What a writer completes the file with, and where it is. */
-struct completion {
-    struct dpt_rank *r;
-    struct dpt_runlog_place last; /* of the file, and of what was added to it */
-    int64_t lines;
+struct unconfirmed_line {
+    struct dpt_runlog_place place;
+    size_t order; /* that it was found in */
+    char *text;   /* owned; begins and ends with a newline, as what is appended does */
+    size_t bytes;
 };
 
-/* Hands over a line, if the file ends before it and the run goes on after it. */
-static void complete_line(struct completion *to, const char *line, size_t bytes)
+/* What a writer completes the file with. */
+struct completion {
+    struct dpt_rank *r;
+    struct dpt_runlog_place last;   /* of the file, and of what was added to it */
+    struct unconfirmed_line *lines; /* owned */
+    size_t n, n_max;
+};
+
+static enum dpt_status make_room(struct completion *to, struct dpt_err *err)
 {
-    char text[DPT_RUNLOG_LINE_BYTES_MAX];
-    const struct dpt_runlog_place place = dpt_runlog_place_of(line, bytes);
-    if (place.step < 0 || place.step > to->r->step || bytes + 2 > sizeof text ||
-        !dpt_runlog_is_after(&place, &to->last))
-        return;
-    const int n = snprintf(text, sizeof text, "\n%.*s\n", (int)bytes, line);
-    const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, place, text, (size_t)n};
-    dpt_logbook_add(to->r->book, &whole, dpt_now_ms());
-    rank_flush_log(to->r);
-    to->last = place;
-    to->lines++;
+    const size_t n_max = to->n_max > 0 ? 2 * to->n_max : 1024;
+    if (to->n < to->n_max)
+        return DPT_OK;
+    void *lines = realloc(to->lines, n_max * sizeof *to->lines);
+    if (!lines)
+        return dpt_fail(err, DPT_ENOMEM, "lines that no server has confirmed: out of memory");
+    to->lines = lines;
+    to->n_max = n_max;
+    return DPT_OK;
 }
 
-/* The file stays: another node's may have lines that go before its. */
-static void complete_from(struct completion *to, const char *path)
+/* Keeps a line, if the file ends before it and the run goes on after it. */
+static enum dpt_status gather_line(struct completion *to, const char *line, size_t bytes,
+                                   struct dpt_err *err)
+{
+    const struct dpt_runlog_place place = dpt_runlog_place_of(line, bytes);
+    if (place.step < 0 || place.step > to->r->step || bytes + 3 > DPT_RUNLOG_LINE_BYTES_MAX ||
+        !dpt_runlog_is_after(&place, &to->last))
+        return DPT_OK;
+    DPT_TRY(make_room(to, err));
+    char *text = malloc(bytes + 3);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "lines that no server has confirmed: out of memory");
+    (void)snprintf(text, bytes + 3, "\n%.*s\n", (int)bytes, line);
+    to->lines[to->n] = (struct unconfirmed_line){place, to->n, text, bytes + 2};
+    to->n++;
+    return DPT_OK;
+}
+
+/* The file stays: the next start may go on from an older rescue. */
+static void gather_from(struct completion *to, const char *path)
 {
     char *text = NULL;
     size_t bytes = 0;
     struct dpt_err err;
-    const int64_t before = to->lines;
-    if (dpt_fs_read_file(path, UNCONFIRMED_BYTES_MAX, &text, &bytes, &err) != DPT_OK) {
-        dpt_log(DPT_LOG_WARN, "metrics.jsonl may lack steps before the rescue: %s", err.text);
-        return;
-    }
-    for (const char *line = text, *end; (end = memchr(line, '\n', bytes)) != NULL; line = end + 1) {
-        complete_line(to, line, (size_t)(end - line));
+    enum dpt_status status = dpt_fs_read_file(path, UNCONFIRMED_BYTES_MAX, &text, &bytes, &err);
+    for (const char *line = text, *end;
+         status == DPT_OK && (end = memchr(line, '\n', bytes)) != NULL; line = end + 1) {
+        status = gather_line(to, line, (size_t)(end - line), &err);
         bytes -= (size_t)(end + 1 - line);
     }
     free(text);
-    if (to->lines > before)
-        dpt_log(DPT_LOG_INFO, "metrics.jsonl is completed with %lld lines of '%s'",
-                (long long)(to->lines - before), path);
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_WARN, "metrics.jsonl may lack steps before the rescue: %s", err.text);
 }
 
 static bool is_unconfirmed(const char *name)
@@ -178,7 +197,7 @@ static bool is_unconfirmed(const char *name)
 }
 
 /* Those of one node's folder. */
-static void complete_from_folder(struct completion *to, const char *folder)
+static void gather_from_folder(struct completion *to, const char *folder)
 {
     char **names = NULL, path[PATH_MAX];
     size_t n_names = 0;
@@ -187,8 +206,40 @@ static void complete_from_folder(struct completion *to, const char *folder)
     for (size_t i = 0; i < n_names; i++)
         if (is_unconfirmed(names[i]) &&
             dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
-            complete_from(to, path);
+            gather_from(to, path);
     dpt_fs_list_free(&names, n_names);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct unconfirmed_line *x = a, *y = b;
+    if (dpt_runlog_is_after(&x->place, &y->place))
+        return 1;
+    if (dpt_runlog_is_after(&y->place, &x->place))
+        return -1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+/* In order: what one node has may begin before, end after, and overlap what another has. */
+static void append_gathered(struct completion *to)
+{
+    size_t n = 0;
+    if (to->n > 0)
+        qsort(to->lines, to->n, sizeof *to->lines, by_place);
+    for (size_t i = 0; i < to->n; i++) {
+        const struct unconfirmed_line *line = &to->lines[i];
+        const struct dpt_runlog_line whole = {DPT_RUNLOG_METRICS, line->place, line->text,
+                                              line->bytes};
+        if (!dpt_runlog_is_after(&line->place, &to->last))
+            continue;
+        dpt_logbook_add(to->r->book, &whole, dpt_now_ms());
+        rank_flush_log(to->r);
+        to->last = line->place;
+        n++;
+    }
+    if (n > 0)
+        dpt_log(DPT_LOG_INFO,
+                "metrics.jsonl is completed with %zu lines that no server had confirmed", n);
 }
 
 /* The world whose state the rescue is made its lines without a server. Under the contract the steps
@@ -207,8 +258,12 @@ static void complete_log(struct dpt_rank *r, const struct dpt_runlog_place *last
     for (size_t i = 0; i < n_names; i++)
         if (strncmp(names[i], "node-", 5) == 0 &&
             dpt_fs_join(r->config->log.dir, names[i], folder, sizeof folder, NULL) == DPT_OK)
-            complete_from_folder(&to, folder);
+            gather_from_folder(&to, folder);
     dpt_fs_list_free(&names, n_names);
+    append_gathered(&to);
+    for (size_t i = 0; i < to.n; i++)
+        free(to.lines[i].text);
+    free(to.lines);
 }
 
 void rank_complete_history(struct dpt_rank *r)

@@ -240,6 +240,44 @@ static void lines_that_were_not_confirmed_complete_the_log(void **state)
     free(log);
 }
 
+static void write_unconfirmed(const char *dir, const char *node, const char *lines)
+{
+    char path[192];
+    struct dpt_err err;
+    (void)snprintf(path, sizeof path, "%s/node-%s", dir, node);
+    assert_int_equal(dpt_fs_mkdirs(path, &err), DPT_OK);
+    (void)snprintf(path, sizeof path, "%s/node-%s/rank-0.unconfirmed.jsonl", dir, node);
+    assert_int_equal(dpt_fs_write_file_atomic(path, lines, strlen(lines), &err), DPT_OK);
+}
+
+/* Several nodes have lines, in parts and in an order that is not theirs: each step comes once. */
+static void lines_of_several_nodes_come_in_order(void **state)
+{
+    (void)state;
+    char dir[128], path[192], taken[64] = "", *log;
+    size_t bytes;
+    struct dpt_err err;
+    struct director *d = begin("ddp", "several", dir);
+    director_await_step(d, 3);
+    director_prepare(d, true);
+    assert_int_equal(director_rescue(d, SOON_MS), RANKS);
+    const int64_t step = director_best_step(d);
+    assert_true(step >= 3);
+    director_destroy(&d);
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "", 0, &err), DPT_OK);
+    write_unconfirmed(dir, "n7", "{\"step\": 2, \"of\": \"a\"}\n{\"step\": 3, \"of\": \"b\"}\n");
+    write_unconfirmed(dir, "n8",
+                      "{\"step\": 1, \"of\": \"c\"}\n{\"step\": 2, \"of\": \"d\"}\n"
+                      "{\"step\": 2, \"val_loss\": 1.5, \"of\": \"e\"}\n");
+    go_on("ddp", "several", step);
+    assert_int_equal(dpt_fs_read_file(path, 1 << 20, &log, &bytes, &err), DPT_OK);
+    for (const char *at = log; (at = strstr(at, "\"of\": \"")) != NULL; at += 7)
+        (void)snprintf(taken + strlen(taken), sizeof taken - strlen(taken), "%c", at[7]);
+    assert_string_equal(taken, "caeb");
+    free(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -250,6 +288,7 @@ int main(void)
         cmocka_unit_test(a_folder_that_was_taken_over),
         cmocka_unit_test(a_checkpoint_for_a_folder_that_was_taken_over),
         cmocka_unit_test(lines_that_were_not_confirmed_complete_the_log),
+        cmocka_unit_test(lines_of_several_nodes_come_in_order),
     };
     return cmocka_run_group_tests_name("rank_rescue", tests, rig_setup, rig_teardown);
 }
