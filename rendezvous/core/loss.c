@@ -108,8 +108,24 @@ void dpt_rdzv_who(const struct run *run, const struct node *node, char ret[WHO_B
         (void)snprintf(ret, WHO_BYTES, "node %s", node->id);
 }
 
+/* While too few are here another member is lost, and steps with it: the next generation tells both.
+ */
+static void add_cause(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
+{
+    const bool is_loss = cause->kind == CAUSE_RANK_LOST || cause->kind == CAUSE_NODE_LOST;
+    if (run->phase != DPT_RDZV_WAITING || !is_loss ||
+        dpt_rdzv_step_held(core, run, NULL) >= run->steps_done)
+        return;
+    const size_t used = strlen(run->cause.text);
+    (void)snprintf(run->cause.text + used, sizeof run->cause.text - used, "; %s", cause->text);
+    if (cause->kind == CAUSE_RANK_LOST) /* of a node it is said */
+        dpt_outbox_log(&core->out, DPT_LOG_WARN, run->name, run->generation,
+                       "while the run waits for nodes: %s", cause->text);
+}
+
 void dpt_rdzv_member_lost(struct dpt_rdzv *core, struct run *run, const struct cause *cause)
 {
+    add_cause(core, run, cause);
     bool stepped = run->stepped;
     bool fell = run->plan.in_force; /* a generation falls once */
     if (run->phase == DPT_RDZV_PREPARING || fell)

@@ -243,6 +243,23 @@ static void answer_node(struct dpt_rdzv *core, const struct run *run, struct nod
     dpt_outbox_send(&core->out, node->conn, state);
 }
 
+/* Steps that no checkpoint has died with processes, and nobody holds them whole: of this node where
+ * it lost a part, or where no other has a replica, be it one that has not quiesced yet. */
+static bool has_lost_steps(const struct run *run, const struct node *node)
+{
+    if (run->steps_done <= run->saved_step)
+        return false;
+    for (size_t i = 0; run->spec.sharded && i < run->n_losses; i++)
+        if (strcmp(run->losses[i].node, node->id) == 0)
+            return true;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        for (uint32_t k = 0; run->nodes[i] != node && k < run->nodes[i]->n_ranks; k++)
+            if (dpt_rdzv_rank_is_alive(&run->nodes[i]->ranks[k]) &&
+                run->nodes[i]->ranks[k].step_applied > run->saved_step)
+                return false;
+    return !run->spec.sharded;
+}
+
 /* With a generation in force its ranks have taken over what this node knew; else those who are left
  * may lack a part of the state, or all of it. */
 static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const struct node *node)
@@ -250,7 +267,9 @@ static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const s
     if (run->plan.in_force)
         return false;
     const int64_t step = dpt_rdzv_step_held(core, run, NULL);
-    return step > run->saved_step && dpt_rdzv_step_held(core, run, node) < step;
+    if (step <= run->saved_step)
+        return has_lost_steps(run, node);
+    return dpt_rdzv_step_held(core, run, node) < step;
 }
 
 void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)

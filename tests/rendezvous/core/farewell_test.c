@@ -268,8 +268,80 @@ static void test_the_leaving_rank_dies(void **state)
         obey(&b);
     fake_say(&a, &stage);
     IS(a, RELEASED);
+    assert_false(a.last_holder);
     IS(b, WAITING);
     assert_int_equal(b.ranks[0].checkpoint_step, 9);
+}
+
+static void dies(struct fake *fake)
+{
+    fake->ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(fake, &stage);
+}
+
+/* Its peer died, and then the only process that had the steps: who leaves hears that nobody has
+ * them. */
+static void test_what_died_is_told(void **state)
+{
+    (void)state;
+    start(2);
+    fake_dies(&a, &b, &stage);
+    stage_pass_speaking(&stage, both + 1, 1, 300);
+    obey(&b);
+    IS(b, WAITING);
+    dies(&b);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_true(b.last_holder);
+}
+
+/* A checkpoint has them. */
+static void test_what_died_was_saved(void **state)
+{
+    (void)state;
+    b.ranks[0].checkpoint_step = 9;
+    start(2);
+    fake_dies(&a, &b, &stage);
+    stage_pass_speaking(&stage, both + 1, 1, 300);
+    obey(&b);
+    dies(&b);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
+}
+
+/* It leaves, and its rank dies before the step ends. */
+static void test_the_last_rank_dies(void **state)
+{
+    (void)state;
+    a.spec.min_nodes = 1;
+    fakes_start(&stage, both, 1);
+    a.ranks[0].step_applied = 9;
+    fake_say(&a, &stage);
+    leave(&a);
+    dies(&a);
+    IS(a, RELEASED);
+    assert_true(a.last_holder);
+}
+
+/* The half that is left is of no use; who had it did not lose the steps. */
+static void test_a_half_dies(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    start(2);
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    dies(&a);
+    obey(&b);
+    leave(&a);
+    IS(a, RELEASED);
+    assert_true(a.last_holder);
+    leave(&b);
+    IS(b, RELEASED);
+    assert_false(b.last_holder);
 }
 
 /* A newcomer is not given first what others shall save. */
@@ -372,6 +444,10 @@ int main(void)
         T(test_who_looked_too_early),
         T(test_halves),
         T(test_the_leaving_rank_dies),
+        T(test_what_died_is_told),
+        T(test_what_died_was_saved),
+        T(test_the_last_rank_dies),
+        T(test_a_half_dies),
         T(test_no_newcomers),
         T(test_what_cannot_be_saved),
         T(test_broken_farewell),

@@ -225,6 +225,45 @@ static void test_below_min(void **state)
     assert_int_equal(a.plan->steps_done_before, 4);
 }
 
+/* The survivor's process dies, too, and with it the steps: the cause names both. */
+static void test_later_loss_below_min(void **state)
+{
+    (void)state;
+    a.spec.min_nodes = b.spec.min_nodes = c.spec.min_nodes = 2;
+    trio_start();
+    trio_step_to(4);
+    fake_dies(&b, &a, &stage);
+    stage_pass_speaking(&stage, two, 1, 300);
+    fakes_settle(&stage, two, 1);
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    a.ranks[0].text = "was killed by signal 9";
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    assert_string_equal(stage.view.text, "node b lost: control and data connections broken; rank 0 "
+                                         "(node a) died: signal 9");
+    fake_say(&a, &stage);
+    assert_null(strstr(strstr(stage.view.text, "signal 9"), "; ")); /* once */
+}
+
+/* One replica dies, another has the same: what cost the generation is its cause. */
+static void test_later_loss_without_steps(void **state)
+{
+    (void)state;
+    struct fake *three[] = {&a, &b, &c};
+    a.spec.min_nodes = b.spec.min_nodes = c.spec.min_nodes = 3;
+    fakes_start(&stage, three, 3);
+    trio_step_to(4);
+    c.ranks[0].step_applied = 4;
+    fake_say(&c, &stage);
+    fake_dies(&b, &a, &stage);
+    stage_pass_speaking(&stage, (struct fake *[]){&a, &c}, 2, 300);
+    fakes_settle(&stage, (struct fake *[]){&a, &c}, 2);
+    a.ranks[0].phase = DPT__RANK_PHASE__RANK_DEAD;
+    fake_say(&a, &stage);
+    assert_int_equal(stage.view.phase, DPT_RDZV_WAITING);
+    assert_null(strstr(stage.view.text, "node a"));
+}
+
 static void test_grants(void **state)
 {
     (void)state;
@@ -425,6 +464,8 @@ int main(void)
         T(test_busy_is_no_stall),
         T(test_work_is_no_stall),
         T(test_below_min),
+        T(test_later_loss_below_min),
+        T(test_later_loss_without_steps),
         T(test_grants),
         T(test_no_grant_for_a_spare),
         T(test_soft_waits_for_go),
