@@ -229,12 +229,13 @@ static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
     return connect_client(worker, err);
 }
 
-/* Why the server refused us, key by key, if it is the config. */
-static void say_difference(const struct worker *worker, const char *run_config)
+/* Names the keys in which it differs from the run's config. False: they are not known. */
+static bool say_difference(const struct worker *worker, const char *run_config)
 {
     struct dpt_config *theirs = malloc(sizeof *theirs);
     char keys[1024];
     struct dpt_err err;
+    int n_keys = 0;
     if (theirs == NULL || worker->node == NULL)
         goto out;
     if (dpt_config_load(run_config, strlen(run_config), "config of the run", NULL, 0, theirs,
@@ -242,18 +243,20 @@ static void say_difference(const struct worker *worker, const char *run_config)
         complain(worker, "the run's config cannot be read here: %s", err.text);
         goto out;
     }
-    if (dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys) >
-        0)
+    n_keys =
+        dpt_config_diff(theirs, &worker->node->config, DPT_CONFIG_RUN, NULL, 0, keys, sizeof keys);
+    if (n_keys > 0)
         complain(
             worker,
-            "the config differs from that of run %s in: %s. Use the run's values%s, or another "
-            "name (run: in the config, --rdzv-id)",
+            "refused by the server: the config differs from that of run %s in: %s. Use the run's "
+            "values%s, or another name (run: in the config, --rdzv-id)",
             worker->config.run, keys,
             strstr(keys, "train.epoch_steps") != NULL
                 ? " (train.epoch_steps is counted in data.train: the run has other data)"
                 : "");
 out:
     free(theirs);
+    return n_keys > 0;
 }
 
 static void say_done(const struct worker *worker, const struct dpt_loop_end *end)
@@ -277,8 +280,11 @@ static void say_done(const struct worker *worker, const struct dpt_loop_end *end
 static int close_run(const struct worker *worker, struct dpt_loop_end *end)
 {
     dpt_terminal_show(worker->terminal, NULL);
+    const bool refused = end->run_config != NULL && end->exit_code != DPT_EXIT_DONE;
     if (end->exit_code == DPT_EXIT_DONE)
         say_done(worker, end);
+    else if (refused && say_difference(worker, end->run_config))
+        ; /* in more words than the server's */
     else if (end->no_run)
         complain(worker,
                  "nobody brought the config of run %s to %s in time: start a worker of it with "
@@ -291,8 +297,6 @@ static int close_run(const struct worker *worker, struct dpt_loop_end *end)
                                        "--rdzv-endpoint HOST:PORT");
     else
         complain(worker, "%s", end->text);
-    if (end->run_config != NULL && end->exit_code != DPT_EXIT_DONE)
-        say_difference(worker, end->run_config);
     free(end->run_config);
     return end->exit_code;
 }
