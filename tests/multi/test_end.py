@@ -1,5 +1,7 @@
 """Ends: every program is gone soon after a signal that ends it, whatever its state, and its exit code says why."""
 
+import os
+import re
 import shutil
 import signal
 import time
@@ -136,6 +138,51 @@ def test_who_waits_for_another_saves(make_cluster, slow):
     cluster.server.wait_log("waiting for more, state is kept", 20 * slow)
     b.term()
     gone_with_all_saved(cluster, [b], slow)
+
+
+def left_with_a_loss(worker, slow, how):
+    """Returns (newest saved step, newest step): no step goes without a word."""
+    assert worker.wait(EXIT_S * slow) == 75, worker.log_tail()
+    said, = re.findall(r"NOT SAVED: the last (\d+) steps \(after step (\d+), up to (\d+)\) died with rank processes "
+                       r"here; the run will compute them again$", worker.log(), re.M)
+    number, saved, newest = map(int, said)
+    assert number == newest - saved and saved == saved_step(worker)
+    assert f"rank process 0 (spawn 1) {how}; the steps after {saved}, up to {newest}, are lost with it" in worker.log()
+    assert worker.log().splitlines()[-1] == f"dpt-worker: left the run, but its last {number} steps are not saved"
+    return saved, newest
+
+
+def test_who_waits_for_another_loses_its_rank(make_cluster, slow):
+    """First its peer's machine dies, then the only process that has the steps."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1,
+                                 "cluster.nnodes": "2"}, shared_dirs=True)
+    cluster.start_server()
+    a, b = (cluster.start_worker(n) for n in "ab")
+    cluster.wait_step(3, 30 * slow)
+    a.kill_machine()
+    cluster.server.wait_log("waiting for more, state is kept", 20 * slow)
+    rank, = b.rank_pids()
+    os.kill(rank, signal.SIGKILL)
+    b.wait_log("are lost with it; starting it again", 10 * slow)
+    b.term()
+    saved, newest = left_with_a_loss(b, slow, "was killed by signal 9")
+    assert saved == 0 and newest >= 3
+
+
+def test_frozen_rank_of_a_node_that_leaves(make_cluster, slow):
+    """It is killed when a lease is over, and the agent says so and what went with it."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 20, "train.log_every": 1,
+                                 "cluster.timeout_s": 2 * slow})
+    cluster.start_server()
+    worker = cluster.start_worker("a", nnodes=1)
+    wait_until("a checkpoint", lambda: saved_step(worker) > 0, 30 * slow, worker.log_tail)
+    at = cluster.step()
+    wait_until("a step that no checkpoint has", lambda: cluster.step() > at and cluster.step() % 20 in range(5, 15),
+               60 * slow, worker.log_tail)
+    rank, = worker.rank_pids()
+    os.kill(rank, signal.SIGSTOP)
+    worker.term()
+    left_with_a_loss(worker, slow, "was silent too long and is killed")
 
 
 def test_two_signals_at_once_are_one(make_cluster, slow):

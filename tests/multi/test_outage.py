@@ -139,8 +139,8 @@ def test_all_are_told_without_a_server(make_cluster, tmp_path, slow, sharding):
 
 def lost_steps(worker):
     """(number, newest saved step, newest step) of the line NOT SAVED."""
-    found = re.findall(r"NOT SAVED: the last (\d+) steps \(after step (\d+), up to (\d+)\) are in memory only and go "
-                       r"with this node", worker.log())
+    found = re.findall(r"NOT SAVED: the last (\d+) steps \(after step (\d+), up to (\d+)\) (?:are in memory only and "
+                       r"go with this node|died with rank processes here)", worker.log())
     assert len(found) == 1, worker.log_tail()
     return tuple(map(int, found[0]))
 
@@ -163,6 +163,33 @@ def test_nowhere_to_save(make_cluster, slow):
     number, saved, newest = lost_steps(a)
     assert saved == 0 and number == newest
     assert newest >= max(20, printed_step(a, b))  # the node that prints may be the one that died
+
+
+def died_with_the_rank(worker, saved, newest, how="was killed by signal 9"):
+    """The line of its death, at once."""
+    worker.wait_log(rf"rank process 0 \(spawn 1\) {how}; the steps after {saved}, up to {newest}, are lost with it", 10)
+
+
+def test_rank_dies_without_a_server(make_cluster, slow):
+    """Nobody can tell of it later: its death is told at once, and what went with it at the end."""
+    cluster = make_cluster(sets=make_sets(slow, **{"cluster.nnodes": "1"}), shared_dirs=True)
+    cluster.start_server()
+    worker = cluster.start_worker("a", sets={"checkpoint.every_steps": 20})
+    wait_until("a checkpoint", cluster.checkpoints, 60 * slow, cluster.log_tails)
+    cluster.server.kill()
+    worker.wait_log(r"the server at .* is gone", 20 * slow)
+    at = printed_step(worker)
+    wait_until("more steps", lambda: printed_step(worker) > at + 40, 60 * slow, worker.log_tail)
+    rank, = worker.rank_pids()
+    os.kill(rank, signal.SIGKILL)
+    saved = max(cluster.checkpoints())
+    died_with_the_rank(worker, saved, r"\d+")
+    worker.term()
+    assert worker.wait(30 * slow) == 75, worker.log_tail()
+    number, after, newest = lost_steps(worker)
+    assert after == saved and newest >= printed_step(worker) and number == newest - saved
+    died_with_the_rank(worker, saved, newest)
+    assert worker.log().splitlines()[-1] == f"dpt-worker: left the run, but its last {number} steps are not saved"
 
 
 def test_told_twice_counts_what_is_lost(make_cluster, slow):

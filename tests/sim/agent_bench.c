@@ -49,8 +49,12 @@ void bench_step(struct bench *b, struct dpt_agent_event event)
     take_actions(b);
     for (size_t i = 0; i < b->out.n_logs; i++)
         b->unsaved += strncmp(b->out.logs[i].text, "NOT SAVED: the last 3 steps", 27) == 0;
-    for (size_t i = 0; i < b->out.n_logs; i++)
-        b->lines += b->out.logs[i].level >= DPT_LOG_WARN;
+    for (size_t i = 0; i < b->out.n_logs; i++) {
+        if (b->out.logs[i].level < DPT_LOG_WARN)
+            continue;
+        b->lines++;
+        (void)snprintf(b->warning, sizeof b->warning, "%.500s", b->out.logs[i].text);
+    }
     for (size_t i = 0; i < b->out.n_to_ranks; i++) {
         const struct dpt_agent_send *send = &b->out.to_ranks[i];
         b->command[send->local_rank] = send->message->command;

@@ -38,7 +38,8 @@ struct bench {
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;
     unsigned unsaved; /* warnings that steps go unsaved */
-    unsigned lines;   /* warnings and errors of the log */
+    unsigned lines;   /* warnings and errors of the log ... */
+    char warning[DPT_PROTO_TEXT_BYTES]; /* ... and the newest */
     char first_error[DPT_PROTO_TEXT_BYTES];
 };
 

@@ -26,7 +26,8 @@ struct agent_watch {
     uint64_t server_counter, counter_seen; /* newest taken from the server in this incarnation */
     bool fenced;
     uint64_t fence_counter;
-    bool told_end, told_failed, told_refused, told_expelled, fatal; /* causes to end */
+    /* causes to end */
+    bool told_end, told_failed, told_refused, told_expelled, fatal, died;
     unsigned signals;
     char broken[BROKEN_BYTES];
 };
@@ -168,6 +169,7 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
         if (proc != NULL) {
             count_end(proc);
             proc->lives = false;
+            watch->died = true;
         }
         break;
     case DPT_AGENT_EVENT_DISOWNED:
@@ -189,7 +191,8 @@ static bool is_excused(const struct agent_watch *watch, int code)
     case DPT_EXIT_DONE:
         return watch->told_end || watch->signals > 0;
     case DPT_EXIT_EXPELLED:
-        return watch->told_expelled || watch->signals > 0 || watch->fatal;
+        return watch->told_expelled || watch->told_end || watch->signals > 0 || watch->fatal ||
+               watch->died;
     case DPT_EXIT_SERVER:
         return true; /* silence is no event */
     default:
@@ -218,7 +221,7 @@ static void check_action(struct agent_watch *watch, const struct dpt_agent_actio
             broken(watch, "rank process %u, spawn %u is killed; spawn %u %s", action->local_rank,
                    action->spawn, proc->spawn, proc->lives ? "lives" : "ended");
         count_end(proc);
-        proc->killed = true;
+        proc->killed = watch->died = true;
         break;
     case DPT_AGENT_ACTION_CONFIGURE:
         if (watch->configured)

@@ -187,12 +187,15 @@ static void on_exit_action(struct sim *sim, int machine, const struct dpt_agent_
     if (m->exit_code == DPT_EXIT_DONE && !view.leaving && !sim->done_seen)
         sim_fail(sim, "%s exits 0 before the end was acknowledged", m->id);
     check_exit(sim, m);
-    const bool no_server = m->exit_code == DPT_EXIT_SERVER && sim->host->server_hurt &&
+    /* With 75 where a process took steps along that no checkpoint has. */
+    const bool lost = m->exit_code == DPT_EXIT_EXPELLED && m->said_unsaved;
+    const bool no_server = (m->exit_code == DPT_EXIT_SERVER || (lost && !view.leaving)) &&
+                           sim->host->server_hurt &&
                            sim->now_ms - m->heard_ms >= view.timing.join_ms;
     const bool failed = m->exit_code == DPT_EXIT_FAILED && sim->failed;
     if (m->exit_code != DPT_EXIT_DONE && m->exit_code != DPT_EXIT_EXPELLED && !no_server && !failed)
         sim_fail(sim, "%s ends with code %d: %s", m->id, m->exit_code, m->exit_text);
-    if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving)
+    if (m->exit_code == DPT_EXIT_EXPELLED && !view.leaving && !no_server)
         sim_fail(sim, "%s gave up: %s", m->id, m->exit_text);
     bool again =
         (view.leaving || no_server) && !sim->done_seen && !sim->failed && sim->trace == NULL;

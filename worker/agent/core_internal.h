@@ -128,6 +128,9 @@ struct dpt_agent {
     uint32_t expulsions;
     uint32_t crashes;
     int64_t step_high; /* applied here since the last GO; 0: none */
+    int64_t gone_step; /* newest held by a process that died since the last GO; 0: none */
+    bool gone_copied;  /* other nodes of its generation, where there were some, hold the same */
+    bool gone_told;    /* its death was told when it came */
     bool fatal;
     int fatal_code;
     uint64_t fatal_counter; /* the server has heard of it when it echoes a later one */
@@ -190,6 +193,7 @@ bool dpt_agent_has_processes(const struct dpt_agent *agent);
 /* It is DOWN, and another process is started in its place when its pause is over. */
 bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank);
 bool dpt_agent_is_computing(const struct dpt_agent *agent);
+/* Of the processes that live. */
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);
 
@@ -199,6 +203,13 @@ void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);
 int64_t dpt_agent_saved_step(const struct dpt_agent *agent);
 /* Ranks here hold steps that no checkpoint contains, as far as is known here. */
 bool dpt_agent_holds_unsaved(const struct dpt_agent *agent);
+/* Newest step that died with a process here: no checkpoint has it, nor does a process that lives
+ * here; 0: none. */
+int64_t dpt_agent_gone_step(const struct dpt_agent *agent);
+/* As far as is known here another node has it. */
+bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent);
+/* A process has died, or is about to be killed. */
+void dpt_agent_note_gone(struct dpt_agent *agent, const struct agent_rank *rank);
 /* The server has been silent for so long that nobody will take over, or grant, anything soon. */
 bool dpt_agent_lacks_server(const struct dpt_agent *agent);
 enum dpt_agent_rescue dpt_agent_rescue_of(const struct dpt_agent *agent);
@@ -213,6 +224,8 @@ void dpt_agent_check_rescue(struct dpt_agent *agent);
 
 /* ---- core_stage.c ---- */
 
+/* Too few are here, or the last call has not ended. */
+bool dpt_agent_is_waiting(const struct dpt_agent *agent);
 /* Ends the program: politely (ranks are told to exit, and killed when they do not) or at once. */
 void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__RunSpec *spec,
                    const char *fmt, ...) DPT_PRINTF(5, 6);

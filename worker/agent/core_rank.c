@@ -185,6 +185,35 @@ static bool others_take_part(const struct dpt_agent *agent, uint32_t local_rank)
     return false;
 }
 
+/* Where this node takes part in the next generation, the line of its begin tells why the last one
+ * ended. None is near without a server, while too few are here, or for a node that leaves. */
+static bool next_generation_tells(const struct dpt_agent *agent, uint32_t local_rank)
+{
+    if (agent->leaving || !agent->server_up || dpt_agent_lacks_server(agent) ||
+        dpt_agent_is_waiting(agent))
+        return false;
+    return agent->ranks[local_rank].started &&
+           (others_take_part(agent, local_rank) || agent->n_nodes <= agent->spec.min_nodes);
+}
+
+static void say_crash(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool is_told)
+{
+    const struct agent_rank *rank = &agent->ranks[local_rank];
+    const bool differs = rank->text[0] != '\0' && strcmp(rank->text, how) != 0;
+    char lost[2 * DPT_PROTO_NAME_BYTES] = "", next[DPT_PROTO_NAME_BYTES] = "";
+    const int64_t gone = dpt_agent_gone_step(agent);
+    if (gone > 0 && !dpt_agent_gone_is_elsewhere(agent))
+        (void)snprintf(lost, sizeof lost, "; the steps after %lld, up to %lld, are lost with it",
+                       (long long)dpt_agent_saved_step(agent), (long long)gone);
+    if (!agent->leaving)
+        (void)snprintf(next, sizeof next, "; starting it again in %lld ms",
+                       (long long)rank->pause_ms);
+    agent->gone_told = agent->gone_told || !is_told;
+    dpt_agent_log(agent, is_told ? DPT_LOG_DEBUG : DPT_LOG_WARN,
+                  "rank process %u (spawn %u) %s%s%s%s%s", local_rank, rank->spawn, how,
+                  differs ? ": " : "", differs ? rank->text : "", lost, next);
+}
+
 /* A process has ended by itself, or had to be ended. `said`: its newest words say why. So do those
  * of a fatal error; others are about a peer. */
 static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool said)
@@ -199,6 +228,8 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
         agent->crashes += rank->started; /* else STARTS_MAX bounds them */
         note_error(agent, local_rank, rank->text);
     }
+    dpt_agent_note_gone(agent, rank);
+    rank->life = LIFE_KILLED; /* or about to be, or reaped: its steps are gone */
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
     rank->plan_rank = -1;
     note_standstill(agent);
@@ -218,14 +249,7 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
         give_place_up(agent, local_rank, DPT_EXIT_FAILED, text);
         return;
     }
-    /* Where this node takes part in the next generation, the line of its begin tells this. */
-    const bool is_told = rank->started && (others_take_part(agent, local_rank) ||
-                                           agent->n_nodes <= agent->spec.min_nodes);
-    dpt_agent_log(agent, finished || is_told ? DPT_LOG_DEBUG : DPT_LOG_WARN,
-                  "rank process %u (spawn %u) %s%s%s; starting it again in %lld ms", local_rank,
-                  rank->spawn, how,
-                  rank->text[0] != '\0' && strcmp(rank->text, how) != 0 ? ": " : "",
-                  strcmp(rank->text, how) != 0 ? rank->text : "", (long long)rank->pause_ms);
+    say_crash(agent, local_rank, how, finished || next_generation_tells(agent, local_rank));
 }
 
 static void give_up(struct dpt_agent *agent, uint32_t local_rank, const char *why)

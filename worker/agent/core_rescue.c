@@ -44,6 +44,46 @@ static bool holds_all(const struct agent_rank *rank)
     return rank->state.n_shards == 0;
 }
 
+/* ---- what died with a process ---- */
+
+/* All of the state, or beside its own shard the shadow of another: then each has a second holder.
+ */
+static bool is_one_of_several(const struct agent_rank *rank)
+{
+    uint32_t held = 0;
+    for (size_t i = 0; i < rank->state.n_shards; i++)
+        held += !rank->state.shards[i]->pending;
+    return holds_all(rank) || held > 1;
+}
+
+void dpt_agent_note_gone(struct dpt_agent *agent, const struct agent_rank *rank)
+{
+    const int64_t step = rank->state.step_applied;
+    if (step <= 0 || step < agent->gone_step)
+        return;
+    agent->gone_told = false;
+    agent->gone_copied = is_one_of_several(rank) && (step > agent->gone_step || agent->gone_copied);
+    agent->gone_step = step;
+}
+
+int64_t dpt_agent_gone_step(const struct dpt_agent *agent)
+{
+    if (agent->gone_step <= dpt_agent_saved_step(agent))
+        return 0;
+    for (uint32_t i = 0; i < agent->n_ranks; i++) {
+        const struct agent_rank *rank = &agent->ranks[i];
+        if (holds_step(rank, rank->state.step_applied) && is_one_of_several(rank) &&
+            rank->state.step_applied >= agent->gone_step)
+            return 0;
+    }
+    return agent->gone_step;
+}
+
+bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent)
+{
+    return agent->gone_copied && agent->n_nodes > 1 && !agent->last_holder;
+}
+
 /* The lowest rank that holds everything writes alone, unless it has been silent for a lease; where
  * each holds a part, all write. */
 bool dpt_agent_is_rescuer(const struct dpt_agent *agent, uint32_t local_rank)

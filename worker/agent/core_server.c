@@ -105,6 +105,7 @@ static void take_go(struct dpt_agent *agent, const Dpt__ServerState *message)
     agent->order = ORDER_GO;
     note_go(agent);
     agent->step_high = agent->plan->resume_step; /* what it lost is told in its plan */
+    agent->gone_step = 0;
     agent->expulsions = 0;
     dpt_agent_tell_ranks(agent);
 }
@@ -117,7 +118,7 @@ static void take_spare(struct dpt_agent *agent, const Dpt__ServerState *message)
         return;
     agent->generation = generation;
     agent->order = ORDER_NONE;
-    agent->step_high = 0;
+    agent->step_high = agent->gone_step = 0;
     agent->grant_step = -1;
     dpt_agent_drop_plan(agent);
     dpt_agent_tell_ranks(agent);

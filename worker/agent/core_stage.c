@@ -6,7 +6,7 @@
 
 /* ---- ending ---- */
 
-static bool is_waiting(const struct dpt_agent *agent)
+bool dpt_agent_is_waiting(const struct dpt_agent *agent)
 {
     return agent->stage == STAGE_JOINED && (agent->phase == DPT__SERVER_PHASE__SERVER_WAITING ||
                                             agent->phase == DPT__SERVER_PHASE__SERVER_SETTLING);
@@ -15,21 +15,44 @@ static bool is_waiting(const struct dpt_agent *agent)
 /* No other node saves or takes over the state of the ranks here, as far as is known here, where no
  * generation is in force, no server is there or has answered since this node stood still, the drain
  * is over or cut short (`at_once`), or the run has failed. */
-static void say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
+static bool is_left_alone(const struct dpt_agent *agent, bool failed, bool at_once)
 {
-    const int64_t saved = dpt_agent_saved_step(agent);
-    const int64_t step = agent->rescuing ? agent->rescue_step : dpt_agent_step_of(agent);
+    if (agent->phase == DPT__SERVER_PHASE__SERVER_RELEASED)
+        return agent->last_holder || agent->fenced;
+    return dpt_agent_is_waiting(agent) || dpt_agent_lacks_server(agent) || agent->fenced ||
+           failed || at_once;
+}
+
+/* Returns how many steps are lost with this node for want of a checkpoint that should have them. */
+static int64_t say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
+{
+    const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
+    const int64_t held = agent->rescuing ? agent->rescue_step : dpt_agent_step_of(agent);
+    const bool died = !agent->rescuing && gone > held;
+    const int64_t step = died ? gone : held;
     if (step <= saved || agent->done || agent->unsaved_said ||
-        !(is_waiting(agent) || agent->last_holder || dpt_agent_lacks_server(agent) ||
-          agent->fenced || failed || at_once))
-        return;
+        !is_left_alone(agent, failed, at_once))
+        return 0;
+    if (died && !agent->last_holder &&
+        (agent->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
+         agent->phase == DPT__SERVER_PHASE__SERVER_RELEASED))
+        return 0; /* others have them, or tell what it cost */
+    if (died && !agent->gone_told && agent->first_error[0] != '\0')
+        dpt_agent_log(agent, DPT_LOG_WARN, "%s", agent->first_error);
+    if (died && dpt_agent_gone_is_elsewhere(agent)) {
+        dpt_agent_log(agent, DPT_LOG_WARN,
+                      "the last %lld steps (after step %lld, up to %lld) died with rank processes "
+                      "here; no checkpoint has them, but other nodes had the same",
+                      (long long)(step - saved), (long long)saved, (long long)step);
+        return 0;
+    }
     dpt_agent_log(
-        agent, DPT_LOG_WARN,
-        "NOT SAVED: the last %lld steps (after step %lld, up to %lld) are in memory only "
-        "and go with this node%s%s",
+        agent, DPT_LOG_WARN, "NOT SAVED: the last %lld steps (after step %lld, up to %lld) %s%s%s",
         (long long)(step - saved), (long long)saved, (long long)step,
+        died ? "died with rank processes here" : "are in memory only and go with this node",
         agent->n_nodes > 1 && !agent->last_holder && !failed ? " unless another node has them" : "",
         failed || agent->checkpoint_dir_id[0] == '\0' ? "" : "; the run will compute them again");
+    return agent->checkpoint_dir_id[0] == '\0' ? 0 : step - saved;
 }
 
 void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__RunSpec *spec,
@@ -41,9 +64,14 @@ void dpt_agent_end(struct dpt_agent *agent, int code, bool politely, const Dpt__
     va_start(ap, fmt);
     (void)vsnprintf(agent->end_text, sizeof agent->end_text, fmt, ap);
     va_end(ap);
-    say_unsaved(agent, agent->fatal || code == DPT_EXIT_FAILED,
-                !politely && (agent->leaving || code == DPT_EXIT_EXPELLED));
     agent->end_code = code;
+    const int64_t lost = say_unsaved(agent, agent->fatal || code == DPT_EXIT_FAILED,
+                                     !politely && (agent->leaving || code == DPT_EXIT_EXPELLED));
+    if (lost > 0 && code == DPT_EXIT_DONE) {
+        agent->end_code = DPT_EXIT_EXPELLED;
+        (void)snprintf(agent->end_text, sizeof agent->end_text,
+                       "left the run, but its last %lld steps are not saved", (long long)lost);
+    }
     if (spec != NULL && dpt_agent_copy_spec(agent, spec, &agent->end_spec))
         agent->has_end_spec = true;
     agent->goodbye = agent->leaving && agent->stage == STAGE_JOINED;
@@ -75,7 +103,9 @@ static void finish(struct dpt_agent *agent)
  */
 static void say_expelled(struct dpt_agent *agent, int64_t world_step)
 {
-    const int64_t saved = dpt_agent_saved_step(agent), step = dpt_agent_step_of(agent);
+    const int64_t saved = dpt_agent_saved_step(agent), held = dpt_agent_step_of(agent);
+    const int64_t gone = dpt_agent_gone_is_elsewhere(agent) ? 0 : dpt_agent_gone_step(agent);
+    const int64_t step = gone > held ? gone : held;
     const int64_t kept = world_step > saved ? world_step : saved;
     agent->unsaved_said = true;
     if (step > saved && step <= world_step)
@@ -133,7 +163,7 @@ static void rejoin(struct dpt_agent *agent)
     agent->unsaved_said = false;
     agent->confirmed_ms = 0;
     agent->confirming_epoch = 0;
-    agent->step_high = 0;
+    agent->step_high = agent->gone_step = 0;
     agent->crashes = 0;
     dpt_agent_drop_plan(agent);
     agent->stage = STAGE_JOINING;
@@ -143,11 +173,13 @@ static void rejoin(struct dpt_agent *agent)
 /* ---- leaving ---- */
 
 /* Nothing here that anybody would have to wait for: while too few are here a server has what is not
- * saved saved, and without one the ranks do it by themselves. */
+ * saved saved, and without one the ranks do it by themselves. What died with a process here the
+ * server may have elsewhere: it is asked. */
 static bool is_idle(const struct dpt_agent *agent)
 {
     return agent->stage != STAGE_JOINED || agent->order == ORDER_NONE ||
-           (is_waiting(agent) && !dpt_agent_holds_unsaved(agent));
+           (dpt_agent_is_waiting(agent) && !dpt_agent_holds_unsaved(agent) &&
+            dpt_agent_gone_step(agent) == 0);
 }
 
 void dpt_agent_on_signal(struct dpt_agent *agent)
@@ -172,7 +204,9 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
     }
     agent->drain_by_ms = agent->now_ms + agent->timing.drain_ms;
     dpt_agent_log(agent, DPT_LOG_INFO, "leaving %s, within %g s; once more means at once",
-                  is_waiting(agent) || !dpt_agent_is_computing(agent)
+                  !dpt_agent_is_computing(agent) && !dpt_agent_holds_unsaved(agent)
+                      ? "when the server lets it go"
+                  : dpt_agent_is_waiting(agent) || !dpt_agent_is_computing(agent)
                       ? "when what no checkpoint has is saved"
                       : "after the step in flight",
                   (double)agent->timing.drain_ms / 1000);
@@ -183,11 +217,16 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
 
 static void say_no_server(struct dpt_agent *agent, int64_t silent_s)
 {
-    const int64_t saved = dpt_agent_saved_step(agent);
+    const int64_t saved = dpt_agent_saved_step(agent), gone = dpt_agent_gone_step(agent);
     if (!agent->heard_ever)
         dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
                       "no rendezvous server answered within %lld s", (long long)silent_s);
-    else if (saved > 0 && dpt_agent_step_of(agent) >= 0)
+    else if (gone > 0 && !dpt_agent_gone_is_elsewhere(agent))
+        dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL,
+                      "the rendezvous server has not answered for %lld s, and the last %lld steps "
+                      "died with rank processes here",
+                      (long long)silent_s, (long long)(gone - saved));
+    else if (gone == 0 && saved > 0 && dpt_agent_step_of(agent) >= 0)
         dpt_agent_end(agent, DPT_EXIT_SERVER, false, NULL,
                       "the rendezvous server has not answered for %lld s; nothing is lost: step "
                       "%lld, the newest here, is saved",

@@ -1,0 +1,343 @@
+/* The agent's machine by hand: steps that no checkpoint has, and whose processes died. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+enum { SERVER_IS_MISSED_MS = 2100, JOIN_MS = 12 * 5000 };
+
+static void ranks_die(struct bench *b)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        bench_rank_exits(b, i, -9);
+}
+
+/* Both die in step 3, and no server is there. */
+static void die_without_server(struct bench *b, uint32_t n_nodes)
+{
+    b->server.n_nodes = n_nodes;
+    bench_run(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+    ranks_die(b);
+}
+
+/* No generation will tell of them. */
+static void test_death_without_server_is_told_at_once(void **state)
+{
+    struct bench *b = *state;
+    die_without_server(b, 1);
+    assert_int_equal(b->lines, 2);
+    assert_string_equal(b->warning, "rank process 1 (spawn 1) was killed by signal 9; the steps "
+                                    "after 0, up to 3, are lost with it; starting it again in "
+                                    "100 ms");
+}
+
+/* The line of the next generation tells it. */
+static void test_death_with_server_is_told_later(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    ranks_die(b);
+    assert_int_equal(b->lines, 0);
+}
+
+static void test_death_while_leaving_is_told_at_once(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_signal(b);
+    ranks_die(b);
+    assert_string_equal(b->warning, "rank process 1 (spawn 1) was killed by signal 9; the steps "
+                                    "after 0, up to 3, are lost with it");
+}
+
+static void ends_with_loss(struct bench *b)
+{
+    for (int i = 0; i < 50 && !b->ended; i++)
+        bench_pass(b, 100);
+    for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+        bench_rank_exits(b, i, -9);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_string_equal(b->exit_text, "left the run, but its last 3 steps are not saved");
+}
+
+static void test_leave_without_server(void **state)
+{
+    struct bench *b = *state;
+    die_without_server(b, 1);
+    bench_pass(b, SERVER_IS_MISSED_MS);
+    bench_signal(b);
+    ends_with_loss(b);
+}
+
+/* Nobody is told to end, and the server does not come back. */
+static void test_join_time_without_server(void **state)
+{
+    struct bench *b = *state;
+    die_without_server(b, 1);
+    b->rank.step_applied = -1;
+    for (int64_t until_ms = b->now_ms + JOIN_MS + 2000; b->now_ms < until_ms && b->kills[0] == 0;) {
+        bench_pass(b, 500);
+        bench_ranks(b, RANK(STANDBY), 0);
+    }
+    ranks_die(b);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_string_equal(b->exit_text, "the rendezvous server has not answered for 60 s, and the "
+                                      "last 3 steps died with rank processes here");
+}
+
+/* Where each rank holds everything the other node has the same. */
+static void test_other_nodes_have_replicas(void **state)
+{
+    struct bench *b = *state;
+    die_without_server(b, 2);
+    assert_null(strstr(b->warning, "lost"));
+    bench_pass(b, SERVER_IS_MISSED_MS);
+    bench_signal(b);
+    assert_string_equal(b->warning, "the last 3 steps (after step 0, up to 3) died with rank "
+                                    "processes here; no checkpoint has them, but other nodes had "
+                                    "the same");
+    for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+        bench_rank_exits(b, i, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+/* Each rank holds a half, and a shadow of another where `n` is 2. */
+static void hold_parts(struct bench *b, Dpt__Shard shards[2], Dpt__Shard *list[2], size_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        shards[i] = (Dpt__Shard)DPT__SHARD__INIT;
+        shards[i].index = i;
+        shards[i].of = 4;
+        list[i] = &shards[i];
+    }
+    b->rank.shards = list;
+    b->rank.n_shards = n;
+}
+
+static void leave_with_parts(struct bench *b, size_t n)
+{
+    Dpt__Shard shards[2], *list[2];
+    hold_parts(b, shards, list, n);
+    die_without_server(b, 2);
+    bench_pass(b, SERVER_IS_MISSED_MS);
+    bench_signal(b);
+    b->rank.n_shards = 0;
+    for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+        bench_rank_exits(b, i, 0);
+    assert_true(b->ended);
+}
+
+static void test_shards_without_shadow_are_lost(void **state)
+{
+    struct bench *b = *state;
+    leave_with_parts(b, 1);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+static void test_shadows_are_elsewhere(void **state)
+{
+    struct bench *b = *state;
+    leave_with_parts(b, 2);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+/* A process of this node that lives has the same: it writes the rescue. */
+static void test_the_other_rank_has_it(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+    bench_rank_exits(b, 0, -9);
+    assert_null(strstr(b->warning, "lost"));
+    for (int i = 0; i < 30; i++) {
+        bench_pass(b, 100);
+        bench_rank(b, 1, RANK(QUIESCED), 1);
+    }
+    bench_signal(b);
+    assert_int_equal(b->command[1], COMMAND(RESCUE));
+    assert_false(b->ended);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* ---- with a server ---- */
+
+static void released(struct bench *b, bool last_holder, uint64_t generation)
+{
+    assert_false(b->ended);
+    b->server.last_holder = last_holder;
+    b->server.n_nodes = 0;
+    bench_server(b, SERVER(RELEASED), generation);
+}
+
+/* Too few are here: the server is asked whether others have the steps. */
+static void die_while_waiting(struct bench *b)
+{
+    b->server.n_nodes = 1;
+    bench_wait_with_steps(b);
+    ranks_die(b);
+    assert_int_equal(b->lines, 2);
+    bench_signal(b);
+    assert_true(b->said && b->leaving);
+}
+
+static void test_leave_while_waiting(void **state)
+{
+    struct bench *b = *state;
+    die_while_waiting(b);
+    released(b, true, 2);
+    ends_with_loss(b);
+}
+
+static void test_leave_while_others_wait_with_it(void **state)
+{
+    struct bench *b = *state;
+    die_while_waiting(b);
+    released(b, false, 2);
+    for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+        bench_rank_exits(b, i, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+/* The ranks are frozen when the node is told to end, and killed when a lease is over. */
+static void freeze_and_leave(struct bench *b, Dpt__ServerPhase phase, uint64_t generation)
+{
+    bench_signal(b);
+    for (int i = 0; i < 60 && b->kills[1] == 0; i++) {
+        bench_pass(b, 100);
+        bench_server(b, phase, generation);
+    }
+    assert_int_equal(b->kills[0], 1);
+    assert_int_equal(b->kills[1], 1);
+    assert_string_equal(b->warning, "rank process 1 (spawn 1) was silent too long and is killed; "
+                                    "the steps after 0, up to 3, are lost with it");
+    ranks_die(b);
+    released(b, true, generation);
+    ends_with_loss(b);
+}
+
+static void test_frozen_when_told_to_end(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    freeze_and_leave(b, SERVER(RUNNING), 1);
+}
+
+static void test_frozen_in_a_farewell(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_wait_with_steps(b);
+    freeze_and_leave(b, SERVER(PREPARE), 3);
+}
+
+static void test_dead_just_before_the_signal(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    ranks_die(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_signal(b);
+    assert_int_equal(b->lines, 0);
+    released(b, true, 2);
+    assert_int_equal(b->lines, 2); /* no generation has told why: this does, and what it cost */
+    ends_with_loss(b);
+}
+
+/* The half that lives is of no use without the other. */
+static void test_half_of_the_state(void **state)
+{
+    struct bench *b = *state;
+    Dpt__Shard shards[2], *list[2];
+    hold_parts(b, shards, list, 1);
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_rank_exits(b, 0, -9);
+    bench_signal(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_rank(b, 1, RANK(QUIESCED), 2);
+    released(b, true, 2);
+    ends_with_loss(b);
+}
+
+/* The next generation tells what the last one lost: it is not told again. */
+static void test_told_by_the_next_generation(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    ranks_die(b);
+    bench_pass(b, 200);
+    bench_ranks(b, RANK(STANDBY), 0);
+    bench_server(b, SERVER(PREPARE), 2);
+    b->rank.step_applied = 0;
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_plan_of(b, 2, 2);
+    bench_ranks(b, RANK(READY), 2);
+    bench_server(b, SERVER(RUNNING), 2);
+    bench_signal(b);
+    released(b, false, 2);
+    assert_int_equal(b->unsaved, 0);
+    assert_int_equal(b->lines, 0);
+}
+
+/* Nobody asked for checkpoints: what goes is told, and the node has left as it was told to. */
+static void test_nowhere_to_save(void **state)
+{
+    struct bench *b = *state;
+    b->no_checkpoints = true;
+    die_without_server(b, 1);
+    bench_pass(b, SERVER_IS_MISSED_MS);
+    bench_signal(b);
+    for (uint32_t i = 0; i < RANKS && !b->ended; i++)
+        bench_rank_exits(b, i, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
+    const struct CMUnitTest tests[] = {
+        T(test_death_without_server_is_told_at_once),
+        T(test_death_with_server_is_told_later),
+        T(test_death_while_leaving_is_told_at_once),
+        T(test_leave_without_server),
+        T(test_join_time_without_server),
+        T(test_other_nodes_have_replicas),
+        T(test_shards_without_shadow_are_lost),
+        T(test_shadows_are_elsewhere),
+        T(test_the_other_rank_has_it),
+        T(test_leave_while_waiting),
+        T(test_leave_while_others_wait_with_it),
+        T(test_frozen_when_told_to_end),
+        T(test_frozen_in_a_farewell),
+        T(test_dead_just_before_the_signal),
+        T(test_half_of_the_state),
+        T(test_told_by_the_next_generation),
+        T(test_nowhere_to_save),
+    };
+    return cmocka_run_group_tests_name("agent gone", tests, NULL, NULL);
+}
