@@ -89,6 +89,27 @@ def test_checkpoints(make_cluster, slow, tmp_path):
     assert "No space left on device" in [line for line in said.splitlines() if line.startswith("dpt-worker: ")][0]
 
 
+def test_leaving(make_cluster, slow, tmp_path):
+    """The last steps find no room when the node is told to end: one line says so, one counts them, and the code is that
+    of a node that takes steps along."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
+    cluster.start_server()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", nnodes=1, sets={"checkpoint.dir": disk / "c"})
+    script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    worker.wait_log(r"(?m)^step +3/", 30 * slow)
+    worker.term()
+    assert worker.wait(30 * slow) == 75, worker.log_tail()
+    said = worker.log()
+    assert re.findall(r"leaving, but step (\d+) could not be saved: .*: No space left on device$", said, re.M) == \
+        re.findall(r"NOT SAVED: the last (\d+) steps", said), said
+    assert said.count("No space left on device") == 1 and "training resumed" not in said, said
+    assert re.search(r"^dpt-worker: left the run, but its last \d+ steps are not saved$", said, re.M), said
+
+
 @pytest.mark.parametrize("disk, reason", [("full", "No space left on device"), ("no folder", "Not a directory")])
 def test_newcomer_with_a_broken_disk(make_cluster, slow, tmp_path, disk, reason):
     """It ends with one line before it joins; the run, which has its minimum of nodes, does not notice."""

@@ -275,13 +275,14 @@ static void view_generation(const struct dpt_agent *agent, struct dpt_agent_view
     const Dpt__Plan *plan = agent->plan;
     if (plan == NULL || agent->order != ORDER_GO)
         return;
+    const int64_t lost = plan->steps_done_before - plan->resume_step;
+    if (plan->farewell && lost <= 0 && strcmp(plan->cause_kind, "left") == 0)
+        return; /* it saves what is held, and nothing has happened but that somebody leaves */
     ret->trains = true;
     ret->cause = plan->cause;
     ret->cause_kind = plan->cause_kind;
     ret->resume_step = plan->resume_step;
-    ret->steps_lost = plan->steps_done_before > plan->resume_step
-                          ? plan->steps_done_before - plan->resume_step
-                          : 0;
+    ret->steps_lost = lost > 0 ? lost : 0;
     ret->still_ms = agent->still_ms;
 }
 

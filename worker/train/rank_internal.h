@@ -123,6 +123,7 @@ struct dpt_rank {
     bool has_outcome;
     bool told_divergence, told_pins;
     bool told_put_off;          /* a checkpoint, since the last that was begun */
+    int64_t unsaved_told;       /* step that could not be saved when all left; 0: none */
     int64_t records_lost;       /* of the run's log, since one was written */
     int64_t saves_without_room; /* checkpoints that a full disk did not take, since one was saved */
     int64_t saves_seen;         /* of dpt_saver_saved, when that was last looked at */

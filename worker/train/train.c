@@ -341,9 +341,12 @@ static void save_before_leaving(struct dpt_rank *r)
     const enum dpt_status status = save_what_is_held(r, &err);
     (void)rank_settles_log(r);
     rank_publish_busy(r, false);
-    if (status != DPT_OK && !dpt_link_interrupted(r->link, r->gen.number)) /* else it is not over */
+    if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number)) /* it is not over */
+        return;
+    if (r->unsaved_told != r->step) /* a farewell tries once more */
         dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved: %s", (long long)r->step,
                 err.text);
+    r->unsaved_told = r->step;
 }
 
 static struct dpt_summary summary_of(const struct dpt_rank *r, const char *weights_hash)
