@@ -41,6 +41,7 @@ static enum dpt_status status_of_errno(int saved_errno)
     switch (saved_errno) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG: /* ulimit -f */
         return DPT_ENOSPC;
     case ENOENT:
         return DPT_ENOENT;
@@ -63,8 +64,9 @@ enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char 
     if (err) {
         size_t used = strlen(err->text);
         char buf[128];
-        (void)snprintf(err->text + used, sizeof err->text - used, ": %s",
-                       strerror_r(saved_errno, buf, sizeof buf));
+        (void)snprintf(err->text + used, sizeof err->text - used, ": %s%s",
+                       strerror_r(saved_errno, buf, sizeof buf),
+                       saved_errno == EFBIG ? " (ulimit -f is the limit of a process)" : "");
     }
     return status;
 }

@@ -66,7 +66,7 @@ enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char
 enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap);
 
 /* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM,
- * EEXIST and EDQUOT to their own status, everything else to DPT_EIO. */
+ * EEXIST, EDQUOT and EFBIG to their own status, everything else to DPT_EIO. */
 enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 

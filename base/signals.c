@@ -19,8 +19,10 @@ enum dpt_status dpt_signals_block_ends(sigset_t *ret, struct dpt_err *err)
     const int failed = pthread_sigmask(SIG_BLOCK, &ends, NULL);
     if (failed != 0)
         return dpt_fail_errno(err, failed, "block signals");
-    if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
-        return dpt_fail_errno(err, errno, "ignore SIGPIPE");
+    const int told_by_errno[] = {SIGPIPE, SIGXFSZ};
+    for (size_t i = 0; i < sizeof told_by_errno / sizeof told_by_errno[0]; i++)
+        if (signal(told_by_errno[i], SIG_IGN) == SIG_ERR)
+            return dpt_fail_errno(err, errno, "ignore signal %d", told_by_errno[i]);
     *ret = ends;
     return DPT_OK;
 }

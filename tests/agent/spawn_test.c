@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -262,6 +263,28 @@ static void test_program_that_is_not_there(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+static void test_no_descriptors_are_left(void **state)
+{
+    (void)state;
+    struct rlimit limit, low;
+    struct dpt_rank_process process;
+    struct dpt_err err;
+    char said[32];
+    const int free_fd = dup(STDIN_FILENO);
+    assert_true(free_fd >= 0);
+    assert_int_equal(close(free_fd), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)free_fd + 3; /* the link, and half a pipe */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    assert_int_equal(spawn(fake_rank, "obey", &process, &err), DPT_EOVERFLOW);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    (void)snprintf(said, sizeof said, "all %d files", free_fd + 3);
+    assert_non_null(strstr(err.text, said));
+    assert_non_null(strstr(err.text, "ulimit -n"));
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
 static void test_wrong_parent(void **state)
 {
     (void)state;
@@ -387,6 +410,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_killed_agent_takes_rank_along),
         cmocka_unit_test(test_descriptors_of_a_rank),
         cmocka_unit_test(test_program_that_is_not_there),
+        cmocka_unit_test(test_no_descriptors_are_left),
         cmocka_unit_test(test_wrong_parent),
         cmocka_unit_test(test_arguments_round_trip),
         cmocka_unit_test(test_bad_arguments),

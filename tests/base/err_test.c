@@ -39,13 +39,15 @@ static void errno_mapping(void **state)
     static const struct {
         int from;
         enum dpt_status to;
-    } cases[] = {{ENOSPC, DPT_ENOSPC}, {EDQUOT, DPT_ENOSPC}, {ENOENT, DPT_ENOENT},
-                 {ENOMEM, DPT_ENOMEM}, {EEXIST, DPT_EEXIST}, {EPERM, DPT_EIO}};
+    } cases[] = {{ENOSPC, DPT_ENOSPC}, {EDQUOT, DPT_ENOSPC}, {EFBIG, DPT_ENOSPC},
+                 {ENOENT, DPT_ENOENT}, {ENOMEM, DPT_ENOMEM}, {EEXIST, DPT_EEXIST},
+                 {EPERM, DPT_EIO}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_err err;
         assert_int_equal(dpt_fail_errno(&err, cases[i].from, "open '%s'", "f"), cases[i].to);
         assert_ptr_equal(strstr(err.text, "open 'f': "), err.text);
         assert_non_null(strstr(err.text, strerror(cases[i].from)));
+        assert_true((strstr(err.text, "ulimit -f") != NULL) == (cases[i].from == EFBIG));
     }
 }
 

@@ -38,6 +38,7 @@ static void ends_are_read(void **state)
         assert_int_equal(read_signal(fd), ends[i]);
     }
     assert_int_equal(kill(getpid(), SIGPIPE), 0);
+    assert_int_equal(kill(getpid(), SIGXFSZ), 0);
     assert_int_equal(close(fd), 0);
 }
 

@@ -110,6 +110,23 @@ def test_leaving(make_cluster, slow, tmp_path):
     assert re.search(r"^dpt-worker: left the run, but its last \d+ steps are not saved$", said, re.M), said
 
 
+@pytest.mark.parametrize("limit, said", [
+    ("-f 300", r"rank process 0: .*: File too large \(ulimit -f is the limit of a process\)"),
+    ("-n 32", r"rank process 0: start a rank process: all 32 files that this process may have open are in use; raise "
+              r"the limit \(ulimit -n\)"),
+])
+def test_limits_of_the_worker(make_cluster, slow, limit, said):
+    """What no other try mends is told once, with the limit."""
+    cluster = make_cluster(sets={"train.steps": 40})
+    argv = cluster.worker_argv("a", nnodes=1, endpoint=False)
+    worker = Process("worker", ["sh", "-c", f'ulimit {limit} && exec "$@"', "sh", *argv], cluster.root / "worker.log",
+                     cluster.env)
+    assert worker.wait(30 * slow) == 4, worker.log_tail()
+    line, = [line for line in worker.log().splitlines() if line.startswith("dpt-worker: ")]
+    assert re.search(said + "$", line), line
+    assert "again" not in worker.log(), worker.log()
+
+
 @pytest.mark.parametrize("disk, reason", [("full", "No space left on device"), ("no folder", "Not a directory")])
 def test_newcomer_with_a_broken_disk(make_cluster, slow, tmp_path, disk, reason):
     """It ends with one line before it joins; the run, which has its minimum of nodes, does not notice."""

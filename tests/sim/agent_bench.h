@@ -37,8 +37,8 @@ struct bench {
     uint32_t crashes;
     bool leaving, fatal, has_spec;
     uint64_t said_epoch, said_generation;
-    unsigned unsaved; /* warnings that steps go unsaved */
-    unsigned lines;   /* warnings and errors of the log ... */
+    unsigned unsaved;                   /* warnings that steps go unsaved */
+    unsigned lines;                     /* warnings and errors of the log ... */
     char warning[DPT_PROTO_TEXT_BYTES]; /* ... and the newest */
     char first_error[DPT_PROTO_TEXT_BYTES];
 };

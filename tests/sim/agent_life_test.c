@@ -208,6 +208,28 @@ static void test_done_late(void **state)
     assert_int_equal(b->out.n_to_ranks, 0);
 }
 
+/* The agent itself lacks what a process takes: no other try is made. */
+static void test_no_process_can_be_started(void **state)
+{
+    struct bench *b = *state;
+    bench_configure(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_UP});
+    bench_server(b, SERVER(WAITING), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,
+                                               .local_rank = i,
+                                               .spawn = 1,
+                                               .exit_code = 127,
+                                               .is_final = true,
+                                               .text = "all 20 files are in use"});
+    bench_pass(b, 1000);
+    assert_int_equal(b->spawns[0] + b->spawns[1], 2);
+    bench_server(b, SERVER(WAITING), 0);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_string_equal(b->exit_text, "rank process 1: all 20 files are in use");
+}
+
 /* ---- expelled, and who may write ---- */
 
 static void test_expelled(void **state)
@@ -361,6 +383,7 @@ int main(void)
         T(test_two_signals_after_standing_still),
         T(test_done),
         T(test_done_late),
+        T(test_no_process_can_be_started),
         T(test_expelled_from_a_newer_world),
         T(test_expelled_with_a_saved_step),
         T(test_disowned),

@@ -170,6 +170,7 @@ static void take_event(struct agent_watch *watch, const struct dpt_agent_event *
             count_end(proc);
             proc->lives = false;
             watch->died = true;
+            watch->fatal = watch->fatal || event->is_final;
         }
         break;
     case DPT_AGENT_EVENT_DISOWNED:

@@ -233,7 +233,7 @@ static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *even
         break;
     case DPT_AGENT_EVENT_RANK_EXITED:
         dpt_agent_on_rank_exited(agent, event->local_rank, event->spawn, event->exit_code,
-                                 event->text != NULL ? event->text : "");
+                                 event->is_final, event->text != NULL ? event->text : "");
         break;
     case DPT_AGENT_EVENT_RANK_WAITS:
         dpt_agent_on_rank_waits(agent, event->local_rank, event->spawn);

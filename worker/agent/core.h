@@ -78,6 +78,7 @@ struct dpt_agent_event {
     uint32_t local_rank, spawn;             /* an event of an earlier spawn is ignored */
     const Dpt__RankToAgent *rank_message;   /* borrowed */
     int exit_code;                          /* RANK_EXITED: status if >= 0, -signal if killed */
+    bool is_final;                          /* RANK_EXITED: no other can be started here */
     const char *text; /* DISOWNED; RANK_EXITED: for a person, e.g. why it could not be started; may
                          be NULL */
 };

@@ -181,7 +181,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
 void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
 void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
 void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
-                              int exit_code, const char *text);
+                              int exit_code, bool is_final, const char *text);
 void dpt_agent_rank_init(struct agent_rank *rank, uint32_t local_rank);
 void dpt_agent_rank_fini(struct agent_rank *rank);
 /* Starts what is to be started, kills what is silent or does not quiesce. At TICK. */

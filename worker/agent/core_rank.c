@@ -274,14 +274,17 @@ void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint3
 }
 
 void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
-                              int exit_code, const char *text)
+                              int exit_code, bool is_final, const char *text)
 {
     if (!is_ours(agent, local_rank, spawn))
         return;
     struct agent_rank *rank = &agent->ranks[local_rank];
     bool counted = rank->life == LIFE_KILLED;
     rank->state.exit_code = exit_code;
-    if (!counted && agent->stage < STAGE_RESETTING) {
+    if (!counted && is_final && agent->stage < STAGE_RESETTING) { /* it never was */
+        dpt_agent_copy_text(rank->text, sizeof rank->text, text);
+        give_place_up(agent, local_rank, DPT_EXIT_FAILED, text);
+    } else if (!counted && agent->stage < STAGE_RESETTING) {
         char how[DPT_PROTO_NAME_BYTES];
         (void)snprintf(how, sizeof how,
                        exit_code >= 0 ? "exited with status %d" : "was killed by signal %d",

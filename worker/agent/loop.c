@@ -469,6 +469,7 @@ static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
                                              .spawn = event.spawn,
                                              .rank_message = event.message,
                                              .exit_code = event.exit_code,
+                                             .is_final = event.is_final,
                                              .text = event.text};
         enum dpt_status status = step(loop, told, err);
         if (event.message != NULL && event.message->n_steps > 0)

@@ -180,7 +180,7 @@ enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start, struct 
     if (getppid() != start->agent)
         return dpt_fail(err, DPT_EPEER, "rank process: the agent (pid %d) is gone",
                         (int)start->agent);
-    const int ignored[] = {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGPIPE};
+    const int ignored[] = {SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGPIPE, SIGXFSZ};
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         if (signal(ignored[i], SIG_IGN) == SIG_ERR)
             return dpt_fail_errno(err, errno, "rank process: ignore signal %d", ignored[i]);

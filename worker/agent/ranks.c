@@ -30,9 +30,10 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_d
     return DPT_OK;
 }
 
-static void fail_start(struct dpt_rank_slot *slot, uint32_t spawn, const char *text)
+static void fail_start(struct dpt_rank_slot *slot, uint32_t spawn, const char *text, bool is_final)
 {
     slot->spawn = spawn;
+    slot->exit_final = is_final;
     slot->exit_pending = true;
     slot->exit_code = 127; /* as a shell says "cannot be run" */
     (void)snprintf(slot->text, sizeof slot->text, "%.*s", DPT_RANK_TEXT_BYTES - 1, text);
@@ -42,7 +43,7 @@ void dpt_ranks_spawn_failed(struct dpt_ranks *ranks, uint32_t local_rank, uint32
                             const char *text)
 {
     DPT_ASSERT((int)local_rank < ranks->n);
-    fail_start(&ranks->slots[local_rank], spawn, text);
+    fail_start(&ranks->slots[local_rank], spawn, text, false);
 }
 
 void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *options)
@@ -58,8 +59,10 @@ void dpt_ranks_spawn(struct dpt_ranks *ranks, const struct dpt_spawn_options *op
     slot->process.output_fd = -1;
     slot->log.last_error[0] = '\0';
     slot->eof_ms = 0;
-    if (dpt_rank_spawn(options, &slot->process, &err) != DPT_OK)
-        fail_start(slot, spawn, err.text);
+    slot->exit_final = false;
+    const enum dpt_status status = dpt_rank_spawn(options, &slot->process, &err);
+    if (status != DPT_OK)
+        fail_start(slot, spawn, err.text, status == DPT_EOVERFLOW);
     slot->spawn = spawn;
 }
 
@@ -185,6 +188,7 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_r
     slot->eof_ms = 0;
     ret->kind = DPT_RANK_EVENT_EXITED;
     ret->exit_code = slot->exit_code;
+    ret->is_final = slot->exit_final;
     ret->text = slot->text[0] != '\0' ? slot->text : NULL;
     return true;
 }

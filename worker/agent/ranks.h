@@ -29,6 +29,7 @@ struct dpt_rank_slot {
     uint32_t spawn;    /* of the process there is, or was last; 0: none yet */
     int64_t eof_ms;    /* when its link was seen to end; 0: it has not, or that is told */
     bool exit_pending; /* it ended (or could not be started) and nobody has been told */
+    bool exit_final;   /* and no other can be started: the agent itself lacks what it takes */
     int exit_code;
     char text[DPT_RANK_TEXT_BYTES]; /* its last error, or why it could not be started */
 };
@@ -42,7 +43,7 @@ struct dpt_ranks {
 enum dpt_rank_event_kind {
     DPT_RANK_EVENT_MESSAGE, /* message: owned by the receiver */
     DPT_RANK_EVENT_EOF,     /* its socket closed */
-    DPT_RANK_EVENT_EXITED   /* exit_code, text (NULL: none; valid until the next call) */
+    DPT_RANK_EVENT_EXITED   /* exit_code, is_final, text (NULL: none; valid until the next call) */
 };
 
 struct dpt_rank_event {
@@ -50,6 +51,7 @@ struct dpt_rank_event {
     uint32_t local_rank, spawn;
     Dpt__RankToAgent *message;
     int exit_code;
+    bool is_final;
     const char *text;
 };
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,6 +127,26 @@ static enum dpt_status start_process(const struct child_setup *setup, int status
     return DPT_OK;
 }
 
+/* Called while what was opened is open still. It fails again as long as this process lives. */
+static bool has_no_descriptors(void)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0)
+        return errno == EMFILE;
+    close_fds(fds, 2);
+    return false;
+}
+
+static enum dpt_status fail_descriptors(struct dpt_err *err)
+{
+    struct rlimit limit = {0};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    return dpt_fail(err, DPT_EOVERFLOW,
+                    "start a rank process: all %llu files that this process may have open are in "
+                    "use; raise the limit (ulimit -n)",
+                    (unsigned long long)limit.rlim_cur);
+}
+
 enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
                                struct dpt_rank_process *ret, struct dpt_err *err)
 {
@@ -170,6 +191,8 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
         process.output_fd = fds[OUT_READ];
         fds[LINK_AGENT] = fds[OUT_READ] = -1;
         *ret = process;
+    } else if (has_no_descriptors()) {
+        status = fail_descriptors(err);
     }
     close_fds(fds, FDS);
     free(args);
