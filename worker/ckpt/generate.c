@@ -290,6 +290,15 @@ static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
     return status;
 }
 
+/* A llama's positions are no weights, and the cache is as long as the context: it need not be
+ * longer than the text. */
+static void shorten_context(struct parts *p)
+{
+    const int64_t text = (int64_t)p->prompt.n + p->options.max_tokens;
+    if (strcmp(p->config.model.name, "llama") == 0 && text > 0 && text < p->config.model.context)
+        p->config.model.context = (int)text;
+}
+
 static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
 {
     const int n = dpt_model_n_params(p->model);
@@ -322,6 +331,7 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
     DPT_TRY(load_config(p, err));
     DPT_TRY(open_vocab(p, err));
     DPT_TRY(encode_prompt(p, err));
+    shorten_context(p);
     DPT_TRY(dpt_model_create(&p->config, &p->model, err));
     DPT_TRY(dpt_device_cpu_create(&p->device, err));
     DPT_TRY(dpt_stream_create(p->device, o->threads > 0 ? (int)o->threads : processors(),

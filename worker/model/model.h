@@ -46,8 +46,8 @@ struct dpt_unit {
     char name[32];
     int first_param, n_params;
     int64_t offset, numel; /* in the flat vector; numel is padded to DPT_BLOCK */
-    int borrows; /* an earlier unit with a tied tensor: read here too, and given a part of its
-                    gradient; -1: none */
+    int borrows;   /* an earlier unit with a tied tensor: read here too, and given a part of its
+                      gradient; -1: none */
     bool in_parts; /* its gradient is made in parts: of several tokens, or of several units */
 };
 
@@ -79,10 +79,10 @@ struct dpt_slot {
     bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
                          same. Where they are added to, it is part by part, and not as the sum of
                          whole slots */
-    float dloss;     /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
-    void *saved;     /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
-    void *scratch;   /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
-    float *losses;   /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
+    float dloss;      /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
+    void *saved;      /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
+    void *scratch;    /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
+    float *losses;    /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
 
     /* TRAIN, by dpt_model_backward: called once for each parameter (its table index), as soon as
        this slot's gradient of it is complete, from the last parameter of the table to the first. */

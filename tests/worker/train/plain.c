@@ -281,9 +281,8 @@ void plain_train_and_validate(const struct dpt_config *config, int64_t sequences
     assert_true(n <= TENSORS_MAX);
     for (int i = 0; i < n; i++) {
         const struct dpt_param *param = dpt_model_param(p.model, i);
-        tensors[i] = (struct dpt_checkpoint_tensor){.name = param->name,
-                                                    .ndim = param->ndim,
-                                                    .param = p.param + param->offset};
+        tensors[i] = (struct dpt_checkpoint_tensor){
+            .name = param->name, .ndim = param->ndim, .param = p.param + param->offset};
         memcpy(tensors[i].dim, param->dim, sizeof param->dim);
     }
     dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);

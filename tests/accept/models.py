@@ -1,0 +1,121 @@
+"""Topic models: families of models beside GPT-2, from published weights, on the data sets that people use."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from accept.first_light import one_hash
+from accept.harness import NotRun
+from accept.stories import RUN_TIMEOUT_S
+from cluster import ROOT, Cluster, ClusterError, program
+
+PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
+PEER_TIMEOUT_S = 1200
+STEPS, SEQUENCES, SEQ_LEN, TOKENS = 20, 8, 32, 60
+TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
+SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
+OPTIM = {"lr": 1e-3, "min_lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
+TINY_LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
+              "model.n_inner": 128, "model.context": 128}
+
+# A family: dpt's settings, and whether it is large (no text is trained for, then).
+FAMILIES = {
+    "gpt2": ({"model.n_layer": 2, "model.n_head": 4, "model.n_embd": 64, "model.context": 128}, False),
+    "llama, grouped queries, tied": (TINY_LLAMA, False),
+    "llama, untied, biases, rope scaling": (
+        {**TINY_LLAMA, "model.head_size": 32, "model.tied_head": "false", "model.attention_bias": "true",
+         "model.mlp_bias": "true", "model.rope_scaling": "llama3", "model.rope_factor": 4,
+         "model.rope_original_context": 16}, False),
+    "smollm2-135m": (
+        {"model.name": "llama", "model.n_layer": 30, "model.n_head": 9, "model.n_kv_head": 3, "model.n_embd": 576,
+         "model.n_inner": 1536, "model.context": 8192, "model.vocab": 49152, "model.rope_theta": 100000,
+         "strategy.bucket_mib": 25}, True),
+}
+
+
+def peer_python():
+    """A Python that has torch and transformers."""
+    python = os.environ.get("DPT_TORCH_PYTHON", "python3")
+    if subprocess.run([python, "-c", "import torch, transformers"], capture_output=True).returncode != 0:
+        raise NotRun(f"{python} has no torch and transformers (DPT_TORCH_PYTHON names another)")
+    return python
+
+
+def train(root, sets):
+    """One run in one process; returns its losses and its newest checkpoint."""
+    common = {"data.train": root / "text", "train.global_batch": SEQUENCES, "train.micro_batch": 4,
+              "train.seq_len": SEQ_LEN, "train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0,
+              "model.dropout": 0, "cluster.threads": 2, "checkpoint.every_steps": 0}
+    (root / "text").write_bytes((SENTENCE * SEQUENCES)[:SEQUENCES * SEQ_LEN + 1].encode())
+    with Cluster(root, sets={**common, **sets}) as cluster:
+        worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+        code = worker.wait(RUN_TIMEOUT_S)
+        if code != 0:
+            raise ClusterError(f"exit code {code}\n{cluster.log_tails()}")
+        newest = max(worker.checkpoint_dir.glob("step-*"))
+        return [line["loss"] for line in worker.outputs.metrics() if "loss" in line], newest
+
+
+def beside_transformers(line, name, sets, large):
+    root = line.folder / name.replace(", ", "-").replace(" ", "-")
+    adamw = {"optimizer.name": "adamw", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
+             "optimizer.schedule": "cosine", "optimizer.betas": OPTIM["betas"], "optimizer.eps": OPTIM["eps"],
+             "optimizer.weight_decay": OPTIM["weight_decay"], "train.grad_clip": OPTIM["grad_clip"]}
+    plain = {"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.weight_decay": 0, "train.grad_clip": 0,
+             "optimizer.schedule": "constant", "optimizer.min_lr": 0, "train.steps": 1}
+    folders = {}
+    for what in ("start", "sgd", "adamw", "trained"):
+        folders[what] = root / what
+        folders[what].mkdir(parents=True)
+    _, start = train(folders["start"], {**sets, **plain, "optimizer.lr": 0})
+    _, after = train(folders["sgd"], {**sets, **plain, "optimizer.lr": 1})
+    losses, _ = train(folders["adamw"], {**sets, **adamw, "train.steps": STEPS})
+    spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
+            "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
+    found = ask(line, start, spec)
+    line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters")
+    line.at_most(f"{name}: worst relative L2 of a tensor's first gradient ({found['gradients']['tensor']})",
+                 found["gradients"]["worst"], 1e-4)
+    worst = max(abs(a - b) for a, b in zip(losses, found["losses"]))
+    line.show(f"{name}: losses compared", min(len(losses), len(found["losses"])), f"== {STEPS}",
+              len(losses) == len(found["losses"]) == STEPS)
+    line.at_most(f"{name}: worst difference of {STEPS} losses", worst, 1e-4)
+    if large:
+        return
+    _, trained = train(folders["trained"], {**sets, **adamw, "train.steps": TRAIN_STEPS})
+    theirs = ask(line, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})["text"]
+    argv = [program("dpt-ckpt"), "generate", trained.parent, "--prompt", spec["prompt"], "--temperature", "0",
+            "--max-tokens", str(TOKENS)]
+    ours = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    line.show(f"{name}: greedy text of {TOKENS} tokens", repr(ours.stdout.rstrip("\n")), repr(theirs),
+              ours.returncode == 0 and ours.stdout.rstrip("\n") == theirs.rstrip("\n"))
+
+
+def ask(line, checkpoint, spec):
+    argv = [peer_python(), PEER, checkpoint, json.dumps(spec)]
+    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=PEER_TIMEOUT_S)
+    if run.returncode != 0:
+        raise ClusterError(f"{PEER.name}: {run.stderr[-2000:]}")
+    return json.loads(run.stdout.strip().splitlines()[-1])
+
+
+def llama_beside_transformers(line):
+    """dpt's checkpoints open in transformers, and from them PyTorch has the same first gradients (relative L2 1e-4) and
+    20 losses (1e-4), and continues a text with the same 60 tokens: GPT-2, Llama with grouped queries, tied and untied,
+    with scaled rotary embeddings, and SmolLM2-135M."""
+    peer_python()
+    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {Path(PEER).relative_to(ROOT)} CHECKPOINT SPEC")
+    for name, (sets, large) in FAMILIES.items():
+        if large and line.scale < 1:
+            line.note(f"{name}: left out at this scale")
+            continue
+        beside_transformers(line, name, sets, large)
+
+
+def llama_one_hash(line):
+    """First-light's hash matrix for a llama: worlds 1 to 4, undisturbed and with kills and joins: one weights_hash."""
+    one_hash(line, **{key.replace(".", "__"): value for key, value in TINY_LLAMA.items()})
+
+
+LINES = [llama_beside_transformers, llama_one_hash]

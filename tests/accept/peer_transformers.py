@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""transformers beside dpt: opens a checkpoint of dpt and prints, as one line of JSON, what PyTorch computes from it.
+
+    python3 peer_transformers.py CHECKPOINT SPEC        (needs torch and transformers)
+
+SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …, "betas": …, "eps": …, "weight_decay": …,
+"grad_clip": …, "after": CHECKPOINT or null, "prompt": TEXT, "tokens": N}. The text has one sequence more than a step's
+batch takes, so every step trains on all of it. Prints {"model", "parameters", "losses": [N], "gradients": {"worst",
+"tensor"} (relative L2 of the first step's against weights before - after, where dpt made one step of plain SGD with a
+rate of one to "after"), "text": the greedy continuation of the prompt by the weights of CHECKPOINT}.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def batch_of(spec):
+    """(G, T) tokens and targets: all of the text."""
+    tokens = torch.tensor(list(Path(spec["text"]).read_bytes()))
+    t = spec["seq_len"]
+    n = (len(tokens) - 1) // t
+    return tokens[:n * t].view(n, t), tokens[1:n * t + 1].view(n, t)
+
+
+def loss_of(model, batch):
+    logits = model(batch[0]).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[2]), batch[1].reshape(-1))
+
+
+def learning_rate(step, spec):
+    part = step / (spec["steps"] - 1) if spec["steps"] > 1 else 0.0
+    return spec["min_lr"] + (spec["lr"] - spec["min_lr"]) * 0.5 * (1.0 + math.cos(math.pi * part))
+
+
+def losses(folder, spec):
+    model = load(folder)
+    named = list(model.named_parameters())
+    groups = [{"params": [p for _, p in named if p.dim() > 1], "weight_decay": spec["weight_decay"]},
+              {"params": [p for _, p in named if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=spec["lr"], betas=tuple(spec["betas"]), eps=spec["eps"])
+    batch, found = batch_of(spec), []
+    for step in range(spec["steps"]):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), spec["grad_clip"])
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, spec)
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return found
+
+
+def gradients(folder, spec):
+    """The worst tensor's relative L2 of what dpt's step of plain SGD took off the weights."""
+    before, after = load(folder), load(spec["after"])
+    loss_of(before, batch_of(spec)).backward()
+    worst = {"worst": 0.0, "tensor": ""}
+    others = dict(after.named_parameters())
+    for name, p in before.named_parameters():
+        theirs = (p.detach() - others[name].detach()).double()
+        relative = float((theirs - p.grad.double()).norm() / p.grad.double().norm())
+        if relative > worst["worst"]:
+            worst = {"worst": relative, "tensor": name}
+    return worst
+
+
+def load(folder):
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def greedy(folder, spec):
+    model = load(folder).eval()
+    tokens = torch.tensor([list(spec["prompt"].encode())])
+    made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=spec["tokens"],
+                          pad_token_id=0, eos_token_id=None)
+    return bytes(made[0].tolist()).decode("utf-8", "replace")
+
+
+def main(folder, spec):
+    torch.set_num_threads(2)
+    model = load(folder)
+    found = {"model": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())}
+    del model
+    if spec["steps"]:
+        found["losses"] = losses(folder, spec)
+    if spec["after"]:
+        found["gradients"] = gradients(folder, spec)
+    if spec["tokens"]:
+        found["text"] = greedy(folder, spec)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(sys.argv[1], json.loads(sys.argv[2]))
