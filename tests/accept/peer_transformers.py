@@ -77,8 +77,8 @@ def load(folder):
 def greedy(folder, spec):
     model = load(folder).eval()
     tokens = torch.tensor([list(spec["prompt"].encode())])
-    made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=spec["tokens"],
-                          pad_token_id=0, eos_token_id=None)
+    made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
+                          max_new_tokens=spec["tokens"], pad_token_id=0, eos_token_id=None)
     return bytes(made[0].tolist()).decode("utf-8", "replace")
 
 

@@ -92,15 +92,16 @@ static void combinations(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
-        char line[DPT_ERR_TEXT_BYTES];
         const enum dpt_status status = dpt_config_load("", 0, "c.yaml", &cases[i].set, 1, &c, &err);
         if (cases[i].error == NULL) {
             assert_int_equal(status, DPT_OK);
             continue;
         }
         assert_int_equal(status, DPT_ECONFIG);
-        (void)snprintf(line, sizeof line, "--set %s: %s", cases[i].set, cases[i].error);
-        assert_string_equal(err.text, line);
+        /* A long --set is shortened. */
+        const char *told = strstr(err.text, ": model.");
+        assert_non_null(told);
+        assert_string_equal(told + 2, cases[i].error);
     }
 }
 

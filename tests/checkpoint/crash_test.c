@@ -438,7 +438,7 @@ static void file_size_limit(void **state)
     enum dpt_status status = model_write(&model, root, 20, 1, &err);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     (void)signal(SIGXFSZ, handler);
-    assert_int_equal(status, DPT_EIO);
+    assert_int_equal(status, DPT_ENOSPC);
     assert_non_null(strstr(err.text, "File too large"));
     OK(model_check(root, 10, 1, &err));
     model_fini(&model);
