@@ -1,12 +1,21 @@
 /* Writes a checkpoint of a small GPT-2 with all of its tensors, for test_pretrained.py:
- * make_gpt2 DIR STEP WRITERS. Element i of tensor t is t + i / 4096 (weights), its negative (first
- * moments), its square (second moments): exact in 32 bits. */
+ * make_gpt2 DIR STEP WRITERS [TENSOR|flat]. Element i of tensor t is t + i / 4096 (weights), its
+ * negative (first moments), its square (second moments): exact in 32 bits. Element 5 of tensor
+ * TENSOR is 0.5 more; flat: the positions are one dimension, and the last norm has no bias. */
 #include "checkpoint/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LAYERS = 2, EMBED = 24, VOCAB = 300, CONTEXT = 16, TENSORS_MAX = 64, NAME_BYTES = 64 };
+enum {
+    LAYERS = 2,
+    EMBED = 24,
+    VOCAB = 300,
+    CONTEXT = 16,
+    POSITIONS = 1,
+    TENSORS_MAX = 64,
+    NAME_BYTES = 64
+};
 
 static const char config_json[] =
     "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"n_layer\": 2, "
@@ -76,7 +85,7 @@ static enum dpt_status write_all(struct dpt_checkpoint_spec *spec, struct dpt_er
 
 int main(int argc, char **argv)
 {
-    if (argc != 4)
+    if (argc != 4 && argc != 5)
         return 2;
     int failed = add("transformer.", "wte.weight", VOCAB, EMBED) |
                  add("transformer.", "wpe.weight", CONTEXT, EMBED);
@@ -84,16 +93,25 @@ int main(int argc, char **argv)
         failed |= add_block(layer);
     failed |= add("transformer.", "ln_f.weight", EMBED, 0);
     failed |= add("transformer.", "ln_f.bias", EMBED, 0);
-    if (failed)
+    int n_made = n_tensors;
+    const int changed = argc == 5 ? number(argv[4]) : -1;
+    if (failed || changed >= n_tensors)
         return 1;
+    if (changed >= 0) {
+        tensors[changed].param[5] += 0.5f;
+    } else if (argc == 5) {
+        tensors[POSITIONS].ndim = 1;
+        tensors[POSITIONS].dim[0] *= tensors[POSITIONS].dim[1];
+        n_made = n_tensors - 1;
+    }
     char hex[DPT_HASH_HEX_BYTES];
-    dpt_hash128_hex(dpt_weights_hash(tensors, n_tensors), hex);
+    dpt_hash128_hex(dpt_weights_hash(tensors, n_made), hex);
     struct dpt_checkpoint_spec spec = {.dir = argv[1],
                                        .n_writers = number(argv[3]),
                                        .generation = 1,
                                        .attempt = "test",
                                        .tensors = tensors,
-                                       .n_tensors = n_tensors,
+                                       .n_tensors = n_made,
                                        .moments = true,
                                        .hf_config_json = config_json,
                                        .state = {.step = number(argv[2]),

@@ -155,3 +155,51 @@ def test_rescue_beside_checkpoint(tmp_path):
     (rescue / "state.json").unlink()
     listed = ckpt("list", folder)
     assert listed.returncode == 1 and listed.stdout.startswith(f"{rescue.name}  damaged: ")
+
+
+def make(folder, writers, *changed):
+    command = [MAKE_GPT2, folder, str(STEP), str(writers), *map(str, changed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_diff(tmp_path):
+    """However the files are cut, the tensors count."""
+    one, three, other = make(tmp_path / "1", 1), make(tmp_path / "3", 3), make(tmp_path / "other", 2, 2)
+    same = ckpt("diff", one, three / f"step-{STEP:08d}")
+    assert (same.returncode, same.stdout, same.stderr) == (
+        0, "28 tensors are equal, 0 differ, 0 in one alone or of another shape\n", "")
+    differs = ckpt("diff", one, other)
+    assert differs.returncode == 1 and differs.stderr == ""
+    line, total = differs.stdout.splitlines()
+    # ln_1.weight of block 0 is tensor 2: 24 elements of 2 + i / 4096.
+    assert line.split() == "transformer.h.0.ln_1.weight differs by 0.5 at most, 0.051 of its norm".split()
+    assert total == "27 tensors are equal, 1 differs, 0 in one alone or of another shape"
+
+
+def test_diff_of_what_cannot_be_read(tmp_path):
+    one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1)
+    absent = ckpt("diff", one, tmp_path / "absent")
+    assert absent.returncode == 1 and absent.stdout == "" and absent.stderr.count("\n") == 1
+    assert "absent" in absent.stderr
+    file = next((other / f"step-{STEP:08d}").glob("model-*.safetensors"))
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.write_bytes(raw)
+    damaged = ckpt("diff", one, other)
+    assert damaged.returncode == 1 and file.name in damaged.stderr and damaged.stderr.count("\n") == 1
+    assert ckpt("diff", one).returncode == 2
+
+
+def test_diff_of_other_models(tmp_path):
+    """A tensor that only one has, and one that has another shape there."""
+    one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1, "flat")
+    bias, positions = "transformer.ln_f.bias", "transformer.wpe.weight"
+    for folders, which in (((one, other), "first"), ((other, one), "second")):
+        found = ckpt("diff", *folders)
+        assert found.returncode == 1 and found.stderr == ""
+        *lines, total = found.stdout.splitlines()
+        assert sorted(" ".join(line.split()) for line in lines) == [
+            f"{bias} is only in the {which}", f"{positions} has another shape in the second"]
+        assert total == "26 tensors are equal, 0 differ, 2 in one alone or of another shape"

@@ -4,6 +4,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/whole.h"
+#include "worker/ckpt/diff.h"
 #include "worker/ckpt/generate.h"
 #include "worker/ckpt/open.h"
 
@@ -22,12 +23,13 @@ static const char usage[] =
     "one)\n"
     "       dpt-ckpt verify DIR[/step-N]  reads every byte and checks it\n"
     "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
+    "       dpt-ckpt diff DIR[/step-N] DIR[/step-N]\n"
+    "                                     which tensors differ, and by how much\n"
     "       dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
     "                                     continues a text (dpt-ckpt generate --help)\n"
     "       dpt-ckpt --help | --version\n"
-    "DIR is checkpoint.dir of a run's config. Exit codes: 0 nothing damaged was found, 1 damaged "
-    "or "
-    "absent, 2 usage.\n";
+    "DIR is checkpoint.dir of a run's config. Exit codes: 0 nothing damaged was found, 1 damaged, "
+    "absent or, of diff, different, 2 usage.\n";
 
 /* One line to stderr. */
 static int complain(const struct dpt_err *err)
@@ -203,6 +205,18 @@ static int with_one(const char *path, int (*command)(const struct dpt_checkpoint
     return code;
 }
 
+static int diff(const char *a, const char *b)
+{
+    struct dpt_err err;
+    struct dpt_ckpt_difference found;
+    if (dpt_ckpt_diff(a, b, &found, &err) != DPT_OK)
+        return complain(&err);
+    (void)printf("%lld tensor%s equal, %lld differ%s, %lld in one alone or of another shape\n",
+                 (long long)found.equal, found.equal == 1 ? " is" : "s are", (long long)found.other,
+                 found.other == 1 ? "s" : "", (long long)found.apart);
+    return found.other + found.apart == 0 ? EXIT_SUCCESS : EXIT_DAMAGED;
+}
+
 static int generate(int argc, char **argv)
 {
     struct dpt_err err;
@@ -238,11 +252,14 @@ static int run(int argc, char **argv)
         return list(argv[2], false);
     if (argc == 4 && strcmp(argv[1], "list") == 0 && strcmp(argv[2], "--verify") == 0)
         return list(argv[3], true);
+    if (argc == 4 && strcmp(argv[1], "diff") == 0)
+        return diff(argv[2], argv[3]);
     for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return with_one(argv[2], commands[i].command);
     (void)fprintf(stderr,
-                  "dpt-ckpt: expected list, show, verify or hash with one DIR, or generate; got "
+                  "dpt-ckpt: expected list, show, verify or hash with one DIR, diff with two, or "
+                  "generate; got "
                   "'%.80s' with %d arguments; see dpt-ckpt --help\n",
                   argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
     return EXIT_USAGE;
