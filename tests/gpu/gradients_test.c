@@ -1,6 +1,6 @@
 /* The gradients of a first step, tensor by tensor, against the CPU device's in f32: the whole
  * model, forward and backward, from the same initial weights, rounded to the compute dtype, and the
- * same tokens. With the argument `124m` GPT-2's own size, else a small one. */
+ * same tokens. With the argument `124m` GPT-2's own size, else small ones of each family. */
 #include "tests/gpu/gpu.h"
 
 #include "base/config.h"
@@ -36,20 +36,31 @@ static void ignore(void *ctx, int param)
     (void)param;
 }
 
-static struct dpt_model *make_model(bool large, enum dpt_precision precision)
+struct family {
+    const char *name, *model; /* the config's section */
+    int t;
+};
+static const struct family small[] = {
+    {"gpt2", "name: gpt2, n_layer: 2, n_head: 2, n_embd: 128, context: 64, vocab: 512", 64},
+    {"llama",
+     "name: llama, n_layer: 2, n_head: 4, n_kv_head: 2, n_embd: 128, n_inner: 192, context: 64, "
+     "vocab: 512",
+     64},
+    {"llama, untied",
+     "name: llama, n_layer: 2, n_head: 3, n_kv_head: 1, head_size: 64, n_embd: 128, n_inner: 192, "
+     "context: 64, vocab: 512, tied_head: false, attention_bias: true, mlp_bias: true, "
+     "rope_scaling: llama3, rope_original_context: 32",
+     64}};
+static const struct family gpt2_124m = {"gpt2 124m", "name: gpt2, preset: gpt2-124m", 256};
+
+static struct dpt_model *make_model(const struct family *family, enum dpt_precision precision)
 {
-    static const char small[] =
-        "model: {name: gpt2, n_layer: 2, n_head: 2, n_embd: 128, context: 64, vocab: 512, "
-        "dropout: 0.1}\n"
-        "train: {steps: 1, global_batch: 2, micro_batch: 2, seq_len: 64}\n";
-    static const char gpt2_124m[] =
-        "model: {name: gpt2, dropout: 0.1}\n"
-        "train: {steps: 1, global_batch: 2, micro_batch: 2, seq_len: 256}\n";
-    const char *const text = large ? gpt2_124m : small;
     char yaml[1024];
     (void)snprintf(yaml, sizeof yaml,
-                   "run: gradients\nseed: 3\ndata: {kind: text, train: none, tokenizer: bytes}\n%s",
-                   text);
+                   "run: gradients\nseed: 3\nmodel: {%s, dropout: 0.1}\n"
+                   "data: {kind: text, train: none, tokenizer: bytes}\n"
+                   "train: {steps: 1, global_batch: 2, micro_batch: 2, seq_len: %d}\n",
+                   family->model, family->t);
     struct dpt_err err;
     struct dpt_config config;
     struct dpt_model *model;
@@ -124,6 +135,17 @@ static float *gradients_of(struct test_stream *device, const struct step *s)
     return ret;
 }
 
+/* Softmax does not see what all keys have alike: what is left of their gradient is small beside the
+ * rounding of the scores' own, all the more of a bias, and with little attention yet so is the
+ * queries'. GPT-2 has both in one tensor with the values'. */
+static double allowance(const char *name)
+{
+    enum { QUERIES = 2, KEYS = 4, KEYS_BIAS = 16 };
+    if (strstr(name, "k_proj") == NULL)
+        return strstr(name, "q_proj") == NULL ? 1 : QUERIES;
+    return strstr(name, "bias") == NULL ? KEYS : KEYS_BIAS;
+}
+
 /* How many tensors are further apart than that; the worst is printed. */
 static int compare(const struct dpt_model *model, const char *what, double tolerance,
                    const float *a, const float *b)
@@ -137,7 +159,7 @@ static int compare(const struct dpt_model *model, const char *what, double toler
             distance += ((double)a[k] - b[k]) * ((double)a[k] - b[k]);
             norm += (double)b[k] * b[k];
         }
-        const double error = sqrt(distance / norm);
+        const double error = sqrt(distance / norm) / allowance(param->name);
         if (!(error <= tolerance))
             off++;
         if (!(error <= most)) {
@@ -150,11 +172,14 @@ static int compare(const struct dpt_model *model, const char *what, double toler
     return off;
 }
 
-static void check(struct test_stream *gpu, struct test_stream *cpu, bool large, int which)
+static void check(struct test_stream *gpu, struct test_stream *cpu, const struct family *family,
+                  int which)
 {
-    struct dpt_model *model = make_model(large, precisions[which].precision);
-    struct dpt_model *exact = make_model(large, DPT_PRECISION_FP32);
-    const int64_t t = large ? 256 : 64, n = MICRO_BATCH * t;
+    struct dpt_model *model = make_model(family, precisions[which].precision);
+    struct dpt_model *exact = make_model(family, DPT_PRECISION_FP32);
+    const int64_t t = family->t, n = MICRO_BATCH * t;
+    char what[64];
+    (void)snprintf(what, sizeof what, "%s, %s", family->name, precisions[which].name);
     float *weights = calloc((size_t)dpt_model_flat_numel(model), sizeof *weights);
     float *noise = malloc((size_t)n * 2 * sizeof *noise);
     int32_t *tokens = malloc((size_t)n * 2 * sizeof *tokens);
@@ -174,7 +199,7 @@ static void check(struct test_stream *gpu, struct test_stream *cpu, bool large, 
     float *theirs = gradients_of(cpu, &step);
     step.model = model;
     float *mine = gradients_of(gpu, &step);
-    CHECK(compare(model, precisions[which].name, precisions[which].tolerance, mine, theirs) == 0);
+    CHECK(compare(model, what, precisions[which].tolerance, mine, theirs) == 0);
     free(mine);
     step.step = 1; /* other masks of dropout: that must be noticed */
     mine = gradients_of(gpu, &step);
@@ -193,8 +218,11 @@ int main(int argc, char **argv)
     const bool large = argc > 1 && strcmp(argv[1], "124m") == 0;
     struct test_stream gpu = gpu_open(), cpu = test_stream_open(2);
     gpu_seed();
-    for (int i = 0; i < PRECISIONS; i++)
-        check(&gpu, &cpu, large, i);
+    const struct family *const families = large ? &gpt2_124m : small;
+    const int n_families = large ? 1 : (int)(sizeof small / sizeof *small);
+    for (int f = 0; f < n_families; f++)
+        for (int i = 0; i < PRECISIONS; i++)
+            check(&gpu, &cpu, &families[f], i);
     test_stream_close(&gpu);
     test_stream_close(&cpu);
     return gpu_verdict("gradients");

@@ -170,6 +170,33 @@ static void heads_of_64_channels(void **state)
 #endif
 }
 
+/* One hash with units noted as graphs and without, in two worlds; losses near the host's. */
+static void a_llama(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        struct dpt_config config = make_config(DPT_PRECISION_FP32, STEPS);
+        char first[64] = "", hash[64], name[64], on_host[DPT_HASH_HEX_BYTES];
+        double loss;
+        rig_choose_llama(&config, tied != 0);
+        config.model.dropout = 0; /* no graphs with it */
+        config.strategy.offload = DPT_OFFLOAD_NONE;
+        config.cluster.backend = backends[n_backends - 1];
+        plain_train_and_validate(&config, SEQUENCES, on_host, &loss);
+        for (int run = 0; run < 4; run++) {
+            config.cluster.cuda_graphs = run % 2 == 0;
+            (void)snprintf(name, sizeof name, "llama-%d-%d", tied, run);
+            rig_undisturbed(&config, name, 1 + run / 2 * (n_backends - 1), true, hash);
+            if (run == 0)
+                memcpy(first, hash, sizeof first);
+            assert_string_equal(hash, first);
+            const double off = fabs(val_loss(rig_dir(name)) / loss - 1);
+            if (!(off <= 1e-4))
+                fail_msg("%s: val_loss is off by %g from the host's %g", name, off, loss);
+        }
+    }
+}
+
 /* A trajectory of its own, near that of fp32. */
 static void tf32(void **state)
 {
@@ -217,8 +244,11 @@ int main(void)
     director_accelerate(open_device);
     use_double();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_hash_fp32),        cmocka_unit_test(one_hash_bf16),
-        cmocka_unit_test(heads_of_64_channels), cmocka_unit_test(tf32),
+        cmocka_unit_test(one_hash_fp32),
+        cmocka_unit_test(one_hash_bf16),
+        cmocka_unit_test(heads_of_64_channels),
+        cmocka_unit_test(a_llama),
+        cmocka_unit_test(tf32),
         cmocka_unit_test(deaths_and_healing),
     };
     const int failed =

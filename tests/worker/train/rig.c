@@ -102,6 +102,18 @@ void rig_choose(struct dpt_config *config, const char *strategy)
                    sharding ? 4 : (int)word, sharding ? "fsdp" : strategy);
 }
 
+void rig_choose_llama(struct dpt_config *config, bool tied)
+{
+    (void)snprintf(config->model.name, sizeof config->model.name, "llama");
+    config->model.n_head = 3;
+    config->model.n_kv_head = 1;
+    config->model.head_size = 32;
+    config->model.n_inner = 64;
+    config->model.tied_head = tied;
+    config->model.attention_bias = config->model.mlp_bias = !tied;
+    config->model.rope_scaling = tied ? DPT_ROPE_SCALING_NONE : DPT_ROPE_SCALING_LLAMA3;
+}
+
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
     (void)snprintf(config->data.val, sizeof config->data.val, "%s/val", root);

@@ -13,18 +13,11 @@
 
 enum { WORLD_MAX = 3 };
 
-/* Untied: a head of its own, biases, scaled rotary embeddings. 11 slots in 4 lanes. */
+/* 11 slots in 4 lanes. */
 static struct dpt_config make_config(bool tied, int steps)
 {
     struct dpt_config config = rig_make_config(2 * 11, steps, "");
-    (void)snprintf(config.model.name, sizeof config.model.name, "llama");
-    config.model.n_head = 3;
-    config.model.n_kv_head = 1;
-    config.model.head_size = 32;
-    config.model.n_inner = 64;
-    config.model.tied_head = tied;
-    config.model.attention_bias = config.model.mlp_bias = !tied;
-    config.model.rope_scaling = tied ? DPT_ROPE_SCALING_NONE : DPT_ROPE_SCALING_LLAMA3;
+    rig_choose_llama(&config, tied);
     config.train.accumulate = DPT_ACCUMULATE_LOCAL;
     config.train.lanes = 4;
     return config;

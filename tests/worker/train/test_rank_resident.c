@@ -91,6 +91,20 @@ static void lanes_bf16(void **state)
     in_every_order(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16, "local-bf16");
 }
 
+/* Of a model whose embedding is not borrowed, too. */
+static void a_llama(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "zero2", "full_shard"};
+    for (int tied = 0; tied < 2; tied++) {
+        struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+        rig_choose_llama(&config, tied != 0);
+        const struct outcome expected = of_the_host(&config);
+        for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY)
+            as_on_the_host(&config, strategies[i], tied ? "tied" : "untied", 1, &expected);
+    }
+}
+
 /* Between hosts in 16 bits; fewer places for weights than units; SGD; weights compared each step.
  */
 static void with_everything(void **state)
@@ -204,6 +218,7 @@ int main(void)
         T(slots_in_waves_bf16),
         T(lanes),
         T(lanes_bf16),
+        T(a_llama),
         T(with_everything),
         T(replicas_that_break),
         T(memory_is_where_it_should_be),
