@@ -57,7 +57,7 @@ static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
     static struct dpt_config config;
     char yaml[256];
     (void)snprintf(yaml, sizeof yaml,
-                   "run: bench\nmodel: {name: gpt2, %s}\n"
+                   "run: bench\nmodel: {%s}\n"
                    "data: {kind: tokens, train: none.bin}\n",
                    s->options->model);
     DPT_TRY(dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, &config, err));

@@ -43,7 +43,7 @@ static enum dpt_status write_files(const struct cluster *c, const struct mem_run
         "run: memory\n"
         "cluster: {nnodes: %d, gpus_per_node: %d, device: cpu, threads: 1, timeout_s: 60, "
         "pack_weights: %s}\n"
-        "model: {name: gpt2, %s}\n"
+        "model: {%s}\n"
         "data: {kind: text, train: \"%s/text\", tokenizer: bytes}\n"
         "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: %s, "
         "accumulate: %s, log_every: 1}\n"

@@ -36,7 +36,7 @@ void st_config_text(const struct st_bench *b, const char *name, const char *shar
     (void)snprintf(ret, 2048,
                    "run: strategies\n"
                    "cluster: {nnodes: %d, gpus_per_node: %d, device: cpu, timeout_s: 20}\n"
-                   "model: {name: gpt2, %s}\n"
+                   "model: {%s}\n"
                    "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
                    "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, "
                    "precision: %s, accumulate: %s, log_every: 1}\n"

@@ -133,7 +133,7 @@ static bool parse(int argc, char **argv, struct train_args *a)
 /* A shard of tokens drawn evenly: the rate of a step does not depend on which they are. */
 static enum dpt_status write_shard(const char *path, struct dpt_err *err)
 {
-    enum { HEADER_INTS = 256 };
+    enum { HEADER_INTS = 256, VOCAB = 49152 }; /* of the presets the smallest */
     size_t bytes = HEADER_INTS * 4 + (size_t)TOKENS * 2;
     uint8_t *file = calloc(1, bytes);
     if (!file)
@@ -146,7 +146,7 @@ static enum dpt_status write_shard(const char *path, struct dpt_err *err)
         uint16_t tokens[4];
         dpt_philox(key, (uint64_t)i / 4, block);
         for (int j = 0; j < 4; j++)
-            tokens[j] = (uint16_t)(block[j] % 50257);
+            tokens[j] = (uint16_t)(block[j] % VOCAB);
         memcpy(file + HEADER_INTS * 4 + (size_t)i * 2, tokens, sizeof tokens);
     }
     enum dpt_status status = dpt_fs_write_file_atomic(path, file, bytes, err);
@@ -163,7 +163,7 @@ static enum dpt_status make_config(const struct train_args *a, const char *dir,
         "run: bench\n"
         "cluster: {nnodes: 1, threads: %d, timeout_s: 60, pack_weights: %s, device: %s}\n"
         "strategy: {offload: %s}\n"
-        "model: {name: gpt2, preset: %s}\n"
+        "model: {preset: %s}\n"
         "data: {kind: tokens, train: \"%s/tokens.bin\"}\n"
         "train: {steps: %d, global_batch: %d, micro_batch: %d, seq_len: %d, precision: "
         "%s, activation_checkpointing: %s, log_every: 1}\n"
