@@ -320,10 +320,10 @@ def test_too_few_nodes_come(make_cluster, slow):
 
 
 def test_first_step_takes_too_long(make_cluster, slow):
-    """A first step of so many slots that it ends on no machine within cluster.first_step_s: the generation is formed
+    """A first step of so many samples that it ends on no machine within cluster.first_step_s: the generation is formed
     anew twice, then it costs a restart each time."""
-    cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "cluster.first_step_s": 0.5,
-                                 "cluster.max_restarts": 1})
+    cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "train.micro_batch": 128,
+                                 "cluster.first_step_s": 0.5, "cluster.max_restarts": 1})
     worker = cluster.start_worker("a", nnodes=1, endpoint=False)
     assert worker.wait(60 * slow) == 4, worker.log_tail()
     assert re.search(r"^dpt-worker: the run failed: 2 crashes without enough progress between; the first: no first "
@@ -334,8 +334,9 @@ def test_first_step_takes_too_long(make_cluster, slow):
 
 def test_rank_hangs_in_the_first_step(make_cluster, slow):
     """What cluster.first_step_s finds: the rank that does not stop is killed by its agent and started again."""
-    cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "cluster.first_step_s": 0.5,
-                                 "cluster.max_restarts": 1, "cluster.timeout_s": 2 * slow})
+    cluster = make_cluster(sets={"train.steps": 100000, "train.global_batch": 1 << 19, "train.micro_batch": 128,
+                                 "cluster.first_step_s": 0.5, "cluster.max_restarts": 1,
+                                 "cluster.timeout_s": 2 * slow})
     cluster.start_server()
     workers = [cluster.start_worker(node, nnodes=2) for node in "ab"]
     cluster.server.wait_log("generation 1 runs, world 2", 30 * slow)
