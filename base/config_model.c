@@ -9,8 +9,10 @@ enum {
     BYTES_VOCAB = 256,
     GPT2_VOCAB = 50257,
     GPT2_CONTEXT = 1024,
-    INNER_STEP = 64, /* n_inner: auto is a multiple of it */
-    LINE = 32        /* numbers after which a tensor starts (DPT_PARAM_ALIGN of worker/model) */
+    INNER_STEP = 64,     /* n_inner: auto is a multiple of it */
+    LINE = 32,           /* numbers after which a tensor starts (DPT_PARAM_ALIGN of worker/model) */
+    HEAD_SIZE_MAX = 256, /* of the table */
+    N_INNER_MAX = 262144 /* of the table */
 };
 
 /* GPT-2's are of Radford et al. 2019, table 2, SmolLM2's and Llama's of their config.json. */
@@ -153,11 +155,17 @@ static enum dpt_status check_preset(const struct dpt_config_load *load, struct d
     return DPT_OK;
 }
 
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b == 0 ? a : gcd(b, a % b);
+}
+
 static enum dpt_status check_heads(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
     char multiples[DPT_CONFIG_NEAREST_BYTES], divisors[DPT_CONFIG_NEAREST_BYTES];
-    if (c->model.n_embd % c->model.n_head != 0 && c->model.head_size == DPT_AUTO) {
+    if (c->model.n_embd % c->model.n_head !=
+        0) { /* Hugging Face's rule, with head_dim given, too */
         dpt_config_nearest_multiples(c->model.n_embd, c->model.n_head, multiples);
         dpt_config_nearest_divisors(c->model.n_embd, c->model.n_head, divisors);
         return dpt_config_refuse_both(load, "model.n_embd", "model.n_head", err,
@@ -167,41 +175,50 @@ static enum dpt_status check_heads(const struct dpt_config_load *load, struct dp
     }
     if (is_llama(c) && c->model.n_head % c->model.n_kv_head != 0) {
         dpt_config_nearest_divisors(c->model.n_head, c->model.n_kv_head, divisors);
-        return dpt_config_refuse_both(load, "model.n_kv_head", "model.n_head", err,
-                                      "model.n_kv_head (%d) does not divide model.n_head (%d); "
-                                      "nearest: %s",
-                                      c->model.n_kv_head, c->model.n_head, divisors);
+        return dpt_config_refuse_both(
+            load, "model.n_kv_head", "model.n_head", err,
+            "model.n_kv_head (%d%s) does not divide model.n_head (%d); "
+            "nearest: %s",
+            c->model.n_kv_head, dpt_config_given(load, "model.n_kv_head") ? "" : ", the preset's",
+            c->model.n_head, divisors);
     }
-    if (is_llama(c) && c->model.head_size % 2 != 0)
-        return dpt_config_refuse_both(load, "model.head_size", "model.n_head", err,
-                                      "model.head_size (%d) is odd, and rotary embeddings turn "
-                                      "pairs; nearest: %d",
-                                      c->model.head_size, c->model.head_size + 1);
     return DPT_OK;
 }
 
-/* Matrices that are one to products follow each other without a gap, and so do their biases. */
-static enum dpt_status check_lines(const struct dpt_config_load *load, struct dpt_err *err)
+/* A size that matrices are cut by: a multiple of `step`, at most `most`. */
+static enum dpt_status check_step(const struct dpt_config_load *load, const char *path, int size,
+                                  int step, int most, const char *why, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    const struct {
-        const char *path;
-        int size;
-        bool bias;
-    } parts[] = {{"model.head_size", c->model.head_size, c->model.attention_bias},
-                 {"model.n_inner", c->model.n_inner, c->model.mlp_bias}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const int64_t numel = (int64_t)parts[i].size * (parts[i].bias ? 1 : c->model.n_embd);
-        if (numel % LINE == 0)
-            continue;
-        char multiples[DPT_CONFIG_NEAREST_BYTES];
-        dpt_config_nearest_multiples(parts[i].size, LINE, multiples);
-        return dpt_config_refuse_both(
-            load, parts[i].path, "model.n_embd", err,
-            "%s (%d)%s is not a multiple of %d; nearest: %s", parts[i].path, parts[i].size,
-            parts[i].bias ? ", which has biases," : " x model.n_embd", LINE, multiples);
-    }
-    return DPT_OK;
+    const bool derived = !dpt_config_given(load, path) && strcmp(path, "model.head_size") == 0;
+    char multiples[DPT_CONFIG_NEAREST_BYTES], from[64] = "";
+    if (derived)
+        (void)snprintf(from, sizeof from, " = model.n_embd / model.n_head");
+    if (size > most)
+        return dpt_config_refuse_both(load, path, "model.n_head", err,
+                                      "%s (%d%s) is more than %d; set model.n_head to at least %d, "
+                                      "or %s",
+                                      path, size, from, most, (c->model.n_embd + most - 1) / most,
+                                      path);
+    if (size % step == 0)
+        return DPT_OK;
+    dpt_config_nearest_multiples(size, step, multiples);
+    return dpt_config_refuse_both(load, path, "model.n_embd", err,
+                                  "%s (%d%s) is not a multiple of %d, as %s need; nearest: %s",
+                                  path, size, from, step, why, multiples);
+}
+
+/* Matrices that are one to products follow each other without a gap, and so do their biases; rotary
+ * embeddings turn pairs. */
+static enum dpt_status check_steps(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const int line = (int)(LINE / gcd(LINE, c->model.n_embd)), pairs = line % 2 == 0 ? line : 2;
+    DPT_TRY(check_step(load, "model.head_size", c->model.head_size,
+                       c->model.attention_bias ? LINE : pairs, HEAD_SIZE_MAX,
+                       c->model.attention_bias ? "biases" : "tensors that lie together", err));
+    return check_step(load, "model.n_inner", c->model.n_inner, c->model.mlp_bias ? LINE : line,
+                      N_INNER_MAX, c->model.mlp_bias ? "biases" : "tensors that lie together", err);
 }
 
 static enum dpt_status check_rope(const struct dpt_config_load *load, struct dpt_err *err)
@@ -225,7 +242,7 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
         DPT_TRY(check_keys(load, err));
     DPT_TRY(check_heads(load, err));
     if (is_llama(c)) {
-        DPT_TRY(check_lines(load, err));
+        DPT_TRY(check_steps(load, err));
         DPT_TRY(check_rope(load, err));
     }
     if (c->model.vocab == DPT_AUTO)

@@ -191,7 +191,7 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "transformer blocks"},
     {"model.n_head", DPT_KEY_INT, AT(model.n_head),
      .min = 1, .max = 1024, TRAJECTORY, .def = "4",
-     .help = "attention heads; divides n_embd, unless a llama's head_size is given"},
+     .help = "attention heads; divides n_embd"},
     {"model.n_embd", DPT_KEY_INT, AT(model.n_embd),
      .min = 1, .max = 65536, TRAJECTORY, .def = "128",
      .help = "width"},
@@ -204,7 +204,8 @@ const struct dpt_key dpt_config_keys[] = {
              "text by the hf tokenizer, whose number it must hold"},
     {"model.dropout", DPT_KEY_DOUBLE, AT(model.dropout),
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
-     .help = "probability that an activation is dropped"},
+     .help = "probability that an activation is dropped; in a llama attention's probabilities "
+             "alone"},
     {"model.n_kv_head", DPT_KEY_INT, AT(model.n_kv_head),
      .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
      .help = "llama: heads of keys and values, each for n_head / n_kv_head heads of queries; auto: "
@@ -229,7 +230,7 @@ const struct dpt_key dpt_config_keys[] = {
      TRAJECTORY, .def = "false",
      .help = "llama: biases of the MLP's three products"},
     {"model.rope_theta", DPT_KEY_DOUBLE, AT(model.rope_theta),
-     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1e12, TRAJECTORY, .def = "10000",
+     .min = 1, .max = 1e12, TRAJECTORY, .def = "10000",
      .help = "llama: base of the rotary embeddings' wave lengths"},
     {"model.rope_scaling", DPT_KEY_CHOICE, AT(model.rope_scaling),
      .choices = rope_scalings, TRAJECTORY, .def = "none",
@@ -344,7 +345,8 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.activation_checkpointing", DPT_KEY_CHOICE, AT(train.activation_checkpointing),
      .choices = activation_checkpointings, RUN, .def = "none",
      .help = "recompute activations in the backward pass: all but each unit's input (full), or "
-             "what is cheap, the norms' and GELU's outputs (selective); bits stay the same"},
+             "what is cheap, the norms' outputs and GELU's or SwiGLU's (selective); bits stay the "
+             "same"},
     {"train.grad_clip", DPT_KEY_DOUBLE, AT(train.grad_clip),
      .min = 0, .max = 1e30, TRAJECTORY, .def = "1",
      .help = "largest global L2 norm of the gradient; 0: off"},

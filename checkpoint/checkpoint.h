@@ -227,6 +227,12 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_read_pieces(struct dpt_checkpoint *c
                                                         const struct dpt_checkpoint_piece *pieces,
                                                         int n_pieces, struct dpt_err *err);
 
+/* Whether the checkpoint has weights of these tensors alone: DPT_ECONFIG names one that it has
+ * beside them. (One that it lacks is found when it is read.) */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_check_names(const struct dpt_checkpoint *checkpoint,
+                                                        const struct dpt_checkpoint_tensor *tensors,
+                                                        int n_tensors, struct dpt_err *err);
+
 /* Weights hash of the masters in the model's order: h = 0, then for each block of 65,536 elements
  * (each tensor starts a new block) h <- XXH3-128(h, XXH3-128(block)), numbers little-endian.
  * Independent of layout, padding and world. Only shape and `param` of the tensors are used. */

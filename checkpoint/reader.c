@@ -245,6 +245,24 @@ enum dpt_status dpt_checkpoint_read_pieces(struct dpt_checkpoint *checkpoint,
     return DPT_OK;
 }
 
+enum dpt_status dpt_checkpoint_check_names(const struct dpt_checkpoint *checkpoint,
+                                           const struct dpt_checkpoint_tensor *tensors,
+                                           int n_tensors, struct dpt_err *err)
+{
+    for (int i = 0; i < checkpoint->n_tensors; i++) {
+        const struct dpt_tensor_at *at = &checkpoint->tensors[i];
+        bool known = at->kind != DPT_KIND_PARAM;
+        for (int t = 0; !known && t < n_tensors; t++)
+            known = strcmp(tensors[t].name, at->entry->name) == 0;
+        if (!known)
+            return dpt_fail(err, DPT_ECONFIG,
+                            "checkpoint '%s' has a tensor '%s', which the model has not: it is of "
+                            "another model",
+                            checkpoint->folder.path, at->entry->name);
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_checkpoint_read(struct dpt_checkpoint *checkpoint,
                                     const struct dpt_checkpoint_tensor *tensors, int n_tensors,
                                     struct dpt_err *err)

@@ -53,7 +53,7 @@ static void what_follows(void **state)
     assert_int_equal(c.model.head_size, 64);
     assert_int_equal(c.model.n_inner, 704); /* 8/3 of 256 is 682 2/3 */
     assert_int_equal(c.model.vocab, 256);
-    c = load("model: {name: llama, n_head: 3, n_embd: 256, head_size: 32}");
+    c = load("model: {name: llama, n_head: 4, n_embd: 256, head_size: 32}");
     assert_int_equal(c.model.head_size, 32);
     c = load("model: {name: gpt2}");
     assert_int_equal(c.model.n_inner, DPT_AUTO);
@@ -78,14 +78,29 @@ static void combinations(void **state)
          "129, or an n_head of 2 or 4"},
         {"model={name: llama, n_head: 6, n_kv_head: 4, n_embd: 96}",
          "model.n_kv_head (4) does not divide model.n_head (6); nearest: 3 or 6"},
+        {"model={name: llama, n_head: 2, n_embd: 1024}",
+         "model.head_size (512 = model.n_embd / model.n_head) is more than 256; set model.n_head "
+         "to "
+         "at least 4, or model.head_size"},
         {"model={name: llama, n_head: 4, n_embd: 100}",
-         "model.head_size (25) is odd, and rotary embeddings turn pairs; nearest: 26"},
-        {"model={name: llama, n_head: 4, n_embd: 72, n_inner: 64}",
-         "model.head_size (18) x model.n_embd is not a multiple of 32; nearest: 32"},
+         "model.head_size (25 = model.n_embd / model.n_head) is not a multiple of 8, as tensors "
+         "that lie together need; nearest: 24 or 32"},
+        {"model={name: llama, n_head: 4, n_embd: 100, head_size: 24}", NULL},
+        {"model={name: llama, n_head: 4, n_embd: 96, head_size: 7}",
+         "model.head_size (7) is not a multiple of 2, as tensors that lie together need; nearest: "
+         "6 "
+         "or 8"},
+        {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 5}",
+         "model.n_inner (5) is not a multiple of 4, as tensors that lie together need; nearest: 4 "
+         "or 8"},
+        {"model={name: llama, n_head: 4, n_embd: 72, head_size: 16, n_inner: 4}", NULL},
         {"model={name: llama, mlp_bias: true, n_inner: 100}",
-         "model.n_inner (100), which has biases, is not a multiple of 32; nearest: 96 or 128"},
+         "model.n_inner (100) is not a multiple of 32, as biases need; nearest: 96 or 128"},
         {"model={name: llama, n_embd: 64, attention_bias: true}",
-         "model.head_size (16), which has biases, is not a multiple of 32; nearest: 32"},
+         "model.head_size (16 = model.n_embd / model.n_head) is not a multiple of 32, as biases "
+         "need; nearest: 32"},
+        {"model={preset: smollm2-135m, n_head: 8}",
+         "model.n_kv_head (3, the preset's) does not divide model.n_head (8); nearest: 2 or 4"},
         {"model={name: llama, rope_scaling: llama3, rope_high_freq_factor: 1}",
          "model.rope_low_freq_factor (1) is not below model.rope_high_freq_factor (1)"},
         {"model={name: llama, rope_low_freq_factor: 4}", NULL},

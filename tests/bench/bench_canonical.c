@@ -86,7 +86,7 @@ static bool make_config(const struct args *a, struct dpt_config *ret)
     struct dpt_err err;
     const bool tiny = strcmp(a->preset, "tiny") == 0;
     (void)snprintf(yaml, sizeof yaml,
-                   "model: {name: gpt2, %s%s}\n"
+                   "model: {%s%s}\n"
                    "train: {steps: 1000000, global_batch: %d, micro_batch: %d, seq_len: %d, "
                    "precision: %s}\n"
                    "optimizer: {warmup_steps: 1}\n",

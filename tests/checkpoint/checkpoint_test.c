@@ -123,6 +123,10 @@ static void another_model(void **state)
     want.name = "transformer.h.2.ln_1.weight";
     assert_int_equal(dpt_checkpoint_read(checkpoint, &want, 1, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "no weights of tensor 'transformer.h.2.ln_1.weight'"));
+    OK(dpt_checkpoint_check_names(checkpoint, model.tensors, model.n, &err));
+    assert_int_equal(dpt_checkpoint_check_names(checkpoint, model.tensors, model.n - 1, &err),
+                     DPT_ECONFIG);
+    assert_non_null(strstr(err.text, model.tensors[model.n - 1].name));
     dpt_checkpoint_close(&checkpoint);
     model_fini(&model);
 }

@@ -47,7 +47,7 @@ static const struct family small[] = {
      "vocab: 512",
      64},
     {"llama, untied",
-     "name: llama, n_layer: 2, n_head: 3, n_kv_head: 1, head_size: 64, n_embd: 128, n_inner: 192, "
+     "name: llama, n_layer: 2, n_head: 4, n_kv_head: 1, head_size: 64, n_embd: 128, n_inner: 192, "
      "context: 64, vocab: 512, tied_head: false, attention_bias: true, mlp_bias: true, "
      "rope_scaling: llama3, rope_original_context: 32",
      64}};

@@ -57,7 +57,7 @@ static void add_chunk(struct distance *d, const float *a, const float *b, int64_
     d->same_bits = d->same_bits && memcmp(a, b, (size_t)n * sizeof *a) == 0;
     for (int64_t i = 0; i < n; i++) {
         const double difference = (double)b[i] - (double)a[i];
-        d->largest = fmax(d->largest, fabs(difference));
+        d->largest = difference == difference ? fmax(d->largest, fabs(difference)) : difference;
         d->squares += difference * difference;
         d->of_a += (double)a[i] * (double)a[i];
     }
@@ -79,9 +79,11 @@ static enum dpt_status compare_tensor(struct sides *s, const struct dpt_safetens
     }
     s->found.equal += d.same_bits;
     s->found.other += !d.same_bits;
-    if (!d.same_bits)
+    if (!d.same_bits && d.of_a > 0)
         (void)printf("%-48s  differs by %.3g at most, %.3g of its norm\n", entry->name, d.largest,
-                     d.of_a > 0 ? sqrt(d.squares / d.of_a) : INFINITY);
+                     sqrt(d.squares / d.of_a));
+    else if (!d.same_bits)
+        (void)printf("%-48s  differs by %.3g at most, was zero\n", entry->name, d.largest);
     return DPT_OK;
 }
 

@@ -290,12 +290,11 @@ static enum dpt_status encode_prompt(struct parts *p, struct dpt_err *err)
     return status;
 }
 
-/* A llama's positions are no weights, and the cache is as long as the context: it need not be
- * longer than the text. */
+/* The cache is as long as the context, which need not be longer than the text. */
 static void shorten_context(struct parts *p)
 {
     const int64_t text = (int64_t)p->prompt.n + p->options.max_tokens;
-    if (strcmp(p->config.model.name, "llama") == 0 && text > 0 && text < p->config.model.context)
+    if (dpt_model_takes_any_context(&p->config) && text > 0 && text < p->config.model.context)
         p->config.model.context = (int)text;
 }
 

@@ -9,6 +9,7 @@
  * changes once created. */
 struct dpt_model_kind {
     const char *name; /* the config's model.name */
+    bool any_context; /* no weight depends on the context: it may be another than in training */
     enum dpt_status (*create)(const struct dpt_config *config, struct dpt_model **ret,
                               struct dpt_err *err);
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);

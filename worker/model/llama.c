@@ -139,6 +139,7 @@ static void make_frequencies(struct dpt_llama *m)
 {
     const struct dpt_llama_rope *rope = &m->rope;
     const double low = rope->low_freq_factor, high = rope->high_freq_factor;
+    DPT_ASSERT(m->head / 2 <= DPT_ROPE_HALF_MAX); /* base/config_model.c refuses more */
     for (int64_t i = 0; i < m->head / 2; i++) {
         double f = pow(rope->theta, -(double)(2 * i) / (double)m->head);
         const double waves = (double)rope->original_context * f / (2.0 * PI);
@@ -368,6 +369,7 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
 
 const struct dpt_model_kind dpt_llama_kind = {
     .name = "llama",
+    .any_context = true,
     .create = create,
     .saved_bytes = saved_bytes,
     .scratch_bytes = scratch_bytes,

@@ -9,6 +9,20 @@
 static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind, &dpt_llama_kind};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
+static const struct dpt_model_kind *kind_of(const struct dpt_config *config)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (strcmp(config->model.name, kinds[i]->name) == 0)
+            return kinds[i];
+    return NULL;
+}
+
+bool dpt_model_takes_any_context(const struct dpt_config *config)
+{
+    const struct dpt_model_kind *kind = kind_of(config);
+    return kind != NULL && kind->any_context;
+}
+
 enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret,
                                  struct dpt_err *err)
 {
@@ -16,9 +30,9 @@ enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_mod
         return dpt_fail(err, DPT_ECONFIG,
                         "model.init_from: this version starts from its own initial weights only; "
                         "remove the key (to go on with a run, use its checkpoint.dir)");
-    for (int i = 0; i < KINDS; i++)
-        if (strcmp(config->model.name, kinds[i]->name) == 0)
-            return kinds[i]->create(config, ret, err);
+    const struct dpt_model_kind *kind = kind_of(config);
+    if (kind != NULL)
+        return kind->create(config, ret, err);
     return dpt_fail(err, DPT_ECONFIG, "model.name: no model '%s'; this version has '%s' and '%s'",
                     config->model.name, kinds[0]->name, kinds[1]->name);
 }

@@ -96,6 +96,9 @@ DPT_MUST_USE enum dpt_status dpt_model_create(const struct dpt_config *config,
                                               struct dpt_model **ret, struct dpt_err *err);
 void dpt_model_destroy(struct dpt_model **model);
 
+/* Whether the config's model has the same weights with another context. */
+bool dpt_model_takes_any_context(const struct dpt_config *config);
+
 int dpt_model_n_params(const struct dpt_model *model);
 const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i);
 int dpt_model_n_units(const struct dpt_model *model);

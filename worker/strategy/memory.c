@@ -436,8 +436,10 @@ static int64_t workspace(const struct memory *m)
     const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
                   rows = bt < most_rows ? bt : most_rows;
     const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + p.width * F32));
-    /* The head's gradient meets what is there already: it is summed apart from it first. */
-    const int64_t apart = is_fast(m) && bt > most_rows ? v * p.width * F32 : 0;
+    /* Where the head's gradient meets what is there already it is summed apart from it first. A
+     * tied one is made in a place of its own, but when the order is open. */
+    const bool meets = is_fast(m) || m->tied == 0;
+    const int64_t apart = meets && bt > most_rows ? v * p.width * F32 : 0;
     const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
                   of_thread = TILE_COLUMNS * p.depth * m->w + TILE_BYTES;
     return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;

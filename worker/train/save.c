@@ -144,6 +144,7 @@ static enum dpt_status load_part(struct dpt_rank *r, struct dpt_checkpoint *chec
     if (dpt_shard_is_none(part->shard))
         return DPT_OK;
     struct dpt_pieces pieces = {.n = 0};
+    DPT_TRY(dpt_checkpoint_check_names(checkpoint, r->tensors.tensor, r->tensors.n, err));
     DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &pieces, err));
     if (r->config->train.eval_only) /* nobody asks for moments */
         for (int i = 0; i < pieces.n; i++)

@@ -105,7 +105,7 @@ void rig_choose(struct dpt_config *config, const char *strategy)
 void rig_choose_llama(struct dpt_config *config, bool tied)
 {
     (void)snprintf(config->model.name, sizeof config->model.name, "llama");
-    config->model.n_head = 3;
+    config->model.n_head = 4;
     config->model.n_kv_head = 1;
     config->model.head_size = 32;
     config->model.n_inner = 64;

@@ -29,7 +29,7 @@ enum { RIG_STRATEGIES = 7, RIG_COVERED = 4 };
 extern const char *const rig_strategies[RIG_STRATEGIES], *const rig_covered[RIG_COVERED];
 void rig_choose(struct dpt_config *config, const char *strategy);
 
-/* Makes the model a llama of the same depth and width: three heads of queries, of 32 channels, to
+/* Makes the model a llama of the same depth and width: four heads of queries, of 32 channels, to
  * one of keys and values. Untied: a head of its own, biases, scaled rotary embeddings. */
 void rig_choose_llama(struct dpt_config *config, bool tied);
 
