@@ -1,7 +1,7 @@
 /* Covers of shards (shard.h). */
 #include "base/shard.h"
 
-static bool is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted)
+bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted)
 {
     for (int i = 0; i < n; i++)
         if (dpt_shard_equal(shards[i], wanted))
@@ -9,19 +9,25 @@ static bool is_among(const struct dpt_shard *shards, int n, struct dpt_shard wan
     return false;
 }
 
-bool dpt_shards_cover(const struct dpt_shard *shards, int n)
+int dpt_shards_whole(const struct dpt_shard *shards, int n)
 {
     for (int i = 0; i < n; i++) {
         /* A cover of `of` shards holds the first of them. */
-        if (shards[i].of == 0 || shards[i].index != 0 || is_among(shards, i, shards[i]))
+        if (shards[i].of == 0 || shards[i].index != 0 || dpt_shard_is_among(shards, i, shards[i]))
             continue;
         int index = 1;
-        while (index < shards[i].of && is_among(shards, n, (struct dpt_shard){index, shards[i].of}))
+        while (index < shards[i].of &&
+               dpt_shard_is_among(shards, n, (struct dpt_shard){index, shards[i].of}))
             index++;
         if (index == shards[i].of)
-            return true;
+            return shards[i].of;
     }
-    return false;
+    return 0;
+}
+
+bool dpt_shards_cover(const struct dpt_shard *shards, int n)
+{
+    return dpt_shards_whole(shards, n) > 0;
 }
 
 static bool of_is_among(const struct dpt_shard *shards, int n, int of)
@@ -42,7 +48,7 @@ struct dpt_shard dpt_shards_missing(const struct dpt_shard *shards, int n)
         if (of == 0 || of_is_among(shards, i, of))
             continue;
         for (int index = of - 1; index >= 0; index--)
-            if (is_among(shards, n, (struct dpt_shard){index, of}))
+            if (dpt_shard_is_among(shards, n, (struct dpt_shard){index, of}))
                 found++;
             else
                 missing = index;

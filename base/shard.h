@@ -20,9 +20,14 @@ static inline bool dpt_shard_equal(struct dpt_shard a, struct dpt_shard b)
     return a.of == b.of && a.index == b.index;
 }
 
-/* True when for some `of` all shards of that `of` are among `shards`: a whole state can be put
- * together of what they hold. Shards of different `of` are not joined to a whole: where one ends
+bool dpt_shard_is_among(const struct dpt_shard *shards, int n, struct dpt_shard wanted);
+
+/* An `of` of which all shards are among `shards`, so that a whole state can be put together of what
+ * they hold; 0: there is none. Shards of different `of` are not joined to a whole: where one ends
  * another need not begin. */
+int dpt_shards_whole(const struct dpt_shard *shards, int n);
+
+/* True when there is such an `of`. */
 bool dpt_shards_cover(const struct dpt_shard *shards, int n);
 
 /* Of the `of` of which the most (as a part of all) are among `shards`: the lowest index that is

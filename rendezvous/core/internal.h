@@ -466,6 +466,10 @@ struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run
 /* It has (its part of) that state, or what it takes to apply the last step, or loads it. */
 bool dpt_rdzv_has_state(const struct run *run, const struct source *source,
                         const struct rank *rank);
+/* The shards of that state which such a rank holds in memory; returns their number: 0 where the
+ * state is loaded or begun. */
+int dpt_rdzv_parts_of(const struct source *source, const struct rank *rank,
+                      struct dpt_shard ret[DPT_PROTO_SHARDS_MAX]);
 /* All of the plan's ranks are ready: whether every part of the state is on two nodes at least. */
 bool dpt_rdzv_is_redundant(struct dpt_rdzv *core, const struct run *run);
 /* A rank of the plan says that copies are still being made. */

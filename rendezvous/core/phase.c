@@ -422,7 +422,7 @@ static void planned(struct dpt_rdzv *core, struct run *run)
     dpt_rdzv_await_nobody(run);
     run->n_losses = 0;
     if (run->plan.guests > 0) { /* they have handed over: on without them */
-        struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "what leaves has handed over its state");
+        struct cause cause = dpt_rdzv_cause(CAUSE_LEFT, 0, "guests have handed over their state");
         dpt_rdzv_prepare(core, run, false, &cause);
         return;
     }

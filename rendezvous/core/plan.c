@@ -12,8 +12,10 @@ struct candidate {
     struct node *node;
     struct rank *rank;
     uint32_t local_rank;
-    bool holds; /* has (its part of) the state, or loads it */
-    bool guest; /* leaves, and only hands over */
+    uint64_t in_generation; /* newest plan with a place for it; 0: none, or only a guest's */
+    bool holds;             /* has (its part of) the state, or loads it */
+    bool needed;            /* the first that holds some shard of the state */
+    bool guest;             /* only hands over: its node leaves, or is beyond the limits */
     bool chosen;
 };
 
@@ -22,6 +24,7 @@ struct draft {
     size_t n;
     struct source source;
     bool farewell;
+    uint32_t world, nodes; /* chosen, without guests */
 };
 
 void dpt_rdzv_plan_fini(struct plan *plan)
@@ -29,6 +32,14 @@ void dpt_rdzv_plan_fini(struct plan *plan)
     free(plan->places);
     free(plan->outcome);
     *plan = (struct plan){0};
+}
+
+/* A guest has handed over what it held: the others of its plan are preferred to it. */
+static uint64_t in_generation(const struct run *run, const struct rank *rank)
+{
+    const bool was_guest = dpt_rdzv_rank_is_member(run, rank) &&
+                           (uint32_t)rank->plan_rank >= run->plan.world_size - run->plan.guests;
+    return was_guest ? 0 : rank->plan_generation;
 }
 
 static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[GROUP_COUNT],
@@ -52,6 +63,7 @@ static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[G
                 (struct candidate){.node = node,
                                    .rank = rank,
                                    .local_rank = k,
+                                   .in_generation = in_generation(run, rank),
                                    .holds = dpt_rdzv_has_state(run, &draft->source, rank),
                                    .guest = node->leaving && !draft->farewell};
         }
@@ -60,8 +72,8 @@ static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[G
 
 /* ---- world and ranks ---- */
 
-/* Who is preferred when not all can be in: who holds state, who was in, who came first. Guests come
- * last, beyond all limits. */
+/* Who is preferred when not all can be in, after those that are needed: who holds state, who was
+ * in, who came first. Guests come last, beyond all limits. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -69,41 +81,84 @@ static int compare_candidates(const void *a, const void *b)
         return x->guest ? 1 : -1;
     if (x->holds != y->holds)
         return x->holds ? -1 : 1;
-    if (x->rank->plan_generation != y->rank->plan_generation)
-        return x->rank->plan_generation > y->rank->plan_generation ? -1 : 1;
+    if (x->in_generation != y->in_generation)
+        return x->in_generation > y->in_generation ? -1 : 1;
     if (x->node->joined != y->node->joined)
         return x->node->joined < y->node->joined ? -1 : 1;
     return x->local_rank < y->local_rank ? -1 : 1;
 }
 
-static bool node_is_chosen(const struct draft *draft, const struct node *node)
+/* Marks, for each shard of a whole state, the first candidate that holds it. The state of a step is
+ * the same in every generation, so spares that an earlier one left at this step hold it, too. Then
+ * the limits may leave out some holders, and not every choice of holders has a whole state. */
+static bool mark_needed(struct dpt_rdzv *core, struct draft *draft)
+{
+    struct dpt_shard *held =
+        dpt_outbox_alloc(&core->out, draft->n * DPT_PROTO_SHARDS_MAX * sizeof held[0]);
+    int n = 0;
+    if (held == NULL)
+        return false;
+    for (size_t i = 0; i < draft->n; i++)
+        if (draft->list[i].holds)
+            n += dpt_rdzv_parts_of(&draft->source, draft->list[i].rank, held + n);
+    const int of = dpt_shards_whole(held, n);
+    n = 0;
+    for (size_t i = 0; i < draft->n; i++) {
+        struct candidate *candidate = &draft->list[i];
+        if (!candidate->holds)
+            continue;
+        const int before = n;
+        n += dpt_rdzv_parts_of(&draft->source, candidate->rank, held + n);
+        for (int k = before; k < n; k++)
+            candidate->needed = candidate->needed ||
+                                (held[k].of == of && !dpt_shard_is_among(held, before, held[k]));
+    }
+    return true;
+}
+
+static bool node_is_chosen(const struct draft *draft, const struct node *node, bool as_guest)
 {
     for (size_t i = 0; i < draft->n; i++)
-        if (draft->list[i].chosen && draft->list[i].node == node)
+        if (draft->list[i].chosen && draft->list[i].node == node &&
+            (as_guest || !draft->list[i].guest))
             return true;
     return false;
 }
 
-static void choose_world(const struct run *run, struct draft *draft, struct plan *plan)
+/* A needed candidate beyond the limits becomes a guest. A farewell has no guests, and makes no
+ * step: it takes needed candidates of any number of nodes. */
+static void choose(const struct run *run, struct draft *draft, struct candidate *candidate,
+                   struct plan *plan)
 {
-    uint32_t nodes = 0, world = 0;
+    const bool fits_node = node_is_chosen(draft, candidate->node, false) ||
+                           draft->nodes < run->spec.max_nodes ||
+                           (draft->farewell && candidate->needed);
+    const bool over = draft->world + plan->guests == DPT_PROTO_WORLD_MAX;
+    const bool fits = fits_node && draft->world < run->spec.max_world;
+    if (draft->farewell && !candidate->holds)
+        return; /* it would have to be given first what it shall save */
+    candidate->guest = candidate->guest || (candidate->needed && !fits && !draft->farewell);
+    if (over || (candidate->guest ? !candidate->holds : !fits))
+        return;
+    draft->nodes += !candidate->guest && !node_is_chosen(draft, candidate->node, false);
+    plan->n_nodes += !node_is_chosen(draft, candidate->node, true);
+    plan->guests += candidate->guest;
+    draft->world += !candidate->guest;
+    candidate->chosen = true;
+}
+
+static bool choose_world(struct dpt_rdzv *core, const struct run *run, struct draft *draft,
+                         struct plan *plan)
+{
     qsort(draft->list, draft->n, sizeof draft->list[0], compare_candidates);
-    for (size_t i = 0; i < draft->n; i++) {
-        struct candidate *candidate = &draft->list[i];
-        bool known = node_is_chosen(draft, candidate->node);
-        if (draft->farewell && !candidate->holds)
-            continue; /* it would have to be given first what it shall save */
-        if (candidate->guest
-                ? !candidate->holds || world + plan->guests == DPT_PROTO_WORLD_MAX
-                : world == run->spec.max_world || (!known && nodes == run->spec.max_nodes))
-            continue;
-        nodes += !known && !candidate->guest;
-        plan->n_nodes += !known;
-        plan->guests += candidate->guest;
-        world += !candidate->guest;
-        candidate->chosen = true;
-    }
-    plan->world_size = world + plan->guests;
+    if (!mark_needed(core, draft))
+        return false;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < draft->n; i++)
+            if (draft->list[i].needed == (pass == 0))
+                choose(run, draft, &draft->list[i], plan);
+    plan->world_size = draft->world + plan->guests;
+    return true;
 }
 
 /* Survivors below the new world size keep their rank; the others fill the holes. The list is in
@@ -322,7 +377,8 @@ static bool fill_plan(struct dpt_rdzv *core, struct run *run, struct draft *draf
                       struct plan *plan)
 {
     const struct source *source = &draft->source;
-    choose_world(run, draft, plan);
+    if (!choose_world(core, run, draft, plan))
+        return false;
     plan->places = calloc(plan->world_size, sizeof plan->places[0]);
     if (plan->places == NULL || !copy_outcome(core, draft, plan)) {
         core->out.no_memory = true;

@@ -309,6 +309,13 @@ bool dpt_rdzv_has_state(const struct run *run, const struct source *source, cons
     return stands_at(rank, source->step, source->outcome_of != NULL, source->state_generation);
 }
 
+int dpt_rdzv_parts_of(const struct source *source, const struct rank *rank,
+                      struct dpt_shard ret[DPT_PROTO_SHARDS_MAX])
+{
+    const bool in_memory = source->step >= 0 && source->load_checkpoint < 0;
+    return in_memory ? shards_of(rank, source->state_generation, ret) : 0;
+}
+
 /* ---- redundancy ---- */
 
 /* A place's node is gone, or its process. */
@@ -371,14 +378,6 @@ void dpt_rdzv_note_loss(struct run *run, const struct node *node, const struct r
     loss->n_shards = shards_of(rank, state_generation(run), loss->shards);
 }
 
-static bool held(const struct loss *loss, struct dpt_shard shard)
-{
-    for (int i = 0; i < loss->n_shards; i++)
-        if (dpt_shard_equal(loss->shards[i], shard))
-            return true;
-    return false;
-}
-
 void dpt_rdzv_tell_loss(const struct run *run, const struct source *source,
                         char ret[DPT_PROTO_TEXT_BYTES])
 {
@@ -388,7 +387,7 @@ void dpt_rdzv_tell_loss(const struct run *run, const struct source *source,
     if (source->lost_step < 0 || source->step >= source->lost_step)
         return;
     for (size_t i = 0; i < run->n_losses && used < sizeof who; i++)
-        if (held(&run->losses[i], source->missing))
+        if (dpt_shard_is_among(run->losses[i].shards, run->losses[i].n_shards, source->missing))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s node %s",
                                      used == 0 ? " with" : " and its buddy", run->losses[i].node);
     if (source->load_checkpoint >= 0)

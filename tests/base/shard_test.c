@@ -15,6 +15,7 @@ static void covers(void **state)
     assert_true(dpt_shards_cover(whole, 2));
     const struct dpt_shard all_three[] = {{2, 3}, {0, 3}, {0, 2}, {1, 3}, {1, 3}};
     assert_true(dpt_shards_cover(all_three, 5));
+    assert_int_equal(dpt_shards_whole(all_three, 5), 3);
     assert_false(dpt_shards_cover(all_three, 3));
     /* Pieces of different cuts do not fit each other. */
     const struct dpt_shard mixed[] = {{0, 2}, {2, 4}, {3, 4}};
@@ -22,6 +23,7 @@ static void covers(void **state)
     const struct dpt_shard none[] = {{0, 0}, {0, 0}};
     assert_false(dpt_shards_cover(none, 2));
     assert_false(dpt_shards_cover(NULL, 0));
+    assert_int_equal(dpt_shards_whole(mixed, 3), 0);
 }
 
 static void missing(void **state)
