@@ -53,7 +53,7 @@ static const struct foreign {
     {"cpu_offload", "strategy.offload: optimizer", NULL},
     {"gradient_checkpointing", "train.activation_checkpointing: full", NULL},
     {"fsdp.activation_checkpointing", "train.activation_checkpointing: full", NULL},
-    {"model.type", "model.name: gpt2", NULL},
+    {"model.type", "model.name: gpt2 or llama", NULL},
     {"optimizer.type", "optimizer.name: adamw, adam or sgd", NULL},
     {"vocab_size", "model.vocab", NULL},
     {"num_layers", "model.n_layer", NULL},

@@ -31,7 +31,7 @@ static void our_spelling(void **state)
          "my.yaml:1:24: training.optimizer.learning_rate is another program's word; here: "
          "optimizer.lr" TRANSLATES},
         {"model: {type: gpt2}\n", "my.yaml:1:9: model.type is another program's word; here: "
-                                  "model.name: gpt2" TRANSLATES},
+                                  "model.name: gpt2 or llama" TRANSLATES},
         {"data: {num_workers: 4}\n",
          "my.yaml:1:8: data.num_workers is the loader's, which reads ahead by itself here; leave "
          "it out" TRANSLATES},

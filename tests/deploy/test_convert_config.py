@@ -91,11 +91,43 @@ def test_gpus_of_the_file(tmp_path):
     assert "  global_batch: 8  # 8 per GPU x 1 GPU x 1 of accumulation; for more GPUs: --gpus N" in out.splitlines()
 
 
+@pytest.mark.parametrize("text, args, total", [
+    ("batch_size: 8\nworld_size: 8\nnproc_per_node: 4\nnum_nodes: 2\n", (), 64),
+    ("batch_size: 8\nnproc_per_node: 4\nnum_nodes: 2\nworld_size: 8\n", (), 64),
+    ("batch_size: 8\nnum_nodes: 2\nnproc_per_node: 4\n", ("--gpus", "8"), 64),
+    ("batch_size: 8\nworld_size: 4\n", ("--gpus", "2"), 16),
+])
+def test_gpus_all_together(tmp_path, text, args, total):
+    """In whatever order; the command line goes first."""
+    out, _ = convert(tmp_path, text, *args)
+    assert f"global_batch: {total}" in lines_of(out)
+
+
+def test_llama(tmp_path):
+    out, _ = convert(tmp_path, "model: {type: llama, num_hidden_layers: 2, num_attention_heads: 4, num_kv_heads: 2, "
+                               "hidden_size: 64, intermediate_size: 128}\n")
+    assert {"name: llama", "n_layer: 2", "n_head: 4", "n_kv_head: 2", "n_embd: 64", "n_inner: 128"} <= lines_of(out)
+    out, _ = convert(tmp_path, "model: {name: SmolLM2-135M}\n")
+    assert {"name: llama", "preset: smollm2-135m"} <= lines_of(out)
+    out, _ = convert(tmp_path, "model: {name: SmolLM2-1.7B}\n")
+    assert "preset: smollm2-1.7b" in lines_of(out)
+
+
+def test_mixed_precision(tmp_path):
+    """A type that a key names goes before PyTorch's default."""
+    for text, precision in (("mixed_precision: true\n", "fp16"), ("mixed_precision: true\nbf16: true\n", "bf16"),
+                            ("dtype: torch.bfloat16\nmixed_precision: true\n", "bf16"), ("dtype: float32\n", "fp32")):
+        out, _ = convert(tmp_path, text)
+        assert f"precision: {precision}" in lines_of(out)
+
+
 def test_defaults_of_pytorch(tmp_path):
     """dpt's are others: what the file leaves out is written."""
     out, _ = convert(tmp_path, "optimizer: {name: SGD, lr: 0.1}\n")
     assert {"name: sgd", "lr: 0.1", "weight_decay: 0", "momentum: 0", "grad_clip: 0",
             "schedule: constant"} <= lines_of(out)
+    out, _ = convert(tmp_path, "training: {batch_size: 8, learning_rate: 1e-3}\n")
+    assert {"name: adamw", "weight_decay: 0.01", "betas: [0.9, 0.999]"} <= lines_of(out)
     out, _ = convert(tmp_path, "optimizer: Adam\n")
     assert {"name: adam", "weight_decay: 0", "betas: [0.9, 0.999]"} <= lines_of(out)
 
@@ -120,6 +152,16 @@ def test_warmup_ratio(tmp_path):
     ("data: {shuffle: false}\n", "lab.yaml:1: data.shuffle: samples are always taken in a permutation"),
     ("num_epochs: 2\nmax_steps: 100\n", "lab.yaml: both epochs and steps are given"),
     ("batch_size: 8\nglobal_batch_size: 12\n", "lab.yaml: train.global_batch is no multiple of the batch of a GPU"),
+    ("batch_size: 8\nmicro_batch_size: 16\n", "lab.yaml:2: micro_batch_size: another key says 8, and this 16"),
+    ("training: {weight_decay: 0.1}\noptimizer: {weight_decay: 0.01}\n",
+     "lab.yaml:2: optimizer.weight_decay: optimizer.weight_decay is 0.1 by another key, and 0.01 by this"),
+    ("dtype: float32\nfp16: true\n", "lab.yaml:2: fp16: train.precision is fp32 by another key, and fp16 by this"),
+    ("world_size: 8\nnproc_per_node: 2\nnum_nodes: 2\nbatch_size: 1\n",
+     "lab.yaml: there are 8 GPUs all together, and 4 on the nodes; the first is taken"),
+    ("batch_size: 8\ngradient_accumulation_steps: 4\nglobal_batch_size: 256\nworld_size: 4\n",
+     "lab.yaml: the global batch is 256, but 8 per GPU x 4 GPUs x 4 of accumulation are 128; the first is taken"),
+    ("batch_size: 0\n", "lab.yaml:1: batch_size: '0' is less than 1"),
+    ("num_epochs: 1e999\n", "lab.yaml:1: num_epochs: 'inf' is no whole number"),
     ("scheduler: {T_max: 20}\n", "lab.yaml: T_max has no cosine or linear schedule to be of"),
 ])
 def test_what_it_cannot_translate(tmp_path, text, said):

@@ -229,6 +229,15 @@ static enum dpt_status find_server(struct worker *worker, struct dpt_err *err)
     return connect_client(worker, err);
 }
 
+/* Steps of an epoch are counted in data.train, and by what the batch takes of it. */
+static bool has_other_data(const struct dpt_config *theirs, const struct dpt_config *mine)
+{
+    return theirs->train.epochs > 0 && mine->train.epochs > 0 &&
+           theirs->train.epoch_steps != mine->train.epoch_steps &&
+           theirs->train.global_batch == mine->train.global_batch &&
+           theirs->train.seq_len == mine->train.seq_len;
+}
+
 /* Names the keys in which it differs from the run's config. False: they are not known. */
 static bool say_difference(const struct worker *worker, const char *run_config)
 {
@@ -251,7 +260,7 @@ static bool say_difference(const struct worker *worker, const char *run_config)
             "refused by the server: the config differs from that of run %s in: %s. Use the run's "
             "values%s, or another name (run: in the config, --rdzv-id)",
             worker->config.run, keys,
-            strstr(keys, "train.epoch_steps") != NULL
+            has_other_data(theirs, &worker->node->config)
                 ? " (train.epoch_steps is counted in data.train: the run has other data)"
                 : "");
 out:
