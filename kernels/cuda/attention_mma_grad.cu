@@ -19,7 +19,7 @@ static __device__ inline float score_gradient(const attention_args &a, const hea
     return probability * (ds * factor - dot);
 }
 
-/* A block has 64 keys and goes over the queries from there on, of one query head of theirs after
+/* A block has 64 keys. It goes over the later queries, one query head of the keys' group after
  * another. Products are transposed: rows are keys. */
 template <typename E, int HD>
 static __global__ void __launch_bounds__(MMA_THREADS) keys_grad_mma(attention_args a)

@@ -72,8 +72,8 @@ static bool gather(struct dpt_rdzv *core, const struct run *run, const bool in[G
 
 /* ---- world and ranks ---- */
 
-/* Who is preferred when not all can be in, after those that are needed: who holds state, who was
- * in, who came first. Guests come last, beyond all limits. */
+/* Order of preference when not all ranks can be in, after those that are needed: ranks that hold
+ * state, ranks of the last world, ranks that came first. Guests come last, beyond all limits. */
 static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
