@@ -164,7 +164,7 @@ def one_owner(line):
 def damaged_checkpoints(line):
     """No start from step 0 over damaged checkpoints without --allow-fresh; dpt-ckpt list calls nothing whole that it
     has not read."""
-    stories(line, "test_files.py::test_all_checkpoints_damaged")
+    stories(line, "test_files.py::test_all_checkpoints_damaged", "test_files.py::test_damaged_files_are_said_once")
 
 
 def signals(line):
@@ -186,7 +186,7 @@ def terminal(line):
     """The live line, the plain lines, the events, --quiet, --verbose, NO_COLOR and the closing summary."""
     cases(line, "agent_progress_text_test", "agent_progress_test", "agent_progress_state_test", "agent_terminal_test",
           "agent_worker_test")
-    stories(line, "test_terminal.py")
+    stories(line, "test_terminal.py", "test_loss.py::test_steps_lost_with_the_whole_world")
 
 
 def two_machines(line):
