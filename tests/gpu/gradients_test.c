@@ -100,8 +100,8 @@ static float *gradients_of(struct test_stream *device, const struct step *s)
         .step = s->step,
         .b = MICRO_BATCH,
         .t = s->t,
-        .tokens = test_upload(device, s->tokens, (size_t)n * sizeof *s->tokens),
-        .targets = test_upload(device, s->targets, (size_t)n * sizeof *s->targets),
+        .batch = {.part = {test_upload(device, s->tokens, (size_t)n * sizeof *s->tokens),
+                           test_upload(device, s->targets, (size_t)n * sizeof *s->targets)}},
         .dloss = s->scale / (float)n,
         .saved = test_upload(device, zeros, saved),
         .scratch = test_upload(device, zeros, scratch),
@@ -127,8 +127,8 @@ static float *gradients_of(struct test_stream *device, const struct step *s)
     dpt_device_free(device->device, grads, bytes);
     dpt_device_free(device->device, rounded, (size_t)numel * width);
     dpt_device_free(device->device, losses, (size_t)n * sizeof *losses);
-    dpt_device_free(device->device, (void *)slot.tokens, (size_t)n * sizeof *s->tokens);
-    dpt_device_free(device->device, (void *)slot.targets, (size_t)n * sizeof *s->targets);
+    for (int part = 0; part < DPT_SAMPLE_PARTS; part++)
+        dpt_device_free(device->device, slot.batch.part[part], (size_t)n * sizeof *s->tokens);
     dpt_device_free(device->device, slot.saved, saved);
     dpt_device_free(device->device, slot.scratch, scratch);
     free(zeros);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sample.h"
 #include "base/signals.h"
 #include "worker/agent/claims.h"
 #include "worker/agent/progress.h"
@@ -443,7 +444,7 @@ static void show(struct loop *loop)
         run = (struct dpt_progress_run){.min_nodes = node->spec.min_nodes,
                                         .steps = node->config.train.steps,
                                         .tokens_per_step = node->config.train.global_batch *
-                                                           node->config.train.seq_len,
+                                                           dpt_sample_form(&node->config).positions,
                                         .samples_per_step = node->config.train.global_batch,
                                         .epochs = node->config.train.epochs,
                                         .epoch_steps = node->config.train.epoch_steps,

@@ -9,6 +9,7 @@
 #include "base/config.h"
 #include "base/err.h"
 #include "base/hash.h"
+#include "base/sample.h"
 
 #include <stdint.h>
 
@@ -31,9 +32,12 @@ void dpt_data_close(struct dpt_data **data);
 int64_t dpt_data_samples(const struct dpt_data *data);
 int64_t dpt_data_tokens(const struct dpt_data *data);
 
-/* Reads sample `index`: seq_len tokens and targets. A token >= vocab is DPT_ECORRUPT. */
+/* The form of its samples: dpt_sample_form of the config. */
+const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
+
+/* Reads sample `index` to place `i` of a micro-batch. A token >= vocab is DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
-                                           int32_t *ret_tokens, int32_t *ret_targets,
+                                           const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);
 
 /* What a source holds: `hash` over all its tokens' bytes, in shard order; `stamp` of which files
@@ -78,11 +82,10 @@ size_t dpt_loader_bytes(const struct dpt_loader *loader);
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
                       int stride);
 
-/* Waits for the next micro-batch in order; it must be (step, slot), which is checked. Pointers are
- * (micro_batch, seq_len), owned by the loader, valid until the next call. Returns the reader's
- * error if reading failed. No allocation. */
+/* Waits for the next micro-batch in order; it must be (step, slot), which is checked. Its memory is
+ * the loader's, to be read until the next call. Returns the reader's error if reading failed. No
+ * allocation. */
 DPT_MUST_USE enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
-                                             const int32_t **ret_tokens,
-                                             const int32_t **ret_targets, struct dpt_err *err);
+                                             struct dpt_batch *ret, struct dpt_err *err);
 
 #endif

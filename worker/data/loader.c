@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RING_BUFFERS = 8 };
 
@@ -29,15 +30,15 @@ struct position {
 
 struct buffer {
     struct position at;
-    int32_t *tokens, *targets; /* (micro_batch, seq_len) each */
+    struct dpt_batch batch;
 };
 
 struct dpt_loader {
     const struct dpt_data *data; /* borrowed */
     uint64_t seed;
-    int64_t seq_len, global_batch, epoch_steps;
+    int64_t global_batch, epoch_steps;
     int slots, micro_batch;
-    int32_t *memory;
+    void *memory;
 
     pthread_t thread;
     pthread_mutex_t mutex;
@@ -66,8 +67,7 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, const struct 
                                             buffer->at.step, in_step);
     for (int j = 0; j < loader->micro_batch; j++) {
         const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
-        DPT_TRY(dpt_data_read(loader->data, index, buffer->tokens + j * loader->seq_len,
-                              buffer->targets + j * loader->seq_len, err));
+        DPT_TRY(dpt_data_read(loader->data, index, &buffer->batch, j, err));
     }
     return DPT_OK;
 }
@@ -138,30 +138,28 @@ enum dpt_status dpt_loader_create(const struct dpt_config *config, const struct 
                         "by the config",
                         (long long)dpt_data_samples(data), (long long)epoch_steps,
                         config->train.global_batch);
-    const size_t batch = (size_t)config->train.micro_batch * (size_t)config->train.seq_len;
+    const struct dpt_sample_form *form = dpt_data_form(data);
+    const size_t bytes = dpt_batch_bytes(form, config->train.micro_batch);
     struct dpt_loader *loader = calloc(1, sizeof *loader);
-    /* calloc and every page written: the step never waits for the kernel to find memory. */
-    int32_t *memory = calloc(batch * 2 * RING_BUFFERS, sizeof *memory);
+    void *memory = aligned_alloc(DPT_BATCH_ALIGN, bytes * RING_BUFFERS);
     if (!loader || !memory) {
         free(loader);
         free(memory);
-        return dpt_fail(err, DPT_ENOMEM, "loader: no memory for %d micro-batches of %zu tokens",
-                        RING_BUFFERS, batch);
+        return dpt_fail(err, DPT_ENOMEM, "loader: no memory for %d micro-batches of %zu bytes",
+                        RING_BUFFERS, bytes);
     }
-    for (size_t i = 0; i < batch * 2 * RING_BUFFERS; i += 1024)
-        ((volatile int32_t *)memory)[i] = 0;
+    /* Every page is written: the step never waits for the kernel to find memory. */
+    memset(memory, 0, bytes * RING_BUFFERS);
     loader->data = data;
     loader->seed = config->seed;
-    loader->seq_len = config->train.seq_len;
     loader->slots = dpt_config_slots(config);
     loader->global_batch = config->train.global_batch;
     loader->epoch_steps = epoch_steps;
     loader->micro_batch = config->train.micro_batch;
     loader->memory = memory;
-    for (size_t i = 0; i < RING_BUFFERS; i++) {
-        loader->ring[i].tokens = memory + 2 * i * batch;
-        loader->ring[i].targets = memory + (2 * i + 1) * batch;
-    }
+    for (size_t i = 0; i < RING_BUFFERS; i++)
+        loader->ring[i].batch =
+            dpt_batch_at(form, config->train.micro_batch, (char *)memory + i * bytes);
     (void)pthread_mutex_init(&loader->mutex, NULL);
     (void)pthread_cond_init(&loader->wake_reader, NULL);
     (void)pthread_cond_init(&loader->wake_consumer, NULL);
@@ -195,8 +193,7 @@ void dpt_loader_destroy(struct dpt_loader **loader)
 
 size_t dpt_loader_bytes(const struct dpt_loader *loader)
 {
-    return (size_t)loader->micro_batch * (size_t)loader->seq_len * 2 * RING_BUFFERS *
-           sizeof(int32_t);
+    return dpt_batch_bytes(dpt_data_form(loader->data), loader->micro_batch) * RING_BUFFERS;
 }
 
 void dpt_loader_start(struct dpt_loader *loader, int64_t step, int first_slot, int end_slot,
@@ -233,8 +230,7 @@ static enum dpt_status check_order(const struct dpt_loader *loader, struct posit
 }
 
 enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slot,
-                                const int32_t **ret_tokens, const int32_t **ret_targets,
-                                struct dpt_err *err)
+                                struct dpt_batch *ret, struct dpt_err *err)
 {
     (void)pthread_mutex_lock(&loader->mutex);
     loader->head = (loader->head + loader->n_held) % RING_BUFFERS;
@@ -250,8 +246,7 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, int64_t step, int slo
     if (status == DPT_OK)
         status = check_order(loader, (struct position){step, slot}, err);
     if (status == DPT_OK) {
-        *ret_tokens = loader->ring[loader->head].tokens;
-        *ret_targets = loader->ring[loader->head].targets;
+        *ret = loader->ring[loader->head].batch;
         loader->n_ready--;
         loader->n_held = 1;
     }

@@ -117,6 +117,7 @@ static enum dpt_status open_key(const struct dpt_config *config, const char *key
     if (!data)
         return no_memory(err);
     data->key = key;
+    data->form = dpt_sample_form(config);
     data->seq_len = config->train.seq_len;
     data->vocab = config->model.vocab;
     enum dpt_status status = config->data.kind == DPT_DATA_TEXT ? list_paths(&path, 1, data, err)
@@ -165,6 +166,11 @@ int64_t dpt_data_samples(const struct dpt_data *data)
     return data->samples;
 }
 
+const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data)
+{
+    return &data->form;
+}
+
 int64_t dpt_data_tokens(const struct dpt_data *data)
 {
     return data->tokens;
@@ -185,21 +191,22 @@ static const struct dpt_token_shard *shard_of(const struct dpt_data *data, int64
     return &data->shards[low];
 }
 
-enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int32_t *ret_tokens,
-                              int32_t *ret_targets, struct dpt_err *err)
+enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
+                              const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
 {
     if (index < 0 || index >= data->samples)
         return dpt_fail(err, DPT_EINVAL, "sample %lld of %lld", (long long)index,
                         (long long)data->samples);
     const struct dpt_token_shard *shard = shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
-    int32_t last = 0;
-    enum dpt_status status = dpt_shard_read(shard, first, n, data->vocab, ret_tokens, err);
+    int32_t *tokens = dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
+            *targets = dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i), last = 0;
+    enum dpt_status status = dpt_shard_read(shard, first, n, data->vocab, tokens, err);
     if (status == DPT_OK)
         status = dpt_shard_read(shard, first + n, 1, data->vocab, &last, err);
     if (status != DPT_OK)
         return dpt_wrap(err, status, "%s", data->key);
-    memcpy(ret_targets, ret_tokens + 1, (size_t)(n - 1) * sizeof *ret_targets);
-    ret_targets[n - 1] = last;
+    memcpy(targets, tokens + 1, (size_t)(n - 1) * sizeof *targets);
+    targets[n - 1] = last;
     return DPT_OK;
 }

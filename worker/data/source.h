@@ -29,6 +29,7 @@ struct dpt_data {
     struct dpt_token_shard *shards;
     int n_shards;
     int64_t tokens, samples;
+    struct dpt_sample_form form;
     int seq_len, vocab;
 };
 

@@ -14,7 +14,7 @@ static void embedding(const struct dpt_llama *m, const struct dpt_ops *ops,
                                        .c = m->c,
                                        .v = m->base.vocab,
                                        .dtype = m->base.dtype,
-                                       .tokens = slot->tokens,
+                                       .tokens = slot->batch.part[DPT_SAMPLE_INPUT],
                                        .wte = dpt_slot_weight(&m->base, slot, DPT_LLAMA_EMBEDDING),
                                        .y = saved.x0,
                                    });
@@ -186,7 +186,7 @@ static void head(const struct dpt_llama *m, const struct dpt_ops *ops, struct dp
                                .dtype = m->base.dtype,
                                .x = scratch.a,
                                .w = dpt_slot_weight(&m->base, slot, dpt_llama_head(m)),
-                               .targets = slot->targets,
+                               .targets = slot->batch.part[DPT_SAMPLE_TARGET],
                                .loss = slot->losses,
                                .packed = dpt_slot_packed(slot, dpt_llama_head(m)),
                            });

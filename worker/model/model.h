@@ -14,6 +14,7 @@
 #define DPT_WORKER_MODEL_MODEL_H
 
 #include "base/config.h"
+#include "base/sample.h"
 #include "kernels/ops.h"
 
 #include <stdbool.h>
@@ -58,16 +59,16 @@ struct dpt_model;
 /* One micro-batch on its way through the units. Plain value of the caller; everything it points to
  * is the caller's.
  *
- * In the stream's preparing mode tokens, targets, weights, grads, saved, scratch and losses may be
- * NULL; announce is called there too if it is set. */
+ * In the stream's preparing mode the batch, weights, grads, saved, scratch and losses may be NULL;
+ * announce is called there too if it is set. */
 struct dpt_slot {
     enum dpt_mode mode;
     uint64_t seed; /* of the run, for dropout keys (DPT_RNG_DROPOUT; step, slot, site) */
     int64_t step;
     int slot;
-    int64_t b, t;           /* t at most the model's context */
-    const int32_t *tokens;  /* (B, T), each in [0, V) */
-    const int32_t *targets; /* (B, T) */
+    int64_t b, t;           /* samples and positions of each; t at most the model's context */
+    struct dpt_batch batch; /* of b samples, only read: (B, T) tokens, each in [0, V), and (B, T)
+                               targets */
     const void *const
         *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
     /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for those that are
@@ -79,7 +80,7 @@ struct dpt_slot {
     bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
                          same. Where they are added to, it is part by part, and not as the sum of
                          whole slots */
-    float dloss;      /* factor of the gradient of the summed token losses, e.g. 1/(N*G) */
+    float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G) */
     void *saved;      /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
     void *scratch;    /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
     float *losses;    /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */

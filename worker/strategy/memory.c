@@ -1,6 +1,7 @@
 /* The formulas: see memory.h. */
 #include "worker/strategy/memory.h"
 
+#include "base/sample.h"
 #include "worker/comm/comm.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/waves.h"
@@ -17,7 +18,6 @@ enum {
     CROSS_BYTES = 2 << 20, /* of one that goes between nodes */
     SLOT_UNITS = 2,        /* units whose gradient of a slot is held at once, beside the tied one */
     LOADER_BATCHES = 8,    /* micro-batches read ahead */
-    TOKEN_BYTES = 2 * 4,   /* of a token and its target */
     HEAD_ROWS = 256,       /* whose logits exist at once; twice as many with 16 bits */
     HEAD_COLUMNS = 3072,   /* of the vocabulary, in one product */
     TILE_COLUMNS = 192,    /* of a product's result, */
@@ -432,7 +432,7 @@ static int64_t workspace(const struct memory *m)
     const struct dpt_config *config = m->spec->config;
     const struct products p = products_of(m->spec->model);
     const int64_t v = dpt_model_vocab(m->spec->model),
-                  bt = (int64_t)config->train.micro_batch * config->train.seq_len;
+                  bt = config->train.micro_batch * dpt_sample_form(config).positions;
     const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
                   rows = bt < most_rows ? bt : most_rows;
     const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + p.width * F32));
@@ -492,7 +492,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
 {
     const struct memory m = memory_of(spec);
     const struct dpt_config *config = spec->config;
-    const int64_t b = config->train.micro_batch, t = config->train.seq_len;
+    const struct dpt_sample_form form = dpt_sample_form(config);
+    const int64_t b = config->train.micro_batch, t = form.positions;
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     state(&m, ret);
     gradients(&m, ret);
@@ -507,7 +508,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     }
     ret[DPT_MEMORY_COMM] =
         (m.by_host ? staging(&m) + narrowed(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
-    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * b * t * TOKEN_BYTES;
+    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
 }
 
 static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])

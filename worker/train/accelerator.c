@@ -17,7 +17,7 @@ struct buffer {
     enum dpt_memory_tag tag;
 };
 
-enum { WEIGHTS, GRADS, SAVED, SCRATCH, TOKENS, TARGETS, LOSSES, N_BUFFERS };
+enum { WEIGHTS, GRADS, SAVED, SCRATCH, BATCH, LOSSES, N_BUFFERS };
 
 struct dpt_accelerator {
     struct dpt_account memory, *host;
@@ -25,7 +25,8 @@ struct dpt_accelerator {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
     const struct dpt_model *model;
-    int64_t n_tokens; /* of a micro-batch */
+    struct dpt_sample_form form;
+    int64_t b; /* samples of a micro-batch */
     int n_units;
     bool resident;
     struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
@@ -51,8 +52,7 @@ static void note_announcement(void *ctx, int param)
 static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     struct dpt_slot mine = *slot;
-    mine.tokens = a->buffer[TOKENS].at;
-    mine.targets = a->buffer[TARGETS].at;
+    mine.batch = dpt_batch_at(&a->form, a->b, a->buffer[BATCH].at);
     mine.packed = NULL;
     mine.saved = a->buffer[SAVED].at;
     mine.scratch = a->buffer[SCRATCH].at;
@@ -69,20 +69,26 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
 
 /* ---- making and unmaking ---- */
 
+static size_t losses_bytes(const struct dpt_accelerator *a)
+{
+    return (size_t)(a->b * a->form.losses) * sizeof(float);
+}
+
 static enum dpt_status make_buffers(struct dpt_accelerator *a,
                                     const struct dpt_accelerator_options *o, struct dpt_err *err)
 {
-    const size_t numel = (size_t)dpt_model_flat_numel(o->model), tokens = (size_t)(o->b * o->t);
+    const size_t numel = (size_t)dpt_model_flat_numel(o->model);
     const size_t weight_bytes = dpt_dtype_bytes(dpt_model_dtype(o->model));
     const size_t copied = o->resident ? 0 : numel;
     const struct buffer wanted[N_BUFFERS] = {
         [WEIGHTS] = {NULL, copied * weight_bytes, DPT_MEMORY_WEIGHTS},
         [GRADS] = {NULL, copied * sizeof(float), DPT_MEMORY_SLOT_GRADIENTS},
-        [SAVED] = {NULL, dpt_model_saved_bytes(o->model, o->b, o->t), DPT_MEMORY_ACTIVATIONS},
-        [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->t), DPT_MEMORY_SCRATCH},
-        [TOKENS] = {NULL, tokens * sizeof(int32_t), DPT_MEMORY_DATA},
-        [TARGETS] = {NULL, tokens * sizeof(int32_t), DPT_MEMORY_DATA},
-        [LOSSES] = {NULL, tokens * sizeof(float), DPT_MEMORY_DATA},
+        [SAVED] = {NULL, dpt_model_saved_bytes(o->model, o->b, o->form->positions),
+                   DPT_MEMORY_ACTIVATIONS},
+        [SCRATCH] = {NULL, dpt_model_scratch_bytes(o->model, o->b, o->form->positions),
+                     DPT_MEMORY_SCRATCH},
+        [BATCH] = {NULL, dpt_batch_bytes(o->form, o->b), DPT_MEMORY_DATA},
+        [LOSSES] = {NULL, losses_bytes(a), DPT_MEMORY_DATA},
     };
     memcpy(a->buffer, wanted, sizeof wanted);
     for (int i = 0; i < N_BUFFERS; i++)
@@ -109,7 +115,7 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
 static enum dpt_status prepare(struct dpt_accelerator *a, const struct dpt_accelerator_options *o,
                                struct dpt_err *err)
 {
-    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->t};
+    const struct dpt_slot any = {.mode = DPT_MODE_TRAIN, .b = o->b, .t = o->form->positions};
     struct dpt_slot slot = on_device(a, &any);
     slot.weights = a->weights;
     slot.grads = a->grads;
@@ -143,7 +149,8 @@ enum dpt_status dpt_accelerator_create(const struct dpt_accelerator_options *opt
     a->model = options->model;
     a->host = options->host;
     a->resident = options->resident;
-    a->n_tokens = options->b * options->t;
+    a->form = *options->form;
+    a->b = options->b;
     a->n_units = dpt_model_n_units(options->model);
     dpt_device_set_account(a->device, &a->memory);
     enum dpt_status status = dpt_stream_create(a->device, 1, &a->stream, err);
@@ -227,10 +234,8 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
 
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
-    DPT_ASSERT(slot->b * slot->t == a->n_tokens);
-    const size_t bytes = (size_t)a->n_tokens * sizeof(int32_t);
-    a->ops->copy(a->stream, bytes, slot->tokens, a->buffer[TOKENS].at);
-    a->ops->copy(a->stream, bytes, slot->targets, a->buffer[TARGETS].at);
+    DPT_ASSERT(slot->b == a->b && slot->t == a->form.positions);
+    a->ops->copy(a->stream, a->buffer[BATCH].bytes, slot->batch.part[0], a->buffer[BATCH].at);
 }
 
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
@@ -292,7 +297,6 @@ enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a, const struct
 enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a, const struct dpt_slot *slot,
                                          struct dpt_err *err)
 {
-    const size_t bytes = (size_t)a->n_tokens * sizeof *slot->losses;
-    a->ops->copy(a->stream, bytes, a->buffer[LOSSES].at, slot->losses);
+    a->ops->copy(a->stream, losses_bytes(a), a->buffer[LOSSES].at, slot->losses);
     return dpt_stream_sync(a->stream, err);
 }

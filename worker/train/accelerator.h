@@ -8,7 +8,7 @@
  * recover works with a device, and its runs have one trajectory for one kind of device.
  *
  * For a rank whose strategy keeps the state on the device (dpt_strategy_env.resident) a slot's
- * weights and gradients are there already, and only tokens and losses come and go.
+ * weights and gradients are there already, and only samples and losses come and go.
  *
  * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
  * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.
@@ -27,7 +27,8 @@ struct dpt_accelerator_options {
     struct dpt_device *device; /* owned by the accelerator from here on, also when create fails */
     const struct dpt_model *model;
     struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
-    int64_t b, t;             /* of every micro-batch */
+    const struct dpt_sample_form *form; /* of its samples */
+    int64_t b;                          /* of every micro-batch */
     bool evaluates;
     bool graphs;   /* its units as graphs, where they serve (unit_graphs.h) */
     bool resident; /* slots have their weights and gradients on the device */
@@ -55,9 +56,9 @@ DPT_MUST_USE enum dpt_status dpt_accelerator_begin_generation(struct dpt_acceler
 void dpt_accelerator_forget_weights(struct dpt_accelerator *a);
 
 /* A slot as for dpt_model_forward, all of it memory of the host, but for weights and gradients with
- * a resident state; saved, scratch and packed are not read. tokens and targets are taken by
- * begin_slot, weights of a unit by its first forward since forget_weights, so they must be there
- * then; backward takes none. */
+ * a resident state; saved, scratch and packed are not read. The batch, as dpt_batch_at lays it, is
+ * taken by begin_slot, weights of a unit by its first forward since forget_weights, so they must be
+ * there then; backward takes none. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot);
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot);
 /* Writes the unit's gradients to the host with `ops` on `stream` (the host's) and announces them;

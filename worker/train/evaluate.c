@@ -13,49 +13,47 @@
 enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
 {
     const struct dpt_config *c = r->config;
-    size_t tokens = (size_t)c->train.micro_batch * (size_t)c->train.seq_len;
     DPT_TRY(dpt_data_open_val(c, &r->val, err));
     DPT_TRY(rank_check_source(r->val, r->options->start->val, r->options->start->val_stamp, err));
-    r->val_sequences =
-        dpt_eval_sequences(dpt_data_samples(r->val), c->train.seq_len, c->train.eval_tokens);
-    r->val_tokens = calloc(tokens, sizeof *r->val_tokens);
-    r->val_targets = calloc(tokens, sizeof *r->val_targets);
-    if (!r->val_tokens || !r->val_targets)
+    r->val_samples =
+        dpt_eval_samples(dpt_data_samples(r->val), r->form.positions, c->train.eval_tokens);
+    const size_t bytes = dpt_batch_bytes(&r->form, c->train.micro_batch);
+    r->val_memory = aligned_alloc(DPT_BATCH_ALIGN, bytes);
+    if (!r->val_memory)
         return dpt_fail(err, DPT_ENOMEM, "evaluation: out of memory");
+    memset(r->val_memory, 0, bytes);
+    r->val_batch = dpt_batch_at(&r->form, c->train.micro_batch, r->val_memory);
     return DPT_OK;
 }
 
-/* Fills the micro-batch. A short batch is filled up with its first sequence, so that every batch
- * has the one shape that is prepared; what is filled up does not count. */
-static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sequences batch,
+/* Fills the micro-batch. A short batch is filled up with its first sample, so that every batch has
+ * the one shape that is prepared; what is filled up does not count. */
+static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                   struct dpt_err *err)
 {
-    const int64_t t = r->config->train.seq_len;
     for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
-        int64_t sequence = batch.first + i < batch.end ? batch.first + i : batch.first;
-        DPT_TRY(rank_own_disk(
-            dpt_data_read(r->val, sequence, r->val_tokens + i * t, r->val_targets + i * t, err),
-            err));
+        const int64_t sample = batch.first + i < batch.end ? batch.first + i : batch.first;
+        DPT_TRY(rank_own_disk(dpt_data_read(r->val, sample, &r->val_batch, i, err), err));
     }
     return DPT_OK;
 }
 
-/* Sum of the token losses: of each sequence, and then of the sequences, in their order. */
-static double sum_losses(const struct dpt_rank *r, int64_t sequences)
+/* Sum of the losses: of each sample, and then of the samples, in their order. */
+static double sum_losses(const struct dpt_rank *r, int64_t samples)
 {
-    const int64_t t = r->config->train.seq_len;
+    const int64_t n = r->form.losses;
     double sum = 0;
-    for (int64_t i = 0; i < sequences; i++) {
-        double of_sequence = 0;
-        for (int64_t j = 0; j < t; j++)
-            of_sequence += (double)r->token_losses[i * t + j];
-        sum += of_sequence;
+    for (int64_t i = 0; i < samples; i++) {
+        double of_sample = 0;
+        for (int64_t j = 0; j < n; j++)
+            of_sample += (double)r->losses[i * n + j];
+        sum += of_sample;
     }
     return sum;
 }
 
 /* A rank without a batch goes along, since the others may want its weights. */
-static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences batch,
+static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                      double *ret_sum, struct dpt_err *err)
 {
     const struct dpt_strategy_ops *ops = r->strategy->ops;
@@ -64,12 +62,11 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sequences ba
         DPT_TRY(read_batch(r, batch, err));
     struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
                             .b = r->config->train.micro_batch,
-                            .t = r->config->train.seq_len,
-                            .tokens = r->val_tokens,
-                            .targets = r->val_targets,
+                            .t = r->form.positions,
+                            .batch = r->val_batch,
                             .saved = r->saved,
                             .scratch = r->scratch,
-                            .losses = r->token_losses};
+                            .losses = r->losses};
     const struct dpt_step_list *list = ops->eval_list(r->strategy);
     ops->begin_eval(r->strategy, &slot);
     if (r->accelerator && computes)
@@ -103,7 +100,7 @@ static enum dpt_status job_exchange(struct dpt_comm_thread *thread, void *ctx, s
 
 static enum dpt_status one_round(struct dpt_rank *r, struct dpt_evaluation *e, struct dpt_err *err)
 {
-    const struct dpt_sequences batch = dpt_evaluation_batch(e, r->gen.rank);
+    const struct dpt_sample_range batch = dpt_evaluation_batch(e, r->gen.rank);
     struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
     DPT_TRY(compute_batch(r, batch, &mine.sum, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
@@ -122,12 +119,12 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
     if (r->eval_part.step != r->step)
         r->eval_part = (struct dpt_eval_part){.step = r->step};
     const bool goes_on = r->eval_part.batches > 0;
-    dpt_evaluation_begin(&e, &r->eval_part, r->val_sequences, r->config->train.micro_batch,
+    dpt_evaluation_begin(&e, &r->eval_part, r->val_samples, r->config->train.micro_batch,
                          r->gen.world_size);
     if (goes_on && r->gen.rank == 0)
         dpt_log(DPT_LOG_INFO, "the evaluation at step %lld goes on after %lld of %lld batches",
                 (long long)r->step, (long long)r->eval_part.batches,
-                (long long)dpt_eval_batches(r->val_sequences, r->config->train.micro_batch));
+                (long long)dpt_eval_batches(r->val_samples, r->config->train.micro_batch));
     if (r->accelerator)
         dpt_accelerator_forget_weights(r->accelerator);
     rank_publish_busy(r, true);
@@ -142,7 +139,7 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
     if (status == DPT_OK && !*ret_stopped)
         r->validation =
             (struct validation){.step = e.step,
-                                .loss = e.sum / ((double)e.sequences * r->config->train.seq_len),
+                                .loss = e.sum / ((double)e.samples * (double)r->form.losses),
                                 .ms = goes_on ? 0 : (double)(dpt_now_ns() - begin) * 1e-6};
     rank_publish_busy(r, false);
     return status;

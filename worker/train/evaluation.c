@@ -6,29 +6,29 @@
 #include <string.h>
 
 void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
-                          int64_t sequences, int micro_batch, int world)
+                          int64_t samples, int micro_batch, int world)
 {
     *e = (struct dpt_evaluation){.step = from->step,
-                                 .sequences = sequences,
+                                 .samples = samples,
                                  .micro_batch = micro_batch,
                                  .world = world,
                                  .done = from->batches,
                                  .rounds =
-                                     dpt_eval_rounds(sequences, micro_batch, from->batches, world),
+                                     dpt_eval_rounds(samples, micro_batch, from->batches, world),
                                  .sum = from->sum};
 }
 
 struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e)
 {
-    const int64_t all = dpt_eval_batches(e->sequences, e->micro_batch),
+    const int64_t all = dpt_eval_batches(e->samples, e->micro_batch),
                   batches = e->done + e->round * e->world;
     return (struct dpt_eval_part){
         .step = e->step, .batches = batches < all ? batches : all, .sum = e->sum};
 }
 
-struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank)
+struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int rank)
 {
-    return dpt_eval_batch(e->sequences, e->micro_batch, e->done, e->world, e->round, rank);
+    return dpt_eval_batch(e->samples, e->micro_batch, e->done, e->world, e->round, rank);
 }
 
 void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES])
@@ -75,7 +75,7 @@ static enum dpt_status check(const struct dpt_evaluation *e, const uint8_t *all,
                             (long long)e->step);
         if (s.reform > 1 || s.leaving > 1 || s.first != dpt_evaluation_batch(e, rank).first)
             return dpt_fail(err, DPT_EPROTO,
-                            "rank %d evaluated sequences from %lld on, with flags %u and %u", rank,
+                            "rank %d evaluated samples from %lld on, with flags %u and %u", rank,
                             (long long)s.first, s.reform, s.leaving);
     }
     return DPT_OK;

@@ -30,7 +30,7 @@ struct dpt_eval_part {
 
 /* An evaluation under way. */
 struct dpt_evaluation {
-    int64_t step, sequences;
+    int64_t step, samples;
     int micro_batch, world;
     int64_t done;          /* batches, before this world */
     int64_t rounds, round; /* of this world; of them done */
@@ -40,13 +40,13 @@ struct dpt_evaluation {
 };
 
 void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *from,
-                          int64_t sequences, int micro_batch, int world);
+                          int64_t samples, int micro_batch, int world);
 
 /* Between rounds. */
 struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e);
 
 /* The batch of rank `rank` in the present round. */
-struct dpt_sequences dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);
+struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int rank);
 
 void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVAL_SHARE_BYTES]);
 

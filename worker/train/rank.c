@@ -53,20 +53,20 @@ static void on_closed(void *ctx)
 
 static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
 {
-    int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
+    const int64_t b = r->config->train.micro_batch;
     if (!r->accelerator) {
-        r->saved_bytes = dpt_model_saved_bytes(r->model, b, t);
-        r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, t);
+        r->saved_bytes = dpt_model_saved_bytes(r->model, b, r->form.positions);
+        r->scratch_bytes = dpt_model_scratch_bytes(r->model, b, r->form.positions);
         DPT_TRY(dpt_device_alloc_for(r->device, DPT_MEMORY_ACTIVATIONS, r->saved_bytes, &r->saved,
                                      err));
         DPT_TRY(dpt_device_alloc_for(r->device, DPT_MEMORY_SCRATCH, r->scratch_bytes, &r->scratch,
                                      err));
     }
-    r->token_losses = calloc((size_t)(b * t), sizeof *r->token_losses);
+    r->losses = calloc((size_t)(b * r->form.losses), sizeof *r->losses);
     r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
     r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
     r->contribution = malloc(dpt_contribution_bytes(r->slots));
-    if (!r->token_losses || !r->slot_losses || !r->outcome.losses || !r->contribution)
+    if (!r->losses || !r->slot_losses || !r->outcome.losses || !r->contribution)
         return dpt_fail(err, DPT_ENOMEM, "step buffers: out of memory");
     return DPT_OK;
 }
@@ -99,8 +99,8 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
     }
     struct dpt_accelerator_options options = {.model = r->model,
                                               .host = &r->memory,
+                                              .form = &r->form,
                                               .b = r->config->train.micro_batch,
-                                              .t = r->config->train.seq_len,
                                               .evaluates = r->val != NULL,
                                               .resident = dpt_config_state_on_device(r->config)};
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
@@ -384,9 +384,8 @@ static void destroy_parts(struct dpt_rank *r)
     free(r->hf_config);
     dpt_tensors_fini(&r->tensors);
     dpt_pieces_fini(&r->saved_pieces);
-    free(r->val_tokens);
-    free(r->val_targets);
-    free(r->token_losses);
+    free(r->val_memory);
+    free(r->losses);
     free(r->slot_losses);
     free(r->outcome.losses);
     free(r->contribution);
@@ -406,6 +405,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
     r->options = options;
     r->config = options->config;
     r->slots = dpt_config_slots(options->config);
+    r->form = dpt_sample_form(options->config);
     r->step = -1;
     r->verified_step = r->committed_step = -1;
     r->validation.step = r->eval_part.step = -1;

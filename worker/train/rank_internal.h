@@ -63,6 +63,7 @@ struct dpt_rank {
     const struct dpt_config *config;
     char *config_yaml;
     int slots; /* G */
+    struct dpt_sample_form form;
 
     struct dpt_account memory; /* all that is allocated in the large */
     int64_t memory_at_start;   /* of the process, before that */
@@ -101,16 +102,17 @@ struct dpt_rank {
     /* Activations of one micro-batch; NULL when the accelerator has them. */
     void *saved, *scratch;
     size_t saved_bytes, scratch_bytes;
-    float *token_losses;
+    float *losses;       /* [micro_batch * form.losses] of a slot or of a batch of an evaluation */
     double *slot_losses; /* [G]; those of this rank's slots */
     void *contribution;  /* [dpt_contribution_bytes(G)] */
 
-    int64_t val_sequences;             /* of an evaluation */
-    int32_t *val_tokens, *val_targets; /* (micro_batch, seq_len) */
+    int64_t val_samples; /* of an evaluation */
+    void *val_memory;    /* of val_batch */
+    struct dpt_batch val_batch;
     uint8_t val_share[DPT_EVAL_SHARE_BYTES];
     struct validation {
         int64_t step;               /* completed steps when it was made; -1: none */
-        double loss;                /* mean over its tokens, nats */
+        double loss;                /* mean, nats */
         double ms;                  /* that it took; 0: made by others, or by several worlds */
     } validation;                   /* the newest */
     struct dpt_eval_part eval_part; /* of one that was given up, or is under way */

@@ -247,7 +247,7 @@ static void adopt_history(struct dpt_rank *r, const struct formation *f, const D
 static void adopt_validation(struct dpt_rank *r, const struct formation *f, const Dpt__Plan *plan)
 {
     const double own_ms = r->validation.step == plan->resume_step ? r->validation.ms : 0;
-    const int64_t all = dpt_eval_batches(r->val_sequences, r->config->train.micro_batch);
+    const int64_t all = dpt_eval_batches(r->val_samples, r->config->train.micro_batch);
     r->validation = (struct validation){.step = -1};
     r->eval_part = (struct dpt_eval_part){.step = -1};
     for (int i = 0; i < r->gen.world_size; i++) {

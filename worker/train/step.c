@@ -68,27 +68,27 @@ static double spoil_factor(const struct dpt_rank *r)
 
 static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot)
 {
-    int64_t b = r->config->train.micro_batch, t = r->config->train.seq_len;
+    const int64_t b = r->config->train.micro_batch;
     *slot = (struct dpt_slot){.mode = DPT_MODE_TRAIN,
                               .seed = r->config->seed,
                               .step = r->step,
                               .slot = index,
                               .b = b,
-                              .t = t,
-                              .dloss = (float)(1.0 / ((double)(b * t) * r->slots)) *
+                              .t = r->form.positions,
+                              .dloss = (float)(1.0 / ((double)(b * r->form.losses) * r->slots)) *
                                        (float)r->scaler.scale * (float)spoil_factor(r),
                               .saved = r->saved,
                               .scratch = r->scratch,
-                              .losses = r->token_losses};
+                              .losses = r->losses};
 }
 
-/* The slot's loss: mean over its tokens, added in their order. */
+/* The mean of the slot's losses, added in their order. */
 static double slot_loss(const struct dpt_rank *r)
 {
-    int64_t n = (int64_t)r->config->train.micro_batch * r->config->train.seq_len;
+    const int64_t n = r->config->train.micro_batch * r->form.losses;
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
-        sum += (double)r->token_losses[i];
+        sum += (double)r->losses[i];
     return sum / (double)n;
 }
 
@@ -134,9 +134,8 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
         switch (action->kind) {
         case DPT_ACTION_BEGIN_SLOT:
             fill_slot(r, action->slot, slot);
-            DPT_TRY(rank_own_disk(dpt_loader_next(r->loader, r->step, action->slot, &slot->tokens,
-                                                  &slot->targets, err),
-                                  err));
+            DPT_TRY(rank_own_disk(
+                dpt_loader_next(r->loader, r->step, action->slot, &slot->batch, err), err));
             r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
             if (r->accelerator)
                 dpt_accelerator_begin_slot(r->accelerator, slot);

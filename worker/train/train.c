@@ -58,7 +58,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
 
 static int64_t tokens_per_step(const struct dpt_rank *r)
 {
-    return (int64_t)r->config->train.global_batch * r->config->train.seq_len;
+    return r->config->train.global_batch * r->form.positions;
 }
 
 /* metrics.jsonl has the step, and so has a terminal's log. */
@@ -179,7 +179,7 @@ static struct dpt_eval_record evaluation_of(const struct dpt_rank *r)
     return (struct dpt_eval_record){.run = r->config->run,
                                     .step = r->validation.step,
                                     .val_loss = r->validation.loss,
-                                    .tokens = r->val_sequences * r->config->train.seq_len,
+                                    .tokens = r->val_samples * r->form.positions,
                                     .ms = r->validation.ms > 0 ? r->validation.ms : (double)NAN,
                                     .generation = r->gen.number,
                                     .world_size = r->gen.world_size};

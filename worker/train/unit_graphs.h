@@ -32,7 +32,7 @@ void dpt_unit_graphs_forget(struct dpt_unit_graphs *graphs);
 
 /* dpt_model_forward; dpt_model_backward, which announces nothing: the parameters that are complete
  * when what was posted is done, [*ret_first, *ret_last], are the caller's to announce. Every slot
- * has the same tokens, targets, saved, scratch, losses, b and t. */
+ * has the same batch, saved, scratch, losses, b and t. */
 void dpt_unit_graphs_forward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot);
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot,
                               int *ret_first, int *ret_last);

@@ -91,10 +91,17 @@ static struct dpt_data *open_data(void)
     return data;
 }
 
+static enum dpt_status read_sample(const struct dpt_data *data, int64_t index, int32_t *ret_tokens,
+                                   int32_t *ret_targets)
+{
+    const struct dpt_batch one = {.part = {ret_tokens, ret_targets}};
+    return dpt_data_read(data, index, &one, 0, &err);
+}
+
 static void expect_sample(const struct dpt_data *data, int64_t index, int32_t first)
 {
     int32_t tokens[SEQ], targets[SEQ];
-    if (dpt_data_read(data, index, tokens, targets, &err) != DPT_OK)
+    if (read_sample(data, index, tokens, targets) != DPT_OK)
         fail_msg("%s", err.text);
     for (int i = 0; i < SEQ; i++) {
         assert_int_equal(tokens[i], first + i);
@@ -136,8 +143,8 @@ static void text_is_bytes(void **state)
     expect_sample(data, 0, 200);
     expect_sample(data, 2, 200 + 2 * SEQ);
     int32_t tokens[SEQ], targets[SEQ];
-    assert_int_equal(dpt_data_read(data, 3, tokens, targets, &err), DPT_EINVAL);
-    assert_int_equal(dpt_data_read(data, -1, tokens, targets, &err), DPT_EINVAL);
+    assert_int_equal(read_sample(data, 3, tokens, targets), DPT_EINVAL);
+    assert_int_equal(read_sample(data, -1, tokens, targets), DPT_EINVAL);
     dpt_data_close(&data);
     assert_null(data);
     write_file("t.txt", text, sizeof text - 1); /* one byte less, one sample less */
@@ -191,7 +198,7 @@ static void long_samples(void **state)
     use(DPT_DATA_TEXT, "t.txt");
     config.train.seq_len = 9000;
     struct dpt_data *data = open_data();
-    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_OK);
+    assert_int_equal(read_sample(data, 0, tokens, targets), DPT_OK);
     for (int i = 0; i < 9000; i++) {
         assert_int_equal(tokens[i], text[i]);
         assert_int_equal(targets[i], text[i + 1]);
@@ -301,7 +308,7 @@ static void text_is_encoded(void **state)
     (void)snprintf(path, sizeof path, "%s/t.txt", root);
     assert_int_equal(unlink(path), 0); /* what was read stays */
     for (int s = 0; s < dpt_data_samples(data); s++) {
-        assert_int_equal(dpt_data_read(data, s, got, targets, &err), DPT_OK);
+        assert_int_equal(read_sample(data, s, got, targets), DPT_OK);
         for (int i = 0; i < SEQ; i++) {
             assert_int_equal(got[i], tokens.ids[s * SEQ + i]);
             assert_int_equal(targets[i], tokens.ids[s * SEQ + i + 1]);
@@ -346,13 +353,13 @@ static void token_beyond_the_vocabulary(void **state)
     use(DPT_DATA_TOKENS, "v.bin");
     config.model.vocab = 100 + SEQ + 3;
     struct dpt_data *data = open_data();
-    assert_int_equal(dpt_data_read(data, 1, tokens, targets, &err), DPT_ECORRUPT);
+    assert_int_equal(read_sample(data, 1, tokens, targets), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "token 11 of '"));
     assert_non_null(strstr(err.text, "/v.bin' is 111, model.vocab is 111"));
     dpt_data_close(&data);
     config.model.vocab = 100 + SEQ; /* the last target of the first sample */
     data = open_data();
-    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "token 8 of '"));
     dpt_data_close(&data);
 }
@@ -423,12 +430,12 @@ static void files_that_change(void **state)
     struct dpt_data *data = open_data();
     expect_sample(data, 0, 100);
     assert_int_equal(truncate(path, 1030), 0);
-    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ECORRUPT);
     assert_non_null(strstr(err.text, "/c.bin' was changed while the run reads it"));
     write_shard("c.bin", MAGIC16, 1, 2 * SEQ + 1, 2, 100, -1);
-    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ECORRUPT);
+    assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ECORRUPT);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(dpt_data_read(data, 0, tokens, targets, &err), DPT_ENOENT);
+    assert_int_equal(read_sample(data, 0, tokens, targets), DPT_ENOENT);
     assert_non_null(strstr(err.text, "/c.bin'"));
     dpt_data_close(&data);
 }

@@ -65,20 +65,33 @@ static struct dpt_loader *make(void)
     return loader;
 }
 
+static enum dpt_status next(struct dpt_loader *loader, int64_t step, int slot,
+                            const int32_t **ret_tokens, const int32_t **ret_targets)
+{
+    struct dpt_batch batch;
+    const enum dpt_status status = dpt_loader_next(loader, step, slot, &batch, &err);
+    if (status == DPT_OK) {
+        *ret_tokens = batch.part[DPT_SAMPLE_INPUT];
+        *ret_targets = batch.part[DPT_SAMPLE_TARGET];
+    }
+    return status;
+}
+
 /* The batch of (step, slot), read straight by the definition. */
 static void expect_next(struct dpt_loader *loader, int64_t step, int slot)
 {
-    const int32_t *tokens, *targets;
-    if (dpt_loader_next(loader, step, slot, &tokens, &targets, &err) != DPT_OK)
+    const int32_t *tokens = NULL, *targets = NULL;
+    if (next(loader, step, slot, &tokens, &targets) != DPT_OK)
         fail_msg("step %d slot %d: %s", (int)step, slot, err.text);
     for (int j = 0; j < MICRO; j++) {
         int32_t expected[SEQ], expected_targets[SEQ];
+        const struct dpt_batch one = {.part = {expected, expected_targets}};
         const int64_t per_epoch = config.train.epoch_steps;
         const int64_t in_epoch = per_epoch > 0 ? step % per_epoch : step;
         const int64_t epoch = per_epoch > 0 ? step / per_epoch : 0;
         const int64_t i = epoch * SAMPLES + (in_epoch * SLOTS + slot) * MICRO + j;
         const int64_t index = dpt_sample_index(config.seed, SAMPLES, i);
-        assert_int_equal(dpt_data_read(data, index, expected, expected_targets, &err), DPT_OK);
+        assert_int_equal(dpt_data_read(data, index, &one, 0, &err), DPT_OK);
         assert_memory_equal(tokens + j * SEQ, expected, sizeof expected);
         assert_memory_equal(targets + j * SEQ, expected_targets, sizeof expected_targets);
     }
@@ -164,11 +177,11 @@ static void held_batch_is_not_overwritten(void **state)
 {
     (void)state;
     struct dpt_loader *loader = make();
-    const int32_t *tokens, *targets;
+    const int32_t *tokens = NULL, *targets = NULL;
     int32_t copy[MICRO * SEQ], copy_targets[MICRO * SEQ];
     dpt_loader_start(loader, 3, 0, SLOTS, 1);
     expect_next(loader, 3, 0);
-    assert_int_equal(dpt_loader_next(loader, 3, 1, &tokens, &targets, &err), DPT_OK);
+    assert_int_equal(next(loader, 3, 1, &tokens, &targets), DPT_OK);
     memcpy(copy, tokens, sizeof copy);
     memcpy(copy_targets, targets, sizeof copy_targets);
     for (int i = 0; i < 200; i++)
@@ -184,15 +197,15 @@ static void wrong_order_is_refused(void **state)
     (void)state;
     struct dpt_loader *loader = make();
     const int32_t *tokens = NULL, *targets = NULL;
-    assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_EINVAL);
+    assert_int_equal(next(loader, 0, 0, &tokens, &targets), DPT_EINVAL);
     dpt_loader_start(loader, 5, 2, 4, 1);
-    assert_int_equal(dpt_loader_next(loader, 5, 3, &tokens, &targets, &err), DPT_EINVAL);
+    assert_int_equal(next(loader, 5, 3, &tokens, &targets), DPT_EINVAL);
     assert_non_null(strstr(err.text, "stands at step 5 slot 2, not at step 5 slot 3"));
-    assert_int_equal(dpt_loader_next(loader, 4, 2, &tokens, &targets, &err), DPT_EINVAL);
+    assert_int_equal(next(loader, 4, 2, &tokens, &targets), DPT_EINVAL);
     assert_null(tokens);
     expect_next(loader, 5, 2); /* nothing was consumed */
     dpt_loader_start(loader, 5, 4, 4, 1);
-    assert_int_equal(dpt_loader_next(loader, 5, 4, &tokens, &targets, &err), DPT_EINVAL);
+    assert_int_equal(next(loader, 5, 4, &tokens, &targets), DPT_EINVAL);
     assert_non_null(strstr(err.text, "idles"));
     dpt_loader_destroy(&loader);
 }
@@ -202,14 +215,14 @@ static void wrong_order_is_refused(void **state)
 static void reader_errors(void **state)
 {
     (void)state;
-    const int32_t *tokens, *targets;
+    const int32_t *tokens = NULL, *targets = NULL;
     struct dpt_loader *loader = make();
     char hidden[192];
     (void)snprintf(hidden, sizeof hidden, "%s.hidden", path);
     assert_int_equal(rename(path, hidden), 0);
     dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_ENOENT);
+        assert_int_equal(next(loader, 0, 0, &tokens, &targets), DPT_ENOENT);
         assert_non_null(strstr(err.text, "t.txt'"));
     }
     assert_int_equal(rename(hidden, path), 0);
@@ -222,7 +235,7 @@ static void reader_errors(void **state)
     int good = 0;
     while (status == DPT_OK && good < 100) {
         const int at = 2 + good;
-        status = dpt_loader_next(loader, at / SLOTS, at % SLOTS, &tokens, &targets, &err);
+        status = next(loader, at / SLOTS, at % SLOTS, &tokens, &targets);
         good += status == DPT_OK;
     }
     assert_int_equal(status, DPT_ENOENT);
@@ -284,15 +297,14 @@ static void no_allocation(void **state)
     (void)state;
     const int at_start = atomic_load(&n_allocations);
     struct dpt_loader *loader = make();
-    const int32_t *tokens, *targets;
+    const int32_t *tokens = NULL, *targets = NULL;
     const int before = atomic_load(&n_allocations);
     assert_true(before > at_start); /* they are counted */
     dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int i = 0; i < 100 * SLOTS; i++)
-        assert_int_equal(dpt_loader_next(loader, i / SLOTS, i % SLOTS, &tokens, &targets, &err),
-                         DPT_OK);
+        assert_int_equal(next(loader, i / SLOTS, i % SLOTS, &tokens, &targets), DPT_OK);
     dpt_loader_start(loader, 0, 0, 3, 1);
-    assert_int_equal(dpt_loader_next(loader, 0, 0, &tokens, &targets, &err), DPT_OK);
+    assert_int_equal(next(loader, 0, 0, &tokens, &targets), DPT_OK);
     assert_int_equal(atomic_load(&n_allocations), before);
     dpt_loader_destroy(&loader);
 }
@@ -302,9 +314,10 @@ static void no_allocation(void **state)
 static void *reading(void *ctx)
 {
     int32_t tokens[SEQ], targets[SEQ];
+    const struct dpt_batch one = {.part = {tokens, targets}};
     struct dpt_err why;
     for (int64_t i = 0; i < 500; i++)
-        if (dpt_data_read(ctx, i % SAMPLES, tokens, targets, &why) != DPT_OK)
+        if (dpt_data_read(ctx, i % SAMPLES, &one, 0, &why) != DPT_OK)
             return ctx;
     return NULL;
 }

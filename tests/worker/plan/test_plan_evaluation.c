@@ -10,35 +10,34 @@
 static void as_many_as_fit(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_eval_sequences(100, 64, 1 << 20), 100);
-    assert_int_equal(dpt_eval_sequences(100, 64, 64 * 99), 99);
-    assert_int_equal(dpt_eval_sequences(100, 64, 64 * 99 + 63), 99); /* whole ones only */
-    assert_int_equal(dpt_eval_sequences(100, 64, 1), 1);
-    assert_int_equal(dpt_eval_sequences(1, 64, 1 << 20), 1);
-    assert_int_equal(dpt_eval_sequences(INT64_C(1) << 40, 1, INT64_C(1000000000000)),
+    assert_int_equal(dpt_eval_samples(100, 64, 1 << 20), 100);
+    assert_int_equal(dpt_eval_samples(100, 64, 64 * 99), 99);
+    assert_int_equal(dpt_eval_samples(100, 64, 64 * 99 + 63), 99); /* whole ones only */
+    assert_int_equal(dpt_eval_samples(100, 64, 1), 1);
+    assert_int_equal(dpt_eval_samples(1, 64, 1 << 20), 1);
+    assert_int_equal(dpt_eval_samples(INT64_C(1) << 40, 1, INT64_C(1000000000000)),
                      INT64_C(1000000000000));
 }
 
 /* Batches of one world in the order in which they are folded: round by round, rank by rank. */
-static void check_world(int64_t sequences, int micro_batch, int64_t done, int world)
+static void check_world(int64_t samples, int micro_batch, int64_t done, int world)
 {
-    int64_t next = done * micro_batch,
-            rounds = dpt_eval_rounds(sequences, micro_batch, done, world);
+    int64_t next = done * micro_batch, rounds = dpt_eval_rounds(samples, micro_batch, done, world);
     for (int64_t round = 0; round < rounds; round++)
         for (int rank = 0; rank < world; rank++) {
-            struct dpt_sequences s =
-                dpt_eval_batch(sequences, micro_batch, done, world, round, rank);
+            struct dpt_sample_range s =
+                dpt_eval_batch(samples, micro_batch, done, world, round, rank);
             assert_int_equal(s.first, next);
             /* The cut is the config's: whole batches, and one short one at the very end. */
-            assert_true(s.end - s.first == micro_batch || s.end == sequences);
+            assert_true(s.end - s.first == micro_batch || s.end == samples);
             assert_true(s.end - s.first >= 0 && s.end - s.first <= micro_batch);
             next = s.end;
         }
-    assert_int_equal(next, sequences);
+    assert_int_equal(next, samples);
     /* No round is without work. */
-    struct dpt_sequences last = dpt_eval_batch(sequences, micro_batch, done, world, rounds - 1, 0);
+    struct dpt_sample_range last = dpt_eval_batch(samples, micro_batch, done, world, rounds - 1, 0);
     assert_true(last.end > last.first);
-    struct dpt_sequences past = dpt_eval_batch(sequences, micro_batch, done, world, rounds, 0);
+    struct dpt_sample_range past = dpt_eval_batch(samples, micro_batch, done, world, rounds, 0);
     assert_int_equal(past.first, past.end);
 }
 

@@ -160,7 +160,7 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
         .losses = p->token_losses,
         .announce = ignore,
     };
-    OK(dpt_loader_next(p->loader, step, index, &slot.tokens, &slot.targets, err_));
+    OK(dpt_loader_next(p->loader, step, index, &slot.batch, err_));
     for (int u = 0; u < n_units; u++)
         dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
     for (int u = n_units - 1; u >= 0; u--)
@@ -247,15 +247,14 @@ static double validate(struct plain *p, int64_t sequences)
     struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
                             .b = 1,
                             .t = t,
-                            .tokens = tokens,
-                            .targets = targets,
+                            .batch = {.part = {tokens, targets}},
                             .weights = weights,
                             .saved = p->saved,
                             .scratch = p->scratch,
                             .losses = p->token_losses};
     double sum = 0;
     for (int64_t s = 0; s < sequences; s++) {
-        OK(dpt_data_read(val, s, tokens, targets, err_));
+        OK(dpt_data_read(val, s, &slot.batch, 0, err_));
         for (int u = 0; u < dpt_model_n_units(p->model); u++)
             dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
         OK(dpt_stream_sync(p->stream, err_));

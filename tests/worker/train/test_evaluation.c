@@ -16,7 +16,7 @@ static struct dpt_err err;
 static const struct dpt_eval_part start = {.step = STEP};
 
 /* A batch's loss, of sizes so different that the order of adding shows. */
-static double loss_of(struct dpt_sequences batch)
+static double loss_of(struct dpt_sample_range batch)
 {
     double sum = 0;
     for (int64_t i = batch.first; i < batch.end; i++)
@@ -26,7 +26,7 @@ static double loss_of(struct dpt_sequences batch)
 
 static struct dpt_eval_share share_of(const struct dpt_evaluation *e, int rank)
 {
-    const struct dpt_sequences batch = dpt_evaluation_batch(e, rank);
+    const struct dpt_sample_range batch = dpt_evaluation_batch(e, rank);
     return (struct dpt_eval_share){
         .step = STEP, .round = e->round, .first = batch.first, .sum = loss_of(batch)};
 }
@@ -92,7 +92,7 @@ static void the_order_shows(void **state)
     double backwards = 0;
     for (int64_t first = SEQUENCES / MICRO_BATCH * MICRO_BATCH; first >= 0; first -= MICRO_BATCH) {
         const int64_t end = first + MICRO_BATCH < SEQUENCES ? first + MICRO_BATCH : SEQUENCES;
-        backwards += loss_of((struct dpt_sequences){first, end});
+        backwards += loss_of((struct dpt_sample_range){first, end});
     }
     assert_true(backwards != whole_sum(1));
 }
@@ -106,7 +106,7 @@ static void ranks_that_have_gone_apart(void **state)
     } cases[] = {
         {{.step = 1}, "rank 1 is in round 0 of the evaluation at step 41"},
         {{.round = 1}, "rank 1 is in round 1"},
-        {{.first = 1}, "rank 1 evaluated sequences from 5 on"},
+        {{.first = 1}, "rank 1 evaluated samples from 5 on"},
         {{.reform = 2}, "flags 2 and 0"},
         {{.leaving = 2}, "flags 0 and 2"},
     };

@@ -215,10 +215,10 @@ static void dump_samples(struct dpt_writer *w, const struct dpt_config *config, 
     dpt_loader_start(loader, 0, 0, SLOTS, 1);
     for (int step = 0; step < STEPS; step++)
         for (int slot = 0; slot < SLOTS; slot++) {
-            const int32_t *tokens, *targets;
-            assert_int_equal(dpt_loader_next(loader, step, slot, &tokens, &targets, err), DPT_OK);
-            dpt_writer_bytes(w, tokens, bytes);
-            dpt_writer_bytes(w, targets, bytes);
+            struct dpt_batch batch;
+            assert_int_equal(dpt_loader_next(loader, step, slot, &batch, err), DPT_OK);
+            dpt_writer_bytes(w, batch.part[DPT_SAMPLE_INPUT], bytes);
+            dpt_writer_bytes(w, batch.part[DPT_SAMPLE_TARGET], bytes);
         }
     dpt_loader_destroy(&loader);
     dpt_data_close(&data);
