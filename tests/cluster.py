@@ -21,6 +21,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -33,6 +34,20 @@ MARK = "DPT_TEST_CLUSTER"
 POLL_S = 0.01
 LOG_TAIL_LINES = 15
 TINY = ROOT / "configs" / "tiny.yaml"
+
+
+def quiet_port():
+    """A free port below those that the kernel hands out, which any process on the machine may be given."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(max(low - 16384, 1024), low)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise ClusterError(f"no free port was found below {low}")
 
 
 class ClusterError(AssertionError):
@@ -350,7 +365,9 @@ class Cluster:
     # -- starting
 
     def start_server(self, port=0, args=(), timeout=30, env=None):
-        """Starts dpt-rdzv and waits until it listens. port 0: any free one; a restart keeps the port."""
+        """Starts dpt-rdzv and waits until it listens. port 0: one that nobody else is given while the server is down;
+        a restart keeps the port."""
+        port = port or quiet_port()
         port_file = self.root / f"rdzv-{self._next()}.port"
         argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
         server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
