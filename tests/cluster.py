@@ -213,6 +213,11 @@ class Outputs:
 
 # ---------------------------------------------------------------- programs
 
+def hear_hangups():
+    """What was started with nohup is the test, not the programs that it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Process:
     """One program with its output in a file."""
 
@@ -221,7 +226,7 @@ class Process:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=cwd,
-                                          start_new_session=True)
+                                          start_new_session=True, preexec_fn=hear_hangups)
         self.pid = self.popen.pid
 
     def alive(self):
