@@ -460,6 +460,8 @@ bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run);
  * that node. -1: none. */
 int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run,
                            const struct node *without);
+/* The same of the nodes that do not leave. */
+int64_t dpt_rdzv_step_staying(struct dpt_rdzv *core, const struct run *run);
 /* The newest state that those of the groups `in` hold together, or a checkpoint if it is newer. */
 struct source dpt_rdzv_choose_state(struct dpt_rdzv *core, const struct run *run,
                                     const bool in[GROUP_COUNT]);
@@ -499,10 +501,10 @@ void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__S
                               Dpt__ServerPhase phase, const struct run *run, bool with_spec,
                               const char *text);
 
-/* Tells an incarnation that it is out. `went_on`: the run has trained without it since, and its
- * step is told. `run` may be NULL. */
+/* Tells an incarnation that it is out. world_step: of the world that goes on without it and has all
+ * that it held; 0: none does, or it is not known. `run` may be NULL. */
 void dpt_rdzv_expel(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
-                    const struct run *run, bool went_on, const char *text);
+                    const struct run *run, int64_t world_step, const char *text);
 
 uint64_t dpt_rdzv_id_hash(const char *id);
 

@@ -334,6 +334,20 @@ static bool is_dispensable(const struct run *run, const struct node *node)
     return others > 0 && others >= dpt_rdzv_min_nodes(run);
 }
 
+/* The step of the world that goes on without this member, which made its steps together with it:
+ * the others hold it, but for shards that nobody has twice. 0: there is none. */
+static int64_t step_kept(const struct run *run, const struct node *node)
+{
+    int64_t step = run->step;
+    bool others = false;
+    for (size_t i = 0; i < run->n_nodes; i++)
+        others = others || (run->nodes[i] != node && dpt_rdzv_node_is_member(run, run->nodes[i]));
+    for (uint32_t k = 0; k < node->n_ranks; k++)
+        if (node->ranks[k].step_applied > step)
+            step = node->ranks[k].step_applied;
+    return others && (!run->spec.sharded || run->redundant) ? step : 0;
+}
+
 /* A node has met what no restart mends. Where the run has enough nodes without it, or others train
  * and it has no place, it is turned away and `node` is gone; else that is the run's end. */
 static void take_fatal(struct dpt_rdzv *core, struct run *run, struct node *node,
@@ -352,7 +366,7 @@ static void take_fatal(struct dpt_rdzv *core, struct run *run, struct node *node
     }
     (void)snprintf(text, sizeof text, "it cannot take part: %.440s", message->first_error);
     if (node->conn != 0)
-        dpt_rdzv_expel(core, node->conn, message->stamp, run, false, text);
+        dpt_rdzv_expel(core, node->conn, message->stamp, run, step_kept(run, node), text);
     dpt_rdzv_node_lost(core, run, node, text);
 }
 
@@ -461,7 +475,7 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
     struct node *node = run == NULL ? NULL : find_node(run, stamp->node);
     const bool own = node != NULL && dpt_rdzv_is_own(node, message);
     if (own && stamp->incarnation < node->incarnation) {
-        dpt_rdzv_expel(core, conn, stamp, run, false, "a newer incarnation of this node is here");
+        dpt_rdzv_expel(core, conn, stamp, run, 0, "a newer incarnation of this node is here");
         return;
     }
     const bool met = !own || stamp->incarnation > node->incarnation;

@@ -110,7 +110,7 @@ static bool tell_out(struct dpt_rdzv *core, uint64_t conn, const struct run *run
     if (former == NULL && dpt_rdzv_may_return(core, run, grave, message))
         return false;
     const bool went_on = run != NULL && run->run_generation > dpt_rdzv_newest_ran(message);
-    dpt_rdzv_expel(core, conn, stamp, run, went_on, "this incarnation was lost");
+    dpt_rdzv_expel(core, conn, stamp, run, went_on ? run->step : 0, "this incarnation was lost");
     return true;
 }
 

@@ -65,7 +65,7 @@ void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__S
 }
 
 void dpt_rdzv_expel(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
-                    const struct run *run, bool went_on, const char *text)
+                    const struct run *run, int64_t world_step, const char *text)
 {
     Dpt__ServerState *state = new_state(core, DPT__SERVER_PHASE__SERVER_EXPELLED, 0, to->run,
                                         to->node, to->incarnation, text);
@@ -74,7 +74,7 @@ void dpt_rdzv_expel(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
     if (run != NULL) {
         state->n_nodes = (uint32_t)run->n_nodes;
         state->saved_step = run->saved_step > 0 ? run->saved_step : 0;
-        state->world_step = went_on && run->step > 0 ? run->step : 0;
+        state->world_step = world_step > 0 ? world_step : 0;
     }
     dpt_outbox_send(&core->out, conn, state);
 }
@@ -261,12 +261,15 @@ static bool has_lost_steps(const struct run *run, const struct node *node)
 }
 
 /* With a generation in force its ranks have taken over what this node knew; else those who are left
- * may lack a part of the state, or all of it. */
+ * may lack a part of the state, or all of it. What a farewell could not save, since its one folder
+ * took nothing, goes with all that leave: each tries its own. */
 static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const struct node *node)
 {
     if (run->plan.in_force)
         return false;
     const int64_t step = dpt_rdzv_step_held(core, run, NULL);
+    if (run->farewell_step > run->saved_step)
+        return dpt_rdzv_step_staying(core, run) < run->farewell_step;
     if (step <= run->saved_step)
         return has_lost_steps(run, node);
     return dpt_rdzv_step_held(core, run, node) < step;
@@ -280,6 +283,8 @@ void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
         state->counter = ++core->counter;
         state->counter_seen = node->counter_seen;
         state->last_holder = is_last_holder(core, run, node);
+        if (state->last_holder && run->farewell_step > run->saved_step)
+            state->n_nodes = run->plan.n_nodes; /* that have the same to save */
         dpt_outbox_send(&core->out, node->conn, state);
     }
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation, "node %s may go",

@@ -259,6 +259,15 @@ bool dpt_rdzv_farewell_is_due(struct dpt_rdzv *core, const struct run *run)
     return step > 0 && step > newest_saved(&crowd) && step != run->farewell_step;
 }
 
+int64_t dpt_rdzv_step_staying(struct dpt_rdzv *core, const struct run *run)
+{
+    static const bool staying[GROUP_COUNT] = {[GROUP_STAYING] = true, [GROUP_BENCHED] = true};
+    struct crowd crowd;
+    struct dpt_shard missing;
+    int64_t lost;
+    return gather(core, run, staying, &crowd) ? newest_state(&crowd, &lost, &missing) : -1;
+}
+
 int64_t dpt_rdzv_step_held(struct dpt_rdzv *core, const struct run *run, const struct node *without)
 {
     static const bool all[GROUP_COUNT] = {true, true, true};

@@ -14,16 +14,12 @@ bool dpt_rdzv_wait_is_over(const struct dpt_rdzv *core, const struct run *run)
 
 void dpt_rdzv_fail_waiting(struct dpt_rdzv *core, struct run *run, uint32_t ready)
 {
-    char text[DPT_PROTO_TEXT_BYTES], lost[DPT_PROTO_NAME_BYTES] = "";
-    const int64_t held = dpt_rdzv_step_held(core, run, NULL);
-    if (held > 0 && held > run->saved_step)
-        (void)snprintf(lost, sizeof lost, "; no checkpoint has the steps after %lld",
-                       (long long)(run->saved_step > 0 ? run->saved_step : 0));
+    char text[DPT_PROTO_TEXT_BYTES];
     (void)snprintf(text, sizeof text,
                    "it waited %lld s (cluster.wait_s) for %u nodes (cluster.nnodes), and %u of the "
-                   "%zu here %s ready: start more workers, or change one of these keys%s",
+                   "%zu here %s ready: start more workers, or change one of these keys",
                    (long long)((core->now_ms - run->waits_since_ms) / 1000),
-                   dpt_rdzv_min_nodes(run), ready, run->n_nodes, ready == 1 ? "was" : "were", lost);
+                   dpt_rdzv_min_nodes(run), ready, run->n_nodes, ready == 1 ? "was" : "were");
     dpt_rdzv_fail(core, run, text);
 }
 

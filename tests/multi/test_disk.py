@@ -110,6 +110,33 @@ def test_leaving(make_cluster, slow, tmp_path):
     assert re.search(r"^dpt-worker: left the run, but its last \d+ steps are not saved$", said, re.M), said
 
 
+def test_all_leave_and_one_folder_is_full(make_cluster, slow, tmp_path):
+    """The folder that all save in takes nothing: the node whose own folder does saves the steps there, and the run goes
+    on from there."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 0, "train.log_every": 1})
+    cluster.start_server()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", sets={"checkpoint.dir": disk / "c"})
+    script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
+    a = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    a.wait_log(r"(?m)^step +3/", 30 * slow)  # it has rank 0, whose folder is all the world's
+    b = cluster.start_worker("b")
+    cluster.wait_world(2, 30 * slow)
+    a.term()
+    b.term()
+    assert a.wait(30 * slow) == 75 and b.wait(30 * slow) == 0, a.log_tail() + b.log_tail()
+    lost, step = re.search(r"NOT SAVED: the last (\d+) steps \(after step 0, up to (\d+)\) are in memory only and go "
+                           r"with this node unless another node has them", a.log()).groups()
+    assert lost == step and f"step {step} is saved: the run goes on from there" in b.log(), a.log_tail() + b.log_tail()
+    assert "NOT SAVED" not in b.log()
+    assert [p.name for p in cluster.dirs("b")[1].glob("*step-*")] == [f"rescue-step-{int(step):08}"]
+    again = cluster.start_worker("b", nnodes=1, endpoint=False)
+    again.wait_log(rf"(?m)^step +{int(step) + 2}/", 30 * slow)
+    assert not re.search(rf"(?m)^step +{step}/", again.log()), again.log()
+
+
 @pytest.mark.parametrize("limit, said", [
     ("-f 300", r"rank process 0: .*: File too large \(ulimit -f is the limit of a process\)"),
     ("-n 32", r"rank process 0: start a rank process: all 32 files that this process may have open are in use; raise "

@@ -71,6 +71,45 @@ def test_text_changes_under_a_run(make_cluster, tmp_path, slow):
     cluster.wait_world(2, 30 * slow)
 
 
+def test_data_of_one_node_end(make_cluster, tmp_path, slow):
+    """A node cannot read its data any more. The others hold its steps, and nobody says otherwise."""
+    text = make_text(tmp_path / "text.txt", 20_000)
+    copy = make_text(tmp_path / "copy.txt", 20_000)
+    cluster = make_cluster(sets={"train.steps": 100_000, "checkpoint.every_steps": 0, "data.train": text})
+    cluster.start_server()
+    a, b = cluster.start_worker("a"), cluster.start_worker("b", sets={"data.train": copy})
+    cluster.wait_world(2, 30 * slow)
+    os.truncate(copy, 100)
+    assert b.wait(30 * slow) == 4, b.log()
+    line, = [line for line in b.log().splitlines() if line.startswith("dpt-worker: ")]
+    assert f"'{copy}' was changed while the run reads it" in line, line
+    assert "NOT SAVED" not in b.log(), b.log()
+    cluster.wait_step(cluster.step() + 5, 30 * slow)
+    assert re.search(r"node b .* lost: .*, 0 steps lost, world 2 -> 1", a.log()), a.log()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_data_of_the_last_node_end(make_cluster, tmp_path, slow, strategy):
+    """The ranks hold what they held: it is saved before the run ends. A start with the former file goes on there."""
+    text = make_text(tmp_path / "text.txt", 20_000)
+    whole = text.read_bytes()
+    cluster = make_cluster(sets={"train.steps": 100_000, "checkpoint.every_steps": 0, "data.train": text,
+                                 "strategy.name": strategy})
+    worker = cluster.start_worker("a", nnodes=1, ranks=2, endpoint=False)
+    cluster.wait_step(5, 30 * slow)
+    text.write_bytes(whole[:100])
+    assert worker.wait(30 * slow) == 4, worker.log_tail()
+    step, = re.findall(r"step (\d+) is saved: the run goes on from there", worker.log())
+    assert "NOT SAVED" not in worker.log(), worker.log_tail()
+    assert worker.log().count("was changed while the run reads it") == 1, worker.log()
+    text.write_bytes(whole)
+    again = cluster.start_worker("a", nnodes=1, ranks=2, endpoint=False)
+    again.wait_log(rf"(?m)^step +{int(step) + 2}/", 30 * slow)
+    assert cluster.metrics()[-1]["step"] > int(step)
+    again.term()
+    assert again.wait(30 * slow) == 0, again.log_tail()
+
+
 def test_kill_replace_leave_stop(make_cluster, start_calm, slow):
     """One long story on one run: a machine dies, another takes its place, a rank dies, a node leaves, one is stopped
     and continues, the server dies and comes back; then all ends well, with the undisturbed run's weights."""

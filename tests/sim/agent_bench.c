@@ -154,6 +154,17 @@ void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation)
         bench_rank(b, i, phase, generation);
 }
 
+void bench_last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message)
+{
+    b->rank.text = text;
+    b->rank.local_rank = local;
+    message->state = &b->rank;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
+                                           .local_rank = local,
+                                           .spawn = 1,
+                                           .rank_message = message});
+}
+
 void bench_rank_exits(struct bench *b, uint32_t local, int code)
 {
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,

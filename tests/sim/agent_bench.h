@@ -57,6 +57,8 @@ void bench_pass(struct bench *b, int64_t ms);
 void bench_server(struct bench *b, Dpt__ServerPhase phase, uint64_t generation);
 void bench_rank(struct bench *b, uint32_t local, Dpt__RankPhase phase, uint64_t generation);
 void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation);
+/* What the first process of a rank says as it ends. */
+void bench_last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message);
 void bench_rank_exits(struct bench *b, uint32_t local, int code);
 
 /* Joined, both ranks in STANDBY. */

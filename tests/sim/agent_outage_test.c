@@ -397,6 +397,45 @@ static void test_rescue_of_a_failed_run(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
+/* A farewell found no room in the one folder that it had: the folder of this node may have. */
+static void test_rescue_after_a_farewell(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_signal(b);
+    b->server.last_holder = true;
+    b->server.n_nodes = 2;
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* Nor has that: the steps are counted, and may be elsewhere. */
+static void test_no_rescue_after_a_farewell(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_signal(b);
+    b->server.last_holder = true;
+    b->server.n_nodes = 2;
+    bench_server(b, SERVER(RELEASED), 2);
+    b->rank.rescue_failed = true;
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+    assert_non_null(strstr(b->warning, "unless another node has them"));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_string_equal(b->exit_text, "left the run, but its last 3 steps are not saved");
+}
+
 static void test_failed_run_without_a_folder(void **state)
 {
     struct bench *b = *state;
@@ -527,6 +566,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_fatal_error_without_a_rescue, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_rescue_of_a_failed_run, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_rescue_after_a_farewell, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_no_rescue_after_a_farewell, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_failed_run_without_a_folder, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_confirmed, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_restarted_server_confirms_late, bench_open,

@@ -357,92 +357,6 @@ static void test_no_quiescence(void **state)
     assert_int_equal(b->kills[0], 0);
 }
 
-/* The first process of a rank ends with them. */
-static void last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message)
-{
-    b->rank.text = text;
-    b->rank.local_rank = local;
-    message->state = &b->rank;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = local,
-                                           .spawn = 1,
-                                           .rank_message = message});
-}
-
-static void test_fatal(void **state)
-{
-    struct bench *b = *state;
-    bench_run(b);
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    message.fatal = true;
-    message.exit_code = DPT_EXIT_CONFIG;
-    last_words(b, 0, "shard is truncated", &message);
-    assert_true(b->said && b->fatal);
-    assert_string_equal(b->first_error, "rank process 0: shard is truncated");
-    b->server.text = "node a: rank process 0: shard is truncated";
-    bench_server(b, SERVER(FAILED), 1);
-    /* The other rank may be sound: it writes what it holds, and then it is asked first. */
-    assert_int_equal(b->kills[0] + b->kills[1], 0);
-    assert_int_equal(b->command[1], COMMAND(RESCUE));
-    b->rank.rescued_step = 3;
-    bench_rank(b, 1, RANK(QUIESCED), 1);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[1], COMMAND(EXIT));
-    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
-    bench_pass(b, 1000);
-    assert_int_equal(b->kills[1], 1);
-    bench_rank_exits(b, 1, -9);
-    assert_true(b->ended);
-    assert_int_equal(b->unsaved, 0);
-    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
-    assert_non_null(strstr(b->exit_text, "the run failed: node a: rank process 0"));
-}
-
-/* Others train: they go on without this node, which ends as if the run had failed. */
-static void test_fatal_to_itself(void **state)
-{
-    struct bench *b = *state;
-    bench_join(b);
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    message.fatal = true;
-    message.exit_code = DPT_EXIT_CONFIG;
-    last_words(b, 0, "no such device", &message);
-    bench_server(b, SERVER(EXPELLED), 1);
-    assert_int_equal(b->command[1], COMMAND(EXIT));
-    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
-    bench_rank_exits(b, 1, 0);
-    assert_true(b->ended);
-    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
-    assert_string_equal(b->exit_text, "rank process 0: no such device");
-    assert_int_equal(b->spawns[0] + b->spawns[1], 2);
-}
-
-/* A young server says nothing of it yet. Nobody here waits until it knows whether others train. */
-static void test_fatal_on_a_young_server(void **state)
-{
-    struct bench *b = *state;
-    bench_join(b);
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    message.fatal = true;
-    message.exit_code = DPT_EXIT_CONFIG;
-    const uint64_t before = b->agent_counter;
-    last_words(b, 0, "no such file", &message);
-    assert_true(b->said && b->fatal);
-    const uint64_t told = b->agent_counter;
-    bench_rank_exits(b, 0, DPT_EXIT_CONFIG);
-    b->agent_counter = before; /* its answer to an earlier message comes late */
-    bench_server(b, SERVER(WAITING), 0);
-    assert_int_equal(b->command[1], COMMAND(STANDBY));
-    b->agent_counter = told;
-    bench_server(b, SERVER(WAITING), 0);
-    assert_int_equal(b->command[1], COMMAND(EXIT));
-    bench_rank_exits(b, 1, 0);
-    assert_true(b->ended);
-    assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
-    assert_string_equal(b->exit_text, "rank process 0: no such file");
-    assert_int_equal(b->lines, 0);
-}
-
 /* The process of a place ends each time as soon as it is there, until no other is started. Returns
  * how often. */
 static uint32_t end_every_start(struct bench *b, uint32_t local, bool other_runs)
@@ -485,39 +399,6 @@ static void test_nothing_starts(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
 }
 
-/* What a later process of one place lacks is no reason to end while others of the node are at work.
- */
-static void test_fatal_in_one_place(void **state)
-{
-    struct bench *b = *state;
-    bench_run(b);
-    bench_rank_exits(b, 1, 1);
-    for (int i = 0; i < 10 && b->spawns[1] == 1; i++)
-        bench_pass(b, 50);
-    assert_int_equal(b->spawns[1], 2);
-    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
-    message.fatal = true;
-    b->rank.text = "the data were changed";
-    b->rank.local_rank = 1;
-    b->rank.phase = RANK(STARTING);
-    message.state = &b->rank;
-    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_MESSAGE,
-                                           .local_rank = 1,
-                                           .spawn = 2,
-                                           .rank_message = &message});
-    assert_false(b->fatal);
-    bench_rank_exits(b, 1, DPT_EXIT_CONFIG);
-    b->rank.text = "";
-    for (int i = 0; i < 80; i++) {
-        bench_pass(b, 100);
-        bench_rank(b, 0, RANK(RUNNING), 1);
-    }
-    assert_int_equal(b->spawns[1], 2);
-    assert_int_equal(b->crashes, 1);
-    assert_false(b->fatal);
-    assert_false(b->ended);
-}
-
 /* A rank whose device broke is started again; nothing ends with it. */
 static void test_broken(void **state)
 {
@@ -525,7 +406,7 @@ static void test_broken(void **state)
     bench_run(b);
     Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
     message.broken = true;
-    last_words(b, 1, "step 3: the device is gone", &message);
+    bench_last_words(b, 1, "step 3: the device is gone", &message);
     assert_true(b->said && !b->fatal);
     assert_int_equal(b->kills[1], 1);
     assert_int_equal(b->kills[0], 0);
@@ -589,11 +470,7 @@ int main(void)
         T(test_silent_rank),
         T(test_step_high),
         T(test_no_quiescence),
-        T(test_fatal),
-        T(test_fatal_to_itself),
-        T(test_fatal_on_a_young_server),
         T(test_nothing_starts),
-        T(test_fatal_in_one_place),
         T(test_broken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

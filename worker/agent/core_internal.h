@@ -44,7 +44,7 @@ struct agent_rank {
     int64_t heard_ms;                /* the same for judging it: own gaps are left out */
     int64_t respawn_at_ms, pause_ms; /* DOWN: when, and how long the last pause was */
     bool started;                    /* this process got as far as to stand by */
-    bool doomed;                     /* it has said a fatal error: it writes nothing any more */
+    bool doomed;                     /* it has said a fatal error and writes nothing any more */
     uint32_t failed_starts;          /* in a row, of processes that did not */
     uint64_t asked_generation;       /* newest hard PREPARE told to this process ... */
     int64_t asked_ms;                /* ... and when */

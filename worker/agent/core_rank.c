@@ -404,7 +404,7 @@ void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t sp
         kill_process(agent, local_rank);
         return;
     }
-    rank->doomed = rank->doomed || message->fatal;
+    rank->doomed = rank->doomed || (message->fatal && !message->sound);
     if (!message->fatal || agent->fatal)
         return;
     const int exit_code = message->exit_code > 0 ? (int)message->exit_code : DPT_EXIT_FAILED;

@@ -129,9 +129,11 @@ static bool makes_steps(const struct dpt_agent *agent)
 
 static void begin(struct dpt_agent *agent)
 {
-    const char *why = agent->rescue_code != 0 && !dpt_agent_lacks_server(agent)
-                          ? "the run ends and nobody commits"
-                          : "there is no server to take over or commit";
+    const char *why = "there is no server to take over or commit";
+    if (agent->last_holder)
+        why = "the nodes that leave have not saved";
+    else if (agent->rescue_code != 0 && !dpt_agent_lacks_server(agent))
+        why = "the run ends and nobody commits";
     agent->rescuing = true;
     agent->rescue_step = dpt_agent_step_of(agent);
     dpt_agent_tell_ranks(agent);
@@ -202,7 +204,7 @@ void dpt_agent_check_rescue(struct dpt_agent *agent)
         dpt_agent_end(agent, agent->rescue_code, true, NULL, "%s", agent->rescue_text);
     else if (agent->fatal)
         dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
-    else if (saved)
+    else if (saved || agent->last_holder) /* what is not saved is said */
         dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
     else
         dpt_agent_end(agent, DPT_EXIT_EXPELLED, true, NULL, "left without a server: %.400s", why);

@@ -154,16 +154,15 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
         agent->done = message->phase == DPT__SERVER_PHASE__SERVER_DONE;
         agent->last_holder =
             message->phase == DPT__SERVER_PHASE__SERVER_RELEASED && message->last_holder;
-        dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
+        /* Nodes had the same to save, in one folder, which took nothing: the folder here may. */
+        if (!agent->last_holder || agent->n_nodes <= 1 ||
+            !dpt_agent_end_by_rescue(agent, DPT_EXIT_DONE, ""))
+            dpt_agent_end(agent, DPT_EXIT_DONE, true, NULL, "%s", "");
         return true;
     case DPT__SERVER_PHASE__SERVER_FAILED:
         take_failed(agent, message->text);
         return true;
     case DPT__SERVER_PHASE__SERVER_EXPELLED:
-        if (agent->fatal) { /* the others go on without this node */
-            dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
-            return true;
-        }
         if (message->saved_step > agent->saved_step)
             agent->saved_step = message->saved_step;
         dpt_agent_expelled(agent, message->world_step, message->text);

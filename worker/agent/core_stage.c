@@ -23,6 +23,12 @@ static bool is_left_alone(const struct dpt_agent *agent, bool failed, bool at_on
            failed || at_once;
 }
 
+/* Nodes that leave together, or at the end of a run that has failed, each save what they hold. */
+static bool others_may_have(const struct dpt_agent *agent)
+{
+    return agent->n_nodes > 1 && (!agent->last_holder || agent->rescuing);
+}
+
 /* Returns how many steps are lost with this node for want of a checkpoint that should have them. */
 static int64_t say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
 {
@@ -50,7 +56,7 @@ static int64_t say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
         agent, DPT_LOG_WARN, "NOT SAVED: the last %lld steps (after step %lld, up to %lld) %s%s%s",
         (long long)(step - saved), (long long)saved, (long long)step,
         died ? "died with rank processes here" : "are in memory only and go with this node",
-        agent->n_nodes > 1 && !agent->last_holder && !failed ? " unless another node has them" : "",
+        others_may_have(agent) ? " unless another node has them" : "",
         failed || agent->checkpoint_dir_id[0] == '\0' ? "" : "; the run will compute them again");
     return agent->checkpoint_dir_id[0] == '\0' ? 0 : step - saved;
 }
@@ -127,6 +133,10 @@ void dpt_agent_expelled(struct dpt_agent *agent, int64_t world_step, const char 
     if (agent->stage >= STAGE_RESETTING)
         return;
     say_expelled(agent, world_step);
+    if (agent->fatal) { /* the others go on without this node */
+        dpt_agent_end(agent, agent->fatal_code, true, NULL, "%s", agent->first_error);
+        return;
+    }
     agent->expulsions++;
     if (agent->leaving) {
         dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL, "expelled while leaving: %s", text);

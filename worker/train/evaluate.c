@@ -33,7 +33,7 @@ static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sample_range ba
 {
     for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
         const int64_t sample = batch.first + i < batch.end ? batch.first + i : batch.first;
-        DPT_TRY(rank_own_disk(dpt_data_read(r->val, sample, &r->val_batch, i, err), err));
+        DPT_TRY(rank_own_disk(r, dpt_data_read(r->val, sample, &r->val_batch, i, err), err));
     }
     return DPT_OK;
 }

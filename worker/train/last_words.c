@@ -43,6 +43,7 @@ static void report_end(struct dpt_rank *r, bool fatal, int exit_code, const char
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.fatal = fatal;
     r->report.broken = !fatal;
+    r->report.sound = fatal && r->reading_failed;
     r->report.exit_code = (uint32_t)exit_code;
     (void)snprintf(r->report.text, sizeof r->report.text, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
     dpt_link_publish(r->link, &r->report, true);

@@ -160,6 +160,7 @@ static bool send_state(struct dpt_link *link)
     state.soft_stop_seen = atomic_load(&link->any_generation) > r->generation;
     message.state = &state;
     message.fatal = r->fatal;
+    message.sound = r->sound;
     message.broken = r->broken;
     message.exit_code = r->exit_code;
     message.tokens_per_s = r->tokens_per_s;

@@ -65,6 +65,7 @@ struct dpt_rank_report {
     bool has_summary;   /* at its end */
     struct dpt_summary summary;
     bool fatal, broken; /* why it ends: the run with it; or it alone */
+    bool sound;         /* with fatal: it stays to write what it holds as a rescue */
     uint32_t exit_code;
 };
 

@@ -357,6 +357,46 @@ static enum dpt_status follow(struct dpt_rank *r, struct dpt_err *err)
     return status;
 }
 
+/* After the last words of a rank whose state is whole: writes it if the agent says so, and stays
+ * until it need not. */
+static void await_rescue(struct dpt_rank *r)
+{
+    struct dpt_err err;
+    const Dpt__AgentToRank *command = dpt_link_command(r->link);
+    bool rescued = false;
+    while (!command || command->command != DPT__RANK_COMMAND__COMMAND_EXIT) {
+        if (command && command->command == DPT__RANK_COMMAND__COMMAND_RESCUE && !rescued) {
+            rank_publish_rescue(r, command->rescue_by_ms);
+            rescued = true;
+        }
+        if (dpt_link_wait(r->link, -1, &err) != DPT_OK)
+            return; /* the agent is gone */
+        command = dpt_link_command(r->link);
+    }
+}
+
+static void end_log(struct dpt_rank *r)
+{
+    dpt_logbook_destroy(&r->book);
+    rank_tell_repeated(r);
+}
+
+/* Returns the exit code. */
+static int end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err)
+{
+    const bool sound = status != DPT_OK && at_work && r->reading_failed;
+    if (!sound)
+        end_log(r); /* the agent may end this process as soon as it has the last words */
+    const int exit_code = status == DPT_OK ? 0 : rank_tell_end(r, status, at_work, err);
+    if (status != DPT_OK && r->comm_thread) /* no farewell: the others are anywhere */
+        dpt_comm_thread_abort(r->comm_thread);
+    if (sound) {
+        await_rescue(r);
+        end_log(r);
+    }
+    return exit_code;
+}
+
 static void destroy_parts(struct dpt_rank *r)
 {
     if (r->link && r->comm_thread && r->saver && r->strategy)
@@ -429,11 +469,7 @@ int dpt_rank_run(const struct dpt_rank_options *options)
         rank_publish(r, DPT__RANK_PHASE__RANK_STANDBY, 0);
         status = follow(r, &err);
     }
-    dpt_logbook_destroy(&r->book);
-    rank_tell_repeated(r);
-    const int exit_code = status == DPT_OK ? 0 : rank_tell_end(r, status, at_work, &err);
-    if (status != DPT_OK && r->comm_thread) /* no farewell: the others are anywhere */
-        dpt_comm_thread_abort(r->comm_thread);
+    const int exit_code = end(r, status, at_work, &err);
     destroy_parts(r);
     return exit_code;
 }

@@ -126,6 +126,7 @@ struct dpt_rank {
     bool told_divergence, told_pins;
     bool told_put_off;          /* a checkpoint, since the last that was begun */
     int64_t unsaved_told;       /* step that could not be saved when all left; 0: none */
+    bool reading_failed;        /* the newest sample was not read; the state is what it was */
     int64_t records_lost;       /* of the run's log, since one was written */
     int64_t saves_without_room; /* checkpoints that a full disk did not take, since one was saved */
     int64_t saves_seen;         /* of dpt_saver_saved, when that was last looked at */
@@ -317,9 +318,8 @@ DPT_MUST_USE enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_
                                            struct dpt_err *err);
 /* What is being computed is in vain: the generation ends. */
 bool rank_in_vain(const struct dpt_rank *r);
-/* The status of reading tokens: a disk that fails, or is gone, is this machine's (DPT_EDEVICE).
- */
-enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err);
+/* The status of reading samples: a disk that fails, or is gone, is this machine's (DPT_EDEVICE). */
+enum dpt_status rank_own_disk(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err);
 /* Makes everything one micro-batch needs on the host ready, so that steps do not allocate. */
 DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err *err);
 

@@ -116,8 +116,9 @@ enum dpt_status rank_end_slot(struct dpt_rank *r, const struct dpt_slot *slot, s
     return dpt_stream_sync(r->stream, err);
 }
 
-enum dpt_status rank_own_disk(enum dpt_status status, struct dpt_err *err)
+enum dpt_status rank_own_disk(struct dpt_rank *r, enum dpt_status status, struct dpt_err *err)
 {
+    r->reading_failed = status != DPT_OK;
     if (status == DPT_EIO || status == DPT_ENOENT || status == DPT_ENOMEM)
         status = err->status = DPT_EDEVICE;
     return status;
@@ -135,7 +136,7 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
         case DPT_ACTION_BEGIN_SLOT:
             fill_slot(r, action->slot, slot);
             DPT_TRY(rank_own_disk(
-                dpt_loader_next(r->loader, r->step, action->slot, &slot->batch, err), err));
+                r, dpt_loader_next(r->loader, r->step, action->slot, &slot->batch, err), err));
             r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
             if (r->accelerator)
                 dpt_accelerator_begin_slot(r->accelerator, slot);

@@ -71,6 +71,7 @@ static void deliver(struct stage *stage, const struct dpt_rdzv_send *send)
         fake->grant_step = message->grant_step;
         fake->last_call_ms = message->last_call_ms;
         fake->last_holder = message->last_holder;
+        fake->n_nodes = message->n_nodes;
         fake->world_step = message->world_step;
         (void)snprintf(fake->only_run, sizeof fake->only_run, "%s", message->only_run);
         if (message->counter_seen > 0)

@@ -360,7 +360,8 @@ static void test_no_newcomers(void **state)
     save_together();
 }
 
-/* The disk is full: once is enough, and who goes last hears it. */
+/* The disk is full: once is enough. All that leave hear that nobody who stays has it, and that
+ * others have the same: each may have a folder that takes it. */
 static void test_what_cannot_be_saved(void **state)
 {
     (void)state;
@@ -373,7 +374,45 @@ static void test_what_cannot_be_saved(void **state)
     obey(&b);
     IS(a, RELEASED);
     IS(b, RELEASED);
-    assert_true(a.last_holder != b.last_holder);
+    assert_true(a.last_holder && b.last_holder);
+    assert_int_equal(a.n_nodes, 2);
+    assert_int_equal(b.n_nodes, 2);
+}
+
+/* So it is with shards, of which no node holds a whole state. */
+static void test_shards_that_cannot_be_saved(void **state)
+{
+    (void)state;
+    a.spec.sharded = b.spec.sharded = true;
+    a.cannot_save = b.cannot_save = true;
+    start(1);
+    fake_part(&a, 0, 2, false);
+    fake_part(&b, 1, 2, false);
+    fake_say(&a, &stage);
+    fake_say(&b, &stage);
+    leave(&a);
+    leave(&b);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, RELEASED);
+    assert_true(a.last_holder && b.last_holder);
+}
+
+/* A node that stays has it in memory. */
+static void test_what_cannot_be_saved_stays(void **state)
+{
+    (void)state;
+    a.cannot_save = b.cannot_save = true;
+    start(2);
+    leave(&a);
+    save_together();
+    obey(&a);
+    obey(&b);
+    IS(a, RELEASED);
+    IS(b, WAITING);
+    assert_false(a.last_holder);
 }
 
 /* A rank dies while they save: those who are left try again. */
@@ -450,6 +489,8 @@ int main(void)
         T(test_a_half_dies),
         T(test_no_newcomers),
         T(test_what_cannot_be_saved),
+        T(test_shards_that_cannot_be_saved),
+        T(test_what_cannot_be_saved_stays),
         T(test_broken_farewell),
         T(test_join_while_they_save),
         T(test_all_is_saved),

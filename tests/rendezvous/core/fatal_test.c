@@ -32,6 +32,7 @@ static void test_fatal_to_a_dispensable_member(void **state)
     fake_say(&b, &stage);
     assert_int_equal(b.phase, DPT__SERVER_PHASE__SERVER_EXPELLED);
     assert_string_equal(b.text, "it cannot take part: rank process 0: shard 'x.bin' is truncated");
+    assert_int_equal(b.world_step, 3);
     fakes_settle(&stage, two, 1);
     assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
     assert_int_equal(stage.view.generation, 2);
