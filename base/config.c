@@ -137,7 +137,7 @@ bool dpt_config_given(const struct dpt_config_load *load, const char *path)
 {
     size_t i = dpt_config_key_index(path);
     DPT_ASSERT(i < dpt_config_n_keys);
-    return load->origin[i].line > 0 || load->origin[i].override >= 0;
+    return load->origin[i].line > 0 || load->origin[i].override >= 0 || load->origin[i].said;
 }
 
 /* Puts in front where key i was written. */
@@ -149,7 +149,7 @@ static enum dpt_status wrap_where(const struct dpt_config_load *load, size_t i, 
                         load->overrides[origin->override]);
     if (origin->line > 0)
         return dpt_wrap(err, DPT_ECONFIG, "%s:%d:%d", load->source, origin->line, origin->column);
-    return dpt_wrap(err, DPT_ECONFIG, "%s", load->source);
+    return dpt_wrap(err, DPT_ECONFIG, "%s", origin->said ? load->said->source : load->source);
 }
 
 enum dpt_status dpt_config_refuse(const struct dpt_config_load *load, const char *path,
@@ -318,22 +318,50 @@ void dpt_config_defaults(struct dpt_config *ret)
     *ret = load.config;
 }
 
-enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *source,
-                                const char *const *overrides, size_t n_overrides,
-                                struct dpt_config *ret, struct dpt_err *err)
+/* The file and --set over the defaults. */
+static enum dpt_status parse(struct dpt_config_load *load, const char *text, size_t bytes,
+                             size_t n_overrides, struct dpt_err *err)
 {
     if (n_overrides > DPT_CONFIG_OVERRIDES_MAX)
         return dpt_fail(err, DPT_ECONFIG, "--set is given %zu times, at most %d are allowed",
                         n_overrides, DPT_CONFIG_OVERRIDES_MAX);
-    struct dpt_config_load load = {.source = source, .overrides = overrides};
-    set_defaults(&load);
-    DPT_TRY(apply_yaml(&load, text, bytes, source, NULL, -1, err));
+    set_defaults(load);
+    DPT_TRY(apply_yaml(load, text, bytes, load->source, NULL, -1, err));
     for (size_t i = 0; i < n_overrides; i++)
-        DPT_TRY(apply_override(&load, (int)i, err));
+        DPT_TRY(apply_override(load, (int)i, err));
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_parse(const char *text, size_t bytes, const char *source,
+                                 const char *const *overrides, size_t n_overrides,
+                                 struct dpt_config *ret, struct dpt_err *err)
+{
+    struct dpt_config_load load = {.source = source, .overrides = overrides};
+    DPT_TRY(parse(&load, text, bytes, n_overrides, err));
+    *ret = load.config;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_load_said(const char *text, size_t bytes, const char *source,
+                                     const char *const *overrides, size_t n_overrides,
+                                     const struct dpt_config_said *said, struct dpt_config *ret,
+                                     struct dpt_err *err)
+{
+    struct dpt_config_load load = {.source = source, .overrides = overrides, .said = said};
+    DPT_TRY(parse(&load, text, bytes, n_overrides, err));
+    if (said != NULL)
+        DPT_TRY(dpt_config_take_said(&load, said, err));
     dpt_config_resolve(&load);
     DPT_TRY(dpt_config_check(&load, err));
     *ret = load.config;
     return DPT_OK;
+}
+
+enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *source,
+                                const char *const *overrides, size_t n_overrides,
+                                struct dpt_config *ret, struct dpt_err *err)
+{
+    return dpt_config_load_said(text, bytes, source, overrides, n_overrides, NULL, ret, err);
 }
 
 enum dpt_status dpt_config_print(const struct dpt_config *config, char *ret_text,

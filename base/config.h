@@ -191,6 +191,33 @@ DPT_MUST_USE enum dpt_status dpt_config_load(const char *text, size_t bytes, con
                                              const char *const *overrides, size_t n_overrides,
                                              struct dpt_config *ret, struct dpt_err *err);
 
+/* What another file than the config says of keys: a config.json of the sizes of a model. */
+enum { DPT_CONFIG_SAID_MAX = 24, DPT_CONFIG_SAID_BYTES = 64 };
+struct dpt_config_said_key {
+    const char *key, *name; /* its path here, its name there; static */
+    char value[DPT_CONFIG_SAID_BYTES];
+};
+struct dpt_config_said {
+    char source[DPT_CONFIG_PATH_BYTES + 64]; /* for errors: "'DIR/config.json'" */
+    bool binding; /* the config may not say otherwise; else only what it leaves open is taken */
+    int n;
+    struct dpt_config_said_key key[DPT_CONFIG_SAID_MAX];
+};
+
+/* The file and `overrides` over the defaults as they are written: nothing is filled in, ranges are
+ * checked and combinations are not. For who has to look into a config before it can be loaded. */
+DPT_MUST_USE enum dpt_status dpt_config_parse(const char *text, size_t bytes, const char *source,
+                                              const char *const *overrides, size_t n_overrides,
+                                              struct dpt_config *ret, struct dpt_err *err);
+
+/* dpt_config_load with what another file says besides. DPT_ECONFIG also: the config contradicts it,
+ * which names both values. */
+DPT_MUST_USE enum dpt_status dpt_config_load_said(const char *text, size_t bytes,
+                                                  const char *source, const char *const *overrides,
+                                                  size_t n_overrides,
+                                                  const struct dpt_config_said *said,
+                                                  struct dpt_config *ret, struct dpt_err *err);
+
 /* The config as canonical YAML: every key in table order with its value, so that equal configs give
  * equal text and dpt_config_load reads it back to the same value. `ret_text` holds
  * DPT_CONFIG_TEXT_BYTES_MAX bytes. */

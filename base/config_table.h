@@ -1,5 +1,5 @@
-/* The table of config keys, and one key's value as text: private to base/config*.c and their tests.
- */
+/* The table of config keys, and one key's value as text: private to base/config*.c, to the tables
+ * that name keys beside their own words (worker/model/hf_config.c), and to tests. */
 #ifndef DPT_BASE_CONFIG_TABLE_H
 #define DPT_BASE_CONFIG_TABLE_H
 
@@ -81,6 +81,7 @@ const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
 struct dpt_config_origin {
     int line, column; /* in the file; 0 = not there */
     int override;     /* index of the --set it came from; -1 = none */
+    bool said;        /* another file says it, not the config */
 };
 
 /* Whether another program's config has a key of this path, which is none here: our spelling, in a
@@ -94,9 +95,10 @@ struct dpt_config_load {
     struct dpt_config_origin origin[DPT_CONFIG_KEYS_MAX];
     const char *source;
     const char *const *overrides;
+    const struct dpt_config_said *said; /* NULL: no other file says anything */
 };
 
-/* Was the key written in the file or by --set? */
+/* Was the key written in the file or by --set, or does another file say it? */
 bool dpt_config_given(const struct dpt_config_load *load, const char *path);
 
 /* Fails with DPT_ECONFIG: where the key was written, its path, the text. */
@@ -114,6 +116,12 @@ enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const
 enum { DPT_CONFIG_NEAREST_BYTES = 64 };
 void dpt_config_nearest_multiples(int n, int of, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
 void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST_BYTES]);
+
+/* Takes what another file says of keys that are not given; compares the others if it is binding.
+ * DPT_ECONFIG: a contradiction, or a value that the key does not take. */
+DPT_MUST_USE enum dpt_status dpt_config_take_said(struct dpt_config_load *load,
+                                                  const struct dpt_config_said *said,
+                                                  struct dpt_err *err);
 
 /* Fills what a preset or another key decides; the sizes of the model alone. */
 void dpt_config_resolve(struct dpt_config_load *load);

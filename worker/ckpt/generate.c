@@ -233,7 +233,6 @@ static enum dpt_status load_config(struct parts *p, struct dpt_err *err)
     DPT_TRY(
         dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &p->config, err));
     p->config.train.precision = DPT_PRECISION_FP32; /* the masters */
-    p->config.model.init_from[0] = '\0';
     return DPT_OK;
 }
 

@@ -1,8 +1,7 @@
 /* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel: sizes, table, layout of a
- * slot's memory, config.json. The mathematics is in gpt2_forward.c and gpt2_backward.c. */
+ * slot's memory. The mathematics is in gpt2_forward.c and gpt2_backward.c. */
 #include "worker/model/gpt2.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,9 +13,7 @@ enum {
     /* Far above any model, and small enough that no size below overflows. */
     N_EMBD_MAX = 1 << 16,
     VOCAB_MAX = 1 << 24,
-    CONTEXT_MAX = 1 << 24,
-    GPT2_VOCAB = 50257,
-    GPT2_END_OF_TEXT = 50256
+    CONTEXT_MAX = 1 << 24
 };
 
 #define INIT_STD 0.02f
@@ -253,33 +250,6 @@ int dpt_gpt2_block_site(int layer, int site)
     return DPT_GPT2_SITE_BLOCK + DPT_GPT2_SITES_PER_BLOCK * layer + site;
 }
 
-static enum dpt_status hf_config(const struct dpt_model *model, char **ret_json,
-                                 struct dpt_err *err)
-{
-    const struct dpt_gpt2 *m = (const struct dpt_gpt2 *)model;
-    /* Only GPT-2's own vocabulary has an end-of-text token; elsewhere null keeps generate() from
-     * stopping at a stranger. */
-    json_t *end = model->vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
-    json_t *json = json_pack(
-        "{s:[s], s:s, s:s, s:I, s:I, s:I, s:i, s:I, s:n, s:i, s:f, s:f, s:f, s:f, s:f, s:O, s:o, "
-        "s:b, s:b, s:b, s:s}",
-        "architectures", "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", "gelu_new",
-        "n_ctx", (json_int_t)model->context, "n_positions", (json_int_t)model->context, "n_embd",
-        (json_int_t)m->c, "n_layer", m->layers, "n_head", (json_int_t)m->heads, "n_inner",
-        "vocab_size", model->vocab, "layer_norm_epsilon", 1e-5, "initializer_range", 0.02,
-        "resid_pdrop", m->dropout, "embd_pdrop", m->dropout, "attn_pdrop", m->dropout,
-        "bos_token_id", end, "eos_token_id", end, "tie_word_embeddings", 1, "scale_attn_weights", 1,
-        "use_cache", 1, "torch_dtype", "float32");
-    char *text = json == NULL
-                     ? NULL
-                     : json_dumps(json, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12));
-    json_decref(json);
-    if (text == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "config.json of the model");
-    *ret_json = text;
-    return DPT_OK;
-}
-
 const struct dpt_model_kind dpt_gpt2_kind = {
     .name = "gpt2",
     .create = create,
@@ -291,5 +261,4 @@ const struct dpt_model_kind dpt_gpt2_kind = {
     .cache_bytes = dpt_gpt2_cache_bytes,
     .decode_bytes = dpt_gpt2_decode_bytes,
     .decode = dpt_gpt2_decode,
-    .hf_config = hf_config,
 };

@@ -23,8 +23,6 @@ struct dpt_model_kind {
     size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
     void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
                    struct dpt_stream *stream, const struct dpt_decode *decode);
-    enum dpt_status (*hf_config)(const struct dpt_model *model, char **ret_json,
-                                 struct dpt_err *err);
 };
 
 extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind;

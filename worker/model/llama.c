@@ -379,5 +379,4 @@ const struct dpt_model_kind dpt_llama_kind = {
     .cache_bytes = dpt_llama_cache_bytes,
     .decode_bytes = dpt_llama_decode_bytes,
     .decode = dpt_llama_decode,
-    .hf_config = dpt_llama_hf_config,
 };

@@ -140,8 +140,4 @@ size_t dpt_llama_decode_bytes(const struct dpt_model *model, int64_t n);
 void dpt_llama_decode(const struct dpt_model *model, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_decode *decode);
 
-/* config.json. */
-DPT_MUST_USE enum dpt_status dpt_llama_hf_config(const struct dpt_model *model, char **ret_json,
-                                                 struct dpt_err *err);
-
 #endif

@@ -26,10 +26,6 @@ bool dpt_model_takes_any_context(const struct dpt_config *config)
 enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_model **ret,
                                  struct dpt_err *err)
 {
-    if (config->model.init_from[0] != '\0')
-        return dpt_fail(err, DPT_ECONFIG,
-                        "model.init_from: this version starts from its own initial weights only; "
-                        "remove the key (to go on with a run, use its checkpoint.dir)");
     const struct dpt_model_kind *kind = kind_of(config);
     if (kind != NULL)
         return kind->create(config, ret, err);
@@ -210,10 +206,4 @@ void dpt_model_decode(const struct dpt_model *model, const struct dpt_ops *ops,
     DPT_ASSERT(model->dtype == DPT_F32);
     DPT_ASSERT(d->first >= 0 && d->n > 0 && d->first + d->n <= model->context);
     model->kind->decode(model, ops, stream, d);
-}
-
-enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
-                                    struct dpt_err *err)
-{
-    return model->kind->hf_config(model, ret_json, err);
 }

@@ -165,8 +165,4 @@ void dpt_model_decode(const struct dpt_model *model, const struct dpt_ops *ops,
 
 int64_t dpt_model_context(const struct dpt_model *model);
 
-/* The model's config.json in Hugging Face's form, owned text (free()). */
-DPT_MUST_USE enum dpt_status dpt_model_hf_config(const struct dpt_model *model, char **ret_json,
-                                                 struct dpt_err *err);
-
 #endif

@@ -1,7 +1,6 @@
-/* GPT-2's table: sizes, names, layout; config.json; what is refused. No device. */
+/* GPT-2's table: sizes, names, layout; what is refused. No device. */
 #include "worker/model/model.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -161,51 +160,6 @@ static void memory(void **state)
     dpt_model_destroy(&model);
 }
 
-static void check_integer(const json_t *json, const char *key, json_int_t value)
-{
-    const json_t *item = json_object_get(json, key);
-    assert_true(json_is_integer(item));
-    assert_int_equal(json_integer_value(item), value);
-}
-
-static void hf_config(void **state)
-{
-    (void)state;
-    struct dpt_config config = sized(2, 3, 48, 32, 67);
-    config.model.dropout = 0.1;
-    struct dpt_model *model = NULL;
-    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
-    char *text = NULL;
-    assert_int_equal(dpt_model_hf_config(model, &text, &err), DPT_OK);
-    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-    assert_non_null(json);
-    check_integer(json, "n_layer", 2);
-    check_integer(json, "n_head", 3);
-    check_integer(json, "n_embd", 48);
-    check_integer(json, "n_ctx", 32);
-    check_integer(json, "n_positions", 32);
-    check_integer(json, "vocab_size", 67);
-    assert_string_equal(json_string_value(json_object_get(json, "model_type")), "gpt2");
-    assert_string_equal(json_string_value(json_object_get(json, "activation_function")),
-                        "gelu_new");
-    assert_string_equal(
-        json_string_value(json_array_get(json_object_get(json, "architectures"), 0)),
-        "GPT2LMHeadModel");
-    assert_true(json_is_true(json_object_get(json, "tie_word_embeddings")));
-    assert_true(json_real_value(json_object_get(json, "layer_norm_epsilon")) == 1e-5);
-    assert_true(json_real_value(json_object_get(json, "resid_pdrop")) == 0.1);
-    assert_true(json_is_null(json_object_get(json, "eos_token_id")));
-    json_decref(json);
-    free(text);
-    dpt_model_destroy(&model);
-
-    model = make(1, 1, 8, 8, 50257);
-    assert_int_equal(dpt_model_hf_config(model, &text, &err), DPT_OK);
-    assert_non_null(strstr(text, "\"eos_token_id\": 50256"));
-    free(text);
-    dpt_model_destroy(&model);
-}
-
 static void refuse(struct dpt_config config, const char *named)
 {
     struct dpt_model *model = NULL;
@@ -232,16 +186,13 @@ static void refused(void **state)
     config = sized(2, 3, 48, 32, 67);
     (void)snprintf(config.model.name, sizeof config.model.name, "%s", "gpt3");
     refuse(config, "gpt3");
-    config = sized(2, 3, 48, 32, 67);
-    (void)snprintf(config.model.init_from, sizeof config.model.init_from, "%s", "some/where");
-    refuse(config, "model.init_from");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_sizes), cmocka_unit_test(layout),    cmocka_unit_test(names),
-        cmocka_unit_test(memory),      cmocka_unit_test(hf_config), cmocka_unit_test(refused),
+        cmocka_unit_test(known_sizes), cmocka_unit_test(layout),  cmocka_unit_test(names),
+        cmocka_unit_test(memory),      cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

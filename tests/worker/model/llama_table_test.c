@@ -1,5 +1,5 @@
 /* The Llama family's table: names, shapes and counts as Hugging Face has them, units, the matrices
- * that are one to products, config.json. */
+ * that are one to products. */
 #include "worker/model/model.h"
 
 #include <setjmp.h>
@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
 static struct dpt_err err;
 
@@ -141,35 +140,6 @@ static void packing(void **state)
     dpt_model_destroy(&model);
 }
 
-static void config_json(void **state)
-{
-    (void)state;
-    struct dpt_model *model = make("model: {preset: llama-3.2-1b}");
-    char *text = NULL;
-    assert_int_equal(dpt_model_hf_config(model, &text, &err), DPT_OK);
-    json_t *json = json_loads(text, 0, NULL);
-    assert_non_null(json);
-    assert_string_equal(json_string_value(json_object_get(json, "model_type")), "llama");
-    static const struct {
-        const char *key;
-        json_int_t value;
-    } integers[] = {{"hidden_size", 2048},      {"intermediate_size", 8192},
-                    {"num_hidden_layers", 16},  {"num_attention_heads", 32},
-                    {"num_key_value_heads", 8}, {"head_dim", 64},
-                    {"vocab_size", 128256},     {"max_position_embeddings", 131072}};
-    for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-        assert_int_equal(json_integer_value(json_object_get(json, integers[i].key)),
-                         integers[i].value);
-    const json_t *scaling = json_object_get(json, "rope_scaling");
-    assert_string_equal(json_string_value(json_object_get(scaling, "rope_type")), "llama3");
-    assert_true(json_real_value(json_object_get(scaling, "factor")) == 32.0);
-    assert_true(json_real_value(json_object_get(json, "rope_theta")) == 500000.0);
-    assert_true(json_is_true(json_object_get(json, "tie_word_embeddings")));
-    json_decref(json);
-    free(text);
-    dpt_model_destroy(&model);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,7 +147,6 @@ int main(void)
         cmocka_unit_test(names),
         cmocka_unit_test(untied_with_biases),
         cmocka_unit_test(packing),
-        cmocka_unit_test(config_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,283 @@
+/* config.json: what is written of a config is read back to the same sizes, and what others write.
+ */
+#include "worker/model/hf_config.h"
+
+#include "base/fs.h"
+#include "tests/tmp.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static char dir[128], path[192];
+static struct dpt_err err;
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (!test_make_dir(dir, sizeof dir, "hf"))
+        return -1;
+    (void)snprintf(path, sizeof path, "%s/config.json", dir);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return dpt_fs_remove_tree(dir, &err) == DPT_OK ? 0 : -1;
+}
+
+static struct dpt_config config_of(const char *yaml, const struct dpt_config_said *said)
+{
+    struct dpt_config config;
+    if (dpt_config_load_said(yaml, strlen(yaml), "test", NULL, 0, said, &config, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return config;
+}
+
+static enum dpt_status read_text(const char *text, struct dpt_config_said *said)
+{
+    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
+    return dpt_hf_config_read(path, said, &err);
+}
+
+static const char *value_of(const struct dpt_config_said *said, const char *key)
+{
+    for (int i = 0; i < said->n; i++)
+        if (strcmp(said->key[i].key, key) == 0)
+            return said->key[i].value;
+    return NULL;
+}
+
+static json_t *print(const struct dpt_config *config)
+{
+    char *text = NULL;
+    assert_int_equal(dpt_hf_config_print(config, &text, &err), DPT_OK);
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    free(text);
+    return json;
+}
+
+static void check_integers(const json_t *json, const char *const names[], const int *values, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const json_t *item = json_object_get(json, names[i]);
+        assert_true(json_is_integer(item));
+        assert_int_equal(json_integer_value(item), values[i]);
+    }
+}
+
+static void gpt2(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"n_layer", "n_head",      "n_embd",
+                                        "n_ctx",   "n_positions", "vocab_size"};
+    static const int values[] = {2, 3, 48, 32, 32, 67};
+    struct dpt_config config =
+        config_of("model: {n_layer: 2, n_head: 3, n_embd: 48, context: 32, vocab: 300, "
+                  "dropout: 0.1}\ntrain: {seq_len: 32}",
+                  NULL);
+    config.model.vocab = 67;
+    json_t *json = print(&config);
+    check_integers(json, names, values, 6);
+    assert_string_equal(json_string_value(json_object_get(json, "model_type")), "gpt2");
+    assert_string_equal(json_string_value(json_object_get(json, "activation_function")),
+                        "gelu_new");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(json, "architectures"), 0)),
+        "GPT2LMHeadModel");
+    assert_true(json_is_true(json_object_get(json, "tie_word_embeddings")));
+    assert_true(json_real_value(json_object_get(json, "layer_norm_epsilon")) == 1e-5);
+    assert_true(json_real_value(json_object_get(json, "resid_pdrop")) == 0.1);
+    assert_true(json_is_null(json_object_get(json, "eos_token_id")));
+    json_decref(json);
+
+    config.model.vocab = 50257;
+    json = print(&config);
+    assert_int_equal(json_integer_value(json_object_get(json, "eos_token_id")), 50256);
+    json_decref(json);
+}
+
+static void llama(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "hidden_size", "intermediate_size",      "num_hidden_layers",
+        "vocab_size",  "num_key_value_heads",    "num_attention_heads",
+        "head_dim",    "max_position_embeddings"};
+    static const int values[] = {2048, 8192, 16, 128256, 8, 32, 64, 131072};
+    const struct dpt_config config = config_of("model: {preset: llama-3.2-1b}", NULL);
+    json_t *json = print(&config);
+    assert_string_equal(json_string_value(json_object_get(json, "model_type")), "llama");
+    check_integers(json, names, values, 8);
+    const json_t *scaling = json_object_get(json, "rope_scaling");
+    assert_string_equal(json_string_value(json_object_get(scaling, "rope_type")), "llama3");
+    assert_true(json_real_value(json_object_get(scaling, "factor")) == 32.0);
+    assert_true(json_real_value(json_object_get(json, "rope_theta")) == 500000.0);
+    assert_true(json_is_true(json_object_get(json, "tie_word_embeddings")));
+    json_decref(json);
+}
+
+/* A model of every kind comes back, from a config that says nothing of it. */
+static void what_is_written_is_read(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "model: {n_layer: 3, n_head: 2, n_embd: 64, context: 96, vocab: 301}",
+        "model: {name: llama, n_layer: 3, n_head: 4, n_kv_head: 2, n_embd: 64, head_size: 32, "
+        "n_inner: 96, context: 512, vocab: 777, norm_eps: 1e-5, tied_head: false, "
+        "attention_bias: true, mlp_bias: true, rope_theta: 123456, rope_scaling: llama3, "
+        "rope_factor: 4, rope_low_freq_factor: 2, rope_high_freq_factor: 5, "
+        "rope_original_context: 64}",
+        "model: {name: llama, n_layer: 1, n_head: 4, n_embd: 128, context: 128}",
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char *text = NULL, keys[512];
+        struct dpt_config_said said;
+        struct dpt_config was = config_of(models[i], NULL);
+        was.train.seq_len = 64;
+        assert_int_equal(dpt_hf_config_print(&was, &text, &err), DPT_OK);
+        if (read_text(text, &said) != DPT_OK)
+            fail_msg("%s", err.text);
+        const struct dpt_config is = config_of("train: {seq_len: 64}", &said);
+        if (dpt_config_diff(&was, &is, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
+            fail_msg("%s: %s", models[i], keys);
+        dpt_hf_config_said(&was, "there", &said);
+        const struct dpt_config again = config_of("train: {seq_len: 64}", &said);
+        assert_int_equal(dpt_config_diff(&was, &again, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys),
+                         0);
+        free(text);
+    }
+}
+
+#define LLAMA                                                                                      \
+    "\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96, "                  \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"max_position_embeddings\": 256, "     \
+    "\"vocab_size\": 300"
+#define GPT2                                                                                       \
+    "\"model_type\": \"gpt2\", \"n_positions\": 64, \"n_embd\": 64, \"n_layer\": 2, "              \
+    "\"n_head\": 2, \"vocab_size\": 300"
+
+/* What a file leaves out is as transformers takes it. */
+static void defaults_are_theirs(void **state)
+{
+    (void)state;
+    struct dpt_config_said said;
+    assert_int_equal(read_text("{" LLAMA ", \"rope_scaling\": null, \"head_dim\": null}", &said),
+                     DPT_OK);
+    struct dpt_config config = config_of("train: {seq_len: 64}", &said);
+    assert_int_equal(config.model.n_kv_head, 2);
+    assert_int_equal(config.model.head_size, 32);
+    assert_true(config.model.norm_eps == 1e-6 && config.model.rope_theta == 10000);
+    assert_false(config.model.tied_head);
+    assert_int_equal(read_text("{" GPT2 ", \"n_inner\": 256}", &said), DPT_OK);
+    assert_string_equal(value_of(&said, "model.n_embd"), "64");
+    assert_null(value_of(&said, "model.dropout"));
+}
+
+/* transformers 5 writes what turns the heads into one object. */
+static void rope_parameters(void **state)
+{
+    (void)state;
+    struct dpt_config_said said;
+    assert_int_equal(read_text("{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"default\", "
+                               "\"rope_theta\": 500000}}",
+                               &said),
+                     DPT_OK);
+    assert_string_equal(value_of(&said, "model.rope_theta"), "500000");
+    assert_string_equal(value_of(&said, "model.rope_scaling"), "none");
+    assert_int_equal(read_text("{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"llama3\", "
+                               "\"rope_theta\": 1e4, \"factor\": 8, \"low_freq_factor\": 1.0, "
+                               "\"high_freq_factor\": 4.0, "
+                               "\"original_max_position_embeddings\": 128}}",
+                               &said),
+                     DPT_OK);
+    assert_string_equal(value_of(&said, "model.rope_scaling"), "llama3");
+    assert_string_equal(value_of(&said, "model.rope_original_context"), "128");
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"[", "no JSON"},
+        {"[]", "model_type is not there"},
+        {"{}", "model_type is not there"},
+        {"{\"model_type\": \"mistral\"}", "model_type is \"mistral\"; weights of gpt2 and llama"},
+        {"{\"model_type\": \"gpt2\"}", "it has no n_positions"},
+        {"{" GPT2 ", \"activation_function\": \"relu\"}",
+         "activation_function is \"relu\", only \"gelu_new\" is supported"},
+        {"{" GPT2 ", \"layer_norm_epsilon\": 1e-6}", "layer_norm_epsilon is"},
+        {"{" GPT2 ", \"tie_word_embeddings\": false}", "tie_word_embeddings is false"},
+        {"{" GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "scale_attn_by_inverse_layer"},
+        {"{" GPT2 ", \"n_inner\": 257}", "n_inner is 257"},
+        {"{" LLAMA ", \"hidden_act\": \"gelu\"}", "hidden_act is \"gelu\""},
+        {"{" LLAMA ", \"rms_norm_eps\": \"small\"}", "rms_norm_eps is \"small\""},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "rope_scaling is {\"type\":\"linear\""},
+        {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2}}",
+         "it has no low_freq_factor"},
+        {"{" LLAMA ", \"vocab_size\": 300}", "no JSON: duplicate"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config_said said;
+        if (read_text(cases[i].text, &said) != DPT_ECONFIG || !strstr(err.text, cases[i].why) ||
+            !strstr(err.text, path))
+            fail_msg("%s gives %s", cases[i].text, err.text);
+    }
+}
+
+/* What the config says, too, and what its keys do not take. */
+static void contradictions(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *why;
+    } cases[] = {
+        {"model:\n  n_layer: 3\n", "test:2:12: model.n_layer: 3 contradicts '"},
+        {"model: {n_layer: 3}", "/config.json', whose num_hidden_layers is 2; leave the key out"},
+        {"model: {name: gpt2}", "model.name: gpt2 contradicts"},
+        {"model: {preset: smollm2-135m}", "test:1:17: model.preset: smollm2-135m: the sizes are"},
+        {"model: {rope_scaling: llama3}", "model.rope_scaling: llama3 contradicts"},
+        {"train: {seq_len: 512}", "train.seq_len (512) is longer than model.context (256)"},
+    };
+    struct dpt_config_said said;
+    struct dpt_config config;
+    assert_int_equal(read_text("{" LLAMA "}", &said), DPT_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (dpt_config_load_said(cases[i].yaml, strlen(cases[i].yaml), "test", NULL, 0, &said,
+                                 &config, &err) != DPT_ECONFIG ||
+            !strstr(err.text, cases[i].why))
+            fail_msg("%s gives %s", cases[i].yaml, err.text);
+    /* The same value, and a word that leaves it open. */
+    config = config_of("model: {n_layer: 2, n_head: 2, n_kv_head: 2, vocab: auto}\n"
+                       "train: {seq_len: 64}",
+                       &said);
+    assert_int_equal(config.model.vocab, 300);
+    assert_int_equal(read_text("{" GPT2 ", \"n_ctx\": 1}", &said), DPT_OK);
+    (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "-1");
+    assert_int_equal(dpt_config_load_said("", 0, "test", NULL, 0, &said, &config, &err),
+                     DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "/config.json': n_positions: "));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2),
+        cmocka_unit_test(llama),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(defaults_are_theirs),
+        cmocka_unit_test(rope_parameters),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(contradictions),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

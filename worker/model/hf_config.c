@@ -1,0 +1,383 @@
+/* The members of config.json and the keys of the config that they are (hf_config.h). */
+#include "worker/model/hf_config.h"
+
+#include "base/config_table.h"
+#include "base/fs.h"
+#include "base/parse.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FILE_BYTES_MAX = 1 << 20,
+    SHOWN_BYTES = 60,
+    GPT2_VOCAB = 50257,
+    GPT2_END_OF_TEXT = 50256,
+    MLP_FACTOR = 4 /* of GPT-2's width */
+};
+
+/* A member that is a key. Absent from a file, or null there, it is as `usual` says; NULL: the file
+ * must have it. */
+struct member {
+    const char *name, *key, *usual;
+    bool written_only; /* not a size: the user's, or another name for the same */
+};
+
+/* A member that has one value in all our models, as JSON. */
+struct constant {
+    const char *name, *value;
+    bool checked; /* a file that says otherwise is of another architecture */
+};
+
+static const struct member gpt2_members[] = {
+    {"n_positions", "model.context", NULL, false}, {"n_ctx", "model.context", NULL, true},
+    {"n_embd", "model.n_embd", NULL, false},       {"n_layer", "model.n_layer", NULL, false},
+    {"n_head", "model.n_head", NULL, false},       {"vocab_size", "model.vocab", NULL, false},
+    {"resid_pdrop", "model.dropout", NULL, true},  {"embd_pdrop", "model.dropout", NULL, true},
+    {"attn_pdrop", "model.dropout", NULL, true},
+};
+
+static const struct constant gpt2_constants[] = {
+    {"architectures", "[\"GPT2LMHeadModel\"]", false},
+    {"activation_function", "\"gelu_new\"", true},
+    {"layer_norm_epsilon", "1e-5", true},
+    {"scale_attn_weights", "true", true},
+    {"tie_word_embeddings", "true", true},
+    {"n_inner", "null", false}, /* check_inner */
+    {"initializer_range", "0.02", false},
+    {"use_cache", "true", false},
+    {"torch_dtype", "\"float32\"", false},
+};
+
+/* Defaults of a member that is absent are LlamaConfig's. */
+static const struct member llama_members[] = {
+    {"hidden_size", "model.n_embd", NULL, false},
+    {"intermediate_size", "model.n_inner", NULL, false},
+    {"num_hidden_layers", "model.n_layer", NULL, false},
+    {"num_attention_heads", "model.n_head", NULL, false},
+    {"num_key_value_heads", "model.n_kv_head", "auto", false},
+    {"head_dim", "model.head_size", "auto", false},
+    {"max_position_embeddings", "model.context", NULL, false},
+    {"vocab_size", "model.vocab", NULL, false},
+    {"rms_norm_eps", "model.norm_eps", "1e-6", false},
+    {"attention_bias", "model.attention_bias", "false", false},
+    {"mlp_bias", "model.mlp_bias", "false", false},
+    {"tie_word_embeddings", "model.tied_head", "false", false},
+    {"attention_dropout", "model.dropout", NULL, true},
+};
+
+/* In the file's own level, or, as newer releases of transformers write it, in rope_parameters. */
+static const struct member rope_theta = {"rope_theta", "model.rope_theta", "10000", false};
+
+/* In rope_scaling or rope_parameters, with rope_type llama3. */
+static const struct member rope_members[] = {
+    {"factor", "model.rope_factor", NULL, false},
+    {"low_freq_factor", "model.rope_low_freq_factor", NULL, false},
+    {"high_freq_factor", "model.rope_high_freq_factor", NULL, false},
+    {"original_max_position_embeddings", "model.rope_original_context", NULL, false},
+};
+
+static const struct constant llama_constants[] = {
+    {"architectures", "[\"LlamaForCausalLM\"]", false},
+    {"hidden_act", "\"silu\"", true},
+    {"initializer_range", "0.02", false},
+    {"bos_token_id", "null", false},
+    {"eos_token_id", "null", false},
+    {"use_cache", "true", false},
+    {"torch_dtype", "\"float32\"", false},
+};
+
+#define COUNT(table) (int)(sizeof(table) / sizeof(table)[0])
+
+static const struct family {
+    const char *name; /* model.name and model_type alike */
+    const struct member *members;
+    int n_members;
+    const struct constant *constants;
+    int n_constants;
+} families[] = {
+    {"gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants)},
+    {"llama", llama_members, COUNT(llama_members), llama_constants, COUNT(llama_constants)},
+};
+
+static const struct family *family_of(const char *name)
+{
+    for (int i = 0; i < COUNT(families); i++)
+        if (strcmp(families[i].name, name) == 0)
+            return &families[i];
+    return NULL;
+}
+
+static bool is_llama(const struct family *family)
+{
+    return family->members == llama_members;
+}
+
+static const struct dpt_key *key_of(const struct member *member)
+{
+    return &dpt_config_keys[dpt_config_key_index(member->key)];
+}
+
+/* ---- reading ---- */
+
+struct reading {
+    const char *path;
+    const json_t *root;
+    struct dpt_config_said *said;
+};
+
+static void say(struct dpt_config_said *said, const char *key, const char *name, const char *value)
+{
+    DPT_ASSERT(said->n < DPT_CONFIG_SAID_MAX);
+    said->key[said->n] = (struct dpt_config_said_key){.key = key, .name = name};
+    (void)snprintf(said->key[said->n].value, sizeof said->key[said->n].value, "%s", value);
+    said->n++;
+}
+
+static const char *shown(const json_t *value, char ret[SHOWN_BYTES])
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    (void)snprintf(ret, SHOWN_BYTES, "%s", text ? text : "?");
+    free(text);
+    return ret;
+}
+
+static enum dpt_status read_member(struct reading *r, const json_t *object,
+                                   const struct member *member, struct dpt_err *err)
+{
+    const json_t *value = json_object_get(object, member->name);
+    char text[DPT_DOUBLE_TEXT_BYTES], odd[SHOWN_BYTES];
+    if (!value || json_is_null(value)) {
+        if (!member->usual)
+            return dpt_fail(err, DPT_ECONFIG, "'%s': it has no %s", r->path, member->name);
+        say(r->said, member->key, member->name, member->usual);
+        return DPT_OK;
+    }
+    if (json_is_integer(value))
+        (void)snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        dpt_format_double(json_real_value(value), text);
+    else if (json_is_boolean(value))
+        (void)snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
+    else
+        return dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, which is no number and no truth value",
+                        r->path, member->name, shown(value, odd));
+    say(r->said, member->key, member->name, text);
+    return DPT_OK;
+}
+
+static enum dpt_status check_constant(const struct reading *r, const struct constant *constant,
+                                      struct dpt_err *err)
+{
+    const json_t *is = json_object_get(r->root, constant->name);
+    char odd[SHOWN_BYTES];
+    if (!is)
+        return DPT_OK;
+    json_t *ours = json_loads(constant->value, JSON_DECODE_ANY, NULL);
+    DPT_ASSERT(ours); /* the table is part of the program */
+    const bool same = json_is_number(is) && json_is_number(ours)
+                          ? json_number_value(is) == json_number_value(ours)
+                          : json_equal(is, ours) == 1;
+    json_decref(ours);
+    return same ? DPT_OK
+                : dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, only %s is supported", r->path,
+                           constant->name, shown(is, odd), constant->value);
+}
+
+/* GPT-2's MLP is of four times its width; a file may say so in two ways. */
+static enum dpt_status check_inner(const struct reading *r, struct dpt_err *err)
+{
+    const json_t *inner = json_object_get(r->root, "n_inner");
+    const json_t *embd = json_object_get(r->root, "n_embd");
+    char odd[SHOWN_BYTES];
+    if (!inner || json_is_null(inner) ||
+        (json_is_integer(inner) && json_is_integer(embd) &&
+         json_integer_value(inner) % MLP_FACTOR == 0 &&
+         json_integer_value(inner) / MLP_FACTOR == json_integer_value(embd)))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG, "'%s': n_inner is %s, only null and %d n_embd are supported",
+                    r->path, shown(inner, odd), MLP_FACTOR);
+}
+
+static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
+{
+    const json_t *parameters = json_object_get(r->root, "rope_parameters");
+    const bool newer = json_is_object(parameters);
+    const json_t *scaling = newer ? parameters : json_object_get(r->root, "rope_scaling");
+    const json_t *type = json_object_get(scaling, "rope_type");
+    char odd[SHOWN_BYTES];
+    if (!type)
+        type = json_object_get(scaling, "type");
+    DPT_TRY(read_member(r, json_object_get(parameters, rope_theta.name) ? parameters : r->root,
+                        &rope_theta, err));
+    const char *word = json_string_value(type);
+    if (!scaling || json_is_null(scaling) || (newer && !type) ||
+        (word && strcmp(word, "default") == 0)) {
+        say(r->said, "model.rope_scaling", newer ? "rope_parameters" : "rope_scaling", "none");
+        return DPT_OK;
+    }
+    if (!word || strcmp(word, "llama3") != 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s': %s is %s, only the rope_types default and llama3 are supported",
+                        r->path, newer ? "rope_parameters" : "rope_scaling", shown(scaling, odd));
+    say(r->said, "model.rope_scaling", "rope_type", "llama3");
+    for (int i = 0; i < COUNT(rope_members); i++)
+        DPT_TRY(read_member(r, scaling, &rope_members[i], err));
+    return DPT_OK;
+}
+
+static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
+{
+    const json_t *type = json_object_get(r->root, "model_type");
+    const char *word = json_string_value(type);
+    const struct family *family = word ? family_of(word) : NULL;
+    char odd[SHOWN_BYTES];
+    if (!family)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s': model_type is %s; weights of gpt2 and llama are read", r->path,
+                        type ? shown(type, odd) : "not there");
+    say(r->said, "model.name", "model_type", family->name);
+    for (int i = 0; i < family->n_constants; i++)
+        if (family->constants[i].checked)
+            DPT_TRY(check_constant(r, &family->constants[i], err));
+    for (int i = 0; i < family->n_members; i++)
+        if (!family->members[i].written_only)
+            DPT_TRY(read_member(r, r->root, &family->members[i], err));
+    if (is_llama(family))
+        return read_rope(r, err);
+    static const struct constant by_layer = {"scale_attn_by_inverse_layer_idx", "false", true};
+    DPT_TRY(check_constant(r, &by_layer, err));
+    return check_inner(r, err);
+}
+
+enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
+                                   struct dpt_err *err)
+{
+    struct dpt_config_said said = {.binding = true};
+    char *text;
+    size_t bytes;
+    json_error_t at;
+    DPT_TRY(dpt_fs_read_file(path, FILE_BYTES_MAX, &text, &bytes, err));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
+    free(text);
+    if (!root)
+        return dpt_fail(err, DPT_ECONFIG, "'%s', line %d, column %d: no JSON: %s", path, at.line,
+                        at.column, at.text);
+    (void)snprintf(said.source, sizeof said.source, "'%s'", path);
+    struct reading r = {.path = path, .root = root, .said = &said};
+    enum dpt_status status = read_root(&r, err);
+    json_decref(root);
+    if (status == DPT_OK)
+        *ret = said;
+    return status;
+}
+
+static void say_saved(struct dpt_config_said *said, const struct dpt_config *saved,
+                      const struct member *member)
+{
+    char value[DPT_CONFIG_VALUE_BYTES];
+    dpt_config_key_format(key_of(member), saved, value);
+    say(said, member->key, member->key, value);
+}
+
+void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
+                        struct dpt_config_said *ret)
+{
+    static const struct member scaling = {"rope_scaling", "model.rope_scaling", NULL, false};
+    const struct family *family = family_of(saved->model.name);
+    *ret = (struct dpt_config_said){.binding = false};
+    (void)snprintf(ret->source, sizeof ret->source, "%s", source);
+    if (!family)
+        return;
+    say(ret, "model.name", "model.name", family->name);
+    for (int i = 0; i < family->n_members; i++)
+        if (!family->members[i].written_only)
+            say_saved(ret, saved, &family->members[i]);
+    if (!is_llama(family))
+        return;
+    say_saved(ret, saved, &rope_theta);
+    say_saved(ret, saved, &scaling);
+    for (int i = 0; i < COUNT(rope_members); i++)
+        say_saved(ret, saved, &rope_members[i]);
+}
+
+/* ---- writing ---- */
+
+/* NULL: no memory. */
+static json_t *value_of(const struct member *member, const struct dpt_config *config)
+{
+    const struct dpt_key *key = key_of(member);
+    const void *at = (const char *)config + key->offset;
+    switch (key->type) {
+    case DPT_KEY_INT:
+        return json_integer(*(const int *)at);
+    case DPT_KEY_DOUBLE:
+        return json_real(*(const double *)at);
+    default:
+        DPT_ASSERT(key->type == DPT_KEY_BOOL);
+        return json_boolean(*(const bool *)at);
+    }
+}
+
+/* json_object_set_new takes the value, and fails of NULL too. */
+static bool write_members(json_t *object, const struct member *members, int n,
+                          const struct dpt_config *config)
+{
+    for (int i = 0; i < n; i++)
+        if (json_object_set_new(object, members[i].name, value_of(&members[i], config)) != 0)
+            return false;
+    return true;
+}
+
+static bool write_rope(json_t *root, const struct dpt_config *config)
+{
+    const bool scaled = config->model.rope_scaling == DPT_ROPE_SCALING_LLAMA3;
+    json_t *scaling = scaled ? json_pack("{s:s}", "rope_type", "llama3") : json_null();
+    if (scaled && scaling && !write_members(scaling, rope_members, COUNT(rope_members), config)) {
+        json_decref(scaling);
+        return false;
+    }
+    return json_object_set_new(root, "rope_scaling", scaling) == 0 &&
+           write_members(root, &rope_theta, 1, config);
+}
+
+/* Only GPT-2's own vocabulary has an end-of-text token; elsewhere null keeps generate() from
+ * stopping at a stranger. */
+static bool write_end_of_text(json_t *root, const struct dpt_config *config)
+{
+    json_t *end = config->model.vocab == GPT2_VOCAB ? json_integer(GPT2_END_OF_TEXT) : json_null();
+    return json_object_set(root, "bos_token_id", end) == 0 &&
+           json_object_set_new(root, "eos_token_id", end) == 0;
+}
+
+static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config)
+{
+    if (json_object_set_new(root, "model_type", json_string(family->name)) != 0)
+        return false;
+    for (int i = 0; i < family->n_constants; i++)
+        if (json_object_set_new(root, family->constants[i].name,
+                                json_loads(family->constants[i].value, JSON_DECODE_ANY, NULL)) != 0)
+            return false;
+    return write_members(root, family->members, family->n_members, config) &&
+           (is_llama(family) ? write_rope(root, config) : write_end_of_text(root, config));
+}
+
+enum dpt_status dpt_hf_config_print(const struct dpt_config *config, char **ret_json,
+                                    struct dpt_err *err)
+{
+    const struct family *family = family_of(config->model.name);
+    if (!family)
+        return dpt_fail(err, DPT_ECONFIG, "model.name: '%s' has no config.json",
+                        config->model.name);
+    json_t *root = json_object();
+    char *text = root && write_root(root, family, config)
+                     ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12))
+                     : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "config.json of the model");
+    *ret_json = text;
+    return DPT_OK;
+}
