@@ -250,9 +250,10 @@ const struct dpt_key dpt_config_keys[] = {
      .min = 1, .max = 1048576, TRAJECTORY, .def = "8192",
      .help = "with rope_scaling: llama3, the context of the model's first training"},
     {"model.init_from", DPT_KEY_TEXT, AT(model.init_from),
-     .flags = NULLABLE | DPT_KEY_LATER, TRAJECTORY, .def = "null",
-     .help = "folder with Hugging Face weights to start from; null: initial weights drawn from "
-             "the seed"},
+     .flags = NULLABLE, NODE, .def = "null",
+     .help = "folder of Hugging Face's GPT-2 or Llama to start from: its config.json sets the "
+             "sizes, nodes compare the hash of the weights (docs/models.md); null: weights drawn "
+             "from the seed"},
 
     {"data.kind", DPT_KEY_CHOICE, AT(data.kind),
      .choices = data_kinds, TRAJECTORY, .def = "text",

@@ -4,6 +4,7 @@
 #include "base/cursor.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,10 +18,31 @@ void dpt_safetensors_fini(struct dpt_safetensors *header)
     *header = (struct dpt_safetensors){0};
 }
 
-/* 4 bytes times the dimensions; false when one is negative or the product leaves int64_t. */
-static bool shape_bytes(const int64_t *dim, int ndim, int64_t *ret)
+static const struct dtype {
+    const char *name;
+    int64_t width;
+} dtypes[] = {[DPT_SAFETENSORS_F32] = {"F32", 4},
+              [DPT_SAFETENSORS_BF16] = {"BF16", 2},
+              [DPT_SAFETENSORS_F16] = {"F16", 2},
+              [DPT_SAFETENSORS_OTHER] = {"", 0}};
+
+int64_t dpt_safetensors_width(enum dpt_safetensors_dtype dtype)
 {
-    int64_t bytes = (int64_t)sizeof(float);
+    return dtypes[dtype].width;
+}
+
+static enum dpt_safetensors_dtype dtype_of(const char *name)
+{
+    int i = 0;
+    while (i < DPT_SAFETENSORS_OTHER && strcmp(dtypes[i].name, name) != 0)
+        i++;
+    return (enum dpt_safetensors_dtype)i;
+}
+
+/* `width` times the dimensions; false when one is negative or the product leaves int64_t. */
+static bool shape_bytes(const int64_t *dim, int ndim, int64_t width, int64_t *ret)
+{
+    int64_t bytes = width;
     for (int d = 0; d < ndim; d++)
         if (dim[d] < 0 || __builtin_mul_overflow(bytes, dim[d], &bytes))
             return false;
@@ -36,7 +58,7 @@ enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int
         return dpt_fail(err, DPT_EINVAL, "tensor name '%.60s' is not allowed",
                         tensor->name ? tensor->name : "");
     if (tensor->ndim < 0 || tensor->ndim > DPT_CHECKPOINT_NDIM_MAX ||
-        !shape_bytes(tensor->dim, tensor->ndim, ret_bytes))
+        !shape_bytes(tensor->dim, tensor->ndim, (int64_t)sizeof(float), ret_bytes))
         return dpt_fail(err, DPT_EINVAL, "tensor '%s' has an impossible shape", tensor->name);
     return DPT_OK;
 }
@@ -140,7 +162,9 @@ static enum dpt_status parse_shape(json_t *shape, struct dpt_safetensors_entry *
         entry->dim[d] = json_is_integer(dim) ? json_integer_value(dim) : -1;
     }
     int64_t bytes;
-    if (!shape_bytes(entry->dim, entry->ndim, &bytes) || bytes != entry->end - entry->begin)
+    const int64_t width = dpt_safetensors_width(entry->dtype);
+    if (!shape_bytes(entry->dim, entry->ndim, width, &bytes) ||
+        (width > 0 && bytes != entry->end - entry->begin))
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': tensor '%.100s': the shape does not fit its %lld bytes", what,
                         entry->name, (long long)(entry->end - entry->begin));
@@ -162,16 +186,13 @@ static enum dpt_status parse_entry(const char *name, json_t *value, int64_t data
     if (json_unpack_ex(value, &why, JSON_STRICT, "{s:s, s:o, s:[I, I]}", "dtype", &dtype, "shape",
                        &shape, "data_offsets", &begin, &end) != 0)
         return dpt_fail(err, DPT_ECORRUPT, "'%s': tensor '%.100s': %s", what, name, why.text);
-    if (strcmp(dtype, "F32") != 0)
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "'%s': tensor '%.100s' has dtype %.20s, only F32 is "
-                        "read",
-                        what, name, dtype);
     if (begin < 0 || end < begin || end > data_bytes)
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s': tensor '%.100s' lies at [%lld, %lld) of %lld "
                         "bytes of data",
                         what, name, (long long)begin, (long long)end, (long long)data_bytes);
+    entry->dtype = dtype_of(dtype);
+    (void)snprintf(entry->dtype_name, sizeof entry->dtype_name, "%s", dtype);
     entry->begin = data + begin;
     entry->end = data + end;
     entry->name = strdup(name);
@@ -232,9 +253,9 @@ static enum dpt_status parse_root(json_t *root, int64_t data, int64_t file_bytes
     return check_cover(header, data, file_bytes, what, err);
 }
 
-enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes, int64_t file_bytes,
-                                      const char *what, struct dpt_safetensors *ret,
-                                      struct dpt_err *err)
+enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes, int64_t file_bytes,
+                                          const char *what, struct dpt_safetensors *ret,
+                                          struct dpt_err *err)
 {
     if (json_bytes > DPT_SAFETENSORS_HEADER_BYTES_MAX || json_bytes == 0 || json[0] != '{')
         return dpt_fail(err, DPT_ECORRUPT, "'%s': the header does not begin with '{'", what);
@@ -250,5 +271,24 @@ enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes, int64
         dpt_safetensors_fini(&header);
     else
         *ret = header;
+    return status;
+}
+
+enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes, int64_t file_bytes,
+                                      const char *what, struct dpt_safetensors *ret,
+                                      struct dpt_err *err)
+{
+    struct dpt_safetensors header = {0};
+    DPT_TRY(dpt_safetensors_parse_any(json, json_bytes, file_bytes, what, &header, err));
+    enum dpt_status status = DPT_OK;
+    for (int i = 0; status == DPT_OK && i < header.n; i++)
+        if (header.entries[i].dtype != DPT_SAFETENSORS_F32)
+            status = dpt_fail(err, DPT_EUNSUPPORTED,
+                              "'%s': tensor '%.100s' has dtype %s, only F32 is read", what,
+                              header.entries[i].name, header.entries[i].dtype_name);
+    if (status == DPT_OK)
+        *ret = header;
+    else
+        dpt_safetensors_fini(&header);
     return status;
 }

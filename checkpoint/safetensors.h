@@ -1,6 +1,7 @@
 /* The header of a safetensors file: eight bytes of length N, N bytes of JSON, then the data
- * (https://huggingface.co/docs/safetensors, "Format"). Strict in both directions: 32-bit floats,
- * offsets contiguous from 0 to the end of the file, no name twice. */
+ * (https://huggingface.co/docs/safetensors, "Format"). Strict in both directions: offsets
+ * contiguous from 0 to the end of the file, no name twice, and in our own files 32-bit floats
+ * alone. */
 #ifndef DPT_CHECKPOINT_SAFETENSORS_H
 #define DPT_CHECKPOINT_SAFETENSORS_H
 
@@ -16,8 +17,18 @@ enum {
     DPT_SAFETENSORS_ALIGN = 64 /* our data starts at a multiple of it */
 };
 
+enum dpt_safetensors_dtype {
+    DPT_SAFETENSORS_F32,
+    DPT_SAFETENSORS_BF16,
+    DPT_SAFETENSORS_F16,
+    DPT_SAFETENSORS_OTHER /* named, not read */
+};
+enum { DPT_SAFETENSORS_DTYPE_BYTES = 16 };
+
 struct dpt_safetensors_entry {
     char *name;
+    enum dpt_safetensors_dtype dtype;
+    char dtype_name[DPT_SAFETENSORS_DTYPE_BYTES]; /* cut where it is longer */
     int ndim;
     int64_t dim[DPT_CHECKPOINT_NDIM_MAX];
     int64_t begin, end; /* bytes of the file (not of the data) */
@@ -47,11 +58,21 @@ DPT_MUST_USE enum dpt_status
 dpt_safetensors_parse_length(const uint8_t head[DPT_SAFETENSORS_LENGTH_BYTES], int64_t file_bytes,
                              const char *what, size_t *ret_json_bytes, struct dpt_err *err);
 
+/* Bytes of an element; 0 of OTHER. */
+int64_t dpt_safetensors_width(enum dpt_safetensors_dtype dtype);
+
 /* Parses the JSON (any bytes) of a file of `file_bytes` bytes. `ret` (zeroed) is filled only on
- * success; DPT_ECORRUPT says what is wrong; `what` names the file. */
+ * success; DPT_ECORRUPT says what is wrong; `what` names the file. DPT_EUNSUPPORTED: a tensor is
+ * not F32. */
 DPT_MUST_USE enum dpt_status dpt_safetensors_parse(const char *json, size_t json_bytes,
                                                    int64_t file_bytes, const char *what,
                                                    struct dpt_safetensors *ret,
                                                    struct dpt_err *err);
+
+/* The same of a file of others, whose tensors may be of any dtype. */
+DPT_MUST_USE enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes,
+                                                       int64_t file_bytes, const char *what,
+                                                       struct dpt_safetensors *ret,
+                                                       struct dpt_err *err);
 
 #endif

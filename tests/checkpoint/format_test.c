@@ -53,6 +53,32 @@ static void safetensors_accepts(void **state)
     assert_int_equal(parse("{}", 0), DPT_OK);
 }
 
+/* Of others: halves are read, what is not read is told apart by its name, whatever its size. */
+static void safetensors_of_others(void **state)
+{
+    (void)state;
+    struct dpt_safetensors header = {0};
+    const char *json = "{\"h\":{\"dtype\":\"F16\",\"shape\":[3],\"data_offsets\":[0,6]},"
+                       "\"b\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[6,10]},"
+                       "\"i\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[10,26]}}";
+    const int64_t data = 8 + (int64_t)strlen(json);
+    assert_int_equal(dpt_safetensors_parse_any(json, strlen(json), data + 26, "f", &header, &err),
+                     DPT_OK);
+    assert_int_equal(header.n, 3);
+    assert_int_equal(header.entries[0].dtype, DPT_SAFETENSORS_F16);
+    assert_int_equal(header.entries[1].dtype, DPT_SAFETENSORS_BF16);
+    assert_int_equal(header.entries[2].dtype, DPT_SAFETENSORS_OTHER);
+    assert_string_equal(header.entries[2].dtype_name, "I64");
+    assert_int_equal(dpt_safetensors_width(DPT_SAFETENSORS_BF16), 2);
+    dpt_safetensors_fini(&header);
+    assert_int_equal(dpt_safetensors_parse(json, strlen(json), data + 26, "f", &header, &err),
+                     DPT_EUNSUPPORTED);
+    const char *odd = "{\"h\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,6]}}";
+    assert_int_equal(dpt_safetensors_parse_any(odd, strlen(odd), 8 + (int64_t)strlen(odd) + 6, "f",
+                                               &header, &err),
+                     DPT_ECORRUPT);
+}
+
 static void safetensors_refuses(void **state)
 {
     (void)state;
@@ -492,6 +518,7 @@ static void mutations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(safetensors_accepts),
+                                       cmocka_unit_test(safetensors_of_others),
                                        cmocka_unit_test(safetensors_refuses),
                                        cmocka_unit_test(safetensors_length),
                                        cmocka_unit_test(safetensors_prints_what_it_parses),

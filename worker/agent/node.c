@@ -5,6 +5,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "kernels/device.h"
+#include "worker/agent/origin.h"
 #include "worker/data/data.h"
 
 #include <errno.h>
@@ -55,7 +56,13 @@ static enum dpt_status load_config(const struct dpt_worker_options *options,
     if (source == DPT_NODE_FROM_DEMO)
         overrides[n++] = demo_data;
     dpt_worker_options_overrides(options, overrides + n);
-    return dpt_config_load(text, bytes, name, overrides, n + options->n_overrides, ret, err);
+    n += options->n_overrides;
+    struct dpt_config_said sizes = {.n = 0};
+    if (source == DPT_NODE_FROM_FILE) { /* the server's config has all sizes */
+        DPT_TRY(dpt_config_parse(text, bytes, name, overrides, n, ret, err));
+        DPT_TRY(dpt_origin_sizes(ret, &sizes, err));
+    }
+    return dpt_config_load_said(text, bytes, name, overrides, n, &sizes, ret, err);
 }
 
 static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES],
@@ -158,7 +165,8 @@ static enum dpt_status write_config(struct dpt_node *node, struct dpt_err *err)
     return dpt_node_config_digest(&node->config, node->digest, err);
 }
 
-static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, struct dpt_err *err)
+static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source source,
+                                 const char *node_id, struct dpt_err *err)
 {
     struct dpt_config *config = &node->config;
     const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
@@ -185,6 +193,8 @@ static enum dpt_status fill_node(struct dpt_node *node, const char *node_id, str
         dpt_log(DPT_LOG_WARN,
                 "cluster.gpus_per_node is %d and there %s %d: ranks share them, in turn",
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
+    if (source == DPT_NODE_FROM_FILE)
+        DPT_TRY(dpt_origin_check(config, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));
@@ -203,7 +213,7 @@ enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
     node->identity.fd = -1;
     enum dpt_status status = load_config(options, source, text, bytes, name, &node->config, err);
     if (status == DPT_OK)
-        status = fill_node(node, options->node_id, err);
+        status = fill_node(node, source, options->node_id, err);
     if (status != DPT_OK)
         dpt_node_destroy(&node);
     else

@@ -80,6 +80,8 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, (uint64_t)h->scaler.skipped);
     dpt_writer_u64(&w, (uint64_t)h->scaler.diverged_in_row);
     pack_epoch(&w, &h->epoch);
+    dpt_writer_u64(&w, h->origin.hi);
+    dpt_writer_u64(&w, h->origin.lo);
     DPT_ASSERT(!w.failed);
 }
 
@@ -122,5 +124,7 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     h.scaler.skipped = (int64_t)dpt_reader_u64(&r);
     h.scaler.diverged_in_row = (int64_t)dpt_reader_u64(&r);
     h.epoch = unpack_epoch(&r);
+    h.origin.hi = dpt_reader_u64(&r);
+    h.origin.lo = dpt_reader_u64(&r);
     return h;
 }

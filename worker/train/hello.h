@@ -26,12 +26,14 @@ struct dpt_hello {
     struct dpt_shard own;  /* that it shall hold; a guest's: none */
     struct dpt_shard held[DPT_RESHARD_PARTS], wanted[DPT_RESHARD_PARTS];
     /* In the second exchange: of the weights in each part that it holds now; how the loss is scaled
-     * from here on; the account of the epoch. */
+     * from here on; the account of the epoch; of which weights it began (zero: it does not say).
+     */
     struct dpt_hash128 hash[DPT_RESHARD_PARTS];
     struct dpt_scaler scaler;
     struct dpt_epoch epoch;
+    struct dpt_hash128 origin;
 };
-enum { DPT_HELLO_BYTES = (27 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (29 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

@@ -366,6 +366,11 @@ void rank_settle_saver(struct dpt_rank *r);
 /* Reads what the generation wants this rank to hold, and no more. */
 DPT_MUST_USE enum dpt_status rank_load_checkpoint(struct dpt_rank *r, int64_t step,
                                                   struct dpt_err *err);
+/* begin.c. Makes the state before the first step: from the seed, or from model.init_from, of which
+ * *ret_origin becomes the hash where this rank compares it with other nodes'. Errors as
+ * rank_refuse_seed's, and DPT_ECONFIG for weights that cannot be read. */
+DPT_MUST_USE enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_hash128 *ret_origin,
+                                              struct dpt_err *err);
 /* newest.c. Step of the newest checkpoint that this rank could resume from, -1: none. One that this
  * process neither read nor wrote is read whole, once; a damaged one is passed over, and told
  * once. */

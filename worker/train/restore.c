@@ -140,11 +140,36 @@ static enum dpt_status adopt_accounts(struct formation *f, struct dpt_err *err)
     return rank_adopt_scaler(f->rank, source, &h.scaler, err);
 }
 
+/* Nodes that begin from folders of their own begin from the same weights. Every rank finds the
+ * same.
+ */
+static enum dpt_status compare_origins(const struct formation *f, struct dpt_err *err)
+{
+    int first = -1;
+    struct dpt_hash128 said = {0, 0};
+    for (int i = 0; i < f->rank->gen.world_size; i++) {
+        const struct dpt_hash128 origin = hello_of(f, i).origin;
+        if (origin.hi == 0 && origin.lo == 0)
+            continue;
+        if (first >= 0 && (origin.hi != said.hi || origin.lo != said.lo))
+            return dpt_fail(err, DPT_ECONFIG,
+                            "model.init_from: rank %d begins from other weights than rank %d; give "
+                            "all nodes a folder with the same weights, or none (here: %s)",
+                            i, first,
+                            f->rank->config->model.init_from[0] ? f->rank->config->model.init_from
+                                                                : "null");
+        first = first < 0 ? i : first;
+        said = origin;
+    }
+    return DPT_OK;
+}
+
 /* Who holds the same part, as replica or as shadow, must hold the same weights. */
 static enum dpt_status job_compare(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
 {
     struct formation *f = ctx;
     DPT_TRY(exchange_hellos(thread, f, err));
+    DPT_TRY(compare_origins(f, err));
     for (int i = 0; i < f->rank->gen.world_size; i++) {
         const struct dpt_hello h = hello_of(f, i);
         if (differ(&f->mine, &h))
@@ -270,30 +295,6 @@ static void forget_state(struct dpt_rank *r)
     r->has_outcome = false;
     r->not_finite[0] = '\0';
     r->pending_generation = 0;
-}
-
-static void begin_part(struct dpt_rank *r, const struct dpt_state_part *part)
-{
-    for (int u = 0; u < r->grid.n_units && !dpt_shard_is_none(part->shard); u++) {
-        const struct dpt_interval piece = dpt_shard_piece(&r->grid, part->shard, u);
-        const size_t bytes = (size_t)(piece.end - piece.first) * sizeof(float);
-        dpt_model_init_range(r->model, r->ops, r->stream, r->config->seed, piece.first, piece.end,
-                             dpt_state_at(part, &r->grid, DPT_VECTOR_PARAM, u));
-        for (int v = DPT_VECTOR_M; v < DPT_VECTOR_COUNT; v++)
-            if (part->vector[v].mem)
-                memset(dpt_state_at(part, &r->grid, (enum dpt_vector)v, u), 0, bytes);
-    }
-}
-
-static enum dpt_status begin_from_seed(struct dpt_rank *r, struct dpt_err *err)
-{
-    const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
-    DPT_TRY(rank_refuse_seed(r, err));
-    dpt_scaler_init(r->config, &r->scaler);
-    r->epoch = (struct dpt_epoch){0};
-    begin_part(r, &wanted->own);
-    begin_part(r, &wanted->shadow);
-    return dpt_stream_sync(r->stream, err);
 }
 
 static bool is_guest(const struct dpt_rank *r)
@@ -445,7 +446,7 @@ static enum dpt_status fill(struct formation *f, const Dpt__Plan *plan, enum sou
     if (source != SOURCE_MEMORY || takes_state)
         forget_state(r);
     if (source == SOURCE_SEED)
-        DPT_TRY(begin_from_seed(r, err));
+        DPT_TRY(rank_begin_state(r, &f->mine.origin, err));
     if (source == SOURCE_CHECKPOINT && !takes_state)
         DPT_TRY(rank_load_checkpoint(r, plan->load_checkpoint, err));
     return source == SOURCE_SEED ? DPT_OK

@@ -20,7 +20,6 @@ static void pass_over_training(const struct dpt_config *config, struct dpt_confi
     saved->train = config->train;
     saved->optimizer = config->optimizer;
     saved->model.dropout = config->model.dropout;
-    memcpy(saved->model.init_from, config->model.init_from, sizeof saved->model.init_from);
     if (saved->data.kind != config->data.kind)
         saved->data.tokenizer = config->data.tokenizer;
     saved->data.kind = config->data.kind;

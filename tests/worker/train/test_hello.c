@@ -28,8 +28,9 @@ static struct dpt_hello sample(void)
         .late = {14, 15},
         .own = {9, 10},
         .scaler = {.scale = 65536, .good_steps = 12, .skipped = 13, .diverged_in_row = 14},
-        .epoch = {
-            .from = 31, .to = 32, .finite = 33, .loss_sum = 34.5, .timed = 35, .seconds = 36.5}};
+        .epoch =
+            {.from = 31, .to = 32, .finite = 33, .loss_sum = 34.5, .timed = 35, .seconds = 36.5},
+        .origin = {.hi = 37, .lo = 38}};
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {
         h.held[i] = (struct dpt_shard){100 + i, 110 + i};
         h.wanted[i] = (struct dpt_shard){120 + i, 130 + i};
@@ -64,6 +65,7 @@ static void every_field_arrives(void **state)
     assert_true(h.scaler.skipped == sent.scaler.skipped);
     assert_true(h.scaler.diverged_in_row == sent.scaler.diverged_in_row);
     assert_memory_equal(&h.epoch, &sent.epoch, sizeof h.epoch);
+    assert_true(h.origin.hi == sent.origin.hi && h.origin.lo == sent.origin.lo);
 }
 
 /* A change of any eight bytes is seen in what is packed again: none is left out, or read twice. */

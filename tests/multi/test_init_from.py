@@ -1,0 +1,185 @@
+"""model.init_from: a run begins from the weights of a Hugging Face folder."""
+
+import pytest
+
+import hf_folder
+from cluster import ROOT
+
+FAMILIES = {"gpt2": (hf_folder.GPT2, hf_folder.gpt2_shapes()), "llama": (hf_folder.LLAMA, hf_folder.llama_shapes())}
+STANDING_STILL = {"train.steps": 1, "optimizer.lr": 0, "optimizer.min_lr": 0, "optimizer.warmup_steps": 0}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """tiny.yaml, with nothing of the model."""
+    lines, inside = [], False
+    for line in (ROOT / "configs" / "tiny.yaml").read_text().splitlines():
+        inside = line == "model:" or (inside and line.startswith(" "))
+        if not inside:
+            lines.append(line)
+    path = tmp_path / "no-model.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def folder_of(path, family, dtype="F32", seed=1, **options):
+    settings, shapes = FAMILIES[family]
+    return hf_folder.write(path, settings, hf_folder.draw(shapes, dtype, seed), **options)
+
+
+def start(cluster, config, folder, node="a", nnodes=1, sets=None, **options):
+    return cluster.start_worker(node, config=config, nnodes=nnodes, endpoint=None if nnodes > 1 else False,
+                                sets={"model.init_from": folder, **(sets or {})}, **options)
+
+
+def base_names(tensors):
+    return {name.split(".", 1)[1]: tensor for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("family, dtype, shards, base", [
+    ("gpt2", "F32", 1, False), ("gpt2", "BF16", 3, True), ("llama", "F16", 2, False), ("llama", "F32", 1, True)])
+def test_begins_from_these_weights(make_cluster, slow, tmp_path, config, family, dtype, shards, base):
+    """A step that moves nothing leaves what the folder has, widened: of both families, in one file and in shards, of
+    the model with its head and without."""
+    settings, shapes = FAMILIES[family]
+    tensors = hf_folder.draw(shapes, dtype)
+    folder = hf_folder.write(tmp_path / "hf", settings, base_names(tensors) if base else tensors, shards=shards)
+    cluster = make_cluster(sets=STANDING_STILL)
+    worker = start(cluster, config, folder)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    assert "has tensors" not in worker.log()
+    saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
+    assert sorted(saved) == sorted(tensors)
+    for name, (kind, shape, data) in tensors.items():
+        assert saved[name] == ("F32", shape, hf_folder.widened(kind, data)), name
+
+
+def test_what_the_model_has_not_is_told_once(make_cluster, slow, tmp_path, config):
+    """Another head in one line; buffers that are no weights in none."""
+    settings, shapes = FAMILIES["gpt2"]
+    shapes = {**shapes, "lm_head.weight": [256, 64], "score.weight": [5, 64],
+              "transformer.h.0.attn.bias": [1, 1, 32, 32], "transformer.h.1.attn.masked_bias": []}
+    tensors = hf_folder.draw(shapes, "F32")
+    tensors["position_ids"] = "I64", [1, 2], bytes(16)
+    folder = hf_folder.write(tmp_path / "hf", settings, tensors)
+    worker = start(make_cluster(sets=STANDING_STILL), config, folder)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    said = [line for line in worker.log().splitlines() if "has tensors that the model has not" in line]
+    assert len(said) == 1 and ": lm_head.weight, position_ids, score.weight; they are left out" in said[0], said
+
+
+def test_a_run_that_goes_on_does_not_need_the_folder(make_cluster, slow, tmp_path, config):
+    folder = folder_of(tmp_path / "hf", "llama")
+    cluster = make_cluster(sets={"train.steps": 4, "checkpoint.every_steps": 2, "optimizer.schedule": "constant",
+                                 "optimizer.warmup_steps": 0})
+    worker = start(cluster, config, folder)
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+    folder.rename(tmp_path / "elsewhere")
+    again = start(cluster, config, folder, sets={"train.steps": 6})
+    assert again.wait(60 * slow) == 0, again.log_tail()
+    assert again.outputs.summary()["start_step"] == 4
+    # Nor when the newest checkpoint is damaged where its sizes are: the one before has them, too.
+    state = worker.checkpoint_dir / "step-00000006" / "state.json"
+    raw = bytearray(state.read_bytes())
+    raw[-5] ^= 1
+    state.write_bytes(raw)
+    again = start(cluster, config, folder, sets={"train.steps": 8})
+    assert again.wait(60 * slow) == 0, again.log_tail()
+    assert again.outputs.summary()["start_step"] == 4
+
+
+def drop(tensors, name):
+    return {key: value for key, value in tensors.items() if key != name}
+
+
+NORM = "model.norm.weight"
+BROKEN = {
+    "a missing tensor": (lambda t: drop(t, NORM), {}, "model.safetensors': tensor 'model.norm.weight' is missing"),
+    "a shape": (lambda t: {**t, NORM: ("F32", [8, 8], bytes(256))}, {},
+                "model.safetensors': tensor 'model.norm.weight' has the shape [8, 8], by the model's sizes it is [64]"),
+    "a dtype": (lambda t: {**t, NORM: ("I32", [64], bytes(256))}, {},
+                "model.safetensors': tensor 'model.norm.weight' has dtype I32; F32, BF16 and F16 are read"),
+    "sizes that are not the tensors'": (lambda t: t, {"intermediate_size": 128},
+                                        "tensor 'model.layers.0.mlp.gate_proj.weight' has the shape [96, 64], by the "
+                                        "model's sizes it is [128, 64]"),
+    "another architecture": (lambda t: t, {"model_type": "mamba"},
+                             "config.json': model_type is \"mamba\"; weights of gpt2 and llama are read"),
+    "a head that is not there": (lambda t: t, {"tie_word_embeddings": False}, "tensor 'lm_head.weight' is missing"),
+}
+
+
+def refused(worker, slow, said):
+    assert worker.wait(60 * slow) == 2, worker.log_tail()
+    lines = [line for line in worker.log().splitlines() if "model.init_from" in line]
+    assert len(lines) == 1 and said in lines[0], worker.log_tail()
+    assert not list(worker.checkpoint_dir.glob("step-*"))
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_refused(make_cluster, slow, tmp_path, config, case):
+    change, settings, said = BROKEN[case]
+    tensors = change(hf_folder.draw(hf_folder.llama_shapes(), "F32"))
+    folder = hf_folder.write(tmp_path / "hf", {**hf_folder.LLAMA, **settings}, tensors)
+    refused(start(make_cluster(), config, folder), slow, said)
+
+
+def cut_file(folder, size):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:size])
+
+
+FILES = {
+    "shards": (2, lambda f: (f / "model-00002-of-00002.safetensors").unlink(),
+               "model-00002-of-00002.safetensors': No such file"),
+    "cut": (1, lambda f: cut_file(f, -100), "model.safetensors': tensor 'model.layers.1.mlp.down_proj.weight' lies at"),
+    "header": (1, lambda f: cut_file(f, 5), "model.safetensors' has 5 bytes: it is cut off"),
+    "empty": (1, lambda f: (f / "model.safetensors").unlink(), "has neither model.safetensors nor"),
+    "folder": (1, lambda f: (f / "config.json").unlink(), "config.json': No such file"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_refused_files(make_cluster, slow, tmp_path, config, case):
+    """A shard that is not there, files that are cut off, a folder without weights, and one without a config."""
+    shards, damage, said = FILES[case]
+    folder = folder_of(tmp_path / "hf", "llama", shards=shards)
+    damage(folder)
+    refused(start(make_cluster(), config, folder), slow, said)
+
+
+def test_a_key_that_contradicts(make_cluster, slow, tmp_path, config):
+    folder = folder_of(tmp_path / "hf", "llama")
+    worker = start(make_cluster(), config, folder, sets={"model.n_layer": 3})
+    assert worker.wait(60 * slow) == 2, worker.log_tail()
+    assert (f"--set model.n_layer=3: model.n_layer: 3 contradicts '{folder}/config.json', whose num_hidden_layers is "
+            "2; leave the key out") in worker.log()
+
+
+def test_nodes_with_the_same_weights_elsewhere(make_cluster, slow, tmp_path, config):
+    """Two folders, one in bf16 and one with the same numbers in fp32: one run."""
+    settings, shapes = FAMILIES["llama"]
+    halves = hf_folder.draw(shapes, "BF16")
+    wide = {name: ("F32", shape, hf_folder.widened(dtype, data)) for name, (dtype, shape, data) in halves.items()}
+    folders = {"a": hf_folder.write(tmp_path / "bf16", settings, halves, shards=2),
+               "b": hf_folder.write(tmp_path / "fp32", settings, wide)}
+    cluster = make_cluster(sets={"train.steps": 5}, shared_dirs=True)
+    cluster.start_server()
+    workers = [start(cluster, config, folder, node, 2, {"strategy.name": "zero3", "train.accumulate": "auto"})
+               for node, folder in folders.items()]
+    for worker in workers:
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero3"])
+def test_nodes_with_other_weights(make_cluster, slow, tmp_path, config, strategy):
+    """The same names, shapes and sizes of files: the run ends before it trains, and both nodes say why. Who hears it
+    from the other first ends as of a run that failed."""
+    cluster = make_cluster(sets={"train.steps": 5}, shared_dirs=True)
+    cluster.start_server()
+    workers = [start(cluster, config, folder_of(tmp_path / node, "llama", seed=seed), node, 2,
+                     {"strategy.name": strategy, "train.accumulate": "auto"}) for seed, node in enumerate("ab")]
+    codes = sorted(worker.wait(60 * slow) for worker in workers)
+    assert codes in ([2, 2], [2, 4]), cluster.log_tails()
+    for worker in workers:
+        assert "model.init_from: rank 1 begins from other weights than rank 0; give all nodes a folder" in worker.log()
+        assert "step 1/" not in worker.log()

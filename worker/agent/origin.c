@@ -1,0 +1,104 @@
+/* What the weights that a run begins from say (origin.h). */
+#include "worker/agent/origin.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
+#include "worker/model/hf_config.h"
+#include "worker/weights/published.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* -1: none. */
+static enum dpt_status newest_step(const struct dpt_config *config, int64_t *ret,
+                                   struct dpt_err *err)
+{
+    *ret = -1;
+    return config->checkpoint.dir[0] ? dpt_checkpoint_newest(config->checkpoint.dir, ret, err)
+                                     : DPT_OK;
+}
+
+static enum dpt_status sizes_of_checkpoint(const char *dir, int64_t step,
+                                           struct dpt_config_said *ret, struct dpt_err *err)
+{
+    char source[DPT_CONFIG_PATH_BYTES + 64];
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_config *saved = malloc(sizeof *saved);
+    if (saved == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "the checkpoint's config");
+    enum dpt_status status = dpt_checkpoint_open(dir, step, &checkpoint, err);
+    if (status == DPT_OK) {
+        const char *yaml = dpt_checkpoint_get_state(checkpoint)->config_yaml;
+        status =
+            dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, saved, err);
+    }
+    if (status == DPT_OK) {
+        (void)snprintf(source, sizeof source, "the checkpoint of step %lld in '%s'",
+                       (long long)step, dir);
+        dpt_hf_config_said(saved, source, ret);
+    }
+    dpt_checkpoint_close(&checkpoint);
+    free(saved);
+    return status;
+}
+
+/* Of the folder, whatever is wrong with it, the key is. */
+static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
+{
+    return status == DPT_OK || status == DPT_ENOMEM ? status
+                                                    : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
+}
+
+enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_config_said *ret,
+                                 struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    int64_t step;
+    ret->n = 0;
+    if (written->model.init_from[0] == '\0')
+        return DPT_OK;
+    DPT_TRY(newest_step(written, &step, err));
+    while (step >= 0) { /* of those that can be read: ranks pass over the others, and say so */
+        struct dpt_err damage;
+        if (sizes_of_checkpoint(written->checkpoint.dir, step, ret, &damage) == DPT_OK)
+            return DPT_OK;
+        dpt_log(DPT_LOG_DEBUG, "sizes of the checkpoint of step %lld: %s", (long long)step,
+                damage.text);
+        DPT_TRY(dpt_checkpoint_newest_below(written->checkpoint.dir, step, &step, err));
+    }
+    DPT_TRY(dpt_fs_join(written->model.init_from, "config.json", path, sizeof path, err));
+    return refuse(dpt_hf_config_read(path, ret, err), err);
+}
+
+static void say_left_out(const struct dpt_config *config, const struct dpt_published *weights)
+{
+    char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
+    if (dpt_published_left_out(weights, names) > 0)
+        dpt_log(DPT_LOG_WARN,
+                "model.init_from: '%s' has tensors that the model has not: %s; they "
+                "are left out",
+                config->model.init_from, names);
+}
+
+enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err)
+{
+    struct dpt_model *model = NULL;
+    struct dpt_published *weights = NULL;
+    int64_t step;
+    if (config->model.init_from[0] == '\0')
+        return DPT_OK;
+    DPT_TRY(newest_step(config, &step, err));
+    if (step >= 0)
+        return DPT_OK;
+    DPT_TRY(dpt_model_create(config, &model, err));
+    const enum dpt_status status =
+        refuse(dpt_published_open(config->model.init_from, model, &weights, err), err);
+    if (status == DPT_OK)
+        say_left_out(config, weights);
+    dpt_published_close(&weights);
+    dpt_model_destroy(&model);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* Weights that others published: a Hugging Face folder of GPT-2 or Llama,
+ *   model.safetensors                                      all tensors, or
+ *   model.safetensors.index.json, model-0000i-of-0000n…    shards, named by the index,
+ * in F32, BF16 or F16. A name may lack what stands in front of the base model's tensors
+ * ("transformer.", "model."), as where the base model alone was saved. Matrices lie as in our own
+ * checkpoints, which Hugging Face opens. */
+#ifndef DPT_WORKER_WEIGHTS_PUBLISHED_H
+#define DPT_WORKER_WEIGHTS_PUBLISHED_H
+
+#include "base/hash.h"
+#include "worker/model/model.h"
+
+struct dpt_published;
+
+/* Opens the folder and finds every tensor of the model in it: headers are read, no values. Borrows
+ * the model. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and
+ * the tensor. Owned by the caller, one thread at a time. */
+DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
+                                                struct dpt_published **ret, struct dpt_err *err);
+void dpt_published_close(struct dpt_published **published);
+
+/* The folder's tensors that the model has not, buffers that hold no weights left out: how many, and
+ * the first of them as text ("lm_head.weight, score.weight and 3 more"). */
+enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
+int dpt_published_left_out(const struct dpt_published *published,
+                           char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
+
+/* Elements [first, end) of the model's tensor `param`, widened exactly. Reads their bytes alone. */
+DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published, int param,
+                                                int64_t first, int64_t end, float *ret,
+                                                struct dpt_err *err);
+
+/* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step. Reads
+ * everything. */
+DPT_MUST_USE enum dpt_status dpt_published_hash(struct dpt_published *published,
+                                                struct dpt_hash128 *ret, struct dpt_err *err);
+
+#endif
