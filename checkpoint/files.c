@@ -33,8 +33,8 @@ static enum dpt_status lay_out_file(const struct dpt_checkpoint_tensor *tensors,
                                     struct dpt_err *err)
 {
     struct dpt_file_layout *file = &files->file[number];
-    DPT_TRY(dpt_safetensors_print(tensors + file->first, file->end - file->first, &file->head,
-                                  &file->head_bytes, err));
+    DPT_TRY(dpt_safetensors_print(tensors + file->first, file->end - file->first,
+                                  DPT_SAFETENSORS_F32, &file->head, &file->head_bytes, err));
     file->bytes = (int64_t)file->head_bytes;
     for (int i = file->first; i < file->end; i++) {
         files->tensor[i].file = number;

@@ -65,10 +65,12 @@ enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor, int
 
 /* Adds one tensor to the header's object; *at is moved behind its data. */
 static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_tensor *tensor,
-                                   int64_t *at, struct dpt_err *err)
+                                   enum dpt_safetensors_dtype dtype, int64_t *at,
+                                   struct dpt_err *err)
 {
     int64_t bytes = 0;
     DPT_TRY(dpt_tensor_bytes(tensor, &bytes, err));
+    bytes = bytes / (int64_t)sizeof(float) * dpt_safetensors_width(dtype);
     const json_int_t begin = *at, end = *at + bytes;
     if (json_object_get(root, tensor->name))
         return dpt_fail(err, DPT_EINVAL, "tensor '%s' is given twice", tensor->name);
@@ -76,7 +78,7 @@ static enum dpt_status print_entry(json_t *root, const struct dpt_checkpoint_ten
     for (int d = 0; d < tensor->ndim; d++)
         if (json_array_append_new(shape, json_integer(tensor->dim[d])) != 0)
             goto no_memory;
-    json_t *entry = json_pack("{s:s, s:O, s:[I, I]}", "dtype", "F32", "shape", shape,
+    json_t *entry = json_pack("{s:s, s:O, s:[I, I]}", "dtype", dtypes[dtype].name, "shape", shape,
                               "data_offsets", begin, end);
     if (!entry)
         goto no_memory;
@@ -114,14 +116,15 @@ static enum dpt_status frame(const char *json, char **ret_head, size_t *ret_byte
 }
 
 enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
-                                      char **ret_head, size_t *ret_bytes, struct dpt_err *err)
+                                      enum dpt_safetensors_dtype dtype, char **ret_head,
+                                      size_t *ret_bytes, struct dpt_err *err)
 {
     enum dpt_status status = DPT_OK;
     int64_t at = 0;
     char *json = NULL;
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int i = 0; root && status == DPT_OK && i < n_tensors; i++)
-        status = print_entry(root, &tensors[i], &at, err);
+        status = print_entry(root, &tensors[i], dtype, &at, err);
     if (status == DPT_OK) {
         json = root ? json_dumps(root, JSON_COMPACT) : NULL;
         status = json ? frame(json, ret_head, ret_bytes, err)

@@ -47,11 +47,12 @@ void dpt_safetensors_fini(struct dpt_safetensors *header);
 DPT_MUST_USE enum dpt_status dpt_tensor_bytes(const struct dpt_checkpoint_tensor *tensor,
                                               int64_t *ret_bytes, struct dpt_err *err);
 
-/* The length and the JSON for a file of these tensors one after another, padded with blanks so that
- * the data is aligned. Owned. */
+/* The length and the JSON for a file of these tensors, in one dtype, one after another, padded with
+ * blanks so that the data is aligned. Owned. */
 DPT_MUST_USE enum dpt_status dpt_safetensors_print(const struct dpt_checkpoint_tensor *tensors,
-                                                   int n_tensors, char **ret_head,
-                                                   size_t *ret_bytes, struct dpt_err *err);
+                                                   int n_tensors, enum dpt_safetensors_dtype dtype,
+                                                   char **ret_head, size_t *ret_bytes,
+                                                   struct dpt_err *err);
 
 /* The length from a file's first eight bytes. */
 DPT_MUST_USE enum dpt_status

@@ -149,7 +149,8 @@ static void safetensors_prints_what_it_parses(void **state)
     struct dpt_safetensors header = {0};
     char *head;
     size_t bytes, n;
-    assert_int_equal(dpt_safetensors_print(tensors, 3, &head, &bytes, &err), DPT_OK);
+    assert_int_equal(dpt_safetensors_print(tensors, 3, DPT_SAFETENSORS_F32, &head, &bytes, &err),
+                     DPT_OK);
     assert_int_equal(bytes % DPT_SAFETENSORS_ALIGN, 0);
     const int64_t file = (int64_t)bytes + (15 + 7) * 4;
     assert_int_equal(dpt_safetensors_parse_length((uint8_t *)head, file, "f", &n, &err), DPT_OK);
@@ -167,7 +168,9 @@ static void safetensors_prints_what_it_parses(void **state)
                                                 {.name = "a", .ndim = 1, .dim = {-1}},
                                                 {.name = "a", .ndim = 2, .dim = {INT64_MAX, 2}}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        assert_int_equal(dpt_safetensors_print(&bad[i], 1, &head, &bytes, &err), DPT_EINVAL);
+        assert_int_equal(
+            dpt_safetensors_print(&bad[i], 1, DPT_SAFETENSORS_F32, &head, &bytes, &err),
+            DPT_EINVAL);
 }
 
 /* A report when `writer` is 0 or more: then a run in the middle, and hashes. */

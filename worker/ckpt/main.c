@@ -1,4 +1,5 @@
-/* dpt-ckpt: looks at checkpoints, and lets the model in one speak. Reads only. */
+/* dpt-ckpt: looks at checkpoints, lets the model in one speak, and brings weights in and out.
+ * Changes no checkpoint. */
 #include "checkpoint/reader.h"
 
 #include "base/fs.h"
@@ -7,6 +8,7 @@
 #include "worker/ckpt/diff.h"
 #include "worker/ckpt/generate.h"
 #include "worker/ckpt/open.h"
+#include "worker/ckpt/transfer.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -25,11 +27,20 @@ static const char usage[] =
     "       dpt-ckpt hash DIR[/step-N]    the weights hash, as in the run's summary\n"
     "       dpt-ckpt diff DIR[/step-N] DIR[/step-N]\n"
     "                                     which tensors differ, and by how much\n"
+    "       dpt-ckpt export DIR[/step-N] FOLDER [--dtype fp32|bf16|fp16] [--shard-size SIZE]\n"
+    "                                     writes a Hugging Face folder: one file of weights, or "
+    "shards of\n"
+    "                                     at most SIZE (500MB, 5GB), and the tokenizer's files\n"
+    "       dpt-ckpt import FROM FOLDER [--dtype …] [--shard-size …]\n"
+    "                                     the same from a Hugging Face folder or a model file of "
+    "llm.c's\n"
+    "                                     GPT-2, in our names: for model.init_from\n"
     "       dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n"
     "                                     continues a text (dpt-ckpt generate --help)\n"
     "       dpt-ckpt --help | --version\n"
     "DIR is checkpoint.dir of a run's config. Exit codes: 0 nothing damaged was found, 1 damaged, "
-    "absent or, of diff, different, 2 usage.\n";
+    "absent or, of diff,\n"
+    "different, 2 usage, a FOLDER that is there or, of import, weights that cannot be taken.\n";
 
 /* One line to stderr. */
 static int complain(const struct dpt_err *err)
@@ -230,6 +241,18 @@ static int generate(int argc, char **argv)
     return status == DPT_EINVAL || status == DPT_ECONFIG ? EXIT_USAGE : EXIT_DAMAGED;
 }
 
+static int transfer(int argc, char **argv,
+                    enum dpt_status (*command)(int argc, char *const *argv, struct dpt_err *err))
+{
+    struct dpt_err err;
+    const enum dpt_status status = command(argc, argv, &err);
+    if (status == DPT_OK)
+        return EXIT_SUCCESS;
+    (void)complain(&err);
+    return status == DPT_EINVAL || status == DPT_ECONFIG || status == DPT_EEXIST ? EXIT_USAGE
+                                                                                 : EXIT_DAMAGED;
+}
+
 static int run(int argc, char **argv)
 {
     static const struct {
@@ -248,6 +271,10 @@ static int run(int argc, char **argv)
     }
     if (argc >= 2 && strcmp(argv[1], "generate") == 0)
         return generate(argc - 2, argv + 2);
+    if (argc >= 2 && strcmp(argv[1], "export") == 0)
+        return transfer(argc - 2, argv + 2, dpt_ckpt_export);
+    if (argc >= 2 && strcmp(argv[1], "import") == 0)
+        return transfer(argc - 2, argv + 2, dpt_ckpt_import);
     if (argc == 3 && strcmp(argv[1], "list") == 0 && argv[2][0] != '-')
         return list(argv[2], false);
     if (argc == 4 && strcmp(argv[1], "list") == 0 && strcmp(argv[2], "--verify") == 0)
@@ -258,8 +285,8 @@ static int run(int argc, char **argv)
         if (strcmp(argv[1], commands[i].name) == 0)
             return with_one(argv[2], commands[i].command);
     (void)fprintf(stderr,
-                  "dpt-ckpt: expected list, show, verify or hash with one DIR, diff with two, or "
-                  "generate; got "
+                  "dpt-ckpt: expected list, show, verify or hash with one DIR, diff, export or "
+                  "import with two, or generate; got "
                   "'%.80s' with %d arguments; see dpt-ckpt --help\n",
                   argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
     return EXIT_USAGE;

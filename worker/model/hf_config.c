@@ -48,7 +48,6 @@ static const struct constant gpt2_constants[] = {
     {"n_inner", "null", false}, /* check_inner */
     {"initializer_range", "0.02", false},
     {"use_cache", "true", false},
-    {"torch_dtype", "\"float32\"", false},
 };
 
 /* Defaults of a member that is absent are LlamaConfig's. */
@@ -86,7 +85,6 @@ static const struct constant llama_constants[] = {
     {"bos_token_id", "null", false},
     {"eos_token_id", "null", false},
     {"use_cache", "true", false},
-    {"torch_dtype", "\"float32\"", false},
 };
 
 #define COUNT(table) (int)(sizeof(table) / sizeof(table)[0])
@@ -352,9 +350,11 @@ static bool write_end_of_text(json_t *root, const struct dpt_config *config)
            json_object_set_new(root, "eos_token_id", end) == 0;
 }
 
-static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config)
+static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config,
+                       const char *dtype)
 {
-    if (json_object_set_new(root, "model_type", json_string(family->name)) != 0)
+    if (json_object_set_new(root, "model_type", json_string(family->name)) != 0 ||
+        json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0)
         return false;
     for (int i = 0; i < family->n_constants; i++)
         if (json_object_set_new(root, family->constants[i].name,
@@ -364,15 +364,15 @@ static bool write_root(json_t *root, const struct family *family, const struct d
            (is_llama(family) ? write_rope(root, config) : write_end_of_text(root, config));
 }
 
-enum dpt_status dpt_hf_config_print(const struct dpt_config *config, char **ret_json,
-                                    struct dpt_err *err)
+enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char *dtype,
+                                    char **ret_json, struct dpt_err *err)
 {
     const struct family *family = family_of(config->model.name);
     if (!family)
         return dpt_fail(err, DPT_ECONFIG, "model.name: '%s' has no config.json",
                         config->model.name);
     json_t *root = json_object();
-    char *text = root && write_root(root, family, config)
+    char *text = root && write_root(root, family, config, dtype)
                      ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12))
                      : NULL;
     json_decref(root);

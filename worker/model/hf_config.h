@@ -16,8 +16,9 @@ DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_con
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
                         struct dpt_config_said *ret);
 
-/* The text of the config.json of a model of this config. Owned. */
-DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config, char **ret_json,
-                                                 struct dpt_err *err);
+/* The text of the config.json of a model of this config, whose files are in `dtype` ("float32").
+ * Owned. */
+DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char *dtype,
+                                                 char **ret_json, struct dpt_err *err);
 
 #endif

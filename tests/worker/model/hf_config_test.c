@@ -56,7 +56,7 @@ static const char *value_of(const struct dpt_config_said *said, const char *key)
 static json_t *print(const struct dpt_config *config)
 {
     char *text = NULL;
-    assert_int_equal(dpt_hf_config_print(config, &text, &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_print(config, "float32", &text, &err), DPT_OK);
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(json);
     free(text);
@@ -141,7 +141,7 @@ static void what_is_written_is_read(void **state)
         struct dpt_config_said said;
         struct dpt_config was = config_of(models[i], NULL);
         was.train.seq_len = 64;
-        assert_int_equal(dpt_hf_config_print(&was, &text, &err), DPT_OK);
+        assert_int_equal(dpt_hf_config_print(&was, "float32", &text, &err), DPT_OK);
         if (read_text(text, &said) != DPT_OK)
             fail_msg("%s", err.text);
         const struct dpt_config is = config_of("train: {seq_len: 64}", &said);

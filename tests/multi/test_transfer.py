@@ -1,0 +1,188 @@
+"""Weights in and out: `dpt-ckpt import`, a run that begins from them, `dpt-ckpt export`."""
+
+import array
+import json
+import struct
+import subprocess
+
+import pytest
+
+import hf_folder
+from cluster import program
+from test_init_from import FAMILIES, STANDING_STILL, base_names, config, start  # noqa: F401 (a fixture)
+
+TORCH = {"fp32": "F32", "bf16": "BF16", "fp16": "F16"}
+
+
+def ckpt(*args):
+    return subprocess.run([str(program("dpt-ckpt")), *map(str, args)], capture_output=True, text=True, timeout=60)
+
+
+def done(*args):
+    run = ckpt(*args)
+    assert run.returncode == 0, run.stderr
+    return run
+
+
+def refused(code, said, *args):
+    run = ckpt(*args)
+    assert run.returncode == code and run.stderr.count("\n") == 1 and said in run.stderr, (run.returncode, run.stderr)
+
+
+@pytest.fixture
+def trained(make_cluster, slow, config):  # noqa: F811
+    """A checkpoint that has a folder's weights: of a run whose only step moves nothing."""
+    def train(folder, **sets):
+        worker = start(make_cluster(folder.name + "-run", sets=STANDING_STILL), config, folder, sets=sets)
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+        return worker.checkpoint_dir
+    return train
+
+
+@pytest.mark.parametrize("family, dtype, shards", [
+    ("gpt2", "fp16", 1), ("gpt2", "bf16", 2), ("llama", "bf16", 3), ("llama", "fp32", 1)])
+def test_import_then_export(tmp_path, trained, family, dtype, shards):
+    """Byte for byte, by tensor: through fp32, a run and its checkpoint; and at once in the same dtype."""
+    settings, shapes = FAMILIES[family]
+    tensors = hf_folder.draw(shapes, TORCH[dtype])
+    source = hf_folder.write(tmp_path / "source", settings, base_names(tensors) if family == "gpt2" else tensors,
+                             shards=shards)
+    (source / "tokenizer.json").write_text("{}")
+    out = done("import", source, tmp_path / "imported").stdout
+    assert out.startswith(f"{tmp_path}/imported  {family}, {len(tensors)} tensors, "), out
+    wide = hf_folder.read(tmp_path / "imported")
+    assert {name: data for name, (_, _, data) in wide.items()} == {
+        name: hf_folder.widened(kind, data) for name, (kind, _, data) in tensors.items()}
+    done("export", trained(tmp_path / "imported"), tmp_path / "exported", "--dtype", dtype)
+    done("import", source, tmp_path / "direct", "--dtype", dtype, "--shard-size", "40KB")
+    for folder in ("exported", "direct"):
+        assert hf_folder.read(tmp_path / folder) == tensors, folder
+        assert json.loads((tmp_path / folder / "config.json").read_text())["torch_dtype"] == {
+            "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype]
+    assert (tmp_path / "direct" / "tokenizer.json").read_text() == "{}"
+    index = json.loads((tmp_path / "direct" / "model.safetensors.index.json").read_text())
+    files = sorted(path.name for path in (tmp_path / "direct").glob("model-*.safetensors"))
+    assert len(files) > 1 and sorted(set(index["weight_map"].values())) == files
+    assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in tensors.values())
+    assert (tmp_path / "exported" / "model.safetensors").exists()
+    assert not (tmp_path / "exported" / "model.safetensors.index.json").exists()
+
+
+def test_the_tokenizer_of_the_run_comes_along(tmp_path, trained, config):  # noqa: F811
+    """Of token shards the config names the tokenizer's file; one that is gone stays behind, with a line."""
+    settings, shapes = FAMILIES["llama"]
+    source = hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32"))
+    (tmp_path / "text").write_bytes(bytes(range(32, 127)) * 50)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    argv = ["encode", "--tokenizer", "bytes", "--out", tmp_path / "tokens", tmp_path / "text"]
+    run = subprocess.run([str(program("dpt-data")), *map(str, argv)], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    checkpoints = trained(source, **{"data.kind": "tokens", "data.train": tmp_path / "tokens" / "*.bin",
+                                     "data.tokenizer": "hf", "data.tokenizer_json": tmp_path / "tokenizer.json"})
+    done("export", checkpoints, tmp_path / "with")
+    assert (tmp_path / "with" / "tokenizer.json").read_text() == "{}"
+    (tmp_path / "tokenizer.json").unlink()
+    run = done("export", checkpoints, tmp_path / "without")
+    assert run.stderr.count("\n") == 1 and "(data.tokenizer_json of the run) is not there" in run.stderr
+    assert not (tmp_path / "without" / "tokenizer.json").exists()
+
+
+def test_export_refused(tmp_path, trained):
+    settings, shapes = FAMILIES["gpt2"]
+    tensors = hf_folder.draw(shapes, "F32")
+    name = "transformer.ln_f.weight"
+    tensors[name] = "F32", [64], array.array("f", [70000.0] * 64).tobytes()
+    checkpoints = trained(hf_folder.write(tmp_path / "source", settings, tensors))
+    folders = tmp_path / "out"
+    folders.mkdir()
+    refused(2, "is there already", "export", checkpoints, folders)
+    refused(2, f"tensor '{name}' has the value 70000, which fp16 cannot hold", "export", checkpoints, folders / "fp16",
+            "--dtype", "fp16")
+    refused(1, "no whole checkpoint", "export", tmp_path / "absent", folders / "absent")
+    refused(2, "--dtype: expected fp32, bf16 or fp16, got 'int8'", "export", checkpoints, folders / "x",
+            "--dtype", "int8")
+    refused(2, "--shard-size: expected a number with KB", "export", checkpoints, folders / "x", "--shard-size", "5")
+    refused(2, "expected what to read and the folder to write", "export", checkpoints)
+    refused(2, "unexpected argument 'more'", "export", checkpoints, folders / "x", "more")
+    refused(2, "--dtype needs a value", "export", checkpoints, folders / "x", "--dtype")
+    damaged = next(checkpoints.glob("step-*/model-*.safetensors"))
+    raw = bytearray(damaged.read_bytes())
+    raw[-5] ^= 1
+    damaged.write_bytes(raw)
+    refused(1, damaged.name, "export", checkpoints, folders / "damaged")
+    assert not list(folders.iterdir())  # nothing half done
+
+
+def test_import_refused(tmp_path):
+    settings, shapes = FAMILIES["llama"]
+    tensors = hf_folder.draw(shapes, "F32")
+    del tensors["model.norm.weight"]
+    refused(2, "tensor 'model.norm.weight' is missing", "import",
+            hf_folder.write(tmp_path / "missing", settings, tensors), tmp_path / "out")
+    refused(2, "config.json': No such file", "import", tmp_path / "absent", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- llm.c ----
+
+GPT2_ORDER = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+              "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight",
+              "mlp.c_proj.bias"]
+PADDED = 384  # rows of 256
+
+
+def transposed(shape, data, width):
+    rows, columns = shape
+    return b"".join(data[(r * columns + c) * width:(r * columns + c + 1) * width]
+                    for c in range(columns) for r in range(rows))
+
+
+def write_llmc(path, tensors, dtype, version):
+    """As llm.c's own writer: padded vocabulary, each kind for all layers, matrices (out, in)."""
+    width = hf_folder.WIDTH[dtype]
+    header = [20240326, version, 32, 256, 2, 4, 64, PADDED]
+    parts = [struct.pack("<256i", *header, *[0] * (256 - len(header)))]
+
+    def add(name):
+        _, shape, data = tensors[f"transformer.{name}"]
+        matrix = len(shape) == 2 and name.startswith("h.")
+        parts.append(transposed(shape, data, width) if matrix else data)
+
+    add("wte.weight")
+    parts.append(bytes((PADDED - 256) * 64 * width))
+    add("wpe.weight")
+    for kind in GPT2_ORDER:
+        for layer in range(2):
+            add(f"h.{layer}.{kind}")
+    add("ln_f.weight")
+    add("ln_f.bias")
+    path.write_bytes(b"".join(parts))
+
+
+@pytest.mark.parametrize("dtype, version", [("fp32", 3), ("bf16", 5)])
+def test_model_file_of_llmc(tmp_path, trained, dtype, version):
+    tensors = hf_folder.draw(FAMILIES["gpt2"][1], TORCH[dtype])
+    file = tmp_path / "gpt2.bin"
+    write_llmc(file, tensors, TORCH[dtype], version)
+    done("import", file, tmp_path / "imported", "--dtype", dtype)
+    assert hf_folder.read(tmp_path / "imported") == tensors
+    done("export", trained(tmp_path / "imported"), tmp_path / "exported", "--dtype", dtype)
+    assert hf_folder.read(tmp_path / "exported") == tensors
+
+
+def test_model_file_refused(tmp_path):
+    file, out = tmp_path / "gpt2.bin", tmp_path / "out"
+    write_llmc(file, hf_folder.draw(FAMILIES["gpt2"][1], "F32"), "F32", 3)
+    whole = file.read_bytes()
+    for at, value, said in ((0, 20240327, "is no model file of llm.c's GPT-2"),
+                            (4, 1, "of llm.c's version 1; 3 and 5 are read"),
+                            (12, 500, "a vocabulary of 500 is padded to 384"),
+                            (16, 0, "its number of layers is 0"),
+                            (20, 3, "gpt2.bin'"),
+                            (24, 128, "by the sizes in its header it has")):
+        file.write_bytes(whole[:at] + struct.pack("<i", value) + whole[at + 4:])
+        refused(2, said, "import", file, out)
+    for size, said in ((1000, "is no model file"), (len(whole) - 4, "it is cut off, or another file")):
+        file.write_bytes(whole[:size])
+        refused(2, said, "import", file, out)
+    assert not out.exists()

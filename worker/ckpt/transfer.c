@@ -1,0 +1,267 @@
+/* dpt-ckpt export and import (transfer.h). */
+#include "worker/ckpt/transfer.h"
+
+#include "base/fs.h"
+#include "base/parse.h"
+#include "checkpoint/checkpoint.h"
+#include "worker/ckpt/open.h"
+#include "worker/model/hf_config.h"
+#include "worker/weights/folder.h"
+#include "worker/weights/llmc.h"
+#include "worker/weights/published.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct transfer {
+    const char *from, *dir;
+    struct dpt_folder_spec spec;
+    struct dpt_config config;
+    struct dpt_model *model;
+    struct dpt_checkpoint *checkpoint; /* one of these three */
+    struct dpt_published *published;
+    struct dpt_llmc *llmc;
+};
+
+/* ---- the command line ---- */
+
+static enum dpt_status take_dtype(const char *text, enum dpt_safetensors_dtype *ret,
+                                  struct dpt_err *err)
+{
+    static const char *const names[] = {[DPT_SAFETENSORS_F32] = "fp32",
+                                        [DPT_SAFETENSORS_BF16] = "bf16",
+                                        [DPT_SAFETENSORS_F16] = "fp16"};
+    for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
+        if (strcmp(text, names[i]) == 0) {
+            *ret = (enum dpt_safetensors_dtype)i;
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_EINVAL, "--dtype: expected fp32, bf16 or fp16, got '%.40s'", text);
+}
+
+/* "5GB" as transformers' max_shard_size has it: powers of ten, of two with an i. */
+static enum dpt_status take_size(const char *text, int64_t *ret, struct dpt_err *err)
+{
+    static const struct {
+        const char *unit;
+        int64_t bytes;
+    } units[] = {{"KB", 1000},     {"MB", 1000000},  {"GB", 1000000000},
+                 {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
+    const size_t digits = strspn(text, "0123456789");
+    char number[16];
+    int64_t n;
+    if (digits > 0 && digits < sizeof number) {
+        memcpy(number, text, digits);
+        number[digits] = '\0';
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+            if (strcmp(text + digits, units[i].unit) == 0 &&
+                dpt_parse_i64(number, 1, INT64_MAX / units[i].bytes, &n, NULL) == DPT_OK) {
+                *ret = n * units[i].bytes;
+                return DPT_OK;
+            }
+    }
+    return dpt_fail(err, DPT_EINVAL,
+                    "--shard-size: expected a number with KB, MB, GB, KiB, MiB or GiB, got '%.40s'",
+                    text);
+}
+
+static enum dpt_status parse(int argc, char *const *argv, struct transfer *t, struct dpt_err *err)
+{
+    int n = 0;
+    for (int i = 0; i < argc; i++) {
+        const bool dtype = strcmp(argv[i], "--dtype") == 0;
+        if (dtype || strcmp(argv[i], "--shard-size") == 0) {
+            if (++i == argc)
+                return dpt_fail(err, DPT_EINVAL, "%s needs a value", argv[i - 1]);
+            DPT_TRY(dtype ? take_dtype(argv[i], &t->spec.dtype, err)
+                          : take_size(argv[i], &t->spec.shard_bytes, err));
+        } else if (argv[i][0] == '-' || n == 2) {
+            return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'; see dpt-ckpt --help",
+                            argv[i]);
+        } else {
+            *(n++ == 0 ? &t->from : &t->dir) = argv[i];
+        }
+    }
+    return n == 2 ? DPT_OK
+                  : dpt_fail(err, DPT_EINVAL,
+                             "expected what to read and the folder to write; see dpt-ckpt --help");
+}
+
+/* ---- sources ---- */
+
+static enum dpt_status read_checkpoint(void *ctx, int param, int64_t first, int64_t end, float *ret,
+                                       struct dpt_err *err)
+{
+    struct transfer *t = ctx;
+    const struct dpt_param *p = dpt_model_param(t->model, param);
+    struct dpt_checkpoint_tensor tensor = {.name = p->name, .ndim = p->ndim};
+    memcpy(tensor.dim, p->dim, sizeof p->dim);
+    const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = ret};
+    return dpt_checkpoint_read_pieces(t->checkpoint, &tensor, &piece, 1, err);
+}
+
+static enum dpt_status read_published(void *ctx, int param, int64_t first, int64_t end, float *ret,
+                                      struct dpt_err *err)
+{
+    struct transfer *t = ctx;
+    return dpt_published_read(t->published, param, first, end, ret, err);
+}
+
+static enum dpt_status read_llmc(void *ctx, int param, int64_t first, int64_t end, float *ret,
+                                 struct dpt_err *err)
+{
+    struct transfer *t = ctx;
+    (void)err; /* the file is mapped */
+    dpt_llmc_read(t->llmc, t->model, param, first, end, ret);
+    return DPT_OK;
+}
+
+/* ---- files beside the weights ---- */
+
+/* One that cannot be read stays behind, with a line: the weights are what was asked for. */
+static void add_copy(struct transfer *t, const char *path, const char *name, const char *key)
+{
+    if (path[0] == '\0')
+        return;
+    if (!dpt_fs_exists(path)) {
+        (void)fprintf(stderr, "dpt-ckpt: '%s' (%s of the run) is not there; it is not copied\n",
+                      path, key);
+        return;
+    }
+    struct dpt_folder_copy *copy = &t->spec.copy[t->spec.n_copies++];
+    (void)snprintf(copy->from, sizeof copy->from, "%s", path);
+    copy->name = name;
+}
+
+/* OpenAI's two files are what transformers calls merges.txt and vocab.json. */
+static void copy_tokenizer_of_run(struct transfer *t)
+{
+    const struct dpt_config *c = &t->config;
+    if (c->data.tokenizer == DPT_TOKENIZER_HF)
+        add_copy(t, c->data.tokenizer_json, "tokenizer.json", "data.tokenizer_json");
+    if (c->data.tokenizer != DPT_TOKENIZER_GPT2)
+        return;
+    add_copy(t, c->data.vocab_bpe, "merges.txt", "data.vocab_bpe");
+    add_copy(t, c->data.encoder_json, "vocab.json", "data.encoder_json");
+}
+
+static enum dpt_status copy_tokenizer_of_folder(struct transfer *t, struct dpt_err *err)
+{
+    static const char *const names[] = {
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
+        "merges.txt",     "generation_config.json"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[DPT_CONFIG_PATH_BYTES];
+        DPT_TRY(dpt_fs_join(t->from, names[i], path, sizeof path, err));
+        if (dpt_fs_exists(path))
+            add_copy(t, path, names[i], names[i]);
+    }
+    return DPT_OK;
+}
+
+/* ---- both ---- */
+
+static enum dpt_status write_folder(struct transfer *t,
+                                    enum dpt_status (*read)(void *ctx, int param, int64_t first,
+                                                            int64_t end, float *ret,
+                                                            struct dpt_err *err),
+                                    struct dpt_err *err)
+{
+    const struct dpt_weights_source source = {.model = t->model, .read = read, .ctx = t};
+    t->spec.config = &t->config;
+    DPT_TRY(dpt_folder_write(t->dir, &t->spec, &source, err));
+    (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
+                 dpt_model_n_params(t->model), (long long)dpt_model_param_count(t->model));
+    return DPT_OK;
+}
+
+static void close_transfer(struct transfer *t)
+{
+    dpt_checkpoint_close(&t->checkpoint);
+    dpt_published_close(&t->published);
+    dpt_llmc_close(&t->llmc);
+    dpt_model_destroy(&t->model);
+    free(t);
+}
+
+static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err)
+{
+    DPT_TRY(dpt_ckpt_open(t->from, &t->checkpoint, err));
+    const char *yaml = dpt_checkpoint_get_state(t->checkpoint)->config_yaml;
+    DPT_TRY(
+        dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &t->config, err));
+    DPT_TRY(dpt_model_create(&t->config, &t->model, err));
+    copy_tokenizer_of_run(t);
+    return write_folder(t, read_checkpoint, err);
+}
+
+/* The model of these sizes; nothing else of the config counts. */
+static enum dpt_status make_model(struct transfer *t, const struct dpt_config_said *sizes,
+                                  struct dpt_err *err)
+{
+    static const char *const shortest[] = {"train.seq_len=1"}; /* the default may be too long */
+    DPT_TRY(dpt_config_load_said("", 0, t->from, shortest, 1, sizes, &t->config, err));
+    return dpt_model_create(&t->config, &t->model, err);
+}
+
+static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
+{
+    struct dpt_config_said sizes;
+    DPT_TRY(dpt_llmc_open(t->from, &t->llmc, &sizes, err));
+    DPT_TRY(make_model(t, &sizes, err));
+    return write_folder(t, read_llmc, err);
+}
+
+static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
+{
+    struct dpt_config_said sizes;
+    char path[PATH_MAX], names[DPT_PUBLISHED_LEFT_OUT_BYTES];
+    DPT_TRY(dpt_fs_join(t->from, "config.json", path, sizeof path, err));
+    DPT_TRY(dpt_hf_config_read(path, &sizes, err));
+    DPT_TRY(make_model(t, &sizes, err));
+    DPT_TRY(dpt_published_open(t->from, t->model, &t->published, err));
+    if (dpt_published_left_out(t->published, names) > 0)
+        (void)fprintf(stderr,
+                      "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
+                      t->from, names);
+    DPT_TRY(copy_tokenizer_of_folder(t, err));
+    return write_folder(t, read_published, err);
+}
+
+static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)
+{
+    struct stat st;
+    const bool is_file = stat(t->from, &st) == 0 && !S_ISDIR(st.st_mode);
+    const enum dpt_status status = is_file ? import_llmc(t, err) : import_folder(t, err);
+    /* What others wrote and cannot be taken was a wrong argument. */
+    return status == DPT_ENOENT || status == DPT_ECORRUPT || status == DPT_EUNSUPPORTED
+               ? DPT_ECONFIG
+               : status;
+}
+
+static enum dpt_status run(int argc, char *const *argv,
+                           enum dpt_status (*command)(struct transfer *t, struct dpt_err *err),
+                           struct dpt_err *err)
+{
+    struct transfer *t = calloc(1, sizeof *t);
+    if (!t)
+        return dpt_fail(err, DPT_ENOMEM, "weights: out of memory");
+    enum dpt_status status = parse(argc, argv, t, err);
+    if (status == DPT_OK)
+        status = command(t, err);
+    close_transfer(t);
+    return status;
+}
+
+enum dpt_status dpt_ckpt_export(int argc, char *const *argv, struct dpt_err *err)
+{
+    return run(argc, argv, export_checkpoint, err);
+}
+
+enum dpt_status dpt_ckpt_import(int argc, char *const *argv, struct dpt_err *err)
+{
+    return run(argc, argv, import_weights, err);
+}

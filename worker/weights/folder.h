@@ -1,0 +1,39 @@
+/* Writes a Hugging Face folder: config.json, model.safetensors or shards with their index, and
+ * files that are copied along. */
+#ifndef DPT_WORKER_WEIGHTS_FOLDER_H
+#define DPT_WORKER_WEIGHTS_FOLDER_H
+
+#include "checkpoint/safetensors.h"
+#include "worker/model/model.h"
+
+/* Where the values come from. */
+struct dpt_weights_source {
+    const struct dpt_model *model; /* names and shapes */
+    /* Elements [first, end) of tensor `param`, at most DPT_WEIGHTS_CHUNK at once. */
+    enum dpt_status (*read)(void *ctx, int param, int64_t first, int64_t end, float *ret,
+                            struct dpt_err *err);
+    void *ctx;
+};
+enum { DPT_WEIGHTS_CHUNK = 1 << 20 };
+
+struct dpt_folder_copy {
+    char from[DPT_CONFIG_PATH_BYTES]; /* a path */
+    const char *name;                 /* in the folder */
+};
+enum { DPT_FOLDER_COPIES_MAX = 8 };
+
+struct dpt_folder_spec {
+    const struct dpt_config *config;
+    enum dpt_safetensors_dtype dtype; /* values are rounded to it, ties to even */
+    int64_t shard_bytes;              /* most of a file's tensors; 0: one file */
+    struct dpt_folder_copy copy[DPT_FOLDER_COPIES_MAX];
+    int n_copies;
+};
+
+/* Writes `dir`, which may not be there yet: whole or absent, durable. Values pass through a few
+ * MiB. DPT_EEXIST: it is there; DPT_EINVAL: fp16 cannot hold a value. */
+DPT_MUST_USE enum dpt_status dpt_folder_write(const char *dir, const struct dpt_folder_spec *spec,
+                                              const struct dpt_weights_source *source,
+                                              struct dpt_err *err);
+
+#endif

@@ -1,0 +1,22 @@
+/* GPT-2 in llm.c's model file (github.com/karpathy/llm.c, write_model of train_gpt2.py): 256 int32
+ * (magic 20240326; version 3: fp32, 5: bf16; context, vocabulary, layers, heads, width, rows of the
+ * padded vocabulary), then the tensors, each kind for all layers at once. Matrices lie (out, in),
+ * where ours, as Hugging Face's, lie (in, out). */
+#ifndef DPT_WORKER_WEIGHTS_LLMC_H
+#define DPT_WORKER_WEIGHTS_LLMC_H
+
+#include "worker/model/model.h"
+
+struct dpt_llmc;
+
+/* Opens the file and checks its length; `ret_config` gets the model's sizes. DPT_ECONFIG: it is no
+ * such file, or one of another version, or cut off. Owned by the caller. */
+DPT_MUST_USE enum dpt_status dpt_llmc_open(const char *path, struct dpt_llmc **ret,
+                                           struct dpt_config_said *ret_sizes, struct dpt_err *err);
+void dpt_llmc_close(struct dpt_llmc **llmc);
+
+/* Elements [first, end) of tensor `param` of the GPT-2 of these sizes, widened exactly. */
+void dpt_llmc_read(const struct dpt_llmc *llmc, const struct dpt_model *model, int param,
+                   int64_t first, int64_t end, float *ret);
+
+#endif
