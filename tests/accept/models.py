@@ -33,6 +33,20 @@ FAMILIES = {
          "strategy.bucket_mib": 25}, True),
 }
 
+PEER_WEIGHTS = ROOT / "tests" / "accept" / "peer_weights.py"
+LLAMA_CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
+                "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 256}
+# What transformers saves for dpt to begin from: family, dtype (ours and torch's), whether in shards, config.
+PUBLISHED = {
+    "gpt2": ("fp16", "float16", True, {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 128, "vocab_size": 256}),
+    "llama, grouped queries, tied": ("bf16", "bfloat16", False, {**LLAMA_CONFIG, "tie_word_embeddings": True}),
+    "llama, untied, biases, rope scaling": (
+        "fp32", "float32", True,
+        {**LLAMA_CONFIG, "tie_word_embeddings": False, "head_dim": 32, "attention_bias": True, "mlp_bias": True,
+         "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}),
+}
+
 
 def peer_python():
     """A Python that has torch and transformers."""
@@ -113,9 +127,54 @@ def llama_beside_transformers(line):
         beside_transformers(line, name, sets, large)
 
 
+def run_peer(*argv):
+    run = subprocess.run([peer_python(), *map(str, argv)], capture_output=True, text=True, timeout=PEER_TIMEOUT_S)
+    if run.returncode != 0:
+        raise ClusterError(f"{Path(argv[0]).name}: {run.stderr[-2000:]}")
+    return run.stdout.strip().splitlines()[-1:]
+
+
+def dpt_ckpt(*argv):
+    run = subprocess.run([str(program("dpt-ckpt")), *map(str, argv)], capture_output=True, text=True,
+                         timeout=RUN_TIMEOUT_S)
+    if run.returncode != 0:
+        raise ClusterError(f"dpt-ckpt {argv[0]}: {run.stderr}")
+
+
+def in_and_out(line, name, dtype, torch_dtype, sharded, config):
+    root = line.folder / name.replace(", ", "-").replace(" ", "-")
+    root.mkdir(parents=True)
+    spec = {"model_type": name.split(",")[0], "dtype": torch_dtype, "shard_size": "100KB" if sharded else None,
+            "config": config}
+    run_peer(PEER_WEIGHTS, "make", root / "published", json.dumps(spec))
+    still = {"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.weight_decay": 0, "optimizer.lr": 0,
+             "optimizer.schedule": "constant", "optimizer.min_lr": 0, "train.steps": 1}
+    (root / "run").mkdir()
+    losses, checkpoint = train(root / "run", {**FAMILIES[name][0], **still, "model.init_from": root / "published"})
+    dpt_ckpt("export", checkpoint, root / "exported", "--dtype", dtype)
+    dpt_ckpt("import", root / "published", root / "imported", "--dtype", dtype)
+    for what in ("exported", "imported"):
+        printed = run_peer(PEER_WEIGHTS, "compare", root / "published", root / what, root / "run" / "text")
+        found = json.loads(printed[0])
+        line.show(f"{name}, {dtype}: tensors of the {what} folder with the same bytes", found["same_bytes"],
+                  f"== {found['tensors']}", found["same_bytes"] == found["tensors"])
+        line.at_most(f"{name}, {dtype}: largest difference of logits of the {what} folder", found["logits"], 0.0)
+    line.at_most(f"{name}, {dtype}: first loss beside transformers'", abs(losses[0] - found["loss"]), 1e-4)
+
+
+def weights_in_and_out(line):
+    """Folders of transformers with random weights, in fp16, bf16 and fp32, in one file and in shards: dpt begins from
+    them (model.init_from) with transformers' loss (1e-4), and what dpt-ckpt exports of the run, and imports at once,
+    has the same bytes by tensor and the same logits in from_pretrained."""
+    peer_python()
+    line.command(f"$DPT_TORCH_PYTHON {PEER_WEIGHTS.relative_to(ROOT)}, dpt-worker, dpt-ckpt export, dpt-ckpt import")
+    for name, published in PUBLISHED.items():
+        in_and_out(line, name, *published)
+
+
 def llama_one_hash(line):
     """First-light's hash matrix for a llama: worlds 1 to 4, undisturbed and with kills and joins: one weights_hash."""
     one_hash(line, **{key.replace(".", "__"): value for key, value in TINY_LLAMA.items()})
 
 
-LINES = [llama_beside_transformers, llama_one_hash]
+LINES = [llama_beside_transformers, weights_in_and_out, llama_one_hash]
