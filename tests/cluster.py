@@ -370,9 +370,10 @@ class Cluster:
     # -- starting
 
     def start_server(self, port=0, args=(), timeout=30, env=None):
-        """Starts dpt-rdzv and waits until it listens. port 0: one that nobody else is given while the server is down;
-        a restart keeps the port."""
-        port = port or quiet_port()
+        """Starts dpt-rdzv and waits until it listens. port 0: one that nobody else is given while the server is down,
+        and, as one that the kernel draws, where no node knows an earlier server; a restart keeps the port."""
+        if port == 0:
+            port, args = quiet_port(), ["--fresh", *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
         argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
         server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
