@@ -17,12 +17,20 @@ const char *dpt_status_text(enum dpt_status status)
     return (unsigned)status < DPT_STATUS_COUNT ? status_text[status] : "unknown status";
 }
 
+void dpt_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = ' ';
+}
+
 enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap)
 {
     if (err) {
         err->status = status;
         /* A text that does not fit is cut: it is for a person, and the status stays exact. */
         (void)vsnprintf(err->text, sizeof err->text, fmt, ap);
+        dpt_one_line(err->text);
     }
     return status;
 }

@@ -48,8 +48,8 @@ enum dpt_status {
 
 enum { DPT_ERR_TEXT_BYTES = 1024 };
 
-/* One error: a status and a line for a person. Value type; zero-initialise it or leave it to
- * dpt_fail. */
+/* One error: a status and one line for a person, without control characters. Value type;
+ * zero-initialise it or leave it to dpt_fail. */
 struct dpt_err {
     enum dpt_status status;
     char text[DPT_ERR_TEXT_BYTES];
@@ -58,8 +58,12 @@ struct dpt_err {
 /* Returns the short text of a status ("timed out"); never NULL. */
 const char *dpt_status_text(enum dpt_status status);
 
-/* Fills *err (may be NULL) with `status` and the formatted text and returns `status`, so that a
- * failing function ends with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path,
+/* Makes blanks of the control characters in a message: what a user or a foreign library wrote may
+ * hold newlines, and one message is one line. */
+void dpt_one_line(char *text);
+
+/* Fills *err (may be NULL) with `status` and the formatted text, as one line, and returns `status`,
+ * so that a failing function ends with `return dpt_fail(err, DPT_EIO, "read shard '%s': %s", path,
  * strerror(errno));`. */
 enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);

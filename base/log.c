@@ -176,13 +176,7 @@ void dpt_log(enum dpt_log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     line_vadd(&line, fmt, ap);
     va_end(ap);
-    /* One event is one line: control characters inside a text (a foreign error's newline) become
-     * blanks. */
-    for (size_t i = prefix; i < line.used; i++) {
-        unsigned char c = (unsigned char)line.text[i];
-        if (c < 0x20 || c == 0x7f)
-            line.text[i] = ' ';
-    }
+    dpt_one_line(line.text + prefix);
     line.text[line.used++] = '\n'; /* in the place of the NUL */
     dpt_log_repeat(atomic_load(&sink_fd), line.text, line.used);
     errno = saved_errno;

@@ -93,7 +93,7 @@ class Programs:
 
 GARBAGE = ["", " ", "x", "-", "--", "null", "~", "true", "[1, 2", "{a: 1}", "[]", "{}", "'", "\"", "1 2", "1,2", "é",
            "\t", "0x10", "1e", "1_000", "٣", "%s%n", "$(id)", "*a", "&a 1", "!!int 1", "a: b", "x" * 300, "nan", "inf",
-           "-inf", "1e400", "-0", "00", "+1", "99999999999999999999999", "-99999999999999999999999"]
+           "1\n2", "-inf", "1e400", "-0", "00", "+1", "99999999999999999999999", "-99999999999999999999999"]
 
 
 def misspell(rng, word):
@@ -262,7 +262,8 @@ class Drawer:
                         note=how)
         if how == "many" and program == "dpt-worker":
             return Draw(program, [*right, *["--set", "seed=1"] * rng.choice([65, 200])], {usage}, note=how)
-        wrong = rng.choice(["x", "-1", "nan", "99999999999999999999999", "1e400", "\udcff", "x" * 5000, "[", "-"])
+        wrong = rng.choice(["x", "-1", "nan", "99999999999999999999999", "1e400", "\udcff", "x" * 5000, "[", "-",
+                            "1\n2"])
         if program == "dpt-bench":  # one that is taken measures for minutes
             return Draw(program, [*command[1:], option, wrong, "--nothing"], {usage}, note="garbage")
         if command == ("dpt-data", "inspect") or not options.get(option):  # not a second file, with a line of its own
@@ -284,7 +285,7 @@ class Drawer:
         program, names = self.rng.choice([("dpt-ckpt", ["list", "show", "verify", "hash", "generate", "lst", ""]),
                                           ("dpt-data", ["encode", "inspect", "verify", "encod", ""]),
                                           ("dpt-bench", ["", "tran", "--lst"])])
-        things = [".", "none", "c.yaml", "/dev/null", "step-00000001", "/", "x" * 5000, "\udcff", "noise.bin"]
+        things = [".", "none", "a\nb", "c.yaml", "/dev/null", "step-00000001", "/", "x" * 5000, "\udcff", "noise.bin"]
         args = [name for name in [self.rng.choice(names)] if name]
         if program != "dpt-bench" and args:
             args += self.rng.sample(things, self.rng.randrange(2 if program == "dpt-data" else 3))

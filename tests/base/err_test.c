@@ -66,10 +66,22 @@ static void long_texts_are_cut(void **state)
     assert_int_equal(strlen(err.text), DPT_ERR_TEXT_BYTES - 1);
 }
 
+static void one_message_is_one_line(void **state)
+{
+    (void)state;
+    struct dpt_err err;
+    (void)dpt_fail(&err, DPT_ECONFIG, "'%s' is no number", "1\n2\r\t\033[0m\177é");
+    assert_string_equal(err.text, "'1 2   [0m é' is no number");
+    (void)dpt_wrap(&err, DPT_ECONFIG, "file '%s'", "a\nb");
+    assert_string_equal(err.text, "file 'a b': '1 2   [0m é' is no number");
+    (void)dpt_fail_errno(&err, EPERM, "open '%s'", "a\nb");
+    assert_ptr_equal(strstr(err.text, "open 'a b': "), err.text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(texts), cmocka_unit_test(failing),
-                                       cmocka_unit_test(errno_mapping),
-                                       cmocka_unit_test(long_texts_are_cut)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts), cmocka_unit_test(failing), cmocka_unit_test(errno_mapping),
+        cmocka_unit_test(long_texts_are_cut), cmocka_unit_test(one_message_is_one_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,14 +80,15 @@ const char *dpt_bench_precision(enum dpt_dtype dtype)
 
 bool dpt_bench_misused(const char *name, const char *usage, const char *arg)
 {
-    enum { SHOWN = 80 };
+    struct dpt_err err;
+    (void)dpt_fail(&err, DPT_EINVAL,
+                   "'%.80s' is no flag of it, or has no value that it takes; see dpt-bench %s "
+                   "--help",
+                   arg, name);
     if (strcmp(arg, "--help") == 0)
         (void)fputs(usage, stdout);
     else
-        (void)fprintf(stderr,
-                      "dpt-bench %s: '%.*s' is no flag of it, or has no value that it takes; see "
-                      "dpt-bench %s --help\n",
-                      name, SHOWN, arg, name);
+        (void)fprintf(stderr, "dpt-bench %s: %s\n", name, err.text);
     return false;
 }
 

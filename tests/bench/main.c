@@ -40,9 +40,10 @@ int main(int argc, char **argv)
     else if (argc == 2 && strcmp(argv[1], "--help") == 0)
         print_usage(stdout);
     else {
-        (void)fprintf(stderr,
-                      "dpt-bench: '%.80s' is not the name of a bench; see dpt-bench --help\n",
-                      argc > 1 ? argv[1] : "");
+        struct dpt_err err;
+        (void)dpt_fail(&err, DPT_EINVAL, "'%.80s' is not the name of a bench; see dpt-bench --help",
+                       argc > 1 ? argv[1] : "");
+        (void)fprintf(stderr, "dpt-bench: %s\n", err.text);
         return 2;
     }
     return 0;

@@ -128,6 +128,7 @@ static void complain(const struct worker *worker, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, ap);
     va_end(ap);
+    dpt_one_line(line);
     const size_t bytes = strlen(line) + 1;
     line[bytes - 1] = '\n'; /* in the place of the NUL */
     if (worker->terminal != NULL)

@@ -284,11 +284,12 @@ static int run(int argc, char **argv)
     for (size_t i = 0; argc == 3 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return with_one(argv[2], commands[i].command);
-    (void)fprintf(stderr,
-                  "dpt-ckpt: expected list, show, verify or hash with one DIR, diff, export or "
-                  "import with two, or generate; got "
-                  "'%.80s' with %d arguments; see dpt-ckpt --help\n",
-                  argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
+    struct dpt_err err;
+    (void)dpt_fail(&err, DPT_EINVAL,
+                   "expected list, show, verify or hash with one DIR, diff, export or import with "
+                   "two, or generate; got '%.80s' with %d arguments; see dpt-ckpt --help",
+                   argc > 1 ? argv[1] : "", argc > 2 ? argc - 2 : 0);
+    (void)complain(&err);
     return EXIT_USAGE;
 }
 

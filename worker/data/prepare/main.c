@@ -31,9 +31,11 @@ static int run(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].command(argc - 1, argv + 1);
-    (void)fprintf(
-        stderr, "dpt-data: expected encode, inspect or verify, got '%.80s'; see dpt-data --help\n",
-        argc > 1 ? argv[1] : "");
+    struct dpt_err err;
+    (void)dpt_fail(&err, DPT_EINVAL,
+                   "expected encode, inspect or verify, got '%.80s'; see dpt-data --help",
+                   argc > 1 ? argv[1] : "");
+    (void)dpt_data_complain(&err);
     return DPT_DATA_EXIT_USAGE;
 }
 
