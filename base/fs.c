@@ -113,6 +113,21 @@ out:
 enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                  size_t *ret_bytes, struct dpt_err *err)
 {
+    struct stat st;
+    /* O_NONBLOCK: a named pipe that nobody writes to does not hold up its own refusal. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    enum dpt_status status = fstat(fd, &st) == 0 && S_ISREG(st.st_mode)
+                                 ? read_to_end(fd, path, bytes_max, ret_text, ret_bytes, err)
+                                 : dpt_fail(err, DPT_EIO, "'%s' is no regular file", path);
+    (void)close(fd); /* nothing was written */
+    return status;
+}
+
+enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **ret_text,
+                                   size_t *ret_bytes, struct dpt_err *err)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return dpt_fail_errno(err, errno, "open '%s'", path);

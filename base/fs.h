@@ -17,10 +17,14 @@ DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t b
                                                int64_t offset, const char *path,
                                                struct dpt_err *err);
 
-/* Reads a whole file of at most bytes_max bytes; returns owned memory (free()) with a NUL after the
- * end. */
+/* Reads a whole regular file of at most bytes_max bytes; returns owned memory (free()) with a NUL
+ * after the end. Does not wait: a pipe, a device and a folder are DPT_EIO. */
 DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                               size_t *ret_bytes, struct dpt_err *err);
+
+/* The same of a file, a pipe (`<(…)` of a shell) or a terminal; waits for those who write. */
+DPT_MUST_USE enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **ret_text,
+                                                size_t *ret_bytes, struct dpt_err *err);
 
 /* Writes `path` so that it is whole or absent, and durable: temporary file in the same folder,
  * fsync, rename, fsync of the folder. */

@@ -90,6 +90,8 @@ def run_draw(draw, programs, folder):
     folder.mkdir(parents=True)
     for name, content in draw.files.items():
         (folder / name).write_bytes(content)
+    if draw.pipe:
+        os.mkfifo(folder / "pipe")
     if draw.checkpoints is not None:
         shutil.copytree(draw.checkpoints, folder / "ck")
     if draw.damage is not None:

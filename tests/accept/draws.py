@@ -32,6 +32,7 @@ class Draw:
     note: str = ""
     checkpoints: Path = None  # copied to the draw's folder as "ck"
     damage: float = None  # where in all bytes of the copy one is flipped, as a share
+    pipe: bool = False  # its folder has a named pipe "pipe" that nobody writes to
 
 
 @dataclass
@@ -227,12 +228,29 @@ class Drawer:
     def files_of_keys(self):
         """A folder where a file is wanted, a file where a folder is wanted, no right, nothing there."""
         key = self.rng.choice(["data.train", "data.val", "log.dir", "checkpoint.dir", "model.init_from"])
-        path = self.rng.choice(["c.yaml", "c.yaml/x", "/dev/null", "/proc/x", "/sys/x", "none", "/", "empty", "\t"])
+        path = self.rng.choice(["c.yaml", "c.yaml/x", "/dev/null", "/proc/x", "/sys/x", "none", "/", "empty", "\t",
+                                "pipe"])
         args = ["--set", f"{key}={path}"]
         if key == "data.val":
             args += ["--set", "train.eval_every=1"]
         draw = self.worker(args, {0, 2, 4})
-        draw.files["empty"] = b""
+        draw.files["empty"], draw.pipe = b"", True
+        return draw
+
+    def named_pipe(self):
+        """A pipe that nobody writes to where a file of a tokenizer is wanted. Not as --config: there a pipe is right,
+        and the worker waits for the one who writes."""
+        tokenizer, keys = self.rng.choice([("hf", ["tokenizer_json"]), ("gpt2", ["vocab_bpe", "encoder_json"])])
+        options = ["--tokenizer", tokenizer, *(word for key in keys for word in ("--" + key.replace("_", "-"), "pipe"))]
+        program = self.rng.choice(["dpt-worker", "dpt-data", "dpt-ckpt"])
+        if program == "dpt-worker":
+            sets = [f"data.tokenizer={tokenizer}", *(f"data.{key}=pipe" for key in keys)]
+            draw = self.worker([word for text in sets for word in ("--set", text)], {2})
+        elif program == "dpt-data":
+            draw = Draw(program, ["encode", *options, "--out", "o", "c.yaml"], {1, 2}, files={"c.yaml": b"text"})
+        else:
+            draw = Draw(program, ["generate", "ck", "--prompt", "a", *options], {1, 2}, checkpoints=self.checkpoints)
+        draw.names, draw.pipe = ["'pipe' is no regular file"], True
         return draw
 
     def spoilt(self, command, right):
@@ -327,7 +345,7 @@ class Drawer:
 
     def draw(self):
         kinds = [(self.keys_in_file, 26), (self.one_key, 20), (self.misspelt_key, 8), (self.broken_file, 10),
-                 (self.no_file, 3), (self.files_of_keys, 8), (self.options, 17), (self.other_commands, 5),
-                 (self.servers, 2), (self.valid, 1),
-                 (self.too_large, 1), (self.on_checkpoints, 8)]
+                 (self.no_file, 3), (self.files_of_keys, 8), (self.named_pipe, 3), (self.options, 17),
+                 (self.other_commands, 5), (self.servers, 2), (self.valid, 1), (self.too_large, 1),
+                 (self.on_checkpoints, 8)]
         return self.rng.choices([k for k, _ in kinds], [w for _, w in kinds])[0]()

@@ -89,10 +89,40 @@ static void read_errors(void **state)
     assert_int_equal(dpt_fs_read_file(at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
     assert_non_null(strstr(err.text, "/absent'"));
     assert_int_equal(dpt_fs_read_file(root, 10, &text, &n, &err), DPT_EIO); /* a folder */
+    assert_int_equal(dpt_fs_read_stream(root, 10, &text, &n, &err), DPT_EIO);
+    assert_int_equal(dpt_fs_read_stream(at(0, "absent"), 10, &text, &n, &err), DPT_ENOENT);
     assert_null(text);
     assert_int_equal(dpt_fs_write_file_atomic(at(0, "no/such"), "x", 1, &err), DPT_ENOENT);
     assert_int_equal(mkdir(at(1, "folder"), 0777), 0);
     assert_int_equal(dpt_fs_write_file_atomic(at(1, "folder"), "x", 1, &err), DPT_EIO);
+}
+
+/* Where a file is wanted a pipe is refused, whether somebody holds its other end or not. */
+static void pipes(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t n;
+    assert_int_equal(mkfifo(at(0, "pipe"), 0666), 0);
+    assert_int_equal(dpt_fs_read_file(at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
+    assert_non_null(strstr(err.text, "/pipe' is no regular file"));
+    int fd = open(at(0, "pipe"), O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(dpt_fs_read_file(at(0, "pipe"), 10, &text, &n, &err), DPT_EIO);
+    assert_null(text);
+    (void)close(fd);
+
+    int ends[2];
+    char name[32];
+    assert_int_equal(pipe(ends), 0);
+    (void)snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    assert_int_equal(write(ends[1], "hello", 5), 5);
+    (void)close(ends[1]);
+    assert_int_equal(dpt_fs_read_stream(name, 10, &text, &n, &err), DPT_OK);
+    assert_int_equal(n, 5);
+    assert_string_equal(text, "hello");
+    free(text);
+    (void)close(ends[0]);
 }
 
 static void pread_and_pwrite(void **state)
@@ -257,6 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {TEST(write_and_read_back),
                                        TEST(larger_than_one_buffer),
                                        TEST(read_errors),
+                                       TEST(pipes),
                                        TEST(pread_and_pwrite),
                                        TEST(full_disk),
                                        TEST(nothing_half_written),

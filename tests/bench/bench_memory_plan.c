@@ -179,7 +179,7 @@ static enum dpt_status load(const struct memory_plan *plan, const char *section,
     overrides[n++] = strategy;
     overrides[n++] = nnodes;
     if (plan->config)
-        DPT_TRY(dpt_fs_read_file(plan->config, MEMORY_PLAN_CONFIG_BYTES, &text, &bytes, err));
+        DPT_TRY(dpt_fs_read_stream(plan->config, MEMORY_PLAN_CONFIG_BYTES, &text, &bytes, err));
     const enum dpt_status status = dpt_config_load(
         text ? text : "", bytes, plan->config ? plan->config : "defaults", overrides, n, ret, err);
     free(text);

@@ -2,12 +2,13 @@
 
 import os
 import random
+import subprocess
 
 import pytest
 
 from accept.command_lines import END_S, check_lines, run_draw
-from accept.draws import Draw
-from cluster import bin_dir
+from accept.draws import Draw, Drawer, Programs
+from cluster import bin_dir, make_text
 
 DRAWS = 50
 
@@ -35,3 +36,30 @@ TWO_LINES = [
 def test_value_of_two_lines_ends_with_one(tmp_path, line):
     wrong, _, _ = run_draw(Draw(line[0], list(line[1:]), {1, 2}), bin_dir().resolve(), tmp_path / "draw")
     assert not wrong
+
+
+@pytest.fixture(scope="module")
+def drawer(tmp_path_factory):
+    """Draws on a text and the checkpoints of a run."""
+    folder = tmp_path_factory.mktemp("made")
+    programs, text = Programs(bin_dir().resolve()), make_text(folder / "text.txt", 20_000).resolve()
+    args = ["--set", "checkpoint.dir=ck", "--set", "checkpoint.every_steps=1"]
+    wrong, _, _ = run_draw(Drawer(programs, random.Random(0), text).worker(args, {0}), programs.folder, folder / "run")
+    assert not wrong
+    return Drawer(programs, random.Random(0), text, folder / "run" / "ck")
+
+
+def test_pipe_is_no_file_of_a_tokenizer(tmp_path, drawer):
+    drawn = {}
+    while len(drawn) < 6:  # two tokenizers for each of three programs
+        draw = drawer.named_pipe()
+        drawn[draw.program, tuple(draw.args)] = draw
+    for i, draw in enumerate(drawn.values()):
+        wrong, _, _ = run_draw(draw, bin_dir().resolve(), tmp_path / str(i))
+        assert not wrong, draw.args
+
+
+def test_config_may_be_a_pipe(tmp_path, drawer, slow):
+    (tmp_path / "c.yaml").write_bytes(drawer.good_yaml())
+    subprocess.run(["bash", "-c", f"'{bin_dir().resolve() / 'dpt-worker'}' --config <(cat c.yaml)"], cwd=tmp_path,
+                   check=True, timeout=END_S * slow)

@@ -56,7 +56,7 @@ static enum dpt_status read_config(struct worker *worker, struct dpt_err *err)
     const char *path = worker->options.config_path;
     char *text = NULL;
     size_t bytes;
-    DPT_TRY(dpt_fs_read_file(path, DPT_CONFIG_TEXT_BYTES_MAX, &text, &bytes, err));
+    DPT_TRY(dpt_fs_read_stream(path, DPT_CONFIG_TEXT_BYTES_MAX, &text, &bytes, err));
     enum dpt_status status = make_node(worker, DPT_NODE_FROM_FILE, text, bytes, path, err);
     free(text);
     if (status == DPT_OK)
