@@ -159,7 +159,8 @@ static enum dpt_status measure_all(const struct paths *paths, const struct dpt_b
                                               .vocab_bpe = paths->bpe,
                                               .encoder_json = paths->json,
                                               .any_vocab = paths->any_vocab,
-                                              .tokenizer_json = paths->tokenizer_json};
+                                              .tokenizer_json = paths->tokenizer_json,
+                                              .by_options = true};
     struct dpt_vocab *vocab = NULL;
     char *text = NULL;
     size_t bytes = 0;

@@ -259,7 +259,8 @@ static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
         .vocab_bpe = o->vocab_bpe ? o->vocab_bpe : p->config.data.vocab_bpe,
         .encoder_json = o->encoder_json ? o->encoder_json : p->config.data.encoder_json,
         .any_vocab = o->any_vocab || p->config.data.any_vocab,
-        .tokenizer_json = o->tokenizer_json ? o->tokenizer_json : p->config.data.tokenizer_json};
+        .tokenizer_json = o->tokenizer_json ? o->tokenizer_json : p->config.data.tokenizer_json,
+        .by_options = o->vocab_bpe || o->encoder_json || o->tokenizer_json};
     if (options.kind == DPT_TOKENIZER_GPT2 && (!options.vocab_bpe[0] || !options.encoder_json[0]))
         return dpt_fail(
             err, DPT_ECONFIG,

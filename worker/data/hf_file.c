@@ -98,7 +98,7 @@ static enum dpt_status read_root(struct dpt_vocab *vocab, const json_t *root, si
     return dpt_hf_read_steps(vocab, json_object_get(root, "pre_tokenizer"), err);
 }
 
-enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const char *path, struct dpt_err *err)
+static enum dpt_status load(struct dpt_vocab *vocab, const char *path, struct dpt_err *err)
 {
     char *text;
     size_t bytes;
@@ -118,4 +118,14 @@ enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const char *path, struct dp
     if (status == DPT_OK && !vocab->ignore_merges)
         dpt_vocab_drop_names(vocab);
     return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "'%s'", path);
+}
+
+enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,
+                            struct dpt_err *err)
+{
+    const enum dpt_status status = load(vocab, options->tokenizer_json, err);
+    if (status == DPT_OK)
+        return DPT_OK;
+    return dpt_wrap(err, status, "%s",
+                    options->by_options ? "--tokenizer-json" : "data.tokenizer_json");
 }

@@ -21,8 +21,8 @@
 #include "worker/data/vocab.h"
 
 /* Fills a zeroed vocabulary; what it allocated is dpt_vocab_close's to free also when it fails.
- * DPT_ECONFIG: one line with the file and the place in it. */
-DPT_MUST_USE enum dpt_status dpt_hf_load(struct dpt_vocab *vocab, const char *path,
-                                         struct dpt_err *err);
+ * DPT_ECONFIG: one line with the key or option, the file and the place in it. */
+DPT_MUST_USE enum dpt_status
+dpt_hf_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options, struct dpt_err *err);
 
 #endif

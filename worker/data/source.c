@@ -59,25 +59,24 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
     return status;
 }
 
-static enum dpt_status open_shard(const struct dpt_config *config, struct dpt_token_shard *shard,
-                                  struct dpt_err *err)
+/* `vocab`: of text; NULL: its bytes are the tokens. */
+static enum dpt_status open_shard(enum dpt_data_kind kind, const struct dpt_vocab *vocab,
+                                  struct dpt_token_shard *shard, struct dpt_err *err)
 {
-    enum dpt_status status = config->data.kind == DPT_DATA_TEXT
-                                 ? dpt_shard_probe_text(shard, err)
-                                 : dpt_shard_probe_tokens(shard, err);
-    if (status == DPT_OK && config->data.kind == DPT_DATA_TEXT &&
-        config->data.tokenizer != DPT_TOKENIZER_BYTES)
-        status = dpt_shard_encode_text(shard, config, err);
+    enum dpt_status status = kind == DPT_DATA_TEXT ? dpt_shard_probe_text(shard, err)
+                                                   : dpt_shard_probe_tokens(shard, err);
+    if (status == DPT_OK && vocab)
+        status = dpt_shard_encode_text(shard, vocab, err);
     return status;
 }
 
 /* Opens each shard and counts its samples. */
-static enum dpt_status open_shards(const struct dpt_config *config, struct dpt_data *data,
-                                   struct dpt_err *err)
+static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_vocab *vocab,
+                                   struct dpt_data *data, struct dpt_err *err)
 {
     for (int i = 0; i < data->n_shards; i++) {
         struct dpt_token_shard *shard = &data->shards[i];
-        enum dpt_status status = open_shard(config, shard, err);
+        enum dpt_status status = open_shard(kind, vocab, shard, err);
         if (status != DPT_OK)
             return dpt_wrap(err, status, "%s", data->key);
         if (shard->width != data->shards[0].width)
@@ -120,10 +119,14 @@ static enum dpt_status open_key(const struct dpt_config *config, const char *key
     data->form = dpt_sample_form(config);
     data->seq_len = config->train.seq_len;
     data->vocab = config->model.vocab;
-    enum dpt_status status = config->data.kind == DPT_DATA_TEXT ? list_paths(&path, 1, data, err)
-                                                                : list_shards(path, data, err);
+    const bool text = config->data.kind == DPT_DATA_TEXT;
+    struct dpt_vocab *vocab = NULL;
+    enum dpt_status status = text ? list_paths(&path, 1, data, err) : list_shards(path, data, err);
+    if (status == DPT_OK && text && config->data.tokenizer != DPT_TOKENIZER_BYTES)
+        status = dpt_text_open_vocab(config, &vocab, err);
     if (status == DPT_OK)
-        status = open_shards(config, data, err);
+        status = open_shards(config->data.kind, vocab, data, err);
+    dpt_vocab_close(&vocab);
     if (status == DPT_OK && data->samples == 0)
         status = dpt_fail(err, DPT_ECONFIG,
                           "%s: '%s' has %lld tokens, one sample needs train.seq_len + 1 = "

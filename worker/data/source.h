@@ -3,6 +3,7 @@
 #define DPT_WORKER_DATA_SOURCE_H
 
 #include "worker/data/data.h"
+#include "worker/data/tokenizer.h"
 
 enum {
     DPT_SHARD_HEADER_BYTES = 1024, /* 256 numbers of 32 bits */
@@ -40,10 +41,15 @@ DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shar
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,
                                                   struct dpt_err *err);
 
-/* After dpt_shard_probe_text: encodes the text by the config's tokenizer, gpt2 or hf, and keeps its
- * tokens. Text of DPT_ENCODE_BYTES_MAX bytes at most; more is for `dpt-data encode`. */
+/* Opens the config's tokenizer, gpt2 or hf, whose tokens model.vocab must hold. Errors name the key
+ * that is wrong. */
+DPT_MUST_USE enum dpt_status dpt_text_open_vocab(const struct dpt_config *config,
+                                                 struct dpt_vocab **ret, struct dpt_err *err);
+
+/* After dpt_shard_probe_text: encodes the text and keeps its tokens. Text of DPT_ENCODE_BYTES_MAX
+ * bytes at most; more is for `dpt-data encode`. */
 DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
-                                                   const struct dpt_config *config,
+                                                   const struct dpt_vocab *vocab,
                                                    struct dpt_err *err);
 
 /* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that it was. */

@@ -16,8 +16,8 @@ static enum dpt_status encode(const struct dpt_vocab *vocab, const char *text, s
     return status;
 }
 
-static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
-                                  struct dpt_err *err)
+enum dpt_status dpt_text_open_vocab(const struct dpt_config *config, struct dpt_vocab **ret,
+                                    struct dpt_err *err)
 {
     const struct dpt_vocab_options options = {.kind = config->data.tokenizer,
                                               .vocab_bpe = config->data.vocab_bpe,
@@ -40,10 +40,9 @@ static enum dpt_status open_vocab(const struct dpt_config *config, struct dpt_vo
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
-                                      const struct dpt_config *config, struct dpt_err *err)
+enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struct dpt_vocab *vocab,
+                                      struct dpt_err *err)
 {
-    struct dpt_vocab *vocab = NULL;
     struct dpt_tokens tokens = {0};
     char *text = NULL;
     size_t bytes = 0;
@@ -52,13 +51,11 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard,
                         "'%s' has %lld bytes, at most %d are encoded as a run starts; make token "
                         "shards of it with dpt-data encode and set data.kind: tokens",
                         shard->path, (long long)shard->file_bytes, DPT_ENCODE_BYTES_MAX);
-    DPT_TRY(open_vocab(config, &vocab, err));
     enum dpt_status status =
         dpt_fs_read_file(shard->path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
     if (status == DPT_OK)
         status = encode(vocab, text, bytes, &tokens, err);
     shard->width = dpt_vocab_token_bytes(vocab);
-    dpt_vocab_close(&vocab);
     free(text);
     if (status != DPT_OK) {
         dpt_tokens_fini(&tokens);

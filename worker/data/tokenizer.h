@@ -36,11 +36,15 @@ struct dpt_vocab_options {
     const char *vocab_bpe, *encoder_json;
     bool any_vocab;
     const char *tokenizer_json; /* of kind HF */
+    /* Errors name options of a command line (--tokenizer-json) instead of keys of the config
+     * (data.tokenizer_json). */
+    bool by_options;
 };
 
-/* DPT_ECONFIG names the file that is not OpenAI's or not given, and in a tokenizer.json the place
- * that cannot be understood or asks for something else than what is said in hf_file.h; DPT_ECORRUPT
- * the place in OpenAI's files that cannot be understood. */
+/* Errors begin with the key or option of the file. DPT_ECONFIG names the file that is not OpenAI's
+ * or not given, and in a tokenizer.json the place that cannot be understood or asks for something
+ * else than what is said in hf_file.h; DPT_ECORRUPT the place in OpenAI's files that cannot be
+ * understood. */
 DPT_MUST_USE enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options,
                                             struct dpt_vocab **ret, struct dpt_err *err);
 void dpt_vocab_close(struct dpt_vocab **vocab);

@@ -57,7 +57,7 @@ enum dpt_status dpt_vocab_open(const struct dpt_vocab_options *options, struct d
     vocab->kind = options->kind;
     enum dpt_status status = options->kind == DPT_TOKENIZER_BYTES ? make_bytes(vocab, err)
                              : options->kind == DPT_TOKENIZER_HF
-                                 ? dpt_hf_load(vocab, options->tokenizer_json, err)
+                                 ? dpt_hf_load(vocab, options, err)
                                  : dpt_vocab_load(vocab, options, err);
     if (status != DPT_OK)
         dpt_vocab_close(&vocab);

@@ -177,51 +177,66 @@ static enum dpt_status load_merges(struct names *names, const char *path, const 
 
 /* ---------------------------------------------------------------- both */
 
-static enum dpt_status read_known(const char *path, const char *key, const char *known,
-                                  bool any_vocab, char **ret_text, size_t *ret_bytes,
+/* One of the two files. */
+struct known {
+    const char *path, *key; /* of the config, or the option */
+    const char *name, *sha256;
+    char *text; /* owned */
+    size_t bytes;
+};
+
+static enum dpt_status read_known(const struct dpt_vocab_options *options, struct known *file,
                                   struct dpt_err *err)
 {
     struct dpt_sha256 sha;
     char hex[DPT_SHA256_HEX_BYTES];
-    if (!path || !path[0])
+    if (!file->path || !file->path[0])
         return dpt_fail(err, DPT_ECONFIG,
                         "tokenizer gpt2 needs the path of OpenAI's %s; see docs/your-own-data.md",
-                        key);
-    DPT_TRY(dpt_fs_read_file(path, DPT_VOCAB_FILE_BYTES_MAX, ret_text, ret_bytes, err));
-    if (any_vocab)
+                        file->name);
+    DPT_TRY(dpt_fs_read_file(file->path, DPT_VOCAB_FILE_BYTES_MAX, &file->text, &file->bytes, err));
+    if (options->any_vocab)
         return DPT_OK;
     dpt_sha256_init(&sha);
-    dpt_sha256_add(&sha, *ret_text, *ret_bytes);
+    dpt_sha256_add(&sha, file->text, file->bytes);
     dpt_sha256_hex(&sha, hex);
-    if (strcmp(hex, known) == 0)
+    if (strcmp(hex, file->sha256) == 0)
         return DPT_OK;
-    free(*ret_text);
-    *ret_text = NULL;
     return dpt_fail(err, DPT_ECONFIG,
                     "'%s' is not OpenAI's %s: its SHA-256 is %.12s…, not %s; get the file again, "
-                    "or, if another vocabulary is meant, say so (any_vocab)",
-                    path, key, hex, known);
+                    "or, if another vocabulary is meant, say so (%s)",
+                    file->path, file->name, hex, file->sha256,
+                    options->by_options ? "--any-vocab" : "data.any_vocab: true");
 }
 
 enum dpt_status dpt_vocab_load(struct dpt_vocab *vocab, const struct dpt_vocab_options *options,
                                struct dpt_err *err)
 {
     struct names names = {.vocab = vocab};
-    char *merges = NULL, *tokens = NULL;
-    size_t merges_bytes = 0, tokens_bytes = 0;
+    struct known merges = {.path = options->vocab_bpe,
+                           .key = options->by_options ? "--vocab-bpe" : "data.vocab_bpe",
+                           .name = "vocab.bpe",
+                           .sha256 = vocab_bpe_sha256};
+    struct known tokens = {.path = options->encoder_json,
+                           .key = options->by_options ? "--encoder-json" : "data.encoder_json",
+                           .name = "encoder.json",
+                           .sha256 = encoder_json_sha256};
+    const struct known *at = &merges;
     dpt_symbols_fill(&names.symbols);
-    enum dpt_status status = read_known(options->vocab_bpe, "vocab.bpe", vocab_bpe_sha256,
-                                        options->any_vocab, &merges, &merges_bytes, err);
+    enum dpt_status status = read_known(options, &merges, err);
+    if (status == DPT_OK) {
+        at = &tokens;
+        status = read_known(options, &tokens, err);
+    }
     if (status == DPT_OK)
-        status = read_known(options->encoder_json, "encoder.json", encoder_json_sha256,
-                            options->any_vocab, &tokens, &tokens_bytes, err);
-    if (status == DPT_OK)
-        status = load_tokens(&names, options->encoder_json, tokens, tokens_bytes, err);
-    if (status == DPT_OK)
-        status = load_merges(&names, options->vocab_bpe, merges, merges_bytes, err);
+        status = load_tokens(&names, tokens.path, tokens.text, tokens.bytes, err);
+    if (status == DPT_OK) {
+        at = &merges;
+        status = load_merges(&names, merges.path, merges.text, merges.bytes, err);
+    }
     dpt_vocab_drop_names(vocab);
     free(names.made);
-    free(merges);
-    free(tokens);
-    return status;
+    free(merges.text);
+    free(tokens.text);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", at->key);
 }

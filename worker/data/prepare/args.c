@@ -66,6 +66,7 @@ enum dpt_status dpt_args_vocab(struct dpt_args *args, const char *name,
                                struct dpt_err *err)
 {
     *ret_taken = true;
+    vocab->by_options = true;
     if (strcmp(name, "--tokenizer") == 0)
         return set_tokenizer(args, vocab, err);
     if (strcmp(name, "--vocab-bpe") == 0)

@@ -84,9 +84,9 @@ def test_failures(tmp_path):
         (1, ["--ext=md", tmp_path], "there is no text"),
         (1, ["--val-fraction=0.1", "--split=document", text], "nothing to split: 1 document; --split line"),
         # what a tokenizer is made of: as a wrong option
-        (2, ["--tokenizer=gpt2", text], "needs the path of OpenAI's vocab.bpe"),
+        (2, ["--tokenizer=gpt2", text], "--vocab-bpe: tokenizer gpt2 needs the path of OpenAI's vocab.bpe"),
         (2, [*TINY[:4], text], "tiny.bpe' is not OpenAI's vocab.bpe"),
-        (2, ["--tokenizer=hf", text], "needs the path of a tokenizer.json"),
+        (2, ["--tokenizer=hf", text], "--tokenizer-json: tokenizer hf needs the path of a tokenizer.json"),
         (2, ["--tokenizer-json", tmp_path / "none.json", text], "none.json': No such file or directory"),
         (2, ["--tokenizer-json", tmp_path / "half.json", text], "half.json', line 141, column "),
         (2, ["--tokenizer-json", RECORDED / "tiny.json", text], "tiny.json': it has no model: is it a tokenizer.json"),
