@@ -95,7 +95,7 @@ static void test_help_and_version(void **state)
                                         "--allow-change KEY",
                                         "DPT_RDZV_ENDPOINT",
                                         "127.0.0.1:29500",
-                                        "75 expelled",
+                                        "75 left with steps that are not saved",
                                         "train.steps"};
     for (size_t i = 0; i < sizeof named / sizeof named[0]; i++)
         if (strstr(text, named[i]) == NULL)

@@ -251,7 +251,9 @@ void dpt_worker_options_help(FILE *out)
         "cluster.drain_s; a second one leaves at once.\n"
         "Exit codes: 0 done, 2 bad or refused config, 3 server unreachable or nobody brought the "
         "run's config in time,\n"
-        "4 run failed, 75 expelled.\n"
+        "4 run failed, 75 left with steps that are not saved, or out of the run: told twice to "
+        "leave, expelled and not\n"
+        "let in again, or its folders taken over while it stood still.\n"
         "\n"
         "Keys of the config, for the file and for --set:\n",
         out);
