@@ -110,6 +110,32 @@ static void held_and_released(void **state)
     assert_int_equal(look(logs).number, 2);
 }
 
+/* Of a run that only evaluates: it may write where nobody or its own run is, living or not. */
+static void guests(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK); /* no folder */
+    assert_false(dpt_fs_exists(logs));
+    assert_int_equal(dpt_fs_mkdirs(logs, &err), DPT_OK);
+    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK);
+    struct dpt_claims *claims = begin("a", 7, true);
+    assert_int_equal(settle(claims), DPT_CLAIMS_HELD);
+    for (int lives = 1; lives >= 0; lives--) {
+        assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_OK);
+        assert_int_equal(dpt_claims_check_guest(logs, "b", &err), DPT_EREFUSED);
+        assert_non_null(strstr(err.text, "belongs to run a (host "));
+        assert_non_null(strstr(err.text, "and this is run b; name another folder"));
+        if (lives)
+            dpt_claims_destroy(&claims, LIMIT_MS);
+    }
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/OWNER.00000001", logs);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "?", 1, &err), DPT_OK);
+    assert_int_equal(dpt_claims_check_guest(logs, "a", &err), DPT_EREFUSED);
+    assert_non_null(strstr(err.text, "has an owner that cannot be read (OWNER.00000001)"));
+    assert_int_equal(dpt_claims_check_guest(path, "a", &err), DPT_EIO); /* no folder, but a file */
+}
+
 /* The same command started twice at one moment, each with a server of its own: one trains. */
 static void two_starts_at_one_moment(void **state)
 {
@@ -339,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(held_and_released),
+        TEST(guests),
         TEST(two_starts_at_one_moment),
         TEST(a_refusal_takes_nothing),
         TEST(one_folder_for_both),

@@ -203,3 +203,28 @@ def test_evaluation_does_not_join_a_training(make_cluster, tmp_path, slow):
     assert b.wait(30 * slow) == 2 and "train.eval_only" in b.log(), b.log()
     a.term()
     assert a.wait(20 * slow) == 0
+
+
+def test_evaluation_writes_into_no_other_runs_log(make_cluster, tmp_path, slow):
+    """It reads the checkpoints of a run that trains, and leaves that run's log.dir alone."""
+    sets = eval_sets(tmp_path, **{"train.steps": 100_000, "checkpoint.every_steps": 3, "checkpoint.keep_steps": "[3]"})
+    cluster = make_cluster(sets=sets)
+    a = cluster.start_worker("a", nnodes=1, endpoint=False)
+    wait_until("checkpoint of step 3", lambda: 3 in cluster.checkpoints(), 60 * slow, a.log_tail)
+    log_dir, checkpoint_dir = cluster.dirs("a")
+
+    def evaluate(node, **keys):
+        worker = cluster.start_worker(node, nnodes=1, endpoint=False, args=["--eval", "--step", "3"],
+                                      sets={"checkpoint.dir": checkpoint_dir, **keys})
+        return worker.wait(60 * slow), worker
+
+    code, guest = evaluate("b", **{"run": "other", "log.dir": log_dir})
+    said = rf"^dpt-worker: log\.dir: '{log_dir}' belongs to run tiny \(host .*\), and this is run other; name another"
+    assert code == 2 and len(re.findall(said, guest.log(), re.M)) == 1, guest.log()
+    assert not (log_dir / "node-b").exists() and not (log_dir / "evaluation.json").exists()
+    code, own = evaluate("c", run="other")
+    assert code == 0 and own.outputs.evaluation()["run"] == "other", own.log()
+    a.term()
+    assert a.wait(20 * slow) == 0
+    code, same = evaluate("a")
+    assert code == 0 and same.outputs.evaluation()["run"] == "tiny", same.log()

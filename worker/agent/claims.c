@@ -92,9 +92,14 @@ static const char *say_owner(const struct dpt_claim_record *r, char ret[384])
     return ret;
 }
 
+static bool is_another_runs(const struct dpt_claim_seen *seen, const char *run)
+{
+    return !seen->readable || strcmp(seen->record.run, run) != 0;
+}
+
 /* One line: whose it is, and what to do. */
-static enum dpt_status refuse(const struct claim *claim, const struct dpt_claim_seen *seen,
-                              struct dpt_err *err)
+static enum dpt_status refuse_another_runs(const char *dir, const char *run,
+                                           const struct dpt_claim_seen *seen, struct dpt_err *err)
 {
     char owner[384];
     if (!seen->readable)
@@ -102,17 +107,37 @@ static enum dpt_status refuse(const struct claim *claim, const struct dpt_claim_
             err, DPT_EREFUSED,
             "'%s' has an owner that cannot be read (OWNER.%08lld); name another folder, "
             "or remove that file if no run uses the folder",
-            claim->dir, (long long)seen->number);
-    if (strcmp(seen->record.run, claim->record.run) != 0)
-        return dpt_fail(err, DPT_EREFUSED,
-                        "'%s' belongs to %s, and this is run %s; name another folder, or, if that "
-                        "run has ended, remove OWNER.%08lld there to give it to this run",
-                        claim->dir, say_owner(&seen->record, owner), claim->record.run,
-                        (long long)seen->number);
+            dir, (long long)seen->number);
+    return dpt_fail(err, DPT_EREFUSED,
+                    "'%s' belongs to %s, and this is run %s; name another folder, or, if that run "
+                    "has ended, remove OWNER.%08lld there to give it to this run",
+                    dir, say_owner(&seen->record, owner), run, (long long)seen->number);
+}
+
+static enum dpt_status refuse(const struct claim *claim, const struct dpt_claim_seen *seen,
+                              struct dpt_err *err)
+{
+    char owner[384];
+    if (is_another_runs(seen, claim->record.run))
+        return refuse_another_runs(claim->dir, claim->record.run, seen, err);
     return dpt_fail(err, DPT_EREFUSED,
                     "'%s' is in use by %s, which lives and meets at another server; wait for its "
                     "end or stop it, or name another folder",
                     claim->dir, say_owner(&seen->record, owner));
+}
+
+enum dpt_status dpt_claims_check_guest(const char *dir, const char *run, struct dpt_err *err)
+{
+    struct dpt_claim_seen seen;
+    struct dpt_err why;
+    const enum dpt_status status = dpt_claim_look(dir, &seen, &why);
+    if (status == DPT_ENOENT)
+        return DPT_OK;
+    if (status != DPT_OK)
+        return dpt_fail(err, status, "%s", why.text);
+    return seen.number > 0 && is_another_runs(&seen, run)
+               ? refuse_another_runs(dir, run, &seen, err)
+               : DPT_OK;
 }
 
 static enum dpt_status take(struct dpt_claims *c, struct claim *claim,

@@ -29,6 +29,11 @@ enum dpt_claims_state {
 DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *options,
                                                struct dpt_claims **ret, struct dpt_err *err);
 
+/* Of a run that claims nothing: may it write into `dir`? DPT_EREFUSED, with the owner: another run
+ * has claimed it. A folder that nobody has claimed, or that is not there, is free. */
+DPT_MUST_USE enum dpt_status dpt_claims_check_guest(const char *dir, const char *run,
+                                                    struct dpt_err *err);
+
 /* Lets the claims go, if no other process shares them, waiting at most wait_ms. */
 void dpt_claims_destroy(struct dpt_claims **claims, int wait_ms);
 

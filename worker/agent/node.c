@@ -5,6 +5,7 @@
 #include "base/fs.h"
 #include "base/log.h"
 #include "kernels/device.h"
+#include "worker/agent/claims.h"
 #include "worker/agent/origin.h"
 #include "worker/data/data.h"
 
@@ -165,11 +166,22 @@ static enum dpt_status write_config(struct dpt_node *node, struct dpt_err *err)
     return dpt_node_config_digest(&node->config, node->digest, err);
 }
 
+/* A run that only evaluates reads the checkpoints of any run, and writes into no other run's log.
+ * Looked at before anything is written there. */
+static enum dpt_status check_log_dir(const struct dpt_config *config, struct dpt_err *err)
+{
+    if (config->train.eval_only &&
+        dpt_claims_check_guest(config->log.dir, config->run, err) != DPT_OK)
+        return dpt_wrap(err, DPT_ECONFIG, "log.dir");
+    return DPT_OK;
+}
+
 static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source source,
                                  const char *node_id, struct dpt_err *err)
 {
     struct dpt_config *config = &node->config;
     const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
+    DPT_TRY(check_log_dir(config, err));
     DPT_TRY(own_folder("log.dir", config->log.dir, node->log_dir_id, err));
     if (node_id != NULL)
         DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
