@@ -282,7 +282,7 @@ static bool is_dots(const char *name)
 }
 
 /* Removes what is inside the folder open as `fd`, which it takes. `path` is the tree's root, for
- * errors. */
+ * errors. ENOENT is none: another has removed it meanwhile, the folder itself included. */
 static enum dpt_status remove_inside(int fd, const char *path, int depth, struct dpt_err *err)
 {
     if (depth >= TREE_DEPTH_MAX) {
@@ -301,7 +301,7 @@ static enum dpt_status remove_inside(int fd, const char *path, int depth, struct
         errno = 0;
         const struct dirent *entry = readdir(dir);
         if (!entry) {
-            if (errno != 0)
+            if (errno != 0 && errno != ENOENT)
                 status = dpt_fail_errno(err, errno, "list a folder below '%s'", path);
             break;
         }
@@ -315,10 +315,10 @@ static enum dpt_status remove_inside(int fd, const char *path, int depth, struct
         }
         if (S_ISDIR(st.st_mode)) {
             int inner = openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            if (inner < 0)
-                status = dpt_fail_errno(err, errno, "open '%s' below '%s'", entry->d_name, path);
-            else
+            if (inner >= 0)
                 status = remove_inside(inner, path, depth + 1, err);
+            else if (errno != ENOENT)
+                status = dpt_fail_errno(err, errno, "open '%s' below '%s'", entry->d_name, path);
         }
         int flags = S_ISDIR(st.st_mode) ? AT_REMOVEDIR : 0;
         if (status == DPT_OK && unlinkat(fd, entry->d_name, flags) != 0 && errno != ENOENT)
@@ -334,15 +334,15 @@ enum dpt_status dpt_fs_remove_tree(const char *path, struct dpt_err *err)
     if (lstat(path, &st) != 0)
         return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, errno, "look at '%s'", path);
     if (!S_ISDIR(st.st_mode)) {
-        if (unlink(path) != 0)
+        if (unlink(path) != 0 && errno != ENOENT)
             return dpt_fail_errno(err, errno, "remove '%s'", path);
         return DPT_OK;
     }
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return dpt_fail_errno(err, errno, "open folder '%s'", path);
+        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, errno, "open folder '%s'", path);
     DPT_TRY(remove_inside(fd, path, 0, err));
-    if (rmdir(path) != 0)
+    if (rmdir(path) != 0 && errno != ENOENT)
         return dpt_fail_errno(err, errno, "remove '%s'", path);
     return DPT_OK;
 }

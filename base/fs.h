@@ -42,8 +42,8 @@ DPT_MUST_USE enum dpt_status dpt_fs_mkdirs(const char *path, struct dpt_err *err
 /* fsync of a folder's entries. */
 DPT_MUST_USE enum dpt_status dpt_fs_sync_dir(const char *path, struct dpt_err *err);
 
-/* rm -r of a folder; an absent one is fine. Symbolic links are removed, never followed. At most 16
- * levels deep. */
+/* rm -r of a folder; an absent one is fine, and what another removes meanwhile, too. Symbolic links
+ * are removed, never followed. At most 16 levels deep. */
 DPT_MUST_USE enum dpt_status dpt_fs_remove_tree(const char *path, struct dpt_err *err);
 
 /* Names in a folder without "." and "..", sorted bytewise; returns an owned array of owned strings.

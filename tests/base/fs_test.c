@@ -3,6 +3,7 @@
 #include "tests/tmp.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -255,6 +256,50 @@ static void removing(void **state)
     assert_true(dpt_fs_exists(at(0, "keep/x")));
 }
 
+/* One of several that remove the same tree. */
+struct remover {
+    pthread_barrier_t *begin;
+    const char *path;
+    enum dpt_status status;
+    struct dpt_err err;
+};
+
+static void *remove_at_once(void *arg)
+{
+    struct remover *r = arg;
+    (void)pthread_barrier_wait(r->begin);
+    r->status = dpt_fs_remove_tree(r->path, &r->err);
+    return NULL;
+}
+
+static void removed_by_several(void **state)
+{
+    (void)state;
+    enum { REMOVERS = 3, ROUNDS = 50, FOLDERS = 5 };
+    pthread_barrier_t begin;
+    assert_int_equal(pthread_barrier_init(&begin, NULL, REMOVERS), 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        char name[32];
+        for (int i = 0; i < FOLDERS; i++) {
+            (void)snprintf(name, sizeof name, "t/%d/inner", i);
+            assert_int_equal(dpt_fs_mkdirs(at(0, name), &err), DPT_OK);
+        }
+        struct remover removers[REMOVERS];
+        pthread_t threads[REMOVERS];
+        for (int i = 0; i < REMOVERS; i++) {
+            removers[i] = (struct remover){.begin = &begin, .path = at(1, "t")};
+            assert_int_equal(pthread_create(&threads[i], NULL, remove_at_once, &removers[i]), 0);
+        }
+        for (int i = 0; i < REMOVERS; i++)
+            assert_int_equal(pthread_join(threads[i], NULL), 0);
+        for (int i = 0; i < REMOVERS; i++)
+            if (removers[i].status != DPT_OK)
+                fail_msg("round %d: %s", round, removers[i].err.text);
+        assert_false(dpt_fs_exists(at(0, "t")));
+    }
+    (void)pthread_barrier_destroy(&begin);
+}
+
 static void too_deep_to_remove(void **state)
 {
     (void)state;
@@ -295,6 +340,7 @@ int main(void)
                                        TEST(folders),
                                        TEST(listing),
                                        TEST(removing),
+                                       TEST(removed_by_several),
                                        TEST(too_deep_to_remove),
                                        TEST(joining)};
     return cmocka_run_group_tests(tests, NULL, NULL);
