@@ -28,6 +28,7 @@ enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const cha
 {
     if (err) {
         err->status = status;
+        err->saved_errno = 0;
         /* A text that does not fit is cut: it is for a person, and the status stays exact. */
         (void)vsnprintf(err->text, sizeof err->text, fmt, ap);
         dpt_one_line(err->text);
@@ -70,6 +71,7 @@ enum dpt_status dpt_fail_errno(struct dpt_err *err, int saved_errno, const char 
     (void)dpt_vfail(err, status, fmt, ap);
     va_end(ap);
     if (err) {
+        err->saved_errno = saved_errno;
         size_t used = strlen(err->text);
         char buf[128];
         (void)snprintf(err->text + used, sizeof err->text - used, ": %s%s",
@@ -84,14 +86,28 @@ enum dpt_status dpt_wrap(struct dpt_err *err, enum dpt_status status, const char
     if (!err)
         return status;
     char inner[DPT_ERR_TEXT_BYTES];
+    const int saved_errno = err->saved_errno;
     memcpy(inner, err->text, sizeof inner);
     va_list ap;
     va_start(ap, fmt);
     (void)dpt_vfail(err, status, fmt, ap);
     va_end(ap);
+    err->saved_errno = saved_errno;
     size_t used = strlen(err->text);
     (void)snprintf(err->text + used, sizeof err->text - used, ": %s", inner);
     return status;
+}
+
+enum dpt_status dpt_pass(struct dpt_err *err, const struct dpt_err *why)
+{
+    if (err)
+        *err = *why;
+    return why->status;
+}
+
+bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b)
+{
+    return a->status == b->status && a->saved_errno == b->saved_errno;
 }
 
 void dpt_assert_failed(const char *cond, const char *file, int line)

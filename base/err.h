@@ -9,6 +9,7 @@
 #define DPT_BASE_ERR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 /* name, short text. The number is the position: stable inside one build, never sent or stored. */
@@ -52,6 +53,7 @@ enum { DPT_ERR_TEXT_BYTES = 1024 };
  * zero-initialise it or leave it to dpt_fail. */
 struct dpt_err {
     enum dpt_status status;
+    int saved_errno; /* of dpt_fail_errno, kept by dpt_wrap; 0: none */
     char text[DPT_ERR_TEXT_BYTES];
 };
 
@@ -68,6 +70,12 @@ void dpt_one_line(char *text);
 enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char *fmt, ...)
     DPT_PRINTF(3, 4);
 enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap);
+
+/* Hands on what another call told: *err (may be NULL) becomes *why, whose status is returned. */
+enum dpt_status dpt_pass(struct dpt_err *err, const struct dpt_err *why);
+
+/* Whether both have one cause, as far as status and errno tell: texts also name file and place. */
+bool dpt_err_is_like(const struct dpt_err *a, const struct dpt_err *b);
 
 /* Like dpt_fail with the text of `saved_errno` appended after ": ". Maps ENOSPC, ENOENT, ENOMEM,
  * EEXIST, EDQUOT and EFBIG to their own status, everything else to DPT_EIO. */

@@ -151,7 +151,7 @@ static enum dpt_status replace(const struct dpt_attempt *attempt,
         return replace_by_renames(attempt, ret_old, err);
     }
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
+        return dpt_pass(err, &why);
     (void)snprintf(ret_old, DPT_CHECKPOINT_NAME_BYTES, "%s", attempt->temporary_name);
     status = dpt_folder_sync(dir, err);
     if (status != DPT_OK &&

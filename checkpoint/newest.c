@@ -86,8 +86,8 @@ enum dpt_status dpt_whole_open(const struct dpt_folder *dir, int64_t step, enum 
     if (status == DPT_OK)
         return DPT_OK;
     /* Where only the rescue is there, its damage is the one to tell. */
-    return status == DPT_ENOENT && rescue != DPT_ENOENT ? dpt_fail(err, rescue, "%s", damage.text)
-                                                        : dpt_fail(err, status, "%s", why.text);
+    return status == DPT_ENOENT && rescue != DPT_ENOENT ? dpt_pass(err, &damage)
+                                                        : dpt_pass(err, &why);
 }
 
 void dpt_whole_close(struct dpt_whole *whole)
@@ -219,7 +219,7 @@ static enum dpt_status search_steps(const struct dpt_folder *dir, const int64_t 
         if (whole == DPT_OK)
             ret->found = step;
         else if (whole == DPT_ENOMEM)
-            return dpt_fail(err, whole, "%s", why.text); /* says nothing about the checkpoint */
+            return dpt_pass(err, &why); /* says nothing about the checkpoint */
         else if (ret->n_bad++ == 0)
             (void)snprintf(ret->why, sizeof ret->why, "%s", why.text);
     }
@@ -265,7 +265,7 @@ enum dpt_status dpt_checkpoint_newest_below(const char *dir, int64_t below, int6
         return DPT_OK;
     }
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", absent.text);
+        return dpt_pass(err, &absent);
     status = search_at_rest(&folder, below, &search, err);
     dpt_folder_close(&folder);
     if (status != DPT_OK)
@@ -293,7 +293,7 @@ enum dpt_status dpt_checkpoint_count(const char *dir, int64_t *ret, struct dpt_e
         return DPT_OK;
     }
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", absent.text);
+        return dpt_pass(err, &absent);
     status = dpt_whole_steps(&folder, &steps, &n, err);
     dpt_folder_close(&folder);
     if (status != DPT_OK)

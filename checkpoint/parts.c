@@ -77,7 +77,7 @@ static enum dpt_status wait_for_part(const struct dpt_checkpoint_spec *spec,
         if (status == DPT_OK)
             return DPT_OK;
         if (status != DPT_ENOENT)
-            return dpt_fail(err, status, "%s", why.text);
+            return dpt_pass(err, &why);
         DPT_TRY(dpt_attempt_go_on(spec, err));
         const int64_t now = dpt_now_ms();
         if (now >= deadline_ms)

@@ -201,7 +201,7 @@ enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation, const
     if (status == DPT_ENOENT)
         return DPT_OK;
     if (status != DPT_OK)
-        return dpt_fail(err, status, "%s", why.text);
+        return dpt_pass(err, &why);
     const struct temporary_filter filter = {
         .below_step = INT64_MAX, .generation = generation, .attempt = attempt};
     status = remove_temporaries(&folder, &filter, err);

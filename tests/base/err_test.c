@@ -78,10 +78,34 @@ static void one_message_is_one_line(void **state)
     assert_ptr_equal(strstr(err.text, "open 'a b': "), err.text);
 }
 
+static void causes(void **state)
+{
+    (void)state;
+    struct dpt_err full, other;
+    (void)dpt_fail_errno(&full, ENOSPC, "write 'a'");
+    assert_int_equal(full.saved_errno, ENOSPC);
+    (void)dpt_fail_errno(&other, ENOSPC, "write 'b'");
+    (void)dpt_wrap(&other, other.status, "step 3");
+    assert_int_equal(other.saved_errno, ENOSPC);
+    assert_true(dpt_err_is_like(&full, &other));
+    (void)dpt_fail_errno(&other, EDQUOT, "write 'a'"); /* of the same status */
+    assert_false(dpt_err_is_like(&full, &other));
+    assert_int_equal(dpt_pass(&other, &full), DPT_ENOSPC);
+    assert_int_equal(dpt_pass(NULL, &full), DPT_ENOSPC);
+    assert_true(dpt_err_is_like(&full, &other));
+    assert_string_equal(other.text, full.text);
+    (void)dpt_fail(&other, DPT_ENOSPC, "write 'a'");
+    assert_int_equal(other.saved_errno, 0);
+    assert_false(dpt_err_is_like(&full, &other));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts), cmocka_unit_test(failing), cmocka_unit_test(errno_mapping),
-        cmocka_unit_test(long_texts_are_cut), cmocka_unit_test(one_message_is_one_line)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(texts),
+                                       cmocka_unit_test(failing),
+                                       cmocka_unit_test(errno_mapping),
+                                       cmocka_unit_test(long_texts_are_cut),
+                                       cmocka_unit_test(one_message_is_one_line),
+                                       cmocka_unit_test(causes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from cluster import Process
+from cluster import Process, wait_until
 
 
 UNSHARE = ["unshare", "-rm"]  # a mount namespace of our own
@@ -135,6 +135,54 @@ def test_all_leave_and_one_folder_is_full(make_cluster, slow, tmp_path):
     again = cluster.start_worker("b", nnodes=1, endpoint=False)
     again.wait_log(rf"(?m)^step +{int(step) + 2}/", 30 * slow)
     assert not re.search(rf"(?m)^step +{step}/", again.log()), again.log()
+
+
+def test_rescue_without_room(make_cluster, slow, tmp_path):
+    """The server is gone, and the rescue finds no more room than the checkpoints before it: the reason is told once."""
+    needs_mounts()
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 2, "train.log_every": 1})
+    server = cluster.start_server()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = cluster.worker_argv("a", nnodes=1, sets={"checkpoint.dir": disk / "c"})
+    script = f'mount -t tmpfs -o size=100k none "{disk}" && exec "$@"'
+    worker = Process("worker", [*UNSHARE, "sh", "-c", script, "sh", *argv], cluster.root / "worker.log", cluster.env)
+    worker.wait_log("a checkpoint was not written", 30 * slow)
+    server.kill()
+    worker.term()
+    assert worker.wait(30 * slow) == 75, worker.log_tail()
+    said = worker.log()
+    assert said.count("No space left on device") == 1, said
+    step, = re.findall(r"step (\d+) is not rescued, for the reason that was told before$", said, re.M)
+    assert re.search(rf"^dpt-worker: left without a server: step {step} is not rescued$", said, re.M), said
+
+
+def test_folder_that_is_none(make_cluster, slow):
+    """checkpoint.dir becomes a file and a folder again, twice: each time one line tells why, one counts the others."""
+    cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 2, "train.log_every": 1})
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
+    folder, away = worker.checkpoint_dir, worker.checkpoint_dir.with_name("away")
+
+    def reasons():
+        return re.findall(r"^\[local rank 0\] .*: Not a directory", worker.log(), re.M)
+
+    for times in (1, 2):
+        cluster.wait_step(cluster.step() + 4, 30 * slow)
+        folder.rename(away)
+        folder.write_text("a file")
+        wait_until("the reason", lambda: len(reasons()) == times, 30 * slow, worker.log_tail)
+        cluster.wait_step(cluster.step() + 8, 30 * slow)
+        assert len(reasons()) == times, worker.log()
+        if times == 1:
+            folder.unlink()
+            away.rename(folder)
+            worker.wait_log(rf"\d+ more checkpoints could not be written to '{folder}'", 30 * slow)
+    worker.term()
+    assert worker.wait(30 * slow) == 75, worker.log_tail()
+    assert len(reasons()) == 2, worker.log()
+    said = r"leaving, but step \d+ could not be saved, for the reason that was told before$"
+    assert len(re.findall(said, worker.log(), re.M)) == 1, worker.log()
+    assert worker.log().count("more checkpoints could not be written to") == 2, worker.log()
 
 
 @pytest.mark.parametrize("limit, said", [

@@ -85,11 +85,41 @@ void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt
                 err->text);
 }
 
-static void tell_saves_without_room(struct dpt_rank *r)
+/* ---- checkpoint.dir: what keeps one checkpoint from it mostly keeps others, too ---- */
+
+bool rank_say_why(struct dpt_rank *r, const struct dpt_err *err, char ret[RANK_WHY_BYTES])
 {
-    if (r->saves_without_room > 1)
-        dpt_log(DPT_LOG_WARN, "%lld more checkpoints found no room in '%s'",
-                (long long)(r->saves_without_room - 1), r->config->checkpoint.dir);
+    const bool is_news = !dpt_err_is_like(&r->told_error, err);
+    if (is_news)
+        (void)snprintf(ret, RANK_WHY_BYTES, ": %s", err->text);
+    else
+        (void)snprintf(ret, RANK_WHY_BYTES, ", for the reason that was told before");
+    r->told_error = *err;
+    return is_news;
+}
+
+static void tell_unsaved(struct dpt_rank *r)
+{
+    if (r->saves_failed > 1)
+        dpt_log(DPT_LOG_WARN, "%lld more checkpoints %s '%s'", (long long)(r->saves_failed - 1),
+                r->save_error.status == DPT_ENOSPC ? "found no room in" : "could not be written to",
+                r->config->checkpoint.dir);
+    r->saves_failed = 0;
+}
+
+void rank_note_unsaved(struct dpt_rank *r, const struct dpt_err *err)
+{
+    char why[RANK_WHY_BYTES];
+    if (r->saves_failed > 0 && !dpt_err_is_like(&r->save_error, err))
+        tell_unsaved(r);
+    r->save_error = *err;
+    if (r->saves_failed++ > 0)
+        return; /* rank_tell_repeated says how often */
+    (void)rank_say_why(r, err, why);
+    dpt_log(DPT_LOG_ERROR,
+            "a checkpoint was not written%s; training goes on, more of them are counted; %s", why,
+            err->status == DPT_ENOSPC ? "make room before the next one or lower checkpoint.keep"
+                                      : "the next one is tried at its step");
 }
 
 void rank_note_saves(struct dpt_rank *r)
@@ -99,12 +129,12 @@ void rank_note_saves(struct dpt_rank *r)
     r->saves_seen = dpt_saver_saved(r->saver, &step);
     if (r->saves_seen == seen)
         return;
-    tell_saves_without_room(r);
-    r->saves_without_room = 0;
+    tell_unsaved(r);
+    r->told_error = (struct dpt_err){.status = DPT_OK};
 }
 
 void rank_tell_repeated(struct dpt_rank *r)
 {
     tell_lost_records(r);
-    tell_saves_without_room(r);
+    tell_unsaved(r);
 }

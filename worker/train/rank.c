@@ -236,6 +236,7 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     r->prepared_ms = command->prepare_ms > 0 ? command->prepare_ms : dpt_now_ms();
     rank_leave_generation(r);
     struct dpt_err err;
+    char why[RANK_WHY_BYTES];
     int64_t newest = -1;
     const bool found = rank_newest_checkpoint(r, &newest, &err) == DPT_OK;
     (void)pthread_mutex_lock(&r->report_mutex);
@@ -244,8 +245,8 @@ static void quiesce(struct dpt_rank *r, const Dpt__AgentToRank *command)
     newest = r->report.checkpoint_step;
     (void)pthread_mutex_unlock(&r->report_mutex);
     if (!found)
-        dpt_log(DPT_LOG_ERROR,
-                "checkpoints cannot be looked up: %s; the newest known is of step %lld", err.text,
+        dpt_log(rank_say_why(r, &err, why) ? DPT_LOG_ERROR : DPT_LOG_INFO,
+                "checkpoints cannot be looked up%s; the newest known is of step %lld", why,
                 (long long)newest);
     r->quiesced_ms = dpt_now_ms();
     rank_publish(r, DPT__RANK_PHASE__RANK_QUIESCED, command->generation);

@@ -124,13 +124,15 @@ struct dpt_rank {
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
     bool told_divergence, told_pins;
-    bool told_put_off;          /* a checkpoint, since the last that was begun */
-    int64_t unsaved_told;       /* step that could not be saved when all left; 0: none */
-    bool reading_failed;        /* the newest sample was not read; the state is what it was */
-    int64_t records_lost;       /* of the run's log, since one was written */
-    int64_t saves_without_room; /* checkpoints that a full disk did not take, since one was saved */
-    int64_t saves_seen;         /* of dpt_saver_saved, when that was last looked at */
-    bool diverged;              /* the next step is not finite and ends the run */
+    bool told_put_off;         /* a checkpoint, since the last that was begun */
+    int64_t unsaved_told;      /* step that could not be saved when all left; 0: none */
+    bool reading_failed;       /* the newest sample was not read; the state is what it was */
+    int64_t records_lost;      /* of the run's log, since one was written */
+    int64_t saves_failed;      /* checkpoints that were not written, for one reason, in a row */
+    struct dpt_err save_error; /* that reason, when saves_failed > 0 */
+    struct dpt_err told_error; /* of checkpoint.dir, that was told last; DPT_OK: none */
+    int64_t saves_seen;        /* of dpt_saver_saved, when that was last looked at */
+    bool diverged;             /* the next step is not finite and ends the run */
     uint8_t outcome_bytes[DPT_OUTCOME_BYTES_MAX];
     struct dpt_scaler scaler; /* as of `step` */
     struct dpt_epoch epoch;   /* likewise, with train.epochs */
@@ -425,8 +427,18 @@ int rank_tell_end(struct dpt_rank *r, enum dpt_status status, bool at_work, stru
 void rank_check_log(struct dpt_rank *r, enum dpt_status status, const struct dpt_err *err);
 /* At the end: how often what was said once happened again. */
 void rank_tell_repeated(struct dpt_rank *r);
-/* A checkpoint that was saved since the last call ends a count of those that found no room. */
+/* A checkpoint that was saved since the last call ends a count of those that were not, and is the
+ * end of what was told of checkpoint.dir. */
 void rank_note_saves(struct dpt_rank *r);
+/* A checkpoint was not written. The first is said, those after it for the same reason are counted
+ * until one is written. */
+void rank_note_unsaved(struct dpt_rank *r, const struct dpt_err *err);
+
+enum { RANK_WHY_BYTES = DPT_ERR_TEXT_BYTES + 2 };
+
+/* The end of a message about checkpoint.dir: ": " and the error, or, where that was told already,
+ * that it was. Returns whether it is news, which it is not the next time. */
+bool rank_say_why(struct dpt_rank *r, const struct dpt_err *err, char ret[RANK_WHY_BYTES]);
 
 /* room.c: DPT_ENOMEM with what is wanted, what there is and the keys that change it, if no world of
  * this run lets a rank fit into the memory that this process can take; and the same words for an

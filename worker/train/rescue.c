@@ -77,6 +77,7 @@ static enum dpt_status write_rescue(struct dpt_rank *r, int64_t deadline_ms, str
 void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms)
 {
     struct dpt_err err;
+    char why[RANK_WHY_BYTES];
     rank_leave_generation(r);
     /* The step's checkpoint may have been committed after this rank last looked; and another node
      * may be faster. */
@@ -86,16 +87,19 @@ void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms)
     if (saved)
         dpt_log(DPT_LOG_INFO, "step %lld is whole in '%s', as a rescue if not as a checkpoint",
                 (long long)r->step, r->config->checkpoint.dir);
-    else
-        dpt_log(DPT_LOG_ERROR, "step %lld is not rescued: %s", (long long)r->step, err.text);
+    else {
+        (void)rank_say_why(r, &err, why);
+        dpt_log(DPT_LOG_ERROR, "step %lld is not rescued%s", (long long)r->step, why);
+    }
     if (saved && r->book)
         dpt_logbook_keep_unwritten(r->book);
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.rescue_failed = !saved;
     if (saved)
         r->report.rescued_step = r->step;
-    else
-        rank_copy_text(r->report.text, err.text);
+    else /* why, is told by the line above */
+        (void)snprintf(r->report.text, sizeof r->report.text, "step %lld is not rescued",
+                       (long long)r->step);
     dpt_link_publish(r->link, &r->report, true);
     (void)pthread_mutex_unlock(&r->report_mutex);
 }

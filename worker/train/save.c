@@ -54,12 +54,8 @@ void rank_settle_saver(struct dpt_rank *r)
         dpt_log(DPT_LOG_ERROR, "%s", err.text);
     else if (status == DPT_EABORTED)
         dpt_log(DPT_LOG_INFO, "checkpoint given up, since the world changes: %s", err.text);
-    else if (status == DPT_ENOSPC && r->saves_without_room++ > 0)
-        return; /* a disk stays full; rank_tell_repeated says how often */
     else if (status != DPT_OK)
-        dpt_log(DPT_LOG_ERROR, "a checkpoint was not written: %s; training goes on%s", err.text,
-                status == DPT_ENOSPC ? ", make room before the next one or lower checkpoint.keep"
-                                     : ", the next one is tried at its step");
+        rank_note_unsaved(r, &err);
 }
 
 void rank_clear_leftovers(struct dpt_rank *r)
@@ -68,9 +64,11 @@ void rank_clear_leftovers(struct dpt_rank *r)
     if (!r->config->checkpoint.dir[0] || slot > 0 || (slot < 0 && r->report.local_rank != 0))
         return;
     struct dpt_err err;
+    char why[RANK_WHY_BYTES];
     if (dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, &err) !=
         DPT_OK)
-        dpt_log(DPT_LOG_WARN, "what is left of an unfinished checkpoint stays: %s", err.text);
+        dpt_log(rank_say_why(r, &err, why) ? DPT_LOG_WARN : DPT_LOG_INFO,
+                "what is left of an unfinished checkpoint stays%s", why);
 }
 
 struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r)

@@ -337,15 +337,18 @@ static enum dpt_status save_what_is_held(struct dpt_rank *r, struct dpt_err *err
 static void save_before_leaving(struct dpt_rank *r)
 {
     struct dpt_err err = {.text = ""};
+    char why[RANK_WHY_BYTES];
     rank_publish_busy(r, true);
     const enum dpt_status status = save_what_is_held(r, &err);
     (void)rank_settles_log(r);
     rank_publish_busy(r, false);
     if (status == DPT_OK || dpt_link_interrupted(r->link, r->gen.number)) /* it is not over */
         return;
-    if (r->unsaved_told != r->step) /* a farewell tries once more */
-        dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved: %s", (long long)r->step,
-                err.text);
+    if (r->unsaved_told != r->step) { /* a farewell tries once more */
+        (void)rank_say_why(r, &err, why);
+        dpt_log(DPT_LOG_ERROR, "leaving, but step %lld could not be saved%s", (long long)r->step,
+                why);
+    }
     r->unsaved_told = r->step;
 }
 
