@@ -157,26 +157,33 @@ def test_rescue_without_room(make_cluster, slow, tmp_path):
     assert re.search(rf"^dpt-worker: left without a server: step {step} is not rescued$", said, re.M), said
 
 
-def test_folder_that_is_none(make_cluster, slow):
-    """checkpoint.dir becomes a file and a folder again, twice: each time one line tells why, one counts the others."""
+def test_folder_that_is_none(make_cluster, slow, tmp_path):
+    """checkpoint.dir becomes a file, and a folder again, and a file: each time one line tells why, one counts the
+    others."""
     cluster = make_cluster(sets={"train.steps": 100000, "checkpoint.every_steps": 2, "train.log_every": 1})
-    worker = cluster.start_worker("a", nnodes=1, endpoint=False)
-    folder, away = worker.checkpoint_dir, worker.checkpoint_dir.with_name("away")
+    folder, file, link, draft = (tmp_path / name for name in ("folder", "file", "link", "draft"))
+    folder.mkdir()
+    file.write_text("a file")
+
+    def become(what):
+        draft.symlink_to(what)
+        draft.replace(link)
+
+    become(folder)
+    worker = cluster.start_worker("a", nnodes=1, endpoint=False, sets={"checkpoint.dir": link})
 
     def reasons():
         return re.findall(r"^\[local rank 0\] .*: Not a directory", worker.log(), re.M)
 
     for times in (1, 2):
         cluster.wait_step(cluster.step() + 4, 30 * slow)
-        folder.rename(away)
-        folder.write_text("a file")
+        become(file)
         wait_until("the reason", lambda: len(reasons()) == times, 30 * slow, worker.log_tail)
         cluster.wait_step(cluster.step() + 8, 30 * slow)
         assert len(reasons()) == times, worker.log()
         if times == 1:
-            folder.unlink()
-            away.rename(folder)
-            worker.wait_log(rf"\d+ more checkpoints could not be written to '{folder}'", 30 * slow)
+            become(folder)
+            worker.wait_log(rf"\d+ more checkpoints could not be written to '{link}'", 30 * slow)
     worker.term()
     assert worker.wait(30 * slow) == 75, worker.log_tail()
     assert len(reasons()) == 2, worker.log()
