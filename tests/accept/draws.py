@@ -130,9 +130,9 @@ def draw_value(rng, key):
         return rng.choice([("yes please", True), ("2", True), ("True!", True), ("[true]", True), ("true", False),
                            ("false", False), ("null", True)])
     if key.type == "text":
-        return rng.choice(["[]", "{a: b}", "''", "/dev/null", "/proc/self/mem", "/nonexistent/a/b", "/dev/full", "/",
-                           ".", "x" * 5000, "\"a\\0b\"", "\"a\\nb\"", "null", "~", "../" * 400, "/root/../etc/passwd",
-                           "%s%s%n", "*", "[", "x" * 60]), False
+        return rng.choice(["[]", "{a: b}", "''", "/dev/null", "/proc/self/mem", "/nonexistent/a/b", "/dev/full", "/sys",
+                           ".", "x" * 5000, "\"a\\0b\"", "\"a\\nb\"", "null", "~", "../" * 400 + "sys",
+                           "/root/../etc/passwd", "%s%s%n", "*", "[", "x" * 60]), False
     return rng.choice(GARBAGE), False
 
 
@@ -228,7 +228,7 @@ class Drawer:
     def files_of_keys(self):
         """A folder where a file is wanted, a file where a folder is wanted, no right, nothing there."""
         key = self.rng.choice(["data.train", "data.val", "log.dir", "checkpoint.dir", "model.init_from"])
-        path = self.rng.choice(["c.yaml", "c.yaml/x", "/dev/null", "/proc/x", "/sys/x", "none", "/", "empty", "\t",
+        path = self.rng.choice(["c.yaml", "c.yaml/x", "/dev/null", "/proc/x", "/sys/x", "none", "/sys", "empty", "\t",
                                 "pipe"])
         args = ["--set", f"{key}={path}"]
         if key == "data.val":
@@ -303,7 +303,8 @@ class Drawer:
         program, names = self.rng.choice([("dpt-ckpt", ["list", "show", "verify", "hash", "generate", "lst", ""]),
                                           ("dpt-data", ["encode", "inspect", "verify", "encod", ""]),
                                           ("dpt-bench", ["", "tran", "--lst"])])
-        things = [".", "none", "a\nb", "c.yaml", "/dev/null", "step-00000001", "/", "x" * 5000, "\udcff", "noise.bin"]
+        things = [".", "none", "a\nb", "c.yaml", "/dev/null", "step-00000001", "/sys", "x" * 5000, "\udcff",
+                  "noise.bin"]
         args = [name for name in [self.rng.choice(names)] if name]
         if program != "dpt-bench" and args:
             args += self.rng.sample(things, self.rng.randrange(2 if program == "dpt-data" else 3))
