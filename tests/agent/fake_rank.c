@@ -120,6 +120,11 @@ int main(int argc, char **argv)
         close(DPT_RANK_FD_LINK);
         wait_for_ever();
     }
+    if (strcmp(what, "step") == 0) {
+        const int64_t step = 42;
+        if (pwrite(DPT_RANK_FD_STEP, &step, sizeof step, 0) != (ssize_t)sizeof step)
+            return 3;
+    }
     echo();
     if (strcmp(what, "stubborn") == 0)
         wait_for_ever();

@@ -132,6 +132,27 @@ static void test_link_end_ends_rank(void **state)
     assert_int_equal(reap(&process), 0);
 }
 
+/* What a rank kept is there when it is dead, until it is forgotten. */
+static void test_newest_step(void **state)
+{
+    (void)state;
+    struct dpt_rank_process process = spawn_fake("step");
+    int code;
+    expect_frame(&process, "ready");
+    assert_int_equal(dpt_rank_step(&process), 42);
+    dpt_rank_kill(&process);
+    wait_readable(process.pid_fd);
+    assert_true(dpt_rank_reap(&process, &code));
+    assert_int_equal(dpt_rank_step(&process), 42);
+    dpt_rank_process_forget_step(&process);
+    assert_int_equal(dpt_rank_step(&process), 0);
+    dpt_rank_process_fini(&process);
+    process = spawn_fake("obey");
+    assert_int_equal(dpt_rank_step(&process), 0);
+    dpt_rank_kill(&process);
+    assert_int_equal(reap(&process), -SIGKILL);
+}
+
 static void test_sigterm_is_ignored(void **state)
 {
     (void)state;
@@ -248,7 +269,7 @@ static void test_descriptors_of_a_rank(void **state)
     int leaked = open("/dev/null", O_RDONLY); /* some library's, without O_CLOEXEC */
     assert_true(leaked >= 0);
     struct dpt_rank_process process = spawn_fake("fds");
-    expect_frame(&process, "0 1 2 3 4 ");
+    expect_frame(&process, "0 1 2 3 4 5 ");
     assert_int_equal(reap(&process), 0);
     close(leaked);
 }
@@ -401,6 +422,7 @@ int main(int argc, char **argv)
         return 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link_end_ends_rank),
+        cmocka_unit_test(test_newest_step),
         cmocka_unit_test(test_sigterm_is_ignored),
         cmocka_unit_test(test_own_process_group),
         cmocka_unit_test(test_grandchildren_die_with_the_rank),

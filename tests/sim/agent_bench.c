@@ -170,6 +170,7 @@ void bench_rank_exits(struct bench *b, uint32_t local, int code)
     bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,
                                            .local_rank = local,
                                            .spawn = b->spawns[local],
+                                           .step = b->kept_step,
                                            .exit_code = code});
 }
 

@@ -21,6 +21,7 @@ struct bench {
     Dpt__ServerState server;
     Dpt__RankState rank;
     float tokens_per_s;  /* as the ranks say */
+    int64_t kept_step;   /* that a rank has kept beside its messages; told with its end */
     bool no_checkpoints; /* the config names no folder for them */
     /* gathered over the steps since the last clear */
     uint32_t spawns[RANKS], kills[RANKS];

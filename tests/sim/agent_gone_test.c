@@ -59,6 +59,35 @@ static void test_death_while_leaving_is_told_at_once(void **state)
                                     "after 0, up to 3, are lost with it");
 }
 
+/* Steps that it had made since its last message are counted, too. */
+static void test_death_after_more_steps_than_it_said(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_signal(b);
+    b->kept_step = 7;
+    ranks_die(b);
+    assert_string_equal(b->warning, "rank process 1 (spawn 1) was killed by signal 9; the steps "
+                                    "after 0, up to 7, are lost with it");
+}
+
+/* All that the messages told is saved, and what came after is not. */
+static void test_silence_after_more_steps_than_it_said(void **state)
+{
+    struct bench *b = *state;
+    b->server.n_nodes = 1;
+    b->rank.checkpoint_step = 3;
+    bench_run(b);
+    bench_signal(b);
+    const int64_t kept[RANKS] = {7, 6};
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK, .steps = kept});
+    b->kept_step = 7;
+    ranks_die(b);
+    assert_string_equal(b->warning, "rank process 1 (spawn 1) was killed by signal 9; the steps "
+                                    "after 3, up to 7, are lost with it");
+}
+
 static void ends_with_loss(struct bench *b)
 {
     for (int i = 0; i < 50 && !b->ended; i++)
@@ -324,6 +353,8 @@ int main(void)
         T(test_death_without_server_is_told_at_once),
         T(test_death_with_server_is_told_later),
         T(test_death_while_leaving_is_told_at_once),
+        T(test_death_after_more_steps_than_it_said),
+        T(test_silence_after_more_steps_than_it_said),
         T(test_leave_without_server),
         T(test_join_time_without_server),
         T(test_other_nodes_have_replicas),

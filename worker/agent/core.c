@@ -210,6 +210,8 @@ static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *even
 {
     switch (event->kind) {
     case DPT_AGENT_EVENT_TICK:
+        for (uint32_t i = 0; event->steps != NULL && i < agent->n_ranks; i++)
+            dpt_agent_on_rank_step(agent, i, event->steps[i]);
         dpt_agent_check_ranks(agent);
         dpt_agent_check_stage(agent);
         break;
@@ -229,11 +231,10 @@ static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *even
         dpt_agent_on_rank(agent, event->local_rank, event->spawn, event->rank_message);
         break;
     case DPT_AGENT_EVENT_RANK_EOF:
-        dpt_agent_on_rank_eof(agent, event->local_rank, event->spawn);
+        dpt_agent_on_rank_eof(agent, event->local_rank, event->spawn, event->step);
         break;
     case DPT_AGENT_EVENT_RANK_EXITED:
-        dpt_agent_on_rank_exited(agent, event->local_rank, event->spawn, event->exit_code,
-                                 event->is_final, event->text != NULL ? event->text : "");
+        dpt_agent_on_rank_exited(agent, event);
         break;
     case DPT_AGENT_EVENT_RANK_WAITS:
         dpt_agent_on_rank_waits(agent, event->local_rank, event->spawn);

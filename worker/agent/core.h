@@ -53,20 +53,21 @@ struct dpt_agent_facts {
 /* The loop: wait until something is readable or deadline_ms, hand over what arrived, then one TICK.
  * The machine itself notices from the times that its loop was stopped. */
 enum dpt_agent_event_kind {
-    DPT_AGENT_EVENT_TICK,
+    DPT_AGENT_EVENT_TICK,           /* steps */
     DPT_AGENT_EVENT_CONFIGURED,     /* facts; once, first thing or in answer to ACTION_CONFIGURE */
     DPT_AGENT_EVENT_SERVER_UP,      /* a connection to the server stands (again): say who we are */
     DPT_AGENT_EVENT_SERVER_DOWN,    /* it is gone, or is being replaced */
     DPT_AGENT_EVENT_SERVER_MESSAGE, /* server_message */
     DPT_AGENT_EVENT_RANK_MESSAGE,   /* local_rank, spawn, rank_message */
-    DPT_AGENT_EVENT_RANK_EOF,       /* local_rank, spawn: its socket closed; it is killed */
-    DPT_AGENT_EVENT_RANK_EXITED, /* local_rank, spawn, exit_code, text: reaped, or never started */
-    DPT_AGENT_EVENT_RANK_WAITS,  /* local_rank, spawn: not started yet, since the run's folders are
-                                  * still being claimed: it is not silent */
-    DPT_AGENT_EVENT_DISOWNED,    /* text: the run's folders are another's by now */
-    DPT_AGENT_EVENT_SIGNAL,      /* told to end, by a signal or a spot notice: the first drains, the
-                                  * second means now
-                                  */
+    DPT_AGENT_EVENT_RANK_EOF,       /* local_rank, spawn, step: its socket closed; it is killed */
+    DPT_AGENT_EVENT_RANK_EXITED,    /* local_rank, spawn, step, exit_code, text: reaped, or never
+                                     * started */
+    DPT_AGENT_EVENT_RANK_WAITS, /* local_rank, spawn: not started yet, since the run's folders are
+                                 * still being claimed: it is not silent */
+    DPT_AGENT_EVENT_DISOWNED,   /* text: the run's folders are another's by now */
+    DPT_AGENT_EVENT_SIGNAL,     /* told to end, by a signal or a spot notice: the first drains, the
+                                 * second means now
+                                 */
     DPT_AGENT_EVENT_COUNT
 };
 
@@ -79,6 +80,10 @@ struct dpt_agent_event {
     const Dpt__RankToAgent *rank_message;   /* borrowed */
     int exit_code;                          /* RANK_EXITED: status if >= 0, -signal if killed */
     bool is_final;                          /* RANK_EXITED: no other can be started here */
+    /* The newest step that the process has kept outside itself, which its messages may not have
+     * told yet; 0: none. `steps`: of each local rank; NULL: nobody has looked. */
+    int64_t step;
+    const int64_t *steps;
     const char *text; /* DISOWNED; RANK_EXITED: for a person, e.g. why it could not be started; may
                          be NULL */
 };

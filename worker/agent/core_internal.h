@@ -44,6 +44,7 @@ struct agent_rank {
     int64_t heard_ms;                /* the same for judging it: own gaps are left out */
     int64_t respawn_at_ms, pause_ms; /* DOWN: when, and how long the last pause was */
     bool started;                    /* this process got as far as to stand by */
+    int64_t kept_step;               /* by its process, beside its messages; 0: none */
     bool doomed;                     /* it has said a fatal error and writes nothing any more */
     uint32_t failed_starts;          /* in a row, of processes that did not */
     uint64_t asked_generation;       /* newest hard PREPARE told to this process ... */
@@ -178,10 +179,12 @@ const Dpt__AgentState *dpt_agent_make_state(struct dpt_agent *agent);
 
 void dpt_agent_on_rank(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
                        const Dpt__RankToAgent *message);
-void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
+void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
+                           int64_t step);
+/* What it has kept, beside its messages. */
+void dpt_agent_on_rank_step(struct dpt_agent *agent, uint32_t local_rank, int64_t step);
 void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn);
-void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
-                              int exit_code, bool is_final, const char *text);
+void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_event *event);
 void dpt_agent_rank_init(struct agent_rank *rank, uint32_t local_rank);
 void dpt_agent_rank_fini(struct agent_rank *rank);
 /* Starts what is to be started, kills what is silent or does not quiesce. At TICK. */

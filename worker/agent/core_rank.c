@@ -27,6 +27,7 @@ static void reset_state(struct agent_rank *rank, uint32_t local_rank)
     rank->has_summary = false;
     rank->step_ms_median = 0;
     rank->started = rank->doomed = false;
+    rank->kept_step = 0;
     rank->asked_generation = 0;
     rank->plan_rank = -1;
 }
@@ -214,6 +215,17 @@ static void say_crash(struct dpt_agent *agent, uint32_t local_rank, const char *
                   differs ? ": " : "", differs ? rank->text : "", lost, next);
 }
 
+/* Steps that it had made since its last message. */
+static void take_kept_step(struct dpt_agent *agent, struct agent_rank *rank)
+{
+    if (rank->kept_step <= 0 || rank->kept_step <= rank->state.step_applied)
+        return;
+    rank->state.step_applied = rank->kept_step;
+    rank->state.outcome_step = -1; /* no other can have it from here */
+    if (rank->kept_step > agent->step_high)
+        agent->step_high = rank->kept_step;
+}
+
 /* A process has ended by itself, or had to be ended. `said`: its newest words say why. So do those
  * of a fatal error; others are about a peer. */
 static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *how, bool said)
@@ -228,6 +240,7 @@ static void crashed(struct dpt_agent *agent, uint32_t local_rank, const char *ho
         agent->crashes += rank->started; /* else STARTS_MAX bounds them */
         note_error(agent, local_rank, rank->text);
     }
+    take_kept_step(agent, rank);
     dpt_agent_note_gone(agent, rank);
     rank->life = LIFE_KILLED; /* or about to be, or reaped: its steps are gone */
     rank->state.phase = DPT__RANK_PHASE__RANK_DEAD;
@@ -258,11 +271,19 @@ static void give_up(struct dpt_agent *agent, uint32_t local_rank, const char *wh
     kill_process(agent, local_rank);
 }
 
-void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn)
+void dpt_agent_on_rank_step(struct dpt_agent *agent, uint32_t local_rank, int64_t step)
+{
+    if (agent->ranks[local_rank].life == LIFE_UP)
+        agent->ranks[local_rank].kept_step = step;
+}
+
+void dpt_agent_on_rank_eof(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
+                           int64_t step)
 {
     if (!is_ours(agent, local_rank, spawn) || agent->ranks[local_rank].life == LIFE_KILLED ||
         agent->stage >= STAGE_RESETTING)
         return; /* one that was told to exit closes its link before it is gone */
+    dpt_agent_on_rank_step(agent, local_rank, step);
     give_up(agent, local_rank, "closed its link");
 }
 
@@ -273,15 +294,18 @@ void dpt_agent_on_rank_waits(struct dpt_agent *agent, uint32_t local_rank, uint3
         rank->heard_ms = rank->word_ms = agent->now_ms;
 }
 
-void dpt_agent_on_rank_exited(struct dpt_agent *agent, uint32_t local_rank, uint32_t spawn,
-                              int exit_code, bool is_final, const char *text)
+void dpt_agent_on_rank_exited(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
-    if (!is_ours(agent, local_rank, spawn))
+    const uint32_t local_rank = event->local_rank;
+    const int exit_code = event->exit_code;
+    const char *text = event->text != NULL ? event->text : "";
+    if (!is_ours(agent, local_rank, event->spawn))
         return;
     struct agent_rank *rank = &agent->ranks[local_rank];
     bool counted = rank->life == LIFE_KILLED;
+    dpt_agent_on_rank_step(agent, local_rank, event->step);
     rank->state.exit_code = exit_code;
-    if (!counted && is_final && agent->stage < STAGE_RESETTING) { /* it never was */
+    if (!counted && event->is_final && agent->stage < STAGE_RESETTING) { /* it never was */
         dpt_agent_copy_text(rank->text, sizeof rank->text, text);
         give_place_up(agent, local_rank, DPT_EXIT_FAILED, text);
     } else if (!counted && agent->stage < STAGE_RESETTING) {

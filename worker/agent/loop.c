@@ -471,6 +471,7 @@ static enum dpt_status take_rank(struct loop *loop, int i, struct dpt_err *err)
                                              .rank_message = event.message,
                                              .exit_code = event.exit_code,
                                              .is_final = event.is_final,
+                                             .step = event.step,
                                              .text = event.text};
         enum dpt_status status = step(loop, told, err);
         if (event.message != NULL && event.message->n_steps > 0)
@@ -501,6 +502,14 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status tick(struct loop *loop, struct dpt_err *err)
+{
+    int64_t steps[DPT_PROTO_RANKS_MAX] = {0};
+    for (int i = 0; i < loop->ranks.n; i++)
+        steps[i] = dpt_ranks_step(&loop->ranks, i);
+    return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK, .steps = steps}, err);
+}
+
 static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(take_signals(loop, err));
@@ -510,7 +519,7 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
     if (!loop->ended)
         DPT_TRY(take_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
+        DPT_TRY(tick(loop, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
     show(loop);

@@ -184,7 +184,7 @@ enum dpt_status dpt_rank_start_enter(const struct dpt_rank_start *start, struct 
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         if (signal(ignored[i], SIG_IGN) == SIG_ERR)
             return dpt_fail_errno(err, errno, "rank process: ignore signal %d", ignored[i]);
-    const int inherited[] = {DPT_RANK_FD_LINK, DPT_RANK_FD_CONFIG};
+    const int inherited[] = {DPT_RANK_FD_LINK, DPT_RANK_FD_CONFIG, DPT_RANK_FD_STEP};
     for (size_t i = 0; i < sizeof inherited / sizeof inherited[0]; i++)
         if (fcntl(inherited[i], F_SETFD, FD_CLOEXEC) != 0)
             return dpt_fail_errno(err, errno,

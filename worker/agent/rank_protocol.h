@@ -8,7 +8,9 @@
  *   fd 3    SOCK_SEQPACKET socket, one protobuf message a frame (AgentToRank in, RankToAgent out);
  *           its end of file means that the agent is gone: the rank ends at once
  *   fd 4    sealed memfd with the canonical text of this node's config
- * and nothing else. */
+ *   fd 5    memfd of DPT_RANK_STEP_BYTES, in which the rank keeps its newest step: the agent reads
+ * it when the rank is dead or says nothing, so that no step is lost between two messages and
+ * nothing else. */
 #ifndef DPT_WORKER_AGENT_RANK_PROTOCOL_H
 #define DPT_WORKER_AGENT_RANK_PROTOCOL_H
 
@@ -24,6 +26,8 @@
 enum {
     DPT_RANK_FD_LINK = 3,
     DPT_RANK_FD_CONFIG = 4,
+    DPT_RANK_FD_STEP = 5,
+    DPT_RANK_STEP_BYTES = 8, /* int64_t of this machine; zero at first */
     DPT_RANK_FRAME_BYTES_MAX = 256 * 1024,
     DPT_RANK_ALLOW_MAX = 16, /* --allow-change KEY given to the worker */
     DPT_RANK_ARGS_MAX = 24 + DPT_RANK_ALLOW_MAX,

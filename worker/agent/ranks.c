@@ -18,7 +18,8 @@ enum dpt_status dpt_ranks_init(struct dpt_ranks *ranks, int n, const char *log_d
         return dpt_fail(err, DPT_ENOMEM, "frames of rank processes");
     for (int i = 0; i < n; i++) {
         struct dpt_rank_slot *slot = &ranks->slots[i];
-        slot->process = (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1};
+        slot->process =
+            (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
         enum dpt_status status =
             dpt_rank_log_init(&slot->log, log_dir, node, i, STDERR_FILENO, err);
         ranks->n = i + 1;
@@ -133,6 +134,7 @@ static bool take_eof(struct dpt_rank_slot *slot, struct dpt_rank_event *ret)
         return false;
     slot->eof_ms = 0;
     ret->kind = DPT_RANK_EVENT_EOF;
+    ret->step = dpt_rank_step(&slot->process);
     return true;
 }
 
@@ -189,8 +191,15 @@ bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write, struct dpt_r
     ret->kind = DPT_RANK_EVENT_EXITED;
     ret->exit_code = slot->exit_code;
     ret->is_final = slot->exit_final;
+    ret->step = dpt_rank_step(&slot->process);
+    dpt_rank_process_forget_step(&slot->process);
     ret->text = slot->text[0] != '\0' ? slot->text : NULL;
     return true;
+}
+
+int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i)
+{
+    return dpt_rank_step(&ranks->slots[i].process);
 }
 
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items)

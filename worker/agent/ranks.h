@@ -52,6 +52,7 @@ struct dpt_rank_event {
     Dpt__RankToAgent *message;
     int exit_code;
     bool is_final;
+    int64_t step; /* EOF, EXITED: the newest that the process has kept; 0: none */
     const char *text;
 };
 
@@ -81,6 +82,9 @@ void dpt_ranks_send(struct dpt_ranks *ranks, uint32_t local_rank, uint32_t spawn
  * output on the way. */
 DPT_MUST_USE bool dpt_ranks_next(struct dpt_ranks *ranks, int i, bool may_write,
                                  struct dpt_rank_event *ret);
+
+/* The newest step that the process of local rank i has kept; 0: none, or there is no process. */
+int64_t dpt_ranks_step(const struct dpt_ranks *ranks, int i);
 
 /* Adds the descriptors to wait for; returns how many (at most n * DPT_RANK_FDS_MAX). */
 int dpt_ranks_poll(const struct dpt_ranks *ranks, struct pollfd *ret_items);

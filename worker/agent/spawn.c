@@ -29,7 +29,7 @@ static int pidfd_open_call(pid_t pid)
 struct child_setup {
     const char *program;
     char *const *argv;
-    int link_fd, config_fd, output_fd, status_fd, null_fd;
+    int link_fd, config_fd, step_fd, output_fd, status_fd, null_fd;
 };
 
 static int make_config_fd(const char *text, size_t bytes, struct dpt_err *err)
@@ -49,6 +49,24 @@ static int make_config_fd(const char *text, size_t bytes, struct dpt_err *err)
     return -1;
 }
 
+static void close_fds(int *fds, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static int make_step_fd(struct dpt_err *err)
+{
+    const int64_t none = 0;
+    const int fd = memfd_create("dpt-step", MFD_CLOEXEC);
+    if (fd >= 0 && pwrite(fd, &none, sizeof none, 0) == (ssize_t)sizeof none)
+        return fd;
+    (void)dpt_fail_errno(err, errno, "memory for a rank's step");
+    close_fds((int[]){fd}, 1);
+    return -1;
+}
+
 /* After fork in a process with threads: async-signal-safe calls only. Reports errno and ends. */
 static _Noreturn void run_child(const struct child_setup *setup)
 {
@@ -61,8 +79,8 @@ static _Noreturn void run_child(const struct child_setup *setup)
     /* The rank's main asks for the death signal as well and checks its parent; this closes the time
      * until then. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int wanted[] = {setup->null_fd, setup->output_fd, setup->output_fd, setup->link_fd,
-                          setup->config_fd};
+    const int wanted[] = {setup->null_fd, setup->output_fd, setup->output_fd,
+                          setup->link_fd, setup->config_fd, setup->step_fd};
     int high[sizeof wanted / sizeof wanted[0]];
     bool ok = true;
     int status_fd = fcntl(setup->status_fd, F_DUPFD_CLOEXEC, CHILD_FD_BASE);
@@ -72,7 +90,7 @@ static _Noreturn void run_child(const struct child_setup *setup)
         ok = dup2(high[i], i) == i; /* clears close-on-exec */
     /* Whatever some library left open. Ours are close-on-exec anyway; before Linux 5.11 that has to
      * do. */
-    (void)close_range(DPT_RANK_FD_CONFIG + 1, ~0U, CLOSE_RANGE_CLOEXEC);
+    (void)close_range(DPT_RANK_FD_STEP + 1, ~0U, CLOSE_RANGE_CLOEXEC);
     if (ok)
         execv(setup->program, setup->argv);
     int failed = errno;
@@ -90,13 +108,6 @@ static int read_exec_status(int fd)
         got = read(fd, &failed, sizeof failed);
     while (got < 0 && errno == EINTR);
     return got == (ssize_t)sizeof failed ? failed : 0;
-}
-
-static void close_fds(int *fds, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
 }
 
 static enum dpt_status start_process(const struct child_setup *setup, int status_read_fd,
@@ -158,6 +169,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
         STATUS_READ,
         STATUS_WRITE,
         CONFIG,
+        STEP,
         NULL_FD,
         FDS
     };
@@ -169,7 +181,7 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
         return dpt_fail(err, DPT_ENOMEM, "start a rank process");
     const char *program = options->program != NULL ? options->program : "/proc/self/exe";
     dpt_rank_start_encode(options->start, "dpt-worker", args);
-    struct dpt_rank_process process = {.pid_fd = -1, .link_fd = -1, .output_fd = -1};
+    struct dpt_rank_process process = {.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
     enum dpt_status status = dpt_rank_link_pair(&fds[LINK_AGENT], err);
     if (status == DPT_OK &&
         (pipe2(&fds[OUT_READ], O_CLOEXEC) != 0 || pipe2(&fds[STATUS_READ], O_CLOEXEC) != 0 ||
@@ -181,15 +193,25 @@ enum dpt_status dpt_rank_spawn(const struct dpt_spawn_options *options,
         status = fds[CONFIG] >= 0 ? DPT_OK : DPT_EIO;
     }
     if (status == DPT_OK) {
-        const struct child_setup setup = {program,     args->argv,     fds[LINK_RANK],
-                                          fds[CONFIG], fds[OUT_WRITE], fds[STATUS_WRITE],
-                                          fds[NULL_FD]};
+        fds[STEP] = make_step_fd(err);
+        status = fds[STEP] >= 0 ? DPT_OK : DPT_EIO;
+    }
+    if (status == DPT_OK) {
+        const struct child_setup setup = {.program = program,
+                                          .argv = args->argv,
+                                          .link_fd = fds[LINK_RANK],
+                                          .config_fd = fds[CONFIG],
+                                          .step_fd = fds[STEP],
+                                          .output_fd = fds[OUT_WRITE],
+                                          .status_fd = fds[STATUS_WRITE],
+                                          .null_fd = fds[NULL_FD]};
         status = start_process(&setup, fds[STATUS_READ], &fds[STATUS_WRITE], &process, err);
     }
     if (status == DPT_OK) {
         process.link_fd = fds[LINK_AGENT];
         process.output_fd = fds[OUT_READ];
-        fds[LINK_AGENT] = fds[OUT_READ] = -1;
+        process.step_fd = fds[STEP];
+        fds[LINK_AGENT] = fds[OUT_READ] = fds[STEP] = -1;
         *ret = process;
     } else if (has_no_descriptors()) {
         status = fail_descriptors(err);
@@ -230,8 +252,25 @@ bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code)
 
 void dpt_rank_process_fini(struct dpt_rank_process *process)
 {
-    close_fds((int[]){process->pid_fd, process->link_fd, process->output_fd}, 3);
-    *process = (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1};
+    close_fds((int[]){process->pid_fd, process->link_fd, process->output_fd, process->step_fd}, 4);
+    *process =
+        (struct dpt_rank_process){.pid_fd = -1, .link_fd = -1, .output_fd = -1, .step_fd = -1};
+}
+
+void dpt_rank_process_forget_step(struct dpt_rank_process *process)
+{
+    close_fds(&process->step_fd, 1);
+    process->step_fd = -1;
+}
+
+int64_t dpt_rank_step(const struct dpt_rank_process *process)
+{
+    int64_t step = 0;
+    _Static_assert(sizeof step == DPT_RANK_STEP_BYTES, "what the rank keeps");
+    return process->step_fd >= 0 &&
+                   pread(process->step_fd, &step, sizeof step, 0) == (ssize_t)sizeof step
+               ? step
+               : 0;
 }
 
 enum dpt_status dpt_orphans_adopt(struct dpt_err *err)

@@ -28,6 +28,7 @@ struct dpt_rank_process {
     int pid_fd;    /* readable: it has ended */
     int link_fd;   /* socket pair, agent's end */
     int output_fd; /* its stdout and stderr, non-blocking */
+    int step_fd;   /* its newest step */
 };
 
 struct dpt_spawn_options {
@@ -51,6 +52,11 @@ DPT_MUST_USE bool dpt_rank_ended(const struct dpt_rank_process *process);
  * pid_fd and link_fd are closed, *ret_exit_code is its status, or -signal. output_fd stays open for
  * what it still wrote. */
 DPT_MUST_USE bool dpt_rank_reap(struct dpt_rank_process *process, int *ret_exit_code);
+
+/* The newest step that it has kept; 0: none. Also of one that has been reaped, until it is
+ * forgotten. */
+int64_t dpt_rank_step(const struct dpt_rank_process *process);
+void dpt_rank_process_forget_step(struct dpt_rank_process *process);
 
 /* Closes what is open. Does not kill. */
 void dpt_rank_process_fini(struct dpt_rank_process *process);

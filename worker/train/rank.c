@@ -494,6 +494,7 @@ int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *c
     const struct dpt_rank_options options = {.start = start,
                                              .config = config,
                                              .link_fd = DPT_RANK_FD_LINK,
+                                             .step_fd = DPT_RANK_FD_STEP,
                                              .on_agent_gone = end_process};
     return dpt_rank_run(&options);
 }

@@ -27,6 +27,7 @@ struct dpt_rank_options {
     enum dpt_status (*load_nccl)(const struct dpt_rank_start *start,
                                  const struct dpt_nccl_calls **ret, void **ret_ctx,
                                  struct dpt_err *err);
+    int step_fd; /* where the rank keeps its newest step (rank_protocol.h); -1: nowhere */
     /* On the link's thread, when the agent is gone: a process ends itself here at once; NULL: the
      * rank only stops. */
     void (*on_agent_gone)(void);

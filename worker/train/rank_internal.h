@@ -408,7 +408,9 @@ DPT_MUST_USE enum dpt_status rank_weights_hash(struct dpt_rank *r, char ret_hex[
 DPT_MUST_USE enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_hash,
                                                struct dpt_err *err);
 
-/* report.c: changes the report under its lock and sends it. */
+/* report.c. Keeps r->step where the agent finds it when this process is dead. */
+void rank_keep_step(const struct dpt_rank *r);
+/* Changes the report under its lock and sends it. */
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation);
 void rank_publish_progress(struct dpt_rank *r);
 void rank_publish_busy(struct dpt_rank *r, bool busy);

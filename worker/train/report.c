@@ -2,6 +2,7 @@
 #include "worker/train/rank_internal.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 _Static_assert((int)DPT_OUTCOME_BYTES_MAX <= (int)DPT_PROTO_OUTCOME_BYTES_MAX, "an outcome fits");
 
@@ -40,8 +41,18 @@ static void tell_state(struct dpt_rank *r)
     report->gradient = rank_holds_gradient(r);
 }
 
+void rank_keep_step(const struct dpt_rank *r)
+{
+    const int64_t step = r->step > 0 ? r->step : 0;
+    if (r->options->step_fd < 0)
+        return;
+    const ssize_t kept = pwrite(r->options->step_fd, &step, sizeof step, 0);
+    DPT_ASSERT(kept == (ssize_t)sizeof step); /* into memory that the agent has made */
+}
+
 void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
 {
+    rank_keep_step(r);
     (void)pthread_mutex_lock(&r->report_mutex);
     struct dpt_rank_report *report = &r->report;
     report->phase = phase;

@@ -53,6 +53,7 @@ enum dpt_status rank_apply(struct dpt_rank *r, struct dpt_err *err)
         dpt_epoch_add_step(&r->epoch, r->config->train.epoch_steps, r->step,
                            dpt_outcome_loss(&r->outcome));
     r->step++;
+    rank_keep_step(r);
     return DPT_OK;
 }
 
@@ -110,7 +111,6 @@ static double rate_since_line(const struct dpt_rank *r)
     return seconds > 0 ? (double)(r->tokens_trained - r->line_tokens) / seconds : 0;
 }
 
-/* The next line's rate counts from here. */
 static void begin_line(struct dpt_rank *r)
 {
     r->line_tokens = r->tokens_trained;

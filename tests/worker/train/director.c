@@ -272,6 +272,7 @@ int director_start_threads(struct director *d, int host, int threads)
     m->options = (struct dpt_rank_options){.start = &m->start,
                                            .config = &m->config,
                                            .link_fd = fds[1],
+                                           .step_fd = -1,
                                            .open_accelerator = open_accelerator,
                                            .load_nccl = load_nccl};
     if (pthread_create(&m->thread, NULL, run_rank, m) != 0)
