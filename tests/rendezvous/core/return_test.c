@@ -113,7 +113,7 @@ static void test_run_was_forgotten(void **state)
 static void test_name_was_used_meanwhile(void **state)
 {
     (void)state;
-    struct fake d;
+    static struct fake d;
     struct fake *const other[] = {&d};
     lose_both();
     fake_init(&d, &stage, "d");
