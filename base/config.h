@@ -204,8 +204,9 @@ struct dpt_config_said {
     struct dpt_config_said_key key[DPT_CONFIG_SAID_MAX];
 };
 
-/* The file and `overrides` over the defaults as they are written: nothing is filled in, ranges are
- * checked and combinations are not. For who has to look into a config before it can be loaded. */
+/* Reads the file and `overrides` over the defaults as they are written. Ranges are checked.
+ * Combinations are not checked, and no value is derived. For a caller that needs a key before the
+ * whole config can be loaded. */
 DPT_MUST_USE enum dpt_status dpt_config_parse(const char *text, size_t bytes, const char *source,
                                               const char *const *overrides, size_t n_overrides,
                                               struct dpt_config *ret, struct dpt_err *err);

@@ -71,7 +71,7 @@ enum dpt_status dpt_fail(struct dpt_err *err, enum dpt_status status, const char
     DPT_PRINTF(3, 4);
 enum dpt_status dpt_vfail(struct dpt_err *err, enum dpt_status status, const char *fmt, va_list ap);
 
-/* Hands on what another call told: *err (may be NULL) becomes *why, whose status is returned. */
+/* Copies an error: *err (may be NULL) becomes *why. Returns the status of *why. */
 enum dpt_status dpt_pass(struct dpt_err *err, const struct dpt_err *why);
 
 /* Whether both have one cause, as far as status and errno tell: texts also name file and place. */

@@ -22,7 +22,8 @@ DPT_MUST_USE enum dpt_status dpt_fs_pwrite_all(int fd, const void *buf, size_t b
 DPT_MUST_USE enum dpt_status dpt_fs_read_file(const char *path, size_t bytes_max, char **ret_text,
                                               size_t *ret_bytes, struct dpt_err *err);
 
-/* The same of a file, a pipe (`<(…)` of a shell) or a terminal; waits for those who write. */
+/* As dpt_fs_read_file, but the path may also be a pipe (a shell's `<(…)`) or a terminal. Blocks
+ * until the writer closes it. */
 DPT_MUST_USE enum dpt_status dpt_fs_read_stream(const char *path, size_t bytes_max, char **ret_text,
                                                 size_t *ret_bytes, struct dpt_err *err);
 

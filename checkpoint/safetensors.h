@@ -70,7 +70,7 @@ DPT_MUST_USE enum dpt_status dpt_safetensors_parse(const char *json, size_t json
                                                    struct dpt_safetensors *ret,
                                                    struct dpt_err *err);
 
-/* The same of a file of others, whose tensors may be of any dtype. */
+/* As dpt_safetensors_parse, for a file that another program wrote: tensors may have any dtype. */
 DPT_MUST_USE enum dpt_status dpt_safetensors_parse_any(const char *json, size_t json_bytes,
                                                        int64_t file_bytes, const char *what,
                                                        struct dpt_safetensors *ret,

@@ -1,6 +1,6 @@
 /* Fuzz target: any bytes as a file of published weights, by the first byte: config.json,
- * model.safetensors, the index of shards (one of which is a good file), llm.c's model file. What is
- * accepted is a model whose every tensor can be read. */
+ * model.safetensors, the index of shards (one of which is a good file), llm.c's model file. If a
+ * file is accepted, every tensor of its model can be read. */
 #include "base/fs.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/model/hf_config.h"

@@ -144,7 +144,7 @@ static void test_fatal_in_one_place(void **state)
     assert_false(b->ended);
 }
 
-/* A rank whose data cannot be read is as sound as others, and stays to write a rescue. */
+/* A rank that cannot read its data still holds a valid state. It stays to write a rescue. */
 static void test_rescue_by_a_rank_with_a_fatal_error(void **state)
 {
     struct bench *b = *state;

@@ -280,7 +280,7 @@ static void bad_combinations(void **state)
     expect_refusal(DPT_ECONFIG, "data.vocab_bpe: '", "say so (data.any_vocab: true)");
 }
 
-/* Of the keys that name a file each, the one whose file is wrong begins the error. */
+/* An error about a file begins with the key that names the file. */
 static void wrong_file_is_named_by_its_key(void **state)
 {
     (void)state;
