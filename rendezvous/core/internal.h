@@ -115,6 +115,8 @@ struct grave {
     uint64_t incarnation; /* this and all before are out, of those that know the secret */
     uint8_t secret[DPT_PROTO_SECRET_BYTES];
     bool released;         /* went by agreement */
+    bool last_holder;      /* and was told that it alone had its state, of so many nodes that had */
+    uint32_t n_nodes;      /* the same to save */
     bool cut_off;          /* was lost for silence or its connections alone: it may come back */
     bool awaited;          /* it may hold the newest state, no generation was sent off since */
     uint64_t counter_seen; /* of the incarnation */
@@ -278,7 +280,7 @@ void dpt_rdzv_on_message(struct dpt_rdzv *core, uint64_t conn, const Dpt__AgentS
 void dpt_rdzv_run_destroy(struct run **run);
 
 /* Takes `node` out of the run and frees it. `released`: by agreement. */
-void dpt_rdzv_remove(struct run *run, struct node *node, bool released);
+struct grave *dpt_rdzv_remove(struct run *run, struct node *node, bool released);
 
 struct run *dpt_rdzv_run_create(struct dpt_rdzv *core, const Dpt__AgentState *message);
 /* The node is in the run; its ranks are taken from the message afterwards. */
@@ -496,6 +498,9 @@ bool dpt_rdzv_adopt_plan(struct dpt_rdzv *core, struct run *run, uint64_t genera
 void dpt_rdzv_answer_nodes(struct dpt_rdzv *core, struct run *run);
 /* Tells a leaving node that it may go, and takes it out of the run. */
 void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node);
+/* The same to one that did not hear it. */
+void dpt_rdzv_release_again(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
+                            const struct grave *grave);
 /* For an agent that is not counted in (any more); run may be NULL. */
 void dpt_rdzv_answer_stranger(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
                               Dpt__ServerPhase phase, const struct run *run, bool with_spec,

@@ -109,7 +109,7 @@ static struct node *find_node(const struct run *run, const char *id)
     return NULL;
 }
 
-void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
+struct grave *dpt_rdzv_remove(struct run *run, struct node *node, bool released)
 {
     struct grave *grave = &run->graves[run->n_graves++ % GRAVES_MAX];
     *grave = (struct grave){.id_hash = node->id_hash,
@@ -131,6 +131,7 @@ void dpt_rdzv_remove(struct run *run, struct node *node, bool released)
     memmove(&run->nodes[at], &run->nodes[at + 1], (run->n_nodes - at - 1) * sizeof run->nodes[0]);
     run->n_nodes--;
     node_destroy(node);
+    return grave;
 }
 
 struct node *dpt_rdzv_node_create(struct dpt_rdzv *core, struct run *run,

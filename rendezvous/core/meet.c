@@ -103,8 +103,7 @@ static bool tell_out(struct dpt_rdzv *core, uint64_t conn, const struct run *run
     if (grave == NULL && !was_here)
         return false;
     if (grave != NULL && grave->released && grave->incarnation == stamp->incarnation) {
-        dpt_rdzv_answer_stranger(core, conn, stamp, DPT__SERVER_PHASE__SERVER_RELEASED, run, false,
-                                 "");
+        dpt_rdzv_release_again(core, conn, stamp, grave);
         return true;
     }
     if (former == NULL && dpt_rdzv_may_return(core, run, grave, message))

@@ -277,20 +277,36 @@ static bool is_last_holder(struct dpt_rdzv *core, const struct run *run, const s
 
 void dpt_rdzv_release(struct dpt_rdzv *core, struct run *run, struct node *node)
 {
+    const bool last_holder = is_last_holder(core, run, node);
+    const uint32_t n_nodes =
+        last_holder && run->farewell_step > run->saved_step ? run->plan.n_nodes : 0;
     Dpt__ServerState *state = new_state(core, DPT__SERVER_PHASE__SERVER_RELEASED, run->generation,
                                         run->name, node->id, node->incarnation, "");
     if (state != NULL && node->conn != 0) {
         state->counter = ++core->counter;
         state->counter_seen = node->counter_seen;
-        state->last_holder = is_last_holder(core, run, node);
-        if (state->last_holder && run->farewell_step > run->saved_step)
-            state->n_nodes = run->plan.n_nodes; /* that have the same to save */
+        state->last_holder = last_holder;
+        state->n_nodes = n_nodes;
         dpt_outbox_send(&core->out, node->conn, state);
     }
     dpt_outbox_log(&core->out, DPT_LOG_INFO, run->name, run->generation, "node %s may go",
                    node->id);
-    dpt_rdzv_remove(run, node, true);
+    struct grave *grave = dpt_rdzv_remove(run, node, true);
+    grave->last_holder = last_holder;
+    grave->n_nodes = n_nodes;
     run->changed = true;
+}
+
+void dpt_rdzv_release_again(struct dpt_rdzv *core, uint64_t conn, const Dpt__Stamp *to,
+                            const struct grave *grave)
+{
+    Dpt__ServerState *state = new_state(core, DPT__SERVER_PHASE__SERVER_RELEASED, 0, to->run,
+                                        to->node, to->incarnation, "");
+    if (state == NULL)
+        return;
+    state->last_holder = grave->last_holder;
+    state->n_nodes = grave->n_nodes;
+    dpt_outbox_send(&core->out, conn, state);
 }
 
 void dpt_rdzv_answer_nodes(struct dpt_rdzv *core, struct run *run)

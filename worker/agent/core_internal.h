@@ -114,6 +114,7 @@ struct dpt_agent {
     /* the life */
     enum stage stage;
     bool leaving, kill_sent, goodbye;
+    bool told; /* by a signal to leave; it leaves without where the run has ended */
     bool last_holder;    /* released, and no other node has the state of this one */
     bool done;           /* the run's end is acknowledged: nothing is unsaved */
     bool unsaved_said;   /* what goes unsaved with this incarnation has been said */
@@ -197,6 +198,8 @@ bool dpt_agent_has_processes(const struct dpt_agent *agent);
 bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank);
 bool dpt_agent_is_computing(const struct dpt_agent *agent);
 /* Of the processes that live. */
+/* The newest step that a process has told of, or kept beside its messages. */
+int64_t dpt_agent_newest_of(const struct agent_rank *rank);
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);
 
@@ -209,6 +212,9 @@ bool dpt_agent_holds_unsaved(const struct dpt_agent *agent);
 /* Newest step that died with a process here: no checkpoint has it, nor does a process that lives
  * here; 0: none. */
 int64_t dpt_agent_gone_step(const struct dpt_agent *agent);
+/* The newest step that is saved, or that a process which lives here holds, of which each part has a
+ * second holder. */
+int64_t dpt_agent_whole_step(const struct dpt_agent *agent);
 /* As far as is known here another node has it. */
 bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent);
 /* A process has died, or is about to be killed. */

@@ -383,6 +383,23 @@ static void test_what_cannot_be_saved(void **state)
     leave_together_unsaved();
 }
 
+/* A node that did not hear it is told the same again. */
+static void test_release_that_is_lost(void **state)
+{
+    (void)state;
+    a.cannot_save = b.cannot_save = true;
+    start(1);
+    leave_together_unsaved();
+    a.last_holder = false;
+    a.n_nodes = 0;
+    a.phase = DPT__SERVER_PHASE__SERVER_PREPARE;
+    a.conn += 100;
+    fake_say(&a, &stage);
+    IS(a, RELEASED);
+    assert_true(a.last_holder);
+    assert_int_equal(a.n_nodes, 2);
+}
+
 /* So it is with shards, of which no node holds a whole state. */
 static void test_shards_that_cannot_be_saved(void **state)
 {
@@ -486,6 +503,7 @@ int main(void)
         T(test_a_half_dies),
         T(test_no_newcomers),
         T(test_what_cannot_be_saved),
+        T(test_release_that_is_lost),
         T(test_shards_that_cannot_be_saved),
         T(test_what_cannot_be_saved_stays),
         T(test_broken_farewell),
