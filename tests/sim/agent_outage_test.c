@@ -397,6 +397,50 @@ static void test_rescue_of_a_failed_run(void **state)
     assert_int_equal(b->unsaved, 0);
 }
 
+/* A launcher that ends all since one has ended: one signal is no second one. */
+static void test_one_signal_while_a_failed_run_is_rescued(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.text = "it waited 60 s for 2 nodes";
+    bench_server(b, SERVER(FAILED), 2);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_int_equal(b->unsaved, 0);
+}
+
+static void test_two_signals_while_a_failed_run_is_rescued(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_server(b, SERVER(FAILED), 2);
+    bench_signal(b);
+    bench_signal(b);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    assert_int_equal(b->unsaved, 1);
+    ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* A node that stands by, and has the state of when it did not. */
+static void test_spare_with_steps(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_server(b, SERVER(SPARE), 2);
+    wait_in(b, RANK(QUIESCED), 1, 3000);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_int_equal(b->unsaved, 0);
+}
+
 /* A farewell found no room in the one folder that it had: the folder of this node may have. */
 static void test_rescue_after_a_farewell(void **state)
 {
@@ -566,6 +610,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_fatal_error_without_a_rescue, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_rescue_of_a_failed_run, bench_open, bench_close),
+        cmocka_unit_test_setup_teardown(test_one_signal_while_a_failed_run_is_rescued, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_two_signals_while_a_failed_run_is_rescued, bench_open,
+                                        bench_close),
+        cmocka_unit_test_setup_teardown(test_spare_with_steps, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_rescue_after_a_farewell, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_no_rescue_after_a_farewell, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_failed_run_without_a_folder, bench_open, bench_close),

@@ -187,9 +187,10 @@ static void rejoin(struct dpt_agent *agent)
  * server may have elsewhere: it is asked. */
 static bool is_idle(const struct dpt_agent *agent)
 {
-    return agent->stage != STAGE_JOINED || agent->order == ORDER_NONE ||
-           (dpt_agent_is_waiting(agent) && !dpt_agent_holds_unsaved(agent) &&
-            dpt_agent_gone_step(agent) == 0);
+    if (agent->stage != STAGE_JOINED)
+        return true;
+    return (agent->order == ORDER_NONE || dpt_agent_is_waiting(agent)) &&
+           !dpt_agent_holds_unsaved(agent) && dpt_agent_gone_step(agent) == 0;
 }
 
 void dpt_agent_on_signal(struct dpt_agent *agent)
@@ -200,8 +201,16 @@ void dpt_agent_on_signal(struct dpt_agent *agent)
         dpt_agent_kill_ranks(agent);
         return;
     }
-    if (agent->leaving) {
+    if (agent->told) {
         dpt_agent_end(agent, DPT_EXIT_EXPELLED, false, NULL, "told twice to end: left at once");
+        return;
+    }
+    agent->told = true;
+    if (agent->rescuing) { /* which is what a node that leaves does last */
+        dpt_agent_log(agent, DPT_LOG_INFO,
+                      "leaving when step %lld is saved, within %g s; once more means at once",
+                      (long long)agent->rescue_step,
+                      (double)(agent->drain_by_ms - agent->now_ms) / 1000);
         return;
     }
     agent->leaving = true;
