@@ -88,6 +88,56 @@ static void test_silence_after_more_steps_than_it_said(void **state)
                                     "after 3, up to 7, are lost with it");
 }
 
+/* What it made since its last message is written and named, too. */
+static void test_leave_with_more_steps_than_it_said(void **state)
+{
+    struct bench *b = *state;
+    const int64_t kept[RANKS] = {9, 9};
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+    bench_pass(b, SERVER_IS_MISSED_MS);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK, .steps = kept});
+    bench_signal(b);
+    for (int i = 0; i < 200 && b->kills[1] == 0; i++) /* they are frozen */
+        bench_pass(b, 100);
+    assert_int_equal(b->kills[1], 1);
+    ranks_die(b);
+    assert_non_null(strstr(b->warning, "NOT SAVED: the last 9 steps (after step 0, up to 9)"));
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* One of two that held the same dies, and neither has said its newest step. */
+static void one_of_two_dies(struct bench *b, int64_t survivors_step)
+{
+    const int64_t kept[RANKS] = {0, survivors_step};
+    b->server.n_nodes = 1;
+    bench_run(b);
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_DOWN});
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_RANK_EXITED,
+                                           .spawn = b->spawns[0],
+                                           .step = 8,
+                                           .steps = kept,
+                                           .exit_code = -9});
+}
+
+static void test_the_other_rank_has_what_was_not_said(void **state)
+{
+    struct bench *b = *state;
+    one_of_two_dies(b, 8);
+    assert_string_equal(b->warning, "rank process 0 (spawn 1) was killed by signal 9; starting it "
+                                    "again in 100 ms");
+}
+
+static void test_the_other_rank_is_a_step_behind(void **state)
+{
+    struct bench *b = *state;
+    one_of_two_dies(b, 7);
+    assert_string_equal(b->warning, "rank process 0 (spawn 1) was killed by signal 9; the steps "
+                                    "after 7, up to 8, are lost with it; starting it again in 100 "
+                                    "ms");
+}
+
 static void ends_with_loss(struct bench *b)
 {
     for (int i = 0; i < 50 && !b->ended; i++)
@@ -355,6 +405,9 @@ int main(void)
         T(test_death_while_leaving_is_told_at_once),
         T(test_death_after_more_steps_than_it_said),
         T(test_silence_after_more_steps_than_it_said),
+        T(test_leave_with_more_steps_than_it_said),
+        T(test_the_other_rank_has_what_was_not_said),
+        T(test_the_other_rank_is_a_step_behind),
         T(test_leave_without_server),
         T(test_join_time_without_server),
         T(test_other_nodes_have_replicas),

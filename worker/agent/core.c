@@ -208,10 +208,10 @@ static void make_output(struct dpt_agent *agent, bool beat, struct dpt_agent_out
 
 static void dispatch(struct dpt_agent *agent, const struct dpt_agent_event *event)
 {
+    for (uint32_t i = 0; event->steps != NULL && i < agent->n_ranks; i++)
+        dpt_agent_on_rank_step(agent, i, event->steps[i]);
     switch (event->kind) {
     case DPT_AGENT_EVENT_TICK:
-        for (uint32_t i = 0; event->steps != NULL && i < agent->n_ranks; i++)
-            dpt_agent_on_rank_step(agent, i, event->steps[i]);
         dpt_agent_check_ranks(agent);
         dpt_agent_check_stage(agent);
         break;
@@ -336,7 +336,7 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
              rank->state.failed_generation != rank->state.generation);
         if (rank->tokens_per_s > ret->tokens_per_s) /* each rank tells the world's */
             ret->tokens_per_s = rank->tokens_per_s;
-        if (rank->state.step_applied == ret->step && rank->tokens_per_s > 0)
+        if (dpt_agent_newest_of(rank) == ret->step && rank->tokens_per_s > 0)
             ret->loss = rank->state.loss;
         if (rank->val_step > ret->val_step) {
             ret->val_step = rank->val_step;

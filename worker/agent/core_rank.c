@@ -68,12 +68,18 @@ bool dpt_agent_is_computing(const struct dpt_agent *agent)
     return false;
 }
 
+int64_t dpt_agent_newest_of(const struct agent_rank *rank)
+{
+    const int64_t told = rank->state.step_applied;
+    return rank->kept_step > told ? rank->kept_step : told;
+}
+
 int64_t dpt_agent_step_of(const struct dpt_agent *agent)
 {
     int64_t step = -1;
     for (uint32_t i = 0; i < agent->n_ranks; i++)
-        if (agent->ranks[i].life == LIFE_UP && agent->ranks[i].state.step_applied > step)
-            step = agent->ranks[i].state.step_applied;
+        if (agent->ranks[i].life == LIFE_UP && dpt_agent_newest_of(&agent->ranks[i]) > step)
+            step = dpt_agent_newest_of(&agent->ranks[i]);
     return step;
 }
 
@@ -205,7 +211,7 @@ static void say_crash(struct dpt_agent *agent, uint32_t local_rank, const char *
     const int64_t gone = dpt_agent_gone_step(agent);
     if (gone > 0 && !dpt_agent_gone_is_elsewhere(agent))
         (void)snprintf(lost, sizeof lost, "; the steps after %lld, up to %lld, are lost with it",
-                       (long long)dpt_agent_saved_step(agent), (long long)gone);
+                       (long long)dpt_agent_whole_step(agent), (long long)gone);
     if (!agent->leaving)
         (void)snprintf(next, sizeof next, "; starting it again in %lld ms",
                        (long long)rank->pause_ms);

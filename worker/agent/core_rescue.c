@@ -33,7 +33,7 @@ bool dpt_agent_lacks_server(const struct dpt_agent *agent)
 
 static bool holds_step(const struct agent_rank *rank, int64_t step)
 {
-    return rank->life == LIFE_UP && !rank->doomed && rank->state.step_applied == step;
+    return rank->life == LIFE_UP && !rank->doomed && dpt_agent_newest_of(rank) == step;
 }
 
 static bool holds_all(const struct agent_rank *rank)
@@ -66,17 +66,21 @@ void dpt_agent_note_gone(struct dpt_agent *agent, const struct agent_rank *rank)
     agent->gone_step = step;
 }
 
-int64_t dpt_agent_gone_step(const struct dpt_agent *agent)
+int64_t dpt_agent_whole_step(const struct dpt_agent *agent)
 {
-    if (agent->gone_step <= dpt_agent_saved_step(agent))
-        return 0;
+    int64_t step = dpt_agent_saved_step(agent);
     for (uint32_t i = 0; i < agent->n_ranks; i++) {
         const struct agent_rank *rank = &agent->ranks[i];
-        if (holds_step(rank, rank->state.step_applied) && is_one_of_several(rank) &&
-            rank->state.step_applied >= agent->gone_step)
-            return 0;
+        const int64_t newest = dpt_agent_newest_of(rank);
+        if (newest > step && holds_step(rank, newest) && is_one_of_several(rank))
+            step = newest;
     }
-    return agent->gone_step;
+    return step;
+}
+
+int64_t dpt_agent_gone_step(const struct dpt_agent *agent)
+{
+    return agent->gone_step > dpt_agent_whole_step(agent) ? agent->gone_step : 0;
 }
 
 bool dpt_agent_gone_is_elsewhere(const struct dpt_agent *agent)
@@ -129,6 +133,7 @@ static bool makes_steps(const struct dpt_agent *agent)
 
 static void begin(struct dpt_agent *agent)
 {
+    const bool again = agent->rescuing; /* a rank has ended the step that it had begun */
     const char *why = "there is no server to take over or commit";
     if (agent->last_holder)
         why = "the nodes that leave have not saved";
@@ -137,6 +142,8 @@ static void begin(struct dpt_agent *agent)
     agent->rescuing = true;
     agent->rescue_step = dpt_agent_step_of(agent);
     dpt_agent_tell_ranks(agent);
+    if (again)
+        return;
     dpt_agent_log(agent, DPT_LOG_WARN, "%s step %lld: the ranks write it as a rescue, within %g s",
                   why, (long long)agent->rescue_step,
                   (double)(agent->drain_by_ms - agent->now_ms) / 1000);
@@ -191,7 +198,7 @@ void dpt_agent_check_rescue(struct dpt_agent *agent)
         return;
     }
     if (dpt_agent_step_of(agent) > agent->rescue_step)
-        begin(agent); /* a rank had begun to apply the next step, and has ended that */
+        begin(agent);
     const char *why = "";
     const bool saved = dpt_agent_saved_step(agent) >= agent->rescue_step;
     if (!saved && goes_on(agent, &why))

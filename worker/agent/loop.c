@@ -251,6 +251,10 @@ static enum dpt_status step_once(struct loop *loop, struct dpt_agent_event event
                                  struct dpt_err *err)
 {
     struct dpt_agent_output out;
+    int64_t steps[DPT_PROTO_RANKS_MAX] = {0};
+    for (int i = 0; i < loop->ranks.n; i++)
+        steps[i] = dpt_ranks_step(&loop->ranks, i);
+    event.steps = steps;
     event.now_ms = dpt_now_ms();
     DPT_TRY(dpt_agent_step(loop->agent, &event, &out, err));
     return carry_out(loop, &out, err);
@@ -502,14 +506,6 @@ static enum dpt_status wait_for_events(struct loop *loop, struct dpt_err *err)
     return DPT_OK;
 }
 
-static enum dpt_status tick(struct loop *loop, struct dpt_err *err)
-{
-    int64_t steps[DPT_PROTO_RANKS_MAX] = {0};
-    for (int i = 0; i < loop->ranks.n; i++)
-        steps[i] = dpt_ranks_step(&loop->ranks, i);
-    return step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK, .steps = steps}, err);
-}
-
 static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
 {
     DPT_TRY(take_signals(loop, err));
@@ -519,7 +515,7 @@ static enum dpt_status take_turn(struct loop *loop, struct dpt_err *err)
     if (!loop->ended)
         DPT_TRY(take_claims(loop, err));
     if (!loop->ended)
-        DPT_TRY(tick(loop, err));
+        DPT_TRY(step(loop, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_TICK}, err));
     if (!loop->ended && loop->unsent)
         DPT_TRY(send_state(loop, err));
     show(loop);
