@@ -15,6 +15,13 @@ static enum dpt_status check_spec(const struct dpt_checkpoint_spec *spec, struct
     if (spec->n_tensors < 1 || spec->n_tensors > DPT_CHECKPOINT_TENSORS_MAX)
         return dpt_fail(err, DPT_EINVAL, "%d tensors: 1 to %d are written", spec->n_tensors,
                         DPT_CHECKPOINT_TENSORS_MAX);
+    const size_t prefix = sizeof DPT_NAME_RESCUE_ATTEMPT - 1;
+    if (spec->attempt && (spec->state.rescue.node != NULL) !=
+                             (strncmp(spec->attempt, DPT_NAME_RESCUE_ATTEMPT, prefix) == 0))
+        return dpt_fail(err, DPT_EINVAL,
+                        "checkpoint attempt '%.80s': " DPT_NAME_RESCUE_ATTEMPT
+                        " begins those of rescues, and no others",
+                        spec->attempt);
     if (spec->state.step < 0 || spec->state.samples < 0 || spec->keep < 1)
         return dpt_fail(err, DPT_EINVAL, "checkpoint step, samples or keep is out of range");
     for (int i = 0; !spec->pieces && i < spec->n_tensors; i++) {

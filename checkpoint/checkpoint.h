@@ -97,7 +97,8 @@ struct dpt_checkpoint_spec {
     int writer, n_writers;
     uint64_t generation;
     /* 1 to 64 of [0-9a-z-], the same on all writers of this attempt and never used before for this
-     * step and generation: e.g. the plan's nonce in hex. */
+     * step and generation: e.g. the plan's nonce in hex. "rescue-…" of a rescue, and of no other.
+     */
     const char *attempt;
     const struct dpt_checkpoint_tensor *tensors; /* all tensors of the model, on every writer */
     int n_tensors;
@@ -170,7 +171,7 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_commit(const struct dpt_checkpoint_s
  * DPT_EEXIST) and then calls this: the first that finds all parts makes the rescue whole, and the
  * others return when it is. DPT_ETIMEOUT: it is not by deadline_ms (dpt_now_ms).
  * Where a step is looked for the rescue is taken if it is whole, else the checkpoint. The commit of
- * this step or a later one removes it. */
+ * this step or a later one removes it, with all attempts at it. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec,
                                                  int64_t deadline_ms, struct dpt_err *err);
 
@@ -179,7 +180,8 @@ void dpt_checkpoint_abandon(const struct dpt_checkpoint_spec *spec);
 
 /* Removes the temporary folders of every attempt but `attempt` of `generation`: leftovers of killed
  * processes. A server that starts anew counts its generations anew, so the number alone does not
- * tell what is left over. An absent `dir` is fine. */
+ * tell what is left over. Attempts at rescues stay: a node that no generation counts may be writing
+ * one. An absent `dir` is fine. */
 DPT_MUST_USE enum dpt_status dpt_checkpoint_clean(const char *dir, uint64_t generation,
                                                   const char *attempt, struct dpt_err *err);
 

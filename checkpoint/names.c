@@ -103,19 +103,37 @@ enum dpt_status dpt_name_temporary(int64_t step, uint64_t generation, const char
     return DPT_OK;
 }
 
-bool dpt_name_parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
+/* Where the attempt begins in a temporary folder's name; NULL: it is another name. */
+static const char *parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
 {
     if (strncmp(name, ".tmp-step-", 10) != 0)
-        return false;
+        return NULL;
     const char *at = name + 10;
     uint64_t step, generation;
     if (!parse_digits(&at, &step) || strncmp(at, "-g", 2) != 0)
-        return false;
+        return NULL;
     at += 2;
     if (!parse_digits(&at, &generation) || *at != '-')
-        return false;
+        return NULL;
     *ret_step = (int64_t)step;
     *ret_generation = generation;
+    return at + 1;
+}
+
+bool dpt_name_parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation)
+{
+    return parse_temporary(name, ret_step, ret_generation) != NULL;
+}
+
+bool dpt_name_parse_rescue_attempt(const char *name, int64_t *ret_step)
+{
+    int64_t step;
+    uint64_t generation;
+    const char *attempt = parse_temporary(name, &step, &generation);
+    if (!attempt ||
+        strncmp(attempt, DPT_NAME_RESCUE_ATTEMPT, sizeof DPT_NAME_RESCUE_ATTEMPT - 1) != 0)
+        return false;
+    *ret_step = step;
     return true;
 }
 

@@ -43,6 +43,11 @@ DPT_MUST_USE enum dpt_status dpt_name_temporary(int64_t step, uint64_t generatio
                                                 struct dpt_err *err);
 bool dpt_name_parse_temporary(const char *name, int64_t *ret_step, uint64_t *ret_generation);
 
+/* What an attempt at a rescue begins with, and no other. */
+#define DPT_NAME_RESCUE_ATTEMPT "rescue-"
+/* ".tmp-step-00001000-g7-rescue-…". */
+bool dpt_name_parse_rescue_attempt(const char *name, int64_t *ret_step);
+
 /* True for a name that a manifest may list: [A-Za-z0-9._-], at most one folder ("optimizer/") in
  * front, no part that begins with a dot, nothing that leaves the checkpoint. */
 bool dpt_name_is_listable(const char *name);

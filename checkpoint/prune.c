@@ -28,7 +28,14 @@ static enum dpt_status remove_step(const struct dpt_folder *dir, int64_t step, u
     return remove_named(dir, name, step, generation, err);
 }
 
-/* What is committed now has their steps, or later ones. */
+/* A rescue, or an attempt at one. */
+static bool is_rescue(const char *name, int64_t *ret_step)
+{
+    return dpt_name_parse_rescue(name, ret_step) || dpt_name_parse_rescue_attempt(name, ret_step);
+}
+
+/* What is committed now has their steps, or later ones. Attempts go, too, of whatever generation: a
+ * writer that is still at one finds the step saved. */
 static enum dpt_status remove_rescues(const struct dpt_folder *dir, int64_t newest,
                                       uint64_t generation, struct dpt_err *err)
 {
@@ -38,14 +45,17 @@ static enum dpt_status remove_rescues(const struct dpt_folder *dir, int64_t newe
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
         int64_t step;
-        if (dpt_name_parse_rescue(names[i], &step) && step <= newest)
+        if (is_rescue(names[i], &step) && step <= newest)
             status = remove_named(dir, names[i], step, generation, err);
+        if (status == DPT_ENOENT) /* its writer gave it another name, or removed it */
+            status = DPT_OK;
     }
     dpt_fs_list_free(&names, n);
     return status;
 }
 
-/* Temporary folders to remove. */
+/* Temporary folders of checkpoints to remove. Those of rescues stay until remove_rescues: a rescue
+ * is written without a server, and none can say that nobody is at it. */
 struct temporary_filter {
     int64_t below_step;
     uint64_t generation;
@@ -71,7 +81,8 @@ static enum dpt_status remove_temporaries(const struct dpt_folder *dir,
     for (size_t i = 0; status == DPT_OK && i < n; i++) {
         int64_t step;
         uint64_t generation;
-        if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step)
+        if (!dpt_name_parse_temporary(names[i], &step, &generation) || step >= filter->below_step ||
+            dpt_name_parse_rescue_attempt(names[i], &step))
             continue;
         if (filter->attempt ? !is_of_attempt(names[i], step, filter)
                             : generation <= filter->generation)

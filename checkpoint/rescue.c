@@ -65,7 +65,7 @@ enum dpt_status dpt_checkpoint_seal(const struct dpt_checkpoint_spec *spec, int6
     char name[DPT_CHECKPOINT_ATTEMPT_BYTES_MAX + 8];
     struct dpt_checkpoint_spec sealer = *spec;
     struct dpt_attempt ours;
-    (void)snprintf(name, sizeof name, "seal-%s", spec->attempt);
+    (void)snprintf(name, sizeof name, "%s-seal", spec->attempt);
     sealer.writer = 0;
     sealer.attempt = name;
     enum dpt_status status = dpt_attempt_init(&sealer, &ours, err);

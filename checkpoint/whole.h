@@ -51,9 +51,9 @@ struct dpt_whole_keep {
 
 /* Removes, of the checkpoints up to step `newest`, all that are not kept; of the damaged ones those
  * that are not whole, while those of `damaged` stay and count as none. Later steps are another
- * run's or a later history and are left alone. Also removes the rescues of steps
- * up to `newest`, and temporary folders of steps before `newest` and generations up to
- * `generation`. */
+ * run's or a later history and are left alone. Also removes the rescues of steps up to `newest`,
+ * with the attempts at them, and temporary folders of checkpoints of steps before `newest` and
+ * generations up to `generation`. */
 DPT_MUST_USE enum dpt_status dpt_whole_prune(const struct dpt_folder *dir, int64_t newest,
                                              const struct dpt_whole_keep *keep, uint64_t generation,
                                              struct dpt_err *err);

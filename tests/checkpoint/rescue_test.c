@@ -273,6 +273,70 @@ static void holders_of_everything_at_once(void **state)
     model_fini(&model);
 }
 
+/* Whoever forms a generation knows nothing of a node that is cut off and writes a rescue, itself or
+ * to be sealed. */
+static void an_attempt_outlives_a_formation(void **state)
+{
+    (void)state;
+    const char *dir = in_root("formation");
+    struct model model;
+    model_init(&model, STEP, 1);
+    const struct dpt_checkpoint_spec spec = rescue_spec(&model, dir, STEP, 0, 1);
+    OK(dpt_checkpoint_write_part(&spec, &err));
+    OK(dpt_fs_mkdirs(in_root("formation/.tmp-step-00000006-g9-rescue-b2-seal"), &err));
+    OK(dpt_fs_mkdirs(in_root("formation/.tmp-step-00000006-g9-b2"), &err));
+    OK(dpt_checkpoint_clean(dir, 1, "new", &err));
+    assert_int_equal(entries(dir), 2);
+    OK(dpt_checkpoint_seal(&spec, 0, &err));
+    assert_true(is_rescue(dir, STEP));
+    OK(model_check(dir, STEP, 1, &err));
+    assert_true(has(dir, ".tmp-step-00000006-g9-rescue-b2-seal"));
+    model_fini(&model);
+}
+
+/* What is left of a killed rescue goes with the commit of its step or a later one, though its
+ * generation's number is higher: the server was started anew. A writer that is still at it fails,
+ * and finds the step. */
+static void a_commit_removes_attempts(void **state)
+{
+    (void)state;
+    const char *dir = in_root("leftovers");
+    struct model model;
+    model_init(&model, STEP, 1);
+    struct dpt_checkpoint_spec killed = rescue_spec(&model, dir, STEP, 0, 2), later = killed;
+    killed.generation = 99;
+    OK(dpt_checkpoint_write_part(&killed, &err));
+    later.state.step = STEP + 1;
+    OK(dpt_checkpoint_write_part(&later, &err));
+    commit(dir, STEP - 1);
+    assert_int_equal(entries(dir), 3);
+    commit(dir, STEP);
+    assert_int_equal(entries(dir), 3);
+    assert_true(has(dir, ".tmp-step-00000006-g7-rescue-a1"));
+    assert_int_equal(dpt_checkpoint_seal(&killed, 0, &err), DPT_ETIMEOUT);
+    assert_int_equal(newest(dir), STEP);
+    commit(dir, STEP + 2);
+    assert_int_equal(entries(dir), 2); /* keep */
+    model_fini(&model);
+}
+
+/* By its attempt's name a rescue is known as one. */
+static void a_name_that_is_not_a_rescues(void **state)
+{
+    (void)state;
+    const char *dir = in_root("names");
+    struct model model;
+    model_init(&model, STEP, 1);
+    struct dpt_checkpoint_spec rescue = rescue_spec(&model, dir, STEP, 0, 1),
+                               checkpoint = model_spec(&model, dir, STEP, 0, 1);
+    rescue.attempt = "a1";
+    checkpoint.attempt = "rescue-a1";
+    assert_int_equal(dpt_checkpoint_write_part(&rescue, &err), DPT_EINVAL);
+    assert_int_equal(dpt_checkpoint_write_part(&checkpoint, &err), DPT_EINVAL);
+    assert_int_equal(newest(dir), -1);
+    model_fini(&model);
+}
+
 static int fail_renames(enum dpt_fault_op op, const char *path)
 {
     return op == DPT_FAULT_RENAME && strstr(path, "rescue-step-") != NULL ? ENOSPC : 0;
@@ -328,6 +392,9 @@ int main(void)
         cmocka_unit_test(the_last_part_makes_it_whole),
         cmocka_unit_test(writers_at_once),
         cmocka_unit_test(holders_of_everything_at_once),
+        cmocka_unit_test(an_attempt_outlives_a_formation),
+        cmocka_unit_test(a_commit_removes_attempts),
+        cmocka_unit_test(a_name_that_is_not_a_rescues),
         cmocka_unit_test(a_disk_that_fails),
         cmocka_unit_test(a_value_that_is_not_finite),
     };

@@ -4,6 +4,7 @@
  * generation in which they got them. */
 #include "base/hash.h"
 #include "base/log.h"
+#include "checkpoint/names.h"
 #include "worker/train/rank_internal.h"
 
 #include <stdio.h>
@@ -22,10 +23,10 @@ static void name_attempt(const struct dpt_rank *r, bool alone, char ret[DPT_PROT
     char node[DPT_HASH_HEX_BYTES];
     dpt_hash128_hex(dpt_hash128(start->node, strlen(start->node)), node);
     if (alone)
-        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, "rescue-%s-%d-%d", node, start->local_rank,
-                       start->spawn);
+        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, DPT_NAME_RESCUE_ATTEMPT "%s-%d-%d", node,
+                       start->local_rank, start->spawn);
     else
-        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, "rescue-%s", r->held_attempt);
+        (void)snprintf(ret, DPT_PROTO_NAME_BYTES, DPT_NAME_RESCUE_ATTEMPT "%s", r->held_attempt);
 }
 
 static enum dpt_status write_shard(struct dpt_rank *r, const struct dpt_state_part *part,
