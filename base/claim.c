@@ -350,13 +350,14 @@ static enum dpt_status fail_superseded(const char *dir, const struct dpt_claim_s
         r->run, r->host, r->user, r->pid, r->since);
 }
 
-/* DPT_EREFUSED when a later claim is there. */
-static enum dpt_status check_next(const char *dir, int64_t number, struct dpt_err *err)
+/* DPT_EREFUSED when a later claim is there, the next one or, where this one's file could not be
+ * removed, one after it. */
+static enum dpt_status check_later(const char *dir, int64_t number, struct dpt_err *err)
 {
-    char path[PATH_MAX];
     struct dpt_claim_seen seen;
-    DPT_TRY(path_of(dir, number + 1, "", path, err));
-    if (!dpt_fs_exists(path))
+    int64_t most = 0;
+    DPT_TRY(highest(dir, &most, err));
+    if (most <= number)
         return DPT_OK;
     DPT_TRY(dpt_claim_look(dir, &seen, err));
     return fail_superseded(dir, &seen, err);
@@ -412,27 +413,40 @@ static enum dpt_status check_owner(int fd, const char *dir, int64_t number, cons
     return is_anothers(&seen, token) ? fail_superseded(dir, &seen, err) : DPT_OK;
 }
 
+/* `fd`: the claim's file, which is closed. */
+static enum dpt_status rewrite(int fd, const char *dir, int64_t number,
+                               const struct dpt_claim_record *record, const char *path,
+                               struct dpt_err *err)
+{
+    char text[DPT_CLAIM_RECORD_BYTES];
+    enum dpt_status status = print_record(record, text, err);
+    if (status == DPT_OK)
+        status = check_owner(fd, dir, number, record->token, path, err);
+    if (status == DPT_OK)
+        status = dpt_fs_pwrite_all(fd, text, DPT_CLAIM_RECORD_BYTES, 0, path, err);
+    if (close(fd) != 0 && status == DPT_OK)
+        status = dpt_fail_errno(err, errno, "close '%s'", path);
+    return status;
+}
+
 enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
                                 const struct dpt_claim_record *record, struct dpt_err *err)
 {
-    char text[DPT_CLAIM_RECORD_BYTES], path[PATH_MAX];
+    char path[PATH_MAX];
     bool empty = false;
+    struct dpt_err why;
     DPT_TRY(path_of(dir, number, "", path, err));
-    DPT_TRY(print_record(record, text, err));
     /* Opened and closed each time, so that other hosts see it. */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 && (errno == ENOENT || errno == ESTALE)) {
         DPT_TRY(explain_absence(dir, &empty, err));
         return take_again(dir, number, record, err);
     }
-    if (fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", path);
-    enum dpt_status status = check_owner(fd, dir, number, record->token, path, err);
-    if (status == DPT_OK)
-        status = dpt_fs_pwrite_all(fd, text, DPT_CLAIM_RECORD_BYTES, 0, path, err);
-    if (close(fd) != 0 && status == DPT_OK)
-        status = dpt_fail_errno(err, errno, "close '%s'", path);
-    return status == DPT_OK ? check_next(dir, number, err) : status;
+    const enum dpt_status status = fd < 0 ? dpt_fail_errno(&why, errno, "open '%s'", path)
+                                          : rewrite(fd, dir, number, record, path, &why);
+    /* A record that could not be rewritten stands still, and others may have taken over. */
+    const enum dpt_status later = check_later(dir, number, err);
+    return status == DPT_OK || later == DPT_EREFUSED ? later : dpt_pass(err, &why);
 }
 
 enum dpt_status dpt_claim_check(const char *dir, int64_t number, const char *token,
@@ -452,5 +466,5 @@ enum dpt_status dpt_claim_check(const char *dir, int64_t number, const char *tok
     seen.readable = bytes == DPT_CLAIM_RECORD_BYTES && parse_record(text, &seen.record);
     if (is_anothers(&seen, token))
         return fail_superseded(dir, &seen, err);
-    return check_next(dir, number, err);
+    return check_later(dir, number, err);
 }

@@ -64,7 +64,8 @@ DPT_MUST_USE enum dpt_status dpt_claim_share(const char *dir, int64_t number, st
 
 /* Rewrites the record of claim `number`, which another holder with the same token may have written;
  * in a folder that was emptied it is made anew. DPT_EREFUSED: it does not count any more: a later
- * one is there, or this number has another token. */
+ * one is there, or this number has another token. That is looked for where the disk refuses the
+ * rewriting, too. */
 DPT_MUST_USE enum dpt_status dpt_claim_renew(const char *dir, int64_t number,
                                              const struct dpt_claim_record *record,
                                              struct dpt_err *err);

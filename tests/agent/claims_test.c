@@ -11,9 +11,11 @@
 #include <stddef.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -320,6 +322,57 @@ static void lost(void **state)
     assert_false(look(checkpoints).record.released); /* it is not its own to release */
 }
 
+/* The claim's file becomes a folder, which no one can write to; or a file again. */
+static void break_claim(const char *dir, bool broken)
+{
+    char path[128], aside[128];
+    (void)snprintf(path, sizeof path, "%s/OWNER.00000001", dir);
+    (void)snprintf(aside, sizeof aside, "%s/aside", dir);
+    if (!broken)
+        assert_int_equal(rmdir(path), 0);
+    if (broken) {
+        assert_int_equal(mkdir(aside, 0777), 0);
+        assert_int_equal(renameat2(AT_FDCWD, aside, AT_FDCWD, path, RENAME_EXCHANGE), 0);
+    } else
+        assert_int_equal(rename(aside, path), 0);
+}
+
+static void await_until_after(struct dpt_claims *claims, int64_t after_ms)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const int64_t limit_ms = dpt_now_ms() + LIMIT_MS;
+    while (dpt_claims_until_ms(claims) <= after_ms) {
+        assert_true(dpt_now_ms() < limit_ms);
+        (void)nanosleep(&pause, NULL); /* tidy: pause of a bounded poll */
+    }
+}
+
+/* While one folder's claim is renewed nobody takes the run over. While none is, the leave to write
+ * ends before a lease is over; it comes back with the disk, if nobody took over. */
+static void renewals_that_fail(void **state)
+{
+    (void)state;
+    struct dpt_claims *claims = begin("a", 7, true);
+    assert_int_equal(settle(claims), DPT_CLAIMS_HELD);
+    break_claim(logs, true);
+    await_until_after(claims, dpt_now_ms() + TIMEOUT_MS);
+    break_claim(checkpoints, true);
+    const int64_t broken_ms = dpt_now_ms();
+    const struct timespec pause = {.tv_nsec = 1000000};
+    while (dpt_now_ms() < broken_ms + TIMEOUT_MS) {
+        assert_true(dpt_claims_until_ms(claims) < broken_ms + TIMEOUT_MS);
+        (void)nanosleep(&pause, NULL); /* tidy: pause of a bounded poll */
+    }
+    assert_int_equal(dpt_claims_state(claims, text), DPT_CLAIMS_HELD); /* nobody took over */
+    break_claim(checkpoints, false);
+    await_until_after(claims, broken_ms + TIMEOUT_MS);
+    struct dpt_claim_record other = look(checkpoints).record;
+    (void)snprintf(other.token, sizeof other.token, "4567");
+    assert_int_equal(dpt_claim_take(logs, 2, &other, &err), DPT_OK);
+    await_state(claims, DPT_CLAIMS_LOST);
+    dpt_claims_destroy(&claims, LIMIT_MS);
+}
+
 /* The folder was removed and another run's claim is the first in it: the holder neither writes its
  * record over that one nor goes on. */
 static void emptied_and_taken_by_another(void **state)
@@ -364,19 +417,13 @@ static void a_folder_that_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(held_and_released),
-        TEST(guests),
-        TEST(two_starts_at_one_moment),
-        TEST(a_refusal_takes_nothing),
-        TEST(one_folder_for_both),
-        TEST(workers_of_one_server_share),
-        TEST(the_same_command_twice),
-        TEST(server_began_anew),
-        TEST(a_killed_holder_is_followed),
-        TEST(a_holder_elsewhere_that_is_silent),
-        TEST(two_holders_that_are_silent),
-        TEST(lost),
-        TEST(emptied_and_taken_by_another),
+        TEST(held_and_released),           TEST(guests),
+        TEST(two_starts_at_one_moment),    TEST(a_refusal_takes_nothing),
+        TEST(one_folder_for_both),         TEST(workers_of_one_server_share),
+        TEST(the_same_command_twice),      TEST(server_began_anew),
+        TEST(a_killed_holder_is_followed), TEST(a_holder_elsewhere_that_is_silent),
+        TEST(two_holders_that_are_silent), TEST(lost),
+        TEST(renewals_that_fail),          TEST(emptied_and_taken_by_another),
         TEST(a_folder_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -236,6 +237,24 @@ static void emptied_folder_with_a_contender(void **state)
     assert_int_equal(seen.number, 1);
 }
 
+/* A record that the disk does not let its holder rewrite stands still, and is taken over. The
+ * holder's file stays where it cannot be removed, here for a folder of its name. */
+static void renewal_that_fails_sees_who_took_over(void **state)
+{
+    (void)state;
+    const struct dpt_claim_record a = make_record("a", '1', 7), b = make_record("a", '2', 8);
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/OWNER.00000001", root);
+    assert_int_equal(mkdir(path, 0777), 0);
+    const enum dpt_status failed = dpt_claim_renew(root, 1, &a, &err);
+    assert_true(failed != DPT_OK && failed != DPT_EREFUSED);
+    for (int64_t number = 2; number <= 3; number++) { /* 2 goes when 3 is taken */
+        assert_int_equal(dpt_claim_take(root, number, &b, &err), DPT_OK);
+        assert_int_equal(dpt_claim_renew(root, 1, &a, &err), DPT_EREFUSED);
+        assert_non_null(strstr(err.text, "taken over by a worker of run a (host "));
+    }
+}
+
 /* Of holders and a contender that all find the folder empty at once, the holders of one claim go
  * on together or none does. */
 struct renewer {
@@ -405,6 +424,7 @@ int main(void)
         FILES(late_contender),
         FILES(emptied_folder),
         FILES(emptied_folder_with_a_contender),
+        FILES(renewal_that_fails_sees_who_took_over),
         FILES(holders_and_a_contender_after_emptying),
         FILES(damaged_record),
         FILES(other_names_are_passed_over),

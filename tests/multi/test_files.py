@@ -212,7 +212,7 @@ def test_one_that_stood_still_loses_the_folder(make_cluster, slow):
     for folder in cluster.dirs("a"):  # as where other hosts hold it, too: only its silence tells
         (folder / "OWNER.00000001.shared").touch()
     second = cluster.start_worker("b", nnodes=1, endpoint=False)
-    second.wait_log("does not live any more", 60 * slow)
+    second.wait_log("has not renewed its claim for", 60 * slow)
     at = cluster.step()
     cluster.wait_step(at + 3, 60 * slow)
     first.thaw(stopped)

@@ -22,6 +22,7 @@ struct claim {
     char dir[PATH_MAX];
     bool wanted, held, told_waiting;
     int64_t number;
+    int64_t renewed_ms; /* when its newest rewriting was begun that succeeded */
     struct dpt_claim_watch watch;
     struct dpt_claim_record record;
 };
@@ -145,6 +146,7 @@ static enum dpt_status take(struct dpt_claims *c, struct claim *claim,
 {
     char owner[384];
     struct dpt_err why;
+    const int64_t began_ms = dpt_now_ms();
     claim->record.server = server_of(c);
     const enum dpt_status status =
         dpt_claim_take(claim->dir, seen->number + 1, &claim->record, &why);
@@ -153,10 +155,19 @@ static enum dpt_status take(struct dpt_claims *c, struct claim *claim,
     if (status != DPT_OK)
         return dpt_fail(err, status, "%s", why.text);
     claim->number = seen->number + 1;
+    claim->renewed_ms = began_ms;
     claim->held = true;
-    if (seen->number > 0 && !seen->record.released)
-        dpt_log(DPT_LOG_INFO, "'%s' is taken over from %s, which does not live any more",
-                claim->dir, say_owner(&seen->record, owner));
+    if (seen->number == 0 || seen->record.released)
+        return DPT_OK;
+    (void)say_owner(&seen->record, owner);
+    if (!seen->shared && !dpt_claim_may_live(&seen->record))
+        dpt_log(DPT_LOG_INFO, "'%s' is taken over from %s, whose process has ended", claim->dir,
+                owner);
+    else
+        dpt_log(DPT_LOG_INFO,
+                "'%s' is taken over from %s, which has not renewed its claim for %" PRId64
+                " ms: it has ended, stands still or cannot write there",
+                claim->dir, owner, seen->record.lease_ms);
     return DPT_OK;
 }
 
@@ -171,6 +182,7 @@ static enum dpt_status join(struct dpt_claims *c, struct claim *claim,
     record.server = server_of(c);
     DPT_TRY(dpt_claim_share(claim->dir, seen->number, err));
     for (int i = 0; i < 2; i++) {
+        claim->renewed_ms = dpt_now_ms();
         const enum dpt_status status = dpt_claim_renew(claim->dir, seen->number, &record, &why);
         if (status == DPT_EREFUSED || !pause_for(c, i == 0 ? c->beat_ms : 0))
             return DPT_OK;
@@ -210,8 +222,8 @@ static enum dpt_status look_at(struct dpt_claims *c, struct claim *claim,
 
 /* ---- holding them ---- */
 
-/* What the disk refuses (a folder that was removed, a failing disk) holds up nobody: what is
- * written there fails, too. DPT_EREFUSED: lost. */
+/* What the disk refuses ends nobody, but until it succeeds again the record stands still. In a
+ * folder that was removed there is none that could. DPT_EREFUSED: lost. */
 static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_err *err)
 {
     for (int i = 0; i < DPT_CLAIMS_MAX; i++) {
@@ -219,11 +231,14 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_er
         struct dpt_err why;
         if (!claim->held)
             continue;
+        const int64_t began_ms = dpt_now_ms();
         claim->record.server = server_of(c);
         const enum dpt_status status =
             dpt_claim_renew(claim->dir, claim->number, &claim->record, &why);
         if (status == DPT_EREFUSED)
             return dpt_fail(err, status, "%s", why.text);
+        if (status == DPT_OK || status == DPT_ENOENT)
+            claim->renewed_ms = began_ms;
         if (status != DPT_OK && !*told)
             dpt_log(DPT_LOG_WARN, "the claim of '%s' could not be renewed: %s", claim->dir,
                     why.text);
@@ -232,18 +247,28 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_er
     return DPT_OK;
 }
 
+/* Whoever takes the run over watches all of its folders for a lease and takes none while the record
+ * of one moves: the newest renewal counts. */
+static int64_t newest_renewal_ms(const struct dpt_claims *c)
+{
+    int64_t newest_ms = 0;
+    for (int i = 0; i < DPT_CLAIMS_MAX; i++)
+        if (c->claim[i].held && c->claim[i].renewed_ms > newest_ms)
+            newest_ms = c->claim[i].renewed_ms;
+    return newest_ms;
+}
+
 static void hold(struct dpt_claims *c)
 {
     struct dpt_err err;
     bool told = false;
     do {
-        const int64_t began_ms = dpt_now_ms();
         if (renew_all(c, &told, &err) != DPT_OK) {
             set_until(c, 0);
             set_state(c, DPT_CLAIMS_LOST, err.text);
             return;
         }
-        set_until(c, began_ms + c->lease_ms - c->margin_ms);
+        set_until(c, newest_renewal_ms(c) + c->lease_ms - c->margin_ms);
         set_state(c, DPT_CLAIMS_HELD, "");
     } while (pause_for(c, c->beat_ms));
 }

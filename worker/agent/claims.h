@@ -23,7 +23,7 @@ enum dpt_claims_state {
     DPT_CLAIMS_PENDING,
     DPT_CLAIMS_HELD,
     DPT_CLAIMS_REFUSED, /* a folder is another's, or cannot be claimed */
-    DPT_CLAIMS_LOST     /* taken over while this process stood still */
+    DPT_CLAIMS_LOST     /* taken over while this process stood still or could not renew */
 };
 
 DPT_MUST_USE enum dpt_status dpt_claims_create(const struct dpt_claims_options *options,
@@ -43,8 +43,8 @@ void dpt_claims_set_server(struct dpt_claims *claims, uint64_t server);
 /* `ret_text` (DPT_ERR_TEXT_BYTES): why, of REFUSED and LOST. Any thread. */
 enum dpt_claims_state dpt_claims_state(struct dpt_claims *claims, char *ret_text);
 
-/* Until when the ranks may write to the folders, dpt_now_ms: nobody has taken them over before. Any
- * thread. */
+/* Until when the ranks may write to the folders, dpt_now_ms: nobody has taken them over before. It
+ * stays where it is while no claim can be renewed. Any thread. */
 int64_t dpt_claims_until_ms(struct dpt_claims *claims);
 
 /* The claim of dir[i], when HELD; false: it has none. */
