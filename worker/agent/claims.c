@@ -240,8 +240,10 @@ static enum dpt_status renew_all(struct dpt_claims *c, bool *told, struct dpt_er
         if (status == DPT_OK || status == DPT_ENOENT)
             claim->renewed_ms = began_ms;
         if (status != DPT_OK && !*told)
-            dpt_log(DPT_LOG_WARN, "the claim of '%s' could not be renewed: %s", claim->dir,
-                    why.text);
+            dpt_log(DPT_LOG_WARN,
+                    "the claim of '%s' could not be renewed: %s; while no claim can be, this node "
+                    "writes nothing and waits at the next checkpoint",
+                    claim->dir, why.text);
         *told = *told || status != DPT_OK;
     }
     return DPT_OK;
