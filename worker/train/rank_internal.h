@@ -142,6 +142,7 @@ struct dpt_rank {
     struct dpt_history saved_history; /* of a checkpoint being written: borrowed by the saver; */
     struct dpt_pieces saved_pieces;   /* likewise */
     bool loaded_rescue;               /* the generation that is formed goes on from one */
+    bool reread_state;                /* it goes on from a checkpoint, a rescue or the seed */
     char loaded_hash[DPT_HASH_HEX_BYTES]; /* what the checkpoint just read says of its weights; "":
                                              none was read */
     uint8_t verify_share[DPT_VERIFY_SHARE_BYTES];

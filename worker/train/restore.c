@@ -445,6 +445,8 @@ static enum dpt_status fill(struct formation *f, const Dpt__Plan *plan, enum sou
     struct dpt_rank *r = f->rank;
     if (source != SOURCE_MEMORY || takes_state)
         forget_state(r);
+    if (source != SOURCE_MEMORY)
+        r->reread_state = true;
     if (source == SOURCE_SEED)
         DPT_TRY(rank_begin_state(r, &f->mine.origin, err));
     if (source == SOURCE_CHECKPOINT && !takes_state)

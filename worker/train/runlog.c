@@ -374,7 +374,8 @@ struct dpt_runlog_place dpt_runlog_place_of(const char *line, size_t bytes)
             .step = (int64_t)json_integer_value(step),
             .is_epoch = json_object_get(object, "epoch") != NULL,
             .is_evaluation = json_object_get(object, "val_loss") != NULL,
-            .generation = (uint64_t)json_integer_value(json_object_get(object, "generation"))};
+            .generation = (uint64_t)json_integer_value(json_object_get(object, "generation")),
+            .made_s = json_number_value(json_object_get(object, "time"))};
     json_decref(object);
     return place;
 }

@@ -20,6 +20,7 @@ struct dpt_runlog_place {
     int64_t step;                 /* -1: there is none */
     bool is_epoch, is_evaluation; /* of both at one step the evaluation comes last */
     uint64_t generation;
+    double made_s;      /* by the clock of its machine, of a line that was read; 0: not known */
     int64_t file_bytes; /* with dpt_runlog_last: how long the file is */
 };
 

@@ -5,10 +5,12 @@
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { UNCONFIRMED_BYTES_MAX = 256 << 20, EVENTS_BYTES_MAX = 64 << 20 };
 
@@ -126,6 +128,82 @@ void rank_log_missed_epoch(struct dpt_rank *r)
 
 /* ---- lines that no server has confirmed before a rescue ---- */
 
+static bool is_unconfirmed(const char *name)
+{
+    static const char suffix[] = ".unconfirmed.jsonl";
+    const size_t n = strlen(name), m = sizeof suffix - 1;
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* What is done with one file of such lines. */
+typedef void visit_unconfirmed(void *ctx, const char *path);
+
+static void visit_folder(const char *folder, visit_unconfirmed *visit, void *ctx)
+{
+    char **names = NULL, path[PATH_MAX];
+    size_t n_names = 0;
+    if (dpt_fs_list(folder, &names, &n_names, NULL) != DPT_OK)
+        return; /* a file of that name, not ours */
+    for (size_t i = 0; i < n_names; i++)
+        if (is_unconfirmed(names[i]) &&
+            dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
+            visit(ctx, path);
+    dpt_fs_list_free(&names, n_names);
+}
+
+/* Those of all nodes. */
+static void visit_all(struct dpt_rank *r, visit_unconfirmed *visit, void *ctx)
+{
+    char **names = NULL, folder[PATH_MAX];
+    size_t n_names = 0;
+    struct dpt_err err;
+    const enum dpt_status status = dpt_fs_list(r->config->log.dir, &names, &n_names, &err);
+    if (status != DPT_OK) {
+        rank_check_log(r, status, &err);
+        return;
+    }
+    for (size_t i = 0; i < n_names; i++)
+        if (strncmp(names[i], "node-", 5) == 0 &&
+            dpt_fs_join(r->config->log.dir, names[i], folder, sizeof folder, NULL) == DPT_OK)
+            visit_folder(folder, visit, ctx);
+    dpt_fs_list_free(&names, n_names);
+}
+
+/* Moves the lines of steps up to `step` to the front; returns how many bytes they are. What is no
+ * whole line goes. */
+static size_t keep_lines(char *text, size_t bytes, int64_t step)
+{
+    size_t kept = 0;
+    for (char *line = text, *end; (end = memchr(line, '\n', bytes)) != NULL; line = end + 1) {
+        const size_t n = (size_t)(end + 1 - line);
+        bytes -= n;
+        if (dpt_runlog_place_of(line, n - 1).step > step)
+            continue;
+        memmove(text + kept, line, n);
+        kept += n;
+    }
+    return kept;
+}
+
+static void forget_in(void *ctx, const char *path)
+{
+    const struct dpt_rank *r = ctx;
+    char *text = NULL;
+    size_t bytes = 0;
+    struct dpt_err err;
+    enum dpt_status status = dpt_fs_read_file(path, UNCONFIRMED_BYTES_MAX, &text, &bytes, &err);
+    const size_t kept = status == DPT_OK ? keep_lines(text, bytes, r->step) : 0;
+    if (status == DPT_OK && kept == 0 && unlink(path) != 0)
+        status = dpt_fail_errno(&err, errno, "remove '%s'", path);
+    else if (status == DPT_OK && kept > 0 && kept < bytes)
+        status = dpt_fs_write_file_atomic(path, text, kept, &err);
+    free(text);
+    if (status != DPT_OK)
+        dpt_log(DPT_LOG_WARN,
+                "lines after step %lld of a history that is not gone on with stay: %s",
+                (long long)r->step, err.text);
+}
+
 struct unconfirmed_line {
     struct dpt_runlog_place place;
     size_t order; /* that it was found in */
@@ -173,8 +251,9 @@ static enum dpt_status gather_line(struct completion *to, const char *line, size
 }
 
 /* The file stays: the next start may go on from an older rescue. */
-static void gather_from(struct completion *to, const char *path)
+static void gather_from(void *ctx, const char *path)
 {
+    struct completion *to = ctx;
     char *text = NULL;
     size_t bytes = 0;
     struct dpt_err err;
@@ -189,27 +268,6 @@ static void gather_from(struct completion *to, const char *path)
         dpt_log(DPT_LOG_WARN, "metrics.jsonl may lack steps before the rescue: %s", err.text);
 }
 
-static bool is_unconfirmed(const char *name)
-{
-    static const char suffix[] = ".unconfirmed.jsonl";
-    const size_t n = strlen(name), m = sizeof suffix - 1;
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
-/* Those of one node's folder. */
-static void gather_from_folder(struct completion *to, const char *folder)
-{
-    char **names = NULL, path[PATH_MAX];
-    size_t n_names = 0;
-    if (dpt_fs_list(folder, &names, &n_names, NULL) != DPT_OK)
-        return; /* a file of that name, not ours */
-    for (size_t i = 0; i < n_names; i++)
-        if (is_unconfirmed(names[i]) &&
-            dpt_fs_join(folder, names[i], path, sizeof path, NULL) == DPT_OK)
-            gather_from(to, path);
-    dpt_fs_list_free(&names, n_names);
-}
-
 static int by_place(const void *a, const void *b)
 {
     const struct unconfirmed_line *x = a, *y = b;
@@ -217,10 +275,13 @@ static int by_place(const void *a, const void *b)
         return 1;
     if (dpt_runlog_is_after(&y->place, &x->place))
         return -1;
+    if (x->place.made_s != y->place.made_s) /* of another history, if not the same */
+        return x->place.made_s < y->place.made_s ? 1 : -1;
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* In order: what one node has may begin before, end after, and overlap what another has. */
+/* In order: what one node has may begin before, end after, and overlap what another has. Of one
+ * step the line that was made last counts. */
 static void append_gathered(struct completion *to)
 {
     size_t n = 0;
@@ -247,19 +308,7 @@ static void append_gathered(struct completion *to)
 static void complete_log(struct dpt_rank *r, const struct dpt_runlog_place *last)
 {
     struct completion to = {.r = r, .last = *last};
-    char **names = NULL, folder[PATH_MAX];
-    size_t n_names = 0;
-    struct dpt_err err;
-    const enum dpt_status status = dpt_fs_list(r->config->log.dir, &names, &n_names, &err);
-    if (status != DPT_OK) {
-        rank_check_log(r, status, &err);
-        return;
-    }
-    for (size_t i = 0; i < n_names; i++)
-        if (strncmp(names[i], "node-", 5) == 0 &&
-            dpt_fs_join(r->config->log.dir, names[i], folder, sizeof folder, NULL) == DPT_OK)
-            gather_from_folder(&to, folder);
-    dpt_fs_list_free(&names, n_names);
+    visit_all(r, gather_from, &to);
     append_gathered(&to);
     for (size_t i = 0; i < to.n; i++)
         free(to.lines[i].text);
@@ -294,8 +343,11 @@ void rank_begin_log(struct dpt_rank *r)
     if (r->gen.writes_log)
         rank_check_log(r, status, &err);
     dpt_logbook_begin(r->book, r->gen.writes_log, r->step, &last);
+    /* So that later lines are those of the history that goes on from here alone. */
+    if (r->gen.writes_log && r->reread_state)
+        visit_all(r, forget_in, r);
     if (r->gen.writes_log && r->loaded_rescue && status == DPT_OK)
         complete_log(r, &last);
-    r->loaded_rescue = false;
+    r->loaded_rescue = r->reread_state = false;
     rank_flush_log(r);
 }

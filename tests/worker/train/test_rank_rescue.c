@@ -256,7 +256,8 @@ static void write_unconfirmed(const char *dir, const char *node, const char *lin
     assert_int_equal(dpt_fs_write_file_atomic(path, lines, strlen(lines), &err), DPT_OK);
 }
 
-/* Several nodes have lines, in parts and in an order that is not theirs: each step comes once. */
+/* Several nodes have lines, in parts and in an order that is not theirs: each step comes once, with
+ * the line that was made last. */
 static void lines_of_several_nodes_come_in_order(void **state)
 {
     (void)state;
@@ -274,9 +275,10 @@ static void lines_of_several_nodes_come_in_order(void **state)
     director_destroy(&d);
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     assert_int_equal(dpt_fs_write_file_atomic(path, "", 0, &err), DPT_OK);
-    write_unconfirmed(dir, "n7", "{\"step\": 2, \"of\": \"a\"}\n{\"step\": 3, \"of\": \"b\"}\n");
+    write_unconfirmed(dir, "n7",
+                      "{\"step\": 2, \"time\": 8, \"of\": \"a\"}\n{\"step\": 3, \"of\": \"b\"}\n");
     write_unconfirmed(dir, "n8",
-                      "{\"step\": 1, \"of\": \"c\"}\n{\"step\": 2, \"of\": \"d\"}\n"
+                      "{\"step\": 1, \"of\": \"c\"}\n{\"step\": 2, \"time\": 9, \"of\": \"d\"}\n"
                       "{\"step\": 2, \"val_loss\": 1.5, \"of\": \"e\"}\n");
     d = begin_config(&config, "several", dir);
     director_await_step(d, step + 1);
@@ -284,8 +286,64 @@ static void lines_of_several_nodes_come_in_order(void **state)
     assert_int_equal(dpt_fs_read_file(path, 1 << 20, &log, &bytes, &err), DPT_OK);
     for (const char *at = log; (at = strstr(at, "\"of\": \"")) != NULL; at += 7)
         (void)snprintf(taken + strlen(taken), sizeof taken - strlen(taken), "%c", at[7]);
-    assert_string_equal(taken, "caeb");
+    assert_string_equal(taken, "cdeb");
     free(log);
+}
+
+/* A run that begins anew in the folder of an earlier one takes none of its lines, neither where it
+ * begins nor when it goes on from a rescue of its own. */
+static void lines_of_an_earlier_history_go(void **state)
+{
+    (void)state;
+    char dir[128], path[192], *log;
+    size_t bytes;
+    struct dpt_err err;
+    struct dpt_config config = make_config("ddp");
+    config.train.steps = 100 * STEPS;
+    struct director *d = rig_begin(&config, "anew", dir);
+    write_unconfirmed(dir, "n7", "{\"step\": 1, \"of\": \"a\"}\n{\"step\": 2, \"of\": \"b\"}\n");
+    for (int i = 0; i < RANKS; i++)
+        (void)director_start(d, i % 2);
+    assert_true(director_form(d, false));
+    director_await_step(d, 3);
+    (void)snprintf(path, sizeof path, "%s/node-n7/rank-0.unconfirmed.jsonl", dir);
+    assert_false(dpt_fs_exists(path));
+    director_prepare(d, true);
+    assert_int_equal(director_rescue(d, SOON_MS), RANKS);
+    const int64_t step = director_best_step(d);
+    director_destroy(&d);
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
+    assert_int_equal(dpt_fs_write_file_atomic(path, "", 0, &err), DPT_OK);
+    d = begin_config(&config, "anew", dir);
+    director_await_step(d, step + 1);
+    director_destroy(&d);
+    assert_int_equal(dpt_fs_read_file(path, 1 << 20, &log, &bytes, &err), DPT_OK);
+    assert_null(strstr(log, "\"of\": "));
+    free(log);
+}
+
+/* One that goes on from a step keeps the lines up to it: a later start may need them. */
+static void lines_after_the_step_go(void **state)
+{
+    (void)state;
+    char dir[128], path[192], lines[192], *left;
+    size_t bytes;
+    struct dpt_err err;
+    struct director *d = begin("ddp", "back", dir);
+    director_prepare(d, true);
+    assert_int_equal(director_rescue(d, SOON_MS), RANKS);
+    const long long step = (long long)director_best_step(d);
+    director_destroy(&d);
+    (void)snprintf(lines, sizeof lines, "{\"step\": %lld}\n{\"step\": %lld}\n{\"step\": %lld}\n",
+                   step, step + 1, step);
+    write_unconfirmed(dir, "n7", lines);
+    go_on("ddp", "back", step);
+    (void)snprintf(path, sizeof path, "%s/node-n7/rank-0.unconfirmed.jsonl", dir);
+    assert_int_equal(dpt_fs_read_file(path, 1 << 20, &left, &bytes, &err), DPT_OK);
+    (void)snprintf(lines, sizeof lines, "{\"step\": %lld}\n{\"step\": %lld}\n", step, step);
+    assert_int_equal(bytes, strlen(lines));
+    assert_memory_equal(left, lines, bytes);
+    free(left);
 }
 
 int main(void)
@@ -299,6 +357,8 @@ int main(void)
         cmocka_unit_test(a_checkpoint_for_a_folder_that_was_taken_over),
         cmocka_unit_test(lines_that_were_not_confirmed_complete_the_log),
         cmocka_unit_test(lines_of_several_nodes_come_in_order),
+        cmocka_unit_test(lines_of_an_earlier_history_go),
+        cmocka_unit_test(lines_after_the_step_go),
     };
     return cmocka_run_group_tests_name("rank_rescue", tests, rig_setup, rig_teardown);
 }
