@@ -297,6 +297,28 @@ static void test_leave_while_others_wait_with_it(void **state)
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
 
+/* The word that it may go was lost with its connection, and is said again to a node that the server
+ * does not count in any more. */
+static void test_released_again(void **state)
+{
+    struct bench *b = *state;
+    bench_run(b);
+    bench_signal(b);
+    bench_server(b, SERVER(PREPARE), 2);
+    bench_ranks(b, RANK(QUIESCED), 2);
+    b->server.last_holder = true;
+    b->server.n_nodes = 1;
+    b->server.phase = SERVER(RELEASED);
+    b->server.counter = b->server.counter_seen = b->stamp.generation = 0;
+    bench_step(b, (struct dpt_agent_event){.kind = DPT_AGENT_EVENT_SERVER_MESSAGE,
+                                           .server_message = &b->server});
+    for (uint32_t i = 0; i < RANKS; i++)
+        bench_rank_exits(b, i, 0);
+    assert_true(b->ended);
+    assert_int_equal(b->unsaved, 1);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
 /* The ranks are frozen when the node is told to end, and killed when a lease is over. */
 static void freeze_and_leave(struct bench *b, Dpt__ServerPhase phase, uint64_t generation)
 {
@@ -416,6 +438,7 @@ int main(void)
         T(test_the_other_rank_has_it),
         T(test_leave_while_waiting),
         T(test_leave_while_others_wait_with_it),
+        T(test_released_again),
         T(test_frozen_when_told_to_end),
         T(test_frozen_in_a_farewell),
         T(test_dead_just_before_the_signal),

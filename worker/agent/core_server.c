@@ -151,6 +151,7 @@ static bool take_end(struct dpt_agent *agent, const Dpt__ServerState *message)
     switch (message->phase) {
     case DPT__SERVER_PHASE__SERVER_DONE:
     case DPT__SERVER_PHASE__SERVER_RELEASED:
+        agent->phase = message->phase;
         agent->done = message->phase == DPT__SERVER_PHASE__SERVER_DONE;
         agent->last_holder =
             message->phase == DPT__SERVER_PHASE__SERVER_RELEASED && message->last_holder;
