@@ -175,8 +175,13 @@ static enum dpt_status publish(const struct dpt_checkpoint_spec *spec,
         return dpt_fail_errno(err, errno, "look at '%s/%s'", dir->path, attempt->step_name);
     if (spec->may_rename && !spec->may_rename(spec->ctx))
         return dpt_fail(err, DPT_EABORTED, "the right to commit it was withdrawn");
-    if (is_new)
-        return publish_new(attempt, err);
+    if (is_new) {
+        if (publish_new(attempt, &why) == DPT_OK)
+            return DPT_OK;
+        /* Of nodes that hold the same rescue another may have been a moment faster. */
+        if (!spec->state.rescue.node || (why.saved_errno != ENOTEMPTY && why.saved_errno != EEXIST))
+            return dpt_pass(err, &why);
+    }
     DPT_TRY(replace(attempt, old, err));
     if (dpt_io_remove_tree(dir, old, &why) != DPT_OK)
         dpt_log(DPT_LOG_WARN, "a replaced checkpoint remains: %s", why.text);

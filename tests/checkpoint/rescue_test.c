@@ -273,6 +273,35 @@ static void holders_of_everything_at_once(void **state)
     model_fini(&model);
 }
 
+/* In the moment before the rename of the first, the second makes its rescue whole. */
+static bool let_another_be_faster(void *ctx)
+{
+    const struct dpt_checkpoint_spec *other = ctx;
+    OK(dpt_checkpoint_seal(other, 0, &err));
+    return true;
+}
+
+static void another_holder_is_a_moment_faster(void **state)
+{
+    (void)state;
+    const char *dir = in_root("faster");
+    struct model model;
+    model_init(&model, STEP, 1);
+    struct dpt_checkpoint_spec first = rescue_spec(&model, dir, STEP, 0, 1), second = first;
+    first.attempt = "rescue-n0";
+    second.attempt = "rescue-n1";
+    second.state.rescue.node = "n2";
+    first.may_rename = let_another_be_faster;
+    first.ctx = &second;
+    OK(dpt_checkpoint_write_part(&first, &err));
+    OK(dpt_checkpoint_write_part(&second, &err));
+    OK(dpt_checkpoint_seal(&first, 0, &err));
+    assert_true(is_rescue(dir, STEP)); /* of n1: the other one is replaced */
+    OK(model_check(dir, STEP, 1, &err));
+    assert_int_equal(entries(dir), 1);
+    model_fini(&model);
+}
+
 /* Whoever forms a generation knows nothing of a node that is cut off and writes a rescue, itself or
  * to be sealed. */
 static void an_attempt_outlives_a_formation(void **state)
@@ -392,6 +421,7 @@ int main(void)
         cmocka_unit_test(the_last_part_makes_it_whole),
         cmocka_unit_test(writers_at_once),
         cmocka_unit_test(holders_of_everything_at_once),
+        cmocka_unit_test(another_holder_is_a_moment_faster),
         cmocka_unit_test(an_attempt_outlives_a_formation),
         cmocka_unit_test(a_commit_removes_attempts),
         cmocka_unit_test(a_name_that_is_not_a_rescues),
