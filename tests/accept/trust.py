@@ -55,7 +55,8 @@ def broken_control(line):
 def outages(line):
     """The server is gone for longer than every deadline: unsaved steps wait without limit, or are rescued when the
     nodes are told to end, and a restart goes on from the rescue; NOT SAVED with its number otherwise."""
-    cases(line, "agent_core_outage", "rendezvous_core_farewell", "test_checkpoint_rescue", "test_rank_rescue")
+    cases(line, "agent_core_outage", "agent_core_failed", "rendezvous_core_farewell", "test_checkpoint_rescue",
+          "test_rank_rescue")
     stories(line, "test_outage.py", "test_disk.py::test_all_leave_and_one_folder_is_full",
             "test_loss.py::test_data_of_one_node_end", "test_loss.py::test_data_of_the_last_node_end")
 

@@ -174,6 +174,13 @@ void bench_rank_exits(struct bench *b, uint32_t local, int code)
                                            .exit_code = code});
 }
 
+void bench_ranks_are_gone(struct bench *b)
+{
+    bench_rank_exits(b, 0, 0);
+    bench_rank_exits(b, 1, 0);
+    assert_true(b->ended);
+}
+
 int bench_open(void **state)
 {
     static struct bench bench;

@@ -61,6 +61,8 @@ void bench_ranks(struct bench *b, Dpt__RankPhase phase, uint64_t generation);
 /* What the first process of a rank says as it ends. */
 void bench_last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAgent *message);
 void bench_rank_exits(struct bench *b, uint32_t local, int code);
+/* Told to exit, all do, and that ends the agent. */
+void bench_ranks_are_gone(struct bench *b);
 
 /* Joined, both ranks in STANDBY. */
 void bench_join(struct bench *b);

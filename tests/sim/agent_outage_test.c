@@ -141,13 +141,6 @@ static void begin_rescue(struct bench *b)
     assert_int_equal(b->unsaved, 0);
 }
 
-static void ranks_are_gone(struct bench *b)
-{
-    bench_rank_exits(b, 0, 0);
-    bench_rank_exits(b, 1, 0);
-    assert_true(b->ended);
-}
-
 static void test_leave_by_rescue(void **state)
 {
     struct bench *b = *state;
@@ -156,7 +149,7 @@ static void test_leave_by_rescue(void **state)
     bench_rank(b, 0, RANK(QUIESCED), 2);
     bench_pass(b, 100);
     assert_int_equal(b->command[0], COMMAND(EXIT));
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
     assert_int_equal(b->unsaved, 0);
 }
@@ -195,7 +188,7 @@ static void test_rescue_of_a_newer_step(void **state)
     bench_rank(b, 1, RANK(QUIESCED), 2);
     bench_pass(b, 100);
     assert_int_equal(b->command[1], COMMAND(EXIT));
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
     assert_int_equal(b->unsaved, 0);
 }
@@ -235,7 +228,7 @@ static void test_rescue_that_fails(void **state)
     bench_rank(b, 1, RANK(QUIESCED), 2);
     bench_pass(b, 200);
     assert_int_equal(b->unsaved, 1);
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
     assert_non_null(strstr(b->exit_text, "no space left"));
 }
@@ -248,7 +241,7 @@ static void test_rescue_that_is_late(void **state)
     const int64_t from_ms = b->now_ms;
     wait_in(b, RANK(QUIESCED), 2, 9000);
     assert_int_equal(b->unsaved, 1);
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_true(b->now_ms - from_ms <= 9000);
     assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
 }
@@ -261,7 +254,7 @@ static void test_rescue_that_others_saved_meanwhile(void **state)
     b->server.saved_step = 51;
     bench_server(b, SERVER(RUNNING), 3);
     wait_in(b, RANK(QUIESCED), 2, 9000);
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_int_equal(b->unsaved, 0);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
 }
@@ -311,7 +304,7 @@ static void test_fatal_error_in_a_rescue(void **state)
     b->rank.rescued_step = 3;
     bench_rank(b, 0, RANK(QUIESCED), 2);
     bench_pass(b, 100);
-    ranks_are_gone(b);
+    bench_ranks_are_gone(b);
     assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
     assert_non_null(strstr(b->exit_text, "no such device"));
     assert_int_equal(b->unsaved, 0);
@@ -377,58 +370,6 @@ static void test_fatal_error_without_a_rescue(void **state)
     assert_int_equal(b->unsaved, 1);
 }
 
-/* The run fails with a server: what healthy ranks hold is written all the same. */
-static void test_rescue_of_a_failed_run(void **state)
-{
-    struct bench *b = *state;
-    bench_wait_with_steps(b);
-    b->server.text = "it waited 60 s for 2 nodes";
-    bench_server(b, SERVER(FAILED), 2);
-    assert_int_equal(b->command[0], COMMAND(RESCUE));
-    bench_pass(b, 200);
-    assert_false(b->said);
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    ranks_are_gone(b);
-    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
-    assert_string_equal(b->exit_text, "the run failed: it waited 60 s for 2 nodes");
-    assert_int_equal(b->unsaved, 0);
-}
-
-/* A launcher that ends all since one has ended: one signal is no second one. */
-static void test_one_signal_while_a_failed_run_is_rescued(void **state)
-{
-    struct bench *b = *state;
-    bench_wait_with_steps(b);
-    b->server.text = "it waited 60 s for 2 nodes";
-    bench_server(b, SERVER(FAILED), 2);
-    bench_signal(b);
-    assert_int_equal(b->command[0], COMMAND(RESCUE));
-    assert_int_equal(b->kills[0] + b->kills[1], 0);
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    ranks_are_gone(b);
-    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
-    assert_int_equal(b->unsaved, 0);
-}
-
-static void test_two_signals_while_a_failed_run_is_rescued(void **state)
-{
-    struct bench *b = *state;
-    bench_wait_with_steps(b);
-    bench_server(b, SERVER(FAILED), 2);
-    bench_signal(b);
-    bench_signal(b);
-    assert_int_equal(b->kills[0] + b->kills[1], 2);
-    assert_int_equal(b->unsaved, 1);
-    ranks_are_gone(b);
-    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
-}
-
 /* A node that stands by, and has the state of when it did not. */
 static void test_spare_with_steps(void **state)
 {
@@ -439,55 +380,6 @@ static void test_spare_with_steps(void **state)
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     assert_int_equal(b->unsaved, 0);
-}
-
-/* A farewell found no room in the one folder that it had: the folder of this node may have. */
-static void test_rescue_after_a_farewell(void **state)
-{
-    struct bench *b = *state;
-    bench_wait_with_steps(b);
-    bench_signal(b);
-    b->server.last_holder = true;
-    b->server.n_nodes = 2;
-    bench_server(b, SERVER(RELEASED), 2);
-    assert_int_equal(b->command[0], COMMAND(RESCUE));
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    ranks_are_gone(b);
-    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
-    assert_int_equal(b->unsaved, 0);
-}
-
-/* Nor has that: the steps are counted, and may be elsewhere. */
-static void test_no_rescue_after_a_farewell(void **state)
-{
-    struct bench *b = *state;
-    bench_wait_with_steps(b);
-    bench_signal(b);
-    b->server.last_holder = true;
-    b->server.n_nodes = 2;
-    bench_server(b, SERVER(RELEASED), 2);
-    b->rank.rescue_failed = true;
-    bench_ranks(b, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    assert_int_equal(b->unsaved, 1);
-    assert_non_null(strstr(b->warning, "unless another node has them"));
-    ranks_are_gone(b);
-    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
-    assert_string_equal(b->exit_text, "left the run, but its last 3 steps are not saved");
-}
-
-static void test_failed_run_without_a_folder(void **state)
-{
-    struct bench *b = *state;
-    b->no_checkpoints = true;
-    bench_wait_with_steps(b);
-    bench_server(b, SERVER(FAILED), 2);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    assert_int_equal(b->unsaved, 1);
 }
 
 /* A server that stands still for a moment is waited for; one that is gone while a node drains is
@@ -609,15 +501,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_leave_without_a_folder, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_fatal_error_in_an_outage, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_fatal_error_without_a_rescue, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_of_a_failed_run, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_one_signal_while_a_failed_run_is_rescued, bench_open,
-                                        bench_close),
-        cmocka_unit_test_setup_teardown(test_two_signals_while_a_failed_run_is_rescued, bench_open,
-                                        bench_close),
         cmocka_unit_test_setup_teardown(test_spare_with_steps, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_rescue_after_a_farewell, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_no_rescue_after_a_farewell, bench_open, bench_close),
-        cmocka_unit_test_setup_teardown(test_failed_run_without_a_folder, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_confirmed, bench_open, bench_close),
         cmocka_unit_test_setup_teardown(test_restarted_server_confirms_late, bench_open,
                                         bench_close),

@@ -114,7 +114,7 @@ struct dpt_agent {
     /* the life */
     enum stage stage;
     bool leaving, kill_sent, goodbye;
-    bool told; /* by a signal to leave; it leaves without where the run has ended */
+    bool told;           /* by a signal to leave; it leaves without where the run has ended */
     bool last_holder;    /* released, and no other node has the state of this one */
     bool done;           /* the run's end is acknowledged: nothing is unsaved */
     bool unsaved_said;   /* what goes unsaved with this incarnation has been said */

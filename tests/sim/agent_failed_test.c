@@ -1,0 +1,127 @@
+/* The agent's machine when a run ends, by failure or by agreement, and what is held here is saved
+ * nowhere else: it is written as a rescue, with a server there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/sim/agent_bench.h"
+
+#include <string.h>
+
+/* The run fails with a server: what healthy ranks hold is written all the same. */
+static void test_rescue_of_a_failed_run(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.text = "it waited 60 s for 2 nodes";
+    bench_server(b, SERVER(FAILED), 2);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    bench_pass(b, 200);
+    assert_false(b->said);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_string_equal(b->exit_text, "the run failed: it waited 60 s for 2 nodes");
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* A launcher that ends all since one has ended: one signal is no second one. */
+static void test_one_signal_while_a_failed_run_is_rescued(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    b->server.text = "it waited 60 s for 2 nodes";
+    bench_server(b, SERVER(FAILED), 2);
+    bench_signal(b);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    assert_int_equal(b->kills[0] + b->kills[1], 0);
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_int_equal(b->unsaved, 0);
+}
+
+static void test_two_signals_while_a_failed_run_is_rescued(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_server(b, SERVER(FAILED), 2);
+    bench_signal(b);
+    bench_signal(b);
+    assert_int_equal(b->kills[0] + b->kills[1], 2);
+    assert_int_equal(b->unsaved, 1);
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+}
+
+/* A farewell found no room in the one folder that it had: the folder of this node may have. */
+static void test_rescue_after_a_farewell(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_signal(b);
+    b->server.last_holder = true;
+    b->server.n_nodes = 2;
+    bench_server(b, SERVER(RELEASED), 2);
+    assert_int_equal(b->command[0], COMMAND(RESCUE));
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_DONE);
+    assert_int_equal(b->unsaved, 0);
+}
+
+/* Nor has that: the steps are counted, and may be elsewhere. */
+static void test_no_rescue_after_a_farewell(void **state)
+{
+    struct bench *b = *state;
+    bench_wait_with_steps(b);
+    bench_signal(b);
+    b->server.last_holder = true;
+    b->server.n_nodes = 2;
+    bench_server(b, SERVER(RELEASED), 2);
+    b->rank.rescue_failed = true;
+    bench_ranks(b, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+    assert_non_null(strstr(b->warning, "unless another node has them"));
+    bench_ranks_are_gone(b);
+    assert_int_equal(b->exit_code, DPT_EXIT_EXPELLED);
+    assert_string_equal(b->exit_text, "left the run, but its last 3 steps are not saved");
+}
+
+static void test_failed_run_without_a_folder(void **state)
+{
+    struct bench *b = *state;
+    b->no_checkpoints = true;
+    bench_wait_with_steps(b);
+    bench_server(b, SERVER(FAILED), 2);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    assert_int_equal(b->unsaved, 1);
+}
+
+int main(void)
+{
+#define T(test) cmocka_unit_test_setup_teardown(test, bench_open, bench_close)
+    const struct CMUnitTest tests[] = {
+        T(test_rescue_of_a_failed_run),
+        T(test_one_signal_while_a_failed_run_is_rescued),
+        T(test_two_signals_while_a_failed_run_is_rescued),
+        T(test_rescue_after_a_farewell),
+        T(test_no_rescue_after_a_farewell),
+        T(test_failed_run_without_a_folder),
+    };
+    return cmocka_run_group_tests_name("agent failed", tests, NULL, NULL);
+}
