@@ -181,6 +181,15 @@ void bench_ranks_are_gone(struct bench *b)
     assert_true(b->ended);
 }
 
+void bench_rescues(struct bench *b)
+{
+    b->rank.rescued_step = 3;
+    bench_rank(b, 0, RANK(QUIESCED), 2);
+    bench_pass(b, 100);
+    assert_int_equal(b->command[0], COMMAND(EXIT));
+    bench_ranks_are_gone(b);
+}
+
 int bench_open(void **state)
 {
     static struct bench bench;

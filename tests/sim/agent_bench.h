@@ -63,6 +63,8 @@ void bench_last_words(struct bench *b, uint32_t local, char *text, Dpt__RankToAg
 void bench_rank_exits(struct bench *b, uint32_t local, int code);
 /* Told to exit, all do, and that ends the agent. */
 void bench_ranks_are_gone(struct bench *b);
+/* The first rank has written step 3 as a rescue, and all end. */
+void bench_rescues(struct bench *b);
 
 /* Joined, both ranks in STANDBY. */
 void bench_join(struct bench *b);

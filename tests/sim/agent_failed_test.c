@@ -21,11 +21,7 @@ static void test_rescue_of_a_failed_run(void **state)
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     bench_pass(b, 200);
     assert_false(b->said);
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    bench_ranks_are_gone(b);
+    bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
     assert_string_equal(b->exit_text, "the run failed: it waited 60 s for 2 nodes");
     assert_int_equal(b->unsaved, 0);
@@ -41,11 +37,7 @@ static void test_one_signal_while_a_failed_run_is_rescued(void **state)
     bench_signal(b);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
     assert_int_equal(b->kills[0] + b->kills[1], 0);
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    bench_ranks_are_gone(b);
+    bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
     assert_int_equal(b->unsaved, 0);
 }
@@ -73,11 +65,7 @@ static void test_rescue_after_a_farewell(void **state)
     b->server.n_nodes = 2;
     bench_server(b, SERVER(RELEASED), 2);
     assert_int_equal(b->command[0], COMMAND(RESCUE));
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    bench_ranks_are_gone(b);
+    bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
     assert_int_equal(b->unsaved, 0);
 }

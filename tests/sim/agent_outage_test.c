@@ -145,11 +145,7 @@ static void test_leave_by_rescue(void **state)
 {
     struct bench *b = *state;
     begin_rescue(b);
-    b->rank.rescued_step = 3;
-    bench_rank(b, 0, RANK(QUIESCED), 2);
-    bench_pass(b, 100);
-    assert_int_equal(b->command[0], COMMAND(EXIT));
-    bench_ranks_are_gone(b);
+    bench_rescues(b);
     assert_int_equal(b->exit_code, DPT_EXIT_DONE);
     assert_int_equal(b->unsaved, 0);
 }

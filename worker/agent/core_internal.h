@@ -114,7 +114,7 @@ struct dpt_agent {
     /* the life */
     enum stage stage;
     bool leaving, kill_sent, goodbye;
-    bool told;           /* by a signal to leave; it leaves without where the run has ended */
+    bool told;           /* to leave, by a signal; `leaving` without it: the run has ended */
     bool last_holder;    /* released, and no other node has the state of this one */
     bool done;           /* the run's end is acknowledged: nothing is unsaved */
     bool unsaved_said;   /* what goes unsaved with this incarnation has been said */
@@ -197,9 +197,9 @@ bool dpt_agent_has_processes(const struct dpt_agent *agent);
 /* It is DOWN, and another process is started in its place when its pause is over. */
 bool dpt_agent_will_respawn(const struct dpt_agent *agent, uint32_t local_rank);
 bool dpt_agent_is_computing(const struct dpt_agent *agent);
-/* Of the processes that live. */
 /* The newest step that a process has told of, or kept beside its messages. */
 int64_t dpt_agent_newest_of(const struct agent_rank *rank);
+/* Of the processes that live. */
 int64_t dpt_agent_step_of(const struct dpt_agent *agent);
 void dpt_agent_tell_rank(struct dpt_agent *agent, uint32_t local_rank);
 

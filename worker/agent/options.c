@@ -253,7 +253,7 @@ void dpt_worker_options_help(FILE *out)
         "run's config in time,\n"
         "4 run failed, 75 left with steps that are not saved, or out of the run: told twice to "
         "leave, expelled and not\n"
-        "let in again, or its folders taken over while it stood still.\n"
+        "let in again, or its folders taken over while it stood still or could not write there.\n"
         "\n"
         "Keys of the config, for the file and for --set:\n",
         out);
