@@ -16,6 +16,7 @@ waited for and shows the tails of the logs. Leaving the `with` block kills what 
 in the environment that every process of it inherits, and nothing else on the machine.
 """
 
+import functools
 import json
 import os
 import random
@@ -64,6 +65,14 @@ def program(name):
     if not path.exists():
         raise ClusterError(f"{path} is not built; run: cmake --preset release && cmake --build --preset release")
     return path
+
+
+@functools.cache
+def first_server():
+    """The option of a server that no node knows an earlier one of; none where its program lacks it, as those of an
+    earlier commit do that new ones are compared with."""
+    known = subprocess.run([program("dpt-rdzv"), "--help"], capture_output=True, text=True, timeout=30).stdout
+    return ["--fresh"] if "--fresh" in known else []
 
 
 def wait_until(what, condition, timeout, context=None, poll_s=POLL_S):
@@ -373,7 +382,7 @@ class Cluster:
         """Starts dpt-rdzv and waits until it listens. port 0: one that nobody else is given while the server is down,
         and, as one that the kernel draws, where no node knows an earlier server; a restart keeps the port."""
         if port == 0:
-            port, args = quiet_port(), ["--fresh", *args]
+            port, args = quiet_port(), [*first_server(), *args]
         port_file = self.root / f"rdzv-{self._next()}.port"
         argv = [program("dpt-rdzv"), "--port", port, "--port-file", port_file, *args]
         server = Process("dpt-rdzv", argv, self.root / "rdzv.log", dict(self.env, **(env or {})))
