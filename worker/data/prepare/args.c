@@ -41,6 +41,14 @@ enum dpt_status dpt_args_value(struct dpt_args *args, const char **ret_value, st
     return DPT_OK;
 }
 
+/* The option that came last takes no value. */
+static enum dpt_status check_flag(const struct dpt_args *args, const char *name,
+                                  struct dpt_err *err)
+{
+    return strchr(args->argv[args->at], '=') ? dpt_fail(err, DPT_EINVAL, "%s takes no value", name)
+                                             : DPT_OK;
+}
+
 static enum dpt_status set_tokenizer(struct dpt_args *args, struct dpt_vocab_options *vocab,
                                      struct dpt_err *err)
 {
@@ -75,9 +83,10 @@ enum dpt_status dpt_args_vocab(struct dpt_args *args, const char *name,
         return set_file(args, vocab, DPT_TOKENIZER_GPT2, &vocab->encoder_json, err);
     if (strcmp(name, "--tokenizer-json") == 0)
         return set_file(args, vocab, DPT_TOKENIZER_HF, &vocab->tokenizer_json, err);
-    if (strcmp(name, "--any-vocab") == 0)
+    if (strcmp(name, "--any-vocab") == 0) {
         vocab->any_vocab = true;
-    else
-        *ret_taken = false;
+        return check_flag(args, name, err);
+    }
+    *ret_taken = false;
     return DPT_OK;
 }

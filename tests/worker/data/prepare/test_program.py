@@ -61,6 +61,8 @@ def test_usage(tmp_path):
         (["decode"], "expected encode, inspect or verify, got 'decode'"), (["encode"], "--out DIR is missing"),
         (["encode", "--out", out], "no PATH is given"),
         (["encode", "--out"], "--out needs a value"),
+        (["encode", "--any-vocab=x", "--out", out, text], "--any-vocab takes no value"),
+        (["inspect", "--any-vocab=x", text], "--any-vocab takes no value"),
         (["encode", "--out", out, "--sed", "1", text], "--sed: there is no such option"),
         (["encode", "--out", out, "--seed", "x", text], "--seed: expected an integer from 0"),
         (["encode", "--out", out, "--val-fraction=1.5", text], "--val-fraction: expected a number above 0 and below 1"),
