@@ -38,7 +38,7 @@ struct dpt_config_steps { /* ascending; zeroes behind the n-th */
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
 enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_CONTINUE };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
-enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS };
+enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS, DPT_DATA_CLASSIFICATION };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2, DPT_TOKENIZER_HF };
 enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
@@ -98,6 +98,7 @@ struct dpt_config {
          * 50,257 */
         int n_layer, n_head, n_embd, context, vocab;
         double dropout;
+        int labels; /* classes that the model tells apart; 0: it predicts the next token */
         /* Of llama; never DPT_AUTO after loading there */
         int n_kv_head, head_size, n_inner;
         double norm_eps;
@@ -110,8 +111,13 @@ struct dpt_config {
     } model;
     struct {
         enum dpt_data_kind kind;
-        char train[DPT_CONFIG_PATH_BYTES]; /* a file (text) or a glob of .bin shards (tokens) */
+        /* a file (text, classification) or a glob of .bin shards (tokens) */
+        char train[DPT_CONFIG_PATH_BYTES];
         char val[DPT_CONFIG_PATH_BYTES];
+        /* Of classification: columns by name, or by number from 1 of files without names. */
+        char text_column[DPT_CONFIG_NAME_BYTES], label_column[DPT_CONFIG_NAME_BYTES];
+        int first_label;                    /* the label in the files that is class 0 */
+        int64_t train_samples, val_samples; /* the first so many rows; 0: all */
         enum dpt_tokenizer tokenizer;
         char vocab_bpe[DPT_CONFIG_PATH_BYTES]; /* of tokenizer gpt2; "" = null */
         char encoder_json[DPT_CONFIG_PATH_BYTES];
@@ -268,6 +274,9 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
  * (`accumulate: reduce`) and there are no lanes, one a slot; at most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = 1024 };
 int dpt_config_world_max(const struct dpt_config *config);
+
+/* Whether data.train and data.val hold text, which data.tokenizer makes tokens of. */
+bool dpt_config_reads_text(const struct dpt_config *config);
 
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);

@@ -26,7 +26,7 @@ static bool has_one_place(const struct dpt_config *c)
 
 static bool is_hf_text(const struct dpt_config *c)
 {
-    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_HF;
+    return dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_HF;
 }
 
 void dpt_config_resolve(struct dpt_config_load *load)
@@ -521,7 +521,8 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
 static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    const bool gpt2 = c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_GPT2;
+    DPT_TRY(dpt_config_check_classes(load, err));
+    const bool gpt2 = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_GPT2;
     if (is_hf_text(c) && !c->data.tokenizer_json[0])
         return dpt_config_refuse_both(
             load, "data.tokenizer", "data.tokenizer_json", err,

@@ -96,7 +96,7 @@ static void fill_preset(struct dpt_config_load *load, const struct preset *prese
 
 static bool is_byte_text(const struct dpt_config *c)
 {
-    return c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_BYTES;
+    return dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_BYTES;
 }
 
 /* A SwiGLU of 8/3 C has as many weights as an MLP of 4 C (Shazeer 2020). */
@@ -112,7 +112,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
     const struct preset *preset = find_preset(c);
     if (preset)
         fill_preset(load, preset);
-    const bool is_hf = c->data.kind == DPT_DATA_TEXT && c->data.tokenizer == DPT_TOKENIZER_HF;
+    const bool is_hf = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_HF;
     if (c->model.vocab == DPT_AUTO && !is_hf) /* else refused by the check */
         c->model.vocab = is_byte_text(c) && !preset ? BYTES_VOCAB : GPT2_VOCAB;
     if (!is_llama(c))

@@ -25,8 +25,10 @@ static const struct dpt_choice presets[] = {{"", 0, false},
                                             {0}};
 static const struct dpt_choice rope_scalings[] = {
     {"none", DPT_ROPE_SCALING_NONE, false}, {"llama3", DPT_ROPE_SCALING_LLAMA3, false}, {0}};
-static const struct dpt_choice data_kinds[] = {
-    {"text", DPT_DATA_TEXT, false}, {"tokens", DPT_DATA_TOKENS, false}, {0}};
+static const struct dpt_choice data_kinds[] = {{"text", DPT_DATA_TEXT, false},
+                                               {"tokens", DPT_DATA_TOKENS, false},
+                                               {"classification", DPT_DATA_CLASSIFICATION, false},
+                                               {0}};
 static const struct dpt_choice tokenizers[] = {{"bytes", DPT_TOKENIZER_BYTES, false},
                                                {"gpt2", DPT_TOKENIZER_GPT2, false},
                                                {"hf", DPT_TOKENIZER_HF, false},
@@ -206,6 +208,10 @@ const struct dpt_key dpt_config_keys[] = {
      .flags = DPT_KEY_OPEN_MAX, .min = 0, .max = 1, TRAJECTORY, .def = "0",
      .help = "probability that an activation is dropped; in a llama attention's probabilities "
              "alone"},
+    {"model.labels", DPT_KEY_INT, AT(model.labels),
+     .min = 0, .max = 65536, TRAJECTORY, .def = "0",
+     .help = "classes that the model tells texts apart by, 2 or more, with data.kind: "
+             "classification; 0: it predicts the next token"},
     {"model.n_kv_head", DPT_KEY_INT, AT(model.n_kv_head),
      .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
      .help = "llama: heads of keys and values, each for n_head / n_kv_head heads of queries; auto: "
@@ -257,7 +263,8 @@ const struct dpt_key dpt_config_keys[] = {
 
     {"data.kind", DPT_KEY_CHOICE, AT(data.kind),
      .choices = data_kinds, TRAJECTORY, .def = "text",
-     .help = "text: one file; tokens: .bin shards"},
+     .help = "text: one file; tokens: .bin shards; classification: a table of texts and labels, "
+             "one .csv, .tsv or .jsonl file (docs/your-own-data.md)"},
     {"data.train", DPT_KEY_TEXT, AT(data.train),
      .flags = NULLABLE, NODE, .def = "null",
      .help = "training data: the file, or a glob of the shards; nodes compare its content hash"},
@@ -265,6 +272,23 @@ const struct dpt_key dpt_config_keys[] = {
      .flags = NULLABLE, NODE, .def = "null",
      .help = "validation data, of the same kind; nodes compare its content hash when they "
              "evaluate"},
+    {"data.text_column", DPT_KEY_TEXT, AT(data.text_column),
+     NODE, .def = "text",
+     .help = "classification: column of the texts, by its name in the first row or its key in a "
+             ".jsonl file; a number, from 1: by its place in a file whose first row is data"},
+    {"data.label_column", DPT_KEY_TEXT, AT(data.label_column),
+     NODE, .def = "label",
+     .help = "classification: column of the labels, likewise"},
+    {"data.first_label", DPT_KEY_INT, AT(data.first_label),
+     .min = -1000000, .max = 1000000, NODE, .def = "0",
+     .help = "classification: the least label in the files, class 0; the last is first_label + "
+             "model.labels - 1"},
+    {"data.train_samples", DPT_KEY_INT64, AT(data.train_samples),
+     .min = 0, .max = 1e9, TRAJECTORY, .def = "0",
+     .help = "classification: rows of data.train that are read, from the first on; 0: all"},
+    {"data.val_samples", DPT_KEY_INT64, AT(data.val_samples),
+     .min = 0, .max = 1e9, RUN, .def = "0",
+     .help = "classification: rows of data.val that are read, from the first on; 0: all"},
     {"data.tokenizer", DPT_KEY_CHOICE, AT(data.tokenizer),
      .choices = tokenizers, TRAJECTORY, .def = "bytes",
      .help = "how text becomes tokens; hf: as a tokenizer.json of Hugging Face's says "
@@ -302,7 +326,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "samples of one forward and backward pass: a slot"},
     {"train.seq_len", DPT_KEY_INT, AT(train.seq_len),
      .min = 1, .max = 1048576, TRAJECTORY, .def = "64",
-     .help = "tokens of a sample; at most model.context"},
+     .help = "tokens of a sample (classification: the most, longer texts are cut); at most "
+             "model.context"},
     {"train.precision", DPT_KEY_CHOICE, AT(train.precision),
      .choices = precisions, TRAJECTORY, .def = "fp32",
      .help = "arithmetic of forward and backward; weights in memory and in checkpoints, sums and "

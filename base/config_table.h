@@ -55,7 +55,7 @@ enum { DPT_CONFIG_VALUE_BYTES = 4 * DPT_CONFIG_PATH_BYTES };
 
 extern const struct dpt_key dpt_config_keys[];
 extern const size_t dpt_config_n_keys;
-enum { DPT_CONFIG_KEYS_MAX = 128 };
+enum { DPT_CONFIG_KEYS_MAX = 192 };
 
 /* Index of a key; dpt_config_n_keys when there is none. */
 size_t dpt_config_key_index(const char *path);
@@ -132,5 +132,7 @@ DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load *load,
                                                     struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_check_classes(const struct dpt_config_load *load,
+                                                      struct dpt_err *err);
 
 #endif

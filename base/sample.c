@@ -1,10 +1,21 @@
 /* Sizes and places of samples (sample.h). */
 #include "base/sample.h"
 
+#include "base/err.h"
+
+#include <string.h>
+
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config)
 {
     const int64_t t = config->train.seq_len;
     const size_t bytes = (size_t)t * sizeof(int32_t);
+    if (config->data.kind == DPT_DATA_CLASSIFICATION)
+        return (struct dpt_sample_form){.part_bytes = {[DPT_SAMPLE_INPUT] = bytes,
+                                                       [DPT_SAMPLE_TARGET] = sizeof(int32_t),
+                                                       [DPT_SAMPLE_LENGTH] = sizeof(int32_t)},
+                                        .positions = t,
+                                        .losses = 1,
+                                        .ragged = true};
     return (struct dpt_sample_form){
         .part_bytes = {[DPT_SAMPLE_INPUT] = bytes, [DPT_SAMPLE_TARGET] = bytes},
         .positions = t,
@@ -27,7 +38,7 @@ size_t dpt_batch_bytes(const struct dpt_sample_form *form, int64_t n)
 
 struct dpt_batch dpt_batch_at(const struct dpt_sample_form *form, int64_t n, void *memory)
 {
-    struct dpt_batch batch;
+    struct dpt_batch batch = {.positions = form->positions};
     char *at = memory;
     for (int part = 0; part < DPT_SAMPLE_PARTS; part++) {
         batch.part[part] = at;
@@ -40,4 +51,24 @@ void *dpt_batch_part(const struct dpt_sample_form *form, const struct dpt_batch 
                      enum dpt_sample_part part, int64_t i)
 {
     return (char *)batch->part[part] + (size_t)i * form->part_bytes[part];
+}
+
+void dpt_batch_close(const struct dpt_sample_form *form, struct dpt_batch *batch, int64_t n)
+{
+    if (!form->ragged)
+        return;
+    const int32_t *lengths = batch->part[DPT_SAMPLE_LENGTH];
+    int32_t *tokens = batch->part[DPT_SAMPLE_INPUT];
+    int64_t positions = 0;
+    for (int64_t i = 0; i < n; i++) {
+        DPT_ASSERT(lengths[i] >= 1 && lengths[i] <= form->positions);
+        positions = lengths[i] > positions ? lengths[i] : positions;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int32_t *row = tokens + i * positions;
+        const size_t length = (size_t)lengths[i];
+        memmove(row, tokens + i * form->positions, length * sizeof *row);
+        memset(row + length, 0, ((size_t)positions - length) * sizeof *row);
+    }
+    batch->positions = positions;
 }

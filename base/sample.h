@@ -6,17 +6,20 @@
 
 #include "base/config.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* With data.kind tokens or text: int32 tokens [seq_len], and int32 targets [seq_len], the token
- * that follows each. */
-enum dpt_sample_part { DPT_SAMPLE_INPUT, DPT_SAMPLE_TARGET, DPT_SAMPLE_PARTS };
+ * that follows each. With classification: int32 tokens [seq_len], of which LENGTH, one int32 of
+ * 1 … seq_len, are the text's, and one int32 target, the class in [0, model.labels). */
+enum dpt_sample_part { DPT_SAMPLE_INPUT, DPT_SAMPLE_TARGET, DPT_SAMPLE_LENGTH, DPT_SAMPLE_PARTS };
 
 struct dpt_sample_form {
-    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample */
-    int64_t positions;                   /* that a model computes: tokens of a sequence */
+    size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: it has no such part */
+    int64_t positions;                   /* that a model computes at most: tokens of a sequence */
     int64_t losses;                      /* that a model gives a sample */
+    bool ragged;                         /* samples have lengths of their own */
 };
 
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config);
@@ -27,6 +30,8 @@ enum { DPT_BATCH_ALIGN = 64 };
  */
 struct dpt_batch {
     void *part[DPT_SAMPLE_PARTS]; /* each at DPT_BATCH_ALIGN */
+    int64_t positions; /* of a sample, that the model computes: form->positions until it is closed,
+                          then the longest sample's */
 };
 
 /* Bytes of a micro-batch of `n` samples. */
@@ -34,8 +39,15 @@ size_t dpt_batch_bytes(const struct dpt_sample_form *form, int64_t n);
 /* Its parts in `memory`, which has that many bytes and is aligned to DPT_BATCH_ALIGN. */
 struct dpt_batch dpt_batch_at(const struct dpt_sample_form *form, int64_t n, void *memory);
 
-/* Part `part` of sample `i`. */
+/* Part `part` of sample `i`, to fill the micro-batch; of a closed one not the INPUT of ragged
+ * samples. */
 void *dpt_batch_part(const struct dpt_sample_form *form, const struct dpt_batch *batch,
                      enum dpt_sample_part part, int64_t i);
+
+/* To be called once all `n` samples are there. Ragged samples: sets batch->positions to the length
+ * of the longest and moves the rows of INPUT together, from (n, form->positions) to
+ * (n, batch->positions) tokens; those behind a sample's length become 0. Others stay as they are.
+ * The memory may be filled again afterwards, as if it never had been closed. */
+void dpt_batch_close(const struct dpt_sample_form *form, struct dpt_batch *batch, int64_t n);
 
 #endif

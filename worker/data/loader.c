@@ -58,7 +58,7 @@ static bool has_room(const struct dpt_loader *loader)
     return loader->n_held + loader->n_ready < RING_BUFFERS;
 }
 
-static enum dpt_status read_batch(const struct dpt_loader *loader, const struct buffer *buffer,
+static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer *buffer,
                                   struct dpt_err *err)
 {
     const int64_t samples = dpt_data_samples(loader->data);
@@ -69,6 +69,7 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, const struct 
         const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
         DPT_TRY(dpt_data_read(loader->data, index, &buffer->batch, j, err));
     }
+    dpt_batch_close(dpt_data_form(loader->data), &buffer->batch, loader->micro_batch);
     return DPT_OK;
 }
 

@@ -35,6 +35,7 @@ static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sample_range ba
         const int64_t sample = batch.first + i < batch.end ? batch.first + i : batch.first;
         DPT_TRY(rank_own_disk(r, dpt_data_read(r->val, sample, &r->val_batch, i, err), err));
     }
+    dpt_batch_close(&r->form, &r->val_batch, r->config->train.micro_batch);
     return DPT_OK;
 }
 

@@ -1,0 +1,82 @@
+/* Classification: its keys, and combinations that cannot be. */
+#include "base/config_table.h"
+
+#include <string.h>
+
+enum { LABELS_MIN = 2 };
+
+bool dpt_config_reads_text(const struct dpt_config *config)
+{
+    return config->data.kind == DPT_DATA_TEXT || config->data.kind == DPT_DATA_CLASSIFICATION;
+}
+
+/* Classes come with texts that have labels, and these with classes. */
+static enum dpt_status check_labels(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    if (c->data.kind != DPT_DATA_CLASSIFICATION)
+        return c->model.labels == 0
+                   ? DPT_OK
+                   : dpt_config_refuse_both(load, "model.labels", "data.kind", err,
+                                            "model.labels (%d) are classes of data.kind: "
+                                            "classification; set that, or labels to 0 (data.kind "
+                                            "is %s)",
+                                            c->model.labels,
+                                            c->data.kind == DPT_DATA_TEXT ? "text" : "tokens");
+    if (c->model.labels < LABELS_MIN)
+        return dpt_config_refuse_both(load, "model.labels", "data.kind", err,
+                                      "data.kind: classification needs model.labels, the number of "
+                                      "classes, which is %d here; set it to at least %d, or "
+                                      "data.kind: text",
+                                      c->model.labels, LABELS_MIN);
+    return DPT_OK;
+}
+
+static bool is_number(const char *column)
+{
+    return column[strspn(column, "0123456789")] == '\0';
+}
+
+static bool is_zero(const char *column)
+{
+    return column[strspn(column, "0")] == '\0';
+}
+
+/* The two columns of a table, and how much of it is read. */
+static enum dpt_status check_table(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    const struct dpt_config *c = &load->config;
+    const char *text = c->data.text_column, *label = c->data.label_column;
+    if (c->data.kind != DPT_DATA_CLASSIFICATION) {
+        const bool train = c->data.train_samples > 0;
+        const char *key = train ? "data.train_samples" : "data.val_samples";
+        const int64_t samples = train ? c->data.train_samples : c->data.val_samples;
+        return samples == 0 ? DPT_OK
+                            : dpt_config_refuse_both(load, key, "data.kind", err,
+                                                     "%s (%lld) are rows of data.kind: "
+                                                     "classification; set that, or write 0 here",
+                                                     key, (long long)samples);
+    }
+    if (strcmp(text, label) == 0)
+        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
+                                      "data.text_column and data.label_column are both '%s'; name "
+                                      "the column of the labels and that of the texts",
+                                      text);
+    if (is_zero(text) || is_zero(label))
+        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
+                                      "data.%s_column is 0, and columns are counted from 1",
+                                      is_zero(text) ? "text" : "label");
+    if (is_number(text) != is_number(label))
+        return dpt_config_refuse_both(load, "data.text_column", "data.label_column", err,
+                                      "data.text_column is '%s' and data.label_column '%s', one by "
+                                      "its number, for a file without names, and one by its name; "
+                                      "give two numbers or two names",
+                                      text, label);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_config_check_classes(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    DPT_TRY(check_labels(load, err));
+    return check_table(load, err);
+}
