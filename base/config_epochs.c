@@ -7,22 +7,24 @@ enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t sampl
 {
     const int64_t epochs = config->train.epochs, said = config->train.epoch_steps;
     const int64_t counted = samples / config->train.global_batch;
+    const bool ragged = config->data.kind == DPT_DATA_CLASSIFICATION;
     if (epochs == 0)
         return DPT_OK;
     if (counted < 1)
         return dpt_fail(err, DPT_ECONFIG,
-                        "data.train ('%s') has %lld samples of %d tokens, less than one "
+                        "data.train ('%s') has %lld samples of %s%d tokens, less than one "
                         "train.global_batch (%d): an epoch has no step; name more data, or a "
-                        "smaller global_batch or seq_len",
-                        config->data.train, (long long)samples, config->train.seq_len,
-                        config->train.global_batch);
+                        "smaller global_batch%s",
+                        config->data.train, (long long)samples, ragged ? "at most " : "",
+                        config->train.seq_len, config->train.global_batch,
+                        ragged ? "" : " or seq_len");
     if (said != DPT_AUTO && said != counted)
         return dpt_fail(err, DPT_ECONFIG,
-                        "data.train ('%s') has %lld samples of %d tokens, an epoch of %lld steps, "
-                        "and the config says train.epoch_steps %lld; name the run's data, or write "
-                        "auto",
-                        config->data.train, (long long)samples, config->train.seq_len,
-                        (long long)counted, (long long)said);
+                        "data.train ('%s') has %lld samples of %s%d tokens, an epoch of %lld "
+                        "steps, and the config says train.epoch_steps %lld; name the run's data, "
+                        "or write auto",
+                        config->data.train, (long long)samples, ragged ? "at most " : "",
+                        config->train.seq_len, (long long)counted, (long long)said);
     if (counted > (int64_t)DPT_CONFIG_RUN_STEPS_MAX / epochs)
         return dpt_fail(err, DPT_ECONFIG,
                         "train.epochs (%lld) of %lld steps are more than %.0f steps; give less",

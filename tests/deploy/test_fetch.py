@@ -3,9 +3,11 @@ anywhere else."""
 
 import fcntl
 import hashlib
+import io
 import os
 import re
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,94 @@ def test_vocabulary_is_pinned(tmp_path):
                            "--cache", tmp_path / "cache"], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1 and "does not have the checksum" in done.stderr
     assert list((tmp_path / "dir").iterdir()) == []
+
+
+class Reviews:
+    """Yelp Review Full as its publisher has it, made small; a copy of deploy/fetch knows its checksum."""
+
+    def __init__(self, root):
+        self.source, self.dir, self.cache, self.fetch = root / "source", root / "dir", root / "cache", root / "fetch"
+        self.files = {"train.csv": b'"5","good"\n"1","bad"\n', "test.csv": b'"3","so ""so"""\n'}
+        self.source.mkdir()
+        self.pack(self.files)
+
+    def pack(self, files):
+        path = self.source / "yelp_review_full_csv.tgz"
+        with tarfile.open(path, "w:gz") as archive:
+            for name, data in {"readme.txt": b"about", **files}.items():
+                member = tarfile.TarInfo(f"yelp_review_full_csv/{name}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        script, n = re.subn("[0-9a-f]{64}(?=  yelp_review_full_csv.tgz)", digest(path.read_bytes()), FETCH.read_text())
+        assert n == 1
+        self.fetch.write_text(script)
+        self.fetch.chmod(0o755)
+
+    def run(self, *args, code=0, fetch=None):
+        argv = [fetch or self.fetch, "yelp", "--source", f"file://{self.source}", "--dir", self.dir, "--cache",
+                self.cache, *args]
+        done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def check(self):
+        assert sorted(p.name for p in self.dir.iterdir()) == ["SHA256SUMS", "test.csv", "train.csv",
+                                                              "yelp_review_full_csv.tgz"]
+        for name, data in self.files.items():
+            assert (self.dir / name).read_bytes() == data
+        assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=self.dir).returncode == 0
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    return Reviews(tmp_path)
+
+
+def test_reviews(reviews):
+    said = reviews.run()
+    assert said.count("fetching") == 1 and said.count("unpacking") == 2
+    assert f"train: {reviews.dir}/train.csv" in said and "first_label: 1" in said
+    reviews.check()
+    assert reviews.run().count("is here") == 3
+    assert reviews.run("--check").count("checksum right") == 3
+
+
+def test_reviews_damaged(reviews):
+    """Of what was unpacked; then of the archive, which the cache, the same file, does not have either."""
+    reviews.run()
+    (reviews.dir / "train.csv").write_bytes(b"damaged")
+    assert "train.csv: is here and damaged; unpacking it again" in reviews.run("--check")
+    reviews.check()
+    (reviews.dir / "test.csv").unlink()
+    assert "test.csv: unpacking" in reviews.run()
+    reviews.check()
+    (reviews.dir / "yelp_review_full_csv.tgz").write_bytes(b"damaged")
+    assert "yelp_review_full_csv.tgz: is here and damaged; fetching it again" in reviews.run("--check")
+    reviews.check()
+
+
+def test_reviews_of_another_archive(reviews):
+    """The one checksum counts, wherever the archive is from; of what it lacks nothing is left, and a line says so."""
+    assert "does not have the checksum" in reviews.run(code=1, fetch=FETCH)
+    assert list(reviews.dir.iterdir()) == []
+    reviews.pack({"train.csv": b"1,a\n"})
+    assert "yelp_review_full_csv/test.csv could not be unpacked" in reviews.run(code=1)
+    assert not (reviews.dir / "test.csv").exists() and not (reviews.dir / "test.csv.new").exists()
+    # Another archive under the first one's checksum of a member: it is not mixed with what is here.
+    (reviews.dir / "train.csv").unlink()
+    sums = reviews.dir / "SHA256SUMS"
+    sums.write_text(re.sub("[0-9a-f]{64}(?=  train.csv)", "0" * 64, sums.read_text()))
+    assert "train.csv of " in reviews.run(code=1)
+    assert not (reviews.dir / "train.csv").exists() and not (reviews.dir / "train.csv.new").exists()
+
+
+@pytest.mark.parametrize("name", ["yelp", "yelp-32"])
+def test_configs_of_reviews(name):
+    """What they name is where deploy/fetch yelp puts it, and as it is."""
+    text = (FETCH.parents[1] / "configs" / f"{name}.yaml").read_text()
+    for line in ("  train: data/yelp/train.csv", "  val: data/yelp/test.csv", "  text_column: 2", "  label_column: 1",
+                 "  first_label: 1", "  labels: 5"):
+        assert re.search(f"^{line}( |$)", text, re.M), line
 
 
 def test_one_at_a_time(world):

@@ -75,8 +75,10 @@ def test_options_are_there():
     page = (ROOT / "docs" / "your-own-data.md").read_text()
     encode = subprocess.run([BIN / "dpt-data", "encode", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     fetch = subprocess.run([ROOT / "deploy" / "fetch", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
+    languages = subprocess.run([ROOT / "deploy" / "languages", "--help"], capture_output=True, text=True,
+                               timeout=TIMEOUT_S)
     worker = subprocess.run([BIN / "dpt-worker", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
     ckpt = subprocess.run([BIN / "dpt-ckpt", "--help"], capture_output=True, text=True, timeout=TIMEOUT_S)
-    texts = encode.stdout + fetch.stdout + worker.stdout + ckpt.stdout
+    texts = encode.stdout + fetch.stdout + languages.stdout + worker.stdout + ckpt.stdout
     known = set(re.findall(r"--[a-z][a-z-]+", texts)) | {"--port", "--insecure"}
     assert sorted(set(re.findall(r"--[a-z][a-z-]+", page)) - known) == []

@@ -118,6 +118,23 @@ def test_tokens_of_another_vocabulary(tmp_path, key):
     assert f"{key}: '{tmp_path}/other.bin' has token 50256, model.vocab is 256; set model.vocab: 50257" in one_line(err)
 
 
+@pytest.mark.parametrize("key", ["data.train", "data.val"])
+@pytest.mark.parametrize("name, text, said", [
+    ("t.csv", "text,label\na,0\nb,2\n", ":3: label 2 is not among 0 … 1; correct it, or set data.first_label (0)"),
+    ("t.csv", "text,label\na,0\n\"two\nlines\"\n", ":3: the row has 1 column, the first one 2; give it the others"),
+    ("t.csv", "review,label\na,0\n", ":1: no column is named 'text'; set data.text_column to one of 'review', 'label'"),
+    ("t.tsv", "text\tlabel\n\t0\n", ":2: its text is empty; remove the row, or give it one"),
+    ("t.jsonl", '{"text": "a", "label": 0}\n{"text": "b"}\n', ":2: it has no member 'label'; give it one"),
+])
+def test_rows_of_a_table(tmp_path, key, name, text, said):
+    (tmp_path / "good.csv").write_text("text,label\na,0\nb,1\n")
+    (tmp_path / name).write_text(text)
+    sets = {"data.kind": "classification", "model.labels": 2, "data.train": tmp_path / "good.csv",
+            "data.val": tmp_path / "good.csv", "train.eval_every": 5, key: tmp_path / name}
+    code, _, err = worker(tmp_path, "--nnodes", "1", sets=sets)
+    assert code == 2 and f"{key}: {tmp_path / name}{said}" in one_line(err), err
+
+
 @pytest.mark.parametrize("text, said", [
     (None, "config.yaml"),
     ("", "data.train"),

@@ -1,8 +1,9 @@
 /* Training data: token sources, samples, and the loader that reads ahead.
  *
- * A sample is seq_len + 1 consecutive tokens starting at index * seq_len of the (concatenated, per
- * shard: samples do not cross shards) stream: tokens are the first seq_len, targets the last
- * seq_len. */
+ * Of classification a sample is a row of a table: the first seq_len tokens of its text, their
+ * number, and the label. Else a sample is seq_len + 1 consecutive tokens starting at index *
+ * seq_len of the (concatenated, per shard: samples do not cross shards) stream: tokens are the
+ * first seq_len, targets the last seq_len. */
 #ifndef DPT_WORKER_DATA_DATA_H
 #define DPT_WORKER_DATA_DATA_H
 
@@ -18,10 +19,11 @@ enum { DPT_SHARDS_MAX = 65536 };
 struct dpt_data;
 struct dpt_loader;
 
-/* Opens data.train of the config: a text file as byte tokens, or the .bin shards a glob names
- * (sorted bytewise). Checks magic, version, length of every shard and that one sample at least
- * exists. Errors name the file and what to do. Reading is by pread: a file truncated later is an
- * error, never a signal. Thread-safe after opening. */
+/* Opens data.train of the config: a text file, a table of texts and labels, which is read and
+ * encoded here and kept as tokens (labelled.h), or the .bin shards a glob names (sorted bytewise).
+ * Checks magic, version, length of every shard and that one sample at least exists. Errors name the
+ * file and what to do. Reading is by pread: a file truncated later is an error, never a signal.
+ * Thread-safe after opening. */
 DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
                                            struct dpt_err *err);
 /* The same of data.val. */
@@ -35,7 +37,8 @@ int64_t dpt_data_tokens(const struct dpt_data *data);
 /* The form of its samples: dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
-/* Reads sample `index` to place `i` of a micro-batch. A token >= vocab is DPT_ECORRUPT. */
+/* Reads sample `index` to place `i` of a micro-batch that is not closed. A token >= vocab is
+ * DPT_ECORRUPT. */
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
                                            const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);

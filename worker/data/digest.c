@@ -1,7 +1,7 @@
 /* The content hash of the training data: over the number of tokens and the bytes of each shard, in
  * order, in blocks, so that a copy elsewhere under another name has the same. While every byte is
  * at hand, the largest token is found, so that data of another vocabulary is refused at the start.
- */
+ * Texts with labels have a hash of their own (labelled.h). */
 #include "worker/data/source.h"
 
 #include "base/cursor.h"
@@ -116,6 +116,11 @@ static enum dpt_status read_content(const struct dpt_data *data, struct content 
                                     struct dpt_err *err)
 {
     struct content content = {.largest_in = NULL};
+    if (data->labelled) {
+        DPT_TRY(dpt_labelled_hash(data->labelled, &content.hash, err));
+        *ret = content;
+        return DPT_OK;
+    }
     uint8_t *block = malloc(BLOCK_BYTES);
     if (!block)
         return dpt_fail(err, DPT_ENOMEM, "hash the data: out of memory");

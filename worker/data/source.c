@@ -1,9 +1,12 @@
 /* Token sources: which files a key of the config names, and where in them each sample lies. */
 #include "worker/data/source.h"
 
+#include "base/log.h"
+
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BYTE_VOCAB = 256 };
 
@@ -91,14 +94,48 @@ static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_voc
     return DPT_OK;
 }
 
+/* A run says so where it takes seconds. */
+static const int64_t LONG_TABLE_BYTES = (int64_t)64 << 20;
+
+/* The one file is a table, whose rows become tokens. */
+static enum dpt_status open_table(const struct dpt_config *config, bool val,
+                                  const struct dpt_vocab *vocab, struct dpt_data *data,
+                                  struct dpt_err *err)
+{
+    struct dpt_token_shard *shard = &data->shards[0];
+    struct dpt_labelled_source source = {.path = shard->path,
+                                         .key = val ? "data.val_samples" : "data.train_samples",
+                                         .samples = val ? config->data.val_samples
+                                                        : config->data.train_samples};
+    enum dpt_status status = dpt_shard_probe_text(shard, err);
+    shard->tokens = 0;
+    if (status == DPT_OK)
+        status = dpt_shard_open(shard, &source.fd, err);
+    if (status != DPT_OK)
+        return dpt_wrap(err, status, "%s", data->key);
+    if (shard->file_bytes >= LONG_TABLE_BYTES && source.samples == 0)
+        dpt_log(DPT_LOG_INFO, "%s: making tokens of the texts of '%s', %.1f GB", data->key,
+                shard->path, (double)shard->file_bytes / 1e9);
+    status = dpt_labelled_create(config, &source, vocab, &data->labelled, err);
+    (void)close(source.fd); /* opened for reading */
+    if (status != DPT_OK)
+        return dpt_wrap(err, status, "%s", data->key);
+    data->samples = data->labelled->n;
+    data->tokens = dpt_labelled_tokens(data->labelled);
+    return DPT_OK;
+}
+
 static enum dpt_status check_config(const struct dpt_config *config, const char *key,
                                     const char *path, struct dpt_err *err)
 {
     if (!path[0])
-        return dpt_fail(err, DPT_ECONFIG, "%s is empty: name a text file or token shards", key);
+        return dpt_fail(err, DPT_ECONFIG, "%s is empty: name %s", key,
+                        config->data.kind == DPT_DATA_CLASSIFICATION
+                            ? "a .csv, .tsv or .jsonl file"
+                            : "a text file or token shards");
     if (config->train.seq_len < 1)
         return dpt_fail(err, DPT_ECONFIG, "train.seq_len must be 1 at least");
-    if (config->data.kind == DPT_DATA_TEXT && config->data.tokenizer == DPT_TOKENIZER_BYTES &&
+    if (dpt_config_reads_text(config) && config->data.tokenizer == DPT_TOKENIZER_BYTES &&
         config->model.vocab < BYTE_VOCAB)
         return dpt_fail(err, DPT_ECONFIG,
                         "model.vocab is %d, the tokens of a text's bytes need %d at least; set "
@@ -107,10 +144,35 @@ static enum dpt_status check_config(const struct dpt_config *config, const char 
     return DPT_OK;
 }
 
-/* What `key` of the config names. */
-static enum dpt_status open_key(const struct dpt_config *config, const char *key, const char *path,
-                                struct dpt_data **ret, struct dpt_err *err)
+static enum dpt_status open_samples(const struct dpt_config *config, bool val, const char *path,
+                                    struct dpt_data *data, struct dpt_err *err)
 {
+    const enum dpt_data_kind kind = config->data.kind;
+    const bool table = kind == DPT_DATA_CLASSIFICATION;
+    struct dpt_vocab *vocab = NULL;
+    if (kind == DPT_DATA_TOKENS)
+        DPT_TRY(list_shards(path, data, err));
+    else
+        DPT_TRY(list_paths(&path, 1, data, err));
+    if (table || (kind == DPT_DATA_TEXT && config->data.tokenizer != DPT_TOKENIZER_BYTES))
+        DPT_TRY(dpt_text_open_vocab(config, &vocab, err));
+    const enum dpt_status status =
+        table ? open_table(config, val, vocab, data, err) : open_shards(kind, vocab, data, err);
+    dpt_vocab_close(&vocab);
+    if (status == DPT_OK && data->samples == 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "%s: '%s' has %lld tokens, one sample needs train.seq_len + 1 = "
+                        "%lld in one file; give more data or set a smaller train.seq_len",
+                        data->key, path, (long long)data->tokens, (long long)data->seq_len + 1);
+    return status;
+}
+
+/* What data.train or data.val of the config names. */
+static enum dpt_status open_key(const struct dpt_config *config, bool val, struct dpt_data **ret,
+                                struct dpt_err *err)
+{
+    const char *key = val ? "data.val" : "data.train";
+    const char *path = val ? config->data.val : config->data.train;
     DPT_TRY(check_config(config, key, path, err));
     struct dpt_data *data = calloc(1, sizeof *data);
     if (!data)
@@ -119,19 +181,7 @@ static enum dpt_status open_key(const struct dpt_config *config, const char *key
     data->form = dpt_sample_form(config);
     data->seq_len = config->train.seq_len;
     data->vocab = config->model.vocab;
-    const bool text = config->data.kind == DPT_DATA_TEXT;
-    struct dpt_vocab *vocab = NULL;
-    enum dpt_status status = text ? list_paths(&path, 1, data, err) : list_shards(path, data, err);
-    if (status == DPT_OK && text && config->data.tokenizer != DPT_TOKENIZER_BYTES)
-        status = dpt_text_open_vocab(config, &vocab, err);
-    if (status == DPT_OK)
-        status = open_shards(config->data.kind, vocab, data, err);
-    dpt_vocab_close(&vocab);
-    if (status == DPT_OK && data->samples == 0)
-        status = dpt_fail(err, DPT_ECONFIG,
-                          "%s: '%s' has %lld tokens, one sample needs train.seq_len + 1 = "
-                          "%lld in one file; give more data or set a smaller train.seq_len",
-                          key, path, (long long)data->tokens, (long long)data->seq_len + 1);
+    const enum dpt_status status = open_samples(config, val, path, data, err);
     if (status != DPT_OK)
         dpt_data_close(&data);
     else
@@ -142,13 +192,13 @@ static enum dpt_status open_key(const struct dpt_config *config, const char *key
 enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
                               struct dpt_err *err)
 {
-    return open_key(config, "data.train", config->data.train, ret, err);
+    return open_key(config, false, ret, err);
 }
 
 enum dpt_status dpt_data_open_val(const struct dpt_config *config, struct dpt_data **ret,
                                   struct dpt_err *err)
 {
-    return open_key(config, "data.val", config->data.val, ret, err);
+    return open_key(config, true, ret, err);
 }
 
 void dpt_data_close(struct dpt_data **data)
@@ -160,6 +210,7 @@ void dpt_data_close(struct dpt_data **data)
         free((*data)->shards[i].encoded);
     }
     free((*data)->shards);
+    dpt_labelled_destroy(&(*data)->labelled);
     free(*data);
     *data = NULL;
 }
@@ -200,6 +251,13 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
     if (index < 0 || index >= data->samples)
         return dpt_fail(err, DPT_EINVAL, "sample %lld of %lld", (long long)index,
                         (long long)data->samples);
+    if (data->labelled) {
+        dpt_labelled_get(data->labelled, index,
+                         dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
+                         dpt_batch_part(&data->form, batch, DPT_SAMPLE_LENGTH, i),
+                         dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i));
+        return DPT_OK;
+    }
     const struct dpt_token_shard *shard = shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
     int32_t *tokens = dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),

@@ -3,6 +3,7 @@
 #define DPT_WORKER_DATA_SOURCE_H
 
 #include "worker/data/data.h"
+#include "worker/data/labelled.h"
 #include "worker/data/tokenizer.h"
 
 enum {
@@ -29,6 +30,8 @@ struct dpt_data {
     const char *key; /* of the config, for errors: "data.train" or "data.val" */
     struct dpt_token_shard *shards;
     int n_shards;
+    struct dpt_labelled *labelled; /* of classification, whose one shard is the table's file and
+                                      has no tokens */
     int64_t tokens, samples;
     struct dpt_sample_form form;
     int seq_len, vocab;

@@ -1,0 +1,181 @@
+"""Teaches a small Llama to tell languages apart; started by deploy/languages, which see. Standard library only.
+
+Five classes: manual pages in English, German, Spanish, French and Polish, of Debian's packages below runs/packages.
+Each page is taken apart into pieces of running text; pages of one name are, in all languages, either of the training
+or of the validation table. Both tables have as many pieces of each language, in an order by lot, and the same bytes
+for the same pages. Then dpt-worker trains configs/languages.yaml; the accuracy of its last evaluation is the verdict.
+"""
+
+import argparse
+import csv
+import gzip
+import hashlib
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ROOT / "runs" / "packages" / "usr" / "share" / "man"
+TABLES = ROOT / "runs" / "languages"
+CONFIG = ROOT / "configs" / "languages.yaml"
+LANGUAGES = {"English": "", "German": "de", "Spanish": "es", "French": "fr", "Polish": "pl"}  # labels 0 to 4
+SEED = 42
+TRAIN_PIECES, VAL_PIECES = 3000, 200  # of each language
+VAL_SHARE = 10  # one page of so many
+PIECE_BYTES = 160
+PARAGRAPH_LETTERS, LETTERS_SHARE = 60, 0.7  # fewer: a table or a program, not a sentence
+ENGLISH_WORDS, ENGLISH_SHARE = {"the", "of", "and", "is", "to", "with", "that", "for", "by", "are"}, 0.1
+ACCURACY_PERCENT = 97
+
+VERBATIM = {".nf": ".fi", ".EX": ".EE", ".TS": ".TE", ".Bd": ".Ed"}
+FONTS = {".B", ".I", ".BR", ".BI", ".IR", ".IB", ".RB", ".RI", ".SM", ".SB"}  # requests whose arguments are text
+
+
+class Failed(Exception):
+    """What went wrong, and what to do."""
+
+
+# ---------------------------------------------------------------- pages
+
+def plain(text):
+    """Roff text without its escapes."""
+    text = re.sub(r"\\f(\[[^]]*\]|\(..|.)", "", text)
+    text = re.sub(r"\\(\[aq\]|\(aq)", "'", text)
+    text = text.replace(r"\-", "-").replace(r"\~", " ").replace(r"\e", "/")
+    return re.sub(r"\\(\[[^]]*\]|\(..|s[-+]?\d|\".*|.)", "", text)
+
+
+def paragraphs(source):
+    """Running text of a page: what stands between requests that begin something new."""
+    words, until = [], None
+    for line in source.split("\n"):
+        request = line.split(" ")[0] if line[:1] in (".", "'") else ""
+        if until:
+            until = None if request == until else until
+        elif request in VERBATIM:
+            until = VERBATIM[request]
+        elif request in FONTS:
+            words += plain(line[len(request):].replace('"', "")).split()
+        elif not request and line.strip():
+            words += plain(line).split()
+        elif not request.startswith((r'.\"', r"'\"")):
+            yield " ".join(words)
+            words = []
+    yield " ".join(words)
+
+
+def is_sentence(text):
+    letters = sum(c.isalpha() for c in text)
+    return letters >= PARAGRAPH_LETTERS and letters >= LETTERS_SHARE * len(text)
+
+
+def is_english(text):
+    """A paragraph that the translators have left."""
+    words = text.lower().split()
+    return sum(w in ENGLISH_WORDS for w in words) >= ENGLISH_SHARE * len(words)
+
+
+def pieces(source, english):
+    """The page's sentences, cut between words to at most PIECE_BYTES; what is left at the end is dropped."""
+    text = ""
+    kept = (p for p in paragraphs(source) if is_sentence(p) and (english or not is_english(p)))
+    for word in " ".join(kept).split():
+        longer = f"{text} {word}" if text else word
+        if len(longer.encode()) <= PIECE_BYTES:
+            text = longer
+            continue
+        if text:
+            yield text
+        text = word if len(word.encode()) <= PIECE_BYTES else ""
+
+
+def is_for_validation(name):
+    """Decided by the page's name alone, so that a page and its translations are on one side."""
+    return int.from_bytes(hashlib.sha256(f"{SEED} {name}".encode()).digest()[:8], "big") % VAL_SHARE == 0
+
+
+def read_language(name, folder):
+    """Its pieces (of the pages for training, of those for validation), in an order by lot."""
+    found = set(), set()
+    for path in sorted((PAGES / folder).glob("man[1-9]/*.gz")):
+        if path.is_symlink():  # another name of a page
+            continue
+        page = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
+        if not page.startswith(".so "):
+            found[is_for_validation(path.name)].update(pieces(page, english=not folder))
+    for_train, for_val = found
+    drawn = []
+    for side, wanted in (for_train, TRAIN_PIECES), (for_val - for_train, VAL_PIECES):
+        if len(side) < wanted:
+            raise Failed(f"{name} has {len(side)} pieces of text below {PAGES / folder}, and {wanted} are needed; "
+                         "run: deploy/install-deps languages")
+        drawn.append(random.Random(f"{SEED} {name}").sample(sorted(side), wanted))
+    return drawn
+
+
+# ---------------------------------------------------------------- tables
+
+def write_table(path, rows):
+    random.Random(SEED).shuffle(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    with open(new, "w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "label"])
+        table.writerows(rows)
+    new.replace(path)
+    print(f"languages: {path.relative_to(ROOT)}: {len(rows)} texts", flush=True)
+
+
+def make_tables():
+    train, val = [], []
+    for label, (name, folder) in enumerate(LANGUAGES.items()):
+        for_train, for_val = read_language(name, folder)
+        train += [(text, label) for text in for_train]
+        val += [(text, label) for text in for_val]
+    write_table(TABLES / "train.csv", train)
+    write_table(TABLES / "val.csv", val)
+
+
+# ---------------------------------------------------------------- the run
+
+def train(arguments):
+    """Runs dpt-worker, shows what it says, returns the accuracy of the last evaluation in percent."""
+    argv = [ROOT / "build" / "bin" / "dpt-worker", "--config", CONFIG, "--nnodes", "1", *arguments]
+    accuracy = None
+    with subprocess.Popen([str(a) for a in argv], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          text=True, errors="replace") as worker:
+        for line in worker.stdout:
+            print(line, end="", flush=True)
+            said = re.search(r"[Ee]valuation accuracy: ([0-9.]+)\s*%", line)
+            accuracy = float(said.group(1)) if said else accuracy
+    if worker.returncode != 0:
+        raise Failed(f"dpt-worker ended with exit code {worker.returncode} (above)")
+    if accuracy is None:
+        raise Failed("dpt-worker told no accuracy; is there a train.eval_every in configs/languages.yaml?")
+    return accuracy
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="deploy/languages", description="Five languages by a small Llama.")
+    parser.add_argument("--tables", action="store_true", help="make the tables and end")
+    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
+    options = parser.parse_args()
+    try:
+        make_tables()
+        if options.tables:
+            return 0
+        accuracy = train(options.worker)
+    except (Failed, OSError) as failed:
+        print(f"languages: {failed}", file=sys.stderr)
+        return 1
+    good = accuracy >= ACCURACY_PERCENT
+    print(f"languages: {accuracy:.2f}% of the texts of val.csv by their language, {ACCURACY_PERCENT}% at least is "
+          f"{'reached' if good else 'not reached'}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

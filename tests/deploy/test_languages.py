@@ -1,0 +1,143 @@
+"""deploy/languages.py on manual pages made here: what text it takes of a page, the tables, and the verdict, with a
+program that plays dpt-worker."""
+
+import csv
+import gzip
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+
+@pytest.fixture
+def languages(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("languages", DEPLOY / "languages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, value in {"ROOT": tmp_path, "PAGES": tmp_path / "man", "TABLES": tmp_path / "tables",
+                        "CONFIG": tmp_path / "languages.yaml", "TRAIN_PIECES": 30, "VAL_PIECES": 3}.items():
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(sys, "argv", ["languages"])
+    return module
+
+
+PAGE = r""".\" a comment
+.TH LS 1
+.SH NAME
+ls \- short
+.SH DESCRIPTION
+Sorts \fBwhat it lists\fP by name,
+.\" which ends no paragraph
+.I "if nothing"
+else is said\(aqs order, and goes on for long enough.
+.PP
+.nf
+while (this is a program that nobody takes for a sentence) { go_on(with_it); }
+.fi
+.TP
+\-\-option
+0 1 2 3 4 5 6 7 8 9 10 11 12 13 a table of numbers is long enough but has not many letters in it 14 15 16 17 18 19 20
+"""
+
+
+def test_running_text(languages):
+    assert [p for p in languages.paragraphs(PAGE) if languages.is_sentence(p)] == [
+        "Sorts what it lists by name, if nothing else is said's order, and goes on for long enough."]
+
+
+def spell(number):
+    return "".join("abcdefghij"[int(digit)] for digit in f"{number:03}")
+
+
+def test_pieces(languages):
+    words = " ".join(f"wort{spell(i)}ä" for i in range(60))
+    found = list(languages.pieces(f".SH TEXT\n{words}\n", english=False))
+    assert len(found) == 3 and all(140 < len(piece.encode()) <= languages.PIECE_BYTES for piece in found)
+    assert words.startswith(" ".join(found))
+    assert not list(languages.pieces(f".SH TEXT\n{'x' * 500}\n", english=False))
+
+
+def test_paragraphs_left_in_english(languages):
+    text = "The order of the files is that of the folder, and is not changed by this option of the program. " * 3
+    assert list(languages.pieces(f".SH TEXT\n{text}\n", english=True))
+    assert not list(languages.pieces(f".SH TEXT\n{text}\n", english=False))
+
+
+def write_pages(languages, pages=60):
+    for label, folder in enumerate(languages.LANGUAGES.values()):
+        section = languages.PAGES / folder / "man1"
+        section.mkdir(parents=True)
+        for page in range(pages):
+            words = " ".join(f"{'qwxyz'[label]}ort{spell(page)}k{spell(i)}" for i in range(40))
+            (section / f"page{page}.1.gz").write_bytes(gzip.compress(f".SH TEXT\n{words}\n".encode()))
+        (section / "other-name.1.gz").symlink_to("page0.1.gz")
+        (section / "refers.1.gz").write_bytes(gzip.compress(b".so man1/page0.1\n"))
+
+
+def read_table(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return [(row["text"], int(row["label"])) for row in csv.DictReader(file)]
+
+
+def test_tables(languages):
+    """As many texts of each language, none of a page in both tables, by lot, and the same bytes each time."""
+    write_pages(languages)
+    languages.make_tables()
+    paths = languages.TABLES / "train.csv", languages.TABLES / "val.csv"
+    train, val = map(read_table, paths)
+    assert Counter(label for _, label in train) == dict.fromkeys(range(5), 30)
+    assert Counter(label for _, label in val) == dict.fromkeys(range(5), 3)
+    assert all(text[0] == "qwxyz"[label] for text, label in train + val)
+    assert [label for _, label in train] != sorted(label for _, label in train)
+    pages = [{text.split("ort")[1].split("k")[0] for text, _ in table} for table in (train, val)]
+    assert pages[0] and pages[1] and not pages[0] & pages[1]
+    before = [path.read_bytes() for path in paths]
+    languages.make_tables()
+    assert before == [path.read_bytes() for path in paths]
+
+
+def play_worker(languages, script):
+    path = languages.ROOT / "build" / "bin" / "dpt-worker"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("script, code, says", [
+    ("echo 'Evaluation accuracy: 20.00%'; echo 'Evaluation accuracy: 97.10%'", 0, "97.10% of the texts"),
+    ("echo 'Evaluation accuracy: 98.00%'; echo 'Evaluation accuracy: 96.90%'", 1, "97% at least is not reached"),
+    ("echo step 1", 1, "dpt-worker told no accuracy"),
+    ("echo 'Evaluation accuracy: 99.00%'; exit 4", 1, "dpt-worker ended with exit code 4"),
+])
+def test_verdict(languages, capsys, script, code, says):
+    write_pages(languages)
+    play_worker(languages, script)
+    assert languages.main() == code
+    out, err = capsys.readouterr()
+    assert says in out + err
+
+
+def test_arguments_of_the_worker(languages, monkeypatch, capsys):
+    write_pages(languages)
+    play_worker(languages, 'echo "given: $*"; echo "Evaluation accuracy: 99.00%"')
+    monkeypatch.setattr(sys, "argv", ["languages", "--", "--set", "train.epochs=1"])
+    assert languages.main() == 0
+    assert f"given: --config {languages.CONFIG} --nnodes 1 --set train.epochs=1" in capsys.readouterr().out
+
+
+def test_tables_alone(languages, monkeypatch):
+    write_pages(languages)
+    monkeypatch.setattr(sys, "argv", ["languages", "--tables"])
+    assert languages.main() == 0
+    assert sorted(path.name for path in languages.TABLES.iterdir()) == ["train.csv", "val.csv"]
+
+
+def test_too_few_pages(languages, capsys):
+    write_pages(languages, pages=3)
+    assert languages.main() == 1
+    assert "English has " in capsys.readouterr().err
+    assert not languages.TABLES.exists()

@@ -1,0 +1,279 @@
+/* Which columns of a row are the text and the label, and what they may be. */
+#include "worker/data/label_table.h"
+
+#include "base/parse.h"
+
+#include <jansson.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { NAMES_BYTES = 300, NAME_SHOWN = 40, LABEL_SHOWN = 40 };
+
+/* ---------------------------------------------------------------- the file */
+
+static bool ends_with(const char *path, const char *ending)
+{
+    const size_t n = strlen(path), m = strlen(ending);
+    return n > m && strcmp(path + n - m, ending) == 0;
+}
+
+static bool by_number(const struct dpt_label_table_options *options)
+{
+    return options->text_column[strspn(options->text_column, "0123456789")] == '\0';
+}
+
+enum dpt_status dpt_label_table_init(struct dpt_label_table *table,
+                                     const struct dpt_label_table_options *options, int fd,
+                                     struct dpt_err *err)
+{
+    static const struct {
+        const char *ending;
+        enum dpt_rows_form form;
+    } kinds[] = {{".csv", DPT_ROWS_CSV},
+                 {".tsv", DPT_ROWS_TSV},
+                 {".jsonl", DPT_ROWS_LINES},
+                 {".ndjson", DPT_ROWS_LINES}};
+    size_t kind = 0;
+    while (kind < sizeof kinds / sizeof *kinds && !ends_with(options->path, kinds[kind].ending))
+        kind++;
+    if (kind == sizeof kinds / sizeof *kinds)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' ends with neither .csv, .tsv nor .jsonl, which says what kind of "
+                        "table it is; rename it, or convert it to one of these",
+                        options->path);
+    const bool jsonl = kinds[kind].form == DPT_ROWS_LINES;
+    if (jsonl && by_number(options))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "the members of a line of '%s' have names; set data.text_column and "
+                        "data.label_column to those of the text and the label",
+                        options->path);
+    table->options = options;
+    table->fd = fd;
+    table->jsonl = jsonl;
+    table->rows.form = kinds[kind].form;
+    return DPT_OK;
+}
+
+void dpt_label_table_fini(struct dpt_label_table *table)
+{
+    dpt_rows_fini(&table->rows);
+    json_decref(table->json);
+    table->json = NULL;
+}
+
+int64_t dpt_label_table_line(const struct dpt_label_table *table)
+{
+    return table->rows.line;
+}
+
+/* Reads until the chunk is full or the file ends. */
+static enum dpt_status fill_chunk(struct dpt_label_table *table, struct dpt_err *err)
+{
+    static const uint8_t mark[] = {0xef, 0xbb, 0xbf}; /* of UTF-8, before the first row */
+    const bool first = table->at == 0;
+    size_t bytes = 0;
+    while (bytes < sizeof table->chunk && !table->ended) {
+        const ssize_t n =
+            pread(table->fd, table->chunk + bytes, sizeof table->chunk - bytes, table->at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return dpt_fail_errno(err, errno, "read it");
+        table->ended = n == 0;
+        bytes += (size_t)n;
+        table->at += n;
+    }
+    table->chunk_bytes = bytes;
+    table->chunk_at = first && bytes >= sizeof mark && memcmp(table->chunk, mark, sizeof mark) == 0
+                          ? sizeof mark
+                          : 0;
+    return DPT_OK;
+}
+
+static enum dpt_status next_fields(struct dpt_label_table *table, bool *ret_any,
+                                   struct dpt_err *err)
+{
+    bool any = false;
+    while (!any) {
+        size_t taken = 0;
+        if (table->chunk_at == table->chunk_bytes && !table->ended)
+            DPT_TRY(fill_chunk(table, err));
+        if (table->chunk_at == table->chunk_bytes) {
+            DPT_TRY(dpt_rows_end(&table->rows, &any, err));
+            break;
+        }
+        DPT_TRY(dpt_rows_feed(&table->rows, table->chunk + table->chunk_at,
+                              table->chunk_bytes - table->chunk_at, &taken, &any, err));
+        table->chunk_at += taken;
+    }
+    *ret_any = any;
+    return DPT_OK;
+}
+
+/* ---------------------------------------------------------------- columns */
+
+static void list_names(const struct dpt_rows *rows, char ret[NAMES_BYTES])
+{
+    size_t used = 0, bytes;
+    ret[0] = '\0';
+    for (int i = 0; i < rows->n_fields && used < NAMES_BYTES - 2 * NAME_SHOWN; i++)
+        used += (size_t)snprintf(ret + used, NAMES_BYTES - used, "%s'%.*s'", i > 0 ? ", " : "",
+                                 NAME_SHOWN, dpt_rows_field(rows, i, &bytes));
+}
+
+static enum dpt_status find_column(const struct dpt_rows *rows, const char *key, const char *name,
+                                   int *ret, struct dpt_err *err)
+{
+    int found = -1;
+    for (int i = 0; i < rows->n_fields; i++) {
+        size_t bytes;
+        const char *field = dpt_rows_field(rows, i, &bytes);
+        if (bytes != strlen(name) || memcmp(field, name, bytes) != 0)
+            continue;
+        if (found >= 0)
+            return dpt_fail(err, DPT_ECORRUPT, "columns %d and %d are both named '%s' (%s)",
+                            found + 1, i + 1, name, key);
+        found = i;
+    }
+    if (found < 0) {
+        char names[NAMES_BYTES];
+        list_names(rows, names);
+        return dpt_fail(err, DPT_ECONFIG,
+                        "no column is named '%s'; set %s to one of %s, or to its number if this "
+                        "row is data",
+                        name, key, names);
+    }
+    *ret = found;
+    return DPT_OK;
+}
+
+/* A number, of a row that has no names. */
+static enum dpt_status count_column(const struct dpt_rows *rows, const char *key, const char *name,
+                                    int *ret, struct dpt_err *err)
+{
+    int64_t number = 0;
+    struct dpt_err why;
+    if (dpt_parse_i64(name, 1, rows->n_fields, &number, &why) != DPT_OK)
+        return dpt_fail(err, DPT_ECONFIG, "%s is %s, and the row has %d column%s; set it to one",
+                        key, name, rows->n_fields, rows->n_fields == 1 ? "" : "s");
+    *ret = (int)number - 1;
+    return DPT_OK;
+}
+
+/* By the first row. */
+static enum dpt_status find_columns(struct dpt_label_table *table, struct dpt_err *err)
+{
+    const struct dpt_label_table_options *o = table->options;
+    enum dpt_status (*find)(const struct dpt_rows *, const char *, const char *, int *,
+                            struct dpt_err *) = by_number(o) ? count_column : find_column;
+    table->columns = table->rows.n_fields;
+    DPT_TRY(find(&table->rows, "data.text_column", o->text_column, &table->text, err));
+    return find(&table->rows, "data.label_column", o->label_column, &table->label, err);
+}
+
+static enum dpt_status check_columns(const struct dpt_label_table *table, struct dpt_err *err)
+{
+    const int n = table->rows.n_fields;
+    if (n == table->columns)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECORRUPT, "the row has %d column%s, the first one %d; %s", n,
+                    n == 1 ? "" : "s", table->columns,
+                    n < table->columns                 ? "give it the others, or remove it"
+                    : table->rows.form == DPT_ROWS_CSV ? "put texts that hold commas in quotes"
+                                                       : "write no tabs inside a text");
+}
+
+/* ---------------------------------------------------------------- a row */
+
+static enum dpt_status take_label(const struct dpt_label_table *table, int64_t label, int32_t *ret,
+                                  struct dpt_err *err)
+{
+    const struct dpt_label_table_options *o = table->options;
+    if (label < o->first_label || label >= o->first_label + o->labels)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "label %lld is not among %lld … %lld; correct it, or set data.first_label "
+                        "(%lld) and model.labels (%d) to what the file has",
+                        (long long)label, (long long)o->first_label,
+                        (long long)o->first_label + o->labels - 1, (long long)o->first_label,
+                        o->labels);
+    *ret = (int32_t)(label - o->first_label);
+    return DPT_OK;
+}
+
+static enum dpt_status take_fields(const struct dpt_label_table *table,
+                                   struct dpt_label_table_row *ret, struct dpt_err *err)
+{
+    int64_t label = 0;
+    size_t bytes;
+    struct dpt_err why;
+    DPT_TRY(check_columns(table, err));
+    const char *field = dpt_rows_field(&table->rows, table->label, &bytes);
+    if (strlen(field) != bytes ||
+        dpt_parse_i64(field, INT64_MIN, INT64_MAX, &label, &why) != DPT_OK)
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "label '%.*s' (column %d) is no integer; labels are the numbers of classes",
+                        LABEL_SHOWN, field, table->label + 1);
+    DPT_TRY(take_label(table, label, &ret->label, err));
+    ret->text = dpt_rows_field(&table->rows, table->text, &ret->bytes);
+    return DPT_OK;
+}
+
+static enum dpt_status take_members(const struct dpt_label_table *table,
+                                    struct dpt_label_table_row *ret, struct dpt_err *err)
+{
+    const struct dpt_label_table_options *o = table->options;
+    const json_t *json = table->json, *text = json_object_get(json, o->text_column),
+                 *label = json_object_get(json, o->label_column);
+    if (!json_is_object(json))
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "no JSON object; each line is one with a text and a "
+                        "label");
+    if (!text || !label)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "it has no member '%s'; give it one, or set %s to the name that it has",
+                        text ? o->label_column : o->text_column,
+                        text ? "data.label_column" : "data.text_column");
+    if (!json_is_string(text))
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' is no string", o->text_column);
+    if (!json_is_integer(label))
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' is no integer; labels are the numbers of classes",
+                        o->label_column);
+    DPT_TRY(take_label(table, json_integer_value(label), &ret->label, err));
+    ret->text = json_string_value(text);
+    ret->bytes = json_string_length(text);
+    return DPT_OK;
+}
+
+static enum dpt_status take_line(struct dpt_label_table *table, struct dpt_label_table_row *ret,
+                                 struct dpt_err *err)
+{
+    json_error_t at;
+    size_t bytes;
+    const char *line = dpt_rows_field(&table->rows, 0, &bytes);
+    json_decref(table->json);
+    table->json = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    if (!table->json)
+        return dpt_fail(err, DPT_ECORRUPT, "no JSON (column %d): %s", at.column, at.text);
+    return take_members(table, ret, err);
+}
+
+enum dpt_status dpt_label_table_next(struct dpt_label_table *table, struct dpt_label_table_row *ret,
+                                     bool *ret_any, struct dpt_err *err)
+{
+    bool any = false;
+    DPT_TRY(next_fields(table, &any, err));
+    if (any && !table->jsonl && !table->started) {
+        DPT_TRY(find_columns(table, err));
+        if (!by_number(table->options))
+            DPT_TRY(next_fields(table, &any, err));
+    }
+    table->started = true;
+    if (any)
+        DPT_TRY(table->jsonl ? take_line(table, ret, err) : take_fields(table, ret, err));
+    *ret_any = any;
+    return DPT_OK;
+}
