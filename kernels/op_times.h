@@ -20,7 +20,7 @@
     X(SWIGLU, "swiglu")     /* the activation, without its products */                             \
     X(RESIDUAL, "residual") /* dropout, too */                                                     \
     X(EMBEDDING, "embedding")                                                                      \
-    X(HEAD, "head") /* logits, softmax, loss and their gradients */                                \
+    X(HEAD, "head") /* logits, softmax, loss, their gradients; rows of last tokens */              \
     X(OPTIMIZER, "optimizer")                                                                      \
     X(SUM, "sum")   /* of gradients: lanes, contributions, the norm */                             \
     X(COPY, "copy") /* and conversions, filling, packing */                                        \

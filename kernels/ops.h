@@ -213,8 +213,8 @@ struct dpt_embedding_backward {
     bool accumulate_wte, accumulate_wpe; /* a tied wte already holds the head's contribution */
 };
 
-/* LM head fused with softmax cross-entropy: logits = x wte^T exist once, in chunks of rows cut by
- * shape. */
+/* Head fused with softmax cross-entropy, over a vocabulary or the labels of a classification:
+ * logits = x w^T exist once, in chunks of rows cut by shape. */
 struct dpt_head_loss {
     int64_t n, c, v;
     enum dpt_dtype dtype;
@@ -227,6 +227,19 @@ struct dpt_head_loss {
     float *dw;              /* (V, C), or NULL */
     bool accumulate;        /* dw */
     const void *packed;     /* w packed (DPT_PACK_HEAD), or NULL */
+    float *right;           /* (N) out, or NULL: 1 where the target is what the row predicts, the
+                               first of its greatest logits, else 0; 0 with a NaN among them */
+};
+
+/* The row of each sample's last token, for what is computed of a sample as a whole. Rows behind it
+ * are padding. */
+struct dpt_last_token {
+    int64_t b, t, c;
+    enum dpt_dtype dtype;
+    const int32_t *lengths; /* (B) tokens of each sample, in [1, T]; checked by the caller */
+    const void *x;          /* forward: (B, T, C); backward: (B, C), the gradient of its result */
+    void *y;                /* forward: (B, C), row lengths[b] - 1 of each sample; backward: (B, T,
+                               C), the gradient in these rows, zero in all others */
 };
 
 /* Packed weights. A weight is the same for all slots of a step, and each product would bring it

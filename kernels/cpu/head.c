@@ -1,4 +1,4 @@
-/* Language-model head fused with softmax cross-entropy.
+/* Head fused with softmax cross-entropy.
  *
  * Rows go in chunks, so that the logits exist once and only for one chunk. A chunk's
  * logits are kept in blocks of BLOCK columns of the vocabulary, each block dense: dx is then a sum
@@ -180,6 +180,19 @@ static void grad_part(const struct job *j, int64_t n, const float *row, float ls
         k->of[dtype]->narrow(1, &at_target, dpt_at_out(ret, dtype, target));
 }
 
+/* Whether the target is the first of the row's greatest logits. */
+static bool predicts(const struct job *j, int64_t r, int64_t target, float at_target)
+{
+    bool right = true;
+    for (int64_t at = 0; at < j->a->v; at += BLOCK) {
+        const int64_t width = block_width(j, at);
+        const float *row = block_logits(j, at) + r * width;
+        for (int64_t i = 0; i < width; i++)
+            right = right && (at + i < target ? row[i] < at_target : row[i] <= at_target);
+    }
+    return right;
+}
+
 /* One row: its loss, and the gradient of its logits. */
 static void row_item(void *ctx, int64_t r, int thread)
 {
@@ -198,6 +211,8 @@ static void row_item(void *ctx, int64_t r, int thread)
     }
     const float lse = max + (float)dpt_cpu_log((double)sum);
     a->loss[j->row + r] = lse - picked;
+    if (a->right)
+        a->right[j->row + r] = predicts(j, r, target, picked) ? 1.0f : 0.0f;
     if (!j->grad)
         return;
     for (int64_t at = 0; at < a->v; at += BLOCK) {

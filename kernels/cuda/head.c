@@ -1,4 +1,4 @@
-/* Language-model head fused with softmax cross-entropy: rows go in chunks, so that the logits exist
+/* Head fused with softmax cross-entropy: rows go in chunks, so that the logits exist
  * once and only for one chunk. A chunk's gradient of the weights is added to those of the chunks
  * before it; where the op accumulates over several chunks they gather apart, so that what is added
  * to the old value has the bits it would have been stored with. */
@@ -96,6 +96,7 @@ static void chunk(const struct job *j)
                                                    .logits = j->logits,
                                                    .targets = a->targets + j->row,
                                                    .loss = a->loss + j->row,
+                                                   .right = a->right ? a->right + j->row : NULL,
                                                    .dloss = a->dloss,
                                                    .dlogits = j->grad ? j->logits : NULL,
                                                    .dlogits_ld = j->dlogits_ld};

@@ -1,5 +1,6 @@
 /* The head's softmax: one block a row of logits, so that what is read twice is near the second
- * time. Threads take elements in a fixed pattern and are joined in a fixed tree. */
+ * time. Threads take elements in a fixed pattern and are joined in a fixed tree. And the rows of
+ * last tokens, which are copied as they are. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -7,6 +8,7 @@ enum {
     LONG_ROW = 4096, /* logits, from which on a block has THREADS_LONG */
     THREADS_SHORT = 128,
     THREADS_LONG = 1024,
+    THREADS_ROWS = 256, /* that copy rows */
     WORD = 4,           /* logits in one access */
     AHEAD = 4,          /* accesses of a thread that are under way at once */
     ROW_UNIT = 2 * WORD /* rows begin, and end behind their padding, at multiples of it */
@@ -85,6 +87,18 @@ static __device__ void write_slopes(const struct dpt_launch_softmax &a, const fl
     }
 }
 
+/* Whether the target is the first of the row's greatest logits; every thread knows. */
+template <int THREADS>
+static __device__ bool predicts(const float *x, int64_t v, int64_t target, float place[THREADS])
+{
+    const float at_target = x[target];
+    float beaten = 0.0f;
+    for (int64_t i = threadIdx.x; i < v; i += THREADS)
+        if (!(i < target ? x[i] < at_target : x[i] <= at_target))
+            beaten = 1.0f;
+    return !(block_max<THREADS>(beaten, place) > 0.0f);
+}
+
 template <typename E, int THREADS>
 static __global__ void __launch_bounds__(THREADS) softmax_loss(struct dpt_launch_softmax a)
 {
@@ -94,6 +108,11 @@ static __global__ void __launch_bounds__(THREADS) softmax_loss(struct dpt_launch
     const float lse = log_sum_exp<THREADS>(x, a.v, place);
     if (threadIdx.x == 0)
         a.loss[r] = lse - x[target];
+    if (a.right) {
+        const bool right = predicts<THREADS>(x, a.v, target, place);
+        if (threadIdx.x == 0)
+            a.right[r] = right ? 1.0f : 0.0f;
+    }
     if (!a.dlogits)
         return;
     __syncthreads(); /* x[target] is read before it is overwritten */
@@ -115,5 +134,48 @@ int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a)
     if (a->ld % ROW_UNIT != 0 || a->dlogits_ld % ROW_UNIT != 0)
         return cudaErrorInvalidValue;
     FOR_ELEM(a->dtype, post<E>((cudaStream_t)queue, a));
+    return cudaGetLastError();
+}
+
+template <typename E> static __global__ void last_token(struct dpt_last_token a)
+{
+    const E *x = (const E *)a.x;
+    E *y = (E *)a.y;
+    GRID_LOOP(i, a.b * a.c)
+    {
+        const int64_t sample = i / a.c;
+        y[i] = x[(sample * a.t + a.lengths[sample] - 1) * a.c + i % a.c];
+    }
+}
+
+int dpt_launch_last_token(void *queue, const struct dpt_last_token *a)
+{
+    const int64_t n = a->b * a->c;
+    if (n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, last_token<E>
+             <<<grid_for(n, THREADS_ROWS), THREADS_ROWS, 0, (cudaStream_t)queue>>>(*a));
+    return cudaGetLastError();
+}
+
+template <typename E> static __global__ void last_token_grad(struct dpt_last_token a)
+{
+    const E *dy = (const E *)a.x;
+    E *dx = (E *)a.y;
+    GRID_LOOP(i, a.b * a.t * a.c)
+    {
+        const int64_t row = i / a.c, sample = row / a.t;
+        const bool last = row % a.t == a.lengths[sample] - 1;
+        dx[i] = last ? dy[sample * a.c + i % a.c] : rounded<E>(0.0f);
+    }
+}
+
+int dpt_launch_last_token_grad(void *queue, const struct dpt_last_token *a)
+{
+    const int64_t n = a->b * a->t * a->c;
+    if (n == 0)
+        return 0;
+    FOR_ELEM(a->dtype, last_token_grad<E>
+             <<<grid_for(n, THREADS_ROWS), THREADS_ROWS, 0, (cudaStream_t)queue>>>(*a));
     return cudaGetLastError();
 }

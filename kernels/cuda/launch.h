@@ -69,11 +69,15 @@ struct dpt_launch_softmax {
     const float *logits;
     const int32_t *targets; /* (rows) */
     float *loss;            /* (rows) */
+    float *right;           /* (rows) or NULL */
     float dloss;
     void *dlogits; /* NULL: none; may be where the logits are, their rows then in the same places */
     int64_t dlogits_ld;
 };
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
+
+int dpt_launch_last_token(void *queue, const struct dpt_last_token *a);
+int dpt_launch_last_token_grad(void *queue, const struct dpt_last_token *a);
 
 /* --- attention.cu and attention_grad.cu --- */
 enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };

@@ -159,6 +159,20 @@ void dpt_cuda_embedding_backward(struct dpt_stream *stream, const struct dpt_emb
                               "embedding backward");
 }
 
+void dpt_cuda_last_token_forward(struct dpt_stream *stream, const struct dpt_last_token *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "last token"))
+        (void)dpt_cuda_posted(s, dpt_launch_last_token(s->queue, a), "last token");
+}
+
+void dpt_cuda_last_token_backward(struct dpt_stream *stream, const struct dpt_last_token *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "last token backward"))
+        (void)dpt_cuda_posted(s, dpt_launch_last_token_grad(s->queue, a), "last token backward");
+}
+
 void dpt_cuda_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);

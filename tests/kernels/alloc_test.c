@@ -191,6 +191,8 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     float *x = part(p, &used, N * C), *wte = part(p, &used, V * C), *loss = part(p, &used, N);
     float *wpe = part(p, &used, CONTEXT * C), *dx = part(p, &used, N * C);
     float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
+    float *right = part(p, &used, N);
+    static const int32_t lengths[B] = {T, 1};
     const struct dpt_pack pack = {DPT_PACK_HEAD, V, C, dtype, wte, part(p, &used, PACKED), false};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
@@ -201,8 +203,11 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     turned_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
-        ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
-                                                  dwte, i > 0, i > 0 ? packed : NULL});
+        ops->head_loss(s,
+                       &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
+                                               dwte, i > 0, i > 0 ? packed : NULL, right});
+    ops->last_token_forward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, dx, x});
+    ops->last_token_backward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, x, dx});
     ops->embedding_backward(s,
                             &(struct dpt_embedding_backward){B, T, C, V, CONTEXT, dtype, drop,
                                                              tokens, dx, dwte, dwpe, true, false});

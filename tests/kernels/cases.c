@@ -322,18 +322,18 @@ static void embedding_ref(const struct op_case *c, double *const *in, const int3
                        in[2], out[1], places ? out[2] : NULL);
 }
 
-/* --- head: n, c, v --- */
+/* --- head: n, c, v, tied: the last label has the weights of the first --- */
 
 static void head_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0], w = c->shape[1], v = c->shape[2];
     *r = (struct case_layout){.inputs = 2,
                               .in = {n * w, v * w},
-                              .outputs = 3,
-                              .out = {n, n * w, v * w},
-                              .accumulates = {false, false, true},
-                              .f32 = {true, false, true},
-                              .rounded = {false, false, true},
+                              .outputs = 4,
+                              .out = {n, n * w, v * w, n},
+                              .accumulates = {false, false, true, false},
+                              .f32 = {true, false, true, true},
+                              .rounded = {false, false, true, false},
                               .ints = n,
                               .ints_below = v,
                               .y = 0,
@@ -358,16 +358,73 @@ static void head_run(const struct op_case *c, enum dpt_dtype dtype, const struct
                                     .dloss = CASE_DLOSS,
                                     .dx = out[1],
                                     .dw = out[2],
-                                    .accumulate = accumulate};
+                                    .accumulate = accumulate,
+                                    .right = out[3]};
+    const size_t row = (size_t)a.c * dpt_dtype_bytes(dtype);
+    if (c->shape[3])
+        ops->copy(s, row, in[1], (char *)in[1] + (size_t)(a.v - 1) * row);
     ops->head_loss(s, &a);
 }
 
 static void head_ref(const struct op_case *c, double *const *in, const int32_t *ints,
                      double *const *out)
 {
+    if (c->shape[3])
+        memcpy(in[1] + (c->shape[2] - 1) * c->shape[1], in[1],
+               (size_t)c->shape[1] * sizeof(double));
     ref_head(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, out[0]);
+    ref_head_right(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, out[3]);
     ref_head_grad(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, (double)CASE_DLOSS,
                   out[1], out[2]);
+}
+
+/* --- last_token: b, t, c --- */
+
+static void last_token_layout(const struct op_case *c, struct case_layout *r)
+{
+    const int64_t rows = c->shape[0] * c->shape[2], all = rows * c->shape[1];
+    *r = (struct case_layout){.inputs = 2,
+                              .in = {all, rows},
+                              .outputs = 2,
+                              .out = {rows, all},
+                              .ints = c->shape[0],
+                              .ints_from = 1,
+                              .ints_below = c->shape[1] + 1,
+                              .y = 0,
+                              .dy = 1,
+                              .pairs = 1,
+                              .of = {0},
+                              .grad = {1}};
+}
+
+static struct dpt_last_token last_token_of(const struct op_case *c, enum dpt_dtype dtype,
+                                           const int32_t *lengths, const void *x, void *y)
+{
+    return (struct dpt_last_token){.b = c->shape[0],
+                                   .t = c->shape[1],
+                                   .c = c->shape[2],
+                                   .dtype = dtype,
+                                   .lengths = lengths,
+                                   .x = x,
+                                   .y = y};
+}
+
+static void last_token_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
+                           struct dpt_stream *s, void *const *in, const int32_t *ints,
+                           bool accumulate, void *const *out)
+{
+    const struct dpt_last_token forward = last_token_of(c, dtype, ints, in[0], out[0]);
+    const struct dpt_last_token backward = last_token_of(c, dtype, ints, in[1], out[1]);
+    (void)accumulate;
+    ops->last_token_forward(s, &forward);
+    ops->last_token_backward(s, &backward);
+}
+
+static void last_token_ref(const struct op_case *c, double *const *in, const int32_t *ints,
+                           double *const *out)
+{
+    ref_last_token(c->shape[0], c->shape[1], c->shape[2], ints, in[0], out[0]);
+    ref_last_token_grad(c->shape[0], c->shape[1], c->shape[2], ints, in[1], out[1]);
 }
 
 /* --- the table --- */
@@ -453,6 +510,14 @@ const struct op_case op_cases[] = {
     {"head 4200x8x129", {4200, 8, 129}, 0.0f, false, OP(head)},
     {"head 5x40x50257", {5, 40, 50257}, 0.0f, false, OP(head)},
     {"head 17x768x6500", {17, 768, 6500}, 0.0f, false, OP(head)},
+    {"head 33x24x2", {33, 24, 2}, 0.0f, false, OP(head)},
+    {"head 1x96x7", {1, 96, 7}, 0.0f, false, OP(head)},
+    {"head 60x33x5 tied", {60, 33, 5, 1}, 0.0f, false, OP(head)},
+    {"head 40x16x3100 tied", {40, 16, 3100, 1}, 0.0f, false, OP(head)},
+    {"last_token 2x3x4", {2, 3, 4}, 0.0f, true, OP(last_token)},
+    {"last_token 1x1x9", {1, 1, 9}, 0.0f, true, OP(last_token)},
+    {"last_token 5x77x131", {5, 77, 131}, 0.0f, false, OP(last_token)},
+    {"last_token 9x200x768", {9, 200, 768}, 0.0f, false, OP(last_token)},
     {"adamw 5", {5}, 0.0f, false, OP(adamw)},
     {"adamw 40007", {40007}, 0.0f, false, OP(adamw)},
     {"adamw 5 l2", {5, 1}, 0.0f, false, OP(adamw)},

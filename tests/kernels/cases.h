@@ -9,7 +9,7 @@
 
 enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
 
-/* Sizes in elements; `ints` are tokens or targets in [0, ints_below). Inputs are of the case's
+/* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs are of the case's
  * dtype. The op gets NULL for a buffer of no elements. */
 struct case_layout {
     int inputs, outputs;
@@ -19,7 +19,7 @@ struct case_layout {
     bool rounded[CASE_BUFFERS_MAX];     /* of those: sums of what was rounded to the dtype */
     bool f32_only;                      /* the op has no dtype */
     bool squared[CASE_BUFFERS_MAX];     /* inputs that are not negative */
-    int64_t ints, ints_below;
+    int64_t ints, ints_from, ints_below;
     /* For finite differences: L = sum of outputs[y] times inputs[dy] (dy < 0: times a constant,
      * ref_dloss), and the gradient of inputs[of[i]] is outputs[grad[i]]. */
     int y, dy, pairs, of[CASE_BUFFERS_MAX], grad[CASE_BUFFERS_MAX];

@@ -42,7 +42,9 @@ OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwp
 OP_AS(one_adamw, adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
 OP_AS(one_sgd, sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
 OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
-OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw)
+OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw, a->right)
+OP(last_token_forward, dpt_last_token, a->lengths, a->x, a->y)
+OP(last_token_backward, dpt_last_token, a->lengths, a->x, a->y)
 
 /* The tensors are the caller's, and gone when the queue runs. */
 static void adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
@@ -157,6 +159,8 @@ const struct dpt_ops discrete_ops = {
     .embedding_forward = embedding_forward,
     .embedding_backward = embedding_backward,
     .head_loss = head_loss,
+    .last_token_forward = last_token_forward,
+    .last_token_backward = last_token_backward,
     .adamw = adamw,
     .sgd = sgd,
     .add = add,

@@ -180,6 +180,33 @@ static void lost_row_of_loss(struct dpt_stream *s, const struct dpt_head_loss *a
     right->head_loss(s, &wrong);
 }
 
+/* As if the targets were those of the next rows. */
+static void right_of_the_next(struct dpt_stream *s, const struct dpt_head_loss *a)
+{
+    struct dpt_head_loss wrong = *a, unsaid = *a;
+    wrong.n--;
+    wrong.targets++;
+    wrong.dx = wrong.dw = NULL;
+    unsaid.right = NULL;
+    right->head_loss(s, a);
+    right->head_loss(s, &wrong);
+    right->head_loss(s, &unsaid);
+}
+
+static void shorter_samples(struct dpt_stream *s, const struct dpt_last_token *a)
+{
+    struct dpt_last_token wrong = *a;
+    wrong.t--;
+    right->last_token_forward(s, &wrong);
+}
+
+static void lost_last_token(struct dpt_stream *s, const struct dpt_last_token *a)
+{
+    struct dpt_last_token wrong = *a;
+    wrong.b--;
+    right->last_token_backward(s, &wrong);
+}
+
 static void other_beta(struct dpt_stream *s, const struct dpt_adamw *a)
 {
     struct dpt_adamw wrong = *a;
@@ -255,6 +282,9 @@ INSTALL(embedding_forward, places_of_tokens)
 INSTALL(embedding_backward, lost_sample)
 INSTALL(head_loss, other_dloss)
 INSTALL(head_loss, lost_row_of_loss)
+INSTALL(head_loss, right_of_the_next)
+INSTALL(last_token_forward, shorter_samples)
+INSTALL(last_token_backward, lost_last_token)
 INSTALL(adamw, other_beta)
 INSTALL(adamw, decoupled_decay)
 INSTALL(sgd, plain_momentum)
@@ -293,6 +323,9 @@ const struct op_mutant op_mutants[] = {
     {"a sample lost from tokens alone", "tokens 3x17x130 drop", install_lost_sample},
     {"another factor of the loss", "head 65x48x3333", install_other_dloss},
     {"a row of the loss lost", "head 65x48x3333", install_lost_row_of_loss},
+    {"predictions held against other targets", "head 33x24x2", install_right_of_the_next},
+    {"rows of shorter samples", "last_token 5x77x131", install_shorter_samples},
+    {"the gradient of a sample lost", "last_token 5x77x131", install_lost_last_token},
     {"another beta2", "adamw 40007", install_other_beta},
     {"Adam's decay decoupled", "adamw 40007 l2", install_decoupled_decay},
     {"no Nesterov", "sgd 40007 nesterov", install_plain_momentum},

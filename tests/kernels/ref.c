@@ -348,6 +348,40 @@ void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const doubl
     free(p);
 }
 
+void ref_head_right(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+                    const int32_t *targets, double *right)
+{
+    for (int64_t r = 0; r < n; r++) {
+        int64_t best = 0;
+        double most = -INFINITY;
+        for (int64_t o = 0; o < v; o++) {
+            double logit = 0.0;
+            for (int64_t j = 0; j < c; j++)
+                logit += x[r * c + j] * w[o * c + j];
+            if (logit > most) {
+                most = logit;
+                best = o;
+            }
+        }
+        right[r] = best == targets[r] ? 1.0 : 0.0;
+    }
+}
+
+void ref_last_token(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *x,
+                    double *y)
+{
+    for (int64_t i = 0; i < b; i++)
+        memcpy(y + i * c, x + (i * t + lengths[i] - 1) * c, (size_t)c * sizeof *y);
+}
+
+void ref_last_token_grad(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *dy,
+                         double *dx)
+{
+    zeroed(dx, b * t * c);
+    for (int64_t i = 0; i < b; i++)
+        memcpy(dx + (i * t + lengths[i] - 1) * c, dy + i * c, (size_t)c * sizeof *dx);
+}
+
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad)
 {
     for (int64_t i = 0; i < a->n; i++) {

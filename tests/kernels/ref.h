@@ -55,6 +55,15 @@ void ref_head(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
 void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
                    const int32_t *targets, double dloss, double *dx, double *dw);
 
+/* 1 where the target is the first of the greatest logits, else 0. */
+void ref_head_right(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
+                    const int32_t *targets, double *right);
+
+void ref_last_token(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *x,
+                    double *y);
+void ref_last_token_grad(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *dy,
+                         double *dx);
+
 /* PyTorch's torch.optim.AdamW, one step; p, m, v in and out. */
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
 void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad);
