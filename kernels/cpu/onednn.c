@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Sizes of a stream; the one that was not used for longest makes room. A product holds a few at
+ * once. */
 enum { PRIMITIVES_MAX = 1024 };
 
 /* The OpenMP build of oneDNN asks OpenMP how many threads it may use, when a primitive is made and
@@ -46,6 +48,7 @@ struct dpt_primitive {
     dnnl_memory_t *memories; /* (threads, ARGS_MAX) */
     size_t b_bytes;          /* size of b in its blocked form */
     size_t scratch_bytes;
+    uint64_t used; /* when it was last asked for, in requests of the engine */
 };
 
 struct dpt_gemm_engine {
@@ -54,6 +57,7 @@ struct dpt_gemm_engine {
     int threads;
     bool tiles; /* see dpt_onednn_multiplies */
     bool bf16;  /* the machine multiplies it */
+    uint64_t requests;
     int count;
     struct dpt_primitive primitives[PRIMITIVES_MAX];
 };
@@ -263,24 +267,34 @@ static dnnl_status_t primitive_make(struct dpt_gemm_engine *e, struct dpt_primit
     return st;
 }
 
+/* A place for another: a free one, or that of the least recently used. */
+static struct dpt_primitive *make_room(struct dpt_gemm_engine *e)
+{
+    if (e->count < PRIMITIVES_MAX)
+        return &e->primitives[e->count++];
+    struct dpt_primitive *oldest = &e->primitives[0];
+    for (int i = 1; i < e->count; i++)
+        if (e->primitives[i].used < oldest->used)
+            oldest = &e->primitives[i];
+    primitive_release(oldest, e->threads);
+    return oldest;
+}
+
 static struct dpt_primitive *get(struct dpt_gemm_engine *e, const struct dpt_primitive *key,
                                  struct dpt_err *err)
 {
     struct dpt_primitive *p = find(e, key);
-    if (p)
-        return p;
-    if (e->count == PRIMITIVES_MAX) {
-        (void)dpt_fail(err, DPT_EOVERFLOW, "more than %d kinds of product in one stream",
-                       PRIMITIVES_MAX);
-        return NULL;
+    e->requests++;
+    if (!p) {
+        p = make_room(e);
+        *p = *key;
+        if (dpt_onednn_error((int)primitive_make(e, p), key->m ? "matmul" : "reorder", err) !=
+            DPT_OK) {
+            primitive_release(p, e->threads); /* found by nobody: no product has k = 0 */
+            return NULL;
+        }
     }
-    p = &e->primitives[e->count];
-    *p = *key;
-    if (dpt_onednn_error((int)primitive_make(e, p), key->m ? "matmul" : "reorder", err) != DPT_OK) {
-        primitive_release(p, e->threads);
-        return NULL;
-    }
-    e->count++;
+    p->used = e->requests;
     return p;
 }
 

@@ -1,6 +1,6 @@
 /* oneDNN's primitives behind a plain face: single-threaded products of one tile, and the repacking
- * of a tile of b. Made once for each size and kept in the stream's engine; running one allocates
- * nothing (cells.c). gemm.c cuts products into these. */
+ * of a tile of b. Made once for each size and kept in the stream's engine, the most recently used
+ * of many; running one allocates nothing (cells.c). gemm.c cuts products into these. */
 #ifndef DPT_KERNELS_CPU_ONEDNN_H
 #define DPT_KERNELS_CPU_ONEDNN_H
 
@@ -44,7 +44,8 @@ bool dpt_onednn_multiplies(const struct dpt_gemm_engine *e);
 enum dpt_dtype dpt_onednn_operands(const struct dpt_gemm_engine *e, enum dpt_dtype dtype);
 
 /* c (m,n) f32 = a (m,k) b (k,n), operands as dpt_onednn_operands said: a and c dense, b in blocked
- * form. Owned by the engine; NULL with *err filled on failure. */
+ * form. Owned by the engine, and there until some hundred others were asked for; NULL with *err
+ * filled on failure. */
 struct dpt_primitive *dpt_onednn_matmul(struct dpt_gemm_engine *e, enum dpt_dtype operands,
                                         int64_t m, int64_t n, int64_t k, struct dpt_err *err);
 

@@ -349,12 +349,19 @@ static enum dpt_status check_steps(const Dpt__RankToAgent *message, struct dpt_e
     return DPT_OK;
 }
 
+static enum dpt_status check_accuracy(int64_t right, int64_t samples, struct dpt_err *err)
+{
+    DPT_TRY(check_range(err, "val_samples", samples, 0, INT64_MAX));
+    return check_range(err, "val_right", right, 0, samples);
+}
+
 static enum dpt_status check_summary(const Dpt__RunSummary *summary, struct dpt_err *err)
 {
     DPT_TRY(check_range(err, "start_step", summary->start_step, 0, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "steps", summary->steps, 0, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_range(err, "total_ms", summary->total_ms, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_range(err, "saved_step", summary->saved_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_accuracy(summary->val_right, summary->val_samples, err));
     return check_range(err, "steps_lost", summary->steps_lost, 0, DPT_PROTO_STEP_MAX);
 }
 
@@ -367,6 +374,7 @@ enum dpt_status dpt_check_rank_to_agent(const Dpt__RankToAgent *message, struct 
         return out_of_range(err, "exit_code", message->exit_code);
     DPT_TRY(check_range(err, "step_ms_median", message->step_ms_median, 0, DPT_PROTO_MS_MAX));
     DPT_TRY(check_range(err, "val_step", message->val_step, 0, DPT_PROTO_STEP_MAX));
+    DPT_TRY(check_accuracy(message->val_right, message->val_samples, err));
     DPT_TRY(check_range(err, "saved_step", message->saved_step, 0, DPT_PROTO_STEP_MAX));
     DPT_TRY(check_steps(message, err));
     if (message->summary != NULL)

@@ -33,6 +33,12 @@ FAMILIES = {
          "strategy.bucket_mib": 25}, True),
 }
 
+# Texts of different lengths with labels: one byte, some of them cut, none the longest of both micro-batches.
+LABELS = 3
+REVIEWS = [(0, "no"), (2, "good and cheap and near"), (1, "it is what it is, nothing more and nothing less than that"),
+           (2, "!"), (0, "never again"), (1, "as ever"), (2, "the best that I have seen in all of my years here"),
+           (0, "slow, cold and dear")]
+
 PEER_WEIGHTS = ROOT / "tests" / "accept" / "peer_weights.py"
 LLAMA_CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
                 "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 256}
@@ -58,6 +64,12 @@ def peer_python():
 
 def train(root, sets):
     """One run in one process; returns its losses and its newest checkpoint."""
+    outputs, newest = run_alone(root, sets)
+    return [line["loss"] for line in outputs.metrics() if "loss" in line], newest
+
+
+def run_alone(root, sets):
+    """One run in one process; returns its outputs and its newest checkpoint."""
     common = {"data.train": root / "text", "train.global_batch": SEQUENCES, "train.micro_batch": 4,
               "train.seq_len": SEQ_LEN, "train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0,
               "model.dropout": 0, "cluster.threads": 2, "checkpoint.every_steps": 0}
@@ -67,27 +79,25 @@ def train(root, sets):
         code = worker.wait(RUN_TIMEOUT_S)
         if code != 0:
             raise ClusterError(f"exit code {code}\n{cluster.log_tails()}")
-        newest = max(worker.checkpoint_dir.glob("step-*"))
-        return [line["loss"] for line in worker.outputs.metrics() if "loss" in line], newest
+        return worker.outputs, max(worker.checkpoint_dir.glob("step-*"))
 
 
-def beside_transformers(line, name, sets, large):
+ADAMW = {"optimizer.name": "adamw", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
+         "optimizer.schedule": "cosine", "optimizer.betas": OPTIM["betas"], "optimizer.eps": OPTIM["eps"],
+         "optimizer.weight_decay": OPTIM["weight_decay"], "train.grad_clip": OPTIM["grad_clip"]}
+PLAIN = {"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.weight_decay": 0, "train.grad_clip": 0,
+         "optimizer.schedule": "constant", "optimizer.min_lr": 0, "train.steps": 1}
+
+
+def make_folders(line, name, *whats):
     root = line.folder / name.replace(", ", "-").replace(" ", "-")
-    adamw = {"optimizer.name": "adamw", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
-             "optimizer.schedule": "cosine", "optimizer.betas": OPTIM["betas"], "optimizer.eps": OPTIM["eps"],
-             "optimizer.weight_decay": OPTIM["weight_decay"], "train.grad_clip": OPTIM["grad_clip"]}
-    plain = {"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.weight_decay": 0, "train.grad_clip": 0,
-             "optimizer.schedule": "constant", "optimizer.min_lr": 0, "train.steps": 1}
-    folders = {}
-    for what in ("start", "sgd", "adamw", "trained"):
-        folders[what] = root / what
-        folders[what].mkdir(parents=True)
-    _, start = train(folders["start"], {**sets, **plain, "optimizer.lr": 0})
-    _, after = train(folders["sgd"], {**sets, **plain, "optimizer.lr": 1})
-    losses, _ = train(folders["adamw"], {**sets, **adamw, "train.steps": STEPS})
-    spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
-            "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
-    found = ask(line, start, spec)
+    folders = {what: root / what for what in whats}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    return folders
+
+
+def compare(line, name, losses, found):
     line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters")
     line.at_most(f"{name}: worst relative L2 of a tensor's first gradient ({found['gradients']['tensor']})",
                  found["gradients"]["worst"], 1e-4)
@@ -95,9 +105,20 @@ def beside_transformers(line, name, sets, large):
     line.show(f"{name}: losses compared", min(len(losses), len(found["losses"])), f"== {STEPS}",
               len(losses) == len(found["losses"]) == STEPS)
     line.at_most(f"{name}: worst difference of {STEPS} losses", worst, 1e-4)
+
+
+def beside_transformers(line, name, sets, large):
+    folders = make_folders(line, name, "start", "sgd", "adamw", "trained")
+    _, start = train(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0})
+    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
+    losses, _ = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
+    spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
+            "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
+    found = ask(line, start, spec)
+    compare(line, name, losses, found)
     if large:
         return
-    _, trained = train(folders["trained"], {**sets, **adamw, "train.steps": TRAIN_STEPS})
+    _, trained = train(folders["trained"], {**sets, **ADAMW, "train.steps": TRAIN_STEPS})
     theirs = ask(line, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})["text"]
     argv = [program("dpt-ckpt"), "generate", trained.parent, "--prompt", spec["prompt"], "--temperature", "0",
             "--max-tokens", str(TOKENS)]
@@ -125,6 +146,49 @@ def llama_beside_transformers(line):
             line.note(f"{name}: left out at this scale")
             continue
         beside_transformers(line, name, sets, large)
+
+
+def labels_of(line, name, sets):
+    folders = make_folders(line, name + " labels", "start", "sgd", "adamw")
+    table = line.folder / "reviews.tsv"
+    table.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in REVIEWS))
+    sets = {**sets, "model.labels": LABELS, "data.kind": "classification", "data.train": table, "data.val": table}
+    outputs, start = run_alone(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
+    _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
+    losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS, "train.eval_every": STEPS})
+    spec = {"table": str(table), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after), "tokens": 0, **OPTIM}
+    found = ask(line, start, spec)
+    compare(line, name, losses, found)
+    (told,) = outputs.evaluations()
+    line.at_most(f"{name}: difference of the validation loss", abs(told["val_loss"] - found["loss"]), 1e-4)
+    line.show(f"{name}: accuracy of the first weights", told["val_accuracy"], f"== {found['accuracy']}",
+              told["val_accuracy"] == found["accuracy"])
+    found = ask(line, trained, {**spec, "steps": 0, "after": None})
+    code, text = evaluate(folders["adamw"], sets, trained.parent)
+    line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
+              f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
+              code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())
+
+
+def evaluate(folder, sets, checkpoints):
+    folder = folder / "eval"
+    folder.mkdir()
+    common = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN, "cluster.threads": 2}
+    with Cluster(folder, sets={**common, **sets}) as cluster:
+        worker = cluster.start_worker("eval", nnodes=1, endpoint=False, args=["--eval"],
+                                      sets={"checkpoint.dir": checkpoints})
+        return worker.wait(RUN_TIMEOUT_S), worker.log()
+
+
+def labels_beside_transformers(line):
+    """A classification (data.kind: classification) of texts of different lengths beside transformers'
+    GPT2ForSequenceClassification and LlamaForSequenceClassification: the first gradients (relative L2 1e-4), 20 losses
+    (1e-4), and of their logits the loss and the accuracy."""
+    peer_python()
+    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {Path(PEER).relative_to(ROOT)} CHECKPOINT SPEC")
+    for name, (sets, large) in FAMILIES.items():
+        if not large:
+            labels_of(line, name, sets)
 
 
 def run_peer(*argv):
@@ -177,4 +241,4 @@ def llama_one_hash(line):
     one_hash(line, **{key.replace(".", "__"): value for key, value in TINY_LLAMA.items()})
 
 
-LINES = [llama_beside_transformers, weights_in_and_out, llama_one_hash]
+LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, llama_one_hash]

@@ -8,6 +8,9 @@ SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …,
 batch takes, so every step trains on all of it. Prints {"model", "parameters", "losses": [N], "gradients": {"worst",
 "tensor"} (relative L2 of the first step's against weights before - after, where dpt made one step of plain SGD with a
 rate of one to "after"), "text": the greedy continuation of the prompt by the weights of CHECKPOINT}.
+
+With "table": FILE in place of the text, lines of a label and a text behind the first, the model is a classifier and its
+loss the mean over all of them; "loss" and "accuracy" are those of the weights of CHECKPOINT.
 """
 
 import json
@@ -20,7 +23,13 @@ import transformers
 
 
 def batch_of(spec):
-    """(G, T) tokens and targets: all of the text."""
+    """(G, T) tokens and targets: all of the text; or (G, T) tokens, padded, and (G) labels."""
+    if "table" in spec:
+        rows = [line.split("\t") for line in Path(spec["table"]).read_text().splitlines()[1:]]
+        texts = [list(text.encode())[:spec["seq_len"]] for _, text in rows]
+        longest = max(map(len, texts))
+        return (torch.tensor([text + [0] * (longest - len(text)) for text in texts]),
+                torch.tensor([int(label) for label, _ in rows]))
     tokens = torch.tensor(list(Path(spec["text"]).read_bytes()))
     t = spec["seq_len"]
     n = (len(tokens) - 1) // t
@@ -28,8 +37,8 @@ def batch_of(spec):
 
 
 def loss_of(model, batch):
-    logits = model(batch[0]).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[2]), batch[1].reshape(-1))
+    logits = model(batch[0], attention_mask=(batch[0] != 0).long()).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
 
 
 def learning_rate(step, spec):
@@ -38,7 +47,7 @@ def learning_rate(step, spec):
 
 
 def losses(folder, spec):
-    model = load(folder)
+    model = load(folder, spec)
     named = list(model.named_parameters())
     groups = [{"params": [p for _, p in named if p.dim() > 1], "weight_decay": spec["weight_decay"]},
               {"params": [p for _, p in named if p.dim() == 1], "weight_decay": 0.0}]
@@ -58,7 +67,7 @@ def losses(folder, spec):
 
 def gradients(folder, spec):
     """The worst tensor's relative L2 of what dpt's step of plain SGD took off the weights."""
-    before, after = load(folder), load(spec["after"])
+    before, after = load(folder, spec), load(spec["after"], spec)
     loss_of(before, batch_of(spec)).backward()
     worst = {"worst": 0.0, "tensor": ""}
     others = dict(after.named_parameters())
@@ -70,12 +79,22 @@ def gradients(folder, spec):
     return worst
 
 
-def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+def load(folder, spec):
+    kind = transformers.AutoModelForSequenceClassification if "table" in spec else transformers.AutoModelForCausalLM
+    return kind.from_pretrained(folder, dtype=torch.float32)
+
+
+def judge(model, spec):
+    """Loss and accuracy."""
+    tokens, labels = batch_of(spec)
+    with torch.no_grad():
+        logits = model(tokens, attention_mask=(tokens != 0).long()).logits
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+    return {"loss": float(loss), "accuracy": float((logits.argmax(1) == labels).double().mean())}
 
 
 def greedy(folder, spec):
-    model = load(folder).eval()
+    model = load(folder, spec).eval()
     tokens = torch.tensor([list(spec["prompt"].encode())])
     made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
                           max_new_tokens=spec["tokens"], pad_token_id=0, eos_token_id=None)
@@ -84,8 +103,10 @@ def greedy(folder, spec):
 
 def main(folder, spec):
     torch.set_num_threads(2)
-    model = load(folder)
+    model = load(folder, spec)
     found = {"model": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters())}
+    if "table" in spec:
+        found.update(judge(model.eval(), spec))
     del model
     if spec["steps"]:
         found["losses"] = losses(folder, spec)

@@ -311,6 +311,26 @@ static void live_line_takes_the_place_of_step_lines(void **state)
     assert_int_equal(shows, 2);
 }
 
+static void labels_have_an_accuracy(void **state)
+{
+    (void)state;
+    struct scene s;
+    open_scene(&s, true);
+    show_live(&s);
+    update(&s);
+    tell(&s, 1, 3);
+    update(&s);
+    s.view.val_step = 3;
+    s.view.val_loss = 1.5;
+    s.view.val_right = 5;
+    s.view.val_samples = 16;
+    update(&s);
+    assert_string_equal(said, "step 3  val_loss 1.500000\nEvaluation accuracy: 31.25%\n");
+    tell(&s, 4, 4);
+    update(&s);
+    assert_true(shown.val_right == 5 && shown.val_samples == 16);
+}
+
 static void quiet_says_nothing_but_what_was_asked_for(void **state)
 {
     (void)state;
@@ -324,8 +344,10 @@ static void quiet_says_nothing_but_what_was_asked_for(void **state)
     assert_string_equal(said, "");
     s.run.evaluates = true;
     s.view.val_step = 4;
+    s.view.val_samples = 1;
     update(&s);
     assert_int_equal(count_of("step 4  val_loss"), 1);
+    assert_int_equal(count_of("Evaluation accuracy: 0.00%"), 1);
 }
 
 int main(void)
@@ -343,6 +365,7 @@ int main(void)
         cmocka_unit_test(new_first_node_takes_over),
         cmocka_unit_test(steps_that_are_made_again_are_said_again),
         cmocka_unit_test(live_line_takes_the_place_of_step_lines),
+        cmocka_unit_test(labels_have_an_accuracy),
         cmocka_unit_test(quiet_says_nothing_but_what_was_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

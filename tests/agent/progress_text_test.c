@@ -142,6 +142,15 @@ static void live_line_of_any_width(void **state)
     }
 }
 
+static void live_line_with_labels(void **state)
+{
+    (void)state;
+    const struct dpt_live_facts facts = {
+        .step = step, .has_val = true, .val_loss = 3.3, .val_right = 2, .val_samples = 3};
+    dpt_text_live(&facts, 100, false, line);
+    assert_non_null(strstr(line, "  loss 3.2104  val 3.3000 66.67%  "));
+}
+
 static void bar_grows_from_nothing_to_all(void **state)
 {
     (void)state;
@@ -202,6 +211,13 @@ static void summary_is_an_aligned_block(void **state)
                               "  checkpoints      10 saved, the last of step 1000\n"
                               "  recoveries       2, 1 step lost\n"
                               "  weights hash     0f3a\n");
+    s.val_right = 5;
+    s.val_samples = 16;
+    dpt_text_summary(&s, text);
+    assert_non_null(strstr(text, "  validation loss  2.2100\n"
+                                 "  accuracy         31.25%\n"
+                                 "  total time "));
+    s.val_samples = 0;
     s.start_step = 990;
     s.loss = s.val_loss = (double)NAN;
     s.checkpoints_saved = 0;
@@ -281,6 +297,7 @@ int main(void)
         cmocka_unit_test(step_line),
         cmocka_unit_test(huge_norms_are_short),
         cmocka_unit_test(live_line_of_any_width),
+        cmocka_unit_test(live_line_with_labels),
         cmocka_unit_test(bar_grows_from_nothing_to_all),
         cmocka_unit_test(recovery_is_one_line),
         cmocka_unit_test(summary_is_an_aligned_block),

@@ -203,9 +203,8 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     turned_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
-        ops->head_loss(s,
-                       &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
-                                               dwte, i > 0, i > 0 ? packed : NULL, right});
+        ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
+                                                  dwte, i > 0, i > 0 ? packed : NULL, right});
     ops->last_token_forward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, dx, x});
     ops->last_token_backward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, x, dx});
     ops->embedding_backward(s,

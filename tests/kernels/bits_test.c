@@ -134,12 +134,56 @@ static void test_accumulation(void **state)
     assert_int_equal(bad, 0);
 }
 
+/* Products of more sizes than are kept ready: those that made room come back with the bits they
+ * had. */
+static void test_sizes_come_and_go(void **state)
+{
+    (void)state;
+    enum { WIDTH = 16, ROWS = 400, OUTPUTS = 2 };
+    struct test_stream t = test_stream_open(1);
+    float *x = malloc(sizeof(float) * ROWS * WIDTH), *w = malloc(sizeof(float) * WIDTH * WIDTH);
+    float *dx = malloc(sizeof(float) * ROWS * WIDTH), *dw = malloc(sizeof(float) * WIDTH * WIDTH);
+    float *first[OUTPUTS] = {0};
+    fill_random(x, ROWS * WIDTH, 1);
+    fill_random(w, WIDTH * WIDTH, 2);
+    for (int out_in = 0; out_in < 2; out_in++)
+        for (int i = 1; i <= 2 * ROWS; i++) {
+            const int64_t n = i <= ROWS ? i : 2 * ROWS - i + 1;
+            const struct dpt_linear_backward a = {.n = n,
+                                                  .in = WIDTH,
+                                                  .out = WIDTH,
+                                                  .x = x,
+                                                  .w = w,
+                                                  .dy = x,
+                                                  .dx = dx,
+                                                  .dw = dw,
+                                                  .out_in = out_in != 0};
+            t.ops->linear_backward(t.stream, &a);
+            test_stream_check(&t);
+            if (n == 1 && i == 1) {
+                first[0] = copy_of(dx, WIDTH);
+                first[1] = copy_of(dw, WIDTH * WIDTH);
+            } else if (n == 1) {
+                assert_memory_equal(first[0], dx, sizeof(float) * WIDTH);
+                assert_memory_equal(first[1], dw, sizeof(float) * WIDTH * WIDTH);
+                free(first[0]);
+                free(first[1]);
+            }
+        }
+    free(x);
+    free(w);
+    free(dx);
+    free(dw);
+    test_stream_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_and_instruction_sets),
         cmocka_unit_test(test_orientation_of_weights),
         cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_sizes_come_and_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,8 +9,8 @@
 
 enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
 
-/* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs are of the case's
- * dtype. The op gets NULL for a buffer of no elements. */
+/* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs are
+ * of the case's dtype. The op gets NULL for a buffer of no elements. */
 struct case_layout {
     int inputs, outputs;
     int64_t in[CASE_BUFFERS_MAX], out[CASE_BUFFERS_MAX];

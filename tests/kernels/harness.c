@@ -80,8 +80,8 @@ void case_buffers_init(const struct op_case *c, enum dpt_dtype dtype, struct cas
     for (int64_t i = 0; i < l->ints; i++) {
         uint32_t words[4];
         dpt_philox(key, (uint64_t)i, words);
-        ret->ints[i] = (int32_t)(words[0] % (uint32_t)(l->ints_below - l->ints_from) +
-                                 (uint32_t)l->ints_from);
+        ret->ints[i] =
+            (int32_t)(words[0] % (uint32_t)(l->ints_below - l->ints_from) + (uint32_t)l->ints_from);
     }
     if (l->ints > 1) { /* the ends of the range, too */
         ret->ints[0] = (int32_t)(l->ints_below - 1);

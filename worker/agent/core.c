@@ -341,6 +341,8 @@ void dpt_agent_view(const struct dpt_agent *agent, struct dpt_agent_view *ret)
         if (rank->val_step > ret->val_step) {
             ret->val_step = rank->val_step;
             ret->val_loss = rank->val_loss;
+            ret->val_right = rank->val_right;
+            ret->val_samples = rank->val_samples;
         }
     }
 }

@@ -165,6 +165,7 @@ struct dpt_agent_view {
     float loss, tokens_per_s; /* the world's; 0 until a rank of this node has made a step */
     int64_t val_step;         /* of the newest evaluation; 0: none */
     double val_loss;
+    int64_t val_right, val_samples; /* predicted labels, of so many samples; 0: without labels */
     /* Of the generation in force, once it trains; valid until the next step of the machine. */
     bool trains;
     const char *cause, *cause_kind; /* "" else */

@@ -34,6 +34,7 @@ struct agent_rank {
     float tokens_per_s;
     int64_t val_step; /* of the newest evaluation; 0: none */
     double val_loss;
+    int64_t val_right, val_samples;                   /* of it; 0: without labels */
     struct dpt_agent_step steps[DPT_PROTO_STEPS_MAX]; /* of its last message that had any */
     size_t n_steps;
     int64_t saved_step;

@@ -376,6 +376,8 @@ static void take_story(struct agent_rank *rank, const Dpt__RankToAgent *message)
     rank->tokens_per_s = message->tokens_per_s;
     rank->val_step = message->val_step;
     rank->val_loss = message->val_loss;
+    rank->val_right = message->val_right;
+    rank->val_samples = message->val_samples;
     rank->saved_step = message->saved_step;
     if (message->n_steps > 0)
         rank->n_steps = message->n_steps; /* bounded by the message's check */

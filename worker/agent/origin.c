@@ -83,6 +83,17 @@ static void say_left_out(const struct dpt_config *config, const struct dpt_publi
                 config->model.init_from, names);
 }
 
+static void say_fresh(const struct dpt_config *config, const struct dpt_model *model,
+                      const struct dpt_published *weights)
+{
+    const int score = dpt_model_score(model);
+    if (score >= 0 && !dpt_published_has(weights, score))
+        dpt_log(DPT_LOG_INFO,
+                "model.init_from: '%s' has no %s: the head of %d labels begins with random weights",
+                config->model.init_from, dpt_model_param(model, score)->name,
+                dpt_model_labels(model));
+}
+
 enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err)
 {
     struct dpt_model *model = NULL;
@@ -96,8 +107,10 @@ enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err
     DPT_TRY(dpt_model_create(config, &model, err));
     const enum dpt_status status =
         refuse(dpt_published_open(config->model.init_from, model, &weights, err), err);
-    if (status == DPT_OK)
+    if (status == DPT_OK) {
         say_left_out(config, weights);
+        say_fresh(config, model, weights);
+    }
     dpt_published_close(&weights);
     dpt_model_destroy(&model);
     return status;

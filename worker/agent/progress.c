@@ -401,19 +401,37 @@ static void say_steps(struct dpt_progress *progress, const struct dpt_agent_view
         progress->show(progress->ctx, &progress->live);
 }
 
+/* A line of an evaluation; of a run that only evaluates it is what was asked for. */
+static void say_found(struct dpt_progress *progress, const char *line,
+                      const struct dpt_progress_run *run)
+{
+    if (run->evaluates)
+        progress->print(progress->ctx, line);
+    else
+        say(progress, line);
+}
+
 static void say_evaluation(struct dpt_progress *progress, const struct dpt_agent_view *view,
                            const struct dpt_progress_run *run)
 {
-    char line[DPT_TEXT_LINE_BYTES];
-    (void)snprintf(line, sizeof line, "step %" PRId64 "  val_loss %.6f  perplexity %.4g",
-                   view->val_step, view->val_loss, exp(view->val_loss));
-    if (run->evaluates)
-        progress->print(progress->ctx, line); /* it is what was asked for */
-    else
-        say(progress, line);
+    char line[DPT_TEXT_LINE_BYTES], share[DPT_TEXT_NUMBER_BYTES];
+    if (view->val_samples == 0) {
+        (void)snprintf(line, sizeof line, "step %" PRId64 "  val_loss %.6f  perplexity %.4g",
+                       view->val_step, view->val_loss, exp(view->val_loss));
+        say_found(progress, line, run);
+    } else {
+        (void)snprintf(line, sizeof line, "step %" PRId64 "  val_loss %.6f", view->val_step,
+                       view->val_loss);
+        say_found(progress, line, run);
+        dpt_text_share(view->val_right, view->val_samples, share);
+        (void)snprintf(line, sizeof line, "Evaluation accuracy: %s", share);
+        say_found(progress, line, run);
+    }
     progress->val_said = view->val_step;
     progress->live.has_val = true;
     progress->live.val_loss = view->val_loss;
+    progress->live.val_right = view->val_right;
+    progress->live.val_samples = view->val_samples;
 }
 
 /* ---- the end ---- */

@@ -39,6 +39,11 @@ void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES])
         (void)snprintf(ret, BYTES, "%" PRId64 " h %02" PRId64 " min", s / 3600, s % 3600 / 60);
 }
 
+void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYTES])
+{
+    (void)snprintf(ret, DPT_TEXT_NUMBER_BYTES, "%.2f%%", 100.0 * (double)right / (double)samples);
+}
+
 static void print_rate(double per_s, const char *unit, char *ret, size_t bytes)
 {
     char number[DPT_TEXT_NUMBER_BYTES] = "?";
@@ -127,6 +132,17 @@ static const enum field dispensable[] = {FIELD_LR,   FIELD_NORM,       FIELD_WOR
                                          FIELD_RATE, FIELD_CHECKPOINT, FIELD_ETA,   FIELD_LOSS};
 enum { DISPENSABLE_COUNT = sizeof dispensable / sizeof dispensable[0] };
 
+static void print_val(const struct dpt_live_facts *facts, char ret[FIELD_BYTES])
+{
+    char share[DPT_TEXT_NUMBER_BYTES];
+    if (facts->val_samples == 0) {
+        (void)snprintf(ret, FIELD_BYTES, "val %.4f", facts->val_loss);
+        return;
+    }
+    dpt_text_share(facts->val_right, facts->val_samples, share);
+    (void)snprintf(ret, FIELD_BYTES, "val %.4f %s", facts->val_loss, share);
+}
+
 static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_COUNT][FIELD_BYTES])
 {
     const struct dpt_step_facts *step = &facts->step;
@@ -134,7 +150,7 @@ static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_C
     print_step(step, fields[FIELD_STEP], FIELD_BYTES);
     (void)snprintf(fields[FIELD_LOSS], FIELD_BYTES, "loss %.4f", step->loss);
     if (facts->has_val)
-        (void)snprintf(fields[FIELD_VAL], FIELD_BYTES, "val %.4f", facts->val_loss);
+        print_val(facts, fields[FIELD_VAL]);
     (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
     print_norm(step->grad_norm, fields[FIELD_NORM], FIELD_BYTES);
     print_rate(step->tokens_per_s, "tok/s", fields[FIELD_RATE], FIELD_BYTES);
@@ -266,6 +282,15 @@ static void row(struct block *block, const char *name, const char *fmt, ...)
         block->used += (size_t)n;
 }
 
+static void accuracy_row(struct block *block, int64_t right, int64_t samples)
+{
+    char share[DPT_TEXT_NUMBER_BYTES];
+    if (samples == 0)
+        return;
+    dpt_text_share(right, samples, share);
+    row(block, "accuracy", "%s", share);
+}
+
 void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES])
 {
     struct block block = {.at = ret};
@@ -284,6 +309,7 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
         row(&block, "last loss", "not known: no step was made");
     if (isfinite(s->val_loss))
         row(&block, "validation loss", "%.4f", s->val_loss);
+    accuracy_row(&block, s->val_right, s->val_samples);
     row(&block, "total time", "%s", total);
     row(&block, "time of a step", "%.1f ms on average", s->step_ms);
     row(&block, "samples/s", "%.1f", s->samples_per_s);
@@ -318,6 +344,7 @@ void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY
         row(&block, "last loss", "%.4f, of step %" PRId64, newest->loss, newest->step);
     if (facts->live->has_val)
         row(&block, "validation loss", "%.4f", facts->live->val_loss);
+    accuracy_row(&block, facts->live->val_right, facts->live->val_samples);
     dpt_text_duration(newest->elapsed_ms, number);
     row(&block, "total time", "%s", number);
     if (facts->steps_made > 0 && seconds > 0) {

@@ -30,7 +30,8 @@ struct dpt_live_facts {
     struct dpt_step_facts step;
     bool has_val;
     double val_loss;
-    int64_t checkpoint; /* step of the newest one; 0: none */
+    int64_t val_right, val_samples; /* predicted labels, of so many samples; 0: without labels */
+    int64_t checkpoint;             /* step of the newest one; 0: none */
 };
 
 /* Why a generation was formed and what that cost. */
@@ -46,6 +47,9 @@ void dpt_text_count(int64_t number, char ret[DPT_TEXT_NUMBER_BYTES]);
 
 /* "5.9 s", "41 s", "12 min 03 s", "2 h 05 min". */
 void dpt_text_duration(int64_t ms, char ret[DPT_TEXT_NUMBER_BYTES]);
+
+/* "31.25%", of samples > 0. */
+void dpt_text_share(int64_t right, int64_t samples, char ret[DPT_TEXT_NUMBER_BYTES]);
 
 /* "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 ranks  5.9 s  ETA 41 s". */
 void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BYTES]);

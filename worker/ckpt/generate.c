@@ -328,6 +328,11 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
     const struct options *o = &p->options;
     DPT_TRY(dpt_ckpt_open(o->path, &p->checkpoint, err));
     DPT_TRY(load_config(p, err));
+    if (p->config.model.labels > 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "the model of this checkpoint predicts labels (model.labels: %d), not "
+                        "tokens: there is no text to generate; dpt-worker --eval evaluates it",
+                        p->config.model.labels);
     DPT_TRY(open_vocab(p, err));
     DPT_TRY(encode_prompt(p, err));
     shorten_context(p);

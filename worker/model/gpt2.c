@@ -1,5 +1,6 @@
-/* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel: sizes, table, layout of a
- * slot's memory. The mathematics is in gpt2_forward.c and gpt2_backward.c. */
+/* GPT-2 (Radford et al. 2019), pre-LN, as Hugging Face's GPT2LMHeadModel or, with labels,
+ * GPT2ForSequenceClassification: sizes, table, layout of a slot's memory. The mathematics is in
+ * gpt2_forward.c and gpt2_backward.c. */
 #include "worker/model/gpt2.h"
 
 #include <math.h>
@@ -8,8 +9,8 @@
 
 enum {
     EMBEDDING_TENSORS = 2,
-    HEAD_TENSORS = 2,
-    END_UNITS = 2, /* embedding and head */
+    HEAD_TENSORS = 2, /* and a third with labels */
+    END_UNITS = 2,    /* embedding and head */
     /* Far above any model, and small enough that no size below overflows. */
     N_EMBD_MAX = 1 << 16,
     VOCAB_MAX = 1 << 24,
@@ -88,9 +89,12 @@ static void add_all(struct dpt_gpt2 *m)
     for (int layer = 0; layer < m->layers; layer++)
         add_block(m, layer);
     dpt_table_begin_unit(model, "head");
-    model->units[model->n_units - 1].borrows = 0; /* wte */
+    if (model->labels == 0)
+        model->units[model->n_units - 1].borrows = 0; /* wte */
     dpt_table_add(model, "transformer.", "ln_f.weight", (struct dpt_shape){{m->c}}, one);
     dpt_table_add(model, "transformer.", "ln_f.bias", (struct dpt_shape){{m->c}}, zero);
+    if (model->labels > 0)
+        dpt_table_add(model, "", "score.weight", (struct dpt_shape){{model->labels, m->c}}, normal);
     dpt_table_end_unit(model);
     DPT_ASSERT(model->n_params == model->params_max && model->n_units == model->units_max);
 }
@@ -104,6 +108,7 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
         return dpt_fail(err, DPT_ENOMEM, "model of %zu bytes", sizeof *m);
     m->base.kind = &dpt_gpt2_kind;
     m->base.vocab = config->model.vocab;
+    m->base.labels = config->model.labels;
     m->base.context = config->model.context;
     m->base.dtype = dpt_dtype_of(config->train.precision);
     m->layers = config->model.n_layer;
@@ -111,9 +116,9 @@ static enum dpt_status create(const struct dpt_config *config, struct dpt_model 
     m->c = config->model.n_embd;
     m->dropout = config->model.dropout;
     m->checkpointing = config->train.activation_checkpointing;
-    enum dpt_status status =
-        dpt_table_init(&m->base, m->layers + END_UNITS,
-                       EMBEDDING_TENSORS + m->layers * DPT_GPT2_BLOCK_TENSORS + HEAD_TENSORS, err);
+    const int ends = EMBEDDING_TENSORS + HEAD_TENSORS + (m->base.labels > 0 ? 1 : 0);
+    enum dpt_status status = dpt_table_init(&m->base, m->layers + END_UNITS,
+                                            ends + m->layers * DPT_GPT2_BLOCK_TENSORS, err);
     if (status != DPT_OK) {
         free(m);
         return status;
@@ -222,13 +227,14 @@ static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
     return bytes + block.scratch;
 }
 
-/* The blocks' matrices are linear layers', wte is the head's. */
+/* The blocks' matrices are linear layers', wte or the labels' the head's. */
 static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
 {
     const struct dpt_param *p = &model->params[param];
-    if (p->ndim != 2 || param == DPT_GPT2_WPE)
+    const bool is_head = param == dpt_gpt2_head((const struct dpt_gpt2 *)model);
+    if (p->ndim != 2 || (p->unit == 0 && !is_head))
         return false;
-    *ret = (struct dpt_pack){.kind = param == DPT_GPT2_WTE ? DPT_PACK_HEAD : DPT_PACK_LINEAR,
+    *ret = (struct dpt_pack){.kind = is_head ? DPT_PACK_HEAD : DPT_PACK_LINEAR,
                              .rows = p->dim[0],
                              .cols = p->dim[1],
                              .dtype = model->dtype};
@@ -243,6 +249,11 @@ int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor)
 int dpt_gpt2_ln_f(const struct dpt_gpt2 *m)
 {
     return DPT_GPT2_FIRST_BLOCK_PARAM + m->layers * DPT_GPT2_BLOCK_TENSORS;
+}
+
+int dpt_gpt2_head(const struct dpt_gpt2 *m)
+{
+    return m->base.labels > 0 ? dpt_model_score(&m->base) : DPT_GPT2_WTE;
 }
 
 int dpt_gpt2_block_site(int layer, int site)

@@ -26,7 +26,7 @@ enum dpt_gpt2_tensor {
 };
 
 enum {
-    DPT_GPT2_WTE = 0, /* parameter index; (V, C), the head's weight too */
+    DPT_GPT2_WTE = 0, /* parameter index; (V, C), without labels the head's weight too */
     DPT_GPT2_WPE = 1, /* (context, C) */
     DPT_GPT2_FIRST_BLOCK_PARAM = 2
 };
@@ -63,7 +63,7 @@ struct dpt_gpt2 {
  * (attention's probabilities are never stored). `full` keeps a block's output alone: the next
  * unit's input. */
 struct dpt_gpt2_saved {
-    void *dstream; /* (N, C) */
+    void *dstream; /* (N, C); before that, with labels, the head's rows */
     void *x0;      /* (N, C) the embedding's output */
 };
 
@@ -103,9 +103,11 @@ struct dpt_gpt2_block_saved dpt_gpt2_block_saved(const struct dpt_gpt2 *m,
 struct dpt_gpt2_scratch dpt_gpt2_scratch(const struct dpt_gpt2 *m, const struct dpt_slot *slot,
                                          size_t *ret_bytes);
 
-/* Table index of a block's tensor, and of the head's ln_f.weight (ln_f.bias follows). */
+/* Table index of a block's tensor, of the head's ln_f.weight (ln_f.bias follows), and of the weight
+ * that makes logits. */
 int dpt_gpt2_block_param(int layer, enum dpt_gpt2_tensor tensor);
 int dpt_gpt2_ln_f(const struct dpt_gpt2 *m);
+int dpt_gpt2_head(const struct dpt_gpt2 *m);
 
 /* A block's site of dropout. */
 int dpt_gpt2_block_site(int layer, int site);

@@ -3,7 +3,8 @@
  * embedding reads it.
  *
  * wte's gradient comes in two parts: the head's first, which overwrites (or adds to what other
- * slots left), then the embedding's, which always adds; only then is wte announced. */
+ * slots left), then the embedding's, which always adds; only then is wte announced. With labels the
+ * head has a weight of its own. */
 #include "worker/model/gpt2.h"
 
 /* Whether the gradients of the embedding, whose wte the head borrows, are added to. */
@@ -12,13 +13,14 @@ static bool adds_to_embedding(const struct dpt_slot *slot)
     return slot->accumulate && !slot->parts_apart;
 }
 
+/* Of `n` rows. */
 static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
-                      struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int64_t n, int weight,
                       const void *x, const float *mean, const float *rstd, const void *dy, void *dx,
                       bool add_dx)
 {
     ops->layernorm_backward(stream, &(struct dpt_layernorm_backward){
-                                        .n = slot->b * slot->t,
+                                        .n = n,
                                         .c = m->c,
                                         .dtype = m->base.dtype,
                                         .x = x,
@@ -84,14 +86,17 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
     const struct dpt_gpt2_saved saved = dpt_gpt2_saved(m, slot, NULL);
     const struct dpt_gpt2_block_saved last = dpt_gpt2_block_saved(m, slot, m->layers - 1, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
-    const int64_t n = slot->b * slot->t;
-    const int ln_f = dpt_gpt2_ln_f(m);
+    const bool labels = m->base.labels > 0;
+    const int64_t n = dpt_head_rows(&m->base, slot);
+    const int ln_f = dpt_gpt2_ln_f(m), weight = dpt_gpt2_head(m);
+    const void *states =
+        dpt_head_states(&m->base, ops, stream, slot, m->c, last.out, saved.dstream);
     ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
                                        .n = n,
                                        .c = m->c,
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
                                        .dtype = m->base.dtype,
-                                       .x = last.out,
+                                       .x = states,
                                        .gamma = dpt_slot_weight(&m->base, slot, ln_f),
                                        .beta = dpt_slot_weight(&m->base, slot, ln_f + 1),
                                        .y = scratch.a,
@@ -101,20 +106,24 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
     ops->head_loss(stream, &(struct dpt_head_loss){
                                .n = n,
                                .c = m->c,
-                               .v = m->base.vocab,
+                               .v = dpt_head_logits(&m->base),
                                .dtype = m->base.dtype,
                                .x = scratch.a,
-                               .w = dpt_slot_weight(&m->base, slot, DPT_GPT2_WTE),
+                               .w = dpt_slot_weight(&m->base, slot, weight),
                                .targets = slot->batch.part[DPT_SAMPLE_TARGET],
                                .loss = slot->losses,
                                .dloss = slot->dloss,
                                .dx = scratch.b,
-                               .dw = dpt_slot_grad(&m->base, slot, DPT_GPT2_WTE),
-                               .accumulate = adds_to_embedding(slot),
-                               .packed = dpt_slot_packed(slot, DPT_GPT2_WTE),
+                               .dw = dpt_slot_grad(&m->base, slot, weight),
+                               .accumulate = labels ? slot->accumulate : adds_to_embedding(slot),
+                               .packed = dpt_slot_packed(slot, weight),
                            });
-    layernorm(m, ops, stream, slot, ln_f, last.out, scratch.mean, scratch.rstd, scratch.b,
-              saved.dstream, false);
+    if (labels)
+        dpt_slot_announce(slot, weight, 1);
+    layernorm(m, ops, stream, slot, n, ln_f, states, scratch.mean, scratch.rstd, scratch.b,
+              labels ? scratch.a : saved.dstream, false);
+    if (labels)
+        dpt_head_spread(&m->base, ops, stream, slot, m->c, scratch.a, saved.dstream);
 }
 
 static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,
@@ -129,8 +138,8 @@ static void mlp(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_
     linear(m, ops, stream, slot, first + DPT_GPT2_MLP_PROJ_W, saved.gelu, dy, scratch.wide,
            saved.fc);
     linear(m, ops, stream, slot, first + DPT_GPT2_C_FC_W, saved.ln2, scratch.wide, scratch.b, NULL);
-    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_2_W, saved.mid, saved.mean2, saved.rstd2,
-              scratch.b, dstream, true);
+    layernorm(m, ops, stream, slot, slot->b * slot->t, first + DPT_GPT2_LN_2_W, saved.mid,
+              saved.mean2, saved.rstd2, scratch.b, dstream, true);
 }
 
 static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
@@ -162,8 +171,8 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                 });
     linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a,
            NULL);
-    layernorm(m, ops, stream, slot, first + DPT_GPT2_LN_1_W, saved.x, saved.mean1, saved.rstd1,
-              scratch.a, dstream, true);
+    layernorm(m, ops, stream, slot, slot->b * slot->t, first + DPT_GPT2_LN_1_W, saved.x,
+              saved.mean1, saved.rstd1, scratch.a, dstream, true);
 }
 
 static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
@@ -183,7 +192,7 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                     .dy = saved.dstream,
                     .dwte = dpt_slot_grad(&m->base, slot, DPT_GPT2_WTE),
                     .dwpe = dpt_slot_grad(&m->base, slot, DPT_GPT2_WPE),
-                    .accumulate_wte = true,
+                    .accumulate_wte = m->base.labels == 0 || adds_to_embedding(slot),
                     .accumulate_wpe = adds_to_embedding(slot),
                 });
     dpt_slot_announce(slot, DPT_GPT2_WTE, 2);

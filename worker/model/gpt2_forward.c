@@ -21,13 +21,13 @@ static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                 });
 }
 
-/* A norm whose weight is parameter `weight` and whose bias follows it. */
-static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
-                      struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
+/* A norm of `n` rows whose weight is parameter `weight` and whose bias follows it. */
+static void norm_rows(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int64_t n, int weight,
                       const void *x, void *y, float *mean, float *rstd)
 {
     ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
-                                       .n = slot->b * slot->t,
+                                       .n = n,
                                        .c = m->c,
                                        .eps = DPT_GPT2_LAYERNORM_EPS,
                                        .dtype = m->base.dtype,
@@ -38,6 +38,13 @@ static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                                        .mean = mean,
                                        .rstd = rstd,
                                    });
+}
+
+static void layernorm(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int weight,
+                      const void *x, void *y, float *mean, float *rstd)
+{
+    norm_rows(m, ops, stream, slot, slot->b * slot->t, weight, x, y, mean, rstd);
 }
 
 /* y (N, out) = x (N, in) w + bias, w being parameter `weight` and the bias following it. */
@@ -172,18 +179,22 @@ static void head(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt
         return;
     const struct dpt_gpt2_block_saved last = dpt_gpt2_block_saved(m, slot, m->layers - 1, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
-    layernorm(m, ops, stream, slot, dpt_gpt2_ln_f(m), last.out, scratch.a, scratch.mean,
+    const int64_t n = dpt_head_rows(&m->base, slot);
+    const int weight = dpt_gpt2_head(m);
+    const void *states = dpt_head_states(&m->base, ops, stream, slot, m->c, last.out, scratch.b);
+    norm_rows(m, ops, stream, slot, n, dpt_gpt2_ln_f(m), states, scratch.a, scratch.mean,
               scratch.rstd);
     ops->head_loss(stream, &(struct dpt_head_loss){
-                               .n = slot->b * slot->t,
+                               .n = n,
                                .c = m->c,
-                               .v = m->base.vocab,
+                               .v = dpt_head_logits(&m->base),
                                .dtype = m->base.dtype,
                                .x = scratch.a,
-                               .w = dpt_slot_weight(&m->base, slot, DPT_GPT2_WTE),
+                               .w = dpt_slot_weight(&m->base, slot, weight),
                                .targets = slot->batch.part[DPT_SAMPLE_TARGET],
                                .loss = slot->losses,
-                               .packed = dpt_slot_packed(slot, DPT_GPT2_WTE),
+                               .packed = dpt_slot_packed(slot, weight),
+                               .right = slot->right,
                            });
 }
 

@@ -15,6 +15,8 @@ enum {
     SHOWN_BYTES = 60,
     GPT2_VOCAB = 50257,
     GPT2_END_OF_TEXT = 50256,
+    LLAMA3_VOCAB = 128256,
+    LLAMA3_END_OF_TEXT = 128001,
     MLP_FACTOR = 4 /* of GPT-2's width */
 };
 
@@ -40,7 +42,6 @@ static const struct member gpt2_members[] = {
 };
 
 static const struct constant gpt2_constants[] = {
-    {"architectures", "[\"GPT2LMHeadModel\"]", false},
     {"activation_function", "\"gelu_new\"", true},
     {"layer_norm_epsilon", "1e-5", true},
     {"scale_attn_weights", "true", true},
@@ -79,11 +80,8 @@ static const struct member rope_members[] = {
 };
 
 static const struct constant llama_constants[] = {
-    {"architectures", "[\"LlamaForCausalLM\"]", false},
-    {"hidden_act", "\"silu\"", true},
-    {"initializer_range", "0.02", false},
-    {"bos_token_id", "null", false},
-    {"eos_token_id", "null", false},
+    {"hidden_act", "\"silu\"", true}, {"initializer_range", "0.02", false},
+    {"bos_token_id", "null", false},  {"eos_token_id", "null", false},
     {"use_cache", "true", false},
 };
 
@@ -95,9 +93,12 @@ static const struct family {
     int n_members;
     const struct constant *constants;
     int n_constants;
+    const char *next_token, *classifier; /* its architectures, without and with labels */
 } families[] = {
-    {"gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants)},
-    {"llama", llama_members, COUNT(llama_members), llama_constants, COUNT(llama_constants)},
+    {"gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants),
+     "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
+    {"llama", llama_members, COUNT(llama_members), llama_constants, COUNT(llama_constants),
+     "LlamaForCausalLM", "LlamaForSequenceClassification"},
 };
 
 static const struct family *family_of(const char *name)
@@ -350,11 +351,45 @@ static bool write_end_of_text(json_t *root, const struct dpt_config *config)
            json_object_set_new(root, "eos_token_id", end) == 0;
 }
 
+/* transformers takes a sample's last token for the last one that is not this: of a vocabulary that
+ * has one, its end of text, elsewhere what pads our samples (base/sample.h). */
+static int pad_token(int vocab)
+{
+    static const struct {
+        int vocab, token;
+    } known[] = {{GPT2_VOCAB, GPT2_END_OF_TEXT}, {LLAMA3_VOCAB, LLAMA3_END_OF_TEXT}};
+    for (int i = 0; i < COUNT(known); i++)
+        if (known[i].vocab == vocab)
+            return known[i].token;
+    return 0;
+}
+
+/* The number of labels is that of their names. */
+static bool write_labels(json_t *root, const struct dpt_config *config)
+{
+    json_t *names = json_object(), *numbers = json_object();
+    bool ok = json_object_set_new(root, "pad_token_id",
+                                  json_integer(pad_token(config->model.vocab))) == 0;
+    for (int i = 0; i < config->model.labels && ok; i++) {
+        char number[16], name[32];
+        (void)snprintf(number, sizeof number, "%d", i);
+        (void)snprintf(name, sizeof name, "LABEL_%d", i);
+        ok = json_object_set_new(names, number, json_string(name)) == 0 &&
+             json_object_set_new(numbers, name, json_integer(i)) == 0;
+    }
+    const bool named = json_object_set_new(root, "id2label", names) == 0;
+    return json_object_set_new(root, "label2id", numbers) == 0 && named && ok;
+}
+
 static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config,
                        const char *dtype)
 {
+    const bool labels = config->model.labels > 0;
+    const char *architecture = labels ? family->classifier : family->next_token;
     if (json_object_set_new(root, "model_type", json_string(family->name)) != 0 ||
-        json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0)
+        json_object_set_new(root, "architectures", json_pack("[s]", architecture)) != 0 ||
+        json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0 ||
+        (labels && !write_labels(root, config)))
         return false;
     for (int i = 0; i < family->n_constants; i++)
         if (json_object_set_new(root, family->constants[i].name,

@@ -1,14 +1,14 @@
-/* config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM: which of its members is which
- * key of ours. One table (hf_config.c) writes the file of a checkpoint and reads that of a folder
- * with published weights. */
+/* config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM, and with labels of their
+ * ForSequenceClassification: which of its members is which key of ours. One table (hf_config.c)
+ * writes the file of a checkpoint and reads that of a folder with published weights. */
 #ifndef DPT_WORKER_MODEL_HF_CONFIG_H
 #define DPT_WORKER_MODEL_HF_CONFIG_H
 
 #include "base/config.h"
 
 /* What `path`, a config.json, says of the model: model.name and the sizes; nothing of dropout,
- * which is training's. DPT_ECONFIG: no config.json of a model that this version has; the line names
- * the file and the member. */
+ * which is training's, and nothing of labels: which head there is, the run decides. DPT_ECONFIG: no
+ * config.json of a model that this version has; the line names the file and the member. */
 DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
                                                 struct dpt_err *err);
 

@@ -30,6 +30,7 @@ extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind;
 struct dpt_model {
     const struct dpt_model_kind *kind;
     int vocab;
+    int labels; /* 0: the head predicts the next token */
     int64_t context;
     enum dpt_dtype dtype;     /* of weights and activations in forward and backward */
     struct dpt_param *params; /* [params_max] owned */
@@ -88,6 +89,22 @@ void dpt_slot_announce(const struct dpt_slot *slot, int first, int n);
 
 /* Dropout of probability `p` at a site of the model; none in EVAL mode. */
 struct dpt_dropout dpt_slot_dropout(const struct dpt_slot *slot, double p, int site);
+
+/* The head's rows and logits of each: of all positions over the vocabulary, or of the samples over
+ * their labels. */
+int64_t dpt_head_rows(const struct dpt_model *model, const struct dpt_slot *slot);
+int64_t dpt_head_logits(const struct dpt_model *model);
+
+/* The states (B, T, C) that the head's rows are made of: all of `x`, or, with labels, those of the
+ * last tokens, which are brought to `to` (B, C). */
+const void *dpt_head_states(const struct dpt_model *model, const struct dpt_ops *ops,
+                            struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
+                            const void *x, void *to);
+/* The gradient of all states, dx (B, T, C), from that of the head's rows, with labels alone: dy
+ * (B, C). */
+void dpt_head_spread(const struct dpt_model *model, const struct dpt_ops *ops,
+                     struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
+                     const void *dy, void *dx);
 
 /* A parameter's weights in decoding. */
 const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,

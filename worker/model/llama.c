@@ -1,5 +1,6 @@
-/* The Llama family (Touvron et al. 2023; SmolLM2), as Hugging Face's LlamaForCausalLM: sizes,
- * table, layout of a slot's memory. The mathematics is in llama_forward.c and llama_backward.c. */
+/* The Llama family (Touvron et al. 2023; SmolLM2), as Hugging Face's LlamaForCausalLM or, with
+ * labels, LlamaForSequenceClassification: sizes, table, layout of a slot's memory. The mathematics
+ * is in llama_forward.c and llama_backward.c. */
 #include "worker/model/llama.h"
 
 #include <math.h>
@@ -111,6 +112,8 @@ static void add_all(struct dpt_llama *m)
     dpt_table_add(model, "model.", "norm.weight", (struct dpt_shape){{m->c}}, one);
     if (m->tied)
         model->units[model->n_units - 1].borrows = 0; /* embed_tokens */
+    else if (model->labels > 0)
+        dpt_table_add(model, "", "score.weight", (struct dpt_shape){{model->labels, m->c}}, normal);
     else
         dpt_table_add(model, "", "lm_head.weight", table, normal);
     dpt_table_end_unit(model);
@@ -155,6 +158,7 @@ static void set_sizes(struct dpt_llama *m, const struct dpt_config *config)
 {
     m->base.kind = &dpt_llama_kind;
     m->base.vocab = config->model.vocab;
+    m->base.labels = config->model.labels;
     m->base.context = config->model.context;
     m->base.dtype = dpt_dtype_of(config->train.precision);
     m->layers = config->model.n_layer;
@@ -167,7 +171,7 @@ static void set_sizes(struct dpt_llama *m, const struct dpt_config *config)
     m->row = (m->heads + 2 * m->kv_heads) * m->head;
     m->eps = config->model.norm_eps;
     m->dropout = config->model.dropout;
-    m->tied = config->model.tied_head;
+    m->tied = config->model.tied_head && m->base.labels == 0;
     m->checkpointing = config->train.activation_checkpointing;
     for (int t = 0; t < DPT_LLAMA_TENSORS; t++)
         m->place[t] = has(config, (enum dpt_llama_tensor)t) ? m->block_tensors++ : -1;
@@ -346,8 +350,10 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
     const struct dpt_llama *m = (const struct dpt_llama *)model;
     const int layer = model->params[param].unit - 1;
     if (param == dpt_llama_head(m)) {
-        *ret = (struct dpt_pack){
-            .kind = DPT_PACK_HEAD, .rows = model->vocab, .cols = m->c, .dtype = model->dtype};
+        *ret = (struct dpt_pack){.kind = DPT_PACK_HEAD,
+                                 .rows = dpt_head_logits(model),
+                                 .cols = m->c,
+                                 .dtype = model->dtype};
         return true;
     }
     if (layer < 0 || layer >= m->layers)

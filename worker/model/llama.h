@@ -49,7 +49,7 @@ struct dpt_llama {
     int64_t q, row;      /* Q, R */
     double eps, dropout; /* of the norms; of attention's probabilities */
     struct dpt_llama_rope rope;
-    bool tied;
+    bool tied; /* the head to the embedding; never with labels */
     enum dpt_activation_checkpointing checkpointing;
     int place[DPT_LLAMA_TENSORS]; /* of a tensor among its block's; -1: there is none */
     int block_tensors;
@@ -62,7 +62,7 @@ struct dpt_llama {
  * Activation checkpointing as in gpt2.h: `selective` drops the norms' outputs and SwiGLU's, `full`
  * keeps a block's output alone. */
 struct dpt_llama_saved {
-    void *dstream;    /* (N, C) */
+    void *dstream;    /* (N, C); before that, with labels, the head's rows */
     void *x0;         /* (N, C) the embedding's output */
     float *cos, *sin; /* (T, D/2) of the rotary embeddings; made by the embedding's forward */
 };

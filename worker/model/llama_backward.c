@@ -6,12 +6,13 @@
  * (or adds to what other slots left), then the embedding's, which always adds. */
 #include "worker/model/llama.h"
 
+/* Of `n` rows. */
 static void norm(const struct dpt_llama *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                 const struct dpt_slot *slot, int weight, const void *x, const float *rstd,
-                 const void *dy, void *dx, bool add_dx)
+                 const struct dpt_slot *slot, int64_t n, int weight, const void *x,
+                 const float *rstd, const void *dy, void *dx, bool add_dx)
 {
     ops->layernorm_backward(stream, &(struct dpt_layernorm_backward){
-                                        .n = slot->b * slot->t,
+                                        .n = n,
                                         .c = m->c,
                                         .dtype = m->base.dtype,
                                         .x = x,
@@ -55,21 +56,25 @@ static void head(const struct dpt_llama *m, const struct dpt_ops *ops, struct dp
     const struct dpt_llama_saved saved = dpt_llama_saved(m, slot, NULL);
     const struct dpt_llama_block_saved last = dpt_llama_block_saved(m, slot, m->layers - 1, NULL);
     const struct dpt_llama_scratch scratch = dpt_llama_scratch(m, slot, NULL);
+    const bool labels = m->base.labels > 0;
+    const int64_t n = dpt_head_rows(&m->base, slot);
     const int last_norm = dpt_llama_last_norm(m), weight = dpt_llama_head(m);
+    const void *states =
+        dpt_head_states(&m->base, ops, stream, slot, m->c, last.out, saved.dstream);
     ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
-                                       .n = slot->b * slot->t,
+                                       .n = n,
                                        .c = m->c,
                                        .eps = (float)m->eps,
                                        .dtype = m->base.dtype,
-                                       .x = last.out,
+                                       .x = states,
                                        .gamma = dpt_slot_weight(&m->base, slot, last_norm),
                                        .y = scratch.a,
                                        .rstd = scratch.rstd,
                                    });
     ops->head_loss(stream, &(struct dpt_head_loss){
-                               .n = slot->b * slot->t,
+                               .n = n,
                                .c = m->c,
-                               .v = m->base.vocab,
+                               .v = dpt_head_logits(&m->base),
                                .dtype = m->base.dtype,
                                .x = scratch.a,
                                .w = dpt_slot_weight(&m->base, slot, weight),
@@ -83,8 +88,11 @@ static void head(const struct dpt_llama *m, const struct dpt_ops *ops, struct dp
                            });
     if (!m->tied)
         dpt_slot_announce(slot, weight, 1);
-    norm(m, ops, stream, slot, last_norm, last.out, scratch.rstd, scratch.b, saved.dstream, false);
+    norm(m, ops, stream, slot, n, last_norm, states, scratch.rstd, scratch.b,
+         labels ? scratch.a : saved.dstream, false);
     dpt_slot_announce(slot, last_norm, 1);
+    if (labels)
+        dpt_head_spread(&m->base, ops, stream, slot, m->c, scratch.a, saved.dstream);
 }
 
 static void mlp(const struct dpt_llama *m, const struct dpt_ops *ops, struct dpt_stream *stream,
@@ -105,7 +113,8 @@ static void mlp(const struct dpt_llama *m, const struct dpt_ops *ops, struct dpt
                                  });
     linear(m, ops, stream, slot, dpt_llama_product(m, layer, DPT_LLAMA_GATE_UP), saved.norm2,
            scratch.wide, scratch.b);
-    norm(m, ops, stream, slot, norm_2, saved.mid, saved.rstd2, scratch.b, dstream, true);
+    norm(m, ops, stream, slot, slot->b * slot->t, norm_2, saved.mid, saved.rstd2, scratch.b,
+         dstream, true);
     dpt_slot_announce(slot, norm_2, 1);
 }
 
@@ -147,7 +156,8 @@ static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,
                       });
     linear(m, ops, stream, slot, dpt_llama_product(m, layer, DPT_LLAMA_QKV), saved.norm1,
            scratch.wide, scratch.a);
-    norm(m, ops, stream, slot, norm_1, saved.x, saved.rstd1, scratch.a, dstream, true);
+    norm(m, ops, stream, slot, slot->b * slot->t, norm_1, saved.x, saved.rstd1, scratch.a, dstream,
+         true);
     dpt_slot_announce(slot, norm_1, 1);
 }
 

@@ -24,11 +24,13 @@ static void embedding(const struct dpt_llama *m, const struct dpt_ops *ops,
     ops->rope_table(stream, &table);
 }
 
-static void norm(const struct dpt_llama *m, const struct dpt_ops *ops, struct dpt_stream *stream,
-                 const struct dpt_slot *slot, int weight, const void *x, void *y, float *rstd)
+/* A norm of `n` rows. */
+static void norm_rows(const struct dpt_llama *m, const struct dpt_ops *ops,
+                      struct dpt_stream *stream, const struct dpt_slot *slot, int64_t n, int weight,
+                      const void *x, void *y, float *rstd)
 {
     ops->layernorm_forward(stream, &(struct dpt_layernorm_forward){
-                                       .n = slot->b * slot->t,
+                                       .n = n,
                                        .c = m->c,
                                        .eps = (float)m->eps,
                                        .dtype = m->base.dtype,
@@ -37,6 +39,12 @@ static void norm(const struct dpt_llama *m, const struct dpt_ops *ops, struct dp
                                        .y = y,
                                        .rstd = rstd,
                                    });
+}
+
+static void norm(const struct dpt_llama *m, const struct dpt_ops *ops, struct dpt_stream *stream,
+                 const struct dpt_slot *slot, int weight, const void *x, void *y, float *rstd)
+{
+    norm_rows(m, ops, stream, slot, slot->b * slot->t, weight, x, y, rstd);
 }
 
 /* y (N, out) = x (N, in) w^T + bias. */
@@ -178,17 +186,20 @@ static void head(const struct dpt_llama *m, const struct dpt_ops *ops, struct dp
         return;
     const struct dpt_llama_block_saved last = dpt_llama_block_saved(m, slot, m->layers - 1, NULL);
     const struct dpt_llama_scratch scratch = dpt_llama_scratch(m, slot, NULL);
-    norm(m, ops, stream, slot, dpt_llama_last_norm(m), last.out, scratch.a, scratch.rstd);
+    const int64_t n = dpt_head_rows(&m->base, slot);
+    const void *states = dpt_head_states(&m->base, ops, stream, slot, m->c, last.out, scratch.b);
+    norm_rows(m, ops, stream, slot, n, dpt_llama_last_norm(m), states, scratch.a, scratch.rstd);
     ops->head_loss(stream, &(struct dpt_head_loss){
-                               .n = slot->b * slot->t,
+                               .n = n,
                                .c = m->c,
-                               .v = m->base.vocab,
+                               .v = dpt_head_logits(&m->base),
                                .dtype = m->base.dtype,
                                .x = scratch.a,
                                .w = dpt_slot_weight(&m->base, slot, dpt_llama_head(m)),
                                .targets = slot->batch.part[DPT_SAMPLE_TARGET],
                                .loss = slot->losses,
                                .packed = dpt_slot_packed(slot, dpt_llama_head(m)),
+                               .right = slot->right,
                            });
 }
 

@@ -79,6 +79,16 @@ int dpt_model_vocab(const struct dpt_model *model)
     return model->vocab;
 }
 
+int dpt_model_labels(const struct dpt_model *model)
+{
+    return model->labels;
+}
+
+int dpt_model_score(const struct dpt_model *model)
+{
+    return model->labels > 0 ? model->n_params - 1 : -1;
+}
+
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model)
 {
     return model->dtype;
@@ -203,7 +213,7 @@ size_t dpt_model_decode_bytes(const struct dpt_model *model, int64_t n)
 void dpt_model_decode(const struct dpt_model *model, const struct dpt_ops *ops,
                       struct dpt_stream *stream, const struct dpt_decode *d)
 {
-    DPT_ASSERT(model->dtype == DPT_F32);
+    DPT_ASSERT(model->dtype == DPT_F32 && model->labels == 0);
     DPT_ASSERT(d->first >= 0 && d->n > 0 && d->first + d->n <= model->context);
     model->kind->decode(model, ops, stream, d);
 }

@@ -7,6 +7,10 @@
  * 16 bits alike; the gap before it is zero, and no op writes it. Gradients (f32) have the same
  * layout. A tied tensor lives in its home unit; others borrow it.
  *
+ * The last unit, the head, makes logits of the final states: of each position, over the vocabulary,
+ * for the token that follows; or, with model.labels, of each sample's last token alone, over the
+ * labels (Hugging Face's ForSequenceClassification).
+ *
  * Forward and backward read the weights, and keep their activations, in the model's compute dtype
  * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
  * ones (dpt_ops.cast). */
@@ -68,7 +72,8 @@ struct dpt_slot {
     int slot;
     int64_t b, t;           /* samples and positions of each; t at most the model's context */
     struct dpt_batch batch; /* of b samples, only read: (B, T) tokens, each in [0, V), and (B, T)
-                               targets */
+                               targets; with labels (B) targets and (B) lengths, and what is behind
+                               a length reaches neither losses nor gradients */
     const void *const
         *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
     /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for those that are
@@ -83,7 +88,10 @@ struct dpt_slot {
     float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G) */
     void *saved;      /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
     void *scratch;    /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
-    float *losses;    /* (B, T) nats; written by the head's forward (EVAL) or backward (TRAIN) */
+    float *losses;    /* (B, T), with labels (B), nats; written by the head's forward (EVAL) or
+                         backward (TRAIN) */
+    float *right;     /* (B) or NULL; EVAL with labels: 1 of a sample whose label has the greatest
+                         logit (the first of equals), else 0 */
 
     /* TRAIN, by dpt_model_backward: called once for each parameter (its table index), as soon as
        this slot's gradient of it is complete, from the last parameter of the table to the first. */
@@ -111,6 +119,11 @@ int64_t dpt_model_flat_numel(const struct dpt_model *model);
 int64_t dpt_model_param_count(const struct dpt_model *model);
 
 int dpt_model_vocab(const struct dpt_model *model);
+
+/* Classes of a classification; 0: it predicts the next token. And the parameter that makes their
+ * logits, which weights of models without them lack; -1: none. */
+int dpt_model_labels(const struct dpt_model *model);
+int dpt_model_score(const struct dpt_model *model);
 
 /* The compute dtype. */
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model);
@@ -148,8 +161,8 @@ void dpt_model_backward(const struct dpt_model *model, const struct dpt_ops *ops
                         struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
 
 /* Decoding: the logits of the token that follows, from the tokens of positions first … first+n-1
- * and the keys and values of those before, which the cache keeps. For models of compute dtype f32.
- */
+ * and the keys and values of those before, which the cache keeps. For models without labels, of
+ * compute dtype f32. */
 struct dpt_decode {
     const float *const *weights; /* [n_units] start of each unit's flat range */
     int64_t first, n;            /* first + n at most the context, n at most what scratch is for */

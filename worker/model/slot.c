@@ -55,6 +55,47 @@ struct dpt_dropout dpt_slot_dropout(const struct dpt_slot *slot, double p, int s
     return dropout;
 }
 
+int64_t dpt_head_rows(const struct dpt_model *model, const struct dpt_slot *slot)
+{
+    return model->labels > 0 ? slot->b : slot->b * slot->t;
+}
+
+int64_t dpt_head_logits(const struct dpt_model *model)
+{
+    return model->labels > 0 ? model->labels : model->vocab;
+}
+
+static struct dpt_last_token last_token(const struct dpt_model *model, const struct dpt_slot *slot,
+                                        int64_t c, const void *x, void *y)
+{
+    return (struct dpt_last_token){.b = slot->b,
+                                   .t = slot->t,
+                                   .c = c,
+                                   .dtype = model->dtype,
+                                   .lengths = slot->batch.part[DPT_SAMPLE_LENGTH],
+                                   .x = x,
+                                   .y = y};
+}
+
+const void *dpt_head_states(const struct dpt_model *model, const struct dpt_ops *ops,
+                            struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
+                            const void *x, void *to)
+{
+    if (model->labels == 0)
+        return x;
+    const struct dpt_last_token rows = last_token(model, slot, c, x, to);
+    ops->last_token_forward(stream, &rows);
+    return to;
+}
+
+void dpt_head_spread(const struct dpt_model *model, const struct dpt_ops *ops,
+                     struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
+                     const void *dy, void *dx)
+{
+    const struct dpt_last_token rows = last_token(model, slot, c, dy, dx);
+    ops->last_token_backward(stream, &rows);
+}
+
 const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,
                                int param)
 {

@@ -430,16 +430,19 @@ static struct products products_of(const struct dpt_model *model)
 static int64_t workspace(const struct memory *m)
 {
     const struct dpt_config *config = m->spec->config;
-    const struct products p = products_of(m->spec->model);
-    const int64_t v = dpt_model_vocab(m->spec->model),
-                  bt = config->train.micro_batch * dpt_sample_form(config).positions;
+    const struct dpt_model *model = m->spec->model;
+    const struct products p = products_of(model);
+    const struct dpt_sample_form form = dpt_sample_form(config);
+    const int64_t labels = dpt_model_labels(model), v = labels ? labels : dpt_model_vocab(model),
+                  bt = config->train.micro_batch * form.positions,
+                  losses = config->train.micro_batch * form.losses;
     const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
-                  rows = bt < most_rows ? bt : most_rows;
+                  rows = losses < most_rows ? losses : most_rows;
     const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + p.width * F32));
     /* Where the head's gradient meets what is there already it is summed apart from it first. A
      * tied one is made in a place of its own, but when the order is open. */
     const bool meets = is_fast(m) || m->tied == 0;
-    const int64_t apart = meets && bt > most_rows ? v * p.width * F32 : 0;
+    const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
     const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
                   of_thread = TILE_COLUMNS * p.depth * m->w + TILE_BYTES;
     return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;
@@ -508,7 +511,8 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     }
     ret[DPT_MEMORY_COMM] =
         (m.by_host ? staging(&m) + narrowed(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
-    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
+    const bool padded = form.ragged && spec->config->cluster.device == DPT_DEVICE_CUDA;
+    ret[DPT_MEMORY_DATA] = (LOADER_BATCHES + padded) * (int64_t)dpt_batch_bytes(&form, b);
 }
 
 static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])

@@ -17,7 +17,7 @@ struct buffer {
     enum dpt_memory_tag tag;
 };
 
-enum { WEIGHTS, GRADS, SAVED, SCRATCH, BATCH, LOSSES, N_BUFFERS };
+enum { WEIGHTS, GRADS, SAVED, SCRATCH, BATCH, LOSSES, RIGHT, N_BUFFERS };
 
 struct dpt_accelerator {
     struct dpt_account memory, *host;
@@ -33,6 +33,8 @@ struct dpt_accelerator {
     struct buffer buffer[N_BUFFERS]; /* of the device */
     float *staging;                  /* of the host */
     size_t staging_bytes;
+    void *padded; /* of the host: a micro-batch of ragged samples in rows of form.positions; else
+                     NULL */
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
     bool fresh[DPT_UNITS_MAX]; /* weights[u] are the host's */
@@ -53,10 +55,12 @@ static struct dpt_slot on_device(struct dpt_accelerator *a, const struct dpt_slo
 {
     struct dpt_slot mine = *slot;
     mine.batch = dpt_batch_at(&a->form, a->b, a->buffer[BATCH].at);
+    mine.t = a->form.positions;
     mine.packed = NULL;
     mine.saved = a->buffer[SAVED].at;
     mine.scratch = a->buffer[SCRATCH].at;
     mine.losses = a->buffer[LOSSES].at;
+    mine.right = slot->right ? a->buffer[RIGHT].at : NULL;
     if (a->resident)
         return mine;
     mine.weights = a->weights;
@@ -74,6 +78,24 @@ static size_t losses_bytes(const struct dpt_accelerator *a)
     return (size_t)(a->b * a->form.losses) * sizeof(float);
 }
 
+static size_t right_bytes(const struct dpt_accelerator *a)
+{
+    return dpt_model_labels(a->model) > 0 ? (size_t)a->b * sizeof(float) : 0;
+}
+
+static enum dpt_status make_padded(struct dpt_accelerator *a, struct dpt_err *err)
+{
+    const size_t bytes = a->buffer[BATCH].bytes;
+    if (!a->form.ragged)
+        return DPT_OK;
+    a->padded = aligned_alloc(DPT_BATCH_ALIGN, bytes);
+    if (!a->padded)
+        return dpt_fail(err, DPT_ENOMEM, "a micro-batch: out of memory");
+    memset(a->padded, 0, bytes);
+    dpt_account_add(a->host, DPT_MEMORY_DATA, bytes, bytes);
+    return DPT_OK;
+}
+
 static enum dpt_status make_buffers(struct dpt_accelerator *a,
                                     const struct dpt_accelerator_options *o, struct dpt_err *err)
 {
@@ -89,12 +111,14 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
                      DPT_MEMORY_SCRATCH},
         [BATCH] = {NULL, dpt_batch_bytes(o->form, o->b), DPT_MEMORY_DATA},
         [LOSSES] = {NULL, losses_bytes(a), DPT_MEMORY_DATA},
+        [RIGHT] = {NULL, right_bytes(a), DPT_MEMORY_DATA},
     };
     memcpy(a->buffer, wanted, sizeof wanted);
     for (int i = 0; i < N_BUFFERS; i++)
         if (wanted[i].bytes > 0)
             DPT_TRY(dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes,
                                          &a->buffer[i].at, err));
+    DPT_TRY(make_padded(a, err));
     if (o->resident)
         return DPT_OK;
     int64_t largest = 0;
@@ -181,6 +205,10 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
         dpt_device_free_host(it->device, it->staging, it->staging_bytes);
         dpt_account_sub(it->host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes, it->staging_bytes);
     }
+    if (it->padded)
+        dpt_account_sub(it->host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
+                        it->buffer[BATCH].bytes);
+    free(it->padded);
     dpt_device_destroy(&it->device);
     free(it);
     *a = NULL;
@@ -232,10 +260,28 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
     a->fresh[unit] = true;
 }
 
+/* Ragged samples in rows of form.positions, as if one had that length: the shape that is prepared.
+ */
+static const void *pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
+{
+    const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->padded);
+    const size_t n = (size_t)a->b, row = (size_t)batch->positions * sizeof(int32_t),
+                 whole = a->form.part_bytes[DPT_SAMPLE_INPUT];
+    for (size_t i = 0; i < n; i++) {
+        char *to = (char *)padded.part[DPT_SAMPLE_INPUT] + i * whole;
+        memcpy(to, (const char *)batch->part[DPT_SAMPLE_INPUT] + i * row, row);
+        memset(to + row, 0, whole - row);
+    }
+    for (int part = DPT_SAMPLE_INPUT + 1; part < DPT_SAMPLE_PARTS; part++)
+        memcpy(padded.part[part], batch->part[part], n * a->form.part_bytes[part]);
+    return a->padded;
+}
+
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
-    DPT_ASSERT(slot->b == a->b && slot->t == a->form.positions);
-    a->ops->copy(a->stream, a->buffer[BATCH].bytes, slot->batch.part[0], a->buffer[BATCH].at);
+    DPT_ASSERT(slot->b == a->b && slot->t == slot->batch.positions);
+    const void *batch = a->padded ? pad(a, &slot->batch) : slot->batch.part[0];
+    a->ops->copy(a->stream, a->buffer[BATCH].bytes, batch, a->buffer[BATCH].at);
 }
 
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)
@@ -298,5 +344,7 @@ enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a, const struct
                                          struct dpt_err *err)
 {
     a->ops->copy(a->stream, losses_bytes(a), a->buffer[LOSSES].at, slot->losses);
+    if (slot->right)
+        a->ops->copy(a->stream, right_bytes(a), a->buffer[RIGHT].at, slot->right);
     return dpt_stream_sync(a->stream, err);
 }

@@ -10,6 +10,10 @@
  * For a rank whose strategy keeps the state on the device (dpt_strategy_env.resident) a slot's
  * weights and gradients are there already, and only samples and losses come and go.
  *
+ * Samples that have lengths of their own are padded to the longest that may come, so that all slots
+ * have the shape that was prepared: a library's kernel that first runs in a step may wait for
+ * transfers that wait for it, and a graph has one shape.
+ *
  * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
  * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.
  * With a resident state: activations and scratch alone.

@@ -1,5 +1,6 @@
-/* The state that a run begins with: weights drawn from the seed, or those of model.init_from, and
- * moments of zero. Each rank makes, or reads, its own part and its shadow's. */
+/* The state that a run begins with: weights drawn from the seed, or those of model.init_from (and
+ * the labels' that it has not drawn), and moments of zero. Each rank makes, or reads, its own part
+ * and its shadow's. */
 #include "worker/train/rank_internal.h"
 #include "worker/weights/published.h"
 
@@ -31,6 +32,14 @@ static void draw_part(struct dpt_rank *r, const struct dpt_state_part *part)
     clear_part(r, part, DPT_VECTOR_M);
 }
 
+/* Of a tensor that the folder has not. */
+static void draw_piece(struct dpt_rank *r, const struct dpt_checkpoint_piece *piece)
+{
+    const int64_t offset = dpt_model_param(r->model, piece->tensor)->offset;
+    dpt_model_init_range(r->model, r->ops, r->stream, r->config->seed, offset + piece->first,
+                         offset + piece->end, piece->param);
+}
+
 static enum dpt_status read_part(struct dpt_rank *r, struct dpt_published *weights,
                                  const struct dpt_state_part *part, struct dpt_err *err)
 {
@@ -42,8 +51,11 @@ static enum dpt_status read_part(struct dpt_rank *r, struct dpt_published *weigh
     DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &pieces, err));
     for (int i = 0; i < pieces.n && status == DPT_OK; i++) {
         const struct dpt_checkpoint_piece *piece = &pieces.piece[i];
-        status =
-            dpt_published_read(weights, piece->tensor, piece->first, piece->end, piece->param, err);
+        if (dpt_published_has(weights, piece->tensor))
+            status = dpt_published_read(weights, piece->tensor, piece->first, piece->end,
+                                        piece->param, err);
+        else
+            draw_piece(r, piece);
     }
     dpt_pieces_fini(&pieces);
     return status;
@@ -70,6 +82,8 @@ static enum dpt_status read_weights(struct dpt_rank *r, struct dpt_hash128 *ret_
     if (status == DPT_OK)
         status = read_part(r, weights, &wanted->shadow, err);
     dpt_published_close(&weights);
+    if (status == DPT_OK)
+        status = dpt_stream_sync(r->stream, err); /* what was drawn */
     return status == DPT_OK || status == DPT_ENOMEM ? status
                                                     : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
 }

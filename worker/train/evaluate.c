@@ -1,12 +1,13 @@
 /* Evaluation: the weights on data.val, computed by all ranks of the generation, a batch of each at
- * a time. After each batch the ranks tell each other the sums and whether somebody wants to leave
- * the generation, so that a long evaluation holds up neither a join nor a drain; the next
- * generation goes on where it was (hello.h). Weights and
- * gradients are not touched: the next step is what it would have been. */
+ * a time. After each batch the ranks tell each other the sums, of losses and of right predictions,
+ * and whether somebody wants to leave the generation, so that a long evaluation holds up neither a
+ * join nor a drain; the next generation goes on where it was (hello.h). Weights and gradients are
+ * not touched: the next step is what it would have been. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "worker/train/rank_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,9 +54,19 @@ static double sum_losses(const struct dpt_rank *r, int64_t samples)
     return sum;
 }
 
-/* A rank without a batch goes along, since the others may want its weights. */
+/* Predicted labels of the first so many samples. */
+static int64_t count_right(const struct dpt_rank *r, int64_t samples)
+{
+    int64_t right = 0;
+    for (int64_t i = 0; r->right && i < samples; i++)
+        right += r->right[i] != 0;
+    return right;
+}
+
+/* Into the sums of `share`. A rank without a batch goes along, since the others may want its
+ * weights. */
 static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range batch,
-                                     double *ret_sum, struct dpt_err *err)
+                                     struct dpt_eval_share *share, struct dpt_err *err)
 {
     const struct dpt_strategy_ops *ops = r->strategy->ops;
     const bool computes = batch.end > batch.first;
@@ -63,11 +74,12 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range
         DPT_TRY(read_batch(r, batch, err));
     struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
                             .b = r->config->train.micro_batch,
-                            .t = r->form.positions,
+                            .t = r->val_batch.positions,
                             .batch = r->val_batch,
                             .saved = r->saved,
                             .scratch = r->scratch,
-                            .losses = r->losses};
+                            .losses = r->losses,
+                            .right = r->right};
     const struct dpt_step_list *list = ops->eval_list(r->strategy);
     ops->begin_eval(r->strategy, &slot);
     if (r->accelerator && computes)
@@ -84,7 +96,8 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range
     }
     DPT_TRY(rank_end_slot(r, &slot, err));
     DPT_TRY(ops->end_eval(r->strategy, err));
-    *ret_sum = sum_losses(r, batch.end - batch.first);
+    share->sum = sum_losses(r, batch.end - batch.first);
+    share->right = count_right(r, batch.end - batch.first);
     return DPT_OK;
 }
 
@@ -103,7 +116,7 @@ static enum dpt_status one_round(struct dpt_rank *r, struct dpt_evaluation *e, s
 {
     const struct dpt_sample_range batch = dpt_evaluation_batch(e, r->gen.rank);
     struct dpt_eval_share mine = {.step = e->step, .round = e->round, .first = batch.first};
-    DPT_TRY(compute_batch(r, batch, &mine.sum, err));
+    DPT_TRY(compute_batch(r, batch, &mine, err));
     mine.reform = dpt_link_reform_wanted(r->link, r->gen.number);
     mine.leaving = dpt_link_leaving(r->link);
     dpt_eval_share_pack(&mine, r->val_share);
@@ -141,7 +154,41 @@ enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped, bool *ret_a
         r->validation =
             (struct validation){.step = e.step,
                                 .loss = e.sum / ((double)e.samples * (double)r->form.losses),
+                                .right = e.right,
                                 .ms = goes_on ? 0 : (double)(dpt_now_ns() - begin) * 1e-6};
     rank_publish_busy(r, false);
     return status;
+}
+
+int64_t rank_labelled_samples(const struct dpt_rank *r)
+{
+    return dpt_model_labels(r->model) > 0 ? r->val_samples : 0;
+}
+
+struct dpt_eval_record rank_evaluation_record(const struct dpt_rank *r)
+{
+    return (struct dpt_eval_record){.run = r->config->run,
+                                    .step = r->validation.step,
+                                    .val_loss = r->validation.loss,
+                                    .tokens = r->val_samples * r->form.positions,
+                                    .right = r->validation.right,
+                                    .samples = rank_labelled_samples(r),
+                                    .ms = r->validation.ms > 0 ? r->validation.ms : (double)NAN,
+                                    .generation = r->gen.number,
+                                    .world_size = r->gen.world_size};
+}
+
+void rank_log_evaluation(struct dpt_rank *r)
+{
+    const struct dpt_eval_record e = rank_evaluation_record(r);
+    struct dpt_err err;
+    if (r->gen.rank == 0 && e.samples > 0)
+        dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, %lld of %lld labels predicted",
+                (long long)e.step, e.val_loss, (long long)e.right, (long long)e.samples);
+    else if (r->gen.rank == 0)
+        dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
+                (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
+    if (r->config->train.eval_only || !rank_keeps_log(r))
+        return;
+    rank_add_line(r, dpt_runlog_eval(&r->log, &e, &err), &err);
 }

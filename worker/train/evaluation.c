@@ -15,15 +15,18 @@ void dpt_evaluation_begin(struct dpt_evaluation *e, const struct dpt_eval_part *
                                  .done = from->batches,
                                  .rounds =
                                      dpt_eval_rounds(samples, micro_batch, from->batches, world),
-                                 .sum = from->sum};
+                                 .sum = from->sum,
+                                 .right = from->right};
 }
 
 struct dpt_eval_part dpt_evaluation_part(const struct dpt_evaluation *e)
 {
     const int64_t all = dpt_eval_batches(e->samples, e->micro_batch),
                   batches = e->done + e->round * e->world;
-    return (struct dpt_eval_part){
-        .step = e->step, .batches = batches < all ? batches : all, .sum = e->sum};
+    return (struct dpt_eval_part){.step = e->step,
+                                  .batches = batches < all ? batches : all,
+                                  .sum = e->sum,
+                                  .right = e->right};
 }
 
 struct dpt_sample_range dpt_evaluation_batch(const struct dpt_evaluation *e, int rank)
@@ -43,6 +46,7 @@ void dpt_eval_share_pack(const struct dpt_eval_share *share, uint8_t buf[DPT_EVA
     dpt_writer_u32(&w, share->leaving);
     dpt_writer_u64(&w, (uint64_t)share->first);
     dpt_writer_u64(&w, sum);
+    dpt_writer_u64(&w, (uint64_t)share->right);
     DPT_ASSERT(!w.failed && w.at == w.bytes);
 }
 
@@ -59,6 +63,7 @@ static struct dpt_eval_share share_of(const uint8_t *all, int rank)
     share.first = (int64_t)dpt_reader_u64(&r);
     uint64_t sum = dpt_reader_u64(&r);
     memcpy(&share.sum, &sum, sizeof sum);
+    share.right = (int64_t)dpt_reader_u64(&r);
     return share;
 }
 
@@ -73,10 +78,14 @@ static enum dpt_status check(const struct dpt_evaluation *e, const uint8_t *all,
                             "round %lld of the one at step %lld",
                             rank, (long long)s.round, (long long)s.step, (long long)e->round,
                             (long long)e->step);
-        if (s.reform > 1 || s.leaving > 1 || s.first != dpt_evaluation_batch(e, rank).first)
+        const struct dpt_sample_range batch = dpt_evaluation_batch(e, rank);
+        if (s.reform > 1 || s.leaving > 1 || s.first != batch.first)
             return dpt_fail(err, DPT_EPROTO,
                             "rank %d evaluated samples from %lld on, with flags %u and %u", rank,
                             (long long)s.first, s.reform, s.leaving);
+        if (s.right < 0 || s.right > batch.end - batch.first)
+            return dpt_fail(err, DPT_EPROTO, "rank %d predicted %lld labels of %lld samples", rank,
+                            (long long)s.right, (long long)(batch.end - batch.first));
     }
     return DPT_OK;
 }
@@ -91,6 +100,7 @@ enum dpt_status dpt_evaluation_fold(struct dpt_evaluation *e, const uint8_t *all
         e->reform = e->reform || s.reform;
         leaving += s.leaving != 0;
         e->sum += s.sum;
+        e->right += s.right;
     }
     e->all_leave = leaving == e->world;
     e->round++;

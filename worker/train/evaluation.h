@@ -1,6 +1,6 @@
 /* An evaluation's small exchange: what each rank says after a round of batches, and what everyone
  * makes of it. The sums are added in the order of the batches, so that the loss has the same bits
- * in every world. Pure. */
+ * in every world; every sample is in one batch, and so counts once. Pure. */
 #ifndef DPT_WORKER_TRAIN_EVALUATION_H
 #define DPT_WORKER_TRAIN_EVALUATION_H
 
@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { DPT_EVAL_SHARE_BYTES = 5 * 8 };
+enum { DPT_EVAL_SHARE_BYTES = 6 * 8 };
 
 /* What a rank says after its batch of a round. */
 struct dpt_eval_share {
@@ -18,14 +18,16 @@ struct dpt_eval_share {
     uint32_t reform;  /* 1: it was told that the world shall change */
     uint32_t leaving; /* 1: its node drains */
     int64_t first;    /* sequence of its batch */
-    double sum;       /* of the token losses of the batch, nats; 0 when it is empty */
+    double sum;       /* of the losses of the batch, nats; 0 when it is empty */
+    int64_t right;    /* with labels: samples of the batch whose label is predicted */
 };
 
 /* How far an evaluation has come: from there another world goes on, with the same bits. */
 struct dpt_eval_part {
     int64_t step;    /* completed steps of the weights; -1: there is none */
     int64_t batches; /* that are done, the first so many */
-    double sum;      /* of their token losses, nats */
+    double sum;      /* of their losses, nats */
+    int64_t right;   /* with labels: of their samples those whose label is predicted */
 };
 
 /* An evaluation under way. */
@@ -35,6 +37,7 @@ struct dpt_evaluation {
     int64_t done;          /* batches, before this world */
     int64_t rounds, round; /* of this world; of them done */
     double sum;
+    int64_t right;
     bool reform;    /* a rank was told that the world shall change: stop here */
     bool all_leave; /* in the last round every rank's node was draining */
 };

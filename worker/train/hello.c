@@ -63,9 +63,11 @@ void dpt_hello_pack(const struct dpt_hello *h, uint8_t buf[DPT_HELLO_BYTES])
     dpt_writer_u64(&w, (uint64_t)h->checkpoints);
     dpt_writer_u64(&w, (uint64_t)h->val_step);
     pack_double(&w, h->val_loss);
+    dpt_writer_u64(&w, (uint64_t)h->val_right);
     dpt_writer_u64(&w, (uint64_t)h->eval.step);
     dpt_writer_u64(&w, (uint64_t)h->eval.batches);
     pack_double(&w, h->eval.sum);
+    dpt_writer_u64(&w, (uint64_t)h->eval.right);
     dpt_writer_u64(&w, (uint64_t)h->checkpoint_slot);
     pack_shards(&w, &h->late, 1);
     pack_shards(&w, &h->own, 1);
@@ -107,9 +109,11 @@ struct dpt_hello dpt_hello_unpack(const uint8_t buf[DPT_HELLO_BYTES])
     h.checkpoints = (int64_t)dpt_reader_u64(&r);
     h.val_step = (int64_t)dpt_reader_u64(&r);
     h.val_loss = unpack_double(&r);
+    h.val_right = (int64_t)dpt_reader_u64(&r);
     h.eval.step = (int64_t)dpt_reader_u64(&r);
     h.eval.batches = (int64_t)dpt_reader_u64(&r);
     h.eval.sum = unpack_double(&r);
+    h.eval.right = (int64_t)dpt_reader_u64(&r);
     h.checkpoint_slot = (int)dpt_reader_u64(&r);
     unpack_shards(&r, &h.late, 1);
     unpack_shards(&r, &h.own, 1);

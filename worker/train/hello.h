@@ -20,6 +20,7 @@ struct dpt_hello {
     int64_t trained_ms, checkpoints; /* since its training began; saved by it or told to it */
     int64_t val_step;                /* the newest evaluation; -1: none */
     double val_loss;
+    int64_t val_right;
     struct dpt_eval_part eval; /* the one that it was in */
     int checkpoint_slot;
     struct dpt_shard late; /* of the shadow that comes while training goes on; of 0: none */
@@ -33,7 +34,7 @@ struct dpt_hello {
     struct dpt_epoch epoch;
     struct dpt_hash128 origin;
 };
-enum { DPT_HELLO_BYTES = (29 + 6 * DPT_RESHARD_PARTS) * 8 };
+enum { DPT_HELLO_BYTES = (31 + 6 * DPT_RESHARD_PARTS) * 8 };
 
 /* Every value fits; the bytes are the same on every machine. */
 void dpt_hello_pack(const struct dpt_hello *hello, uint8_t buf[DPT_HELLO_BYTES]);

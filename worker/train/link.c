@@ -94,6 +94,8 @@ static void fill_summary(const struct dpt_summary *from, Dpt__RankToAgent *messa
     to->steps = from->steps;
     to->loss = from->loss;
     to->val_loss = from->val_loss;
+    to->val_right = from->val_right;
+    to->val_samples = from->val_samples;
     to->total_ms = (int64_t)(from->total_s * 1e3);
     to->step_ms = from->step_ms;
     to->samples_per_s = from->samples_per_s;
@@ -167,6 +169,8 @@ static bool send_state(struct dpt_link *link)
     message.step_ms_median = r->step_ms_median;
     message.val_step = r->val_step;
     message.val_loss = r->val_loss;
+    message.val_right = r->val_right;
+    message.val_samples = r->val_samples;
     message.saved_step = r->saved_step;
     message.steps = link->step_list;
     message.n_steps = link->n_steps;

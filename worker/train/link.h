@@ -61,8 +61,9 @@ struct dpt_rank_report {
     uint32_t work_done; /* grows while busy goes on */
     int64_t val_step;   /* completed steps of the newest evaluation; 0: none */
     double val_loss;
-    int64_t saved_step; /* newest checkpoint taken part in or loaded; 0: none */
-    bool has_summary;   /* at its end */
+    int64_t val_right, val_samples; /* predicted labels, of so many samples; 0: without labels */
+    int64_t saved_step;             /* newest checkpoint taken part in or loaded; 0: none */
+    bool has_summary;               /* at its end */
     struct dpt_summary summary;
     bool fatal, broken; /* why it ends: the run with it; or it alone */
     bool sound;         /* with fatal: it stays to write what it holds as a rescue */

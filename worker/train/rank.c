@@ -64,10 +64,13 @@ static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
                                      err));
     }
     r->losses = calloc((size_t)(b * r->form.losses), sizeof *r->losses);
+    if (dpt_model_labels(r->model) > 0)
+        r->right = calloc((size_t)b, sizeof *r->right);
     r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
     r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
     r->contribution = malloc(dpt_contribution_bytes(r->slots));
-    if (!r->losses || !r->slot_losses || !r->outcome.losses || !r->contribution)
+    if (!r->losses || (!r->right && dpt_model_labels(r->model) > 0) || !r->slot_losses ||
+        !r->outcome.losses || !r->contribution)
         return dpt_fail(err, DPT_ENOMEM, "step buffers: out of memory");
     return DPT_OK;
 }
@@ -428,6 +431,7 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_pieces_fini(&r->saved_pieces);
     free(r->val_memory);
     free(r->losses);
+    free(r->right);
     free(r->slot_losses);
     free(r->outcome.losses);
     free(r->contribution);

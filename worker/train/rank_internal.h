@@ -103,6 +103,7 @@ struct dpt_rank {
     void *saved, *scratch;
     size_t saved_bytes, scratch_bytes;
     float *losses;       /* [micro_batch * form.losses] of a slot or of a batch of an evaluation */
+    float *right;        /* [micro_batch] of a batch of an evaluation, with labels; else NULL */
     double *slot_losses; /* [G]; those of this rank's slots */
     void *contribution;  /* [dpt_contribution_bytes(G)] */
 
@@ -113,6 +114,7 @@ struct dpt_rank {
     struct validation {
         int64_t step;               /* completed steps when it was made; -1: none */
         double loss;                /* mean, nats */
+        int64_t right;              /* with labels: samples whose label is predicted */
         double ms;                  /* that it took; 0: made by others, or by several worlds */
     } validation;                   /* the newest */
     struct dpt_eval_part eval_part; /* of one that was given up, or is under way */
@@ -331,6 +333,11 @@ DPT_MUST_USE enum dpt_status rank_prepare_ops(struct dpt_rank *r, struct dpt_err
  * *ret_all_leave when every node drains; else it is whole. Errors as rank_compute_step's. */
 DPT_MUST_USE enum dpt_status rank_evaluate(struct dpt_rank *r, bool *ret_stopped,
                                            bool *ret_all_leave, struct dpt_err *err);
+/* Samples of data.val that have labels; 0: the model predicts the next token. */
+int64_t rank_labelled_samples(const struct dpt_rank *r);
+/* What r->validation is in the files of the run; and its line there, and rank 0's in the log. */
+struct dpt_eval_record rank_evaluation_record(const struct dpt_rank *r);
+void rank_log_evaluation(struct dpt_rank *r);
 /* Opens data.val and makes the buffers. */
 DPT_MUST_USE enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err);
 

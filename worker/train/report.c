@@ -11,6 +11,8 @@ static void tell_validation(struct dpt_rank *r)
 {
     r->report.val_step = r->validation.step > 0 ? r->validation.step : 0;
     r->report.val_loss = r->validation.loss;
+    r->report.val_right = r->validation.right;
+    r->report.val_samples = rank_labelled_samples(r);
 }
 
 static void tell_parts(struct dpt_rank_report *report, const struct dpt_strategy_state *state,

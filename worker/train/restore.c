@@ -278,7 +278,7 @@ static void adopt_validation(struct dpt_rank *r, const struct formation *f, cons
     for (int i = 0; i < r->gen.world_size; i++) {
         const struct dpt_hello h = hello_of(f, i);
         if (h.step == plan->resume_step && h.val_step == plan->resume_step)
-            r->validation = (struct validation){h.val_step, h.val_loss, own_ms};
+            r->validation = (struct validation){h.val_step, h.val_loss, h.val_right, own_ms};
         if (h.step == plan->resume_step && h.eval.step == plan->resume_step &&
             h.eval.batches > r->eval_part.batches && h.eval.batches <= all)
             r->eval_part = h.eval;
@@ -496,6 +496,7 @@ enum dpt_status rank_restore(struct dpt_rank *r, const Dpt__Plan *plan, struct d
                  .checkpoints = dpt_saver_saved(r->saver, &saved_step) + r->checkpoints_told,
                  .val_step = r->validation.step,
                  .val_loss = r->validation.loss,
+                 .val_right = r->validation.right,
                  .eval = r->eval_part,
                  .checkpoint_slot = r->gen.checkpoint_slot},
         .all = calloc((size_t)r->gen.world_size, DPT_HELLO_BYTES)};

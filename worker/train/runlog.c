@@ -97,17 +97,27 @@ enum dpt_status dpt_runlog_metrics(const struct dpt_runlog *log, const struct dp
     return put_line(log, &whole, err);
 }
 
+static double accuracy(int64_t right, int64_t samples)
+{
+    return (double)right / (double)samples;
+}
+
 enum dpt_status dpt_runlog_eval(const struct dpt_runlog *log, const struct dpt_eval_record *e,
                                 struct dpt_err *err)
 {
-    char line[1024], loss[32], ms[32];
+    char line[1024], loss[32], ms[32], share[32], of[128];
     (void)snprintf(ms, sizeof ms, "%.3f", e->ms);
-    int n = snprintf(line, sizeof line,
-                     "\n{\"step\": %lld, \"val_loss\": %s, \"val_tokens\": %lld, \"val_ms\": %s, "
-                     "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
-                     (long long)e->step, number(e->val_loss, loss), (long long)e->tokens,
-                     isfinite(e->ms) ? ms : "null", (unsigned long long)e->generation,
-                     e->world_size, e->run, dpt_wall_seconds());
+    if (e->samples > 0)
+        (void)snprintf(of, sizeof of, "\"val_accuracy\": %s, \"val_samples\": %lld",
+                       number(accuracy(e->right, e->samples), share), (long long)e->samples);
+    else
+        (void)snprintf(of, sizeof of, "\"val_tokens\": %lld", (long long)e->tokens);
+    int n =
+        snprintf(line, sizeof line,
+                 "\n{\"step\": %lld, \"val_loss\": %s, %s, \"val_ms\": %s, "
+                 "\"generation\": %llu, \"world_size\": %d, \"run\": \"%s\", \"time\": %.3f}\n",
+                 (long long)e->step, number(e->val_loss, loss), of, isfinite(e->ms) ? ms : "null",
+                 (unsigned long long)e->generation, e->world_size, e->run, dpt_wall_seconds());
     DPT_ASSERT(n > 0 && n < (int)sizeof line);
     const struct dpt_runlog_line whole = {
         DPT_RUNLOG_METRICS,
@@ -223,6 +233,23 @@ enum dpt_status dpt_runlog_divergence(const struct dpt_runlog *log,
     return put_event(object, log, err);
 }
 
+/* Takes the value; without memory the object becomes NULL. */
+static void add(json_t **object, const char *name, json_t *value)
+{
+    if (!*object)
+        json_decref(value);
+    else if (json_object_set_new(*object, name, value) != 0) {
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
+static void add_accuracy(json_t **object, int64_t right, int64_t samples)
+{
+    add(object, "val_accuracy", json_real(accuracy(right, samples)));
+    add(object, "val_samples", json_integer((json_int_t)samples));
+}
+
 enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
                                    struct dpt_err *err)
 {
@@ -239,6 +266,8 @@ enum dpt_status dpt_runlog_summary(const char *dir, const struct dpt_summary *s,
         (json_int_t)s->generations, "steps_lost", (json_int_t)s->steps_lost, "skipped_steps",
         (json_int_t)s->skipped_steps, "world_size", s->world_size, "peak_bytes_per_rank",
         (json_int_t)s->peak_bytes_per_rank, "time", dpt_wall_seconds());
+    if (s->val_samples > 0)
+        add_accuracy(&object, s->val_right, s->val_samples);
     return write_json(object, dir, "summary.json", err);
 }
 
@@ -353,14 +382,18 @@ enum dpt_status dpt_runlog_evaluation(const char *dir, const char *run,
                                       struct dpt_err *err)
 {
     json_t *loss = isfinite(e->val_loss) ? json_real(e->val_loss) : json_null();
-    double perplexity = exp(e->val_loss);
-    json_t *object =
-        json_pack("{s:s, s:I, s:o, s:o, s:I, s:o, s:s, s:I, s:i, s:f}", "run", run, "step",
-                  (json_int_t)e->step, "val_loss", loss, "perplexity",
-                  isfinite(perplexity) ? json_real(perplexity) : json_null(), "val_tokens",
-                  (json_int_t)e->tokens, "val_ms", isfinite(e->ms) ? json_real(e->ms) : json_null(),
-                  "weights_hash", weights_hash, "generation", (json_int_t)e->generation,
-                  "world_size", e->world_size, "time", dpt_wall_seconds());
+    const double perplexity = exp(e->val_loss);
+    json_t *object = json_pack("{s:s, s:I, s:o, s:o, s:s, s:I, s:i, s:f}", "run", run, "step",
+                               (json_int_t)e->step, "val_loss", loss, "val_ms",
+                               isfinite(e->ms) ? json_real(e->ms) : json_null(), "weights_hash",
+                               weights_hash, "generation", (json_int_t)e->generation, "world_size",
+                               e->world_size, "time", dpt_wall_seconds());
+    if (e->samples > 0) {
+        add_accuracy(&object, e->right, e->samples);
+    } else {
+        add(&object, "perplexity", isfinite(perplexity) ? json_real(perplexity) : json_null());
+        add(&object, "val_tokens", json_integer((json_int_t)e->tokens));
+    }
     return write_json(object, dir, "evaluation.json", err);
 }
 

@@ -60,10 +60,12 @@ struct dpt_metrics {
 /* An evaluation: a line of metrics.jsonl, too, told from a step's by its val_loss. */
 struct dpt_eval_record {
     const char *run;
-    int64_t step;    /* completed steps of the weights */
-    double val_loss; /* mean over the tokens, nats */
-    int64_t tokens;  /* of data.val */
-    double ms;       /* NaN: made by others, not known here (null in the file) */
+    int64_t step;           /* completed steps of the weights */
+    double val_loss;        /* mean over the tokens, with labels over the samples, nats */
+    int64_t tokens;         /* of data.val */
+    int64_t right, samples; /* with labels, in place of tokens: predicted ones, of so many samples,
+                               which make val_accuracy; 0: without labels */
+    double ms;              /* NaN: made by others, not known here (null in the file) */
     uint64_t generation;
     int world_size;
 };
@@ -110,8 +112,9 @@ struct dpt_summary {
     int64_t start_step, steps, tokens;
     double loss;     /* NaN: no step was taken, so it is not known (null in the file) */
     double val_loss; /* of these weights; NaN: not evaluated (null) */
-    double total_s;  /* since training first began, pauses included */
-    double step_ms;  /* mean of this process's steps */
+    int64_t val_right, val_samples; /* likewise, with labels: val_accuracy; 0: it is not written */
+    double total_s;                 /* since training first began, pauses included */
+    double step_ms;                 /* mean of this process's steps */
     double samples_per_s, tokens_per_s; /* likewise */
     int checkpoints_saved;
     int64_t saved_step; /* of the newest checkpoint; 0: none */

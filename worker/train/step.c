@@ -137,6 +137,7 @@ static enum dpt_status run_actions(struct dpt_rank *r, struct flip *flip, struct
             fill_slot(r, action->slot, slot);
             DPT_TRY(rank_own_disk(
                 r, dpt_loader_next(r->loader, r->step, action->slot, &slot->batch, err), err));
+            slot->t = slot->batch.positions;
             r->strategy->ops->begin_slot(r->strategy, action->slot, slot);
             if (r->accelerator)
                 dpt_accelerator_begin_slot(r->accelerator, slot);

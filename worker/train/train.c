@@ -174,29 +174,6 @@ static void log_missed_step(struct dpt_rank *r)
     }
 }
 
-static struct dpt_eval_record evaluation_of(const struct dpt_rank *r)
-{
-    return (struct dpt_eval_record){.run = r->config->run,
-                                    .step = r->validation.step,
-                                    .val_loss = r->validation.loss,
-                                    .tokens = r->val_samples * r->form.positions,
-                                    .ms = r->validation.ms > 0 ? r->validation.ms : (double)NAN,
-                                    .generation = r->gen.number,
-                                    .world_size = r->gen.world_size};
-}
-
-static void log_evaluation(struct dpt_rank *r)
-{
-    const struct dpt_eval_record e = evaluation_of(r);
-    if (r->gen.rank == 0)
-        dpt_log(DPT_LOG_INFO, "step %lld: val_loss %.6f, perplexity %.4g, over %lld tokens",
-                (long long)e.step, e.val_loss, exp(e.val_loss), (long long)e.tokens);
-    struct dpt_err err;
-    if (r->config->train.eval_only || !rank_keeps_log(r))
-        return;
-    rank_add_line(r, dpt_runlog_eval(&r->log, &e, &err), &err);
-}
-
 /* The evaluation that a generation begins with was perhaps written already: by the last one's log
  * writer, who died then, or before a run that goes on from a checkpoint was stopped. */
 static bool evaluation_is_logged(struct dpt_rank *r)
@@ -366,6 +343,8 @@ static struct dpt_summary summary_of(const struct dpt_rank *r, const char *weigh
         .tokens = r->step * tokens_per_step(r),
         .loss = r->has_outcome ? dpt_outcome_loss(&r->outcome) : (double)NAN,
         .val_loss = r->validation.step == r->step ? r->validation.loss : (double)NAN,
+        .val_right = r->validation.step == r->step ? r->validation.right : 0,
+        .val_samples = r->validation.step == r->step ? rank_labelled_samples(r) : 0,
         .total_s = (double)(dpt_now_ms() - r->began_ms) * 1e-3,
         .step_ms = step_s * 1e3,
         .samples_per_s = step_s > 0 ? (double)r->config->train.global_batch / step_s : 0,
@@ -496,7 +475,7 @@ static enum dpt_status catch_up(struct dpt_rank *r, bool *ret_stopped, struct dp
         return DPT_OK;
     DPT_TRY(evaluate(r, ret_stopped, err));
     if (!*ret_stopped && !evaluation_is_logged(r))
-        log_evaluation(r);
+        rank_log_evaluation(r);
     return DPT_OK;
 }
 
@@ -508,7 +487,7 @@ static enum dpt_status evaluate_after_step(struct dpt_rank *r, bool *ret_stopped
         return DPT_OK;
     DPT_TRY(evaluate(r, ret_stopped, err));
     if (!*ret_stopped)
-        log_evaluation(r);
+        rank_log_evaluation(r);
     begin_step_account(r);
     return DPT_OK;
 }
@@ -520,9 +499,9 @@ static enum dpt_status evaluate_only(struct dpt_rank *r, bool *ret_stopped, stru
     DPT_TRY(evaluate(r, ret_stopped, err));
     if (*ret_stopped)
         return DPT_OK;
-    log_evaluation(r);
+    rank_log_evaluation(r);
     DPT_TRY(rank_weights_hash(r, hash, err));
-    const struct dpt_eval_record e = evaluation_of(r);
+    const struct dpt_eval_record e = rank_evaluation_record(r);
     if (rank_settles_log(r))
         DPT_TRY(dpt_runlog_evaluation(r->config->log.dir, r->config->run, &e, hash, err));
     (void)pthread_mutex_lock(&r->report_mutex);

@@ -244,6 +244,8 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
         const struct place *place = find(p, param->name);
         if (!place)
             place = find(p, base_name(param->name));
+        if (!place && i == dpt_model_score(p->model))
+            continue;
         if (!place)
             return dpt_fail(err, DPT_ECONFIG, "'%s': tensor '%s' is missing%s",
                             p->n_files == 1 ? p->files[0].path : p->dir, param->name,
@@ -330,6 +332,11 @@ int dpt_published_left_out(const struct dpt_published *published,
 
 /* ---- values ---- */
 
+bool dpt_published_has(const struct dpt_published *published, int param)
+{
+    return published->of_param[param].entry != NULL;
+}
+
 static enum dpt_status read_halves(const struct place *place, int64_t at, int64_t n, float *ret,
                                    struct dpt_err *err)
 {
@@ -367,7 +374,8 @@ enum dpt_status dpt_published_hash(struct dpt_published *published, struct dpt_h
     if (!block)
         return dpt_fail(err, DPT_ENOMEM, "hash weights: out of memory");
     for (int i = 0; i < dpt_model_n_params(published->model) && status == DPT_OK; i++) {
-        const int64_t numel = dpt_model_param(published->model, i)->numel;
+        const int64_t numel =
+            dpt_published_has(published, i) ? dpt_model_param(published->model, i)->numel : 0;
         for (int64_t at = 0; at < numel && status == DPT_OK; at += DPT_WEIGHTS_HASH_BLOCK) {
             const int64_t end =
                 numel - at < DPT_WEIGHTS_HASH_BLOCK ? numel : at + DPT_WEIGHTS_HASH_BLOCK;

@@ -12,9 +12,10 @@
 
 struct dpt_published;
 
-/* Opens the folder and finds every tensor of the model in it: headers are read, no values. Borrows
- * the model. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and
- * the tensor. Owned by the caller, one thread at a time. */
+/* Opens the folder and finds every tensor of the model in it, but that the labels'
+ * (dpt_model_score) may be missing: headers are read, no values. Borrows the model. DPT_ECONFIG,
+ * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
+ * caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
@@ -25,13 +26,17 @@ enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
 
-/* Elements [first, end) of the model's tensor `param`, widened exactly. Reads their bytes alone. */
+/* Whether the folder has the model's tensor `param`; the labels' begins fresh if it has not. */
+bool dpt_published_has(const struct dpt_published *published, int param);
+
+/* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
+ * their bytes alone. */
 DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published, int param,
                                                 int64_t first, int64_t end, float *ret,
                                                 struct dpt_err *err);
 
-/* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step. Reads
- * everything. */
+/* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step, of those
+ * that the folder has. Reads everything. */
 DPT_MUST_USE enum dpt_status dpt_published_hash(struct dpt_published *published,
                                                 struct dpt_hash128 *ret, struct dpt_err *err);
 

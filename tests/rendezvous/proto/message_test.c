@@ -407,6 +407,9 @@ static void test_rank_fields(void **state)
     SPOIL(FROM_RANK, "step_ms_median", f.from_rank.step_ms_median = INT64_MAX);
     SPOIL(FROM_RANK, "val_step", f.from_rank.val_step = -1);
     SPOIL(FROM_RANK, "val_step", f.from_rank.val_step = INT64_MAX);
+    SPOIL(FROM_RANK, "val_samples", f.from_rank.val_samples = -1);
+    SPOIL(FROM_RANK, "val_right", f.from_rank.val_right = 1);
+    SPOIL(FROM_RANK, "val_right", f.from_rank.val_right = -1);
     SPOIL(AGENT, "tcp_addr", f.ranks[0].tcp_addr = (char *)text_of(DPT_PROTO_ADDR_BYTES));
     SPOIL(FROM_RANK, "state", f.from_rank.state = NULL);
     SPOIL(FROM_RANK, "exit_code", f.from_rank.exit_code = 256);

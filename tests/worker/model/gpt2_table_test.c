@@ -35,6 +35,34 @@ static struct dpt_model *make(int layer, int head, int embd, int context, int vo
     return model;
 }
 
+/* With labels the head has a weight of its own, and borrows none. */
+static void with_labels(void **state)
+{
+    (void)state;
+    struct dpt_config config = sized(2, 3, 48, 32, 67);
+    struct dpt_model *model = NULL, *plain = make(2, 3, 48, 32, 67);
+    struct dpt_pack pack;
+    config.model.labels = 4;
+    assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
+    const int n = dpt_model_n_params(model), head = dpt_model_n_units(model) - 1;
+    const struct dpt_param *score = dpt_model_param(model, n - 1);
+    assert_int_equal(dpt_model_param_count(model), dpt_model_param_count(plain) + 4 * 48);
+    assert_int_equal(n, dpt_model_n_params(plain) + 1);
+    assert_string_equal(score->name, "score.weight");
+    assert_true(score->ndim == 2 && score->dim[0] == 4 && score->dim[1] == 48 && score->decay);
+    assert_true(dpt_model_score(model) == n - 1 && dpt_model_score(plain) == -1);
+    assert_true(dpt_model_labels(model) == 4 && dpt_model_labels(plain) == 0);
+    assert_true(dpt_model_unit(model, head)->borrows == -1 && dpt_model_unit(model, 0)->in_parts);
+    assert_int_equal(dpt_model_unit(plain, head)->borrows, 0);
+    for (int i = 0; i < 2; i++)
+        assert_false(dpt_model_packing(model, i, &pack)); /* wte and wpe: read, not multiplied */
+    assert_true(dpt_model_packing(model, n - 1, &pack));
+    assert_true(pack.kind == DPT_PACK_HEAD && pack.rows == 4 && pack.cols == 48);
+    assert_int_equal(dpt_model_saved_bytes(model, 2, 9), dpt_model_saved_bytes(plain, 2, 9));
+    dpt_model_destroy(&model);
+    dpt_model_destroy(&plain);
+}
+
 static void known_sizes(void **state)
 {
     (void)state;
@@ -191,8 +219,8 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_sizes), cmocka_unit_test(layout),  cmocka_unit_test(names),
-        cmocka_unit_test(memory),      cmocka_unit_test(refused),
+        cmocka_unit_test(known_sizes), cmocka_unit_test(with_labels), cmocka_unit_test(layout),
+        cmocka_unit_test(names),       cmocka_unit_test(memory),      cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

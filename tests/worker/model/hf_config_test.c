@@ -123,6 +123,40 @@ static void llama(void **state)
     json_decref(json);
 }
 
+/* What transformers counts labels and finds a text's end by. */
+static void labels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *architecture;
+        int labels, pad_token;
+    } models[] = {
+        {"model: {vocab: 256, labels: 3}", "GPT2ForSequenceClassification", 3, 0},
+        {"model: {preset: gpt2-124m, labels: 2}", "GPT2ForSequenceClassification", 2, 50256},
+        {"model: {preset: smollm2-360m, labels: 5}", "LlamaForSequenceClassification", 5, 0},
+        {"model: {preset: llama-3.2-1b, labels: 4}", "LlamaForSequenceClassification", 4, 128001},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        char yaml[160], last[16];
+        (void)snprintf(yaml, sizeof yaml, "%s\ndata: {kind: classification}\n", models[i].model);
+        const struct dpt_config config = config_of(yaml, NULL);
+        json_t *json = print(&config);
+        const json_t *names = json_object_get(json, "id2label");
+        const json_t *numbers = json_object_get(json, "label2id");
+        assert_string_equal(
+            json_string_value(json_array_get(json_object_get(json, "architectures"), 0)),
+            models[i].architecture);
+        assert_int_equal(json_object_size(names), models[i].labels);
+        assert_int_equal(json_object_size(numbers), models[i].labels);
+        (void)snprintf(last, sizeof last, "%d", models[i].labels - 1);
+        const char *name = json_string_value(json_object_get(names, last));
+        assert_int_equal(json_integer_value(json_object_get(numbers, name)), models[i].labels - 1);
+        assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")),
+                         models[i].pad_token);
+        json_decref(json);
+    }
+}
+
 /* A model of every kind comes back, from a config that says nothing of it. */
 static void what_is_written_is_read(void **state)
 {
@@ -273,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2),
         cmocka_unit_test(llama),
+        cmocka_unit_test(labels),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(defaults_are_theirs),
         cmocka_unit_test(rope_parameters),

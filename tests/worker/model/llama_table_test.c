@@ -47,6 +47,31 @@ static void counts(void **state)
     }
 }
 
+/* With labels there is a head of its own, whatever the preset ties. */
+static void counts_with_labels(void **state)
+{
+    (void)state;
+    struct dpt_model *model =
+        make("model: {preset: smollm2-360m, labels: 5}\ndata: {kind: classification}");
+    assert_int_equal(dpt_model_param_count(model), 361825920);
+    const int n = dpt_model_n_params(model), head = dpt_model_n_units(model) - 1;
+    const struct dpt_param *score = dpt_model_param(model, n - 1);
+    struct dpt_pack pack;
+    assert_string_equal(score->name, "score.weight");
+    assert_true(score->dim[0] == 5 && score->dim[1] == 960 && score->unit == head && score->decay);
+    assert_int_equal(dpt_model_score(model), n - 1);
+    assert_int_equal(dpt_model_labels(model), 5);
+    assert_int_equal(dpt_model_unit(model, head)->borrows, -1);
+    assert_false(dpt_model_packing(model, 0, &pack));
+    assert_true(dpt_model_packing(model, n - 1, &pack));
+    assert_true(pack.kind == DPT_PACK_HEAD && pack.rows == 5 && pack.cols == 960);
+    dpt_model_destroy(&model);
+    model = make("model: {preset: smollm2-360m}");
+    assert_int_equal(dpt_model_score(model), -1);
+    assert_int_equal(dpt_model_labels(model), 0);
+    dpt_model_destroy(&model);
+}
+
 static const struct dpt_param *find(const struct dpt_model *model, const char *name)
 {
     for (int i = 0; i < dpt_model_n_params(model); i++)
@@ -143,9 +168,8 @@ static void packing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),
-        cmocka_unit_test(names),
-        cmocka_unit_test(untied_with_biases),
+        cmocka_unit_test(counts),  cmocka_unit_test(counts_with_labels),
+        cmocka_unit_test(names),   cmocka_unit_test(untied_with_biases),
         cmocka_unit_test(packing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

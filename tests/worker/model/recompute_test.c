@@ -128,7 +128,7 @@ static void bytes_kept(void **state)
     };
     static const size_t rows[2][MODES] = {{16 * C, 10 * C, C},
                                           {4 * C + 4 * Q + 3 * I, 2 * C + 4 * Q + 2 * I, C}};
-    const bool llama = rig_family != RIG_GPT2;
+    const bool llama = !rig_is_gpt2();
     const size_t of_norms = llama ? 2 : 4, tables = llama ? 2 * T * HALF * sizeof(float) : 0;
     for (int precision = 0; precision < PRECISIONS; precision++)
         for (int mode = 0; mode < MODES; mode++) {

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
 """Records what PyTorch computes for tiny models, for reference_test.c to be held against.
 
-    python3 reference.py FOLDER        (needs numpy, torch and transformers)
+    python3 reference.py FOLDER [NAME ...]        (needs numpy, torch and transformers)
 
-Writes reference_NAME.bin for each model of MODELS. The models are written out here from torch's tensor operations, in
-double precision, independently of dpt's code; transformers' own model is given the same weights and must have the same
-loss. Weights are random everywhere (norms and biases too, so that no factor of one or term of zero hides an error), G
-slots of B x T fixed tokens, T below the context. Recorded: the weights, the first step's gradient of every tensor (mean
-over all tokens of all slots, before clipping), and the losses and gradient norms of ten steps of torch.optim.AdamW and
-SGD (with momentum, in Nesterov's form, without) from those weights, with clip_grad_norm_, decay on matrices alone, and
-warm-up plus cosine.
+Writes reference_NAME.bin for each model of MODELS, or for those that are named. The models are written out here from
+torch's tensor operations, in double precision, independently of dpt's code; transformers' own model is given the same
+weights and must have the same loss. Weights are random everywhere (norms and biases too, so that no factor of one or
+term of zero hides an error), G slots of B x T fixed tokens, T below the context. Recorded: the weights, the first
+step's gradient of every tensor (mean over all tokens of all slots, before clipping), and the losses and gradient norms
+of ten steps of torch.optim.AdamW and SGD (with momentum, in Nesterov's form, without) from those weights, with
+clip_grad_norm_, decay on matrices alone, and warm-up plus cosine. A model with labels is given texts of 1 to T tokens,
+padded with 0, which no text has, and its loss is the mean over all texts of all slots.
 
 File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py
 <revision>", text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
-tokens[G][B][T+1], u32 tensors, per tensor in the order of the flat vector: text name, u32 numel, f32 weight[numel], f32
-gradient[numel]; u32 runs, per run: text optimizer ("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64
-loss[steps], f64 norm[steps].
+tokens[G][B][T+1] (with labels [G][B][T+2]: the tokens, their number, the label), u32 tensors, per tensor in the order
+of the flat vector: text name, u32 numel, f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer
+("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64 loss[steps], f64 norm[steps].
 """
 
 import math
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 import transformers
 
-REVISION = 3
+REVISION = 4
 B, T, G, STEPS, WARMUP = 3, 17, 2, 10, 3
 BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
 RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
@@ -45,15 +46,28 @@ def causal(q, k, v):
     return (torch.softmax(scores.masked_fill(future, -math.inf), dim=3) @ v).transpose(1, 2)
 
 
+def labels_key(model):
+    return f", labels: {model.labels}" if model.labels else ""
+
+
+def labels_of_config(model):
+    return {"num_labels": model.labels, "pad_token_id": 0} if model.labels else {}
+
+
 class Gpt2:
     """Linear weights are (in, out)."""
 
     layer, head, embd, context, vocab = 2, 3, 48, 32, 67
     spread, pace, clip = 0.15, 1.0, 1.0  # of the weights of matrices; of the learning rates; largest norm
 
+    def __init__(self, labels=0):
+        self.labels = labels
+        if labels:  # few losses: they stay clear of zero, where a norm's rounding is all that is left of it
+            self.pace, self.clip = 0.05, 3.0
+
     def config(self):
         return (f"model: {{name: gpt2, n_layer: {self.layer}, n_head: {self.head}, n_embd: {self.embd}, "
-                f"context: {self.context}, vocab: {self.vocab}}}")
+                f"context: {self.context}, vocab: {self.vocab}{labels_key(self)}}}")
 
     def shapes(self):
         """Names and shapes in the order of dpt's flat vector."""
@@ -76,6 +90,8 @@ class Gpt2:
             yield h + "mlp.c_proj.bias", (c,)
         yield "transformer.ln_f.weight", (c,)
         yield "transformer.ln_f.bias", (c,)
+        if self.labels:
+            yield "score.weight", (self.labels, c)
 
     def norm(self, x, p, name):
         return torch.nn.functional.layer_norm(x, (self.embd,), p[name + ".weight"], p[name + ".bias"], 1e-5)
@@ -85,7 +101,7 @@ class Gpt2:
         q, k, v = (z.view(z.shape[0], z.shape[1], self.head, -1).transpose(1, 2) for z in (q, k, v))
         return causal(q, k, v).reshape(x.shape) @ p[h + "attn.c_proj.weight"] + p[h + "attn.c_proj.bias"]
 
-    def logits(self, p, tokens):
+    def states(self, p, tokens):
         x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][:tokens.shape[1]]
         for i in range(self.layer):
             h = f"transformer.h.{i}."
@@ -93,11 +109,16 @@ class Gpt2:
             y = self.norm(x, p, h + "ln_2") @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"]
             y = 0.5 * y * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (y + 0.044715 * y**3)))
             x = x + y @ p[h + "mlp.c_proj.weight"] + p[h + "mlp.c_proj.bias"]
-        return self.norm(x, p, "transformer.ln_f") @ p["transformer.wte.weight"].T
+        return self.norm(x, p, "transformer.ln_f")
+
+    def output(self):
+        return "score.weight" if self.labels else "transformer.wte.weight"
 
     def transformers(self):
-        return transformers.GPT2LMHeadModel(transformers.GPT2Config(
-            n_layer=self.layer, n_head=self.head, n_embd=self.embd, n_positions=self.context, vocab_size=self.vocab))
+        kind = transformers.GPT2ForSequenceClassification if self.labels else transformers.GPT2LMHeadModel
+        return kind(transformers.GPT2Config(
+            n_layer=self.layer, n_head=self.head, n_embd=self.embd, n_positions=self.context, vocab_size=self.vocab,
+            **labels_of_config(self)))
 
 
 class Llama:
@@ -105,10 +126,12 @@ class Llama:
 
     spread, pace, clip = 0.1, 0.5, 1.2  # as Gpt2's
 
-    def __init__(self, embd, heads, size, inner, tied, bias, scaling):
+    def __init__(self, embd, heads, size, inner, tied, bias, scaling, labels=0):
         self.layer, self.context, self.vocab, self.theta = 2, 32, 67, 10000.0
         self.embd, (self.head, self.kv_head), self.size, self.inner = embd, heads, size, inner
-        self.tied, self.bias, self.scaling = tied, bias, scaling
+        self.tied, self.bias, self.scaling, self.labels = tied, bias, scaling, labels
+        if labels:
+            self.pace, self.clip = 0.1, 3.0
 
     def config(self):
         text = (f"model: {{name: llama, n_layer: {self.layer}, n_head: {self.head}, n_kv_head: {self.kv_head}, "
@@ -119,7 +142,7 @@ class Llama:
             factor, low, high, original = self.scaling
             text += (f", rope_scaling: llama3, rope_factor: {factor}, rope_low_freq_factor: {low}, "
                      f"rope_high_freq_factor: {high}, rope_original_context: {original}")
-        return text + "}"
+        return text + labels_key(self) + "}"
 
     def shapes(self):
         """Names and shapes in the order of dpt's flat vector."""
@@ -148,7 +171,9 @@ class Llama:
             if self.bias:
                 yield h + "mlp.down_proj.bias", (c,)
         yield "model.norm.weight", (c,)
-        if not self.tied:
+        if self.labels:
+            yield "score.weight", (self.labels, c)
+        elif not self.tied:
             yield "lm_head.weight", (self.vocab, c)
 
     def norm(self, x, p, name):
@@ -181,7 +206,7 @@ class Llama:
         k, v = (z.repeat_interleave(group, dim=1) for z in (k, part("v_proj", self.kv_head)))
         return self.linear(causal(q, k, v).reshape(*x.shape[:2], -1), p, h + "o_proj")
 
-    def logits(self, p, tokens):
+    def states(self, p, tokens):
         x = p["model.embed_tokens.weight"][tokens]
         for layer in range(self.layer):
             h = f"model.layers.{layer}."
@@ -189,8 +214,12 @@ class Llama:
             y = self.norm(x, p, h + "post_attention_layernorm")
             y = torch.nn.functional.silu(self.linear(y, p, h + "mlp.gate_proj")) * self.linear(y, p, h + "mlp.up_proj")
             x = x + self.linear(y, p, h + "mlp.down_proj")
-        head = "model.embed_tokens.weight" if self.tied else "lm_head.weight"
-        return self.norm(x, p, "model.norm") @ p[head].T
+        return self.norm(x, p, "model.norm")
+
+    def output(self):
+        if self.labels:
+            return "score.weight"
+        return "model.embed_tokens.weight" if self.tied else "lm_head.weight"
 
     def transformers(self):
         scaling = None
@@ -198,17 +227,21 @@ class Llama:
             factor, low, high, original = self.scaling
             scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
                        "original_max_position_embeddings": original}
-        return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        kind = transformers.LlamaForSequenceClassification if self.labels else transformers.LlamaForCausalLM
+        return kind(transformers.LlamaConfig(
             num_hidden_layers=self.layer, num_attention_heads=self.head, num_key_value_heads=self.kv_head,
             head_dim=self.size, hidden_size=self.embd, intermediate_size=self.inner, vocab_size=self.vocab,
             max_position_embeddings=self.context, rms_norm_eps=1e-5, rope_theta=self.theta, rope_scaling=scaling,
-            attention_bias=self.bias, mlp_bias=self.bias, tie_word_embeddings=self.tied))
+            attention_bias=self.bias, mlp_bias=self.bias, tie_word_embeddings=self.tied,
+            **labels_of_config(self)))
 
 
 MODELS = {
     "gpt2": Gpt2(),
     "llama": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None),
     "llama_untied": Llama(40, (2, 1), 32, 64, tied=False, bias=True, scaling=(4.0, 1.0, 4.0, 16)),
+    "gpt2_labels": Gpt2(labels=5),
+    "llama_labels": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5),
 }
 
 
@@ -222,9 +255,33 @@ def random_weight(name, shape, spread, rng):
     return value.astype(np.float32)
 
 
-def mean_loss(model, p, tokens):
-    logits = model.logits(p, tokens[:, :-1])
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, model.vocab), tokens[:, 1:].reshape(-1))
+def batch_of(model, rng):
+    """What the file holds of a model's samples (G, B, columns)."""
+    if not model.labels:
+        return rng.integers(0, model.vocab, (G, B, T + 1), dtype=np.int32)
+    rows = rng.integers(1, model.vocab, (G, B, T + 2), dtype=np.int32)
+    rows[..., T] = rng.integers(1, T + 1, (G, B))
+    rows[0, 0, T], rows[1, 1, T] = T, 1  # the first slot has the longest text, another the shortest
+    rows[..., T + 1] = rng.integers(0, model.labels, (G, B))
+    rows[..., :T] *= np.arange(T) < rows[..., T:T + 1]
+    return rows
+
+
+def mean_loss(model, p, batch):
+    if model.labels:
+        states = model.states(p, batch[:, :T])[torch.arange(len(batch)), batch[:, T] - 1]
+        targets = batch[:, T + 1]
+    else:
+        states, targets = model.states(p, batch[:, :-1]), batch[:, 1:]
+    logits = states @ p[model.output()].T
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def loss_of_transformers(theirs, model, batch):
+    """Where a text ends it finds by the padding."""
+    tokens, targets = (batch[:, :T], batch[:, T + 1]) if model.labels else (batch[:, :-1], batch[:, 1:])
+    logits = theirs(tokens).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def check(model, weights, batch):
@@ -233,10 +290,10 @@ def check(model, weights, batch):
     state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
     missing = theirs.load_state_dict(state, strict=False)
     assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-    theirs.tie_weights()
+    if not model.labels:
+        theirs.tie_weights()
     with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(
-            theirs(batch[:, :-1]).logits.reshape(-1, model.vocab), batch[:, 1:].reshape(-1))
+        loss = loss_of_transformers(theirs, model, batch)
         ours = mean_loss(model, state, batch)
     print(f"transformers: loss {float(loss):.9f}, here {float(ours):.9f}")
     assert abs(float(loss - ours)) < 1e-6  # their rotary tables are in single precision
@@ -283,8 +340,8 @@ def text(value):
 def record(model, path):
     rng = np.random.default_rng(20240520)
     weights = {name: random_weight(name, shape, model.spread, rng) for name, shape in model.shapes()}
-    tokens = rng.integers(0, model.vocab, (G, B, T + 1), dtype=np.int32)
-    batch = torch.tensor(tokens.astype(np.int64)).reshape(G * B, T + 1)
+    tokens = batch_of(model, rng)
+    batch = torch.tensor(tokens.astype(np.int64)).reshape(G * B, -1)
     check(model, weights, batch)
     runs = [(name, nesterov, lr * model.pace, min_lr * model.pace, m) for name, nesterov, lr, min_lr, m in RUNS]
     results = [train(model, weights, batch, *run) for run in runs]
@@ -292,7 +349,8 @@ def record(model, path):
     with open(path, "wb") as out:
         out.write(b"dptmodel" + struct.pack("<I", 3))
         out.write(text(f"torch {torch.__version__}, reference.py {REVISION}"))
-        out.write(text(f"{model.config()}\ndata: {{kind: tokens}}\ntrain: {{seq_len: {T}}}\n"))
+        kind = "classification, tokenizer: hf, tokenizer_json: none.json" if model.labels else "tokens"
+        out.write(text(f"{model.config()}\ndata: {{kind: {kind}}}\ntrain: {{seq_len: {T}}}\n"))
         out.write(struct.pack("<5I", B, T, G, STEPS, WARMUP))
         out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, model.clip))
         out.write(tokens.astype("<i4").tobytes())
@@ -307,7 +365,7 @@ def record(model, path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(MODELS):
         sys.exit(__doc__)
-    for model_name, each in MODELS.items():
-        record(each, Path(sys.argv[1]) / f"reference_{model_name}.bin")
+    for model_name in sys.argv[2:] or MODELS:
+        record(MODELS[model_name], Path(sys.argv[1]) / f"reference_{model_name}.bin")

@@ -48,7 +48,9 @@ struct reference {
     struct rig rig;
     int slots;
     int64_t steps;
-    int32_t *tokens; /* [slots][B][T+1] */
+    int columns;     /* of a sample */
+    int32_t *tokens; /* [slots][B][columns]: T tokens and the one behind; with labels T tokens,
+                        their number and the label */
     float *grad;     /* [numel] */
     int n_runs;
     struct run {
@@ -144,8 +146,8 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     dpt_reader_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);
-    const size_t n_tokens =
-        (size_t)(ref->slots * ref->rig.slot.b * (ref->rig.slot.t + 1)) * sizeof(int32_t);
+    ref->columns = (int)ref->rig.slot.t + (dpt_model_labels(ref->rig.model) > 0 ? 2 : 1);
+    const size_t n_tokens = (size_t)(ref->slots * ref->rig.slot.b * ref->columns) * sizeof(int32_t);
     ref->tokens = malloc(n_tokens);
     ref->grad = calloc((size_t)ref->rig.numel, sizeof(float));
     assert_true(ref->tokens != NULL && ref->grad != NULL);
@@ -163,21 +165,53 @@ static void close_reference(struct reference *ref)
     rig_close(&ref->rig);
 }
 
+static const int32_t *sample_of(const struct reference *ref, int slot, int64_t row)
+{
+    return ref->tokens + (slot * ref->rig.slot.b + row) * ref->columns;
+}
+
+static void fill_slot(struct reference *ref, int slot)
+{
+    struct rig *rig = &ref->rig;
+    const int64_t t = rig->slot.t;
+    for (int64_t row = 0; row < rig->slot.b; row++) {
+        const int32_t *from = sample_of(ref, slot, row);
+        memcpy(rig->tokens + row * t, from, (size_t)t * sizeof *from);
+        memcpy(rig->targets + row * t, from + 1, (size_t)t * sizeof *from);
+    }
+}
+
+/* As long as its longest sample. */
+static void fill_labelled_slot(struct reference *ref, int slot)
+{
+    struct rig *rig = &ref->rig;
+    const int t = ref->columns - 2;
+    rig->slot.t = 0;
+    for (int64_t row = 0; row < rig->slot.b; row++) {
+        const int32_t *from = sample_of(ref, slot, row);
+        rig->lengths[row] = from[t];
+        rig->targets[row] = from[t + 1];
+        rig->slot.t = from[t] > rig->slot.t ? from[t] : rig->slot.t;
+    }
+    for (int64_t row = 0; row < rig->slot.b; row++)
+        memcpy(rig->tokens + row * rig->slot.t, sample_of(ref, slot, row),
+               (size_t)rig->slot.t * sizeof *rig->tokens);
+}
+
 /* The gradient of one step's mean loss over all slots; returns that loss. */
 static double run_slots(struct reference *ref, int64_t step)
 {
     struct rig *rig = &ref->rig;
     double loss = 0.0;
     for (int s = 0; s < ref->slots; s++) {
-        for (int64_t row = 0; row < rig->slot.b; row++) {
-            const int32_t *from = ref->tokens + (s * rig->slot.b + row) * (rig->slot.t + 1);
-            memcpy(rig->tokens + row * rig->slot.t, from, (size_t)rig->slot.t * sizeof *from);
-            memcpy(rig->targets + row * rig->slot.t, from + 1, (size_t)rig->slot.t * sizeof *from);
-        }
+        if (dpt_model_labels(rig->model) > 0)
+            fill_labelled_slot(ref, s);
+        else
+            fill_slot(ref, s);
         rig->slot.step = step;
         rig->slot.slot = s;
         rig->slot.accumulate = s > 0;
-        rig->slot.dloss = ref->tolerance->scale / (float)(rig->n * ref->slots);
+        rig->slot.dloss = ref->tolerance->scale / (float)(rig->losses * ref->slots);
         loss += rig_run(rig) / ref->slots;
     }
     for (int64_t i = 0; i < rig->numel; i++)

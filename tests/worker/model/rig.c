@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5 };
+enum { GUARD_BYTES = 64, GUARD = 0x5a, SEED = 5, LABELS = 5 };
 
 static struct dpt_err err;
 const struct dpt_cpu_kernels *rig_kernels;
@@ -22,14 +22,25 @@ enum rig_family rig_family;
 
 void rig_choose(int argc, char **argv)
 {
-    static const char *const names[] = {"gpt2", "llama", "llama_untied"};
+    static const char *const names[] = {"gpt2", "llama", "llama_untied", "gpt2_labels",
+                                        "llama_labels"};
     for (int i = 0; argc == 2 && i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(argv[1], names[i]) == 0) {
             rig_family = (enum rig_family)i;
             return;
         }
-    (void)fprintf(stderr, "usage: %s gpt2|llama|llama_untied\n", argv[0]);
+    (void)fprintf(stderr, "usage: %s gpt2|llama|llama_untied|gpt2_labels|llama_labels\n", argv[0]);
     exit(2);
+}
+
+bool rig_is_gpt2(void)
+{
+    return rig_family == RIG_GPT2 || rig_family == RIG_GPT2_LABELS;
+}
+
+static bool has_labels(void)
+{
+    return rig_family == RIG_GPT2_LABELS || rig_family == RIG_LLAMA_LABELS;
 }
 
 void *rig_memory(size_t bytes)
@@ -79,8 +90,10 @@ static void fill_tokens(struct rig *rig)
         uint32_t block[4];
         dpt_philox(key, (uint64_t)i, block);
         rig->tokens[i] = (int32_t)(block[0] % (uint32_t)rig->config.model.vocab);
-        rig->targets[i] = (int32_t)(block[1] % (uint32_t)rig->config.model.vocab);
+        rig->targets[i] = (int32_t)(block[1] % (uint32_t)rig->classes);
     }
+    for (int64_t i = 0; i < rig->slot.b; i++)
+        rig->lengths[i] = i == 0 ? (int32_t)rig->slot.t : 1 + (int32_t)(i * 5 % rig->slot.t);
 }
 
 void rig_open(struct rig *rig, const struct rig_size *size)
@@ -97,8 +110,8 @@ static void choose_llama(struct dpt_config *config)
     config->model.n_inner = 96;
     config->model.norm_eps = 1e-5;
     config->model.rope_theta = 100.0;
-    config->model.tied_head = rig_family == RIG_LLAMA;
-    if (rig_family == RIG_LLAMA)
+    config->model.tied_head = rig_family != RIG_LLAMA_UNTIED;
+    if (rig_family != RIG_LLAMA_UNTIED)
         return;
     config->model.attention_bias = config->model.mlp_bias = true;
     config->model.rope_scaling = DPT_ROPE_SCALING_LLAMA3;
@@ -122,8 +135,10 @@ void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
     config.model.dropout = size->dropout;
     config.train.precision = size->precision;
     config.train.activation_checkpointing = checkpointing;
-    if (rig_family != RIG_GPT2)
+    if (!rig_is_gpt2())
         choose_llama(&config);
+    if (has_labels())
+        config.model.labels = LABELS;
     rig_open_config(rig, &config, size->b, size->t, size->threads);
 }
 
@@ -138,11 +153,16 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
     assert_int_equal(dpt_stream_create(rig->dev, threads, &rig->stream, &err), DPT_OK);
     rig->ops = dpt_device_ops(rig->dev);
     rig->n = (int64_t)b * t;
+    rig->losses = dpt_model_labels(rig->model) > 0 ? b : rig->n;
+    rig->classes = dpt_model_labels(rig->model) > 0 ? dpt_model_labels(rig->model)
+                                                    : dpt_model_vocab(rig->model);
     rig->numel = dpt_model_flat_numel(rig->model);
     rig->flat = floats(rig->numel);
     rig->grad = floats(rig->numel);
     rig->tokens = rig_memory((size_t)rig->n * sizeof *rig->tokens);
     rig->targets = rig_memory((size_t)rig->n * sizeof *rig->targets);
+    rig->lengths = rig_memory((size_t)b * sizeof *rig->lengths);
+    rig->right = floats(b);
     for (int64_t i = 0; i < rig->numel; i++)
         rig->grad[i] = NAN;
     const size_t elem = dpt_dtype_bytes(dpt_model_dtype(rig->model));
@@ -154,7 +174,6 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
         rig->grads[u] = rig->grad + dpt_model_unit(rig->model, u)->offset;
     }
     fill_weights(rig);
-    fill_tokens(rig);
     rig->saved_bytes = dpt_model_saved_bytes(rig->model, b, t);
     rig->scratch_bytes = dpt_model_scratch_bytes(rig->model, b, t);
     rig->slot = (struct dpt_slot){
@@ -162,14 +181,17 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
         .seed = SEED,
         .b = b,
         .t = t,
-        .batch = {.part = {rig->tokens, rig->targets}},
+        .batch = {.part = {rig->tokens, rig->targets, rig->lengths}, .positions = t},
         .weights = rig->weights,
         .grads = rig->grads,
-        .dloss = 1.0f / (float)rig->n,
+        .dloss = 1.0f / (float)rig->losses,
         .saved = guarded(rig->saved_bytes),
         .scratch = guarded(rig->scratch_bytes),
         .losses = floats(rig->n),
+        .right = dpt_model_labels(rig->model) > 0 ? rig->right : NULL,
     };
+    memset(rig->slot.losses, 0, (size_t)rig->n * sizeof *rig->slot.losses);
+    fill_tokens(rig);
 }
 
 void rig_close(struct rig *rig)
@@ -181,6 +203,8 @@ void rig_close(struct rig *rig)
     free(rig->slot.losses);
     free(rig->tokens);
     free(rig->targets);
+    free(rig->lengths);
+    free(rig->right);
     free(rig->flat);
     free(rig->copy);
     free(rig->grad);
@@ -192,9 +216,9 @@ void rig_close(struct rig *rig)
 double rig_mean_loss(const struct rig *rig)
 {
     double sum = 0.0;
-    for (int64_t i = 0; i < rig->n; i++)
+    for (int64_t i = 0; i < rig->losses; i++)
         sum += (double)rig->slot.losses[i];
-    return sum / (double)rig->n;
+    return sum / (double)rig->losses;
 }
 
 double rig_run(struct rig *rig)

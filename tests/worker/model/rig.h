@@ -21,12 +21,17 @@ struct rig {
     const struct dpt_ops *ops;
     struct dpt_stream *stream;
     int64_t n, numel; /* B*T; of the flat vectors */
+    int64_t losses;   /* B*T, with labels B */
+    int classes;      /* that targets are of: the vocabulary, or the labels */
     float *flat, *grad;
     void *copy; /* flat in the compute dtype; NULL: f32 */
     const void *weights[DPT_UNITS_MAX];
     float *grads[DPT_UNITS_MAX];
     int32_t *tokens, *targets;
-    struct dpt_slot slot; /* ready to run: TRAIN, seed 5, step 0, slot 0, dloss 1/N, no announce */
+    int32_t *lengths;     /* (B), with labels; T of the first sample, fewer of the others */
+    float *right;         /* (B) */
+    struct dpt_slot slot; /* ready to run: TRAIN, seed 5, step 0, slot 0, dloss 1/losses, no
+                             announce */
     size_t saved_bytes, scratch_bytes;
 };
 
@@ -36,11 +41,14 @@ extern const struct dpt_cpu_kernels *rig_kernels;
 
 /* The family of the models that rigs of sizes have; GPT-2, until main reads its argument. Llamas
  * have heads of 32 channels, keys and values for each third head where that divides, and an odd
- * n_embd if it is given; untied ones also biases, and scaled rotary embeddings. */
-enum rig_family { RIG_GPT2, RIG_LLAMA, RIG_LLAMA_UNTIED };
+ * n_embd if it is given; untied ones also biases, and scaled rotary embeddings. With labels there
+ * are five. */
+enum rig_family { RIG_GPT2, RIG_LLAMA, RIG_LLAMA_UNTIED, RIG_GPT2_LABELS, RIG_LLAMA_LABELS };
 extern enum rig_family rig_family;
-/* Sets it from "gpt2", "llama" or "llama_untied"; ends the program on another word. */
+/* Sets it from "gpt2", "llama", "llama_untied", "gpt2_labels" or "llama_labels"; ends the program
+ * on another word. */
 void rig_choose(int argc, char **argv);
+bool rig_is_gpt2(void);
 
 /* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.
  * Gradients: filled with NaN, to show that they are overwritten. */

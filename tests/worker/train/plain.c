@@ -144,23 +144,23 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
     round_weights(p, weights);
     for (int u = 0; u < n_units; u++)
         grads[u] = p->slot + dpt_model_unit(p->model, u)->offset;
-    int64_t b = c->train.micro_batch, t = c->train.seq_len;
+    const int64_t b = c->train.micro_batch, losses = dpt_sample_form(c).losses;
     struct dpt_slot slot = {
         .mode = DPT_MODE_TRAIN,
         .seed = c->seed,
         .step = step,
         .slot = index,
         .b = b,
-        .t = t,
         .weights = weights,
         .grads = grads,
-        .dloss = (float)p->scale * (float)(1.0 / ((double)(b * t) * dpt_config_slots(c))),
+        .dloss = (float)p->scale * (float)(1.0 / ((double)(b * losses) * dpt_config_slots(c))),
         .saved = p->saved,
         .scratch = p->scratch,
         .losses = p->token_losses,
         .announce = ignore,
     };
     OK(dpt_loader_next(p->loader, step, index, &slot.batch, err_));
+    slot.t = slot.batch.positions;
     for (int u = 0; u < n_units; u++)
         dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
     for (int u = n_units - 1; u >= 0; u--)
@@ -235,40 +235,43 @@ static void train_step(struct plain *p, int64_t step)
     OK(dpt_stream_sync(p->stream, err_));
 }
 
-static double validate(struct plain *p, int64_t sequences)
+static struct plain_validation validate(struct plain *p, int64_t samples)
 {
-    const int64_t t = p->config->train.seq_len;
+    const struct dpt_sample_form form = dpt_sample_form(p->config);
     const void *weights[DPT_UNITS_MAX];
     round_weights(p, weights);
-    int32_t *tokens = room((size_t)t * sizeof *tokens),
-            *targets = room((size_t)t * sizeof *targets);
+    void *memory = room(dpt_batch_bytes(&form, 1));
+    float right = 0;
     struct dpt_data *val = NULL;
     OK(dpt_data_open_val(p->config, &val, err_));
     struct dpt_slot slot = {.mode = DPT_MODE_EVAL,
                             .b = 1,
-                            .t = t,
-                            .batch = {.part = {tokens, targets}},
+                            .batch = dpt_batch_at(&form, 1, memory),
                             .weights = weights,
                             .saved = p->saved,
                             .scratch = p->scratch,
-                            .losses = p->token_losses};
-    double sum = 0;
-    for (int64_t s = 0; s < sequences; s++) {
+                            .losses = p->token_losses,
+                            .right = dpt_model_labels(p->model) > 0 ? &right : NULL};
+    struct plain_validation found = {0};
+    for (int64_t s = 0; s < samples; s++) {
         OK(dpt_data_read(val, s, &slot.batch, 0, err_));
+        dpt_batch_close(&form, &slot.batch, 1);
+        slot.t = slot.batch.positions;
         for (int u = 0; u < dpt_model_n_units(p->model); u++)
             dpt_model_forward(p->model, p->ops, p->stream, u, &slot);
         OK(dpt_stream_sync(p->stream, err_));
-        for (int64_t i = 0; i < t; i++)
-            sum += (double)p->token_losses[i];
+        for (int64_t i = 0; i < form.losses; i++)
+            found.loss += (double)p->token_losses[i];
+        found.right += right != 0;
     }
     dpt_data_close(&val);
-    free(tokens);
-    free(targets);
-    return sum / (double)(sequences * t);
+    free(memory);
+    found.loss /= (double)(samples * form.losses);
+    return found;
 }
 
-void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,
-                              char ret_hex[DPT_HASH_HEX_BYTES], double *ret_loss)
+void plain_train_and_evaluate(const struct dpt_config *config, int64_t samples,
+                              char ret_hex[DPT_HASH_HEX_BYTES], struct plain_validation *ret)
 {
     struct plain p = {.config = config};
     begin(&p);
@@ -285,12 +288,20 @@ void plain_train_and_validate(const struct dpt_config *config, int64_t sequences
         memcpy(tensors[i].dim, param->dim, sizeof param->dim);
     }
     dpt_hash128_hex(dpt_weights_hash(tensors, n), ret_hex);
-    if (sequences > 0)
-        *ret_loss = validate(&p, sequences);
+    if (samples > 0)
+        *ret = validate(&p, samples);
     end(&p);
+}
+
+void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,
+                              char ret_hex[DPT_HASH_HEX_BYTES], double *ret_loss)
+{
+    struct plain_validation found;
+    plain_train_and_evaluate(config, sequences, ret_hex, &found);
+    *ret_loss = found.loss;
 }
 
 void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTES])
 {
-    plain_train_and_validate(config, 0, ret_hex, NULL);
+    plain_train_and_evaluate(config, 0, ret_hex, NULL);
 }

@@ -13,4 +13,12 @@ void plain_train(const struct dpt_config *config, char ret_hex[DPT_HASH_HEX_BYTE
 void plain_train_and_validate(const struct dpt_config *config, int64_t sequences,
                               char ret_hex[DPT_HASH_HEX_BYTES], double *ret_loss);
 
+/* And, with labels, how many are predicted. */
+struct plain_validation {
+    double loss;
+    int64_t right;
+};
+void plain_train_and_evaluate(const struct dpt_config *config, int64_t samples,
+                              char ret_hex[DPT_HASH_HEX_BYTES], struct plain_validation *ret);
+
 #endif

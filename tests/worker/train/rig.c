@@ -36,12 +36,35 @@ static void write_words(const char *name, uint64_t seed, uint64_t n)
     assert_int_equal(fclose(f), 0);
 }
 
+/* Texts of all lengths, and in each the word that is its label. */
+static void write_table(const char *name, uint64_t seed, uint64_t n)
+{
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    struct dpt_rng_key key = dpt_rng_key(seed, DPT_RNG_TEST, 0, 0, 0);
+    static const char *const words[] = {"good", "bad", "no"}, *const ends[] = {
+                                                                  "", " it is",
+                                                                  " of all that I saw"};
+    (void)fprintf(f, "label\ttext\n");
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t block[4];
+        dpt_philox(key, i, block);
+        (void)fprintf(f, "%u\t%s%s%s\n", (unsigned)(block[0] % 3), block[1] % 4 ? "" : "a ",
+                      words[block[0] % 3], ends[block[2] % 3]);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
 int rig_setup(void **state)
 {
     (void)state;
     assert_true(test_make_dir(root, sizeof root, "test-rank"));
     write_words("text", 1, 2000);
     write_words("val", 2, 200);
+    write_table("text.tsv", 3, 90);
+    write_table("val.tsv", 4, 60);
     return 0;
 }
 
@@ -114,9 +137,19 @@ void rig_choose_llama(struct dpt_config *config, bool tied)
     config->model.rope_scaling = tied ? DPT_ROPE_SCALING_NONE : DPT_ROPE_SCALING_LLAMA3;
 }
 
+void rig_choose_labels(struct dpt_config *config)
+{
+    config->model.labels = 3;
+    config->data.kind = DPT_DATA_CLASSIFICATION;
+    (void)snprintf(config->data.train, sizeof config->data.train, "%s/text.tsv", root);
+    (void)snprintf(config->data.text_column, sizeof config->data.text_column, "text");
+    (void)snprintf(config->data.label_column, sizeof config->data.label_column, "label");
+}
+
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
-    (void)snprintf(config->data.val, sizeof config->data.val, "%s/val", root);
+    const char *end = config->data.kind == DPT_DATA_CLASSIFICATION ? ".tsv" : "";
+    (void)snprintf(config->data.val, sizeof config->data.val, "%s/val%s", root, end);
     config->train.eval_every = every;
     config->train.eval_tokens = (int64_t)sequences * config->train.seq_len;
 }

@@ -33,6 +33,10 @@ void rig_choose(struct dpt_config *config, const char *strategy);
  * one of keys and values. Untied: a head of its own, biases, scaled rotary embeddings. */
 void rig_choose_llama(struct dpt_config *config, bool tied);
 
+/* Makes the model one of three labels, and the data texts that have them: of one word in each
+ * three, which word it is, of 1 to 40 bytes (some are cut). Before rig_evaluate. */
+void rig_choose_labels(struct dpt_config *config);
+
 /* Makes the run evaluate every so many steps on `sequences` sequences of another text (some 60 at
  * most). */
 void rig_evaluate(struct dpt_config *config, int every, int sequences);

@@ -24,11 +24,23 @@ static double loss_of(struct dpt_sample_range batch)
     return sum;
 }
 
+/* Each third sample. */
+static int64_t right_of(struct dpt_sample_range batch)
+{
+    int64_t right = 0;
+    for (int64_t i = batch.first; i < batch.end; i++)
+        right += i % 3 == 0;
+    return right;
+}
+
 static struct dpt_eval_share share_of(const struct dpt_evaluation *e, int rank)
 {
     const struct dpt_sample_range batch = dpt_evaluation_batch(e, rank);
-    return (struct dpt_eval_share){
-        .step = STEP, .round = e->round, .first = batch.first, .sum = loss_of(batch)};
+    return (struct dpt_eval_share){.step = STEP,
+                                   .round = e->round,
+                                   .first = batch.first,
+                                   .sum = loss_of(batch),
+                                   .right = right_of(batch)};
 }
 
 static void pack_all(const struct dpt_evaluation *e, uint8_t *all)
@@ -49,6 +61,7 @@ static double whole_sum(int world)
         assert_int_equal(dpt_evaluation_fold(&e, all, &err), DPT_OK);
         assert_false(e.reform || e.all_leave);
     }
+    assert_int_equal(e.right, right_of((struct dpt_sample_range){0, SEQUENCES}));
     return e.sum;
 }
 
@@ -82,6 +95,7 @@ static void through_changing_worlds(void **state)
         assert_int_equal(e.round, e.rounds);
         assert_int_equal(part.step, STEP);
         assert_memory_equal(&part.sum, &sum, sizeof sum);
+        assert_int_equal(part.right, right_of((struct dpt_sample_range){0, SEQUENCES}));
     }
 }
 
@@ -109,6 +123,8 @@ static void ranks_that_have_gone_apart(void **state)
         {{.first = 1}, "rank 1 evaluated samples from 5 on"},
         {{.reform = 2}, "flags 2 and 0"},
         {{.leaving = 2}, "flags 0 and 2"},
+        {{.right = 4}, "rank 1 predicted 5 labels of 4 samples"},
+        {{.right = -2}, "rank 1 predicted -1 labels of 4 samples"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint8_t all[3 * DPT_EVAL_SHARE_BYTES];
@@ -118,6 +134,7 @@ static void ranks_that_have_gone_apart(void **state)
         struct dpt_eval_share share = share_of(&e, 1);
         share.step += cases[i].change.step;
         share.round += cases[i].change.round;
+        share.right += cases[i].change.right;
         share.first += cases[i].change.first;
         share.reform += cases[i].change.reform;
         share.leaving += cases[i].change.leaving;

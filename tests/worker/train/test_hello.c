@@ -23,7 +23,8 @@ static struct dpt_hello sample(void)
         .checkpoints = 17,
         .val_step = -6,
         .val_loss = 7.25,
-        .eval = {.step = 21, .batches = 22, .sum = 23.5},
+        .val_right = 18,
+        .eval = {.step = 21, .batches = 22, .sum = 23.5, .right = 24},
         .checkpoint_slot = -8,
         .late = {14, 15},
         .own = {9, 10},
@@ -53,6 +54,7 @@ static void every_field_arrives(void **state)
     assert_memory_equal(&h.val_loss, &sent.val_loss, sizeof h.val_loss);
     assert_true(h.eval.step == sent.eval.step && h.eval.batches == sent.eval.batches);
     assert_memory_equal(&h.eval.sum, &sent.eval.sum, sizeof h.eval.sum);
+    assert_true(h.val_right == sent.val_right && h.eval.right == sent.eval.right);
     assert_int_equal(h.checkpoint_slot, sent.checkpoint_slot);
     assert_true(dpt_shard_equal(h.own, sent.own) && dpt_shard_equal(h.late, sent.late));
     for (int i = 0; i < DPT_RESHARD_PARTS; i++) {

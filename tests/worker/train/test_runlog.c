@@ -284,6 +284,48 @@ static void evaluations(void **state)
     assert_int_equal(fclose(f), 0);
 }
 
+/* With labels it has how many are predicted, and no tokens. */
+static void evaluations_of_labels(void **state)
+{
+    (void)state;
+    write_text("metrics.jsonl", "", 0);
+    const struct dpt_eval_record e = {.run = "a-run",
+                                      .step = 9,
+                                      .val_loss = 1.5,
+                                      .right = 5,
+                                      .samples = 16,
+                                      .ms = 1.5,
+                                      .generation = 2,
+                                      .world_size = 3};
+    struct dpt_err err;
+    assert_int_equal(dpt_runlog_eval(&(struct dpt_runlog){.dir = dir}, &e, &err), DPT_OK);
+    assert_true(ends_with_evaluation());
+    char path[128], line[1024];
+    path_of("metrics.jsonl", path);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(dpt_runlog_evaluation(dir, "r", &e, "00ff", &err), DPT_OK);
+    path_of("evaluation.json", path);
+    const struct dpt_summary summary = {
+        .run = "r", .val_loss = 1.5, .val_right = 5, .val_samples = 16};
+    assert_int_equal(dpt_runlog_summary(dir, &summary, &err), DPT_OK);
+    char path_of_summary[128];
+    path_of("summary.json", path_of_summary);
+    json_t *said[] = {json_loads(line, 0, NULL), json_load_file(path, 0, NULL),
+                      json_load_file(path_of_summary, 0, NULL)};
+    for (size_t i = 0; i < sizeof said / sizeof said[0]; i++) {
+        assert_non_null(said[i]);
+        assert_true(json_real_value(json_object_get(said[i], "val_loss")) == 1.5);
+        assert_true(json_real_value(json_object_get(said[i], "val_accuracy")) == 0.3125);
+        assert_int_equal(json_integer_value(json_object_get(said[i], "val_samples")), 16);
+        assert_null(json_object_get(said[i], "val_tokens"));
+        assert_null(json_object_get(said[i], "perplexity"));
+        json_decref(said[i]);
+    }
+}
+
 /* So is an epoch, between its last step and the evaluation after it. */
 static void epochs(void **state)
 {
@@ -444,6 +486,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_record_after_half_a_line, setup, teardown),
         cmocka_unit_test_setup_teardown(numbers_that_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(evaluations, setup, teardown),
+        cmocka_unit_test_setup_teardown(evaluations_of_labels, setup, teardown),
         cmocka_unit_test_setup_teardown(epochs, setup, teardown),
         cmocka_unit_test_setup_teardown(the_file_of_an_evaluation, setup, teardown),
         cmocka_unit_test_setup_teardown(an_event_quotes_anything, setup, teardown),
