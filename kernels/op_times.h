@@ -20,7 +20,10 @@
     X(SWIGLU, "swiglu")     /* the activation, without its products */                             \
     X(RESIDUAL, "residual") /* dropout, too */                                                     \
     X(EMBEDDING, "embedding")                                                                      \
-    X(HEAD, "head") /* logits, softmax, loss, their gradients; rows of last tokens */              \
+    X(HEAD, "head")           /* logits, softmax, loss, their gradients; rows of last tokens */    \
+    X(CONV, "conv")           /* convolutions */                                                   \
+    X(BATCHNORM, "batchnorm") /* residual and ReLU behind it, too */                               \
+    X(POOL, "pool")           /* of the greatest, of the mean */                                   \
     X(OPTIMIZER, "optimizer")                                                                      \
     X(SUM, "sum")   /* of gradients: lanes, contributions, the norm */                             \
     X(COPY, "copy") /* and conversions, filling, packing */                                        \

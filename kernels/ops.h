@@ -242,6 +242,116 @@ struct dpt_last_token {
                                C), the gradient in these rows, zero in all others */
 };
 
+/* --- images: (B, H, W, C) in memory, channels innermost ---
+ *
+ * A window of odd size `kernel` is laid on the image every `stride` pixels, from the first on, with
+ * (kernel - 1) / 2 pixels around its middle: PyTorch's padding = kernel / 2. Of H x W pixels there
+ * are OH x OW windows, OH = ceil(H / stride), OW = ceil(W / stride).
+ *
+ * As everywhere, the memory that an op works in is the stream's own. */
+struct dpt_windows {
+    int64_t b, h, w;
+    int64_t kernel, stride; /* kernel is odd and at most DPT_WINDOW_MAX */
+};
+enum { DPT_WINDOW_MAX = 15 };
+
+static inline int64_t dpt_windows_along(int64_t pixels, int64_t stride)
+{
+    return (pixels + stride - 1) / stride;
+}
+
+/* Convolution as PyTorch's nn.Conv2d without a bias: y = sum over the window's pixels and channels
+ * of x times the weight there. Pixels outside of the image are zero. The weight and its gradient
+ * lie as nn.Conv2d has them, (out, in, kernel, kernel). */
+struct dpt_conv_forward {
+    struct dpt_windows of;
+    int64_t in, out; /* channels */
+    enum dpt_dtype dtype;
+    const void *x;      /* (B, H, W, in) */
+    const void *weight; /* (out, in, kernel, kernel) */
+    void *y;            /* (B, OH, OW, out) */
+    const void *packed; /* the weight packed (DPT_PACK_CONV), or NULL */
+};
+
+struct dpt_conv_backward {
+    struct dpt_windows of;
+    int64_t in, out;
+    enum dpt_dtype dtype;
+    const void *x;      /* (B, H, W, in) */
+    const void *weight; /* (out, in, kernel, kernel) */
+    const void *dy;     /* (B, OH, OW, out) */
+    void *dx;           /* (B, H, W, in) or NULL */
+    bool add_dx;        /* dx is added to (a shortcut's gradient), else overwritten */
+    float *dw;          /* f32, of the weight's shape */
+    bool accumulate;    /* dw */
+    const void *packed; /* the weight packed (DPT_PACK_CONV), or NULL */
+};
+
+/* Batch norm (Ioffe & Szegedy 2015) over the n = B*H*W values of each channel, with what follows it
+ * in a residual network (He et al. 2016): y = relu((x - mean) rstd gamma + beta + residual), rstd =
+ * 1/sqrt(variance + eps). In training mean and variance (biased) are those of the values, n is 2 or
+ * more, and they are kept for backward. With running_mean they are the running ones. */
+struct dpt_batchnorm_forward {
+    int64_t n, c;
+    float eps;
+    enum dpt_dtype dtype;
+    const void *x;            /* (n, c) */
+    const void *gamma, *beta; /* (c) */
+    const void *residual;     /* (n, c) or NULL */
+    bool relu;
+    void *y;                                /* (n, c) */
+    const void *running_mean, *running_var; /* (c) or NULL, both: evaluation */
+    float *mean, *rstd, *var; /* (c), f32; var unbiased, /(n-1). Evaluation: not written */
+};
+
+/* Of training. The gradient of a running statistic is the micro-batch's own, times `share`: so sums
+ * over micro-batches become their mean. */
+struct dpt_batchnorm_backward {
+    int64_t n, c;
+    enum dpt_dtype dtype;
+    const void *x;                  /* (n, c) */
+    const void *gamma;              /* (c) */
+    const float *mean, *rstd, *var; /* (c), f32, of forward */
+    const void *y;         /* (n, c) of forward with relu: dy is zero where y is; or NULL */
+    const void *dy;        /* (n, c) */
+    void *dx;              /* (n, c) */
+    void *dresidual;       /* (n, c) or NULL: dy past the relu; may be dy */
+    float *dgamma, *dbeta; /* (c), f32 */
+    float *dmean, *dvar;   /* (c), f32, of running_mean and running_var; both or none */
+    float share;
+    bool accumulate; /* dgamma, dbeta, dmean, dvar */
+};
+
+/* The greatest value of each window, and which of its kernel*kernel pixels, row by row, it is: the
+ * first of several. A NaN is greater than all, and the last of several is taken, as PyTorch has it.
+ * Pixels outside of the image are no part of a window. */
+struct dpt_maxpool_forward {
+    struct dpt_windows of;
+    int64_t c;
+    enum dpt_dtype dtype;
+    const void *x;  /* (B, H, W, c) */
+    void *y;        /* (B, OH, OW, c) */
+    uint8_t *taken; /* (B, OH, OW, c) */
+};
+
+/* A pixel's gradient is the sum of those of the windows that took it, in the windows' order. */
+struct dpt_maxpool_backward {
+    struct dpt_windows of;
+    int64_t c;
+    enum dpt_dtype dtype;
+    const uint8_t *taken; /* (B, OH, OW, c) */
+    const void *dy;       /* (B, OH, OW, c) */
+    void *dx;             /* (B, H, W, c) */
+};
+
+/* The mean over each image's pixels, and its gradient. */
+struct dpt_avgpool {
+    int64_t b, pixels, c;
+    enum dpt_dtype dtype;
+    const void *in; /* forward: (b, pixels, c); backward: the gradient (b, c) */
+    void *out;      /* forward: (b, c); backward: (b, pixels, c) */
+};
+
 /* Packed weights. A weight is the same for all slots of a step, and each product would bring it
  * anew into the form that it is fastest on. `pack` does that once, into the caller's memory, for
  * all products of the weight's kind, forward and backward; an op that gets the packed form beside w
@@ -251,7 +361,8 @@ struct dpt_last_token {
  * that of w's values when it was packed: who changes or takes away w no longer gives it to ops. */
 enum dpt_pack_kind {
     DPT_PACK_LINEAR, /* w (rows = in, cols = out; out_in: rows = out, cols = in) of dpt_linear_* */
-    DPT_PACK_HEAD    /* w (rows = V, cols = C) of dpt_head_loss */
+    DPT_PACK_HEAD,   /* w (rows = V, cols = C) of dpt_head_loss */
+    DPT_PACK_CONV    /* w (rows = out, cols = in * kernel * kernel) of dpt_conv_* */
 };
 
 struct dpt_pack {
@@ -259,8 +370,9 @@ struct dpt_pack {
     int64_t rows, cols;
     enum dpt_dtype dtype;
     const void *w;
-    void *packed; /* packed_bytes, aligned to 64 */
-    bool out_in;  /* of DPT_PACK_LINEAR */
+    void *packed;           /* packed_bytes, aligned to 64 */
+    bool out_in;            /* of DPT_PACK_LINEAR */
+    int64_t kernel, stride; /* of DPT_PACK_CONV */
 };
 
 /* A tensor among the elements of an optimizer's op: [begin, end) of them, ascending from one to the

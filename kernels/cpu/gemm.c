@@ -128,8 +128,11 @@ static void pack_b(struct product *p, int64_t j, char *to, int thread)
 static void pack_a(const struct product *p, int64_t i, char *to)
 {
     const struct dpt_gemm *g = p->g;
-    make_dense(p, tile_rows(p, i), g->k, dpt_at(g->a, g->dtype, i * TILE_M * g->a_row), g->a_row,
-               g->a_col, to);
+    if (g->rows)
+        g->rows->gather(g->rows->ctx, i * TILE_M, tile_rows(p, i), p->in, to);
+    else
+        make_dense(p, tile_rows(p, i), g->k, dpt_at(g->a, g->dtype, i * TILE_M * g->a_row),
+                   g->a_row, g->a_col, to);
 }
 
 static const char *a_ready(const struct product *p, int64_t i)
@@ -160,6 +163,20 @@ static void multiply_tile(struct product *p, int64_t i, int64_t j, const char *a
                                    thread, a, b, c, thread_part(p, thread, p->scratch_at)));
 }
 
+/* Row by row, to where each one is. */
+static void store_rows(const struct product *p, int64_t i, const struct dpt_tile *tile)
+{
+    const struct dpt_gemm_store *out = &p->g->store;
+    for (int64_t r = 0; r < tile->rows; r++) {
+        const int64_t row = p->g->rows->place(p->g->rows->ctx, i * TILE_M + r);
+        struct dpt_tile one = *tile;
+        one.tile += r * tile->cols;
+        one.rows = 1;
+        one.c = dpt_at_out(tile->c, out->dtype, (row - i * TILE_M) * out->ldc);
+        p->s->kernels->of[out->dtype]->tile_store(&one);
+    }
+}
+
 static void multiply(struct product *p, int64_t i, int64_t j, const char *a, const char *b,
                      int thread)
 {
@@ -176,7 +193,10 @@ static void multiply(struct product *p, int64_t i, int64_t j, const char *a, con
                                   .gelu = dpt_at_out(out->gelu, out->dtype, at),
                                   .accumulate = out->accumulate,
                                   .stream = out->stream};
-    p->s->kernels->of[out->dtype]->tile_store(&tile);
+    if (p->g->rows && p->g->rows->place)
+        store_rows(p, i, &tile);
+    else
+        p->s->kernels->of[out->dtype]->tile_store(&tile);
 }
 
 /* Items: the tiles of b that are packed ahead, then those of a. */
@@ -251,10 +271,10 @@ static bool product_init(struct product *p, struct dpt_cpu_stream *s, const stru
                           .n_tiles = dpt_ceil_div(g->n, TILE_N),
                           .own = !dpt_onednn_multiplies(s->gemm),
                           .in = dpt_onednn_operands(s->gemm, g->dtype)};
-    DPT_ASSERT((g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
-    p->a_dense = g->a_row == g->k && g->a_col == 1 && !widens(p);
-    p->b_own = !g->b_packed && p->n_tiles >= PACK_AHEAD_TILES;
-    p->a_own = !p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES;
+    DPT_ASSERT((g->rows || g->a_row == 1 || g->a_col == 1) && (g->b_row == 1 || g->b_col == 1));
+    p->a_dense = !g->rows && g->a_row == g->k && g->a_col == 1 && !widens(p);
+    p->b_own = !g->b_packed && !g->rows && p->n_tiles >= PACK_AHEAD_TILES;
+    p->a_own = g->rows || (!p->b_own && !p->a_dense && p->m_tiles >= PACK_AHEAD_TILES);
     if (!p->own && !product_reorders(p))
         return false;
     p->b_stride = dpt_round64(packed_tile_bytes(p));

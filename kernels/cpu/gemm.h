@@ -26,11 +26,23 @@ struct dpt_gemm_store {
     bool stream;      /* c is not read again soon: it may go past the caches */
 };
 
+/* Rows of a and c that no stride leads to: a product of images, whose a is gathered tile by tile
+ * while it is multiplied, and never lies in memory as a whole. */
+struct dpt_gemm_rows {
+    /* to (rows, k) dense = rows first ... first + rows - 1 of a, as elements of `in`, which is the
+     * product's dtype or f32. By any thread of the pool. */
+    void (*gather)(const void *ctx, int64_t first, int64_t rows, enum dpt_dtype in, void *to);
+    /* Which row of c row `row` of the product is; NULL: the same. */
+    int64_t (*place)(const void *ctx, int64_t row);
+    const void *ctx;
+};
+
 struct dpt_gemm {
     int64_t m, n, k;
     enum dpt_dtype dtype; /* of a and b */
     const void *a;
     int64_t a_row, a_col; /* element (i,j) of a is a[i*a_row + j*a_col]; one of the two is 1 */
+    const struct dpt_gemm_rows *rows; /* or NULL; then a and its strides are not read */
     const void *b;
     int64_t b_row, b_col; /* likewise */
     const void *b_packed; /* or NULL; b as dpt_cpu_gemm_pack made it: then b itself is not read */

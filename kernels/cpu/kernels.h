@@ -44,6 +44,47 @@ struct dpt_norm_grad_rows {
     float *dgamma, *dbeta; /* (c) each: sums over these rows, overwritten; no dbeta of RMS norm */
 };
 
+/* Rows of channels; mean and rstd are per channel. */
+struct dpt_batchnorm_rows {
+    int64_t rows, c;
+    const void *x, *gamma, *beta;
+    const void *residual; /* or NULL */
+    const float *mean, *rstd;
+    bool relu;
+    void *y;
+};
+
+struct dpt_batchnorm_grad_rows {
+    int64_t rows, c;
+    const void *x, *gamma, *dy;
+    const void *y; /* or NULL: no relu */
+    const float *mean, *rstd;
+    const float *mean_dgamma, *mean_dbeta; /* (c): this micro-batch's gradients over its n */
+    void *dx;
+    void *dresidual; /* or NULL */
+};
+
+/* The pixels of one window that are in the image, by their numbers in it, ascending. */
+enum { DPT_WINDOW_PIXELS_MAX = DPT_WINDOW_MAX * DPT_WINDOW_MAX };
+struct dpt_maxpool_pixel {
+    int64_t c;
+    int count;                            /* 1 or more */
+    const void *x[DPT_WINDOW_PIXELS_MAX]; /* (c) each */
+    int number[DPT_WINDOW_PIXELS_MAX];
+    void *y;
+    uint8_t *taken;
+};
+
+/* The windows that one pixel is in, and its number in each. */
+struct dpt_maxpool_grad_pixel {
+    int64_t c;
+    int count;
+    const uint8_t *taken[DPT_WINDOW_PIXELS_MAX]; /* (c) each */
+    const void *dy[DPT_WINDOW_PIXELS_MAX];
+    int number[DPT_WINDOW_PIXELS_MAX];
+    void *dx;
+};
+
 /* One head of one sample; backward, the `group` query heads beside each other that share a key and
  * value head, from the first on. Rows of q, k, v are `ld` elements apart, those of y and dy `ldy`.
  * `work` as attention_work says. */
@@ -115,6 +156,15 @@ struct dpt_elem_kernels {
     void (*narrow)(int64_t n, const float *x, void *y);
     void (*norm)(const struct dpt_norm_rows *a);
     void (*norm_grad)(const struct dpt_norm_grad_rows *a);
+    /* Of each channel the rows' sum, and the squares of their distances to the rows' own mean. */
+    void (*batchnorm_sums)(const struct dpt_batchnorm_rows *a, float *sums, float *squares);
+    void (*batchnorm)(const struct dpt_batchnorm_rows *a);
+    /* The rows' parts of the gradients of gamma and beta, overwritten; and dx and dresidual. */
+    void (*batchnorm_grad_sums)(const struct dpt_batchnorm_grad_rows *a, float *dgamma,
+                                float *dbeta);
+    void (*batchnorm_grad)(const struct dpt_batchnorm_grad_rows *a);
+    void (*maxpool)(const struct dpt_maxpool_pixel *a);
+    void (*maxpool_grad)(const struct dpt_maxpool_grad_pixel *a);
     void (*gelu)(int64_t n, const void *x, void *y);
     void (*gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
     /* y (n) = silu(gate) * up, and from dy (n) the gradients of both. */

@@ -8,8 +8,15 @@ size_t dpt_cpu_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     if (!dpt_cpu_begin(s, a->dtype, "packed weights"))
         return 0;
-    return a->kind == DPT_PACK_HEAD ? dpt_cpu_head_packed_bytes(s, a)
-                                    : dpt_cpu_linear_packed_bytes(s, a);
+    switch (a->kind) {
+    case DPT_PACK_HEAD:
+        return dpt_cpu_head_packed_bytes(s, a);
+    case DPT_PACK_CONV:
+        return dpt_cpu_conv_packed_bytes(s, a);
+    case DPT_PACK_LINEAR:
+        break;
+    }
+    return dpt_cpu_linear_packed_bytes(s, a);
 }
 
 void dpt_cpu_pack(struct dpt_stream *stream, const struct dpt_pack *a)
@@ -19,6 +26,8 @@ void dpt_cpu_pack(struct dpt_stream *stream, const struct dpt_pack *a)
         return;
     if (a->kind == DPT_PACK_HEAD)
         dpt_cpu_head_pack(s, a);
+    else if (a->kind == DPT_PACK_CONV)
+        dpt_cpu_conv_pack(s, a);
     else
         dpt_cpu_linear_pack(s, a);
 }

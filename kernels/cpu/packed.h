@@ -12,4 +12,8 @@ void dpt_cpu_linear_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
 size_t dpt_cpu_head_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a);
 void dpt_cpu_head_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
 
+/* conv.c */
+size_t dpt_cpu_conv_packed_bytes(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+void dpt_cpu_conv_pack(struct dpt_cpu_stream *s, const struct dpt_pack *a);
+
 #endif

@@ -197,10 +197,60 @@ void dpt_cudnn_reshape(struct dpt_cudnn_graph *g, int a, int to)
     add_op(g, op, NULL, what);
 }
 
+/* What a convolution is called, forward and back, and its tensors. */
+struct pass {
+    cudnnBackendDescriptorType_t type;
+    cudnnBackendAttributeName_t alpha, beta, conv, x, w, y;
+};
+
+static const struct pass passes[2] = {
+    [false] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y},
+    [true] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY}};
+
+void dpt_cudnn_convolution(struct dpt_cudnn_graph *g, const struct dpt_cudnn_convolution *c)
+{
+    static const char what[] = "a convolution";
+    const struct pass *pass = &passes[c->back];
+    const cudnnDataType_t computes = CUDNN_DATA_FLOAT;
+    const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const int64_t sides = 2, dilations[2] = {1, 1}, strides[2] = {c->stride, c->stride},
+                  paddings[2] = {c->padding, c->padding};
+    const float one = 1.0f, zero = 0.0f;
+    cudnnBackendDescriptor_t kind = make(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computes, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &sides, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, paddings, what);
+    set(g, kind, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, paddings, what);
+    finalize(g, kind, what);
+    cudnnBackendDescriptor_t op = make(g, pass->type, what);
+    set(g, op, pass->alpha, CUDNN_TYPE_FLOAT, 1, &one, what);
+    set(g, op, pass->beta, CUDNN_TYPE_FLOAT, 1, &zero, what);
+    set(g, op, pass->conv, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &kind, what);
+    give(g, op, pass->x, c->x, what);
+    give(g, op, pass->w, c->w, what);
+    give(g, op, pass->y, c->y, what);
+    add_op(g, op, kind, what);
+}
+
 /* ---- plans ---- */
 
-/* Whether an engine says of itself that two runs may differ. */
-static bool is_nondeterministic(cudnnBackendDescriptor_t config)
+/* Whether an engine says of itself that two runs may differ, or that it transforms its operands. */
+static bool is_unfit(cudnnBackendDescriptor_t config)
 {
     cudnnBackendDescriptor_t engine = NULL;
     cudnnBackendNumericalNote_t notes[NOTES_MAX];
@@ -217,7 +267,8 @@ static bool is_nondeterministic(cudnnBackendDescriptor_t config)
                                   notes) == CUDNN_STATUS_SUCCESS) {
         found = false;
         for (int64_t i = 0; i < n; i++)
-            found = found || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+            found = found || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+                    notes[i] == CUDNN_NUMERICAL_NOTE_WINOGRAD;
     }
     drop(engine);
     return found;
@@ -258,7 +309,7 @@ static enum dpt_status choose(cudnnBackendDescriptor_t *configs, int64_t n, cudn
 {
     int left_out = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (is_nondeterministic(configs[i])) {
+        if (is_unfit(configs[i])) {
             left_out++;
             continue;
         }
@@ -268,9 +319,10 @@ static enum dpt_status choose(cudnnBackendDescriptor_t *configs, int64_t n, cudn
         drop(ret->plan);
         ret->plan = NULL;
     }
-    return dpt_fail(err, DPT_EUNSUPPORTED,
-                    "cuDNN: none of %d engines will do, %d of which are not deterministic", (int)n,
-                    left_out);
+    return dpt_fail(
+        err, DPT_EUNSUPPORTED,
+        "cuDNN: none of %d engines will do, %d of which are not deterministic or not sharp", (int)n,
+        left_out);
 }
 
 static enum dpt_status ask(struct dpt_cudnn_graph *g, cudnnBackendDescriptor_t whole,

@@ -1,6 +1,6 @@
 /* A graph of cuDNN's operations on four-dimensional tensors, and its plan: what a file describes
  * with a few functions and the library then runs as one kernel or a few. Of its graph API
- * (cudnn_graph.h) what attention needs.
+ * (cudnn_graph.h) what attention and convolutions need.
  *
  * There is a library (cudnn_calls.h) before any of these is called. A tensor is named by a number.
  * Errors stick to the graph, with cuDNN's own words, and come out of dpt_cudnn_plan_create; what is
@@ -50,12 +50,22 @@ void dpt_cudnn_pointwise(struct dpt_cudnn_graph *graph, const struct dpt_cudnn_p
 void dpt_cudnn_reduce(struct dpt_cudnn_graph *graph, cudnnReduceTensorOp_t op, int a, int to);
 /* to = a with the dimensions that `to` has. */
 void dpt_cudnn_reshape(struct dpt_cudnn_graph *graph, int a, int to);
+/* y = x convolved with w; `back`: x = y convolved back. Dimensions: images, channels, rows,
+ * columns; of w the channels of y, then those of x. The same stride and padding along rows and
+ * columns. */
+struct dpt_cudnn_convolution {
+    bool back;
+    int64_t stride, padding;
+    int x, w, y;
+};
+void dpt_cudnn_convolution(struct dpt_cudnn_graph *graph, const struct dpt_cudnn_convolution *op);
 
 struct dpt_cudnn_plan;
 
-/* The library's first plan for the graph that is deterministic and takes at most max_workspace
- * bytes; DPT_EUNSUPPORTED: it has none. On `handle`, or, to see whether there is one where there is
- * no GPU, for `device`, a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. */
+/* The library's first plan for the graph that is deterministic, does without Winograd's transforms,
+ * which cost digits, and takes at most max_workspace bytes; DPT_EUNSUPPORTED: it has none. On
+ * `handle`, or, to see whether there is one where there is no GPU, for `device`, a
+ * CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR. */
 DPT_MUST_USE enum dpt_status
 dpt_cudnn_plan_create(struct dpt_cudnn_graph *graph, cudnnHandle_t handle,
                       cudnnBackendDescriptor_t device, int64_t max_workspace,

@@ -1,5 +1,6 @@
 /* The CUDA device and its streams: memory, workspace, sticky errors. */
 #include "kernels/cuda/attention_cudnn.h"
+#include "kernels/cuda/conv_cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/stream.h"
 
@@ -107,6 +108,7 @@ static void cuda_stream_destroy(struct dpt_stream *stream)
     if (s->queue)
         (void)cudaStreamSynchronize(s->queue);
     dpt_cudnn_attention_destroy(&s->attention); /* it has the queue */
+    dpt_cudnn_convs_destroy(&s->convs);
     if (s->queue)
         (void)cudaStreamDestroy(s->queue);
     dpt_cuda_gemm_engine_destroy(&s->gemm, s->base.device);
@@ -171,18 +173,19 @@ static void cuda_prepare_begin(struct dpt_stream *stream)
     dpt_cuda_stream(stream)->preparing = true;
 }
 
-/* gemm.h says why. Products run where the stream's ops work, if that is large enough; cuDNN works
- * there itself. */
-static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t gemm_bytes, size_t attention_bytes,
+/* gemm.h says why. Products run where the stream's ops work, if that is large enough; cuDNN's
+ * attention works there itself. */
+static enum dpt_status warm_up(struct dpt_cuda_stream *s, size_t gemm_bytes, size_t cudnn_bytes,
                                struct dpt_err *err)
 {
     const size_t own = gemm_bytes > s->workspace_bytes ? gemm_bytes : 0;
-    const size_t bytes = own > attention_bytes ? own : attention_bytes;
+    const size_t bytes = own > cudnn_bytes ? own : cudnn_bytes;
     void *memory = NULL;
     if (bytes > 0)
         DPT_TRY(dpt_device_alloc_for(s->base.device, DPT_MEMORY_WORKSPACE, bytes, &memory, err));
     dpt_cuda_gemm_warm_up(s, own > 0 ? memory : s->workspace);
     dpt_cudnn_attention_warm_up(s, memory);
+    dpt_cudnn_conv_warm_up(s, memory);
     const enum dpt_status status = cuda_sync(&s->base, err);
     dpt_device_free_for(s->base.device, DPT_MEMORY_WORKSPACE, memory, bytes);
     return status;
@@ -195,7 +198,9 @@ static enum dpt_status cuda_prepare_end(struct dpt_stream *stream, struct dpt_er
     DPT_TRY(cuda_sync(stream, err));
     const size_t gemm = dpt_cuda_gemm_cold_bytes(s);
     const size_t attention = dpt_cudnn_attention_cold_bytes(s);
-    return gemm > 0 || attention > 0 ? warm_up(s, gemm, attention, err) : DPT_OK;
+    const size_t convs = dpt_cudnn_conv_cold_bytes(s);
+    const size_t cudnn = attention > convs ? attention : convs;
+    return gemm > 0 || cudnn > 0 ? warm_up(s, gemm, cudnn, err) : DPT_OK;
 }
 
 static enum dpt_status cuda_enter(struct dpt_device *dev, struct dpt_err *err)

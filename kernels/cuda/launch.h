@@ -94,6 +94,30 @@ struct dpt_launch_head_sums {
 };
 int dpt_launch_head_sums(void *queue, const struct dpt_launch_head_sums *a);
 
+/* --- images.cu --- */
+struct dpt_launch_conv_weight {
+    int64_t out, in, taps; /* taps: kernel * kernel */
+    enum dpt_dtype dtype;
+};
+/* to (out, taps, in) = from (out, in, taps), the table's; and in f32 back. */
+int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
+                            void *to);
+int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
+                            bool accumulate, float *to);
+/* to (windows, kernel, kernel, c) = those of x (b, h, w, c), zero outside of the images; and dx (b,
+ * h, w, c) = or += of each pixel the sum of all places in `from` that are that pixel. */
+int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                       const void *x, void *to);
+int dpt_launch_pixels(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                      const float *from, bool add, void *dx);
+int64_t dpt_launch_batchnorm_floats(int64_t n, int64_t c); /* of `work`, both ways */
+int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, float *work);
+int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, float *work);
+int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool_forward *a);
+int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool_backward *a);
+int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a);
+int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a);
+
 /* --- decode.cu --- */
 enum { DPT_CUDA_DECODE_ROWS_MAX = 32768 };
 int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a);

@@ -1,9 +1,10 @@
 /* Linear layers: three products, GELU, and the sum of columns for the bias. A packed weight is a
- * copy of it: the library packs nothing.
+ * copy of it, but of a convolution's (conv.c): the library packs nothing.
  *
  * GELU's slope goes into the product in front of it. GELU itself does not: what goes into it is
  * kept rounded, and made anew from that it has to have the same bits
  * (train.activation_checkpointing). */
+#include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -129,7 +130,11 @@ size_t dpt_cuda_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a
 
 void dpt_cuda_pack(struct dpt_stream *stream, const struct dpt_pack *a)
 {
-    dpt_cuda_copy(stream, (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype), a->w, a->packed);
+    if (a->kind == DPT_PACK_CONV)
+        dpt_cuda_conv_pack(dpt_cuda_stream(stream), a);
+    else
+        dpt_cuda_copy(stream, (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype), a->w,
+                      a->packed);
 }
 
 size_t dpt_cuda_operand_bytes(struct dpt_stream *stream, enum dpt_dtype dtype)

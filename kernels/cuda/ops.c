@@ -173,6 +173,60 @@ void dpt_cuda_last_token_backward(struct dpt_stream *stream, const struct dpt_la
         (void)dpt_cuda_posted(s, dpt_launch_last_token_grad(s->queue, a), "last token backward");
 }
 
+void dpt_cuda_batchnorm_forward(struct dpt_stream *stream, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const size_t floats = (size_t)dpt_launch_batchnorm_floats(a->n, a->c);
+    void *work;
+    DPT_ASSERT(s->preparing || !a->running_mean == !a->running_var);
+    DPT_ASSERT(s->preparing || a->running_mean || a->n >= 2);
+    if (dpt_cuda_begin(s, a->dtype, "batch norm") &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+        (void)dpt_cuda_posted(s, dpt_launch_batchnorm_forward(s->queue, a, work), "batch norm");
+}
+
+void dpt_cuda_batchnorm_backward(struct dpt_stream *stream, const struct dpt_batchnorm_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const size_t floats = (size_t)dpt_launch_batchnorm_floats(a->n, a->c);
+    void *work;
+    DPT_ASSERT(s->preparing || (!a->dmean == !a->dvar && !a->dgamma == !a->dbeta));
+    if (dpt_cuda_begin(s, a->dtype, "batch norm backward") &&
+        dpt_cuda_workspace(s, floats * sizeof(float), &work))
+        (void)dpt_cuda_posted(s, dpt_launch_batchnorm_backward(s->queue, a, work),
+                              "batch norm backward");
+}
+
+void dpt_cuda_maxpool_forward(struct dpt_stream *stream, const struct dpt_maxpool_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(a->of.kernel % 2 == 1 && a->of.kernel <= DPT_WINDOW_MAX && a->of.stride > 0);
+    if (posts(s, a->dtype, "max pool"))
+        (void)dpt_cuda_posted(s, dpt_launch_maxpool_forward(s->queue, a), "max pool");
+}
+
+void dpt_cuda_maxpool_backward(struct dpt_stream *stream, const struct dpt_maxpool_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    DPT_ASSERT(a->of.kernel % 2 == 1 && a->of.kernel <= DPT_WINDOW_MAX && a->of.stride > 0);
+    if (posts(s, a->dtype, "max pool backward"))
+        (void)dpt_cuda_posted(s, dpt_launch_maxpool_backward(s->queue, a), "max pool backward");
+}
+
+void dpt_cuda_avgpool_forward(struct dpt_stream *stream, const struct dpt_avgpool *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "average pool"))
+        (void)dpt_cuda_posted(s, dpt_launch_avgpool_forward(s->queue, a), "average pool");
+}
+
+void dpt_cuda_avgpool_backward(struct dpt_stream *stream, const struct dpt_avgpool *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, a->dtype, "average pool backward"))
+        (void)dpt_cuda_posted(s, dpt_launch_avgpool_backward(s->queue, a), "average pool backward");
+}
+
 void dpt_cuda_linear_row(struct dpt_stream *stream, const struct dpt_linear_row *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);

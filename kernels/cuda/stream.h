@@ -10,6 +10,7 @@
 
 struct dpt_cuda_gemm_engine;
 struct dpt_cudnn_attention;
+struct dpt_cudnn_convs;
 
 struct dpt_cuda_device {
     struct dpt_device base;
@@ -22,6 +23,7 @@ struct dpt_cuda_stream {
     void *queue; /* cudaStream_t */
     struct dpt_cuda_gemm_engine *gemm;
     struct dpt_cudnn_attention *attention; /* attention_cudnn.h; NULL: not used yet */
+    struct dpt_cudnn_convs *convs;         /* conv_cudnn.h; likewise */
     bool preparing;
     struct dpt_err
         error; /* first since the last sync; written by the thread that uses the stream */

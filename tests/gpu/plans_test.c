@@ -1,8 +1,9 @@
-/* Whether cuDNN has deterministic plans for our graphs of attention
- * (kernels/cuda/attention_plans.h) on GPUs that are not here: it compiles them for a description of
- * one. What it computes only a GPU shows (ops_test.c). Skipped (77) where there is no cuDNN, or one
- * that takes no descriptions. */
+/* Whether cuDNN has deterministic plans for our graphs of attention and convolutions
+ * (kernels/cuda/attention_plans.h, conv_plans.h) on GPUs that are not here: it compiles them for a
+ * description of one. What it computes only a GPU shows (ops_test.c). Skipped (77) where there is
+ * no cuDNN, or one that takes no descriptions. */
 #include "kernels/cuda/attention_plans.h"
+#include "kernels/cuda/conv_plans.h"
 #include "kernels/cuda/cudnn_calls.h"
 
 #include <stdio.h>
@@ -112,6 +113,37 @@ static void check_refusals(cudnnBackendDescriptor_t device)
           "it has a plan for heads of 63 channels", &odd, 0);
 }
 
+/* Of ResNet's sizes, of 3 x 3, 1 x 1 and 7 x 7 pixels, with a stride and without, and one of no
+ * round numbers. */
+static const struct dpt_conv_shape convs[] = {
+    {.of = {32, 56, 56, 3, 1}, .in = 64, .out = 64},
+    {.of = {16, 32, 32, 3, 1}, .in = 64, .out = 64},
+    {.of = {32, 56, 56, 3, 2}, .in = 128, .out = 128},
+    {.of = {32, 56, 56, 1, 2}, .in = 64, .out = 128},
+    {.of = {32, 14, 14, 1, 1}, .in = 1024, .out = 256},
+    {.of = {32, 7, 7, 3, 1}, .in = 512, .out = 512},
+    {.of = {3, 13, 11, 3, 2}, .in = 24, .out = 40},
+    {.of = {2, 30, 31, 7, 2}, .in = 8, .out = 16},
+};
+
+static void check_convolution(const struct dpt_conv_shape *shape, cudnnBackendDescriptor_t device,
+                              int gpu)
+{
+    struct dpt_cudnn_plan *plan = NULL;
+    struct dpt_err err;
+    int ids[DPT_CONV_TENSORS];
+    const enum dpt_status status = dpt_conv_plan_create(shape, NULL, device, &plan, ids, &err);
+    if (status == DPT_OK) {
+        dpt_cudnn_plan_destroy(&plan);
+        return;
+    }
+    failures++;
+    (void)fprintf(stderr, "GPU %d, %lld x %lld of %lld channels to %lld, %s, dtype %d: %s\n", gpu,
+                  (long long)shape->of.h, (long long)shape->of.w, (long long)shape->in,
+                  (long long)shape->out, shape->back ? "back" : "forward", (int)shape->dtype,
+                  err.text);
+}
+
 int main(void)
 {
     if (!dpt_cudnn_calls()) {
@@ -130,6 +162,13 @@ int main(void)
                 shape.dtype = run % 2 == 0 ? DPT_BF16 : DPT_F16;
                 shape.backward = run >= 2;
                 check_shape(&shape, device, gpu);
+            }
+        for (size_t i = 0; i < sizeof convs / sizeof *convs; i++)
+            for (int run = 0; run < 4; run++) {
+                struct dpt_conv_shape shape = convs[i];
+                shape.dtype = run % 2 == 0 ? DPT_BF16 : DPT_F16;
+                shape.back = run >= 2;
+                check_convolution(&shape, device, gpu);
             }
         if (gpu == 0)
             check_refusals(device);

@@ -114,7 +114,8 @@ static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt
     float *x = part(p, used, N * C), *gamma = part(p, used, C), *rstd = part(p, used, N);
     float *h = part(p, used, N * C), *y = part(p, used, N * 4 * C), *dh = part(p, used, N * C);
     float *w = part(p, used, C * 4 * C), *dw = part(p, used, C * 4 * C);
-    const struct dpt_pack pack = {DPT_PACK_LINEAR, 4 * C, C, dtype, w, part(p, used, PACKED), true};
+    const struct dpt_pack pack = {DPT_PACK_LINEAR,       4 * C, C, dtype, w,
+                                  part(p, used, PACKED), true,  0, 0};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
     ops->pack(s, &pack);
@@ -131,6 +132,52 @@ static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt
                                                                 dh, h, false, dw, NULL, true});
 }
 
+/* A block of a residual network, on images of IMAGE x IMAGE pixels, with a stride of 2. */
+static void image_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
+                      float *p, int64_t *used)
+{
+    enum { IMAGE = 12, IN = 24, OUT = 32, K = 3, PIXELS = B * IMAGE * IMAGE / 4 };
+    const struct dpt_windows of = {B, IMAGE, IMAGE, K, 2};
+    float *x = part(p, used, 4 * PIXELS * IN), *w = part(p, used, IN * OUT * K * K);
+    float *y = part(p, used, PIXELS * OUT), *out = part(p, used, PIXELS * OUT);
+    float *dx = part(p, used, 4 * PIXELS * IN), *dw = part(p, used, IN * OUT * K * K);
+    float *gamma = part(p, used, OUT), *mean = part(p, used, OUT), *rstd = part(p, used, OUT);
+    float *var = part(p, used, OUT), *dgamma = part(p, used, OUT), *dbeta = part(p, used, OUT);
+    float *dmean = part(p, used, OUT), *dvar = part(p, used, OUT),
+          *dy = part(p, used, PIXELS * OUT);
+    uint8_t *taken = (uint8_t *)(void *)part(p, used, PIXELS * OUT);
+    const struct dpt_pack pack = {.kind = DPT_PACK_CONV,
+                                  .rows = OUT,
+                                  .cols = IN * K * K,
+                                  .dtype = dtype,
+                                  .w = w,
+                                  .packed = part(p, used, PACKED),
+                                  .kernel = K,
+                                  .stride = 2};
+    const void *packed = p ? pack.packed : nowhere;
+    assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
+    ops->pack(s, &pack);
+    for (int i = 0; i < 2; i++) {
+        const void *form = i > 0 ? packed : NULL;
+        ops->conv_forward(s, &(struct dpt_conv_forward){of, IN, OUT, dtype, x, w, y, form});
+        ops->conv_backward(s, &(struct dpt_conv_backward){of, IN, OUT, dtype, x, w, y, dx, i > 0,
+                                                          dw, i > 0, form});
+    }
+    ops->batchnorm_forward(s, &(struct dpt_batchnorm_forward){PIXELS, OUT, 1e-5f, dtype, y, gamma,
+                                                              gamma, y, true, out, NULL, NULL, mean,
+                                                              rstd, var});
+    ops->batchnorm_forward(s, &(struct dpt_batchnorm_forward){PIXELS, OUT, 1e-5f, dtype, y, gamma,
+                                                              gamma, NULL, true, out, gamma, gamma,
+                                                              NULL, NULL, NULL});
+    ops->batchnorm_backward(s, &(struct dpt_batchnorm_backward){PIXELS, OUT, dtype, y, gamma, mean,
+                                                                rstd, var, out, dy, out, dy, dgamma,
+                                                                dbeta, dmean, dvar, 0.5f, true});
+    ops->maxpool_forward(s, &(struct dpt_maxpool_forward){of, IN, dtype, x, y, taken});
+    ops->maxpool_backward(s, &(struct dpt_maxpool_backward){of, IN, dtype, taken, y, dx});
+    ops->avgpool_forward(s, &(struct dpt_avgpool){B, PIXELS / B, OUT, dtype, y, dy});
+    ops->avgpool_backward(s, &(struct dpt_avgpool){B, PIXELS / B, OUT, dtype, dy, y});
+}
+
 static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
                       float *p, int64_t *used)
 {
@@ -144,7 +191,7 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     float *dw = part(p, used, C * 4 * C), *db = part(p, used, 4 * C);
     float *cos = part(p, used, T * C / H / 2), *sin = part(p, used, T * C / H / 2);
     const struct dpt_pack pack = {DPT_PACK_LINEAR,       4 * C, C, dtype, w,
-                                  part(p, used, PACKED), false};
+                                  part(p, used, PACKED), false, 0, 0};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
     ops->pack(s, &pack);
@@ -193,7 +240,8 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     float *dwte = part(p, &used, V * C), *dwpe = part(p, &used, CONTEXT * C);
     float *right = part(p, &used, N);
     static const int32_t lengths[B] = {T, 1};
-    const struct dpt_pack pack = {DPT_PACK_HEAD, V, C, dtype, wte, part(p, &used, PACKED), false};
+    const struct dpt_pack pack = {DPT_PACK_HEAD,          V,     C, dtype, wte,
+                                  part(p, &used, PACKED), false, 0, 0};
     const void *packed = p ? pack.packed : nowhere;
     assert_true(ops->packed_bytes(s, &pack) <= PACKED * sizeof(float));
     ops->pack(s, &pack);
@@ -202,6 +250,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     for (int i = 0; i < LAYERS; i++)
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     turned_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
+    image_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
         ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
                                                   dwte, i > 0, i > 0 ? packed : NULL, right});

@@ -7,7 +7,7 @@
 
 #include "kernels/ops.h"
 
-enum { CASE_BUFFERS_MAX = 8, CASE_SHAPE_MAX = 6 };
+enum { CASE_BUFFERS_MAX = 10, CASE_SHAPE_MAX = 8 };
 
 /* Sizes in elements; `ints` are tokens, targets or lengths in [ints_from, ints_below). Inputs are
  * of the case's dtype. The op gets NULL for a buffer of no elements. */

@@ -45,6 +45,16 @@ OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
 OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw, a->right)
 OP(last_token_forward, dpt_last_token, a->lengths, a->x, a->y)
 OP(last_token_backward, dpt_last_token, a->lengths, a->x, a->y)
+OP(conv_forward, dpt_conv_forward, a->x, a->weight, a->y)
+OP(conv_backward, dpt_conv_backward, a->x, a->weight, a->dy, a->dx, a->dw)
+OP(batchnorm_forward, dpt_batchnorm_forward, a->x, a->gamma, a->beta, a->residual, a->y,
+   a->running_mean, a->running_var, a->mean, a->rstd, a->var)
+OP(batchnorm_backward, dpt_batchnorm_backward, a->x, a->gamma, a->mean, a->rstd, a->var, a->y,
+   a->dy, a->dx, a->dresidual, a->dgamma, a->dbeta, a->dmean, a->dvar)
+OP(maxpool_forward, dpt_maxpool_forward, a->x, a->y, a->taken)
+OP(maxpool_backward, dpt_maxpool_backward, a->taken, a->dy, a->dx)
+OP(avgpool_forward, dpt_avgpool, a->in, a->out)
+OP(avgpool_backward, dpt_avgpool, a->in, a->out)
 
 /* The tensors are the caller's, and gone when the queue runs. */
 static void adamw(struct dpt_stream *stream, const struct dpt_adamw *a)
@@ -161,6 +171,14 @@ const struct dpt_ops discrete_ops = {
     .head_loss = head_loss,
     .last_token_forward = last_token_forward,
     .last_token_backward = last_token_backward,
+    .conv_forward = conv_forward,
+    .conv_backward = conv_backward,
+    .batchnorm_forward = batchnorm_forward,
+    .batchnorm_backward = batchnorm_backward,
+    .maxpool_forward = maxpool_forward,
+    .maxpool_backward = maxpool_backward,
+    .avgpool_forward = avgpool_forward,
+    .avgpool_backward = avgpool_backward,
     .adamw = adamw,
     .sgd = sgd,
     .add = add,

@@ -4,7 +4,7 @@
 
 #include "kernels/ops.h"
 
-enum { DISCRETE_POINTERS_MAX = 12 };
+enum { DISCRETE_POINTERS_MAX = 13 };
 
 extern const struct dpt_ops discrete_ops;
 

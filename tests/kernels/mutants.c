@@ -251,6 +251,99 @@ static void norm_of_a(struct dpt_stream *s, const struct dpt_residual_norm *a)
                                                                 .rstd = a->rstd});
 }
 
+static void lost_image(struct dpt_stream *s, const struct dpt_conv_forward *a)
+{
+    struct dpt_conv_forward wrong = *a;
+    wrong.of.b--;
+    right->conv_forward(s, &wrong);
+}
+
+/* Windows that begin a pixel late. */
+static void late_windows(struct dpt_stream *s, const struct dpt_conv_forward *a)
+{
+    struct dpt_conv_forward wrong = *a;
+    wrong.x = (const char *)a->x + (size_t)a->in * dpt_dtype_bytes(a->dtype);
+    wrong.of.b--;
+    right->conv_forward(s, a);
+    right->conv_forward(s, &wrong);
+}
+
+static void lost_shortcut(struct dpt_stream *s, const struct dpt_conv_backward *a)
+{
+    struct dpt_conv_backward wrong = *a;
+    wrong.add_dx = false;
+    right->conv_backward(s, &wrong);
+}
+
+static void lost_image_of_dw(struct dpt_stream *s, const struct dpt_conv_backward *a)
+{
+    struct dpt_conv_backward wrong = *a;
+    wrong.of.b--;
+    wrong.dx = NULL;
+    right->conv_backward(s, a);
+    right->conv_backward(s, &wrong);
+}
+
+static void other_eps_of_batch(struct dpt_stream *s, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_batchnorm_forward wrong = *a;
+    wrong.eps = 1e-3f;
+    right->batchnorm_forward(s, &wrong);
+}
+
+static void no_relu(struct dpt_stream *s, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_batchnorm_forward wrong = *a;
+    wrong.relu = false;
+    right->batchnorm_forward(s, &wrong);
+}
+
+static void no_shortcut(struct dpt_stream *s, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_batchnorm_forward wrong = *a;
+    wrong.residual = NULL;
+    right->batchnorm_forward(s, &wrong);
+}
+
+/* From the statistics. */
+static void lost_row_of_batch(struct dpt_stream *s, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_batchnorm_forward shorter = *a;
+    right->batchnorm_forward(s, a);
+    shorter.n--;
+    right->batchnorm_forward(s, &shorter);
+}
+
+static void relu_forgotten_backward(struct dpt_stream *s, const struct dpt_batchnorm_backward *a)
+{
+    struct dpt_batchnorm_backward wrong = *a;
+    wrong.y = NULL;
+    right->batchnorm_backward(s, &wrong);
+}
+
+static void sums_for_means(struct dpt_stream *s, const struct dpt_batchnorm_backward *a)
+{
+    struct dpt_batchnorm_backward wrong = *a;
+    wrong.share = 1.0f;
+    right->batchnorm_backward(s, &wrong);
+}
+
+static void lost_windows(struct dpt_stream *s, const struct dpt_maxpool_backward *a)
+{
+    struct dpt_maxpool_backward wrong = *a;
+    wrong.of.b--;
+    right->maxpool_backward(s, &wrong);
+}
+
+static void lost_pixel(struct dpt_stream *s, const struct dpt_avgpool *a)
+{
+    struct dpt_avgpool wrong = *a;
+    wrong.b = 1;
+    wrong.pixels--;
+    right->avgpool_forward(s, a);
+    right->avgpool_forward(s, &wrong);
+}
+
 #define INSTALL(op, wrong)                                                                         \
     static void install_##wrong(struct dpt_ops *ops)                                               \
     {                                                                                              \
@@ -285,6 +378,18 @@ INSTALL(head_loss, lost_row_of_loss)
 INSTALL(head_loss, right_of_the_next)
 INSTALL(last_token_forward, shorter_samples)
 INSTALL(last_token_backward, lost_last_token)
+INSTALL(conv_forward, lost_image)
+INSTALL(conv_forward, late_windows)
+INSTALL(conv_backward, lost_shortcut)
+INSTALL(conv_backward, lost_image_of_dw)
+INSTALL(batchnorm_forward, other_eps_of_batch)
+INSTALL(batchnorm_forward, no_relu)
+INSTALL(batchnorm_forward, no_shortcut)
+INSTALL(batchnorm_forward, lost_row_of_batch)
+INSTALL(batchnorm_backward, relu_forgotten_backward)
+INSTALL(batchnorm_backward, sums_for_means)
+INSTALL(maxpool_backward, lost_windows)
+INSTALL(avgpool_forward, lost_pixel)
 INSTALL(adamw, other_beta)
 INSTALL(adamw, decoupled_decay)
 INSTALL(sgd, plain_momentum)
@@ -326,6 +431,20 @@ const struct op_mutant op_mutants[] = {
     {"predictions held against other targets", "head 33x24x2", install_right_of_the_next},
     {"rows of shorter samples", "last_token 5x77x131", install_shorter_samples},
     {"the gradient of a sample lost", "last_token 5x77x131", install_lost_last_token},
+    {"an image lost", "conv 2x8x8 64-200 k3 s2", install_lost_image},
+    {"windows a pixel late", "conv 2x13x11 16-24 k3 add", install_late_windows},
+    {"a shortcut's gradient overwritten", "conv 2x13x11 17-19 k3 s2 add", install_lost_shortcut},
+    {"the same, of single pixels", "conv 3x9x10 24-40 k1 s2 add", install_lost_shortcut},
+    {"an image lost from dw", "conv 2x5x5 3-8 k7 s2", install_lost_image_of_dw},
+    {"another eps of batch norm", "batchnorm 1003x45", install_other_eps_of_batch},
+    {"relu forgotten", "batchnorm 777x64 relu", install_no_relu},
+    {"relu forgotten in evaluation", "batchnorm 65x77 relu residual eval", install_no_relu},
+    {"the shortcut forgotten", "batchnorm 640x133 relu residual", install_no_shortcut},
+    {"a row lost from statistics", "batchnorm 1003x45", install_lost_row_of_batch},
+    {"relu forgotten backward", "batchnorm 777x64 relu", install_relu_forgotten_backward},
+    {"running statistics summed", "batchnorm 1003x45", install_sums_for_means},
+    {"an image's windows lost", "maxpool 3x7x9x21 k3 s2", install_lost_windows},
+    {"a pixel lost from a mean", "avgpool 3x49x515", install_lost_pixel},
     {"another beta2", "adamw 40007", install_other_beta},
     {"Adam's decay decoupled", "adamw 40007 l2", install_decoupled_decay},
     {"no Nesterov", "sgd 40007 nesterov", install_plain_momentum},

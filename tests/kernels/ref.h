@@ -64,6 +64,32 @@ void ref_last_token(int64_t b, int64_t t, int64_t c, const int32_t *lengths, con
 void ref_last_token_grad(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *dy,
                          double *dx);
 
+/* ref_images.c */
+void ref_conv(const struct dpt_windows *a, int64_t in, int64_t out, const double *x,
+              const double *weight, double *y);
+void ref_conv_grad(const struct dpt_windows *a, int64_t in, int64_t out, const double *x,
+                   const double *weight, const double *dy, double *dx, double *dw);
+
+struct ref_batchnorm {
+    int64_t n, c;
+    double eps;
+    const double *gamma, *beta, *residual; /* residual or NULL */
+    bool relu;
+};
+void ref_batchnorm(const struct ref_batchnorm *a, const double *x, double *y, double *mean,
+                   double *rstd, double *var);
+void ref_batchnorm_eval(const struct ref_batchnorm *a, const double *x, const double *mean,
+                        const double *var, double *y);
+void ref_batchnorm_grad(const struct ref_batchnorm *a, const double *x, const double *y,
+                        const double *mean, const double *rstd, const double *dy, double *dx,
+                        double *dresidual, double *dgamma, double *dbeta);
+
+/* Both ways. */
+void ref_maxpool(const struct dpt_windows *a, int64_t c, const double *x, const double *dy,
+                 double *y, double *dx);
+void ref_avgpool(int64_t b, int64_t pixels, int64_t c, const double *x, const double *dy, double *y,
+                 double *dx);
+
 /* PyTorch's torch.optim.AdamW, one step; p, m, v in and out. */
 void ref_adamw(const struct dpt_adamw *a, double *p, double *m, double *v, const double *grad);
 void ref_sgd(const struct dpt_sgd *a, double *p, double *m, const double *grad);

@@ -77,6 +77,13 @@ void ELEM(widen)(int64_t n, const void *x, float *y);
 void ELEM(narrow)(int64_t n, const float *x, void *y);
 void ELEM(norm)(const struct dpt_norm_rows *a);
 void ELEM(norm_grad)(const struct dpt_norm_grad_rows *a);
+void ELEM(batchnorm_sums)(const struct dpt_batchnorm_rows *a, float *sums, float *squares);
+void ELEM(batchnorm)(const struct dpt_batchnorm_rows *a);
+void ELEM(batchnorm_grad_sums)(const struct dpt_batchnorm_grad_rows *a, float *dgamma,
+                               float *dbeta);
+void ELEM(batchnorm_grad)(const struct dpt_batchnorm_grad_rows *a);
+void ELEM(maxpool)(const struct dpt_maxpool_pixel *a);
+void ELEM(maxpool_grad)(const struct dpt_maxpool_grad_pixel *a);
 void ELEM(gelu)(int64_t n, const void *x, void *y);
 void ELEM(gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
 void ELEM(swiglu)(int64_t n, const void *gate, const void *up, void *y);

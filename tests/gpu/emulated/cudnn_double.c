@@ -409,6 +409,71 @@ static void reshape(struct run *run, const struct descriptor *op)
     finish(run, y);
 }
 
+/* Of x and y the one is read, the other is made. */
+struct convolution {
+    struct values *x, *w, *y;
+    int64_t stride, padding;
+};
+
+/* Adds every product of an element of w and one of x, or of y, to what it belongs to of `to`: y, or
+ * x. */
+static void convolve(const struct convolution *c, struct values *to)
+{
+    const int64_t *x = c->x->dims, *w = c->w->dims, *y = c->y->dims;
+    MUST(x[0] == y[0] && x[1] == w[1] && y[1] == w[0]);
+    for (int64_t i = 0; i < c->y->n; i++)
+        for (int64_t j = 0; j < w[1] * w[2] * w[3]; j++) {
+            const int64_t channel = j / w[3] / w[2], out = i / y[3] / y[2] % y[1];
+            const int64_t row = i / y[3] % y[2] * c->stride - c->padding + j / w[3] % w[2];
+            const int64_t column = i % y[3] * c->stride - c->padding + j % w[3];
+            if (row < 0 || row >= x[2] || column < 0 || column >= x[3])
+                continue;
+            const int64_t image = i / y[3] / y[2] / y[1];
+            const int64_t at = ((image * x[1] + channel) * x[2] + row) * x[3] + column,
+                          weight = out * w[1] * w[2] * w[3] + j;
+            if (to == c->y)
+                to->v[i] += c->x->v[at] * c->w->v[weight];
+            else
+                to->v[at] += c->y->v[i] * c->w->v[weight];
+        }
+}
+
+static float factor(const struct descriptor *op, cudnnBackendAttributeName_t name)
+{
+    float value;
+    memcpy(&value, get(op, name), sizeof value);
+    return value;
+}
+
+/* The attributes of a pass: as its operation's names begin. */
+#define CONVOLUTION(pass, x_name, y_name, x_is, y_is, made)                                        \
+    do {                                                                                           \
+        const struct descriptor *kind =                                                            \
+            child(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_CONV_DESC);                        \
+        MUST(number(kind, CUDNN_ATTR_CONVOLUTION_CONV_MODE) == CUDNN_CROSS_CORRELATION);           \
+        MUST(factor(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_ALPHA) == 1.0f);                 \
+        MUST(factor(op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_BETA) == 0.0f);                  \
+        const struct convolution c = {                                                             \
+            x_is(run, op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##x_name),                     \
+            input(run, op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_W),                           \
+            y_is(run, op, CUDNN_ATTR_OPERATION_CONVOLUTION_##pass##_##y_name),                     \
+            numbers(kind, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)[1],                               \
+            numbers(kind, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)[1]};                                \
+        memset(c.made->v, 0, (size_t)c.made->n * sizeof *c.made->v);                               \
+        convolve(&c, c.made);                                                                      \
+        finish(run, c.made);                                                                       \
+    } while (0)
+
+static void convolution_forward(struct run *run, const struct descriptor *op)
+{
+    CONVOLUTION(FORWARD, X, Y, input, output, y);
+}
+
+static void convolution_data(struct run *run, const struct descriptor *op)
+{
+    CONVOLUTION(BWD_DATA, DX, DY, output, input, x);
+}
+
 static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                              cudnnBackendDescriptor_t pack)
 {
@@ -431,6 +496,12 @@ static cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan
             break;
         case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
             reshape(&run, op);
+            break;
+        case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+            convolution_forward(&run, op);
+            break;
+        case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+            convolution_data(&run, op);
             break;
         default:
             MUST(!"an operation");

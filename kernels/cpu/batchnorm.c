@@ -1,0 +1,214 @@
+/* Batch norm. Rows are cut into chunks of CHUNK; of each the sums by channel are made, and the
+ * chunks' sums are added in order. Of squares, each chunk's are around its own mean, and its
+ * distance to the mean of all is added (Chan et al. 1983). */
+#include "kernels/cpu/stream.h"
+
+#include <math.h>
+
+enum { CHUNK = 32 };
+
+static int64_t chunk_rows(int64_t n, int64_t chunk)
+{
+    return dpt_min64(CHUNK, n - chunk * CHUNK);
+}
+
+/* --- forward --- */
+
+struct forward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_batchnorm_forward *a;
+    int64_t chunks;
+    float *sums;              /* (chunks, 2, c): sums, and squares */
+    const float *mean, *rstd; /* (c): what is normalised with */
+};
+
+static struct dpt_batchnorm_rows rows_of(const struct forward_job *j, int64_t chunk)
+{
+    const struct dpt_batchnorm_forward *a = j->a;
+    const int64_t at = chunk * CHUNK * a->c;
+    return (struct dpt_batchnorm_rows){.rows = chunk_rows(a->n, chunk),
+                                       .c = a->c,
+                                       .x = dpt_at(a->x, a->dtype, at),
+                                       .gamma = a->gamma,
+                                       .beta = a->beta,
+                                       .residual = dpt_at(a->residual, a->dtype, at),
+                                       .mean = j->mean,
+                                       .rstd = j->rstd,
+                                       .relu = a->relu,
+                                       .y = dpt_at_out(a->y, a->dtype, at)};
+}
+
+static void sums_item(void *ctx, int64_t chunk, int thread)
+{
+    const struct forward_job *j = ctx;
+    const struct dpt_batchnorm_rows rows = rows_of(j, chunk);
+    float *sums = j->sums + chunk * 2 * j->a->c;
+    (void)thread;
+    j->kernels->of[j->a->dtype]->batchnorm_sums(&rows, sums, sums + j->a->c);
+}
+
+static void normal_item(void *ctx, int64_t chunk, int thread)
+{
+    const struct forward_job *j = ctx;
+    const struct dpt_batchnorm_rows rows = rows_of(j, chunk);
+    (void)thread;
+    j->kernels->of[j->a->dtype]->batchnorm(&rows);
+}
+
+/* Of one channel, from the chunks' sums. */
+static void statistics_of(const struct forward_job *j, int64_t channel)
+{
+    const struct dpt_batchnorm_forward *a = j->a;
+    const float *sums = j->sums + channel, n = (float)a->n;
+    float sum = 0.0f, squares = 0.0f;
+    for (int64_t chunk = 0; chunk < j->chunks; chunk++)
+        sum += sums[chunk * 2 * a->c];
+    const float mean = sum / n;
+    for (int64_t chunk = 0; chunk < j->chunks; chunk++) {
+        const float rows = (float)chunk_rows(a->n, chunk);
+        const float away = sums[chunk * 2 * a->c] / rows - mean;
+        squares += sums[(chunk * 2 + 1) * a->c] + rows * (away * away);
+    }
+    a->mean[channel] = mean;
+    a->rstd[channel] = 1.0f / sqrtf(squares / n + a->eps);
+    a->var[channel] = squares / (n - 1.0f);
+}
+
+enum { CHANNELS = 16 };
+
+/* Item: a few channels. */
+static void statistics_item(void *ctx, int64_t item, int thread)
+{
+    const struct forward_job *j = ctx;
+    const int64_t end = dpt_min64(j->a->c, (item + 1) * CHANNELS);
+    (void)thread;
+    for (int64_t channel = item * CHANNELS; channel < end; channel++)
+        statistics_of(j, channel);
+}
+
+/* mean and rstd (c) of the running statistics. */
+static void running(const struct dpt_cpu_stream *s, const struct dpt_batchnorm_forward *a,
+                    float *mean, float *rstd)
+{
+    s->kernels->of[a->dtype]->widen(a->c, a->running_mean, mean);
+    s->kernels->of[a->dtype]->widen(a->c, a->running_var, rstd);
+    for (int64_t i = 0; i < a->c; i++)
+        rstd[i] = 1.0f / sqrtf(rstd[i] + a->eps);
+}
+
+void dpt_cpu_batchnorm_forward(struct dpt_stream *stream, const struct dpt_batchnorm_forward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct forward_job job = {.kernels = s->kernels,
+                              .a = a,
+                              .chunks = dpt_ceil_div(a->n, CHUNK),
+                              .mean = a->mean,
+                              .rstd = a->rstd};
+    struct dpt_workspace w;
+    DPT_ASSERT(s->preparing || !a->running_mean == !a->running_var);
+    DPT_ASSERT(s->preparing || a->running_mean || a->n >= 2);
+    const int64_t floats = (job.chunks > 1 ? job.chunks : 1) * 2 * a->c;
+    if (!dpt_cpu_begin(s, a->dtype, "batch norm") ||
+        !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)floats * sizeof(float), 0, &w))
+        return;
+    job.sums = (float *)(void *)w.shared;
+    if (a->running_mean) {
+        running(s, a, job.sums, job.sums + a->c);
+        job.mean = job.sums;
+        job.rstd = job.sums + a->c;
+    } else {
+        dpt_pool_run(s->pool, job.chunks, sums_item, &job);
+        dpt_pool_run(s->pool, dpt_ceil_div(a->c, CHANNELS), statistics_item, &job);
+    }
+    dpt_pool_run(s->pool, job.chunks, normal_item, &job);
+}
+
+/* --- backward --- */
+
+struct backward_job {
+    const struct dpt_cpu_kernels *kernels;
+    const struct dpt_batchnorm_backward *a;
+    int64_t chunks;
+    float *sums;  /* (chunks, 2, c): of gamma's gradient, of beta's */
+    float *means; /* (2, c): the same, over all rows, over n */
+};
+
+static struct dpt_batchnorm_grad_rows grad_rows_of(const struct backward_job *j, int64_t chunk)
+{
+    const struct dpt_batchnorm_backward *a = j->a;
+    const int64_t at = chunk * CHUNK * a->c;
+    return (struct dpt_batchnorm_grad_rows){.rows = chunk_rows(a->n, chunk),
+                                            .c = a->c,
+                                            .x = dpt_at(a->x, a->dtype, at),
+                                            .gamma = a->gamma,
+                                            .dy = dpt_at(a->dy, a->dtype, at),
+                                            .y = dpt_at(a->y, a->dtype, at),
+                                            .mean = a->mean,
+                                            .rstd = a->rstd,
+                                            .mean_dgamma = j->means,
+                                            .mean_dbeta = j->means + a->c,
+                                            .dx = dpt_at_out(a->dx, a->dtype, at),
+                                            .dresidual = dpt_at_out(a->dresidual, a->dtype, at)};
+}
+
+static void grad_sums_item(void *ctx, int64_t chunk, int thread)
+{
+    const struct backward_job *j = ctx;
+    const struct dpt_batchnorm_grad_rows rows = grad_rows_of(j, chunk);
+    float *sums = j->sums + chunk * 2 * j->a->c;
+    (void)thread;
+    j->kernels->of[j->a->dtype]->batchnorm_grad_sums(&rows, sums, sums + j->a->c);
+}
+
+static void grad_item(void *ctx, int64_t chunk, int thread)
+{
+    const struct backward_job *j = ctx;
+    const struct dpt_batchnorm_grad_rows rows = grad_rows_of(j, chunk);
+    (void)thread;
+    j->kernels->of[j->a->dtype]->batchnorm_grad(&rows);
+}
+
+static void give(const struct dpt_batchnorm_backward *a, float *to, int64_t channel, float x)
+{
+    if (to)
+        to[channel] = a->accumulate ? to[channel] + x : x;
+}
+
+/* Item: a few channels. */
+static void join_item(void *ctx, int64_t item, int thread)
+{
+    const struct backward_job *j = ctx;
+    const struct dpt_batchnorm_backward *a = j->a;
+    const int64_t end = dpt_min64(a->c, (item + 1) * CHANNELS);
+    (void)thread;
+    for (int64_t i = item * CHANNELS; i < end; i++) {
+        float dgamma = 0.0f, dbeta = 0.0f;
+        for (int64_t chunk = 0; chunk < j->chunks; chunk++) {
+            dgamma += j->sums[chunk * 2 * a->c + i];
+            dbeta += j->sums[(chunk * 2 + 1) * a->c + i];
+        }
+        j->means[i] = dgamma / (float)a->n;
+        j->means[a->c + i] = dbeta / (float)a->n;
+        give(a, a->dgamma, i, dgamma);
+        give(a, a->dbeta, i, dbeta);
+        give(a, a->dmean, i, a->share * a->mean[i]);
+        give(a, a->dvar, i, a->share * a->var[i]);
+    }
+}
+
+void dpt_cpu_batchnorm_backward(struct dpt_stream *stream, const struct dpt_batchnorm_backward *a)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
+    struct dpt_workspace w;
+    DPT_ASSERT(s->preparing || (!a->dmean == !a->dvar && !a->dgamma == !a->dbeta));
+    if (!dpt_cpu_begin(s, a->dtype, "batch norm backward") ||
+        !dpt_cpu_workspace(s, DPT_WORKSPACE_OP,
+                           (size_t)((job.chunks + 1) * 2 * a->c) * sizeof(float), 0, &w))
+        return;
+    job.means = (float *)(void *)w.shared;
+    job.sums = job.means + 2 * a->c;
+    dpt_pool_run(s->pool, job.chunks, grad_sums_item, &job);
+    dpt_pool_run(s->pool, dpt_ceil_div(a->c, CHANNELS), join_item, &job);
+    dpt_pool_run(s->pool, job.chunks, grad_item, &job);
+}

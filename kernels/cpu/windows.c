@@ -1,0 +1,74 @@
+/* See windows.h. Of a window, the pixels of one of the image's rows lie together, and are copied
+ * together. */
+#include "kernels/cpu/windows.h"
+
+#include <string.h>
+
+static int64_t within(int64_t x, int64_t least, int64_t most)
+{
+    return x < least ? least : dpt_min64(x, most);
+}
+
+/* n elements of the image from element `from` on; returns where the next go. */
+static char *copied(const struct dpt_cpu_windows *a, int64_t from, int64_t n, enum dpt_dtype in,
+                    char *to)
+{
+    const void *at = dpt_at(a->image, a->dtype, from);
+    const size_t bytes = (size_t)n * dpt_dtype_bytes(in);
+    if (in == a->dtype)
+        memcpy(to, at, bytes);
+    else
+        a->kernels->widen(n, at, (float *)(void *)to);
+    return to + bytes;
+}
+
+static char *zeros(int64_t n, enum dpt_dtype in, char *to)
+{
+    const size_t bytes = (size_t)n * dpt_dtype_bytes(in);
+    memset(to, 0, bytes);
+    return to + bytes;
+}
+
+/* Elements [col, end) of the window of grid point (i, j) of image `n`. */
+static char *gather_row(const struct dpt_cpu_windows *a, const int64_t at[3], int64_t col,
+                        int64_t end, enum dpt_dtype in, char *to)
+{
+    const int64_t line = a->wide * a->c; /* elements of a row of pixels */
+    const int64_t y0 = a->top + at[1] * a->step, x0 = a->left + at[2] * a->step;
+    const int64_t inside_from = within(-x0, 0, a->wide) * a->c;
+    const int64_t inside_to = within(a->w - x0, 0, a->wide) * a->c;
+    for (int64_t tap = col / line; tap * line < end; tap++) {
+        const int64_t y = y0 + tap;
+        const int64_t from = col - tap * line > 0 ? col - tap * line : 0;
+        const int64_t until = dpt_min64(end - tap * line, line);
+        if (y < 0 || y >= a->h) {
+            to = zeros(until - from, in, to);
+            continue;
+        }
+        const int64_t first = within(inside_from, from, until);
+        const int64_t last = within(inside_to, first, until);
+        to = zeros(first - from, in, to);
+        to = copied(a, ((at[0] * a->h + y) * a->w + x0) * a->c + first, last - first, in, to);
+        to = zeros(until - last, in, to);
+    }
+    return to;
+}
+
+void dpt_cpu_windows_gather(const struct dpt_cpu_windows *a, int64_t first, int64_t rows,
+                            int64_t col, int64_t cols, enum dpt_dtype in, void *to)
+{
+    const int64_t each = a->grid_h * a->grid_w;
+    int64_t at[3] = {first / each, first % each / a->grid_w, first % a->grid_w};
+    char *next = to;
+    for (int64_t r = 0; r < rows; r++) {
+        next = gather_row(a, at, col, col + cols, in, next);
+        if (++at[2] == a->grid_w) {
+            at[2] = 0;
+            at[1]++;
+        }
+        if (at[1] == a->grid_h) {
+            at[1] = 0;
+            at[0]++;
+        }
+    }
+}

@@ -1,0 +1,296 @@
+/* Convolutions, with the weight as (out, kernel, kernel, in): y and dx by cuDNN (conv_cudnn.h), or
+ * as products with windows of the images, which are written out for some images at a time
+ * ("im2col"). Then dx is made of the windows' gradients in f32, pixel by pixel, in the windows'
+ * order; parts of dw are added in the images' order. */
+#include "kernels/cuda/conv.h"
+
+#include "kernels/cuda/conv_cudnn.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
+
+/* Of the windows that are written out at once, unless one image alone has more. */
+enum { WINDOWS_BYTES_MAX = 256 << 20, ALIGN_BYTES = 256 };
+
+/* A convolution, and how it is cut: `each` images at a time. */
+struct conv {
+    struct dpt_cuda_stream *s;
+    const char *name;
+    struct dpt_windows of;
+    int64_t in, out;
+    enum dpt_dtype dtype;
+    int64_t per_image, width, each; /* windows of an image, elements of one */
+    bool pixels;                    /* windows are the image's pixels */
+};
+
+/* Parts of the workspace, in bytes from its beginning. */
+struct layout {
+    size_t weight, windows, sums, end;
+};
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* Windows whose elements take `element` bytes. */
+static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *of, int64_t in,
+                           int64_t out, enum dpt_dtype dtype, size_t element)
+{
+    struct conv c = {.s = s,
+                     .of = *of,
+                     .in = in,
+                     .out = out,
+                     .dtype = dtype,
+                     .per_image = dpt_windows_along(of->h, of->stride) *
+                                  dpt_windows_along(of->w, of->stride),
+                     .width = of->kernel * of->kernel * in,
+                     .pixels = of->kernel == 1 && of->stride == 1};
+    DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
+    const int64_t bytes = c.per_image * c.width * (int64_t)element;
+    c.each = bytes > 0 && !c.pixels ? WINDOWS_BYTES_MAX / bytes : of->b;
+    c.each = c.each < 1 ? 1 : c.each < of->b ? c.each : of->b;
+    return c;
+}
+
+static bool posted(const struct conv *c, int code)
+{
+    return dpt_cuda_posted(c->s, code, c->name);
+}
+
+/* Whether kernels of ours are to be posted. */
+static bool goes_on(const struct conv *c)
+{
+    return !c->s->preparing && c->s->error.status == DPT_OK;
+}
+
+static struct dpt_launch_conv_weight weight_of(const struct conv *c)
+{
+    return (struct dpt_launch_conv_weight){c->out, c->in, c->of.kernel * c->of.kernel, c->dtype};
+}
+
+/* Images from `first` on that are next. */
+static struct dpt_windows images_at(const struct conv *c, int64_t first)
+{
+    struct dpt_windows of = c->of;
+    of.b = c->of.b - first < c->each ? c->of.b - first : c->each;
+    return of;
+}
+
+/* What is packed, or is arranged now. */
+static const void *weight_in(const struct conv *c, const void *packed, const void *weight, void *to)
+{
+    const struct dpt_launch_conv_weight a = weight_of(c);
+    if (!packed && goes_on(c))
+        (void)posted(c, dpt_launch_conv_arrange(c->s->queue, &a, weight, to));
+    return packed ? packed : to;
+}
+
+static const void *windows_in(const struct conv *c, const struct dpt_windows *images, int64_t first,
+                              const void *x, void *to)
+{
+    const void *at = dpt_cuda_at(x, c->dtype, first * c->of.h * c->of.w * c->in);
+    if (c->pixels)
+        return at;
+    if (goes_on(c))
+        (void)posted(c, dpt_launch_windows(c->s->queue, images, c->in, c->dtype, at, to));
+    return to;
+}
+
+/* The workspace: false when the op ends here. While the stream prepares there is none, and its
+ * products are prepared all the same. */
+static bool workspace(const struct conv *c, const struct layout *at, char **ret)
+{
+    void *memory = NULL;
+    const bool is_there = dpt_cuda_workspace(c->s, at->end, &memory);
+    *ret = is_there ? memory : NULL;
+    return is_there || (c->s->preparing && c->s->error.status == DPT_OK);
+}
+
+static void *part(char *memory, size_t at)
+{
+    return memory ? memory + at : NULL;
+}
+
+static size_t weight_bytes(const struct conv *c)
+{
+    return (size_t)(c->out * c->width) * dpt_dtype_bytes(c->dtype);
+}
+
+static struct layout layout_of(const struct conv *c, size_t element, size_t sums)
+{
+    struct layout at = {.weight = 0};
+    at.windows = aligned(weight_bytes(c));
+    at.sums = at.windows + aligned((size_t)(c->each * c->per_image * c->width) * element);
+    at.end = at.sums + aligned(sums);
+    return at;
+}
+
+/* --- by cuDNN --- */
+
+static struct dpt_cudnn_conv cudnn_of(const struct conv *c, bool back)
+{
+    return (struct dpt_cudnn_conv){c->of, c->in, c->out, c->dtype, back};
+}
+
+static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a)
+{
+    const struct dpt_cudnn_conv y = cudnn_of(c, false);
+    struct layout at = {.windows = aligned(weight_bytes(c))};
+    size_t scratch;
+    char *memory;
+    if (!dpt_cudnn_conv_plan(c->s, &y, &scratch))
+        return;
+    at.end = at.windows + scratch;
+    if (!workspace(c, &at, &memory) || !goes_on(c))
+        return;
+    const void *weight = weight_in(c, a->packed, a->weight, memory);
+    dpt_cudnn_conv_run(c->s, &y, a->x, weight, a->y, memory + at.windows);
+}
+
+/* What is to be added to dx is made beside it first. */
+static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
+{
+    const struct dpt_cudnn_conv product = cudnn_of(c, true);
+    const int64_t n = c->of.b * c->of.h * c->of.w * c->in;
+    struct layout at = {.windows = aligned(weight_bytes(c))};
+    size_t scratch;
+    char *memory;
+    if (!dpt_cudnn_conv_plan(c->s, &product, &scratch))
+        return;
+    at.sums = at.windows + aligned(scratch);
+    at.end = at.sums + (size_t)n * dpt_dtype_bytes(c->dtype);
+    if (!workspace(c, &at, &memory) || !goes_on(c))
+        return;
+    const void *weight = weight_in(c, a->packed, a->weight, memory);
+    void *const dx = a->add_dx ? memory + at.sums : a->dx;
+    const struct dpt_residual sum = {.n = n, .dtype = c->dtype, .a = a->dx, .b = dx, .y = a->dx};
+    dpt_cudnn_conv_run(c->s, &product, dx, weight, a->dy, memory + at.windows);
+    if (a->add_dx && goes_on(c))
+        (void)posted(c, dpt_launch_residual(c->s->queue, &sum));
+}
+
+/* --- the ops --- */
+
+void dpt_cuda_conv_pack(struct dpt_cuda_stream *s, const struct dpt_pack *a)
+{
+    const int64_t taps = a->kernel * a->kernel;
+    const struct dpt_launch_conv_weight weight = {a->rows, a->cols / taps, taps, a->dtype};
+    if (dpt_cuda_begin(s, a->dtype, "packed weights") && !s->preparing)
+        (void)dpt_cuda_posted(s, dpt_launch_conv_arrange(s->queue, &weight, a->w, a->packed),
+                              "packed weights");
+}
+
+void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    const size_t element = dpt_dtype_bytes(a->dtype);
+    struct conv c = conv_of(s, &a->of, a->in, a->out, a->dtype, element);
+    const struct layout at = layout_of(&c, c.pixels ? 0 : element, 0);
+    char *memory;
+    c.name = "convolution";
+    if (!dpt_cuda_begin(s, a->dtype, c.name))
+        return;
+    if (dpt_cudnn_conv_takes(a->in, a->out, a->dtype)) {
+        cudnn_forward(&c, a);
+        return;
+    }
+    if (!workspace(&c, &at, &memory))
+        return;
+    const void *weight = weight_in(&c, a->packed, a->weight, part(memory, at.weight));
+    for (int64_t first = 0; first < c.of.b; first += c.each) {
+        const struct dpt_windows images = images_at(&c, first);
+        const struct dpt_cuda_gemm y = {
+            .m = images.b * c.per_image,
+            .n = c.out,
+            .k = c.width,
+            .dtype = c.dtype,
+            .a = windows_in(&c, &images, first, a->x, part(memory, at.windows)),
+            .lda = c.width,
+            .b = weight,
+            .ldb = c.width,
+            .b_transposed = true,
+            .out = c.dtype,
+            .c = dpt_cuda_at_out(a->y, c.dtype, first * c.per_image * c.out),
+            .ldc = c.out};
+        dpt_cuda_gemm(s, &y);
+    }
+}
+
+static void input_gradient(const struct conv *c, const struct dpt_conv_backward *a)
+{
+    const struct layout at = layout_of(c, c->pixels ? 0 : sizeof(float), 0);
+    char *memory;
+    if (!workspace(c, &at, &memory))
+        return;
+    const void *weight = weight_in(c, a->packed, a->weight, part(memory, at.weight));
+    void *const windows = part(memory, at.windows);
+    for (int64_t first = 0; first < c->of.b; first += c->each) {
+        const struct dpt_windows images = images_at(c, first);
+        void *const dx = dpt_cuda_at_out(a->dx, c->dtype, first * c->of.h * c->of.w * c->in);
+        const struct dpt_cuda_gemm product = {
+            .m = images.b * c->per_image,
+            .n = c->width,
+            .k = c->out,
+            .dtype = c->dtype,
+            .a = dpt_cuda_at(a->dy, c->dtype, first * c->per_image * c->out),
+            .lda = c->out,
+            .b = weight,
+            .ldb = c->width,
+            .out = c->pixels ? c->dtype : DPT_F32,
+            .c = c->pixels ? dx : windows,
+            .ldc = c->width,
+            .accumulate = c->pixels && a->add_dx};
+        dpt_cuda_gemm(c->s, &product);
+        if (!c->pixels && goes_on(c))
+            (void)posted(c, dpt_launch_pixels(c->s->queue, &images, c->in, c->dtype, windows,
+                                              a->add_dx, dx));
+    }
+}
+
+static void weight_gradient(const struct conv *c, const struct dpt_conv_backward *a)
+{
+    const struct layout at = layout_of(c, c->pixels ? 0 : dpt_dtype_bytes(c->dtype),
+                                       (size_t)(c->out * c->width) * sizeof(float));
+    const struct dpt_launch_conv_weight weight = weight_of(c);
+    char *memory;
+    if (!workspace(c, &at, &memory))
+        return;
+    void *const sums = part(memory, at.sums);
+    for (int64_t first = 0; first < c->of.b; first += c->each) {
+        const struct dpt_windows images = images_at(c, first);
+        const struct dpt_cuda_gemm dw = {
+            .m = c->out,
+            .n = c->width,
+            .k = images.b * c->per_image,
+            .dtype = c->dtype,
+            .a = dpt_cuda_at(a->dy, c->dtype, first * c->per_image * c->out),
+            .lda = c->out,
+            .a_transposed = true,
+            .b = windows_in(c, &images, first, a->x, part(memory, at.windows)),
+            .ldb = c->width,
+            .out = DPT_F32,
+            .c = sums,
+            .ldc = c->width,
+            .accumulate = first > 0};
+        dpt_cuda_gemm(c->s, &dw);
+    }
+    if (goes_on(c))
+        (void)posted(c, dpt_launch_conv_restore(c->s->queue, &weight, sums, a->accumulate, a->dw));
+}
+
+void dpt_cuda_conv_backward(struct dpt_stream *stream, const struct dpt_conv_backward *a)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    struct conv c = conv_of(s, &a->of, a->in, a->out, a->dtype, sizeof(float));
+    c.name = "convolution backward";
+    if (!dpt_cuda_begin(s, a->dtype, c.name))
+        return;
+    if (a->dx || s->preparing) {
+        if (dpt_cudnn_conv_takes(a->in, a->out, a->dtype))
+            cudnn_input_gradient(&c, a);
+        else
+            input_gradient(&c, a);
+    }
+    if (s->error.status == DPT_OK)
+        weight_gradient(&c, a);
+}

@@ -1,0 +1,483 @@
+/* What convolutions need around their products, batch norm, pools.
+ *
+ * Sums over rows of channels are made in chunks, whose size the number of rows says; a block has 32
+ * channels, and 8 threads for each, which take every 8th row and are joined in their order; and so
+ * are the chunks. Nothing depends on the size of the grid. */
+#include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
+
+enum { THREADS = 256, LANES = 32, ROWS = THREADS / LANES, CHUNK_MIN = 64, CHUNKS_MAX = 1024 };
+
+/* dpt_windows_along, for kernels, too. */
+static __host__ __device__ inline int64_t along(int64_t pixels, int64_t stride)
+{
+    return (pixels + stride - 1) / stride;
+}
+
+/* --- weights: (out, in, taps) as the table has them, (out, taps, in) as products do --- */
+
+template <typename E>
+static __global__ void arrange(int64_t n, int64_t in, int64_t taps, const E *from, E *to)
+{
+    GRID_LOOP(i, n)
+    {
+        const int64_t channel = i % in, tap = i / in % taps, out = i / in / taps;
+        to[i] = from[(out * in + channel) * taps + tap];
+    }
+}
+
+int dpt_launch_conv_arrange(void *queue, const struct dpt_launch_conv_weight *a, const void *from,
+                            void *to)
+{
+    const int64_t n = a->out * a->in * a->taps;
+    FOR_ELEM(a->dtype, arrange<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(
+                           n, a->in, a->taps, (const E *)from, (E *)to));
+    return cudaGetLastError();
+}
+
+static __global__ void restore(int64_t n, int64_t in, int64_t taps, const float *from,
+                               bool accumulate, float *to)
+{
+    GRID_LOOP(i, n)
+    {
+        const int64_t tap = i % taps, channel = i / taps % in, out = i / taps / in;
+        const float x = from[(out * taps + tap) * in + channel];
+        to[i] = accumulate ? to[i] + x : x;
+    }
+}
+
+int dpt_launch_conv_restore(void *queue, const struct dpt_launch_conv_weight *a, const float *from,
+                            bool accumulate, float *to)
+{
+    const int64_t n = a->out * a->in * a->taps;
+    restore<<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(n, a->in, a->taps, from,
+                                                                       accumulate, to);
+    return cudaGetLastError();
+}
+
+/* --- windows as rows, and back --- */
+
+/* A thread has some channels of a window's pixel. */
+template <typename E, bool WHOLE>
+static __global__ void windows(struct dpt_windows of, int64_t c, int64_t items, const E *x, E *to)
+{
+    enum { N = some<E>::N };
+    const int64_t groups = (c + N - 1) / N, taps = of.kernel * of.kernel;
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    GRID_LOOP(i, items)
+    {
+        const int64_t at = i % groups * N, tap = i / groups % taps, row = i / groups / taps;
+        const int64_t y = row / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
+        const int64_t column = row % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
+        float v[N] = {};
+        if (y >= 0 && y < of.h && column >= 0 && column < of.w)
+            get<N, WHOLE>(x + ((row / out_w / out_h * of.h + y) * of.w + column) * c, at, c, v);
+        put<N, WHOLE>(to + (row * taps + tap) * c, at, c, v);
+    }
+}
+
+template <typename E>
+static void post_windows(void *queue, const struct dpt_windows *of, int64_t c, const E *x, E *to)
+{
+    enum { N = some<E>::N };
+    const int64_t rows = of->b * along(of->h, of->stride) * along(of->w, of->stride);
+    const int64_t items = rows * of->kernel * of->kernel * ceil_div(c, N);
+    FOR_WHOLE(
+        c % N == 0 && is_whole<N>(x) && is_whole<N>(to), windows<E, WHOLE>
+        <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*of, c, items, x, to));
+}
+
+int dpt_launch_windows(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                       const void *x, void *to)
+{
+    FOR_ELEM(dtype, post_windows<E>(queue, of, c, (const E *)x, (E *)to));
+    return cudaGetLastError();
+}
+
+/* A thread has a pixel's channel, and adds what the windows that the pixel is in say, in their
+ * order. */
+template <typename E>
+static __global__ void pixels(struct dpt_windows of, int64_t c, int64_t items, const float *from,
+                              bool add, E *dx)
+{
+    const int64_t taps = of.kernel * of.kernel;
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    GRID_LOOP(i, items)
+    {
+        const int64_t channel = i % c, pixel = i / c, n = pixel / of.w / of.h;
+        float sum = 0.0f;
+        for (int64_t tap = taps - 1; tap >= 0; tap--) {
+            const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
+            const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
+            if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
+                left % of.stride != 0 || left / of.stride >= out_w)
+                continue;
+            const int64_t row = (n * out_h + up / of.stride) * out_w + left / of.stride;
+            sum += from[(row * taps + tap) * c + channel];
+        }
+        dx[i] = rounded<E>(add ? widened(dx[i]) + sum : sum);
+    }
+}
+
+int dpt_launch_pixels(void *queue, const struct dpt_windows *of, int64_t c, enum dpt_dtype dtype,
+                      const float *from, bool add, void *dx)
+{
+    const int64_t items = of->b * of->h * of->w * c;
+    FOR_ELEM(dtype, pixels<E><<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(
+                        *of, c, items, from, add, (E *)dx));
+    return cudaGetLastError();
+}
+
+/* --- batch norm --- */
+
+static int64_t chunk_of(int64_t n)
+{
+    const int64_t chunk = ceil_div(n, CHUNKS_MAX);
+    return chunk > (int64_t)CHUNK_MIN ? chunk : (int64_t)CHUNK_MIN;
+}
+
+/* The sum over the block's threads of a channel, in their order; every thread of it gets it. */
+static __device__ inline float channel_sum(float x, float *place)
+{
+    float sum = 0.0f;
+    place[threadIdx.x] = x;
+    __syncthreads();
+    for (int row = 0; row < ROWS; row++)
+        sum += place[row * LANES + threadIdx.x % LANES];
+    __syncthreads();
+    return sum;
+}
+
+/* This block's channel for the thread; rows of its chunk that the thread takes, from `first` on. */
+#define CHANNEL                ((int64_t)blockIdx.x * LANES + threadIdx.x % LANES)
+#define ROW_LOOP(r, from, end) for (int64_t r = (from) + threadIdx.x / LANES; r < (end); r += ROWS)
+
+/* Block (x: channels, y: chunk). Squares are around the chunk's own mean. */
+template <typename E>
+static __global__ void norm_sums(int64_t n, int64_t c, int64_t chunk, const E *x, float *sums)
+{
+    __shared__ float place[THREADS];
+    const int64_t i = CHANNEL, from = blockIdx.y * chunk, end = from + chunk < n ? from + chunk : n;
+    float sum = 0.0f, squares = 0.0f;
+    if (i < c)
+        ROW_LOOP(r, from, end) sum += widened(x[r * c + i]);
+    sum = channel_sum(sum, place);
+    const float mean = sum / (float)(end - from);
+    if (i < c)
+        ROW_LOOP(r, from, end)
+        {
+            const float d = widened(x[r * c + i]) - mean;
+            squares = fmaf(d, d, squares);
+        }
+    squares = channel_sum(squares, place);
+    if (i < c && threadIdx.x < LANES) {
+        sums[blockIdx.y * 2 * c + i] = sum;
+        sums[(blockIdx.y * 2 + 1) * c + i] = squares;
+    }
+}
+
+static __global__ void norm_join(struct dpt_batchnorm_forward a, int64_t chunk, const float *sums)
+{
+    __shared__ float place[THREADS];
+    const int64_t i = CHANNEL, c = a.c, chunks = (a.n + chunk - 1) / chunk;
+    const float n = (float)a.n;
+    float sum = 0.0f, squares = 0.0f;
+    if (i < c)
+        ROW_LOOP(k, 0, chunks) sum += sums[k * 2 * c + i];
+    const float mean = channel_sum(sum, place) / n;
+    if (i < c)
+        ROW_LOOP(k, 0, chunks)
+        {
+            const int64_t left = a.n - k * chunk;
+            const float rows = (float)(left < chunk ? left : chunk);
+            const float away = sums[k * 2 * c + i] / rows - mean;
+            squares += sums[(k * 2 + 1) * c + i] + rows * (away * away);
+        }
+    squares = channel_sum(squares, place);
+    if (i < c && threadIdx.x < LANES) {
+        a.mean[i] = mean;
+        a.rstd[i] = 1.0f / sqrtf(squares / n + a.eps);
+        a.var[i] = squares / (n - 1.0f);
+    }
+}
+
+template <typename E>
+static __global__ void running(struct dpt_batchnorm_forward a, float *mean, float *rstd)
+{
+    GRID_LOOP(i, a.c)
+    {
+        mean[i] = widened(((const E *)a.running_mean)[i]);
+        rstd[i] = 1.0f / sqrtf(widened(((const E *)a.running_var)[i]) + a.eps);
+    }
+}
+
+/* A thread has some channels of a row. */
+template <typename E, bool WHOLE>
+static __global__ void normalise(struct dpt_batchnorm_forward a, int64_t items, const float *mean,
+                                 const float *rstd)
+{
+    enum { N = some<E>::N };
+    const int64_t groups = (a.c + N - 1) / N;
+    GRID_LOOP(i, items)
+    {
+        const int64_t at = i % groups * N, row = i / groups * a.c;
+        float x[N], gamma[N], beta[N], residual[N] = {};
+        get<N, WHOLE>((const E *)a.x + row, at, a.c, x);
+        get<N, WHOLE>((const E *)a.gamma, at, a.c, gamma);
+        get<N, WHOLE>((const E *)a.beta, at, a.c, beta);
+        if (a.residual)
+            get<N, WHOLE>((const E *)a.residual + row, at, a.c, residual);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const bool there = WHOLE || at + k < a.c;
+            const float hat = there ? (x[k] - mean[at + k]) * rstd[at + k] : 0.0f;
+            float y = fmaf(hat, gamma[k], beta[k]);
+            if (a.residual)
+                y = y + residual[k];
+            x[k] = a.relu && y < 0.0f ? 0.0f : y; /* of a NaN: that */
+        }
+        put<N, WHOLE>((E *)a.y + row, at, a.c, x);
+    }
+}
+
+template <typename E>
+static void post_norm(cudaStream_t q, const struct dpt_batchnorm_forward *a, float *work)
+{
+    enum { N = some<E>::N };
+    const int64_t chunk = chunk_of(a->n), items = a->n * ceil_div(a->c, N);
+    const unsigned blocks = (unsigned)ceil_div(a->c, LANES);
+    const float *mean = a->mean, *rstd = a->rstd;
+    if (a->running_mean) {
+        running<E><<<grid_for(a->c, THREADS), THREADS, 0, q>>>(*a, work, work + a->c);
+        mean = work;
+        rstd = work + a->c;
+    } else {
+        norm_sums<E><<<dim3(blocks, (unsigned)ceil_div(a->n, chunk)), THREADS, 0, q>>>(
+            a->n, a->c, chunk, (const E *)a->x, work);
+        norm_join<<<blocks, THREADS, 0, q>>>(*a, chunk, work);
+    }
+    const bool whole = a->c % N == 0 && is_whole<N>((const E *)a->x) &&
+                       is_whole<N>((const E *)a->gamma) && is_whole<N>((const E *)a->beta) &&
+                       is_whole<N>((const E *)a->residual) && is_whole<N>((const E *)a->y);
+    FOR_WHOLE(whole, normalise<E, WHOLE>
+              <<<grid_for(items, THREADS), THREADS, 0, q>>>(*a, items, mean, rstd));
+}
+
+int64_t dpt_launch_batchnorm_floats(int64_t n, int64_t c)
+{
+    return (ceil_div(n, chunk_of(n)) + 1) * 2 * c;
+}
+
+int dpt_launch_batchnorm_forward(void *queue, const struct dpt_batchnorm_forward *a, float *work)
+{
+    if (a->n * a->c == 0)
+        return 0;
+    FOR_ELEM(a->dtype, post_norm<E>((cudaStream_t)queue, a, work));
+    return cudaGetLastError();
+}
+
+/* dy, zero where what came out of the relu is not above zero. */
+template <typename E>
+static __device__ inline float past_relu(const struct dpt_batchnorm_backward &a, int64_t at)
+{
+    return !a.y || widened(((const E *)a.y)[at]) > 0.0f ? widened(((const E *)a.dy)[at]) : 0.0f;
+}
+
+template <typename E>
+static __global__ void grad_sums(struct dpt_batchnorm_backward a, int64_t chunk, float *sums)
+{
+    __shared__ float place[THREADS];
+    const int64_t i = CHANNEL, c = a.c, from = blockIdx.y * chunk;
+    const int64_t end = from + chunk < a.n ? from + chunk : a.n;
+    float dot = 0.0f, sum = 0.0f;
+    if (i < c)
+        ROW_LOOP(r, from, end)
+        {
+            const float hat = (widened(((const E *)a.x)[r * c + i]) - a.mean[i]) * a.rstd[i];
+            const float g = past_relu<E>(a, r * c + i);
+            dot = fmaf(g, hat, dot);
+            sum += g;
+        }
+    dot = channel_sum(dot, place);
+    sum = channel_sum(sum, place);
+    if (i < c && threadIdx.x < LANES) {
+        sums[blockIdx.y * 2 * c + i] = dot;
+        sums[(blockIdx.y * 2 + 1) * c + i] = sum;
+    }
+}
+
+static __device__ inline void give(const struct dpt_batchnorm_backward &a, float *to, int64_t i,
+                                   float x)
+{
+    if (to)
+        to[i] = a.accumulate ? to[i] + x : x;
+}
+
+static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks, const float *sums,
+                                 float *means)
+{
+    __shared__ float place[THREADS];
+    const int64_t i = CHANNEL, c = a.c;
+    float dgamma = 0.0f, dbeta = 0.0f;
+    if (i < c)
+        ROW_LOOP(k, 0, chunks)
+        {
+            dgamma += sums[k * 2 * c + i];
+            dbeta += sums[(k * 2 + 1) * c + i];
+        }
+    dgamma = channel_sum(dgamma, place);
+    dbeta = channel_sum(dbeta, place);
+    if (i < c && threadIdx.x < LANES) {
+        means[i] = dgamma / (float)a.n;
+        means[c + i] = dbeta / (float)a.n;
+        give(a, a.dgamma, i, dgamma);
+        give(a, a.dbeta, i, dbeta);
+        give(a, a.dmean, i, a.share * a.mean[i]);
+        give(a, a.dvar, i, a.share * a.var[i]);
+    }
+}
+
+/* An element's dy may be where its dresidual comes to be. */
+template <typename E>
+static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *means)
+{
+    GRID_LOOP(at, a.n * a.c)
+    {
+        const int64_t i = at % a.c;
+        const float hat = (widened(((const E *)a.x)[at]) - a.mean[i]) * a.rstd[i];
+        const float g = past_relu<E>(a, at), d = g - means[a.c + i] - hat * means[i];
+        if (a.dresidual)
+            ((E *)a.dresidual)[at] = rounded<E>(g);
+        ((E *)a.dx)[at] = rounded<E>(a.rstd[i] * widened(((const E *)a.gamma)[i]) * d);
+    }
+}
+
+int dpt_launch_batchnorm_backward(void *queue, const struct dpt_batchnorm_backward *a, float *work)
+{
+    cudaStream_t q = (cudaStream_t)queue;
+    const int64_t chunk = chunk_of(a->n), chunks = ceil_div(a->n, chunk);
+    const unsigned blocks = (unsigned)ceil_div(a->c, LANES);
+    float *const sums = work + 2 * a->c;
+    if (a->n * a->c == 0)
+        return 0;
+    FOR_ELEM(a->dtype,
+             grad_sums<E><<<dim3(blocks, (unsigned)chunks), THREADS, 0, q>>>(*a, chunk, sums));
+    grad_join<<<blocks, THREADS, 0, q>>>(*a, chunks, sums, work);
+    FOR_ELEM(a->dtype, norm_grad<E><<<grid_for(a->n * a->c, THREADS), THREADS, 0, q>>>(*a, work));
+    return cudaGetLastError();
+}
+
+/* --- pools: a thread has a channel of a pixel --- */
+
+template <typename E> static __global__ void maxpool(struct dpt_maxpool_forward a, int64_t items)
+{
+    const struct dpt_windows of = a.of;
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    GRID_LOOP(i, items)
+    {
+        const int64_t channel = i % a.c, row = i / a.c, n = row / out_w / out_h;
+        float most = 0.0f;
+        int64_t which = -1, from = 0;
+        for (int64_t tap = 0; tap < of.kernel * of.kernel; tap++) {
+            const int64_t y = row / out_w % out_h * of.stride - of.kernel / 2 + tap / of.kernel;
+            const int64_t x = row % out_w * of.stride - of.kernel / 2 + tap % of.kernel;
+            if (y < 0 || y >= of.h || x < 0 || x >= of.w)
+                continue;
+            const int64_t at = ((n * of.h + y) * of.w + x) * a.c + channel;
+            const float v = widened(((const E *)a.x)[at]);
+            if (which < 0 || v > most || v != v) {
+                most = v;
+                which = tap;
+                from = at;
+            }
+        }
+        ((E *)a.y)[i] = ((const E *)a.x)[from];
+        a.taken[i] = (uint8_t)which;
+    }
+}
+
+int dpt_launch_maxpool_forward(void *queue, const struct dpt_maxpool_forward *a)
+{
+    const int64_t items =
+        a->of.b * along(a->of.h, a->of.stride) * along(a->of.w, a->of.stride) * a->c;
+    if (items == 0)
+        return 0;
+    FOR_ELEM(a->dtype,
+             maxpool<E><<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+    return cudaGetLastError();
+}
+
+template <typename E>
+static __global__ void maxpool_grad(struct dpt_maxpool_backward a, int64_t items)
+{
+    const struct dpt_windows of = a.of;
+    const int64_t out_h = along(of.h, of.stride), out_w = along(of.w, of.stride);
+    GRID_LOOP(i, items)
+    {
+        const int64_t channel = i % a.c, pixel = i / a.c, n = pixel / of.w / of.h;
+        float sum = 0.0f;
+        for (int64_t tap = of.kernel * of.kernel - 1; tap >= 0; tap--) {
+            const int64_t up = pixel / of.w % of.h + of.kernel / 2 - tap / of.kernel;
+            const int64_t left = pixel % of.w + of.kernel / 2 - tap % of.kernel;
+            if (up < 0 || up % of.stride != 0 || up / of.stride >= out_h || left < 0 ||
+                left % of.stride != 0 || left / of.stride >= out_w)
+                continue;
+            const int64_t at =
+                ((n * out_h + up / of.stride) * out_w + left / of.stride) * a.c + channel;
+            if (a.taken[at] == tap)
+                sum += widened(((const E *)a.dy)[at]);
+        }
+        ((E *)a.dx)[i] = rounded<E>(sum);
+    }
+}
+
+int dpt_launch_maxpool_backward(void *queue, const struct dpt_maxpool_backward *a)
+{
+    const int64_t items = a->of.b * a->of.h * a->of.w * a->c;
+    if (items == 0)
+        return 0;
+    FOR_ELEM(a->dtype, maxpool_grad<E>
+             <<<grid_for(items, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, items));
+    return cudaGetLastError();
+}
+
+template <typename E> static __global__ void avgpool(struct dpt_avgpool a)
+{
+    GRID_LOOP(i, a.b * a.c)
+    {
+        const E *x = (const E *)a.in + i / a.c * a.pixels * a.c + i % a.c;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int64_t pixel = 0; pixel < a.pixels; pixel++)
+            sum += widened(x[pixel * a.c]);
+        ((E *)a.out)[i] = rounded<E>(sum / (float)a.pixels);
+    }
+}
+
+int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a)
+{
+    if (a->b * a->c == 0)
+        return 0;
+    FOR_ELEM(a->dtype,
+             avgpool<E><<<grid_for(a->b * a->c, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    return cudaGetLastError();
+}
+
+template <typename E> static __global__ void avgpool_grad(struct dpt_avgpool a)
+{
+    GRID_LOOP(i, a.b * a.pixels * a.c)
+    {
+        const float dy = widened(((const E *)a.in)[i / a.c / a.pixels * a.c + i % a.c]);
+        ((E *)a.out)[i] = rounded<E>(dy / (float)a.pixels);
+    }
+}
+
+int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a)
+{
+    const int64_t n = a->b * a->pixels * a->c;
+    if (n == 0)
+        return 0;
+    FOR_ELEM(a->dtype,
+             avgpool_grad<E><<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a));
+    return cudaGetLastError();
+}
