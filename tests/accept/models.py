@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
+import time
 from pathlib import Path
 
 from accept.first_light import one_hash
@@ -12,6 +14,7 @@ from cluster import ROOT, Cluster, ClusterError, program
 
 PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
 PEER_TIMEOUT_S = 1200
+LANGUAGES_TIMEOUT_S, LANGUAGES_MAX_S, LANGUAGES_PERCENT = 3600, 1200, 97
 STEPS, SEQUENCES, SEQ_LEN, TOKENS = 20, 8, 32, 60
 TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
@@ -241,4 +244,17 @@ def llama_one_hash(line):
     one_hash(line, **{key.replace(".", "__"): value for key, value in TINY_LLAMA.items()})
 
 
-LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, llama_one_hash]
+def five_languages(line):
+    """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages that it has
+    not seen, of five, in at least 97 of 100 cases and within minutes."""
+    line.command("deploy/languages")
+    began = time.monotonic()
+    run = subprocess.run([ROOT / "deploy" / "languages"], capture_output=True, text=True, timeout=LANGUAGES_TIMEOUT_S)
+    (line.folder / "run.log").write_text(run.stdout + run.stderr)
+    found = re.search(r"^languages: ([0-9.]+)% of the texts", run.stdout, re.M)
+    line.show("exit code", run.returncode, "== 0", run.returncode == 0)
+    line.at_least("texts of val.csv by their language, %", float(found[1]) if found else 0, LANGUAGES_PERCENT)
+    line.at_most("with tables, packages and build, s", round(time.monotonic() - began), LANGUAGES_MAX_S)
+
+
+LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, llama_one_hash, five_languages]
