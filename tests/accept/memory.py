@@ -30,6 +30,15 @@ GROWTH = {
     "hybrid_shard": {"strategy.name": "fsdp", "strategy.sharding": "hybrid_shard"},
     "full_shard+shadow": {"strategy.name": "fsdp", "strategy.sharding": "full_shard", "strategy.redundancy": "shadow"},
 }
+STATE_TAGS = {"model": ("weights", "masters"), "gradients": ("gradient",), "optimizer": ("moments",)}
+STATE = {  # keys; what is to be found of model, gradients, optimizer and sum, or of the sum alone
+    "ddp": ({}, (1380.26, 1380.26, 2760.51, 5521.03)),
+    "zero1": ({"strategy.name": "zero1"}, (4140.78,)),
+    "zero2": ({"strategy.name": "zero2"}, (3450.65,)),
+    "zero3": ({"strategy.name": "zero3"}, (2760.51,)),
+    "shard_grad_op": ({"strategy.name": "fsdp", "strategy.sharding": "shard_grad_op"}, (2760.51,)),
+}
+STATE_OFF = 0.001  # units begin at whole blocks, and shards are of whole blocks
 
 
 def own_peak(rank):
@@ -111,6 +120,44 @@ def grown(root, keys):
         counted = max(a["counted"]["bytes"] - a["after_first_step"] for a in accounts)
         rest = [max(after[pid][i] - before[pid][i] for pid in before) for i in range(3)]
         return rest[0], rest[1], rest[2], counted
+
+
+def state_of(root, keys):
+    """What stays of a rank's state after one step of SmolLM2-360M with a head over five labels on 2 nodes: the bytes of
+    model, gradients and optimizer, of the rank that holds most."""
+    table = root / "texts.tsv"
+    root.mkdir(parents=True)
+    table.write_text("label\ttext\n" + "".join(f"{i % 5}\ttext {i}\n" for i in range(8)))
+    sets = {"model.preset": "smollm2-360m", "model.labels": 5, "data.kind": "classification", "data.train": table,
+            "train.seq_len": 8, "train.steps": 1, "train.global_batch": 2, "train.micro_batch": 1,
+            "cluster.nnodes": "2", "cluster.timeout_s": 60, "checkpoint.every_steps": 0, **keys}
+    with Cluster(root / "run", sets=sets, shared_dirs=True) as cluster:
+        cluster.start_server()
+        outputs = [cluster.start_worker(f"n{i}", ranks=1) for i in range(2)][0].outputs
+        codes = cluster.wait_done(RUN_TIMEOUT_S)
+        if any(codes.values()):
+            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+        accounts = [json.loads(p.read_text()) for p in sorted(outputs.dir.glob("node-*/rank-*.memory.json"))]
+    if len(accounts) != 2:
+        raise ClusterError(f"{len(accounts)} accounts of memory, not 2")
+    of_rank = [[sum(a["tags"][tag]["bytes"] for tag in tags) for tags in STATE_TAGS.values()] for a in accounts]
+    return max(of_rank, key=sum)
+
+
+def state_bytes(line):
+    """State of SmolLM2-360M with a head over five labels (361,825,920 parameters) at two ranks, counted after a step,
+    in MiB: model, gradients, optimizer and their sum with ddp; the sums with zero1, zero2, zero3 and shard_grad_op,
+    which holds between steps what zero3 does."""
+    for name, (keys, wanted) in STATE.items():
+        line.command(f"dpt-worker with {keys}, 1 step, 2 nodes")
+        found = [round(b / 2**20, 2) for b in state_of(line.folder / name, keys)]
+        wanted = [*[None] * (4 - len(wanted)), *wanted]
+        for what, mib, bar in zip((*STATE_TAGS, "sum"), (*found, round(sum(found), 2)), wanted):
+            if bar is None:
+                line.note(f"{name}: {what} {mib} MiB")
+            else:
+                line.show(f"{name}: {what}, MiB", mib, f"{bar}, within {STATE_OFF:.1%}",
+                          abs(mib / bar - 1) <= STATE_OFF)
 
 
 def peak_bytes(line):

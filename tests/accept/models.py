@@ -7,8 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from accept.first_light import one_hash
+from accept.families import families_one_hash
 from accept.harness import NotRun
+from accept.memory import state_bytes
 from accept.stories import RUN_TIMEOUT_S
 from cluster import ROOT, Cluster, ClusterError, program
 
@@ -239,11 +240,6 @@ def weights_in_and_out(line):
         in_and_out(line, name, *published)
 
 
-def llama_one_hash(line):
-    """First-light's hash matrix for a llama: worlds 1 to 4, undisturbed and with kills and joins: one weights_hash."""
-    one_hash(line, **{key.replace(".", "__"): value for key, value in TINY_LLAMA.items()})
-
-
 def five_languages(line):
     """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages that it has
     not seen, of five, in at least 97 of 100 cases and within minutes."""
@@ -257,4 +253,5 @@ def five_languages(line):
     line.at_most("with tables, packages and build, s", round(time.monotonic() - began), LANGUAGES_MAX_S)
 
 
-LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, llama_one_hash, five_languages]
+LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, families_one_hash, five_languages,
+         state_bytes]

@@ -1,0 +1,127 @@
+"""Families of models over strategies, worlds, kills and joins: one hash each, and with labels one accuracy."""
+
+import json
+
+from accept.one_curve import STRATEGIES
+from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, disturbed, settings, undisturbed
+from cluster import Cluster, ClusterError
+
+SLOTS, STEPS = 6, 40  # of the matrix
+LONG_STEPS, MISHAPS = 1500, 5  # of a disturbed run: enough for its kills and joins
+MATRIX_WORLDS, DISTURBED_WORLDS = (1, 2, 3, 4), (1, 2, 3)
+LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
+         "model.n_inner": 128}
+SHADOWED = ("full_shard",)  # with a second copy of each shard where there is another node
+MATRIX = ("ddp", "zero1", "zero2", "zero3", "shard_grad_op", "full_shard", "hybrid_shard")
+WORDS = ("never cold dear slow", "as is ever what it", "good best near warm cheap")  # of each label
+
+
+def labels(root):
+    """Settings of a classification: texts of different lengths, trained on and evaluated."""
+    table = root / "reviews.tsv"
+    root.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i in range(60):
+        words = WORDS[i % 3].split()
+        rows.append(f"{i % 3}\t{' '.join(words[(i + j) % len(words)] for j in range(1 + i // 3 % 5))}\n")
+    table.write_text("label\ttext\n" + "".join(rows))
+    return {"model.labels": 3, "data.kind": "classification", "data.train": table, "data.val": table}
+
+
+def families(root):
+    of_labels = labels(root)
+    return {"gpt2": {}, "llama": LLAMA, "gpt2 over labels": of_labels, "llama over labels": {**LLAMA, **of_labels}}
+
+
+def sets_of(family, name, steps):
+    """Of a run of a strategy."""
+    evaluates = {"train.eval_every": steps // 2} if "data.val" in family else {}
+    return {**settings(SLOTS, steps), **family, **evaluates, **keys_of(name)}
+
+
+def keys_of(name):
+    keys = {"train.accumulate": "reduce", "train.log_every": 1, **STRATEGIES[name]}
+    if name in SHADOWED:
+        keys["strategy.redundancy"] = "shadow"
+    return keys
+
+
+def result(folder, steps):
+    """What a run in `folder` came to, by all of its summaries: the hash and, with labels, the validation's loss and
+    accuracy."""
+    summaries = [json.loads(path.read_text()) for path in folder.rglob("summary.json")]
+    found = {(s["weights_hash"], s["val_loss"], s.get("val_accuracy")) for s in summaries if s["steps"] == steps}
+    if len(found) != 1:
+        raise ClusterError(f"{folder.name}: nodes of one run disagree, or none came to its end: {summaries}")
+    return found.pop()
+
+
+def two_parts(root, sets, first, second, kill=False):
+    """A run of `first` nodes to its third part. Then one is killed, or all are told to leave and `second` others go on
+    from the checkpoint; returns the result."""
+    with Cluster(root, sets=sets, shared_dirs=True) as cluster:
+        cluster.start_server()
+        workers = [cluster.start_worker(f"n{i}") for i in range(first)]
+        cluster.wait_step(LONG_STEPS // 3, STEP_TIMEOUT_S)
+        if kill:
+            workers.pop().kill_machine()
+        else:
+            for worker in workers:
+                worker.term()
+            cluster.wait_done(RUN_TIMEOUT_S)
+            workers += [cluster.start_worker(f"m{i}") for i in range(second)]
+        cluster.wait_done(RUN_TIMEOUT_S)
+        codes = {worker.node: worker.returncode() for worker in workers}
+        if any(codes.values()):
+            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+        (start,) = {s["start_step"] for s in cluster.summaries() if s["steps"] == LONG_STEPS}
+        lost = max(s["steps_lost"] for s in cluster.summaries())
+        if (start == 0) != kill or lost > 0:
+            raise ClusterError(f"began at step {start}, {lost} steps lost\n" + cluster.log_tails())
+    return result(root, LONG_STEPS)
+
+
+def matrix(root, family):
+    """{what: result} of runs that nothing happens to."""
+    found = {}
+    for name in MATRIX:
+        for world in MATRIX_WORLDS:
+            if world == 1 and (name in SHADOWED or name == "hybrid_shard"):
+                continue  # refused without a second node
+            folder = root / f"{name}-{world}"
+            undisturbed(folder, world, nodes=min(world, 2), shared_dirs=True, sets=sets_of(family, name, STEPS))
+            found[f"{name}, world {world}"] = result(folder, STEPS)
+    return found
+
+
+def mishaps(root, family, seed):
+    """{what: result} of a longer run in one piece, and of those that something happens to."""
+    ddp, shadowed = (sets_of(family, name, LONG_STEPS) for name in ("ddp", "full_shard"))
+    undisturbed(root / "calm", 1, sets=ddp)
+    found = {"ddp, world 1": result(root / "calm", LONG_STEPS)}
+    for world in DISTURBED_WORLDS:
+        folder = root / f"disturbed-{world}"
+        story = disturbed(folder, seed * 100 + world, world, MISHAPS, sets=ddp,
+                          must=("join", "kill machine", "kill rank"))
+        found[f"ddp, world {world}, {', '.join(story.told)}"] = result(folder, LONG_STEPS)
+    found["full_shard with shadows, world 3, one killed"] = two_parts(root / "killed", shadowed, 3, 0, kill=True)
+    found["ddp, world 2, and from its checkpoint world 3"] = two_parts(root / "resumed", ddp, 2, 3)
+    return found
+
+
+def families_one_hash(line):
+    """GPT-2 and Llama, and both over labels: one weights_hash each, and with labels one validation loss and accuracy,
+    over ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1 to 4; and longer
+    ones with kills and joins, after a shard was lost with its node, and resumed from a checkpoint in another world."""
+    for name, family in families(line.folder).items():
+        line.command(f"dpt-worker, {name}: {family}")
+        root = line.folder / name.replace(" ", "-")
+        for what, found in (("undisturbed", matrix(root, family)), ("longer", mishaps(root, family, line.seed))):
+            common = max(set(found.values()), key=list(found.values()).count)
+            for run, value in found.items():
+                if value != common or what == "longer":
+                    line.note(f"{value}  {run}")
+            line.show(f"{name}, {what}: distinct results of {len(found)} runs", len(set(found.values())), "== 1",
+                      len(set(found.values())) == 1)
+            line.show(f"{name}, {what}: accuracy", common[2], "a number, with labels alone",
+                      (common[2] is not None) == ("labels" in name))
