@@ -3,7 +3,7 @@
  * Whoever allocates in the large says what for; the counters are the caller's (a rank has one
  * account), so that two of them in a process, as in tests, know nothing of each other. Counting is
  * one atomic addition for each allocation and release, from any thread; nothing is counted in a
- * step, since nothing is allocated in one, but what is given back at its end and taken again. */
+ * step, since nothing is allocated in one. */
 #ifndef DPT_BASE_ACCOUNT_H
 #define DPT_BASE_ACCOUNT_H
 

@@ -36,7 +36,6 @@ STATE = {  # keys; what is to be found of model, gradients, optimizer and sum, o
     "zero1": ({"strategy.name": "zero1"}, (4140.78,)),
     "zero2": ({"strategy.name": "zero2"}, (3450.65,)),
     "zero3": ({"strategy.name": "zero3"}, (2760.51,)),
-    "shard_grad_op": ({"strategy.name": "fsdp", "strategy.sharding": "shard_grad_op"}, (2760.51,)),
 }
 STATE_OFF = 0.001  # units begin at whole blocks, and shards are of whole blocks
 
@@ -146,8 +145,7 @@ def state_of(root, keys):
 
 def state_bytes(line):
     """State of SmolLM2-360M with a head over five labels (361,825,920 parameters) at two ranks, counted after a step,
-    in MiB: model, gradients, optimizer and their sum with ddp; the sums with zero1, zero2, zero3 and shard_grad_op,
-    which holds between steps what zero3 does."""
+    in MiB: model, gradients, optimizer and their sum with ddp; the sums with zero1, zero2 and zero3."""
     for name, (keys, wanted) in STATE.items():
         line.command(f"dpt-worker with {keys}, 1 step, 2 nodes")
         found = [round(b / 2**20, 2) for b in state_of(line.folder / name, keys)]

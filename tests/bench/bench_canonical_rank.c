@@ -232,7 +232,7 @@ static void one_step(struct rank *r)
 {
     const struct dpt_strategy_ops *ops = r->strategy->ops;
     r->loss = 0;
-    MUST(r, ops->begin_step(r->strategy, r->step, &r->err));
+    ops->begin_step(r->strategy, r->step);
     run_actions(r);
     MUST(r, ops->await_gradient(r->strategy, &r->err));
     MUST(r, ops->norm_share(r->strategy, &r->mine, &r->err));

@@ -78,19 +78,6 @@ DPT_MUST_USE enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *l
                                                      enum dpt_memory_tag tag, bool open,
                                                      size_t bytes, struct dpt_comm_mem **ret,
                                                      struct dpt_err *err);
-/* The same, of which parts may be given back to the system while it stays registered. Peers map it
- * to read as they map others, but without the promise that no process writes it. */
-DPT_MUST_USE enum dpt_status dpt_comm_mem_create_returnable(struct dpt_comm_listener *listener,
-                                                            enum dpt_memory_tag tag, size_t bytes,
-                                                            struct dpt_comm_mem **ret,
-                                                            struct dpt_err *err);
-/* Gives bytes [offset, offset + bytes) back, none of which has been given back: they do not count
- * any more, and the whole pages among them are the system's. What was there is lost, and nobody
- * touches it, here or on a peer, before all of it is taken back. If the system refuses, the bytes
- * stay, and go on counting. By the owner, at any time when nothing of it is under way. */
-void dpt_comm_mem_give_back(struct dpt_comm_mem *mem, size_t offset, size_t bytes);
-/* Takes back all that was given back; its whole pages are zeroed. DPT_ENOMEM: it is as before. */
-DPT_MUST_USE enum dpt_status dpt_comm_mem_take_back(struct dpt_comm_mem *mem, struct dpt_err *err);
 /* While a communicator exists: only memory that was withdrawn from it. */
 void dpt_comm_mem_destroy(struct dpt_comm_mem **mem);
 void *dpt_comm_mem_data(const struct dpt_comm_mem *mem);

@@ -29,10 +29,8 @@ struct dpt_comm_mem {
     uint8_t *data;
     size_t bytes, map_bytes;
     enum dpt_memory_tag tag;
-    bool open;                       /* peers map it to write */
-    bool returnable;                 /* parts of it may be given back */
-    bool withdrawn;                  /* from the communicator there is */
-    size_t returned, returned_pages; /* bytes given back; of whole pages */
+    bool open;      /* peers map it to write */
+    bool withdrawn; /* from the communicator there is */
 };
 
 struct dpt_sim_net;

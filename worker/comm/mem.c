@@ -1,7 +1,6 @@
 /* Registered memory: a sealed memfd mapped by its owner, which peers of the host map (comm.h). The
- * seals promise them that it never shrinks under their reads, and, unless it is open or returnable,
- * that no other process ever writes it: the kernel counts taking a page out of a file as a write.
- */
+ * seals promise them that it never shrinks under their reads, and, unless it is open, that no other
+ * process ever writes it. */
 #include "worker/comm/internal.h"
 
 #include <errno.h>
@@ -40,56 +39,37 @@ static size_t available_bytes(void)
     return bytes;
 }
 
-/* Takes the pages that the file lacks, `lacks` bytes of them, now: running out is an error here,
- * not a signal later. The kernel would kill processes before it refused. */
-static enum dpt_status reserve(const struct dpt_comm_mem *mem, size_t lacks, struct dpt_err *err)
-{
-    if (lacks > available_bytes())
-        return dpt_fail(err, DPT_ENOMEM,
-                        "shared memory of %zu bytes is more than this machine has available",
-                        lacks);
-    const int rc = posix_fallocate(mem->fd, 0, (off_t)mem->map_bytes);
-    if (rc != 0) /* the space that a memfd lacks is memory */
-        return dpt_fail_errno(err, rc == ENOSPC ? ENOMEM : rc, "reserve shared memory of %zu bytes",
-                              lacks);
-    return DPT_OK;
-}
-
 /* Fills fd and data; both are the caller's to give back, also after a failure. */
 static enum dpt_status map(struct dpt_comm_mem *mem, struct dpt_err *err)
 {
     mem->fd = memfd_create("dpt-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (mem->fd < 0)
         return dpt_fail_errno(err, errno, "create shared memory of %zu bytes", mem->bytes);
-    DPT_TRY(reserve(mem, mem->map_bytes, err));
+    /* Takes the pages now: running out is an error here, not a signal later. The kernel would kill
+       processes before it refused. */
+    if (mem->map_bytes > available_bytes())
+        return dpt_fail(err, DPT_ENOMEM,
+                        "shared memory of %zu bytes is more than this machine has available",
+                        mem->bytes);
+    const int rc = posix_fallocate(mem->fd, 0, (off_t)mem->map_bytes);
+    if (rc != 0)
+        return dpt_fail_errno(err, rc, "reserve shared memory of %zu bytes", mem->bytes);
     void *data =
         mmap(NULL, mem->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, mem->fd, 0);
     if (data == MAP_FAILED)
         return dpt_fail_errno(err, errno, "map shared memory of %zu bytes", mem->bytes);
     mem->data = data;
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-    const int others = mem->open || mem->returnable ? 0 : F_SEAL_FUTURE_WRITE;
+    const int others = mem->open ? 0 : F_SEAL_FUTURE_WRITE;
     if (fcntl(mem->fd, F_ADD_SEALS, seals | others) != 0 &&
         fcntl(mem->fd, F_ADD_SEALS, seals) != 0) /* Linux before 5.1 knows the first two only */
         return dpt_fail_errno(err, errno, "seal shared memory");
     return DPT_OK;
 }
 
-static void count(struct dpt_comm_mem *mem)
-{
-    dpt_account_add(mem->listener->account, mem->tag, mem->bytes - mem->returned,
-                    mem->map_bytes - mem->returned_pages);
-}
-
-static void count_off(struct dpt_comm_mem *mem)
-{
-    dpt_account_sub(mem->listener->account, mem->tag, mem->bytes - mem->returned,
-                    mem->map_bytes - mem->returned_pages);
-}
-
-/* `like` says its tag and of what form it is. */
-static enum dpt_status create(struct dpt_comm_listener *listener, const struct dpt_comm_mem *like,
-                              size_t bytes, struct dpt_comm_mem **ret, struct dpt_err *err)
+enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum dpt_memory_tag tag,
+                                        bool open, size_t bytes, struct dpt_comm_mem **ret,
+                                        struct dpt_err *err)
 {
     DPT_ASSERT(listener->comms == 0);
     const int region = free_region(listener);
@@ -102,14 +82,15 @@ static enum dpt_status create(struct dpt_comm_listener *listener, const struct d
     struct dpt_comm_mem *mem = calloc(1, sizeof *mem);
     if (mem == NULL)
         return dpt_fail(err, DPT_ENOMEM, "register memory");
-    *mem = *like;
-    mem->listener = listener;
-    mem->region = region;
-    mem->fd = -1;
-    mem->bytes = bytes;
-    mem->map_bytes = (bytes + page - 1) / page * page;
+    *mem = (struct dpt_comm_mem){.listener = listener,
+                                 .region = region,
+                                 .fd = -1,
+                                 .bytes = bytes,
+                                 .tag = tag,
+                                 .open = open,
+                                 .map_bytes = (bytes + page - 1) / page * page};
     listener->mems[region] = mem;
-    count(mem);
+    dpt_account_add(listener->account, tag, bytes, mem->map_bytes);
     const enum dpt_status status = map(mem, err);
     if (status != DPT_OK) {
         dpt_comm_mem_destroy(&mem);
@@ -117,22 +98,6 @@ static enum dpt_status create(struct dpt_comm_listener *listener, const struct d
     }
     *ret = mem;
     return DPT_OK;
-}
-
-enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener, enum dpt_memory_tag tag,
-                                        bool open, size_t bytes, struct dpt_comm_mem **ret,
-                                        struct dpt_err *err)
-{
-    const struct dpt_comm_mem like = {.tag = tag, .open = open};
-    return create(listener, &like, bytes, ret, err);
-}
-
-enum dpt_status dpt_comm_mem_create_returnable(struct dpt_comm_listener *listener,
-                                               enum dpt_memory_tag tag, size_t bytes,
-                                               struct dpt_comm_mem **ret, struct dpt_err *err)
-{
-    const struct dpt_comm_mem like = {.tag = tag, .returnable = true};
-    return create(listener, &like, bytes, ret, err);
 }
 
 enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
@@ -151,46 +116,21 @@ size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener)
 {
     size_t bytes = 0;
     for (int i = 0; i < COMM_REGIONS; i++)
-        if (listener->mems[i] != NULL)
-            bytes += listener->mems[i]->map_bytes - listener->mems[i]->returned_pages;
+        bytes += listener->mems[i] != NULL ? listener->mems[i]->map_bytes : 0;
     return bytes;
 }
 
 void dpt_comm_listener_set_account(struct dpt_comm_listener *listener, struct dpt_account *account)
 {
     DPT_ASSERT(listener->comms == 0);
-    for (int i = 0; i < COMM_REGIONS; i++)
-        if (listener->mems[i] != NULL)
-            count_off(listener->mems[i]);
+    for (int i = 0; i < COMM_REGIONS; i++) {
+        const struct dpt_comm_mem *mem = listener->mems[i];
+        if (mem == NULL)
+            continue;
+        dpt_account_sub(listener->account, mem->tag, mem->bytes, mem->map_bytes);
+        dpt_account_add(account, mem->tag, mem->bytes, mem->map_bytes);
+    }
     listener->account = account;
-    for (int i = 0; i < COMM_REGIONS; i++)
-        if (listener->mems[i] != NULL)
-            count(listener->mems[i]);
-}
-
-void dpt_comm_mem_give_back(struct dpt_comm_mem *mem, size_t offset, size_t bytes)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), end = offset + bytes;
-    DPT_ASSERT(mem->returnable && end <= mem->bytes);
-    const size_t first = (offset + page - 1) / page * page,
-                 last = end == mem->bytes ? mem->map_bytes : end / page * page;
-    const size_t pages = last > first ? last - first : 0;
-    if (pages > 0 && fallocate(mem->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
-                               (off_t)pages) != 0)
-        return;
-    dpt_account_sub(mem->listener->account, mem->tag, bytes, pages);
-    mem->returned += bytes;
-    mem->returned_pages += pages;
-}
-
-enum dpt_status dpt_comm_mem_take_back(struct dpt_comm_mem *mem, struct dpt_err *err)
-{
-    if (mem->returned == 0)
-        return DPT_OK;
-    DPT_TRY(reserve(mem, mem->returned_pages, err));
-    dpt_account_add(mem->listener->account, mem->tag, mem->returned, mem->returned_pages);
-    mem->returned = mem->returned_pages = 0;
-    return DPT_OK;
 }
 
 enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err)
@@ -228,7 +168,7 @@ void dpt_comm_mem_destroy(struct dpt_comm_mem **mem_p)
     if (mem->fd >= 0)
         close(mem->fd);
     mem->listener->mems[mem->region] = NULL;
-    count_off(mem);
+    dpt_account_sub(mem->listener->account, mem->tag, mem->bytes, mem->map_bytes);
     free(mem);
 }
 

@@ -65,7 +65,7 @@ struct dpt_step_list {
 
 enum dpt_weights_plan {
     DPT_WEIGHTS_HELD, /* every rank has all of them */
-    DPT_WEIGHTS_ONCE, /* gathered before their first use in a step, kept to its end at least */
+    DPT_WEIGHTS_ONCE, /* gathered before their first use in a step, kept to its end */
     DPT_WEIGHTS_UNITS /* gathered for each use, freed after it */
 };
 

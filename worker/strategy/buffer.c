@@ -24,20 +24,6 @@ enum dpt_status dpt_buffer_make(const struct dpt_strategy_env *env, enum dpt_mem
     return DPT_OK;
 }
 
-enum dpt_status dpt_buffer_make_returnable(const struct dpt_strategy_env *env,
-                                           enum dpt_memory_tag tag, size_t bytes,
-                                           struct dpt_buffer *buffer, struct dpt_err *err)
-{
-    DPT_ASSERT(!buffer->data);
-    if (env->resident)
-        return dpt_buffer_make(env, tag, bytes, buffer, err);
-    DPT_TRY(dpt_comm_mem_create_returnable(env->listener, tag, bytes, &buffer->mem, err));
-    buffer->data = dpt_comm_mem_data(buffer->mem);
-    buffer->bytes = bytes;
-    buffer->tag = tag;
-    return DPT_OK;
-}
-
 void dpt_buffer_free(const struct dpt_strategy_env *env, struct dpt_buffer *buffer)
 {
     if (buffer->mem)

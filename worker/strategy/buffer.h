@@ -18,12 +18,6 @@ struct dpt_buffer {
 DPT_MUST_USE enum dpt_status dpt_buffer_make(const struct dpt_strategy_env *env,
                                              enum dpt_memory_tag tag, size_t bytes,
                                              struct dpt_buffer *buffer, struct dpt_err *err);
-/* The same, where there is none, of registered memory of which parts may be given back
- * (dpt_comm_mem_give_back). */
-DPT_MUST_USE enum dpt_status dpt_buffer_make_returnable(const struct dpt_strategy_env *env,
-                                                        enum dpt_memory_tag tag, size_t bytes,
-                                                        struct dpt_buffer *buffer,
-                                                        struct dpt_err *err);
 /* Accepts zeroes, and leaves them. */
 void dpt_buffer_free(const struct dpt_strategy_env *env, struct dpt_buffer *buffer);
 

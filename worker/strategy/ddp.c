@@ -292,10 +292,9 @@ static enum dpt_status ddp_fetch_state(struct dpt_strategy *s, struct dpt_err *e
     return DPT_OK;
 }
 
-static enum dpt_status ddp_begin_step(struct dpt_strategy *s, int64_t step, struct dpt_err *err)
+static void ddp_begin_step(struct dpt_strategy *s, int64_t step)
 {
     struct ddp *d = ddp_of(s);
-    (void)err;
     bring_state(d);
     d->step = step;
     d->reduced_step = -1;
@@ -303,7 +302,6 @@ static enum dpt_status ddp_begin_step(struct dpt_strategy *s, int64_t step, stru
         dpt_slot_sums_begin_step(d->slots);
     else
         dpt_lane_sums_begin_step(d->lanes, !is_compressed(d));
-    return DPT_OK;
 }
 
 static void use_weights(struct ddp *d, struct dpt_slot *slot)
@@ -374,12 +372,9 @@ static enum dpt_status ddp_act(struct dpt_strategy *s, int action, struct dpt_sl
     return dpt_fail(err, DPT_EINVAL, "ddp: a step with an action that it does not know");
 }
 
-static enum dpt_status ddp_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot,
-                                      struct dpt_err *err)
+static void ddp_begin_eval(struct dpt_strategy *s, struct dpt_slot *slot)
 {
-    (void)err;
     use_weights(ddp_of(s), slot);
-    return DPT_OK;
 }
 
 static enum dpt_status ddp_end_eval(struct dpt_strategy *s, struct dpt_err *err)

@@ -515,14 +515,6 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     ret[DPT_MEMORY_DATA] = (LOADER_BATCHES + padded) * (int64_t)dpt_batch_bytes(&form, b);
 }
 
-int64_t dpt_memory_given_back(const struct dpt_memory_spec *spec)
-{
-    const struct memory m = memory_of(spec);
-    if (spec->config->strategy.sharding != DPT_SHARDING_SHARD_GRAD_OP || m.resident)
-        return 0;
-    return (m.p - dpt_shard_numel(spec->grid, (struct dpt_shard){spec->rank, m.n})) * m.w;
-}
-
 static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])
 {
     static const enum dpt_memory_tag others[] = {

@@ -22,8 +22,7 @@ struct dpt_memory_spec {
                            0: they are not */
 };
 
-/* Bytes of the host's memory, each tag, in the steps of a generation and, but for what
- * dpt_memory_given_back says, between them. With cluster.device cuda
+/* Bytes of the host's memory, each tag, between the steps of a generation. With cluster.device cuda
  * what is on the GPU is not counted: activations, scratch and workspace; with the state there, too,
  * what is counted is the copy of it and what goes to peers, else a buffer of the largest unit, as
  * slot_gradients.
@@ -34,18 +33,12 @@ struct dpt_memory_spec {
  * what a writer takes while it writes, and counts 0 here; `other` is 0. */
 void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMORY_COUNT]);
 
-/* Bytes of DPT_MEMORY_WEIGHTS that are the system's between steps: under shard_grad_op other ranks'
- * pieces, (P - P / N) w. They come back when the next step begins, and stay until it has been
- * applied. */
-int64_t dpt_memory_given_back(const struct dpt_memory_spec *spec);
-
 /* The same as one sum for a person to check: with P parameters, N ranks, w bytes of a parameter in
  * the compute dtype, k of the f32 master beside it (0 with f32, else 4), U the largest unit,
  *   ddp, no_shard          P (w + k + 12)                      (reduce: + 8 U)
  *   ddp's variants         P (w + k + 12)
  *   zero1                  P (w + 4) + P (k + 8) / N           (in waves: as zero2)
- *   zero2, shard_grad_op   P w + P (k + 12) / N + 8 U          (shard_grad_op between steps:
- *                          P (w + k + 12) / N + 8 U)
+ *   zero2, shard_grad_op   P w + P (k + 12) / N + 8 U
  *   zero3, full_shard      P (w + k + 12) / N + 2 U (w + 4)
  *   hybrid_shard           P (w + k + 12) / h + 4 P / N + 2 U (w + 4), h ranks on the node
  *   with a shadow          + 16 P / N

@@ -4,8 +4,8 @@
  *                    state        weights
  *   ddp, no_shard    everything   held                            (Li et al., VLDB'20)
  *   zero1 (local: by lanes),
- *   zero2            own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
- *   shard_grad_op    own shard    gathered once a step, kept to its end (Zhao et al., VLDB'23)
+ *   zero2, shard_grad_op
+ *                    own shard    gathered once a step, kept      (Rajbhandari et al., SC'20)
  *   zero3,
  *   full_shard       own shard    gathered unit by unit           (Zhao et al., VLDB'23)
  *   hybrid_shard     own shard of the node's replica, gathered unit by unit inside the node
@@ -40,7 +40,6 @@ static struct sharded_policy policy_of(const struct dpt_config *config)
         p.weights = DPT_WEIGHTS_UNITS;
     else
         p.weights = DPT_WEIGHTS_ONCE;
-    p.gives_back = sharding == DPT_SHARDING_SHARD_GRAD_OP;
     return p;
 }
 
@@ -203,11 +202,9 @@ static bool gathered_already(const struct sharded *s)
     return s->policy.weights == DPT_WEIGHTS_ONCE && !s->stale;
 }
 
-static enum dpt_status sharded_begin_step(struct dpt_strategy *strategy, int64_t step,
-                                          struct dpt_err *err)
+static void sharded_begin_step(struct dpt_strategy *strategy, int64_t step)
 {
     struct sharded *s = sharded_of(strategy);
-    DPT_TRY(sharded_take_back(s, err));
     s->step = step;
     s->reduced_step = -1;
     s->present = &s->list;
@@ -216,7 +213,6 @@ static enum dpt_status sharded_begin_step(struct dpt_strategy *strategy, int64_t
     if (s->lanes)
         dpt_lane_sums_begin_step(s->lanes, false);
     dpt_walk_begin(s->walk, &s->list, gathered_already(s), s->lanes != NULL);
-    return DPT_OK;
 }
 
 static void ignore_announcement(void *ctx, int param)
@@ -276,16 +272,13 @@ static enum dpt_status sharded_act(struct dpt_strategy *strategy, int action, st
     return dpt_fail(err, DPT_EINVAL, "sharded strategy: an action that it does not know");
 }
 
-static enum dpt_status sharded_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *slot,
-                                          struct dpt_err *err)
+static void sharded_begin_eval(struct dpt_strategy *strategy, struct dpt_slot *slot)
 {
     struct sharded *s = sharded_of(strategy);
-    DPT_TRY(sharded_take_back(s, err));
     s->present = &s->eval_list;
     sharded_state_refresh(s);
     slot->weights = s->weights;
     dpt_walk_begin(s->walk, &s->eval_list, gathered_already(s), false);
-    return DPT_OK;
 }
 
 static enum dpt_status sharded_end_eval(struct dpt_strategy *strategy, struct dpt_err *err)

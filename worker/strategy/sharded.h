@@ -34,9 +34,8 @@ struct sharded_policy {
     bool group;       /* the ranks of a node share a state among them: a replica; else all do */
     bool shadow;      /* a rank of another node keeps each shard too, and applies the same step */
     enum dpt_weights_plan weights;
-    bool gives_back; /* of weights that are gathered once only the own stay between steps */
-    bool lanes;      /* gradients by lanes instead of waves */
-    bool by_node;    /* each node folds its own lanes, and sums go between nodes once a step */
+    bool lanes;   /* gradients by lanes instead of waves */
+    bool by_node; /* each node folds its own lanes, and sums go between nodes once a step */
 };
 
 struct sharded_cross; /* sharded_share.c */
@@ -67,8 +66,7 @@ struct sharded {
     int late_units, late_end;   /* what this step has copied ends before late_end */
     bool rebuilds, buddy_late;
     struct dpt_buffer whole, copy;
-    bool stale;      /* other ranks' pieces of `whole` */
-    bool given_back; /* they are with the system: nobody touches them */
+    bool stale; /* other ranks' pieces of `whole` */
     const void *weights[DPT_UNITS_MAX];
     void *gathered[SHARDED_WEIGHTS_MAX]; /* the places that units are gathered to */
     size_t gathered_bytes[SHARDED_WEIGHTS_MAX];
@@ -128,8 +126,6 @@ void sharded_state_destroy(struct sharded *s);
 /* For this world: what is wanted, room for weights. */
 DPT_MUST_USE enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err);
 void sharded_state_changed(struct sharded *s);
-/* Before other ranks' pieces of the weights are written: their memory, if it was given back. */
-DPT_MUST_USE enum dpt_status sharded_take_back(struct sharded *s, struct dpt_err *err);
 /* Before a step or an evaluation: makes what is made of registered memory that was written. */
 void sharded_state_refresh(struct sharded *s);
 /* strategy.h, fetch_state. */

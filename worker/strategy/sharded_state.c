@@ -198,49 +198,12 @@ static void drop_wanted(struct sharded *s)
     s->moves = false;
 }
 
-/* Others' pieces of the weights are of no use until they are gathered again. A device keeps them:
- * a step that it has recorded (cluster.graphs) names their addresses. */
-static void give_back(struct sharded *s)
-{
-    int64_t at = 0;
-    if (!s->policy.gives_back || s->env.resident || s->given_back)
-        return;
-    for (int u = 0; u <= s->n_units; u++) {
-        struct dpt_interval own = {s->flat_numel, s->flat_numel};
-        if (u < s->n_units)
-            own = dpt_shard_piece(s->env.grid, s->held.own.shard, u);
-        if (u < s->n_units && own.end <= own.first)
-            continue;
-        if (own.first > at)
-            dpt_comm_mem_give_back(s->whole.mem, (size_t)at * s->width,
-                                   (size_t)(own.first - at) * s->width);
-        at = own.end;
-    }
-    s->given_back = true;
-}
-
-enum dpt_status sharded_take_back(struct sharded *s, struct dpt_err *err)
-{
-    if (!s->given_back)
-        return DPT_OK;
-    DPT_TRY(dpt_comm_mem_take_back(s->whole.mem, err));
-    s->given_back = false;
-    return DPT_OK;
-}
-
-static enum dpt_status make_whole(struct sharded *s, struct dpt_err *err)
-{
-    const size_t bytes = (size_t)s->flat_numel * s->width;
-    return s->policy.gives_back
-               ? dpt_buffer_make_returnable(&s->env, DPT_MEMORY_WEIGHTS, bytes, &s->whole, err)
-               : dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, bytes, &s->whole, err);
-}
-
 enum dpt_status sharded_state_create(struct sharded *s, struct dpt_err *err)
 {
     s->newest = SHARDED_REGISTERED;
     if (has_whole(s)) {
-        DPT_TRY(make_whole(s, err));
+        DPT_TRY(dpt_buffer_make(&s->env, DPT_MEMORY_WEIGHTS, (size_t)s->flat_numel * s->width,
+                                &s->whole, err));
         for (int u = 0; u < s->n_units; u++)
             s->weights[u] = (char *)s->whole.data + (size_t)s->env.grid->offset[u] * s->width;
     }
@@ -324,8 +287,6 @@ enum dpt_status sharded_state_begin(struct sharded *s, struct dpt_err *err)
     sharded_rebuild_drop(s);
     s->wanted = s->held;
     DPT_TRY(want_part(s, own, true, &s->held.own, &s->wanted.own, err));
-    if (s->moves) /* another piece becomes the own one */
-        DPT_TRY(sharded_take_back(s, err));
     DPT_TRY(want_part(s, shadow, false, &s->held.shadow, &s->wanted.shadow, err));
     if (s->env.resident)
         DPT_TRY(move_to_wanted(s, err));
@@ -367,7 +328,6 @@ void sharded_state_changed(struct sharded *s)
     }
     s->stale = true;
     s->newest = SHARDED_REGISTERED;
-    give_back(s);
 }
 
 /* Between registered memory and the device's, piece by piece. */
@@ -466,9 +426,7 @@ enum dpt_status sharded_apply(struct sharded *s, const struct dpt_optim_step *st
     sharded_rebuild_applied(s);
     s->stale = true;
     s->newest = s->env.resident ? SHARDED_RESIDENT : SHARDED_BOTH;
-    DPT_TRY(dpt_stream_sync(s->stream, err));
-    give_back(s);
-    return DPT_OK;
+    return dpt_stream_sync(s->stream, err);
 }
 
 enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *ret, struct dpt_err *err)

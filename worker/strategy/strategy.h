@@ -112,9 +112,7 @@ struct dpt_strategy_ops {
 
     /* What a step is made of in this generation. */
     const struct dpt_step_list *(*step_list)(const struct dpt_strategy *s);
-    /* DPT_ENOMEM where what was given back after the last step cannot be had again. */
-    DPT_MUST_USE enum dpt_status (*begin_step)(struct dpt_strategy *s, int64_t step,
-                                               struct dpt_err *err);
+    void (*begin_step)(struct dpt_strategy *s, int64_t step);
     /* Fills the slot's weights, grads, accumulate and announce; what its actions gather and reserve
      * is filled in by them. */
     void (*begin_slot)(struct dpt_strategy *s, int slot_index, struct dpt_slot *slot);
@@ -125,11 +123,9 @@ struct dpt_strategy_ops {
     void (*end_slot)(struct dpt_strategy *s, int slot_index);
 
     /* An evaluation's batch, forward only, between steps: every rank of the world goes through the
-     * list together, also one that has nothing to compute. begin_eval fills the slot's weights, and
-     * fails as begin_step. */
+     * list together, also one that has nothing to compute. begin_eval fills the slot's weights. */
     const struct dpt_step_list *(*eval_list)(const struct dpt_strategy *s);
-    DPT_MUST_USE enum dpt_status (*begin_eval)(struct dpt_strategy *s, struct dpt_slot *slot,
-                                               struct dpt_err *err);
+    void (*begin_eval)(struct dpt_strategy *s, struct dpt_slot *slot);
     DPT_MUST_USE enum dpt_status (*end_eval)(struct dpt_strategy *s, struct dpt_err *err);
 
     /* Waits until this rank, and whoever covers for it, holds everything needed to apply the step.

@@ -81,7 +81,7 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range
                             .losses = r->losses,
                             .right = r->right};
     const struct dpt_step_list *list = ops->eval_list(r->strategy);
-    DPT_TRY(ops->begin_eval(r->strategy, &slot, err));
+    ops->begin_eval(r->strategy, &slot);
     if (r->accelerator && computes)
         dpt_accelerator_begin_slot(r->accelerator, &slot);
     for (int i = 0; i < list->n_actions; i++) {

@@ -38,7 +38,6 @@ void rank_write_memory(struct dpt_rank *r)
                                   .parameters = dpt_model_param_count(r->model),
                                   .elements = dpt_model_flat_numel(r->model),
                                   .after_first_step = r->memory_first,
-                                  .given_back = dpt_memory_given_back(&spec),
                                   .bound = dpt_memory_bound(&spec),
                                   .process_at_start = r->memory_at_start,
                                   .shared_own = (int64_t)dpt_comm_listener_bytes(r->listener)};

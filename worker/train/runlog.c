@@ -328,18 +328,18 @@ enum dpt_status dpt_runlog_memory(const char *dir, const struct dpt_memory_recor
     (void)snprintf(name, sizeof name, "rank-%d.memory.json", m->local_rank);
     json_t *object = json_pack(
         "{s:s, s:i, s:i, s:i, s:s, s:I, s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:I, s:I, s:I, s:I, s:o}",
+        "s:I, s:I, s:I, s:o}",
         "node", m->node, "local_rank", m->local_rank, "rank", m->rank, "world_size", m->world_size,
         "strategy", m->strategy, "parameters", (json_int_t)m->parameters, "elements",
         (json_int_t)m->elements, "tags", tags_json(m), "counted",
         use_json(m->use.all, m->use.all_peak), "reserved",
         use_json(m->use.reserved, m->use.reserved_peak), "after_first_step",
-        (json_int_t)m->after_first_step, "formula", (json_int_t)formula, "given_back",
-        (json_int_t)m->given_back, "bound", (json_int_t)m->bound, "process_peak",
-        (json_int_t)m->process.peak, "process_resident", (json_int_t)m->process.resident,
-        "process_at_start", (json_int_t)m->process_at_start, "anon", (json_int_t)m->process.anon,
-        "file", (json_int_t)m->process.file, "shared", (json_int_t)m->process.shared, "shared_own",
-        (json_int_t)m->shared_own, "device", device_json(m));
+        (json_int_t)m->after_first_step, "formula", (json_int_t)formula, "bound",
+        (json_int_t)m->bound, "process_peak", (json_int_t)m->process.peak, "process_resident",
+        (json_int_t)m->process.resident, "process_at_start", (json_int_t)m->process_at_start,
+        "anon", (json_int_t)m->process.anon, "file", (json_int_t)m->process.file, "shared",
+        (json_int_t)m->process.shared, "shared_own", (json_int_t)m->shared_own, "device",
+        device_json(m));
     return write_json(object, folder, name, err);
 }
 

@@ -161,7 +161,6 @@ struct dpt_memory_record {
     struct dpt_memory_use device;      /* of the accelerator, by its account; 0: there is none */
     int64_t after_first_step;          /* what the account had then in all */
     int64_t formula[DPT_MEMORY_COUNT]; /* dpt_memory_formula */
-    int64_t given_back;                /* dpt_memory_given_back */
     int64_t bound;                     /* dpt_memory_bound */
     struct dpt_process_memory process;
     int64_t process_at_start; /* resident before the first large allocation */

@@ -214,7 +214,7 @@ enum dpt_status rank_compute_step(struct dpt_rank *r, struct dpt_err *err)
     r->diverged = false;
     if (r->accelerator)
         dpt_accelerator_forget_weights(r->accelerator);
-    DPT_TRY(r->strategy->ops->begin_step(r->strategy, r->step, err));
+    r->strategy->ops->begin_step(r->strategy, r->step);
     DPT_TRY(run_actions(r, &flip, err));
     DPT_TRY(r->strategy->ops->await_gradient(r->strategy, err));
     return commit(r, err);

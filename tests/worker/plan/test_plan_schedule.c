@@ -367,33 +367,6 @@ static void without_prefetch_nothing_is_early(void **state)
     }
 }
 
-/* Under ONCE every unit comes before its first forward pass in the first slot, and never again: not
- * for the backward pass, nor for later slots, of which a rank may have one less than others. */
-static void once_a_step(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 16; i++) {
-        struct world w;
-        const int ranks = 1 + i % 4;
-        make_world(&w, ranks, 11, 11, 6, i % 3 == 0, DPT_WEIGHTS_ONCE, 1, i < 8, true, false);
-        for (int r = 0; r < ranks; r++) {
-            const struct dpt_step_list *list = &w.list[r];
-            int gathered[UNITS_MAX] = {0};
-            for (int a = 0; a < list->n_actions; a++) {
-                const struct dpt_action *action = &list->actions[a];
-                if (action->kind == DPT_ACTION_GATHER) {
-                    assert_int_equal(action->slot, w.spec[r].deal.first);
-                    gathered[action->unit]++;
-                }
-                if (action->kind == DPT_ACTION_FORWARD || action->kind == DPT_ACTION_BACKWARD)
-                    assert_int_equal(gathered[action->unit], 1);
-            }
-            assert_int_equal(count(list, DPT_TASK_GATHER, -1), 6);
-        }
-        end_world(&w);
-    }
-}
-
 /* Without overlap a unit's gradient is waited for where it is let go, all parts of it. */
 static void without_overlap_scatters_are_waited_for(void **state)
 {
@@ -468,7 +441,6 @@ int main(void)
         cmocka_unit_test(an_evaluation_goes_forward),
         cmocka_unit_test(buffers_are_counted),
         cmocka_unit_test(without_prefetch_nothing_is_early),
-        cmocka_unit_test(once_a_step),
         cmocka_unit_test(without_overlap_scatters_are_waited_for),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);

@@ -4,7 +4,6 @@
 #include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
-#include "worker/strategy/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +30,6 @@ struct part {
     int32_t tokens[MICRO_BATCH * SEQ_LEN], targets[MICRO_BATCH * SEQ_LEN];
     struct dpt_accum mine, all[RANKS_MAX];
     uint64_t opened, sent; /* bytes: by opening, and since */
-    struct dpt_account account;
 };
 
 static struct dpt_config make_config(const struct variant *v, enum dpt_accumulate accumulate,
@@ -68,8 +66,6 @@ static void make_part(struct rank *self, struct part *p)
     struct dpt_err *err = &self->err;
     *p = (struct part){.scene = s};
     CHECK_OK(dpt_device_cpu_create(&p->device, err), err);
-    dpt_device_set_account(p->device, &p->account);
-    dpt_comm_listener_set_account(self->listener, &p->account);
     CHECK_OK(dpt_stream_create(p->device, 1, &p->stream, err), err);
     CHECK_OK(dpt_stream_create(p->device, 1, &p->comm_stream, err), err);
     p->ops = dpt_device_ops(p->device);
@@ -97,7 +93,7 @@ static void make_part(struct rank *self, struct part *p)
              err);
 }
 
-static void end_part(struct rank *self, struct part *p)
+static void end_part(struct part *p)
 {
     p->strategy->ops->destroy(&p->strategy);
     dpt_comm_thread_destroy(&p->thread);
@@ -108,29 +104,6 @@ static void end_part(struct rank *self, struct part *p)
     dpt_stream_destroy(&p->comm_stream);
     CHECK(dpt_device_bytes(p->device) == 0);
     dpt_device_destroy(&p->device);
-    struct dpt_memory_use use;
-    dpt_account_read(&p->account, &use);
-    CHECK(use.tag[DPT_MEMORY_WEIGHTS] == 0 && use.tag[DPT_MEMORY_MOMENTS] == 0);
-    dpt_comm_listener_set_account(self->listener, NULL);
-}
-
-/* The weights that this rank holds are those of the formula, which it has in a step; or less what
- * is given back between steps. */
-static void check_weights(const struct rank *self, const struct part *p, bool between)
-{
-    const struct dpt_memory_spec spec = {.config = &p->scene->config,
-                                         .model = p->model,
-                                         .grid = &p->grid,
-                                         .world = &p->world,
-                                         .rank = self->rank,
-                                         .threads = 1};
-    int64_t formula[DPT_MEMORY_COUNT];
-    struct dpt_memory_use use;
-    dpt_memory_formula(&spec, formula);
-    dpt_account_read(&p->account, &use);
-    const int64_t less = between ? dpt_memory_given_back(&spec) : 0;
-    CHECK(use.tag[DPT_MEMORY_WEIGHTS] == formula[DPT_MEMORY_WEIGHTS] - less);
-    CHECK(use.reserved >= use.all);
 }
 
 /* Ranks are numbered against the order of positions, so that taking one for the other shows. */
@@ -204,7 +177,6 @@ static void open_world(struct rank *self, struct part *p, int stage)
     struct dpt_comm_spec spec = world_spec(self, (uint64_t)stage + 1);
     spec.world_size = size; /* the first ranks */
     spec.n_peers = size - 1;
-    check_weights(self, p, true);
     dpt_comm_thread_arm(p->thread);
     CHECK_OK(dpt_comm_thread_open(p->thread, &spec, &self->err), &self->err);
     CHECK_OK(dpt_comm_thread_run(p->thread, job_opened, p, &self->err), &self->err);
@@ -237,13 +209,12 @@ static struct dpt_slot make_slot(struct part *p, enum dpt_mode mode, int64_t ste
                              .losses = p->losses};
 }
 
-/* The first `n` actions of a step. */
-static enum dpt_status run_actions(struct rank *self, struct part *p,
-                                   const struct dpt_step_list *list, int n, int64_t step)
+static void run_list(struct rank *self, struct part *p, const struct dpt_step_list *list,
+                     int64_t step)
 {
     const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_slot slot = {.b = 0};
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *a = &list->actions[i];
         switch (a->kind) {
         case DPT_ACTION_BEGIN_SLOT:
@@ -262,10 +233,9 @@ static enum dpt_status run_actions(struct rank *self, struct part *p,
             ops->end_slot(p->strategy, a->slot);
             break;
         default:
-            DPT_TRY(ops->act(p->strategy, i, &slot, &self->err));
+            CHECK_OK(ops->act(p->strategy, i, &slot, &self->err), &self->err);
         }
     }
-    return DPT_OK;
 }
 
 static enum dpt_status job_commit(struct dpt_comm_thread *thread, void *ctx, struct dpt_err *err)
@@ -284,10 +254,8 @@ static void one_step(struct rank *self, struct part *p, int64_t step)
 {
     const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_err *err = &self->err;
-    CHECK_OK(ops->begin_step(p->strategy, step, err), err);
-    const struct dpt_step_list *list = ops->step_list(p->strategy);
-    CHECK_OK(run_actions(self, p, list, list->n_actions, step), err);
-    check_weights(self, p, false);
+    ops->begin_step(p->strategy, step);
+    run_list(self, p, ops->step_list(p->strategy), step);
     CHECK(!ops->holds_gradient(p->strategy, step));
     CHECK_OK(ops->await_gradient(p->strategy, err), err);
     CHECK(ops->holds_gradient(p->strategy, step));
@@ -304,26 +272,13 @@ static void one_step(struct rank *self, struct part *p, int64_t step)
     CHECK_OK(ops->apply(p->strategy, &update, err), err);
 }
 
-/* Begins a step and leaves it, each rank somewhere else, as when one of them dies: who goes on
- * notices it where it waits for another. */
-static void give_up_step(struct rank *self, struct part *p, int64_t step)
-{
-    const struct dpt_strategy_ops *ops = p->strategy->ops;
-    const struct dpt_step_list *list = ops->step_list(p->strategy);
-    const int end = list->n_actions * (self->rank + 1) / (p->world.size + 1);
-    CHECK_OK(ops->begin_step(p->strategy, step, &self->err), &self->err);
-    check_weights(self, p, false);
-    CHECK(run_actions(self, p, list, end, step) == DPT_OK || p->world.size > 1);
-    check_weights(self, p, false);
-}
-
 /* Every rank computes the same batch. */
 static double evaluate(struct rank *self, struct part *p)
 {
     const struct dpt_strategy_ops *ops = p->strategy->ops;
     struct dpt_slot slot = make_slot(p, DPT_MODE_EVAL, 0, 0);
     read_batch(p, 2, 0, 0);
-    CHECK_OK(ops->begin_eval(p->strategy, &slot, &self->err), &self->err);
+    ops->begin_eval(p->strategy, &slot);
     const struct dpt_step_list *list = ops->eval_list(p->strategy);
     for (int i = 0; i < list->n_actions; i++) {
         const struct dpt_action *a = &list->actions[i];
@@ -343,22 +298,17 @@ static double evaluate(struct rank *self, struct part *p)
 static void train(struct rank *self, struct part *p, int stage)
 {
     struct scene *s = p->scene;
-    const bool gives_up = s->gives_up && stage < s->n_stages - 1;
     for (int k = 0; k < s->steps; k++) {
         if (s->rebuilds)
             CHECK(p->strategy->ops->rebuilding(p->strategy) == (k < p->grid.n_units));
         one_step(self, p, (int64_t)stage * s->steps + k);
-        check_weights(self, p, true);
         if (stage == 0 && k == 0) {
             struct dpt_strategy_cost cost;
             p->strategy->ops->cost(p->strategy, &cost);
             s->sent[self->rank] = p->sent;
             s->told[self->rank] = (uint64_t)cost.sent_bytes;
         }
-        if (gives_up && k == s->steps - 1) /* the next step has to gather */
-            continue;
         const double loss = evaluate(self, p);
-        check_weights(self, p, false);
         if (k == 0) /* again, now that nothing has changed */
             CHECK(evaluate(self, p) == loss);
         if (self->rank == 0)
@@ -410,13 +360,11 @@ static void run_stages(struct rank *self)
         pthread_barrier_wait(&self->world->barrier);
         if (plays) {
             check_shadow(&p, self->rank);
-            if (s->gives_up && stage < s->n_stages - 1)
-                give_up_step(self, &p, (int64_t)(stage + 1) * s->steps);
             dpt_comm_thread_close(p.thread);
             p.strategy->ops->end_generation(p.strategy);
         }
     }
-    end_part(self, &p);
+    end_part(&p);
 }
 
 void begin_scene(struct scene *s, const struct variant *v, enum dpt_accumulate accumulate,

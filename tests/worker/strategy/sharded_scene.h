@@ -36,7 +36,6 @@ struct scene {
     const struct layout *layout;
     int n_stages, size[STAGES_MAX], steps; /* of a stage */
     bool rebuilds;                         /* shadows come a unit a step; with one stage */
-    bool gives_up; /* a stage but the last ends in a step that is begun and left */
     bool late[RANKS_MAX];
     int64_t numel;
     float *vector[DPT_VECTOR_COUNT];

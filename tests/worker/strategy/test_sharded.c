@@ -28,7 +28,6 @@ static const struct variant variants[] = {
     {"zero1", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
     {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_FULL_SHARD, 2, true, DPT_REDUNDANCY_SHADOW},
-    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 2, false, DPT_REDUNDANCY_SHADOW},
     {"simple", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
     {"simple_ga", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
     {"hook", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE},
@@ -112,31 +111,6 @@ static void local_bf16(void **state)
 {
     (void)state;
     one_trajectory(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16);
-}
-
-/* A world ends in the middle of a step, with units gathered and gradients on their way; the next is
- * as large, smaller or larger, and goes on as if that step had never been begun. */
-static void given_up(enum dpt_accumulate accumulate, enum dpt_precision precision)
-{
-    static const int changing[] = {3, 3, 2, 4, 1}, ones[] = {1, 1, 1, 1, 1};
-    struct scene expected, s;
-    begin_scene(&expected, &ddp, accumulate, precision, ones, 5);
-    run_scene(&expected, &one_node);
-    for (int v = (int)precision % EVERY; v < VARIANTS; v += EVERY) {
-        begin_scene(&s, &variants[v], accumulate, precision, changing, 5);
-        s.gives_up = true;
-        run_scene(&s, &layouts[v % LAYOUTS]);
-        check_equal(&expected, &s, "steps given up");
-        end_scene(&s);
-    }
-    end_scene(&expected);
-}
-
-static void steps_given_up(void **state)
-{
-    (void)state;
-    given_up(DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32);
-    given_up(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16);
 }
 
 /* 6 ranks on nodes and hosts of all kinds; `rebuilds`: shadows come beside the steps. */
@@ -293,9 +267,8 @@ int main(int argc, char **argv)
                                         cmocka_unit_test(reduce_bf16)};
     const struct CMUnitTest local[] = {cmocka_unit_test(local_fp32), cmocka_unit_test(local_bf16)};
     const struct CMUnitTest worlds[] = {
-        cmocka_unit_test(nodes_and_hosts),   cmocka_unit_test(steps_given_up),
-        cmocka_unit_test(lanes_of_one_slot), cmocka_unit_test(orders_differ),
-        cmocka_unit_test(compressed),        cmocka_unit_test(powersgd)};
+        cmocka_unit_test(nodes_and_hosts), cmocka_unit_test(lanes_of_one_slot),
+        cmocka_unit_test(orders_differ), cmocka_unit_test(compressed), cmocka_unit_test(powersgd)};
     const char *part = argc == 2 ? argv[1] : "";
     dpt_cores_set_demand(1);
     if (strcmp(part, "reduce") == 0)

@@ -1,7 +1,6 @@
-/* What real ranks hold at the end of a run: tag by tag what the formulas say, less what is given
- * back between steps, and not a byte more than after the first step. What they held at most while
- * their world changed: masters and moments of both worlds, all else of one of them
- * (docs/strategies.md, "While the world changes"). */
+/* What real ranks hold at the end of a run: tag by tag what the formulas say, and not a byte more
+ * than after the first step. What they held at most while their world changed: masters and moments
+ * of both worlds, all else of one of them (docs/strategies.md, "While the world changes"). */
 #include "tests/worker/train/rig.h"
 
 #include "base/account.h"
@@ -55,13 +54,8 @@ static void check_account(const json_t *account, const char *what)
     for (int i = 0; i < DPT_MEMORY_COUNT; i++) {
         const char *name = dpt_memory_tag_name((enum dpt_memory_tag)i);
         const json_t *tag = json_object_get(tags, name);
-        json_int_t bytes = number(tag, "bytes", NULL);
-        const json_int_t formula = number(tag, "formula", NULL), peak = number(tag, "peak", NULL);
-        if (i == DPT_MEMORY_WEIGHTS) { /* a step has had them all */
-            bytes += number(account, "given_back", NULL);
-            assert_int_equal(peak, formula);
-        }
-        assert_true(peak >= bytes);
+        const json_int_t bytes = number(tag, "bytes", NULL), formula = number(tag, "formula", NULL);
+        assert_true(number(tag, "peak", NULL) >= bytes);
         if (!is_right((enum dpt_memory_tag)i, bytes, formula))
             fail_msg("%s: %s: %lld bytes, the formula says %lld", what, name, (long long)bytes,
                      (long long)formula);
@@ -88,8 +82,6 @@ static void one(const char *strategy, enum dpt_accumulate accumulate, int world)
         json_t *account = read_account(rig_dir(name), handle);
         assert_int_equal(number(account, "world_size", NULL), world);
         check_account(account, name);
-        const bool gives_back = strcmp(strategy, "shard_grad_op") == 0 && world > 1;
-        assert_int_equal(number(account, "given_back", NULL) > 0, gives_back);
         json_decref(account);
     }
 }
@@ -141,13 +133,6 @@ static json_int_t tag_of(const json_t *account, enum dpt_memory_tag tag, const c
                   NULL);
 }
 
-/* What a step has of a tag, in a run whose world does not change. */
-static json_int_t in_step(const json_t *account, enum dpt_memory_tag tag)
-{
-    return tag_of(account, tag, "bytes") +
-           (tag == DPT_MEMORY_WEIGHTS ? number(account, "given_back", NULL) : 0);
-}
-
 /* Of what a rank keeps until all have their new parts: bytes at the end of the run. */
 static json_int_t state_of(const json_t *account, enum dpt_memory_tag tag, bool units,
                            enum dpt_precision precision)
@@ -191,8 +176,8 @@ static void changed(const char *strategy, enum dpt_precision precision, bool uni
         const enum dpt_memory_tag tag = (enum dpt_memory_tag)i;
         const json_int_t old = state_of(account[0], tag, units, precision),
                          new = state_of(account[1], tag, units, precision),
-                         rest =
-                             larger(in_step(account[0], tag) - old, in_step(account[1], tag) - new);
+                         rest = larger(tag_of(account[0], tag, "bytes") - old,
+                                       tag_of(account[1], tag, "bytes") - new);
         if (tag_of(account[2], tag, "peak") != old + new + rest)
             fail_msg("%s: %s: %lld bytes at most, not %lld + %lld + %lld", name,
                      dpt_memory_tag_name(tag), (long long)tag_of(account[2], tag, "peak"),
@@ -205,8 +190,7 @@ static void changed(const char *strategy, enum dpt_precision precision, bool uni
     const json_int_t guests = (json_int_t)(dpt_comm_own_bytes(members) - dpt_comm_own_bytes(then));
     assert_true(kept > 0);
     assert_int_equal(number(account[2], "counted", "peak"),
-                     number(account[1], "counted", "bytes") +
-                         number(account[1], "given_back", NULL) + kept + guests);
+                     number(account[1], "counted", "bytes") + kept + guests);
     for (int i = 0; i < 3; i++)
         json_decref(account[i]);
 }
@@ -218,8 +202,6 @@ static void test_changed(void **state)
         const int first = grows ? 2 : 3, then = grows ? 3 : 2;
         changed("zero2", DPT_PRECISION_FP32, false, first, then);
         changed("zero2", DPT_PRECISION_BF16, false, first, then);
-        changed("shard_grad_op", DPT_PRECISION_FP32, false, first, then);
-        changed("shard_grad_op", DPT_PRECISION_BF16, false, first, then);
         changed("full_shard", DPT_PRECISION_FP32, true, first, then);
         changed("full_shard+shadow", DPT_PRECISION_BF16, true, first, then);
     }

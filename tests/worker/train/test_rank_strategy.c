@@ -28,7 +28,6 @@ static const struct variant variants[] = {
     {"fsdp", DPT_SHARDING_HYBRID_SHARD, DPT_REDUNDANCY_NONE},
     {"zero2", DPT_SHARDING_NULL, DPT_REDUNDANCY_SHADOW},
     {"fsdp", DPT_SHARDING_FULL_SHARD, DPT_REDUNDANCY_SHADOW},
-    {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, DPT_REDUNDANCY_SHADOW},
     {"simple", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
     {"simple_ga", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
     {"hook", DPT_SHARDING_NULL, DPT_REDUNDANCY_NONE},
@@ -38,7 +37,7 @@ static const struct variant variants[] = {
 enum {
     VARIANTS = sizeof variants / sizeof variants[0],
     COVERED = 7 /* from here on */,
-    TEACHING = 11 /* likewise */
+    TEACHING = 10 /* likewise */
 };
 
 /* 11 slots: no world of 2, 3 or 4 divides them, and 4 lanes have several each. */
