@@ -250,7 +250,7 @@ struct dpt_last_token {
  *
  * As everywhere, the memory that an op works in is the stream's own. */
 struct dpt_windows {
-    int64_t b, h, w;
+    int64_t b, h, w;        /* each at least 1 */
     int64_t kernel, stride; /* kernel is odd and at most DPT_WINDOW_MAX */
 };
 enum { DPT_WINDOW_MAX = 15 };
