@@ -261,7 +261,8 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
                                       "train.eval_step (--step) is %lld, but nothing is only "
                                       "evaluated; give --eval too, or write auto",
                                       (long long)c->train.eval_step);
-    if (dpt_config_evaluates(c) && c->train.eval_tokens < c->train.seq_len)
+    if (dpt_config_evaluates(c) && c->data.kind != DPT_DATA_CLASSIFICATION &&
+        c->train.eval_tokens < c->train.seq_len)
         return dpt_config_refuse_both(
             load, "train.eval_tokens", "train.seq_len", err,
             "train.eval_tokens (%lld) is less than one sequence of train.seq_len (%d); set it to "

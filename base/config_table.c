@@ -389,7 +389,7 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.eval_tokens", DPT_KEY_INT64, AT(train.eval_tokens),
      .min = 1, .max = 1e12, RUN, .def = "1048576",
      .help = "most tokens of an evaluation: it reads data.val in order, from the start, in whole "
-             "sequences of seq_len (classification: whole texts, each counted as seq_len)"},
+             "sequences of seq_len (classification: data.val_samples alone says how much)"},
     {"train.eval_only", DPT_KEY_BOOL, AT(train.eval_only),
      RUN, .def = "false",
      .help = "train nothing: evaluate one checkpoint of checkpoint.dir on data.val and end "

@@ -16,7 +16,9 @@
 #include <stdint.h>
 
 enum {
-    DPT_PROTO_VERSION = 2, /* 1: a plan named one rank to heal from, and no shards */
+    /* Of all that processes of a run say to each other, ranks among themselves too. 1: a plan named
+       one rank to heal from, and no shards; 2: ranks did not say how many labels were predicted */
+    DPT_PROTO_VERSION = 3,
 
     DPT_PROTO_RANKS_MAX = 64,    /* rank processes of one node */
     DPT_PROTO_WORLD_MAX = 1024,  /* ranks of one generation */

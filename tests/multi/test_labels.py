@@ -117,4 +117,5 @@ def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
     cluster = make_cluster("other", sets=still)
     worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
     assert worker.wait(60 * slow) == 2
-    assert "'score.weight' has the shape [4, 64], by the model's sizes it is [3, 64]" in worker.log()
+    assert "'score.weight' has the shape [4, 64], by the model's sizes it is [3, 64]; set model.labels to the first " \
+        "of its sizes" in worker.log()

@@ -37,8 +37,8 @@ int64_t dpt_data_tokens(const struct dpt_data *data);
 /* The form of its samples: dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
-/* Reads sample `index` to place `i` of a micro-batch that is not closed. A token >= vocab is
- * DPT_ECORRUPT. */
+/* Reads sample `index` to place `i` of a micro-batch that is not closed. A shard's token >= vocab
+ * is DPT_ECORRUPT; text has none, by the check of its tokenizer. */
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
                                            const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);

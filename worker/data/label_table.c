@@ -135,8 +135,9 @@ static enum dpt_status find_column(const struct dpt_rows *rows, const char *key,
         if (bytes != strlen(name) || memcmp(field, name, bytes) != 0)
             continue;
         if (found >= 0)
-            return dpt_fail(err, DPT_ECORRUPT, "columns %d and %d are both named '%s' (%s)",
-                            found + 1, i + 1, name, key);
+            return dpt_fail(err, DPT_ECORRUPT,
+                            "columns %d and %d are both named '%s' (%s); rename one", found + 1,
+                            i + 1, name, key);
         found = i;
     }
     if (found < 0) {
@@ -238,7 +239,8 @@ static enum dpt_status take_members(const struct dpt_label_table *table,
                         text ? o->label_column : o->text_column,
                         text ? "data.label_column" : "data.text_column");
     if (!json_is_string(text))
-        return dpt_fail(err, DPT_ECORRUPT, "'%s' is no string", o->text_column);
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' is no string; put the text in quotes",
+                        o->text_column);
     if (!json_is_integer(label))
         return dpt_fail(err, DPT_ECORRUPT, "'%s' is no integer; labels are the numbers of classes",
                         o->label_column);
@@ -257,7 +259,9 @@ static enum dpt_status take_line(struct dpt_label_table *table, struct dpt_label
     json_decref(table->json);
     table->json = json_loadb(line, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (!table->json)
-        return dpt_fail(err, DPT_ECORRUPT, "no JSON (column %d): %s", at.column, at.text);
+        return dpt_fail(err, DPT_ECORRUPT,
+                        "no JSON (column %d): %s; each line is one object with a text and a label",
+                        at.column, at.text);
     return take_members(table, ret, err);
 }
 

@@ -103,9 +103,8 @@ static enum dpt_status read_row(struct reading *reading, struct dpt_labelled *l,
 static enum dpt_status read_rows(struct reading *reading, int64_t samples, struct dpt_labelled *l,
                                  struct dpt_err *err)
 {
-    const int64_t most = samples > 0 ? samples : DPT_LABELLED_TEXTS_MAX;
     bool any = true;
-    while (any && l->n < most) {
+    while (any && (samples == 0 || l->n < samples)) {
         const enum dpt_status status = read_row(reading, l, &any, err);
         if (status != DPT_OK)
             return dpt_wrap(err, status, "%s:%lld", reading->table.options->path,

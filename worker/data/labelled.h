@@ -9,8 +9,6 @@
 
 #include <stdint.h>
 
-enum { DPT_LABELLED_TEXTS_MAX = 1000000000 }; /* as of data.train_samples */
-
 struct dpt_labelled {
     int64_t n;       /* texts */
     int32_t *labels; /* (n) in [0, model.labels) */

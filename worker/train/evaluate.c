@@ -16,8 +16,9 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
     const struct dpt_config *c = r->config;
     DPT_TRY(dpt_data_open_val(c, &r->val, err));
     DPT_TRY(rank_check_source(r->val, r->options->start->val, r->options->start->val_stamp, err));
-    r->val_samples =
-        dpt_eval_samples(dpt_data_samples(r->val), r->form.positions, c->train.eval_tokens);
+    r->val_samples = dpt_data_samples(r->val);
+    if (!r->form.ragged)
+        r->val_samples = dpt_eval_samples(r->val_samples, r->form.positions, c->train.eval_tokens);
     const size_t bytes = dpt_batch_bytes(&r->form, c->train.micro_batch);
     r->val_memory = aligned_alloc(DPT_BATCH_ALIGN, bytes);
     if (!r->val_memory)
@@ -28,7 +29,7 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
 }
 
 /* Fills the micro-batch. A short batch is filled up with its first sample, so that every batch has
- * the one shape that is prepared; what is filled up does not count. */
+ * as many; what is filled up does not count. */
 static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sample_range batch,
                                   struct dpt_err *err)
 {

@@ -15,6 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What ranks tell each other has no version of its own: other builds are kept out by the server's.
+ */
+_Static_assert(DPT_PROTO_VERSION == 3 && DPT_HELLO_BYTES == 43 * 8 && DPT_EVAL_SHARE_BYTES == 6 * 8,
+               "a hello or share of another size is another DPT_PROTO_VERSION");
+
 enum source { SOURCE_MEMORY, SOURCE_CHECKPOINT, SOURCE_SEED };
 
 struct formation {

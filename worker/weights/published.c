@@ -218,7 +218,7 @@ static void format_shape(const int64_t *dim, int ndim, char ret[SHAPE_BYTES])
 }
 
 static enum dpt_status check_entry(const struct place *place, const struct dpt_param *param,
-                                   struct dpt_err *err)
+                                   bool is_score, struct dpt_err *err)
 {
     const struct dpt_safetensors_entry *entry = place->entry;
     char is[SHAPE_BYTES], wanted[SHAPE_BYTES];
@@ -227,8 +227,9 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
         format_shape(entry->dim, entry->ndim, is);
         format_shape(param->dim, param->ndim, wanted);
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s': tensor '%s' has the shape %s, by the model's sizes it is %s",
-                        place->file->path, entry->name, is, wanted);
+                        "'%s': tensor '%s' has the shape %s, by the model's sizes it is %s%s",
+                        place->file->path, entry->name, is, wanted,
+                        is_score ? "; set model.labels to the first of its sizes" : "");
     }
     if (entry->dtype == DPT_SAFETENSORS_OTHER)
         return dpt_fail(err, DPT_EUNSUPPORTED,
@@ -250,7 +251,7 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
             return dpt_fail(err, DPT_ECONFIG, "'%s': tensor '%s' is missing%s",
                             p->n_files == 1 ? p->files[0].path : p->dir, param->name,
                             p->n_files == 1 ? "" : " in all its files");
-        DPT_TRY(check_entry(place, param, err));
+        DPT_TRY(check_entry(place, param, i == dpt_model_score(p->model), err));
         p->of_param[i] = *place;
     }
     return DPT_OK;
