@@ -270,6 +270,39 @@ def test_reviews_damaged(reviews):
     reviews.check()
 
 
+def test_reviews_without_the_archive(reviews):
+    """Deleted, also from the cache, when its files are here: it is fetched again only when one of them is needed."""
+    reviews.run()
+    archive, packed = reviews.dir / "yelp_review_full_csv.tgz", reviews.source / "yelp_review_full_csv.tgz"
+
+    def delete():
+        archive.unlink()
+        (reviews.cache / archive.name).unlink()
+
+    delete()
+    packed.rename(packed.with_suffix(".gone"))
+    for args, says in ([], "is here\n"), (["--check"], "is here, checksum right\n"):
+        said = reviews.run(*args)
+        assert said.count(says) == 2 and f"train: {reviews.dir}/train.csv" in said
+        assert not archive.exists()
+    packed.with_suffix(".gone").rename(packed)
+    (reviews.dir / "test.csv").write_bytes(b"damaged")
+    said = reviews.run("--check")
+    assert "tgz: fetching" in said and "test.csv: is here and damaged; unpacking it again" in said
+    reviews.check()
+    delete()
+    (reviews.dir / "train.csv").unlink()
+    said = reviews.run()
+    assert "tgz: fetching" in said and "train.csv: unpacking" in said and "test.csv: is here\n" in said
+    reviews.check()
+    # Without its checksum a file may be anything.
+    delete()
+    sums = reviews.dir / "SHA256SUMS"
+    sums.write_text(re.sub(".{64}  test.csv\n", "", sums.read_text()))
+    assert "test.csv: unpacking" in reviews.run()
+    reviews.check()
+
+
 def test_reviews_of_another_archive(reviews):
     """The one checksum counts, wherever the archive is from; of what it lacks nothing is left, and a line says so."""
     assert "does not have the checksum" in reviews.run(code=1, fetch=FETCH)
