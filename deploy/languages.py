@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import random
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,26 @@ FONTS = {".B", ".I", ".BR", ".BI", ".IR", ".IB", ".RB", ".RI", ".SM", ".SB"}  # 
 
 class Failed(Exception):
     """What went wrong, and what to do."""
+
+
+class Stop:
+    """Handler of SIGTERM and SIGINT. Before the run a signal ends what is done. In the run each goes to dpt-worker as
+    SIGTERM (the first: at the end of its step, the second: now), and we end after it."""
+
+    def __init__(self):
+        self.first = None
+        self.running = False
+        self.worker = None
+
+    def __call__(self, number, _frame):
+        self.first = self.first or signal.Signals(number)
+        if not self.running:
+            raise KeyboardInterrupt
+        if self.worker:
+            self.worker.terminate()
+
+
+stop = Stop()
 
 
 # ---------------------------------------------------------------- pages
@@ -145,12 +166,18 @@ def train(arguments):
     """Runs dpt-worker, shows what it says, returns the accuracy of the last evaluation in percent."""
     argv = [ROOT / "build" / "bin" / "dpt-worker", "--config", CONFIG, "--nnodes", "1", *arguments]
     accuracy = None
+    stop.running = True
     with subprocess.Popen([str(a) for a in argv], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           text=True, errors="replace") as worker:
+        stop.worker = worker
+        if stop.first:  # the signal came before there was a worker to tell
+            worker.terminate()
         for line in worker.stdout:
             print(line, end="", flush=True)
             said = re.search(r"[Ee]valuation accuracy: ([0-9.]+)\s*%", line)
             accuracy = float(said.group(1)) if said else accuracy
+    if stop.first:
+        raise KeyboardInterrupt
     if worker.returncode != 0:
         raise Failed(f"dpt-worker ended with exit code {worker.returncode} (above)")
     if accuracy is None:
@@ -178,4 +205,11 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print(f"languages: stopped by {stop.first.name}", file=sys.stderr)
+        code = 128 + stop.first
+    sys.exit(code)

@@ -1,9 +1,14 @@
-"""deploy/languages.py on manual pages made here: what text it takes of a page, the tables, and the verdict, with a
-program that plays dpt-worker."""
+"""deploy/languages on manual pages made here: what text it takes of a page, the tables, the verdict and signals, with
+programs that play dpt-worker, deploy/build and apt."""
 
 import csv
 import gzip
 import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,6 +16,7 @@ from pathlib import Path
 import pytest
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+TIMEOUT_S = 60
 
 
 @pytest.fixture
@@ -100,11 +106,14 @@ def test_tables(languages):
     assert before == [path.read_bytes() for path in paths]
 
 
-def play_worker(languages, script):
-    path = languages.ROOT / "build" / "bin" / "dpt-worker"
-    path.parent.mkdir(parents=True)
+def play(path, script):
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def play_worker(languages, script):
+    play(languages.ROOT / "build" / "bin" / "dpt-worker", script)
 
 
 @pytest.mark.parametrize("script, code, says", [
@@ -141,3 +150,102 @@ def test_too_few_pages(languages, capsys):
     assert languages.main() == 1
     assert "English has " in capsys.readouterr().err
     assert not languages.TABLES.exists()
+
+
+# ---------------------------------------------------------------- signals
+
+# Each says its process id and goes on until it gets SIGTERM. A worker ends at the end of its step, with its own code.
+WORKER = """trap 'echo "left at a step"; exit 0' TERM
+echo "worker $$"
+while :; do sleep 0.05; done"""
+DEAF_WORKER = """trap 'trap "exit 5" TERM; echo "one signal"' TERM
+echo "worker $$"
+while :; do sleep 0.05; done"""
+BUILD = """echo "build $$"
+while :; do sleep 0.05; done"""
+
+
+@pytest.fixture
+def checkout(languages, monkeypatch):
+    """deploy/ as it is in a folder of its own, with few texts in the tables; nothing to install or to build."""
+    deploy = languages.ROOT / "deploy"
+    monkeypatch.setattr(languages, "PAGES", languages.ROOT / "runs" / "packages" / "usr" / "share" / "man")
+    for name in ("install-deps", "build"):
+        play(deploy / name, "exit 0")
+    shutil.copy(DEPLOY / "languages", deploy)
+    script, n = re.subn("= 3000, 200 ", "= 30, 3 ", (DEPLOY / "languages.py").read_text())
+    assert n == 1
+    (deploy / "languages.py").write_text(script)
+    write_pages(languages)
+    return languages
+
+
+def until_says(process, name):
+    """The process id that a line of this name tells."""
+    for line in process.stdout:
+        if line.startswith(name):
+            return int(line.split()[1])
+    raise AssertionError(process.stderr.read())
+
+
+def start(checkout):
+    # A shell without job control has its children in the background ignore SIGINT; bash cannot trap it then.
+    return subprocess.Popen([checkout.ROOT / "deploy" / "languages"], text=True, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+
+
+def check_stopped(process, pid, number):
+    process.wait(timeout=TIMEOUT_S)
+    alive = Path(f"/proc/{pid}").exists()
+    if alive:
+        os.kill(pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert not alive
+    assert process.returncode == 128 + number
+    assert err == f"languages: stopped by {number.name}\n"
+    return out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_in_the_run(checkout, number):
+    """The run ends with dpt-worker, of which the last words are shown."""
+    play_worker(checkout, WORKER)
+    process = start(checkout)
+    pid = until_says(process, "worker")
+    process.send_signal(number)
+    assert "left at a step\n" in check_stopped(process, pid, number)
+
+
+def test_second_signal_in_the_run(checkout):
+    """It reaches dpt-worker, too; the first one counts for the exit code."""
+    play_worker(checkout, DEAF_WORKER)
+    process = start(checkout)
+    pid = until_says(process, "worker")
+    process.send_signal(signal.SIGINT)
+    for line in process.stdout:
+        if line == "one signal\n":
+            process.send_signal(signal.SIGTERM)
+            break
+    check_stopped(process, pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_in_the_build(checkout, number):
+    play(checkout.ROOT / "deploy" / "build", BUILD)
+    process = start(checkout)
+    pid = until_says(process, "build")
+    process.send_signal(number)
+    check_stopped(process, pid, number)
+
+
+def test_signal_before_the_run(checkout):
+    """In the tables: a page that never ends stands in for many."""
+    page = checkout.PAGES / "man1" / "page0.1.gz"
+    page.unlink()
+    os.mkfifo(page)
+    process = start(checkout)
+    with open(page, "wb"):  # opened when it reads there
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out, err) == (143, "", "languages: stopped by SIGTERM\n")
