@@ -13,8 +13,11 @@
 enum {
     FILE_BYTES_MAX = 1 << 20,
     SHOWN_BYTES = 60,
+    BYTES_VOCAB = 256,
     GPT2_VOCAB = 50257,
     GPT2_END_OF_TEXT = 50256,
+    SMOLLM2_VOCAB = 49152,
+    SMOLLM2_END_OF_TEXT = 0,
     LLAMA3_VOCAB = 128256,
     LLAMA3_END_OF_TEXT = 128001,
     MLP_FACTOR = 4 /* of GPT-2's width */
@@ -351,25 +354,34 @@ static bool write_end_of_text(json_t *root, const struct dpt_config *config)
            json_object_set_new(root, "eos_token_id", end) == 0;
 }
 
-/* transformers takes a sample's last token for the last one that is not this: of a vocabulary that
- * has one, its end of text, elsewhere what pads our samples (base/sample.h). */
-static int pad_token(int vocab)
+/* transformers takes a text's last token for the last one that is not this, so that no text may end
+ * with it. Of a tokenizer that the config only names: the end of text of a vocabulary that is known
+ * by its size, else the last id, which is no token where the vocabulary is larger than the
+ * tokenizer's. */
+static int pad_token(const struct dpt_config *config)
 {
     static const struct {
         int vocab, token;
-    } known[] = {{GPT2_VOCAB, GPT2_END_OF_TEXT}, {LLAMA3_VOCAB, LLAMA3_END_OF_TEXT}};
+    } known[] = {{GPT2_VOCAB, GPT2_END_OF_TEXT},
+                 {SMOLLM2_VOCAB, SMOLLM2_END_OF_TEXT},
+                 {LLAMA3_VOCAB, LLAMA3_END_OF_TEXT}};
+    const int vocab = config->model.vocab;
+    if (config->data.tokenizer == DPT_TOKENIZER_BYTES)
+        return vocab > BYTES_VOCAB ? vocab - 1 : 0;
+    if (config->data.tokenizer == DPT_TOKENIZER_GPT2 && !config->data.any_vocab &&
+        vocab >= GPT2_VOCAB)
+        return GPT2_END_OF_TEXT;
     for (int i = 0; i < COUNT(known); i++)
         if (known[i].vocab == vocab)
             return known[i].token;
-    return 0;
+    return vocab - 1;
 }
 
 /* The number of labels is that of their names. */
 static bool write_labels(json_t *root, const struct dpt_config *config)
 {
     json_t *names = json_object(), *numbers = json_object();
-    bool ok = json_object_set_new(root, "pad_token_id",
-                                  json_integer(pad_token(config->model.vocab))) == 0;
+    bool ok = json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) == 0;
     for (int i = 0; i < config->model.labels && ok; i++) {
         char number[16], name[32];
         (void)snprintf(number, sizeof number, "%d", i);

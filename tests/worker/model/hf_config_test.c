@@ -123,22 +123,34 @@ static void llama(void **state)
     json_decref(json);
 }
 
-/* What transformers counts labels and finds a text's end by. */
+#define OF_GPT2 ", tokenizer: gpt2, vocab_bpe: vocab.bpe, encoder_json: encoder.json"
+#define OF_HF   ", tokenizer: hf, tokenizer_json: tokenizer.json"
+
+/* What transformers counts labels and finds a text's end by: of every tokenizer, in a vocabulary of
+ * its size and in a larger one. */
 static void labels(void **state)
 {
     (void)state;
     static const struct {
-        const char *model, *architecture;
+        const char *model, *data, *architecture;
         int labels, pad_token;
     } models[] = {
-        {"model: {vocab: 256, labels: 3}", "GPT2ForSequenceClassification", 3, 0},
-        {"model: {preset: gpt2-124m, labels: 2}", "GPT2ForSequenceClassification", 2, 50256},
-        {"model: {preset: smollm2-360m, labels: 5}", "LlamaForSequenceClassification", 5, 0},
-        {"model: {preset: llama-3.2-1b, labels: 4}", "LlamaForSequenceClassification", 4, 128001},
+        {"{vocab: 256, labels: 3}", "", "GPT2ForSequenceClassification", 3, 0},
+        {"{vocab: 300, labels: 2}", "", "GPT2ForSequenceClassification", 2, 299},
+        {"{name: llama, vocab: 257, labels: 2}", "", "LlamaForSequenceClassification", 2, 256},
+        {"{preset: gpt2-124m, labels: 2}", OF_GPT2, "GPT2ForSequenceClassification", 2, 50256},
+        {"{vocab: 50304, labels: 3}", OF_GPT2, "GPT2ForSequenceClassification", 3, 50256},
+        {"{vocab: 50304, labels: 3}", OF_GPT2 ", any_vocab: true", "GPT2ForSequenceClassification",
+         3, 50303},
+        {"{vocab: 50257, labels: 2}", OF_HF, "GPT2ForSequenceClassification", 2, 50256},
+        {"{vocab: 50304, labels: 2}", OF_HF, "GPT2ForSequenceClassification", 2, 50303},
+        {"{preset: smollm2-360m, labels: 5}", OF_HF, "LlamaForSequenceClassification", 5, 0},
+        {"{preset: llama-3.2-1b, labels: 4}", OF_HF, "LlamaForSequenceClassification", 4, 128001},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        char yaml[160], last[16];
-        (void)snprintf(yaml, sizeof yaml, "%s\ndata: {kind: classification}\n", models[i].model);
+        char yaml[256], last[16];
+        (void)snprintf(yaml, sizeof yaml, "model: %s\ndata: {kind: classification%s}\n",
+                       models[i].model, models[i].data);
         const struct dpt_config config = config_of(yaml, NULL);
         json_t *json = print(&config);
         const json_t *names = json_object_get(json, "id2label");
@@ -151,8 +163,9 @@ static void labels(void **state)
         (void)snprintf(last, sizeof last, "%d", models[i].labels - 1);
         const char *name = json_string_value(json_object_get(names, last));
         assert_int_equal(json_integer_value(json_object_get(numbers, name)), models[i].labels - 1);
-        assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")),
-                         models[i].pad_token);
+        const json_t *pad_token = json_object_get(json, "pad_token_id");
+        if (!json_is_integer(pad_token) || json_integer_value(pad_token) != models[i].pad_token)
+            fail_msg("%s: pad_token_id is %lld", yaml, (long long)json_integer_value(pad_token));
         json_decref(json);
     }
 }
