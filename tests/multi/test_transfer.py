@@ -119,7 +119,20 @@ def test_import_refused(tmp_path):
     del tensors["model.norm.weight"]
     refused(2, "tensor 'model.norm.weight' is missing", "import",
             hf_folder.write(tmp_path / "missing", settings, tensors), tmp_path / "out")
+    (tmp_path / "missing" / "model.safetensors").unlink()
+    refused(2, "has neither model.safetensors nor", "import", tmp_path / "missing", tmp_path / "out")
     refused(2, "config.json': No such file", "import", tmp_path / "absent", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family, tied, shards", [("gpt2", True, 1), ("llama", True, 2), ("llama", False, 1)])
+def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
+    """Its head is in none of the models that import writes; model.init_from keeps it."""
+    settings, shapes = FAMILIES[family]
+    tensors = hf_folder.draw({**shapes, "score.weight": [3, 64]}, "F32")
+    folder = hf_folder.write(tmp_path / "source", {**settings, "tie_word_embeddings": tied}, tensors, shards=shards)
+    refused(2, "import would lose its head over 3 labels (score.weight): to keep it, train with "
+            f"model.init_from: {folder} and model.labels: 3", "import", folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

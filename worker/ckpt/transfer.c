@@ -215,12 +215,27 @@ static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
     return write_folder(t, read_llmc, err);
 }
 
+/* What is written has no head over labels: that of a trained classifier would be lost. */
+static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *err)
+{
+    int64_t labels;
+    DPT_TRY(dpt_published_labels(t->from, &labels, err));
+    return labels == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_ECONFIG,
+                          "'%s' is a classifier's folder; import would lose its head over %lld "
+                          "labels (score.weight): to keep it, train with model.init_from: %s and "
+                          "model.labels: %lld",
+                          t->from, (long long)labels, t->from, (long long)labels);
+}
+
 static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
 {
     struct dpt_config_said sizes;
     char path[PATH_MAX], names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     DPT_TRY(dpt_fs_join(t->from, "config.json", path, sizeof path, err));
     DPT_TRY(dpt_hf_config_read(path, &sizes, err));
+    DPT_TRY(refuse_labels(t, err));
     DPT_TRY(make_model(t, &sizes, err));
     DPT_TRY(dpt_published_open(t->from, t->model, &t->published, err));
     if (dpt_published_left_out(t->published, names) > 0)

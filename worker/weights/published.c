@@ -296,6 +296,24 @@ void dpt_published_close(struct dpt_published **published)
 
 /* ---- what the model has not ---- */
 
+enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_err *err)
+{
+    struct dpt_published *p = calloc(1, sizeof *p);
+    if (!p)
+        return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
+    p->dir = dir;
+    *ret = 0;
+    const enum dpt_status status = open_files(p, err);
+    for (int f = 0; f < p->n_files && status == DPT_OK; f++)
+        for (int i = 0; i < p->files[f].header.n; i++) {
+            const struct dpt_safetensors_entry *entry = &p->files[f].header.entries[i];
+            if (strcmp(entry->name, "score.weight") == 0 && entry->ndim > 0)
+                *ret = entry->dim[0];
+        }
+    dpt_published_close(&p);
+    return status;
+}
+
 /* Constants that older releases saved among the weights. */
 static bool is_buffer(const char *name)
 {

@@ -20,6 +20,11 @@ DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dp
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
 
+/* How many labels score.weight of folder `dir` has; 0: there is no such tensor. Errors as of
+ * opening the folder's files. */
+DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
+                                                  struct dpt_err *err);
+
 /* The folder's tensors that the model has not, buffers that hold no weights left out: how many, and
  * the first of them as text ("lm_head.weight, score.weight and 3 more"). */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
