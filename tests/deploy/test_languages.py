@@ -249,3 +249,60 @@ def test_signal_before_the_run(checkout):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, out, err) == (143, "", "languages: stopped by SIGTERM\n")
+
+
+# ---------------------------------------------------------------- packages
+
+PACKAGES = {"manpages": "man7", "manpages-de": "de/man1", "manpages-es": "es/man1", "manpages-fr": "fr/man1",
+            "manpages-pl": "pl/man1"}
+APT_GET = """[ "$2" = download ] || exit 0
+echo "$3" >>{log}
+touch $3_1_all.deb"""
+DPKG_DEB = """case $2 in
+{cases}
+esac
+mkdir -p usr/share/man/$folder
+touch usr/share/man/$folder/page.gz"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Runs deploy/install-deps languages in a folder of its own; returns its exit code, and what apt was asked for."""
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(DEPLOY / "install-deps", tmp_path / "deploy")
+    log = tmp_path / "asked"
+    play(tmp_path / "bin" / "apt-get", APT_GET.format(log=log))
+    cases = "\n".join(f"{name}_*) folder={folder} ;;" for name, folder in PACKAGES.items())
+    play(tmp_path / "bin" / "dpkg-deb", DPKG_DEB.format(cases=cases))
+
+    def run(*args):
+        log.write_text("")
+        argv = [tmp_path / "deploy" / "install-deps", "languages", *args]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S,
+                              env=dict(os.environ, PATH=f"{tmp_path}/bin:{os.environ['PATH']}"))
+        return done.returncode, log.read_text().split(), done.stdout + done.stderr
+
+    return run
+
+
+def test_packages(install):
+    code, asked, said = install("--check")
+    assert (code, asked) == (1, []) and "manpages is not here" in said
+    code, asked, _ = install()
+    assert (code, asked) == (0, list(PACKAGES))
+    for args in [], ["--check"]:
+        code, asked, said = install(*args)
+        assert (code, asked) == (0, []) and "manual pages in five of them" in said
+
+
+@pytest.mark.parametrize("package, folder", PACKAGES.items())
+def test_packages_without_their_pages(install, tmp_path, package, folder):
+    """The mark of a package whose pages were deleted does not count; nor do pages without it, for some may lack."""
+    install()
+    packages = tmp_path / "runs" / "packages"
+    for damage in lambda: shutil.rmtree(packages / "usr/share/man" / folder), (packages / f".{package}").unlink:
+        damage()
+        code, asked, said = install("--check")
+        assert (code, asked) == (1, []) and f"languages: {package} is not here" in said
+        assert install()[:2] == (0, [package])
+        assert install("--check")[0] == 0
