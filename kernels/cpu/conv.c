@@ -38,7 +38,6 @@ struct dpt_cpu_windows dpt_cpu_conv_windows(const struct dpt_cpu_stream *s,
                                             enum dpt_dtype dtype, const void *image)
 {
     const int64_t margin = (of->kernel - 1) / 2;
-    DPT_ASSERT(of->b > 0 && of->h > 0 && of->w > 0);
     DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
     return (struct dpt_cpu_windows){.kernels = s->kernels->of[dtype],
                                     .dtype = dtype,

@@ -228,6 +228,7 @@ void dpt_cpu_conv_weight_gradient(struct dpt_cpu_stream *s, const struct dpt_con
     /* The library packs what is of the operands' type, our panels are made of any. */
     g.whole = dpt_cpu_windows_are_pixels(&g.windows) && (g.own || g.in == a->dtype);
     g.chunks = dpt_ceil_div(g.pixels, CHUNK);
+    DPT_ASSERT(g.chunks > 0);
     g.m_tiles = dpt_ceil_div(a->out, TILE_M);
     g.n_tiles = dpt_ceil_div(g.width, TILE_N);
     g.per_group = dpt_ceil_div(g.chunks, dpt_ceil_div(ITEMS, g.n_tiles));

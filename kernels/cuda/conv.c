@@ -45,7 +45,6 @@ static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *
                                   dpt_windows_along(of->w, of->stride),
                      .width = of->kernel * of->kernel * in,
                      .pixels = of->kernel == 1 && of->stride == 1};
-    DPT_ASSERT(of->b > 0 && of->h > 0 && of->w > 0);
     DPT_ASSERT(of->kernel % 2 == 1 && of->kernel <= DPT_WINDOW_MAX && of->stride > 0);
     const int64_t bytes = c.per_image * c.width * (int64_t)element;
     c.each = bytes > 0 && !c.pixels ? WINDOWS_BYTES_MAX / bytes : of->b;

@@ -148,10 +148,14 @@ void rig_choose_labels(struct dpt_config *config)
 
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
-    const char *end = config->data.kind == DPT_DATA_CLASSIFICATION ? ".tsv" : "";
-    (void)snprintf(config->data.val, sizeof config->data.val, "%s/val%s", root, end);
+    const bool labels = config->data.kind == DPT_DATA_CLASSIFICATION;
+    (void)snprintf(config->data.val, sizeof config->data.val, "%s/val%s", root,
+                   labels ? ".tsv" : "");
     config->train.eval_every = every;
-    config->train.eval_tokens = (int64_t)sequences * config->train.seq_len;
+    if (labels)
+        config->data.val_samples = sequences;
+    else
+        config->train.eval_tokens = (int64_t)sequences * config->train.seq_len;
 }
 
 struct director *rig_begin(const struct dpt_config *config, const char *name, char dir[128])
