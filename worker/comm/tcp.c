@@ -4,7 +4,8 @@
  * The receiver reads one header ahead and leaves a payload that nobody has posted for in the
  * socket, so a sender that runs ahead is stopped by TCP's own window. A payload goes from the
  * socket to where the caller wants it, without a copy between. A send is done when the kernel has
- * taken all of it.
+ * taken all of it. Behind a payload that waits there, the end of the connection is looked at for a
+ * goodbye: what has come before it may still be read, and without one the peer is dead.
  *
  * A rank that gives up says so in a frame (BYE); in the midst of another frame it can only reset
  * the connection. A killed one closes its connections, or resets those with unread data. So an end
@@ -26,11 +27,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 16, GATHER_MAX = 8, READS_MAX = 64, READ_BYTES_MAX = 4 << 20 };
+enum {
+    HEADER_BYTES = 16,
+    GATHER_MAX = 8,
+    READS_MAX = 64,
+    READ_BYTES_MAX = 4 << 20,
+    PASSED_BYTES = 16 << 10, /* of what is looked past, many times over the same memory */
+    PASSED_MAX = 1000        /* times: far more than a socket keeps */
+};
 
 enum frame_type {
     FRAME_DATA = 0x4450, /* number: counts the direction's frames; bytes: of the payload */
@@ -231,6 +240,28 @@ static enum dpt_status check_frame(struct tcp_link *tcp, bool *ret_waits, struct
     return DPT_OK;
 }
 
+/* The peer has closed the connection, so that all it sent is here: is a goodbye the last of it? */
+static bool ends_with_goodbye(const struct tcp_link *tcp)
+{
+    uint8_t passed[PASSED_BYTES], head[HEADER_BYTES];
+    struct iovec iov[PASSED_MAX + 1];
+    int unread = 0;
+    size_t n = 0;
+    if (ioctl(tcp->link.fd, FIONREAD, &unread) != 0 || unread < HEADER_BYTES)
+        return false;
+    for (size_t left = (size_t)unread - HEADER_BYTES; left > 0 && n < PASSED_MAX; n++) {
+        iov[n] = (struct iovec){passed, left < sizeof passed ? left : sizeof passed};
+        left -= iov[n].iov_len;
+    }
+    iov[n++] = (struct iovec){head, sizeof head};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n};
+    if (recvmsg(tcp->link.fd, &msg, MSG_PEEK | MSG_DONTWAIT) != unread)
+        return false;
+    struct dpt_reader reader;
+    dpt_reader_init(&reader, head, sizeof head);
+    return dpt_reader_u32(&reader) == FRAME_BYE;
+}
+
 /* A connection whose data nobody reads yet: has it broken, or been closed behind that data? */
 static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err)
 {
@@ -239,6 +270,8 @@ static enum dpt_status look_at_waiting(struct tcp_link *tcp, struct dpt_err *err
         return DPT_OK;
     if ((pollfd.revents & (POLLERR | POLLHUP)) != 0)
         return lost(tcp, ECONNRESET, err);
+    if (!ends_with_goodbye(tcp))
+        return lost(tcp, 0, err);
     tcp->half_closed = true;
     return DPT_OK;
 }

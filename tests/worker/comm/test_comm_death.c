@@ -328,13 +328,75 @@ static void begun_transfer_that_stops(void **state)
     world_free(world);
 }
 
+/* Rank 1 sends twice to rank 0, which reads the first alone and waits for rank 2. Then rank 1 dies,
+ * which is noticed though nobody reads what it sent last, or leaves, and that can still be read. */
+static void end_behind_unread(struct rank *self)
+{
+    enum { PART = 64 << 10 };
+    struct world *world = self->world;
+    const bool dies = *(const bool *)world->arg;
+    struct dpt_comm_mem *mem;
+    CHECK_OK(dpt_comm_mem_create(self->listener, (size_t)BYTES, &mem, &self->err), &self->err);
+    struct dpt_comm *comm = world_comm(self, 1);
+    struct dpt_comm_op *op, *other;
+    struct dpt_comm_xfer sends[] = {{.dir = DPT_COMM_SEND, .peer = 0, .mem = mem, .bytes = PART},
+                                    {.dir = DPT_COMM_SEND, .peer = 0, .mem = mem, .bytes = PART}};
+    struct dpt_comm_xfer from_1 = {.dir = DPT_COMM_RECV, .peer = 1, .mem = mem, .bytes = PART};
+    struct dpt_comm_xfer from_2 = {.dir = DPT_COMM_RECV, .peer = 2, .mem = mem, .bytes = PART};
+    if (self->rank == 0) {
+        mark_wait(&world->marks[1], 1);
+        CHECK_OK(dpt_comm_exchange(comm, &from_1, 1, &op, &self->err), &self->err);
+        CHECK_OK(dpt_comm_poll(comm, op, -1, &self->err), &self->err);
+        dpt_comm_op_free(comm, &op);
+        CHECK_OK(dpt_comm_exchange(comm, &from_2, 1, &other, &self->err), &self->err);
+        mark_set(&world->marks[0], 1);
+        const enum dpt_status status = dpt_comm_poll(comm, other, dies ? 20000 : 200, &self->err);
+        CHECK_STATUS(dies ? DPT_EPEER : DPT_INPROGRESS, status, &self->err);
+        CHECK(dpt_comm_suspect(comm) == (dies ? 1 : -1));
+        if (!dies) {
+            CHECK_OK(dpt_comm_exchange(comm, &from_1, 1, &op, &self->err), &self->err);
+            CHECK_OK(dpt_comm_poll(comm, op, -1, &self->err), &self->err);
+            dpt_comm_op_free(comm, &op);
+        }
+        mark_set(&world->marks[0], 2);
+    } else if (self->rank == 1) {
+        CHECK_OK(dpt_comm_exchange(comm, sends, 2, &op, &self->err), &self->err);
+        CHECK_OK(dpt_comm_poll(comm, op, -1, &self->err), &self->err);
+        dpt_comm_op_free(comm, &op);
+        mark_set(&world->marks[1], 1);
+        mark_wait(&world->marks[0], 1);
+        if (dies)
+            CHECK(kill(getpid(), SIGKILL) == 0);
+    } else {
+        mark_wait(&world->marks[0], 2);
+    }
+    dpt_comm_destroy(&comm);
+    dpt_comm_mem_destroy(&mem);
+}
+
+static void ended_behind_unread(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool dies = i == 0;
+        struct world *world = world_shared(3, (const int[]){0, 1, 2});
+        int status[RANKS_MAX];
+        world->arg = &dies;
+        world_run_forks(world, end_behind_unread, status);
+        assert_int_equal(status[0], 0);
+        assert_int_equal(status[2], 0);
+        assert_true(dies ? WIFSIGNALED(status[1]) : status[1] == 0);
+        world_free(world);
+    }
+}
+
 int main(void)
 {
     dpt_cores_set_demand(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_in_one_host),        cmocka_unit_test(killed_between_hosts),
         cmocka_unit_test(killed_in_mixed_world),     cmocka_unit_test(stopped_peer_then_abort),
-        cmocka_unit_test(begun_transfer_that_stops),
+        cmocka_unit_test(begun_transfer_that_stops), cmocka_unit_test(ended_behind_unread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
