@@ -124,15 +124,16 @@ def grown(root, keys):
 def state_of(root, keys):
     """What stays of a rank's state after one step of SmolLM2-360M with a head over five labels on 2 nodes: the bytes of
     model, gradients and optimizer, of the rank that holds most."""
-    table = root / "texts.tsv"
+    table, config = root / "texts.tsv", root / "config.yaml"
     root.mkdir(parents=True)
+    config.write_text("run: state\n")
     table.write_text("label\ttext\n" + "".join(f"{i % 5}\ttext {i}\n" for i in range(8)))
     sets = {"model.preset": "smollm2-360m", "model.labels": 5, "data.kind": "classification", "data.train": table,
             "train.seq_len": 8, "train.steps": 1, "train.global_batch": 2, "train.micro_batch": 1,
             "cluster.nnodes": "2", "cluster.timeout_s": 60, "checkpoint.every_steps": 0, **keys}
     with Cluster(root / "run", sets=sets, shared_dirs=True) as cluster:
         cluster.start_server()
-        outputs = [cluster.start_worker(f"n{i}", ranks=1) for i in range(2)][0].outputs
+        outputs = [cluster.start_worker(f"n{i}", ranks=1, config=config) for i in range(2)][0].outputs
         codes = cluster.wait_done(RUN_TIMEOUT_S)
         if any(codes.values()):
             raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
