@@ -26,8 +26,8 @@ struct dpt_gemm_store {
     bool stream;      /* c is not read again soon: it may go past the caches */
 };
 
-/* Rows of a and c that no stride leads to: a product of images, whose a is gathered tile by tile
- * while it is multiplied, and never lies in memory as a whole. */
+/* Rows of a and c without a stride, for convolutions: the rows of a are gathered tile by tile
+ * during the product. The whole of a is never in memory. */
 struct dpt_gemm_rows {
     /* to (rows, k) dense = rows first ... first + rows - 1 of a, as elements of `in`, which is the
      * product's dtype or f32. By any thread of the pool. */

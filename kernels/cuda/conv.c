@@ -32,7 +32,7 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* Windows whose elements take `element` bytes. */
+/* `element`: bytes of one element of the windows. */
 static struct conv conv_of(struct dpt_cuda_stream *s, const struct dpt_windows *of, int64_t in,
                            int64_t out, enum dpt_dtype dtype, size_t element)
 {

@@ -14,8 +14,8 @@ struct dpt_conv_shape {
 };
 
 /* The tensors in memory: x and y, or their gradients, as kernels/ops.h has them, the weight (out,
- * kernel, kernel, in). Of the weight's gradient there is no plan: cuDNN 9.19 has none whose result
- * is f32. */
+ * kernel, kernel, in). The weight's gradient has no plan, because cuDNN 9.19 has none with an f32
+ * result. */
 enum dpt_conv_tensor { DPT_CONV_X, DPT_CONV_W, DPT_CONV_Y, DPT_CONV_TENSORS };
 
 /* ids: by the names above. Errors as dpt_cudnn_plan_create. */

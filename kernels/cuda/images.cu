@@ -1,8 +1,9 @@
 /* What convolutions need around their products, batch norm, pools.
  *
- * Sums over rows of channels are made in chunks, whose size the number of rows says; a block has 32
- * channels, and 8 threads for each, which take every 8th row and are joined in their order; and so
- * are the chunks. Nothing depends on the size of the grid. */
+ * Sums over rows are made in chunks of rows. The number of rows alone decides the size of a chunk.
+ * A block has 32 channels and 8 threads for each channel. A thread adds every 8th row. The sums of
+ * the threads, and then of the chunks, are added in their order. The size of the grid changes
+ * nothing. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -337,7 +338,7 @@ static __global__ void grad_join(struct dpt_batchnorm_backward a, int64_t chunks
     }
 }
 
-/* An element's dy may be where its dresidual comes to be. */
+/* dy and dresidual may be the same memory: each element is read before it is written. */
 template <typename E>
 static __global__ void norm_grad(struct dpt_batchnorm_backward a, const float *means)
 {

@@ -105,7 +105,7 @@ void batchnorm_layout(const struct op_case *c, struct case_layout *r)
                              .grad = {4, 6, 7, 5}};
 }
 
-/* dy is where dresidual comes to lie, if there is one. */
+/* dy and dresidual, if there is one, are the same memory. */
 void batchnorm_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
                    struct dpt_stream *s, void *const *in, const int32_t *ints, bool accumulate,
                    void *const *out)

@@ -1,6 +1,6 @@
 /* Ops on images where the table of cases is silent: a packed weight gives the bits of the weight,
  * an image's bits do not depend on those beside it, the greatest of equal values and of NaN, a
- * variance far from zero, and what a dtype that there is not comes to. */
+ * variance far from zero, and an unknown dtype. */
 #include "tests/kernels/harness.h"
 
 #include <math.h>
@@ -236,7 +236,7 @@ static void greatest_of_equals_and_of_nan(void **state)
     test_stream_close(&t);
 }
 
-/* Values around 10000, whose squares a sum in f32 would not tell apart. */
+/* Values around 10000: a sum of their squares in f32 would lose the variance. */
 static void variance_far_from_zero(void **state)
 {
     (void)state;
