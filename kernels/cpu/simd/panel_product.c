@@ -2,6 +2,7 @@
  * High-Performance Matrix Multiplication, 2008): DEPTH rows of a panel stay in the first-level
  * cache while all rows of a pass over them, and as many columns of a in the second-level cache
  * while all panels pass. */
+#include "kernels/cpu/simd/sanitizer.h"
 #include "kernels/cpu/simd/simd.h"
 
 /* HEIGHT sums of 16 lanes, a row of b and an element of a fill 16 registers of 8 lanes. DEPTH rows
@@ -84,8 +85,18 @@ static void multiply_part(const struct part *part)
     }
 }
 
+static void tell_operands(const struct dpt_panel_product *p)
+{
+    const int64_t panels = (p->cols + LANES - 1) / LANES;
+    tell(p->a, p->rows * p->k, false);
+    tell(p->b, panels * LANES * p->k, false);
+    tell(p->c, p->rows * p->cols, true);
+}
+
 void SIMD(panel_product)(const struct dpt_panel_product *p)
 {
+    if (DPT_TELLS)
+        tell_operands(p);
     for (int64_t at = 0; at < p->k; at += DEPTH) {
         struct part part = {.p = p, .at = at, .depth = p->k - at < DEPTH ? p->k - at : DEPTH};
         FOR_LANES(j, n, p->cols)

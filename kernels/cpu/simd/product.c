@@ -1,5 +1,6 @@
 /* A small product of matrices for attention's tiles, in registers: blocks of rows by up to four
  * vectors of columns. */
+#include "kernels/cpu/simd/sanitizer.h"
 #include "kernels/cpu/simd/simd.h"
 
 /* Block sizes that fill the register file: 32 vectors of 16 lanes, or 16 of 8. They do not change
@@ -54,8 +55,26 @@ INLINE void columns(const struct simd_product *p, bool accumulate, int64_t j, co
         block(p, accumulate, i, j, 1, vectors);
 }
 
+static void tell_operands(const struct simd_product *p, bool accumulate)
+{
+    const bool by_rows = p->a_col == 1;
+    const int64_t lines = by_rows ? p->rows : p->k, ld = by_rows ? p->a_row : p->a_col;
+    DPT_ASSERT(by_rows || p->a_row == 1);
+    for (int64_t i = 0; i < lines; i++)
+        tell(p->a + i * ld, by_rows ? p->k : p->rows, false);
+    for (int64_t i = 0; i < p->k; i++)
+        tell(p->b + i * p->ldb, p->cols, false);
+    for (int64_t i = 0; i < p->rows; i++) {
+        if (accumulate)
+            tell(p->c + i * p->ldc, p->cols, false);
+        tell(p->c + i * p->ldc, p->cols, true);
+    }
+}
+
 void SIMD(product)(const struct simd_product *p, bool accumulate)
 {
+    if (DPT_TELLS)
+        tell_operands(p, accumulate);
     int64_t j = 0;
     for (; j + VECTORS * LANES <= p->cols; j += VECTORS * LANES)
         columns(p, accumulate, j, VECTORS);
