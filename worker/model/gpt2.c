@@ -45,13 +45,13 @@ static enum dpt_status check(const struct dpt_config *config, struct dpt_err *er
 
 static void add_block(struct dpt_gpt2 *m, int layer)
 {
-    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f};
-    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f};
-    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
+    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
+    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
+    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
     /* What ends in the residual stream is scaled by 1/sqrt of the number of such layers (GPT-2,
      * section 2.3). */
-    const struct dpt_param_rule residual = {true, DPT_INIT_NORMAL,
-                                            (float)((double)INIT_STD / sqrt(2.0 * m->layers))};
+    const struct dpt_param_rule residual = {
+        true, DPT_INIT_NORMAL, (float)((double)INIT_STD / sqrt(2.0 * m->layers)), false};
     char prefix[32], unit[32];
     (void)snprintf(prefix, sizeof prefix, "transformer.h.%d.", layer);
     (void)snprintf(unit, sizeof unit, "h.%d", layer);
@@ -75,9 +75,9 @@ static void add_block(struct dpt_gpt2 *m, int layer)
 
 static void add_all(struct dpt_gpt2 *m)
 {
-    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f};
-    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f};
-    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
+    const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
+    const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
+    const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
     struct dpt_model *model = &m->base;
     dpt_table_begin_unit(model, "embedding");
     model->units[0].in_parts = true;

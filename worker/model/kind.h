@@ -52,11 +52,12 @@ void dpt_table_fini(struct dpt_model *model);
 void dpt_table_begin_unit(struct dpt_model *model, const char *name);
 void dpt_table_end_unit(struct dpt_model *model);
 
-/* How a parameter starts and whether it decays. */
+/* How a parameter starts, whether it decays, whether it is a running statistic (dpt_param). */
 struct dpt_param_rule {
     bool decay;
     enum dpt_init init;
     float std;
+    bool averaged;
 };
 
 /* Extents from the outermost in; zero where there are fewer dimensions. */

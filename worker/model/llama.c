@@ -12,9 +12,9 @@ enum { END_UNITS = 2 /* embedding and head */ };
 #define INIT_STD 0.02f
 #define PI       3.14159265358979323846
 
-static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f};
-static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f};
-static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD};
+static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
+static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
+static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, INIT_STD, false};
 
 static int64_t most(int64_t a, int64_t b)
 {

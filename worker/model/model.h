@@ -43,6 +43,10 @@ struct dpt_param {
     int ndim;
     int64_t dim[DPT_PARAM_NDIM_MAX]; /* zero from ndim on */
     bool decay; /* weight decay applies (matrices and embeddings, not biases and norms) */
+    /* A running statistic (batch norm's mean and variance): nothing is differentiated by it. Its
+       gradient is the micro-batch's own statistic times 1/G, G micro-batches a step, so that the
+       step's sum is their mean, which the optimizer moves it towards. It does not decay. */
+    bool averaged;
     enum dpt_init init;
     float init_std;
 };

@@ -78,7 +78,9 @@ void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name
         param->dim[param->ndim] = shape.dim[param->ndim];
         param->numel *= param->dim[param->ndim++];
     }
+    DPT_ASSERT(!(rule.decay && rule.averaged));
     param->decay = rule.decay;
+    param->averaged = rule.averaged;
     param->init = rule.init;
     param->init_std = rule.std;
     model->units[param->unit].n_params++;
