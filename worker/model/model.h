@@ -90,6 +90,7 @@ struct dpt_slot {
                          same. Where they are added to, it is part by part, and not as the sum of
                          whole slots */
     float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G) */
+    float share;      /* 1/G: factor of the slot's statistics where dpt_param.averaged */
     void *saved;      /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
     void *scratch;    /* dpt_model_scratch_bytes, aligned so; meaningless between calls */
     float *losses;    /* (B, T), with labels (B), nats; written by the head's forward (EVAL) or
@@ -118,7 +119,7 @@ int dpt_model_n_units(const struct dpt_model *model);
 const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i);
 
 /* Length of the flat vector, padding included; parameters as the field counts them: tied ones once,
- * no padding. */
+ * no padding, no running statistics. */
 int64_t dpt_model_flat_numel(const struct dpt_model *model);
 int64_t dpt_model_param_count(const struct dpt_model *model);
 

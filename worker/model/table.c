@@ -85,5 +85,6 @@ void dpt_table_add(struct dpt_model *model, const char *prefix, const char *name
     param->init_std = rule.std;
     model->units[param->unit].n_params++;
     model->flat_numel = param->offset + param->numel;
-    model->param_count += param->numel;
+    if (!rule.averaged)
+        model->param_count += param->numel;
 }

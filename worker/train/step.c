@@ -77,6 +77,7 @@ static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot
                               .t = r->form.positions,
                               .dloss = (float)(1.0 / ((double)(b * r->form.losses) * r->slots)) *
                                        (float)r->scaler.scale * (float)spoil_factor(r),
+                              .share = (float)(1.0 / (double)r->slots),
                               .saved = r->saved,
                               .scratch = r->scratch,
                               .losses = r->losses};

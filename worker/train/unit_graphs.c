@@ -11,7 +11,7 @@ struct key {
     int unit;
     bool backward, accumulate, parts_apart;
     enum dpt_mode mode;
-    float dloss;
+    float dloss, share;
     const void *weights, *borrowed_weights;
     float *grads, *borrowed_grads;
 };
@@ -102,6 +102,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
     key->accumulate = slot->accumulate;
     key->parts_apart = slot->parts_apart;
     key->dloss = slot->dloss;
+    key->share = slot->share;
     key->grads = slot->grads[unit];
     key->borrowed_grads = borrows < 0 ? NULL : slot->grads[borrows];
 }

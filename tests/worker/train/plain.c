@@ -154,6 +154,7 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
         .weights = weights,
         .grads = grads,
         .dloss = (float)p->scale * (float)(1.0 / ((double)(b * losses) * dpt_config_slots(c))),
+        .share = (float)(1.0 / dpt_config_slots(c)),
         .saved = p->saved,
         .scratch = p->scratch,
         .losses = p->token_losses,
