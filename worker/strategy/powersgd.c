@@ -53,10 +53,10 @@ static float *channel_data(const struct dpt_powersgd *p, int channel)
 static void plan_item(struct dpt_powersgd *p, const struct dpt_param *param, struct item *ret)
 {
     struct channel *left = &p->channel[0], *right = &p->channel[1];
-    const int64_t n = param->dim[0], m = param->ndim == 2 ? param->dim[1] : 0, r = p->rank;
+    const int64_t n = param->dim[0], m = param->numel / n, r = p->rank;
     *ret = (struct item){.offset = param->offset, .numel = param->numel};
     ret->left_at = left->bucket.end;
-    if (param->ndim != 2 || (n + m) * r * RATE_MIN > n * m) {
+    if (param->ndim < 2 || (n + m) * r * RATE_MIN > n * m) {
         left->bucket.end += param->numel;
         return;
     }

@@ -4,8 +4,9 @@
  *
  * A matrix of n x m is sent as the product of n x r and m x r: one step of a power iteration, which
  * goes on from the factor of the step before (warm start). What the product lacks of a rank's own
- * gradient is added to its next one (error feedback). Vectors, and matrices that would not become
- * half as large at least, travel as they are. Until strategy.powersgd_start_step nothing is
+ * gradient is added to its next one (error feedback). The weight of a convolution is the matrix
+ * (output channels, all else). Vectors, running statistics among them, and matrices that would not
+ * become half as large at least, travel as they are. Until strategy.powersgd_start_step nothing is
  * compressed.
  *
  *   D_i = G_i + E_i          E_i: rank i's error       P = sum_i D_i Q      all-reduced
