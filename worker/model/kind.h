@@ -15,6 +15,8 @@ struct dpt_model_kind {
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     bool (*packing)(const struct dpt_model *model, int param, struct dpt_pack *ret);
+    bool (*windows)(const struct dpt_model *model, int param, int64_t b,
+                    struct dpt_windows *ret); /* NULL: it has no convolutions */
     void (*forward)(const struct dpt_model *model, const struct dpt_ops *ops,
                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
     void (*backward)(const struct dpt_model *model, const struct dpt_ops *ops,

@@ -178,6 +178,12 @@ bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack
     return model->kind->packing(model, param, ret);
 }
 
+bool dpt_model_windows(const struct dpt_model *model, int param, int64_t b, struct dpt_windows *ret)
+{
+    DPT_ASSERT(param >= 0 && param < model->n_params && b > 0);
+    return model->kind->windows && model->kind->windows(model, param, b, ret);
+}
+
 void dpt_model_forward(const struct dpt_model *model, const struct dpt_ops *ops,
                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
 {

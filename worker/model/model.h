@@ -143,6 +143,11 @@ size_t dpt_model_scratch_bytes(const struct dpt_model *model, int64_t b, int64_t
  * what dpt_ops.pack needs but for w and packed. */
 bool dpt_model_packing(const struct dpt_model *model, int param, struct dpt_pack *ret);
 
+/* Whether this parameter is the weight of a convolution; if so, what it is convolved with in a slot
+ * of B samples. */
+bool dpt_model_windows(const struct dpt_model *model, int param, int64_t b,
+                       struct dpt_windows *ret);
+
 /* Initial weights of the whole flat vector: a function of the seed and the table alone (padding
  * zero). */
 void dpt_model_init_weights(const struct dpt_model *model, const struct dpt_ops *ops,

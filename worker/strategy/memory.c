@@ -7,6 +7,7 @@
 #include "worker/plan/waves.h"
 #include "worker/strategy/ddp_policy.h"
 #include "worker/strategy/packed_weights.h"
+#include "worker/strategy/product_memory.h"
 #include "worker/strategy/wire.h"
 
 #include <string.h>
@@ -17,13 +18,7 @@ enum {
     PART_BYTES = 2 << 20,  /* of a piece that goes round at once, */
     CROSS_BYTES = 2 << 20, /* of one that goes between nodes */
     SLOT_UNITS = 2,        /* units whose gradient of a slot is held at once, beside the tied one */
-    LOADER_BATCHES = 8,    /* micro-batches read ahead */
-    HEAD_ROWS = 256,       /* whose logits exist at once; twice as many with 16 bits */
-    HEAD_COLUMNS = 3072,   /* of the vocabulary, in one product */
-    TILE_COLUMNS = 192,    /* of a product's result, */
-    PACK_COLUMNS = 64,     /* in which a tile is packed, */
-    PACK_ROW_BYTES = 64,   /* of so many rows at once, */
-    TILE_BYTES = 128 << 10 /* about, and what else a thread keeps for one */
+    LOADER_BATCHES = 8     /* micro-batches read ahead */
 };
 
 enum kind { WHOLE, ZERO1, ONCE, UNITS, HYBRID };
@@ -393,91 +388,6 @@ static int64_t narrowed(const struct memory *m)
     return all * m->wire;
 }
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* The largest product of each kind of a model. */
-struct products {
-    int64_t weights;     /* elements of a matrix of a linear layer */
-    int64_t sides;       /* its rows and columns together */
-    int64_t depth;       /* the longer of them */
-    int64_t head, width; /* elements of a head's matrix that are multiplied at once; its columns */
-};
-
-static struct products products_of(const struct dpt_model *model)
-{
-    struct products p = {0};
-    struct dpt_pack pack;
-    for (int i = 0; i < dpt_model_n_params(model); i++) {
-        if (!dpt_model_packing(model, i, &pack))
-            continue;
-        if (pack.kind == DPT_PACK_HEAD) {
-            p.width = pack.cols;
-            p.head = pack.cols * (pack.rows < HEAD_COLUMNS ? pack.rows : HEAD_COLUMNS);
-            p.depth = most(p.depth, pack.rows < HEAD_COLUMNS ? pack.cols : HEAD_COLUMNS);
-            continue;
-        }
-        p.weights = most(p.weights, pack.rows * pack.cols);
-        p.sides = most(p.sides, pack.rows + pack.cols);
-        p.depth = most(p.depth, most(pack.rows, pack.cols));
-    }
-    return p;
-}
-
-/* An operation's logits, and a product's packed operands. */
-static int64_t workspace(const struct memory *m)
-{
-    const struct dpt_config *config = m->spec->config;
-    const struct dpt_model *model = m->spec->model;
-    const struct products p = products_of(model);
-    const struct dpt_sample_form form = dpt_sample_form(config);
-    const int64_t labels = dpt_model_labels(model), v = labels ? labels : dpt_model_vocab(model),
-                  bt = config->train.micro_batch * form.positions,
-                  losses = config->train.micro_batch * form.losses;
-    const int64_t most_rows = m->w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS,
-                  rows = losses < most_rows ? losses : most_rows;
-    const int64_t logits = rows * v * F32 + (m->w == F32 ? 0 : rows * (v * m->w + p.width * F32));
-    /* Where the head's gradient meets what is there already it is summed apart from it first. A
-     * tied one is made in a place of its own, but when the order is open. */
-    const bool meets = is_fast(m) || m->tied == 0;
-    const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
-    const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
-                  of_thread = TILE_COLUMNS * p.depth * m->w + TILE_BYTES;
-    return logits + apart + operands * m->w + (int64_t)m->spec->threads * of_thread;
-}
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return (n + to - 1) / to * to;
-}
-
-/* A product's right-hand operand of k rows and n columns. */
-static int64_t packed_operand(int64_t k, int64_t n, int64_t bytes)
-{
-    const int64_t tiles = (n + TILE_COLUMNS - 1) / TILE_COLUMNS,
-                  columns = round_up(n < TILE_COLUMNS ? n : TILE_COLUMNS, PACK_COLUMNS);
-    return tiles * columns * round_up(k, PACK_ROW_BYTES / bytes) * bytes;
-}
-
-int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
-{
-    struct dpt_pack pack;
-    int64_t bytes = 0;
-    for (int i = 0; i < dpt_model_n_params(model); i++) {
-        if (!dpt_model_packing(model, i, &pack))
-            continue;
-        const int64_t block = pack.kind == DPT_PACK_HEAD ? HEAD_COLUMNS : pack.rows;
-        for (int64_t at = 0; at < pack.rows; at += block) {
-            const int64_t rows = block < pack.rows - at ? block : pack.rows - at;
-            bytes += packed_operand(rows, pack.cols, operand_bytes) +
-                     packed_operand(pack.cols, rows, operand_bytes);
-        }
-    }
-    return bytes;
-}
-
 bool dpt_memory_may_pack(const struct dpt_memory_spec *spec)
 {
     const struct memory m = memory_of(spec);
@@ -507,7 +417,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     } else {
         ret[DPT_MEMORY_ACTIVATIONS] = (int64_t)dpt_model_saved_bytes(spec->model, b, t);
         ret[DPT_MEMORY_SCRATCH] = (int64_t)dpt_model_scratch_bytes(spec->model, b, t);
-        ret[DPT_MEMORY_WORKSPACE] = workspace(&m);
+        ret[DPT_MEMORY_WORKSPACE] = dpt_memory_workspace(spec, is_fast(&m) || m.tied == 0);
     }
     ret[DPT_MEMORY_COMM] =
         (m.by_host ? staging(&m) + narrowed(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);

@@ -49,11 +49,12 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec);
 
 /* Bytes of the packed forms of all matrices that products read, with o bytes of an element there.
  * A matrix (in, out) is packed for two products: as the right-hand operand (in, out) of y = x w and
- * as that, (out, in), of dx = dy w^T; wte (V, C) likewise in blocks of 3072 of its rows. An operand
- * of k rows and n columns is kept in tiles of 192 columns, the last as large as any; a tile's
- * columns are rounded up to 64, k to 64 / o. Worked out from shapes alone. Exact where matrix
- * products have AVX-512, and where shapes are whole multiples anyway; else the library may round to
- * fewer. */
+ * as that, (out, in), of dx = dy w^T; wte (V, C) likewise in blocks of 3072 of its rows. The weight
+ * of a convolution is packed for y and for each of the stride^2 classes of pixels of dx, with the
+ * taps that they meet. An operand of k rows and n columns is kept in tiles of 192 columns, the last
+ * as large as any; a tile's columns are rounded up to 64, k to 64 / o. Worked out from shapes
+ * alone. Exact where matrix products have AVX-512, and where shapes are whole multiples anyway;
+ * else the library may round to fewer. */
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes);
 
 /* Whether this rank packs its weights, if its host has the memory: by cluster.pack_weights, the
