@@ -214,7 +214,7 @@ struct dpt_embedding_backward {
 };
 
 /* Head fused with softmax cross-entropy, over a vocabulary or the labels of a classification:
- * logits = x w^T exist once, in chunks of rows cut by shape. */
+ * logits = x w^T + bias exist once, in chunks of rows cut by shape. */
 struct dpt_head_loss {
     int64_t n, c, v;
     enum dpt_dtype dtype;
@@ -225,10 +225,12 @@ struct dpt_head_loss {
     float dloss;            /* factor of the gradient, e.g. 1/(N*G) */
     void *dx;               /* (N, C), or NULL: losses only */
     float *dw;              /* (V, C), or NULL */
-    bool accumulate;        /* dw */
+    bool accumulate;        /* dw, dbias */
     const void *packed;     /* w packed (DPT_PACK_HEAD), or NULL */
     float *right;           /* (N) out, or NULL: 1 where the target is what the row predicts, the
                                first of its greatest logits, else 0; 0 with a NaN among them */
+    const void *bias;       /* (V) or NULL */
+    float *dbias;           /* (V), with dw, or NULL */
 };
 
 /* The row of each sample's last token, for what is computed of a sample as a whole. Rows behind it

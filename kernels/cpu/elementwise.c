@@ -390,3 +390,35 @@ void dpt_cpu_fill_normal(struct dpt_stream *stream, int64_t n, struct dpt_rng_ke
     if (dpt_cpu_begin(s, DPT_F32, "fill_normal") && !s->preparing)
         dpt_pool_run(s->pool, chunk_count(n), normal_item, &job);
 }
+
+/* --- uniform values --- */
+
+struct uniform_job {
+    int64_t n;
+    struct dpt_rng_key key;
+    uint64_t first;
+    float bound, *dst;
+};
+
+static void uniform_item(void *ctx, int64_t item, int thread)
+{
+    const struct uniform_job *j = ctx;
+    int64_t at = item * CHUNK, end = at + chunk_size(j->n, at);
+    (void)thread;
+    while (at < end) {
+        const uint64_t i = j->first + (uint64_t)at;
+        uint32_t words[4];
+        dpt_philox(j->key, i / 4, words);
+        for (uint64_t which = i % 4; which < 4 && at < end; which++, at++)
+            j->dst[at] = j->bound * ((float)(words[which] >> 8) * 0x1p-23f - 1.0f);
+    }
+}
+
+void dpt_cpu_fill_uniform(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
+                          uint64_t first, float bound, float *dst)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    struct uniform_job job = {.n = n, .key = key, .first = first, .bound = bound, .dst = dst};
+    if (dpt_cpu_begin(s, DPT_F32, "fill_uniform") && !s->preparing)
+        dpt_pool_run(s->pool, chunk_count(n), uniform_item, &job);
+}

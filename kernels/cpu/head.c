@@ -15,6 +15,7 @@
 /* Rows of a chunk. Each chunk packs the weights and adds to their gradient; where products are
  * twice as fast, that weighs twice, and the chunk is twice as large. */
 enum { CHUNK_F32 = 256, CHUNK_HALF = 512, BLOCK = 3072 };
+enum { COLUMNS = 128 }; /* of the bias's gradient that an item adds up; whole ones to a block */
 
 static int64_t chunk_rows(enum dpt_dtype dtype)
 {
@@ -93,8 +94,9 @@ struct job {
     float *logits;     /* blocks of (rows, width of the block) */
     void *dlogits;     /* blocks of the same shape; f32: the logits themselves */
     float *dx;         /* (rows, c) of the chunk; f32: rows of a->dx */
-    float *dw;         /* (v, c): where the chunks' contributions gather */
-    bool add_dw;       /* the first chunk adds to it, too */
+    const float *bias; /* (v) in f32, or NULL */
+    float *dw, *dbias; /* (v, c), (v) or NULL: where the chunks' contributions gather */
+    bool add_dw;       /* the first chunk adds to them, too */
     bool grad;
     struct packed_block packed; /* a whole block's, when w is packed */
 };
@@ -129,7 +131,8 @@ static void logits_block(const struct job *j, int64_t at)
     g.m = j->rows;
     g.a = dpt_at(a->x, a->dtype, j->row * a->c);
     g.b_packed = block_packed(j, at);
-    g.store = (struct dpt_gemm_store){.c = block_logits(j, at), .ldc = width};
+    g.store = (struct dpt_gemm_store){
+        .c = block_logits(j, at), .ldc = width, .bias = j->bias ? j->bias + at : NULL};
     dpt_cpu_gemm(j->s, &g);
 }
 
@@ -231,20 +234,42 @@ static void dx_item(void *ctx, int64_t r, int thread)
                                         dpt_at_out(a->dx, a->dtype, (j->row + r) * a->c));
 }
 
+/* A few columns of the bias's gradient. */
+static void bias_item(void *ctx, int64_t item, int thread)
+{
+    const struct job *j = ctx;
+    const enum dpt_dtype dtype = j->a->dtype;
+    const int64_t first = item * COLUMNS, at = first / BLOCK * BLOCK, width = block_width(j, at);
+    (void)thread;
+    j->s->kernels->of[dtype]->column_sums(
+        j->rows, dpt_min64(COLUMNS, at + width - first),
+        dpt_at(block_dlogits(j, at), dtype, first - at), width, j->add_dw || j->row > 0,
+        j->dbias + first);
+}
+
+/* Whether there is anything to compute beside products. */
+static bool goes_on(const struct job *j)
+{
+    return !j->s->preparing && j->s->error.status == DPT_OK;
+}
+
 static void chunk(struct job *j)
 {
     for (int64_t at = 0; at < j->a->v; at += BLOCK)
         logits_block(j, at);
-    if (!j->s->preparing && j->s->error.status == DPT_OK)
+    if (goes_on(j))
         dpt_pool_run(j->s->pool, j->rows, row_item, j);
     for (int64_t at = 0; j->grad && at < j->a->v; at += BLOCK)
         gradient_block(j, at);
-    if (j->a->dx && j->a->dtype != DPT_F32 && !j->s->preparing && j->s->error.status == DPT_OK)
+    if (j->dbias && goes_on(j))
+        dpt_pool_run(j->s->pool, dpt_ceil_div(j->a->v, COLUMNS), bias_item, j);
+    if (j->a->dx && j->a->dtype != DPT_F32 && goes_on(j))
         dpt_pool_run(j->s->pool, j->rows, dx_item, j);
 }
 
-/* Gives the job its memory: logits of a chunk; with 16-bit elements also their gradient and dx of a
- * chunk; and a dw of its own, if it is `apart`. False when it is short. */
+/* Gives the job its memory: logits of a chunk; with 16-bit elements also their gradient, dx of a
+ * chunk and the bias in f32; and a dw and dbias of its own, if they are `apart`. False when it is
+ * short. */
 static bool lay_out(struct job *j, bool apart)
 {
     const struct dpt_head_loss *a = j->a;
@@ -254,23 +279,38 @@ static bool lay_out(struct job *j, bool apart)
     const size_t dlogits =
         half ? dpt_round64((size_t)(rows * a->v) * dpt_dtype_bytes(a->dtype)) : 0;
     const size_t dx = half ? dpt_round64((size_t)(rows * a->c) * sizeof(float)) : 0;
-    const size_t dw = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
+    const size_t bias = half && a->bias ? dpt_round64((size_t)a->v * sizeof(float)) : 0;
+    const size_t dw = apart ? dpt_round64((size_t)(a->v * a->c) * sizeof(float)) : 0;
+    const size_t dbias = apart && a->dbias ? (size_t)a->v * sizeof(float) : 0;
+    const size_t shared = logits + dlogits + dx + bias + dw + dbias;
     struct dpt_workspace w;
-    if (!dpt_cpu_workspace(j->s, DPT_WORKSPACE_OP, logits + dlogits + dx + dw, 0, &w) &&
-        !j->s->preparing)
+    if (!dpt_cpu_workspace(j->s, DPT_WORKSPACE_OP, shared, 0, &w) && !j->s->preparing)
         return false;
     j->logits = (float *)(void *)w.shared;
     j->dlogits = half ? w.shared + logits : w.shared;
     j->dx = half ? (float *)(void *)(w.shared + logits + dlogits) : NULL;
+    if (bias > 0 && goes_on(j)) {
+        float *wide = (float *)(void *)(w.shared + logits + dlogits + dx);
+        j->s->kernels->of[a->dtype]->widen(a->v, a->bias, wide);
+        j->bias = wide;
+    }
     if (apart)
-        j->dw = (float *)(void *)(w.shared + logits + dlogits + dx);
+        j->dw = (float *)(void *)(w.shared + logits + dlogits + dx + bias);
+    if (dbias > 0)
+        j->dbias = (float *)(void *)(w.shared + logits + dlogits + dx + bias + dw);
     return true;
 }
 
 void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
 {
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
-    struct job job = {.s = s, .a = a, .dw = a->dw, .grad = s->preparing || a->dx || a->dw};
+    struct job job = {.s = s,
+                      .a = a,
+                      .bias = a->dtype == DPT_F32 ? a->bias : NULL,
+                      .dw = a->dw,
+                      .dbias = a->dbias,
+                      .grad = s->preparing || a->dx || a->dw};
+    DPT_ASSERT(s->preparing || !a->dbias || (a->dw && a->bias));
     if (!dpt_cpu_begin(s, a->dtype, "head"))
         return;
     const int64_t rows = chunk_rows(a->dtype);
@@ -291,4 +331,6 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
     }
     if (apart)
         dpt_cpu_add(stream, a->v * a->c, a->dw, job.dw, a->dw);
+    if (apart && a->dbias)
+        dpt_cpu_add(stream, a->v, a->dbias, job.dbias, a->dbias);
 }

@@ -1,7 +1,9 @@
 /* Head fused with softmax cross-entropy: rows go in chunks, so that the logits exist
  * once and only for one chunk. A chunk's gradient of the weights is added to those of the chunks
  * before it; where the op accumulates over several chunks they gather apart, so that what is added
- * to the old value has the bits it would have been stored with. */
+ * to the old value has the bits it would have been stored with.
+ *
+ * A bias is what the rows of logits are before the product is added to them. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -35,7 +37,48 @@ struct job {
     float *dw;     /* (V, C): where the chunks' contributions gather */
     bool add_dw;   /* the first chunk adds to it, too */
     bool grad;
+    /* With a bias: in f32, as long as a row of logits; the chunks' sum of its gradient, as long as
+       a row of dlogits, and what that sum needs. */
+    float *bias, *dbias, *sums;
 };
+
+/* Whether kernels of ours are to be posted. */
+static bool goes_on(const struct job *j)
+{
+    return !j->s->preparing && j->s->error.status == DPT_OK;
+}
+
+/* The padding of a row is zero. */
+static void widen_bias(const struct job *j)
+{
+    const struct dpt_head_loss *a = j->a;
+    if (a->bias && goes_on(j) &&
+        dpt_cuda_posted(j->s, dpt_launch_fill(j->s->queue, j->ld, 0.0f, j->bias), "head"))
+        (void)dpt_cuda_posted(j->s, dpt_launch_widen(j->s->queue, a->v, a->dtype, a->bias, j->bias),
+                              "head");
+}
+
+/* Of the chunk; what is behind V of a row of dlogits comes to sums that nobody reads. */
+static void bias_gradient(const struct job *j)
+{
+    if (j->a->dbias && goes_on(j))
+        (void)dpt_cuda_posted(j->s,
+                              dpt_launch_column_sums(j->s->queue, j->a->dtype, j->rows,
+                                                     j->dlogits_ld, j->logits, j->row > 0, j->sums,
+                                                     j->dbias),
+                              "head");
+}
+
+static void give_bias_gradient(const struct job *j, struct dpt_stream *stream)
+{
+    const struct dpt_head_loss *a = j->a;
+    if (!a->dbias || !goes_on(j))
+        return;
+    if (a->accumulate)
+        dpt_cuda_add(stream, a->v, a->dbias, j->dbias, a->dbias);
+    else
+        dpt_cuda_copy(stream, (size_t)a->v * sizeof(float), j->dbias, a->dbias);
+}
 
 static void gradients(const struct job *j, const void *x)
 {
@@ -86,9 +129,15 @@ static void chunk(const struct job *j)
                                          .b_transposed = true,
                                          .out = DPT_F32,
                                          .c = j->logits,
-                                         .ldc = j->ld};
+                                         .ldc = j->ld,
+                                         .accumulate = a->bias != NULL};
+    if (a->bias && goes_on(j))
+        (void)dpt_cuda_posted(j->s,
+                              dpt_launch_repeat_row(j->s->queue, DPT_F32, j->rows, j->ld, j->bias,
+                                                    j->logits),
+                              "head");
     dpt_cuda_gemm(j->s, &logits);
-    if (!j->s->preparing && j->s->error.status == DPT_OK) {
+    if (goes_on(j)) {
         const struct dpt_launch_softmax softmax = {.rows = j->rows,
                                                    .v = a->v,
                                                    .ld = j->ld,
@@ -104,6 +153,7 @@ static void chunk(const struct job *j)
     }
     if (j->grad)
         gradients(j, x);
+    bias_gradient(j);
 }
 
 /* False when memory is short. */
@@ -112,13 +162,21 @@ static bool lay_out(struct job *j, bool apart)
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
     const size_t logits = (size_t)(rows * j->ld) * sizeof(float);
-    const size_t dw = apart ? (size_t)(a->v * a->c) * sizeof(float) : 0;
+    const size_t dw =
+        apart ? (size_t)round_up(a->v * a->c, LOGITS_UNIT) * sizeof(float) : 0;
+    const int64_t sums = a->bias ? dpt_launch_column_sums_floats(rows, j->dlogits_ld) : 0;
+    const size_t bias = a->bias ? (size_t)(j->ld + j->dlogits_ld + sums) * sizeof(float) : 0;
     void *work = NULL;
-    if (!dpt_cuda_workspace(j->s, logits + dw, &work))
+    if (!dpt_cuda_workspace(j->s, logits + dw + bias, &work))
         return j->s->preparing && j->s->error.status == DPT_OK;
     j->logits = work;
     if (apart)
         j->dw = (float *)(void *)((char *)work + logits);
+    if (a->bias) {
+        j->bias = (float *)(void *)((char *)work + logits + dw);
+        j->dbias = j->bias + j->ld;
+        j->sums = j->dbias + j->dlogits_ld;
+    }
     return true;
 }
 
@@ -131,6 +189,7 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
                       .ld = round_up(a->v, LOGITS_UNIT),
                       .dw = a->dw,
                       .grad = s->preparing || a->dx || a->dw};
+    DPT_ASSERT(s->preparing || !a->dbias || (a->dw && a->bias));
     if (!dpt_cuda_begin(s, a->dtype, "head") || a->n == 0)
         return;
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
@@ -139,10 +198,12 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
     if (!lay_out(&job, apart))
         return;
     job.add_dw = a->accumulate && !apart;
+    widen_bias(&job);
     for (job.row = 0; job.row < a->n; job.row += rows) {
         job.rows = a->n - job.row < rows ? a->n - job.row : rows;
         chunk(&job);
     }
     if (apart && !s->preparing)
         dpt_cuda_add(stream, a->v * a->c, a->dw, job.dw, a->dw);
+    give_bias_gradient(&job, stream);
 }

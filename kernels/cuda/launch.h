@@ -30,6 +30,8 @@ int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
 int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
 int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
                            float mean, float std, float *dst);
+int dpt_launch_fill_uniform(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
+                            float bound, float *dst);
 
 /* --- rope.cu --- */
 int dpt_launch_rope_table(void *queue, const struct dpt_rope_table *a);

@@ -332,6 +332,15 @@ void dpt_cuda_fill_normal(struct dpt_stream *stream, int64_t n, struct dpt_rng_k
                               "fill_normal");
 }
 
+void dpt_cuda_fill_uniform(struct dpt_stream *stream, int64_t n, struct dpt_rng_key key,
+                           uint64_t first, float bound, float *dst)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, DPT_F32, "fill_uniform"))
+        (void)dpt_cuda_posted(s, dpt_launch_fill_uniform(s->queue, n, key, first, bound, dst),
+                              "fill_uniform");
+}
+
 void dpt_cuda_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);

@@ -285,6 +285,18 @@ static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t f
     }
 }
 
+static __global__ void fill_uniform(int64_t n, struct dpt_rng_key key, uint64_t first, float bound,
+                                    float *dst)
+{
+    GRID_LOOP(at, n)
+    {
+        const uint64_t i = first + (uint64_t)at;
+        uint32_t words[4];
+        philox(key, i / 4, words);
+        dst[at] = bound * ((float)(words[i % 4] >> 8) * 0x1p-23f - 1.0f);
+    }
+}
+
 /* --- posting --- */
 
 #define POST(kernel, items, ...)                                                                   \
@@ -454,5 +466,14 @@ int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint6
     if (n == 0)
         return 0;
     POST(fill_normal, n, n, key, first, mean, std, dst);
+    return cudaGetLastError();
+}
+
+int dpt_launch_fill_uniform(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
+                            float bound, float *dst)
+{
+    if (n == 0)
+        return 0;
+    POST(fill_uniform, n, n, key, first, bound, dst);
     return cudaGetLastError();
 }

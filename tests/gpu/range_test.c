@@ -88,6 +88,16 @@ static void check_filling(struct test_stream *t)
         bad += got[i] != 0.25f + 0.5f * pair[(i + 5) & 1];
     }
     CHECK(bad == 0);
+    at = 0;
+    for (int c = 0; c < 5; at = cuts[c++])
+        t->ops->fill_uniform(t->stream, cuts[c] - at, key, (uint64_t)at + 5, 0.75f, dx + at);
+    test_download(t, dx, BYTES, got);
+    for (uint64_t i = 0; i < N; i++) {
+        uint32_t words[4];
+        dpt_philox(key, (i + 5) / 4, words);
+        bad += got[i] != 0.75f * ((float)(words[(i + 5) % 4] >> 8) * 0x1p-23f - 1.0f);
+    }
+    CHECK(bad == 0);
     dpt_device_free(t->device, dx, BYTES);
     dpt_device_free(t->device, dy, BYTES);
     free(x);

@@ -253,7 +253,8 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     image_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
         ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
-                                                  dwte, i > 0, i > 0 ? packed : NULL, right});
+                                                  dwte, i > 0, i > 0 ? packed : NULL, right,
+                                                  i > 0 ? wpe : NULL, i > 0 ? dwpe : NULL});
     ops->last_token_forward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, dx, x});
     ops->last_token_backward(s, &(struct dpt_last_token){B, T, C, dtype, lengths, x, dx});
     ops->embedding_backward(s,
@@ -261,6 +262,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
                                                              tokens, dx, dwte, dwpe, true, false});
     ops->sumsq_blocks(s, V * C, 1024, dwte, sums);
     ops->fill_normal(s, N * C, drop.key, 0, 0.0f, 1.0f, x);
+    ops->fill_uniform(s, N * C, drop.key, 0, 1.0f, x);
     ops->add(s, V * C, wte, dwte, wte);
     ops->copy(s, V * C * sizeof(float), wte, dwte);
     ops->cast(s, V * C, wte, dtype, dwte);

@@ -322,25 +322,26 @@ static void embedding_ref(const struct op_case *c, double *const *in, const int3
                        in[2], out[1], places ? out[2] : NULL);
 }
 
-/* --- head: n, c, v, tied: the last label has the weights of the first --- */
+/* --- head: n, c, v, tied: the last label has the weights of the first, bias --- */
 
 static void head_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0], w = c->shape[1], v = c->shape[2];
-    *r = (struct case_layout){.inputs = 2,
-                              .in = {n * w, v * w},
-                              .outputs = 4,
-                              .out = {n, n * w, v * w, n},
-                              .accumulates = {false, false, true, false},
-                              .f32 = {true, false, true, true},
-                              .rounded = {false, false, true, false},
+    const int64_t bias = c->shape[4] ? v : 0;
+    *r = (struct case_layout){.inputs = 3,
+                              .in = {n * w, v * w, bias},
+                              .outputs = 5,
+                              .out = {n, n * w, v * w, n, bias},
+                              .accumulates = {false, false, true, false, true},
+                              .f32 = {true, false, true, true, true},
+                              .rounded = {false, false, true, false, true},
                               .ints = n,
                               .ints_below = v,
                               .y = 0,
                               .dy = -1,
-                              .pairs = 2,
-                              .of = {0, 1},
-                              .grad = {1, 2}};
+                              .pairs = bias > 0 ? 3 : 2,
+                              .of = {0, 1, 2},
+                              .grad = {1, 2, 4}};
 }
 
 static void head_run(const struct op_case *c, enum dpt_dtype dtype, const struct dpt_ops *ops,
@@ -359,7 +360,9 @@ static void head_run(const struct op_case *c, enum dpt_dtype dtype, const struct
                                     .dx = out[1],
                                     .dw = out[2],
                                     .accumulate = accumulate,
-                                    .right = out[3]};
+                                    .right = out[3],
+                                    .bias = in[2],
+                                    .dbias = out[4]};
     const size_t row = (size_t)a.c * dpt_dtype_bytes(dtype);
     if (c->shape[3])
         ops->copy(s, row, in[1], (char *)in[1] + (size_t)(a.v - 1) * row);
@@ -369,13 +372,15 @@ static void head_run(const struct op_case *c, enum dpt_dtype dtype, const struct
 static void head_ref(const struct op_case *c, double *const *in, const int32_t *ints,
                      double *const *out)
 {
+    const bool bias = c->shape[4] != 0;
+    const struct ref_head head = {
+        c->shape[0], c->shape[1], c->shape[2], in[0], in[1], bias ? in[2] : NULL, ints};
     if (c->shape[3])
         memcpy(in[1] + (c->shape[2] - 1) * c->shape[1], in[1],
                (size_t)c->shape[1] * sizeof(double));
-    ref_head(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, out[0]);
-    ref_head_right(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, out[3]);
-    ref_head_grad(c->shape[0], c->shape[1], c->shape[2], in[0], in[1], ints, (double)CASE_DLOSS,
-                  out[1], out[2]);
+    ref_head(&head, out[0]);
+    ref_head_right(&head, out[3]);
+    ref_head_grad(&head, (double)CASE_DLOSS, out[1], out[2], bias ? out[4] : NULL);
 }
 
 /* --- last_token: b, t, c --- */
@@ -514,6 +519,11 @@ const struct op_case op_cases[] = {
     {"head 1x96x7", {1, 96, 7}, 0.0f, false, OP(head)},
     {"head 60x33x5 tied", {60, 33, 5, 1}, 0.0f, false, OP(head)},
     {"head 40x16x3100 tied", {40, 16, 3100, 1}, 0.0f, false, OP(head)},
+    {"head 3x4x5 bias", {3, 4, 5, 0, 1}, 0.0f, true, OP(head)},
+    {"head 64x512x10 bias", {64, 512, 10, 0, 1}, 0.0f, false, OP(head)},
+    {"head 600x24x133 bias", {600, 24, 133, 0, 1}, 0.0f, false, OP(head)},
+    {"head 4200x8x67 bias", {4200, 8, 67, 0, 1}, 0.0f, false, OP(head)},
+    {"head 9x16x3333 bias", {9, 16, 3333, 0, 1}, 0.0f, false, OP(head)},
     {"last_token 2x3x4", {2, 3, 4}, 0.0f, true, OP(last_token)},
     {"last_token 1x1x9", {1, 1, 9}, 0.0f, true, OP(last_token)},
     {"last_token 5x77x131", {5, 77, 131}, 0.0f, false, OP(last_token)},

@@ -42,7 +42,8 @@ OP(embedding_backward, dpt_embedding_backward, a->tokens, a->dy, a->dwte, a->dwp
 OP_AS(one_adamw, adamw, dpt_adamw, a->param, a->m, a->v, a->grad, a->copy)
 OP_AS(one_sgd, sgd, dpt_sgd, a->param, a->m, a->grad, a->copy)
 OP(ordered_sum, dpt_ordered_sum, a->parts, a->joins, a->dst)
-OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw, a->right)
+OP(head_loss, dpt_head_loss, a->x, a->w, a->targets, a->loss, a->dx, a->dw, a->right, a->bias,
+   a->dbias)
 OP(last_token_forward, dpt_last_token, a->lengths, a->x, a->y)
 OP(last_token_backward, dpt_last_token, a->lengths, a->x, a->y)
 OP(conv_forward, dpt_conv_forward, a->x, a->weight, a->y)

@@ -193,6 +193,20 @@ static void right_of_the_next(struct dpt_stream *s, const struct dpt_head_loss *
     right->head_loss(s, &unsaid);
 }
 
+static void lost_bias(struct dpt_stream *s, const struct dpt_head_loss *a)
+{
+    struct dpt_head_loss wrong = *a;
+    wrong.bias = wrong.dbias = NULL;
+    right->head_loss(s, &wrong);
+}
+
+static void bias_of_the_next(struct dpt_stream *s, const struct dpt_head_loss *a)
+{
+    struct dpt_head_loss wrong = *a;
+    wrong.bias = (const char *)a->bias + dpt_dtype_bytes(a->dtype);
+    right->head_loss(s, &wrong);
+}
+
 static void shorter_samples(struct dpt_stream *s, const struct dpt_last_token *a)
 {
     struct dpt_last_token wrong = *a;
@@ -376,6 +390,8 @@ INSTALL(embedding_backward, lost_sample)
 INSTALL(head_loss, other_dloss)
 INSTALL(head_loss, lost_row_of_loss)
 INSTALL(head_loss, right_of_the_next)
+INSTALL(head_loss, lost_bias)
+INSTALL(head_loss, bias_of_the_next)
 INSTALL(last_token_forward, shorter_samples)
 INSTALL(last_token_backward, lost_last_token)
 INSTALL(conv_forward, lost_image)
@@ -429,6 +445,8 @@ const struct op_mutant op_mutants[] = {
     {"another factor of the loss", "head 65x48x3333", install_other_dloss},
     {"a row of the loss lost", "head 65x48x3333", install_lost_row_of_loss},
     {"predictions held against other targets", "head 33x24x2", install_right_of_the_next},
+    {"a head without its bias", "head 64x512x10 bias", install_lost_bias},
+    {"biases of other labels", "head 600x24x133 bias", install_bias_of_the_next},
     {"rows of shorter samples", "last_token 5x77x131", install_shorter_samples},
     {"the gradient of a sample lost", "last_token 5x77x131", install_lost_last_token},
     {"an image lost", "conv 2x8x8 64-200 k3 s2", install_lost_image},

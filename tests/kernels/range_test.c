@@ -52,6 +52,12 @@ static void run_normal(struct test_stream *t, int64_t first, int64_t n, float *c
                         0.5f, 0.02f, b[0]);
 }
 
+static void run_uniform(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
+{
+    t->ops->fill_uniform(t->stream, n, dpt_rng_key(1, DPT_RNG_INIT, 2, 0, 0), (uint64_t)first + 7,
+                         0.25f, b[0]);
+}
+
 static void run_gelu(struct test_stream *t, int64_t first, int64_t n, float *const b[BUFFERS])
 {
     (void)first;
@@ -164,6 +170,7 @@ static void test_split_ranges(void **state)
         range_fn *run;
     } ranges[] = {{"add", run_add},     {"fill", run_fill},
                   {"copy", run_copy},   {"fill_normal", run_normal},
+                  {"fill_uniform", run_uniform},
                   {"gelu", run_gelu},   {"residual", run_residual},
                   {"adamw", run_adamw}, {"sgd", run_sgd},
                   {"bf16", run_bf16},   {"f16", run_f16}};
@@ -401,6 +408,30 @@ static void test_normal_values(void **state)
     test_stream_close(&t);
 }
 
+/* Uniform on [-bound, bound). */
+static void test_uniform_values(void **state)
+{
+    (void)state;
+    enum { M = 40001 };
+    struct test_stream t = test_stream_open(2);
+    struct dpt_rng_key key = dpt_rng_key(3, DPT_RNG_INIT, 4, 0, 0);
+    static float x[M];
+    double sum = 0.0, squares = 0.0;
+    t.ops->fill_uniform(t.stream, M, key, 5, 0.75f, x);
+    for (uint64_t i = 0; i < M; i++) {
+        uint32_t words[4];
+        dpt_philox(key, (i + 5) / 4, words);
+        const int32_t centred = (int32_t)(words[(i + 5) % 4] >> 8) - (1 << 23);
+        assert_true(x[i] == 0.75f * ((float)centred / (float)(1 << 23)));
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    const double variance = 0.75 * 0.75 / 3.0;
+    assert_true(fabs(sum / M) < 5.0 * sqrt(variance / M));
+    assert_true(fabs(squares / M / variance - 1.0) < 5.0 * sqrt(0.8 / M));
+    test_stream_close(&t);
+}
+
 static void test_sums_of_squares(void **state)
 {
     (void)state;
@@ -474,7 +505,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_products), cmocka_unit_test(test_split_ranges),
         cmocka_unit_test(test_plain_results),    cmocka_unit_test(test_orthonormal_columns),
-        cmocka_unit_test(test_normal_values),    cmocka_unit_test(test_sums_of_squares),
+        cmocka_unit_test(test_normal_values),
+        cmocka_unit_test(test_uniform_values),    cmocka_unit_test(test_sums_of_squares),
         cmocka_unit_test(test_dropout_mask),     cmocka_unit_test(test_rounding_ops),
         cmocka_unit_test(test_ordered_sums),
     };

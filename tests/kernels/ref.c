@@ -302,68 +302,69 @@ void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t cont
         }
 }
 
-/* logits (v) of row r become probabilities; returns the loss. */
-static double softmax(int64_t c, int64_t v, const double *x, const double *w, int32_t target,
-                      double *p)
+static double logit(const struct ref_head *h, int64_t r, int64_t o)
+{
+    double sum = h->bias ? h->bias[o] : 0.0;
+    for (int64_t j = 0; j < h->c; j++)
+        sum += h->x[r * h->c + j] * h->w[o * h->c + j];
+    return sum;
+}
+
+/* p (v) = probabilities of row r; returns the loss. */
+static double softmax(const struct ref_head *h, int64_t r, double *p)
 {
     double max = -INFINITY, sum = 0.0;
-    for (int64_t o = 0; o < v; o++) {
-        p[o] = 0.0;
-        for (int64_t j = 0; j < c; j++)
-            p[o] += x[j] * w[o * c + j];
+    for (int64_t o = 0; o < h->v; o++) {
+        p[o] = logit(h, r, o);
         max = fmax(max, p[o]);
     }
-    double picked = p[target];
-    for (int64_t o = 0; o < v; o++)
+    double picked = p[h->targets[r]];
+    for (int64_t o = 0; o < h->v; o++)
         sum += exp(p[o] - max);
-    for (int64_t o = 0; o < v; o++)
+    for (int64_t o = 0; o < h->v; o++)
         p[o] = exp(p[o] - max) / sum;
     return max + log(sum) - picked;
 }
 
-void ref_head(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-              const int32_t *targets, double *loss)
+void ref_head(const struct ref_head *h, double *loss)
 {
-    double *p = scratch(v);
-    for (int64_t r = 0; r < n; r++)
-        loss[r] = softmax(c, v, x + r * c, w, targets[r], p);
+    double *p = scratch(h->v);
+    for (int64_t r = 0; r < h->n; r++)
+        loss[r] = softmax(h, r, p);
     free(p);
 }
 
-void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-                   const int32_t *targets, double dloss, double *dx, double *dw)
+void ref_head_grad(const struct ref_head *h, double dloss, double *dx, double *dw, double *dbias)
 {
-    double *p = scratch(v);
-    zeroed(dx, n * c);
-    zeroed(dw, v * c);
-    for (int64_t r = 0; r < n; r++) {
-        (void)softmax(c, v, x + r * c, w, targets[r], p);
-        p[targets[r]] -= 1.0;
-        for (int64_t o = 0; o < v; o++)
+    const int64_t c = h->c;
+    double *p = scratch(h->v);
+    zeroed(dx, h->n * c);
+    zeroed(dw, h->v * c);
+    if (dbias)
+        zeroed(dbias, h->v);
+    for (int64_t r = 0; r < h->n; r++) {
+        (void)softmax(h, r, p);
+        p[h->targets[r]] -= 1.0;
+        for (int64_t o = 0; o < h->v; o++) {
             for (int64_t j = 0; j < c; j++) {
-                dx[r * c + j] += dloss * p[o] * w[o * c + j];
-                dw[o * c + j] += dloss * p[o] * x[r * c + j];
+                dx[r * c + j] += dloss * p[o] * h->w[o * c + j];
+                dw[o * c + j] += dloss * p[o] * h->x[r * c + j];
             }
+            if (dbias)
+                dbias[o] += dloss * p[o];
+        }
     }
     free(p);
 }
 
-void ref_head_right(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-                    const int32_t *targets, double *right)
+void ref_head_right(const struct ref_head *h, double *right)
 {
-    for (int64_t r = 0; r < n; r++) {
+    for (int64_t r = 0; r < h->n; r++) {
         int64_t best = 0;
-        double most = -INFINITY;
-        for (int64_t o = 0; o < v; o++) {
-            double logit = 0.0;
-            for (int64_t j = 0; j < c; j++)
-                logit += x[r * c + j] * w[o * c + j];
-            if (logit > most) {
-                most = logit;
+        for (int64_t o = 1; o < h->v; o++)
+            if (logit(h, r, o) > logit(h, r, best))
                 best = o;
-            }
-        }
-        right[r] = best == targets[r] ? 1.0 : 0.0;
+        right[r] = best == h->targets[r] ? 1.0 : 0.0;
     }
 }
 

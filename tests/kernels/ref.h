@@ -50,14 +50,17 @@ void ref_embedding_grad(int64_t b, int64_t t, int64_t c, int64_t v, int64_t cont
                         const struct dpt_dropout *d, const int32_t *tokens, const double *dy,
                         double *dwte, double *dwpe);
 
-void ref_head(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-              const int32_t *targets, double *loss);
-void ref_head_grad(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-                   const int32_t *targets, double dloss, double *dx, double *dw);
+/* A head of n rows: logits = x w^T + bias. */
+struct ref_head {
+    int64_t n, c, v;
+    const double *x, *w, *bias; /* (n, c), (v, c), (v) or NULL */
+    const int32_t *targets;
+};
+void ref_head(const struct ref_head *h, double *loss);
+void ref_head_grad(const struct ref_head *h, double dloss, double *dx, double *dw, double *dbias);
 
 /* 1 where the target is the first of the greatest logits, else 0. */
-void ref_head_right(int64_t n, int64_t c, int64_t v, const double *x, const double *w,
-                    const int32_t *targets, double *right);
+void ref_head_right(const struct ref_head *h, double *right);
 
 void ref_last_token(int64_t b, int64_t t, int64_t c, const int32_t *lengths, const double *x,
                     double *y);
