@@ -38,7 +38,20 @@ struct dpt_config_steps { /* ascending; zeroes behind the n-th */
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
 enum dpt_divergence { DPT_DIVERGENCE_STOP, DPT_DIVERGENCE_SKIP, DPT_DIVERGENCE_CONTINUE };
 enum dpt_accumulate { DPT_ACCUMULATE_AUTO, DPT_ACCUMULATE_LOCAL, DPT_ACCUMULATE_REDUCE };
-enum dpt_data_kind { DPT_DATA_TEXT, DPT_DATA_TOKENS, DPT_DATA_CLASSIFICATION };
+enum dpt_data_kind {
+    DPT_DATA_TEXT,
+    DPT_DATA_TOKENS,
+    DPT_DATA_CLASSIFICATION,
+    DPT_DATA_CIFAR10,
+    DPT_DATA_IMAGES
+};
+enum dpt_augment {
+    DPT_AUGMENT_AUTO, /* not after loading a config that reads images */
+    DPT_AUGMENT_NONE,
+    DPT_AUGMENT_CROP_FLIP,
+    DPT_AUGMENT_RESIZED_CROP_FLIP
+};
+enum dpt_damaged_images { DPT_DAMAGED_IMAGES_REFUSE, DPT_DAMAGED_IMAGES_SKIP };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2, DPT_TOKENIZER_HF };
 enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
@@ -111,7 +124,8 @@ struct dpt_config {
     } model;
     struct {
         enum dpt_data_kind kind;
-        /* a file (text, classification) or a glob of .bin shards (tokens) */
+        /* a file (text, classification), a glob of .bin files (tokens, cifar10) or a folder
+         * (images) */
         char train[DPT_CONFIG_PATH_BYTES];
         char val[DPT_CONFIG_PATH_BYTES];
         /* Of classification: columns by name, or by number from 1 of files without names. */
@@ -123,6 +137,11 @@ struct dpt_config {
         char encoder_json[DPT_CONFIG_PATH_BYTES];
         bool any_vocab;                             /* files other than OpenAI's are meant */
         char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
+        /* Of cifar10 and images; neither is auto after loading there */
+        int image_size; /* height and width of a sample */
+        enum dpt_augment augment;
+        int crop_padding; /* pixels on each side, with augment: crop_flip */
+        enum dpt_damaged_images damaged_images;
     } data;
     struct {
         int64_t steps;       /* DPT_AUTO: train.epochs says, and the samples are not known yet */
@@ -277,6 +296,11 @@ int dpt_config_world_max(const struct dpt_config *config);
 
 /* Whether data.train and data.val hold text, which data.tokenizer makes tokens of. */
 bool dpt_config_reads_text(const struct dpt_config *config);
+
+/* Whether samples are images; and whether they have labels, as texts of classification and images
+ * do. */
+bool dpt_config_reads_images(const struct dpt_config *config);
+bool dpt_config_reads_labels(const struct dpt_config *config);
 
 /* Whether the run reads data.val. */
 bool dpt_config_evaluates(const struct dpt_config *config);

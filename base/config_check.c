@@ -33,6 +33,7 @@ void dpt_config_resolve(struct dpt_config_load *load)
 {
     struct dpt_config *c = &load->config;
     dpt_config_resolve_model(load);
+    dpt_config_resolve_images(load);
     if (c->train.epochs > 0 &&
         (c->train.steps == DPT_AUTO || !dpt_config_given(load, "train.steps")))
         c->train.steps = c->train.epochs * c->train.epoch_steps;
@@ -65,6 +66,22 @@ void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST
         (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d", below);
     else
         (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d or %d", below, above);
+}
+
+const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
+                                     size_t n)
+{
+    struct dpt_config defaults;
+    dpt_config_defaults(&defaults);
+    for (size_t i = 0; i < n; i++) {
+        const struct dpt_key *key = &dpt_config_keys[dpt_config_key_index(paths[i])];
+        char value[DPT_CONFIG_VALUE_BYTES], usual[DPT_CONFIG_VALUE_BYTES];
+        dpt_config_key_format(key, &load->config, value);
+        dpt_config_key_format(key, &defaults, usual);
+        if (strcmp(value, usual) != 0)
+            return paths[i];
+    }
+    return NULL;
 }
 
 static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
@@ -261,7 +278,7 @@ static enum dpt_status check_evaluation(const struct dpt_config_load *load, stru
                                       "train.eval_step (--step) is %lld, but nothing is only "
                                       "evaluated; give --eval too, or write auto",
                                       (long long)c->train.eval_step);
-    if (dpt_config_evaluates(c) && c->data.kind != DPT_DATA_CLASSIFICATION &&
+    if (dpt_config_evaluates(c) && !dpt_config_reads_labels(c) &&
         c->train.eval_tokens < c->train.seq_len)
         return dpt_config_refuse_both(
             load, "train.eval_tokens", "train.seq_len", err,
@@ -522,6 +539,7 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
 static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
+    DPT_TRY(dpt_config_check_images(load, err));
     DPT_TRY(dpt_config_check_classes(load, err));
     const bool gpt2 = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_GPT2;
     if (is_hf_text(c) && !c->data.tokenizer_json[0])

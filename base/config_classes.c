@@ -10,25 +10,30 @@ bool dpt_config_reads_text(const struct dpt_config *config)
     return config->data.kind == DPT_DATA_TEXT || config->data.kind == DPT_DATA_CLASSIFICATION;
 }
 
-/* Classes come with texts that have labels, and these with classes. */
+bool dpt_config_reads_labels(const struct dpt_config *config)
+{
+    return config->data.kind == DPT_DATA_CLASSIFICATION || dpt_config_reads_images(config);
+}
+
+/* Classes come with texts or images that have labels, and these with classes. */
 static enum dpt_status check_labels(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
-    if (c->data.kind != DPT_DATA_CLASSIFICATION)
+    char kind[DPT_CONFIG_VALUE_BYTES];
+    dpt_config_key_format(&dpt_config_keys[dpt_config_key_index("data.kind")], c, kind);
+    if (!dpt_config_reads_labels(c))
         return c->model.labels == 0
                    ? DPT_OK
                    : dpt_config_refuse_both(load, "model.labels", "data.kind", err,
                                             "model.labels (%d) are classes of data.kind: "
-                                            "classification; set that, or labels to 0 (data.kind "
-                                            "is %s)",
-                                            c->model.labels,
-                                            c->data.kind == DPT_DATA_TEXT ? "text" : "tokens");
+                                            "classification, cifar10 or images; set one of these, "
+                                            "or labels to 0 (data.kind is %s)",
+                                            c->model.labels, kind);
     if (c->model.labels < LABELS_MIN)
         return dpt_config_refuse_both(load, "model.labels", "data.kind", err,
-                                      "data.kind: classification needs model.labels, the number of "
-                                      "classes, which is %d here; set it to at least %d, or "
-                                      "data.kind: text",
-                                      c->model.labels, LABELS_MIN);
+                                      "data.kind: %s needs model.labels, the number of classes, "
+                                      "which is %d here; set it to at least %d, or data.kind: text",
+                                      kind, c->model.labels, LABELS_MIN);
     return DPT_OK;
 }
 

@@ -2,29 +2,40 @@
  * permutation as fill whole global batches (drop_last): no sample comes twice in it. */
 #include "base/config_table.h"
 
+#include <stdio.h>
+
+enum { SAMPLES_BYTES = 96 };
+
+static void say_samples(const struct dpt_config *c, int64_t samples, char ret_text[SAMPLES_BYTES])
+{
+    const bool most = c->data.kind == DPT_DATA_CLASSIFICATION;
+    if (dpt_config_reads_images(c))
+        (void)snprintf(ret_text, SAMPLES_BYTES, "%lld images", (long long)samples);
+    else
+        (void)snprintf(ret_text, SAMPLES_BYTES, "%lld samples of %s%d tokens", (long long)samples,
+                       most ? "at most " : "", c->train.seq_len);
+}
+
 enum dpt_status dpt_config_count_epochs(struct dpt_config *config, int64_t samples,
                                         struct dpt_err *err)
 {
     const int64_t epochs = config->train.epochs, said = config->train.epoch_steps;
     const int64_t counted = samples / config->train.global_batch;
-    const bool ragged = config->data.kind == DPT_DATA_CLASSIFICATION;
+    char what[SAMPLES_BYTES];
     if (epochs == 0)
         return DPT_OK;
+    say_samples(config, samples, what);
     if (counted < 1)
         return dpt_fail(err, DPT_ECONFIG,
-                        "data.train ('%s') has %lld samples of %s%d tokens, less than one "
-                        "train.global_batch (%d): an epoch has no step; name more data, or a "
-                        "smaller global_batch%s",
-                        config->data.train, (long long)samples, ragged ? "at most " : "",
-                        config->train.seq_len, config->train.global_batch,
-                        ragged ? "" : " or seq_len");
+                        "data.train ('%s') has %s, less than one train.global_batch (%d): an epoch "
+                        "has no step; name more data, or a smaller global_batch%s",
+                        config->data.train, what, config->train.global_batch,
+                        dpt_config_reads_labels(config) ? "" : " or seq_len");
     if (said != DPT_AUTO && said != counted)
         return dpt_fail(err, DPT_ECONFIG,
-                        "data.train ('%s') has %lld samples of %s%d tokens, an epoch of %lld "
-                        "steps, and the config says train.epoch_steps %lld; name the run's data, "
-                        "or write auto",
-                        config->data.train, (long long)samples, ragged ? "at most " : "",
-                        config->train.seq_len, (long long)counted, (long long)said);
+                        "data.train ('%s') has %s, an epoch of %lld steps, and the config says "
+                        "train.epoch_steps %lld; name the run's data, or write auto",
+                        config->data.train, what, (long long)counted, (long long)said);
     if (counted > (int64_t)DPT_CONFIG_RUN_STEPS_MAX / epochs)
         return dpt_fail(err, DPT_ECONFIG,
                         "train.epochs (%lld) of %lld steps are more than %.0f steps; give less",

@@ -128,18 +128,11 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
 /* Keys of llama that another model's config sets to something. */
 static enum dpt_status check_keys(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    struct dpt_config defaults;
-    dpt_config_defaults(&defaults);
-    for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++) {
-        const struct dpt_key *key = &dpt_config_keys[dpt_config_key_index(of_llama[i])];
-        char value[DPT_CONFIG_VALUE_BYTES], usual[DPT_CONFIG_VALUE_BYTES];
-        dpt_config_key_format(key, &load->config, value);
-        dpt_config_key_format(key, &defaults, usual);
-        if (strcmp(value, usual) != 0)
-            return dpt_config_refuse_both(load, key->path, "model.name", err,
-                                          "%s is for model.name: llama; leave it out (here: %s)",
-                                          key->path, load->config.model.name);
-    }
+    const char *path = dpt_config_first_changed(load, of_llama, sizeof of_llama / sizeof *of_llama);
+    if (path)
+        return dpt_config_refuse_both(load, path, "model.name", err,
+                                      "%s is for model.name: llama; leave it out (here: %s)", path,
+                                      load->config.model.name);
     return DPT_OK;
 }
 

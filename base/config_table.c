@@ -28,11 +28,21 @@ static const struct dpt_choice rope_scalings[] = {
 static const struct dpt_choice data_kinds[] = {{"text", DPT_DATA_TEXT, false},
                                                {"tokens", DPT_DATA_TOKENS, false},
                                                {"classification", DPT_DATA_CLASSIFICATION, false},
+                                               {"cifar10", DPT_DATA_CIFAR10, false},
+                                               {"images", DPT_DATA_IMAGES, false},
                                                {0}};
 static const struct dpt_choice tokenizers[] = {{"bytes", DPT_TOKENIZER_BYTES, false},
                                                {"gpt2", DPT_TOKENIZER_GPT2, false},
                                                {"hf", DPT_TOKENIZER_HF, false},
                                                {0}};
+static const struct dpt_choice augments[] = {
+    {"auto", DPT_AUGMENT_AUTO, false},
+    {"none", DPT_AUGMENT_NONE, false},
+    {"crop_flip", DPT_AUGMENT_CROP_FLIP, false},
+    {"resized_crop_flip", DPT_AUGMENT_RESIZED_CROP_FLIP, false},
+    {0}};
+static const struct dpt_choice damaged_images[] = {
+    {"refuse", DPT_DAMAGED_IMAGES_REFUSE, false}, {"skip", DPT_DAMAGED_IMAGES_SKIP, false}, {0}};
 static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
                                                {"tf32", DPT_PRECISION_TF32, false},
                                                {"bf16", DPT_PRECISION_BF16, false},
@@ -210,8 +220,8 @@ const struct dpt_key dpt_config_keys[] = {
              "alone"},
     {"model.labels", DPT_KEY_INT, AT(model.labels),
      .min = 0, .max = 65536, TRAJECTORY, .def = "0",
-     .help = "classes that the model tells texts apart by, 2 or more, with data.kind: "
-             "classification; 0: it predicts the next token"},
+     .help = "classes that the model tells texts or images apart by, 2 or more, with data.kind: "
+             "classification, cifar10 or images; 0: it predicts the next token"},
     {"model.n_kv_head", DPT_KEY_INT, AT(model.n_kv_head),
      .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
      .help = "llama: heads of keys and values, each for n_head / n_kv_head heads of queries; auto: "
@@ -264,10 +274,13 @@ const struct dpt_key dpt_config_keys[] = {
     {"data.kind", DPT_KEY_CHOICE, AT(data.kind),
      .choices = data_kinds, TRAJECTORY, .def = "text",
      .help = "text: one file; tokens: .bin shards; classification: a table of texts and labels, "
-             "one .csv, .tsv or .jsonl file (docs/your-own-data.md)"},
+             "one .csv, .tsv or .jsonl file; cifar10: files in CIFAR-10's binary version; images: "
+             "a folder with a sub-folder of .jpg and .png files for each class "
+             "(docs/your-own-data.md)"},
     {"data.train", DPT_KEY_TEXT, AT(data.train),
      .flags = NULLABLE, NODE, .def = "null",
-     .help = "training data: the file, or a glob of the shards; nodes compare its content hash"},
+     .help = "training data: the file, a glob of the files (tokens, cifar10) or the folder "
+             "(images); nodes compare its content hash"},
     {"data.val", DPT_KEY_TEXT, AT(data.val),
      .flags = NULLABLE, NODE, .def = "null",
      .help = "validation data, of the same kind; nodes compare its content hash when they "
@@ -305,6 +318,22 @@ const struct dpt_key dpt_config_keys[] = {
     {"data.tokenizer_json", DPT_KEY_TEXT, AT(data.tokenizer_json),
      .flags = NULLABLE, NODE, .def = "null",
      .help = "file of the hf tokenizer; nodes compare the hash of the tokens it gives"},
+    {"data.image_size", DPT_KEY_INT, AT(data.image_size),
+     .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
+     .help = "images: height and width of a sample; auto: 224, with cifar10 32, its only size"},
+    {"data.augment", DPT_KEY_CHOICE, AT(data.augment),
+     .choices = augments, TRAJECTORY, .def = "auto",
+     .help = "cifar10, images: how training, but no evaluation, varies an image; crop_flip: shifted "
+             "by up to crop_padding pixels, mirrored half of the time; resized_crop_flip (images): "
+             "a part of 8 to 100 % of the area, mirrored half of the time; auto: crop_flip with "
+             "cifar10, else resized_crop_flip"},
+    {"data.crop_padding", DPT_KEY_INT, AT(data.crop_padding),
+     .min = 0, .max = 512, TRAJECTORY, .def = "4",
+     .help = "with augment: crop_flip, black pixels around the image that it is cut out of"},
+    {"data.damaged_images", DPT_KEY_CHOICE, AT(data.damaged_images),
+     .choices = damaged_images, RUN, .def = "refuse",
+     .help = "images: what becomes of a file that cannot be decoded; refuse: the run does not "
+             "start; skip: it is left out; every process decodes all files once to find them"},
 
     {"train.steps", DPT_KEY_INT64, AT(train.steps),
      .flags = AUTO, .min = 1, .max = DPT_CONFIG_RUN_STEPS_MAX, TRAJECTORY, .def = "200",
@@ -327,7 +356,7 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.seq_len", DPT_KEY_INT, AT(train.seq_len),
      .min = 1, .max = 1048576, TRAJECTORY, .def = "64",
      .help = "tokens of a sample (classification: the most, longer texts are cut); at most "
-             "model.context"},
+             "model.context; of images always 1: leave it out"},
     {"train.precision", DPT_KEY_CHOICE, AT(train.precision),
      .choices = precisions, TRAJECTORY, .def = "fp32",
      .help = "arithmetic of forward and backward; weights in memory and in checkpoints, sums and "
@@ -389,7 +418,8 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.eval_tokens", DPT_KEY_INT64, AT(train.eval_tokens),
      .min = 1, .max = 1e12, RUN, .def = "1048576",
      .help = "most tokens of an evaluation: it reads data.val in order, from the start, in whole "
-             "sequences of seq_len (classification: data.val_samples alone says how much)"},
+             "sequences of seq_len (classification, cifar10, images: it reads all of data.val, or "
+             "what data.val_samples says)"},
     {"train.eval_only", DPT_KEY_BOOL, AT(train.eval_only),
      RUN, .def = "false",
      .help = "train nothing: evaluate one checkpoint of checkpoint.dir on data.val and end "

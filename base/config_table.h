@@ -123,15 +123,22 @@ DPT_MUST_USE enum dpt_status dpt_config_take_said(struct dpt_config_load *load,
                                                   const struct dpt_config_said *said,
                                                   struct dpt_err *err);
 
-/* Fills what a preset or another key decides; the sizes of the model alone. */
+/* Fills what a preset or another key decides; the sizes of the model alone; of images alone. */
 void dpt_config_resolve(struct dpt_config_load *load);
 void dpt_config_resolve_model(struct dpt_config_load *load);
+void dpt_config_resolve_images(struct dpt_config_load *load);
+
+/* The first of the `n` keys that has another value than its default; NULL: none has. */
+const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
+                                     size_t n);
 
 /* What this version cannot do yet, and combinations that cannot be. */
 DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load *load,
                                                     struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_check_images(const struct dpt_config_load *load,
+                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_classes(const struct dpt_config_load *load,
                                                       struct dpt_err *err);
 

@@ -14,7 +14,8 @@ enum dpt_rng_purpose {
     DPT_RNG_SAMPLER = 3, /* data permutation; a = epoch */
     DPT_RNG_TEST = 4,
     DPT_RNG_GENERATE = 5, /* tokens drawn from a model; a = which */
-    DPT_RNG_POWERSGD = 6  /* factors; a = tensor index, b = step + 1, c = column + 1; 0: all */
+    DPT_RNG_POWERSGD = 6, /* factors; a = tensor index, b = step + 1, c = column + 1; 0: all */
+    DPT_RNG_AUGMENT = 7   /* how an image is varied; a = number of the sample in the run */
 };
 
 struct dpt_rng_key {

@@ -5,6 +5,12 @@
 
 #include <string.h>
 
+static size_t image_bytes(const struct dpt_config *config)
+{
+    const size_t size = (size_t)config->data.image_size;
+    return size * size * DPT_SAMPLE_CHANNELS * sizeof(float);
+}
+
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config)
 {
     const int64_t t = config->train.seq_len;
@@ -16,6 +22,12 @@ struct dpt_sample_form dpt_sample_form(const struct dpt_config *config)
                                         .positions = t,
                                         .losses = 1,
                                         .ragged = true};
+    if (dpt_config_reads_images(config))
+        return (struct dpt_sample_form){
+            .part_bytes =
+                {[DPT_SAMPLE_INPUT] = image_bytes(config), [DPT_SAMPLE_TARGET] = sizeof(int32_t)},
+            .positions = 1,
+            .losses = 1};
     return (struct dpt_sample_form){
         .part_bytes = {[DPT_SAMPLE_INPUT] = bytes, [DPT_SAMPLE_TARGET] = bytes},
         .positions = t,

@@ -12,14 +12,18 @@
 
 /* With data.kind tokens or text: int32 tokens [seq_len], and int32 targets [seq_len], the token
  * that follows each. With classification: int32 tokens [seq_len], of which LENGTH, one int32 of
- * 1 … seq_len, are the text's, and one int32 target, the class in [0, model.labels). */
+ * 1 … seq_len, are the text's, and one int32 target, the class in [0, model.labels). With images:
+ * fp32 pixels [image_size, image_size, 3] (rows, columns; red, green, blue), normalised, and one
+ * int32 target, the class. */
 enum dpt_sample_part { DPT_SAMPLE_INPUT, DPT_SAMPLE_TARGET, DPT_SAMPLE_LENGTH, DPT_SAMPLE_PARTS };
+
+enum { DPT_SAMPLE_CHANNELS = 3 }; /* of a pixel */
 
 struct dpt_sample_form {
     size_t part_bytes[DPT_SAMPLE_PARTS]; /* of one sample; 0: it has no such part */
-    int64_t positions;                   /* that a model computes at most: tokens of a sequence */
-    int64_t losses;                      /* that a model gives a sample */
-    bool ragged;                         /* samples have lengths of their own */
+    int64_t positions; /* that a model computes at most: tokens of a sequence; 1 image */
+    int64_t losses;    /* that a model gives a sample */
+    bool ragged;       /* samples have lengths of their own */
 };
 
 struct dpt_sample_form dpt_sample_form(const struct dpt_config *config);

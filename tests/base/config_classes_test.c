@@ -69,11 +69,11 @@ static void combinations(void **state)
          "set "
          "it to at least 2, or data.kind: text"},
         {{"model.labels=5"},
-         "model.labels (5) are classes of data.kind: classification; set that, or labels to 0 "
-         "(data.kind is text)"},
+         "model.labels (5) are classes of data.kind: classification, cifar10 or images; set one of "
+         "these, or labels to 0 (data.kind is text)"},
         {{"data={kind: tokens}", "model.labels=5"},
-         "model.labels (5) are classes of data.kind: classification; set that, or labels to 0 "
-         "(data.kind is tokens)"},
+         "model.labels (5) are classes of data.kind: classification, cifar10 or images; set one of "
+         "these, or labels to 0 (data.kind is tokens)"},
         {{"data={kind: classification, tokenizer: gpt2}", "model.labels=2"},
          "data.tokenizer: gpt2 needs data.vocab_bpe; name OpenAI's file, or set data.tokenizer: "
          "bytes"},

@@ -63,6 +63,10 @@ static void cannot_be_counted(void **state)
             "data.train ('book.txt') has 31 samples of at most 64 tokens, less than one "
             "train.global_batch (32): an epoch has no step; name more data, or a smaller "
             "global_batch");
+    c.data.kind = DPT_DATA_IMAGES;
+    refuses(&c, 31,
+            "data.train ('book.txt') has 31 images, less than one train.global_batch (32): an "
+            "epoch has no step; name more data, or a smaller global_batch");
     c.data.kind = DPT_DATA_TEXT;
     refuses(&c, INT64_C(1) << 60,
             "train.epochs (2) of 36028797018963968 steps are more than 1000000000000 steps; give "

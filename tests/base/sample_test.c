@@ -51,6 +51,22 @@ static void a_label_and_a_length(void **state)
     assert_true(form.ragged);
 }
 
+static void an_image_and_a_label(void **state)
+{
+    (void)state;
+    struct dpt_config config;
+    dpt_config_defaults(&config);
+    config.data.kind = DPT_DATA_IMAGES;
+    config.data.image_size = 5;
+    const struct dpt_sample_form form = dpt_sample_form(&config);
+    assert_int_equal(form.part_bytes[DPT_SAMPLE_INPUT], 5 * 5 * 3 * sizeof(float));
+    assert_int_equal(form.part_bytes[DPT_SAMPLE_TARGET], sizeof(int32_t));
+    assert_int_equal(form.part_bytes[DPT_SAMPLE_LENGTH], 0);
+    assert_int_equal(form.positions, 1);
+    assert_int_equal(form.losses, 1);
+    assert_false(form.ragged);
+}
+
 /* Every place of a row is another number, so that one that stays behind is seen. */
 static void fill(const struct dpt_sample_form *form, const struct dpt_batch *batch,
                  const int32_t lengths[N])
@@ -137,11 +153,9 @@ static void parts_of_a_batch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_and_targets),
-        cmocka_unit_test(a_label_and_a_length),
-        cmocka_unit_test(parts_of_a_batch),
-        cmocka_unit_test(rows_are_moved_together),
-        cmocka_unit_test(only_n_samples_are_looked_at),
+        cmocka_unit_test(tokens_and_targets),      cmocka_unit_test(a_label_and_a_length),
+        cmocka_unit_test(an_image_and_a_label),    cmocka_unit_test(parts_of_a_batch),
+        cmocka_unit_test(rows_are_moved_together), cmocka_unit_test(only_n_samples_are_looked_at),
         cmocka_unit_test(others_stay_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

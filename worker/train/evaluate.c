@@ -17,7 +17,7 @@ enum dpt_status rank_open_validation(struct dpt_rank *r, struct dpt_err *err)
     DPT_TRY(dpt_data_open_val(c, &r->val, err));
     DPT_TRY(rank_check_source(r->val, r->options->start->val, r->options->start->val_stamp, err));
     r->val_samples = dpt_data_samples(r->val);
-    if (!r->form.ragged)
+    if (!dpt_config_reads_labels(c))
         r->val_samples = dpt_eval_samples(r->val_samples, r->form.positions, c->train.eval_tokens);
     const size_t bytes = dpt_batch_bytes(&r->form, c->train.micro_batch);
     r->val_memory = aligned_alloc(DPT_BATCH_ALIGN, bytes);
