@@ -32,7 +32,8 @@ enum dpt_precision {
     DPT_PRECISION_TF32 /* as fp32, but that products round what they multiply */
 };
 enum { DPT_CONFIG_STEPS_MAX = 16 };
-struct dpt_config_steps { /* ascending; zeroes behind the n-th */
+/* A list of numbers, ascending ones but in model.stages; zeroes behind the n-th. */
+struct dpt_config_steps {
     int64_t n, step[DPT_CONFIG_STEPS_MAX];
 };
 enum dpt_reduction { DPT_REDUCTION_CANONICAL, DPT_REDUCTION_FAST };
@@ -54,6 +55,15 @@ enum dpt_augment {
 enum dpt_damaged_images { DPT_DAMAGED_IMAGES_REFUSE, DPT_DAMAGED_IMAGES_SKIP };
 enum dpt_tokenizer { DPT_TOKENIZER_BYTES, DPT_TOKENIZER_GPT2, DPT_TOKENIZER_HF };
 enum dpt_rope_scaling { DPT_ROPE_SCALING_NONE, DPT_ROPE_SCALING_LLAMA3 };
+enum dpt_stem {
+    DPT_STEM_CIFAR,   /* 3x3, stride 1 */
+    DPT_STEM_IMAGENET /* 7x7, stride 2, and a maximum over 3x3, stride 2 */
+};
+enum dpt_residual_block {
+    DPT_RESIDUAL_BLOCK_BASIC,     /* 3x3, 3x3 */
+    DPT_RESIDUAL_BLOCK_BOTTLENECK /* 1x1, 3x3, 1x1 with DPT_BOTTLENECK_EXPANSION times the width */
+};
+enum { DPT_BOTTLENECK_EXPANSION = 4 };
 enum dpt_schedule { DPT_SCHEDULE_CONSTANT, DPT_SCHEDULE_LINEAR, DPT_SCHEDULE_COSINE };
 enum dpt_lr_scaling { DPT_LR_SCALING_NONE, DPT_LR_SCALING_LINEAR };
 enum dpt_activation_checkpointing {
@@ -104,7 +114,7 @@ struct dpt_config {
                                 null */
     } cluster;
     struct {
-        char name[32];   /* "gpt2", "llama" */
+        char name[32];   /* "gpt2", "llama", "resnet" */
         char preset[32]; /* "" when the sizes are free; a preset fills the sizes below, explicit
                             keys win */
         /* never DPT_AUTO after loading: vocab is the preset's, else 256 for byte tokens, else
@@ -120,6 +130,12 @@ struct dpt_config {
         enum dpt_rope_scaling rope_scaling;
         double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* of rope_scaling */
         int rope_original_context;
+        /* Of resnet; n_layer is the sum of the stages after loading there */
+        int width; /* channels of the stem, and of a block's inner layers in the first stage */
+        enum dpt_stem stem;
+        enum dpt_residual_block block;
+        struct dpt_config_steps stages; /* blocks of each; never empty after loading there */
+        double batch_norm_momentum;
         char init_from[DPT_CONFIG_PATH_BYTES];
     } model;
     struct {

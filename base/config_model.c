@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
 enum {
     BYTES_VOCAB = 256,
     GPT2_VOCAB = 50257,
@@ -15,7 +17,8 @@ enum {
     N_INNER_MAX = 262144 /* of the table */
 };
 
-/* GPT-2's are of Radford et al. 2019, table 2, SmolLM2's and Llama's of their config.json. */
+/* GPT-2's are of Radford et al. 2019, table 2, SmolLM2's and Llama's of their config.json, those of
+ * residual networks in config_resnet.c. */
 static const struct preset {
     const char *name, *model;
     int n_layer, n_head, n_embd, context, vocab;
@@ -30,7 +33,17 @@ static const struct preset {
     {"smollm2-360m", "llama", 32, 15, 960, 8192, 49152, 5, 2560, 1e5, 0},
     {"smollm2-1.7b", "llama", 24, 32, 2048, 8192, 49152, 32, 8192, 1.3e5, 0},
     {"llama-3.2-1b", "llama", 16, 32, 2048, 131072, 128256, 8, 8192, 5e5, 32},
+    {.name = "small_resnet", .model = "resnet"},
+    {.name = "resnet18", .model = "resnet"},
+    {.name = "resnet34", .model = "resnet"},
+    {.name = "resnet50", .model = "resnet"},
 };
+
+/* Keys of texts' models alone, and of images'. */
+static const char *const of_texts[] = {"model.n_head", "model.n_embd", "model.context",
+                                       "model.vocab", "model.dropout"};
+static const char *const of_resnet[] = {"model.width", "model.stem", "model.block", "model.stages",
+                                        "model.batch_norm_momentum"};
 
 /* Keys that llama alone has. */
 static const char *const of_llama[] = {"model.n_kv_head",
@@ -50,6 +63,11 @@ static const char *const of_llama[] = {"model.n_kv_head",
 static bool is_llama(const struct dpt_config *c)
 {
     return strcmp(c->model.name, "llama") == 0;
+}
+
+static bool is_resnet(const struct dpt_config *c)
+{
+    return strcmp(c->model.name, "resnet") == 0;
 }
 
 static const struct preset *find_preset(const struct dpt_config *c)
@@ -78,6 +96,10 @@ static void fill_preset(struct dpt_config_load *load, const struct preset *prese
     struct dpt_config *c = &load->config;
     if (!dpt_config_given(load, "model.name"))
         (void)snprintf(c->model.name, sizeof c->model.name, "%s", preset->model);
+    if (strcmp(preset->model, "resnet") == 0) {
+        dpt_config_fill_resnet(load, preset->name);
+        return;
+    }
     fill(load, "model.n_layer", &c->model.n_layer, preset->n_layer);
     fill(load, "model.n_head", &c->model.n_head, preset->n_head);
     fill(load, "model.n_embd", &c->model.n_embd, preset->n_embd);
@@ -112,6 +134,10 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
     const struct preset *preset = find_preset(c);
     if (preset)
         fill_preset(load, preset);
+    if (is_resnet(c)) {
+        dpt_config_resolve_resnet(load);
+        return;
+    }
     const bool is_hf = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_HF;
     if (c->model.vocab == DPT_AUTO && !is_hf) /* else refused by the check */
         c->model.vocab = is_byte_text(c) && !preset ? BYTES_VOCAB : GPT2_VOCAB;
@@ -125,14 +151,15 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
         c->model.n_inner = usual_inner(c->model.n_embd);
 }
 
-/* Keys of llama that another model's config sets to something. */
-static enum dpt_status check_keys(const struct dpt_config_load *load, struct dpt_err *err)
+/* Keys of other models, `whose`, that the config sets to something. */
+static enum dpt_status check_keys(const struct dpt_config_load *load, const char *const *paths,
+                                  size_t n, const char *whose, struct dpt_err *err)
 {
-    const char *path = dpt_config_first_changed(load, of_llama, sizeof of_llama / sizeof *of_llama);
+    const char *path = dpt_config_first_changed(load, paths, n);
     if (path)
         return dpt_config_refuse_both(load, path, "model.name", err,
-                                      "%s is for model.name: llama; leave it out (here: %s)", path,
-                                      load->config.model.name);
+                                      "%s is for model.name: %s; leave it out (here: %s)", path,
+                                      whose, load->config.model.name);
     return DPT_OK;
 }
 
@@ -232,7 +259,12 @@ enum dpt_status dpt_config_check_model(const struct dpt_config_load *load, struc
     const struct dpt_config *c = &load->config;
     DPT_TRY(check_preset(load, err));
     if (!is_llama(c))
-        DPT_TRY(check_keys(load, err));
+        DPT_TRY(check_keys(load, of_llama, COUNT(of_llama), "llama", err));
+    if (is_resnet(c)) {
+        DPT_TRY(check_keys(load, of_texts, COUNT(of_texts), "gpt2 or llama", err));
+        return dpt_config_check_resnet(load, err);
+    }
+    DPT_TRY(check_keys(load, of_resnet, COUNT(of_resnet), "resnet", err));
     DPT_TRY(check_heads(load, err));
     if (is_llama(c)) {
         DPT_TRY(check_steps(load, err));

@@ -12,7 +12,7 @@ static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
 static const struct dpt_choice numa_uses[] = {
     {"auto", DPT_NUMA_AUTO, false}, {"off", DPT_NUMA_OFF, false}, {0}};
 static const struct dpt_choice models[] = {
-    {"gpt2", 0, false}, {"llama", 0, false}, {"resnet", 0, true}, {0}};
+    {"gpt2", 0, false}, {"llama", 0, false}, {"resnet", 0, false}, {0}};
 static const struct dpt_choice presets[] = {{"", 0, false},
                                             {"gpt2-124m", 0, false},
                                             {"gpt2-350m", 0, false},
@@ -22,7 +22,17 @@ static const struct dpt_choice presets[] = {{"", 0, false},
                                             {"smollm2-360m", 0, false},
                                             {"smollm2-1.7b", 0, false},
                                             {"llama-3.2-1b", 0, false},
+                                            {"small_resnet", 0, false},
+                                            {"resnet18", 0, false},
+                                            {"resnet34", 0, false},
+                                            {"resnet50", 0, false},
                                             {0}};
+static const struct dpt_choice stems[] = {
+    {"cifar", DPT_STEM_CIFAR, false}, {"imagenet", DPT_STEM_IMAGENET, false}, {0}};
+static const struct dpt_choice residual_blocks[] = {
+    {"basic", DPT_RESIDUAL_BLOCK_BASIC, false},
+    {"bottleneck", DPT_RESIDUAL_BLOCK_BOTTLENECK, false},
+    {0}};
 static const struct dpt_choice rope_scalings[] = {
     {"none", DPT_ROPE_SCALING_NONE, false}, {"llama3", DPT_ROPE_SCALING_LLAMA3, false}, {0}};
 static const struct dpt_choice data_kinds[] = {{"text", DPT_DATA_TEXT, false},
@@ -200,7 +210,8 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "published sizes by name; a size written beside it wins"},
     {"model.n_layer", DPT_KEY_INT, AT(model.n_layer),
      .min = 1, .max = 254, TRAJECTORY, .def = "4",
-     .help = "transformer blocks"},
+     .help = "transformer blocks; resnet: residual blocks, in three stages of as many unless "
+             "model.stages says otherwise, 18 where neither is given"},
     {"model.n_head", DPT_KEY_INT, AT(model.n_head),
      .min = 1, .max = 1024, TRAJECTORY, .def = "4",
      .help = "attention heads; divides n_embd"},
@@ -265,6 +276,25 @@ const struct dpt_key dpt_config_keys[] = {
     {"model.rope_original_context", DPT_KEY_INT, AT(model.rope_original_context),
      .min = 1, .max = 1048576, TRAJECTORY, .def = "8192",
      .help = "with rope_scaling: llama3, the context of the model's first training"},
+    {"model.width", DPT_KEY_INT, AT(model.width),
+     .min = 1, .max = 4096, TRAJECTORY, .def = "64",
+     .help = "resnet: channels of the stem and of the first stage; each stage has twice those of "
+             "the one before, and bottlenecks end in four times as many"},
+    {"model.stem", DPT_KEY_CHOICE, AT(model.stem),
+     .choices = stems, TRAJECTORY, .def = "cifar",
+     .help = "resnet: what images meet first; cifar: a convolution of 3x3, for images of 32x32; "
+             "imagenet: one of 7x7 with stride 2 and a maximum over 3x3 with stride 2"},
+    {"model.block", DPT_KEY_CHOICE, AT(model.block),
+     .choices = residual_blocks, TRAJECTORY, .def = "basic",
+     .help = "resnet: a block's convolutions; basic: 3x3, 3x3; bottleneck: 1x1, 3x3, 1x1"},
+    {"model.stages", DPT_KEY_STEPS, AT(model.stages),
+     .flags = DPT_KEY_ANY_ORDER, .min = 1, .max = 254, TRAJECTORY, .def = "[]",
+     .help = "resnet: blocks of each stage, such as [3, 4, 6, 3]; each but the first halves the "
+             "image; []: three stages of n_layer / 3"},
+    {"model.batch_norm_momentum", DPT_KEY_DOUBLE, AT(model.batch_norm_momentum),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1, TRAJECTORY, .def = "0.1",
+     .help = "resnet: how far a micro-batch's mean and variance move the running ones that "
+             "evaluation uses (PyTorch's momentum)"},
     {"model.init_from", DPT_KEY_TEXT, AT(model.init_from),
      .flags = NULLABLE, NODE, .def = "null",
      .help = "folder of Hugging Face's GPT-2 or Llama to start from: its config.json sets the "

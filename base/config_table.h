@@ -15,7 +15,7 @@ enum dpt_key_type {
     DPT_KEY_UINT64,      /* uint64_t, without range */
     DPT_KEY_DOUBLE,
     DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
-    DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …] */
+    DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …], ascending */
     DPT_KEY_BOOL,
     DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
 };
@@ -27,7 +27,8 @@ enum {
     DPT_KEY_OPEN_MAX = 8,
     DPT_KEY_LATER = 16, /* belongs to a later version: takes its default only. Lift this flag to
                            allow the key */
-    DPT_KEY_ALIAS = 32  /* sets other keys and is not compared itself */
+    DPT_KEY_ALIAS = 32,    /* sets other keys and is not compared itself */
+    DPT_KEY_ANY_ORDER = 64 /* DPT_KEY_STEPS that need not ascend */
 };
 
 /* One word that a key takes. `later`: known, and refused until this version can do it. */
@@ -131,6 +132,13 @@ void dpt_config_resolve_images(struct dpt_config_load *load);
 /* The first of the `n` keys that has another value than its default; NULL: none has. */
 const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
                                      size_t n);
+
+/* config_resnet.c: the sizes of a ResNet, of a preset by name and of keys that others decide; and
+ * combinations of its keys that cannot be. */
+void dpt_config_fill_resnet(struct dpt_config_load *load, const char *preset);
+void dpt_config_resolve_resnet(struct dpt_config_load *load);
+DPT_MUST_USE enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load,
+                                                     struct dpt_err *err);
 
 /* What this version cannot do yet, and combinations that cannot be. */
 DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,

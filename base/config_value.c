@@ -192,7 +192,8 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
 {
     struct dpt_config_steps steps = {.n = (int64_t)pair->n_values};
     if (pair->kind != DPT_YAML_LIST || pair->n_values > DPT_CONFIG_STEPS_MAX)
-        return dpt_fail(err, DPT_ECONFIG, "expected a list such as [100, 200], of at most %d",
+        return dpt_fail(err, DPT_ECONFIG, "expected a list such as %s, of at most %d",
+                        key->flags & DPT_KEY_ANY_ORDER ? "[3, 4, 6, 3]" : "[100, 200]",
                         DPT_CONFIG_STEPS_MAX);
     for (int64_t i = 0; i < steps.n; i++) {
         const struct dpt_yaml_value *value = &pair->value[i];
@@ -201,7 +202,7 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
                             SHOWN_BYTES, value->text);
         DPT_TRY(
             dpt_parse_i64(value->text, (int64_t)key->min, (int64_t)key->max, &steps.step[i], err));
-        if (i > 0 && steps.step[i] <= steps.step[i - 1])
+        if (!(key->flags & DPT_KEY_ANY_ORDER) && i > 0 && steps.step[i] <= steps.step[i - 1])
             return dpt_fail(err, DPT_ECONFIG, "expected ascending numbers, got %lld after %lld",
                             (long long)steps.step[i], (long long)steps.step[i - 1]);
     }
