@@ -2,6 +2,7 @@
 #ifndef DPT_WORKER_OPTIM_OPTIM_H
 #define DPT_WORKER_OPTIM_OPTIM_H
 
+#include "base/accum.h"
 #include "base/config.h"
 #include "worker/model/model.h"
 
@@ -41,11 +42,30 @@ bool dpt_optim_has_second_moment(const struct dpt_config *config);
 
 /* The update of optimizer.name (adamw, adam, sgd: kernels/ops.h) on elements [first, end) of the
  * flat vectors: any range; tensors decide on weight decay, which is of matrices alone. The bits of
- * an element do not depend on the range. sgd leaves v alone. */
+ * an element do not depend on the range. sgd leaves v alone.
+ *
+ * Running statistics (dpt_param.averaged) have a rule of their own, whatever the optimizer: r += (1
+ * - (1 - m)^G) (s - r), with m = model.batch_norm_momentum. Their gradient s is the mean of the
+ * statistic over the step's G micro-batches. This is G times PyTorch's r += m (s - r) with the mean
+ * in place of one micro-batch after the other. Neither grad_scale nor the learning rate nor weight
+ * decay touches them. They have no moments: what m and v hold of them stays zero. */
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_optim_step *step, int64_t first, int64_t end,
                       const struct dpt_optim_vectors *flat);
+
+/* The squares of a gradient's elements [first, end) for its global norm: whole blocks (DPT_BLOCK)
+ * of the flat vector; `grad` is to element `first`. Posted on the stream, into `ret`: at most
+ * dpt_optim_squares_max of end - first elements. Returns how many there are. Each is a sum over a
+ * fixed part of the flat vector, so that the exact sum of all does not depend on how it is cut. */
+int64_t dpt_optim_squares(const struct dpt_model *model, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, int64_t first, int64_t end, const float *grad,
+                          double *ret);
+int64_t dpt_optim_squares_max(const struct dpt_model *model, int64_t numel);
+/* Adds them, in memory of the host, to a rank's share of the norm. Running statistics count
+ * nothing; one that is not finite makes the sum NaN. Returns how many squares there are. */
+int64_t dpt_optim_squares_add(const struct dpt_model *model, int64_t first, int64_t end,
+                              const double *squares, struct dpt_accum *sum);
 
 /* Factor for clipping by global norm: 1 when max_norm is 0 or norm <= max_norm, else max_norm /
  * (norm + 1e-6), as PyTorch's clip_grad_norm_. An infinite norm gives 0, NaN gives NaN: the caller

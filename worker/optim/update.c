@@ -64,14 +64,25 @@ static struct update update_of(const struct dpt_config *config, const struct dpt
     return u;
 }
 
+/* Running statistics by SGD's op without momentum: its g = p - s, its learning rate the factor. */
+static struct update average_of(const struct dpt_config *config, const struct dpt_model *model)
+{
+    const double kept = power(1.0 - config->model.batch_norm_momentum, dpt_config_slots(config));
+    return (struct update){.is_sgd = true,
+                           .sgd = {.lr = (float)(1.0 - kept),
+                                   .weight_decay = 1.0f,
+                                   .grad_scale = -1.0f,
+                                   .copy_dtype = dpt_model_dtype(model)}};
+}
+
 /* Elements from `first` on, of which `tensors` are updated. */
 static void run(struct update *u, const struct dpt_ops *ops, struct dpt_stream *stream,
                 int64_t first, int64_t n, const struct dpt_updated *tensors, int n_tensors,
                 const struct dpt_optim_vectors *v)
 {
     const int64_t at = first - v->origin;
-    void *copy =
-        v->copy ? (char *)v->copy + (size_t)at * dpt_dtype_bytes(u->adamw.copy_dtype) : NULL;
+    const enum dpt_dtype dtype = u->is_sgd ? u->sgd.copy_dtype : u->adamw.copy_dtype;
+    void *copy = v->copy ? (char *)v->copy + (size_t)at * dpt_dtype_bytes(dtype) : NULL;
     if (u->is_sgd) {
         u->sgd.n = n;
         u->sgd.tensors = tensors;
@@ -94,6 +105,22 @@ static void run(struct update *u, const struct dpt_ops *ops, struct dpt_stream *
     }
 }
 
+/* Of the elements [first, end): those that are averaged, or those that are not. */
+static int find_tensors(const struct dpt_model *model, bool averaged, int64_t first, int64_t end,
+                        struct dpt_updated ret[DPT_PARAMS_MAX])
+{
+    const int n_params = dpt_model_n_params(model);
+    int n = 0;
+    for (int i = 0; i < n_params; i++) {
+        const struct dpt_param *p = dpt_model_param(model, i);
+        const int64_t from = p->offset > first ? p->offset : first;
+        const int64_t to = p->offset + p->numel < end ? p->offset + p->numel : end;
+        if (p->averaged == averaged && from < to)
+            ret[n++] = (struct dpt_updated){from - first, to - first, p->decay || averaged};
+    }
+    return n;
+}
+
 void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *model,
                       const struct dpt_ops *ops, struct dpt_stream *stream,
                       const struct dpt_optim_step *step, int64_t first, int64_t end,
@@ -102,17 +129,15 @@ void dpt_optim_update(const struct dpt_config *config, const struct dpt_model *m
     DPT_ASSERT(step->step >= 0 && step->updates >= 0 && step->updates <= step->step);
     DPT_ASSERT(flat->origin <= first && first >= 0 && first <= end &&
                end <= dpt_model_flat_numel(model));
-    struct update u = update_of(config, model, step);
     struct dpt_updated tensors[DPT_PARAMS_MAX];
-    const int n_params = dpt_model_n_params(model);
-    int n = 0;
-    for (int i = 0; i < n_params; i++) {
-        const struct dpt_param *p = dpt_model_param(model, i);
-        const int64_t from = p->offset > first ? p->offset : first;
-        const int64_t to = p->offset + p->numel < end ? p->offset + p->numel : end;
-        if (from < to)
-            tensors[n++] = (struct dpt_updated){from - first, to - first, p->decay};
-    }
-    if (n > 0)
+    int n = find_tensors(model, false, first, end, tensors);
+    if (n > 0) {
+        struct update u = update_of(config, model, step);
         run(&u, ops, stream, first, end - first, tensors, n, flat);
+    }
+    n = find_tensors(model, true, first, end, tensors);
+    if (n > 0) {
+        struct update u = average_of(config, model);
+        run(&u, ops, stream, first, end - first, tensors, n, flat);
+    }
 }

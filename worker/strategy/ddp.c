@@ -39,7 +39,7 @@ struct ddp {
     struct dpt_lane_sums *lanes;   /* one of the two; */
     struct dpt_slot_sums *slots;   /* the other is NULL */
     struct dpt_powersgd *powersgd; /* reduces what the lanes have; NULL: they do */
-    double *block_sums;            /* [blocks] of the host, */
+    double *block_sums;            /* [dpt_optim_squares_max] of the host, */
     double *resident_sums;         /* and of the resident device */
 
     /* The generation. */
@@ -81,7 +81,7 @@ static size_t vector_bytes(const struct ddp *d)
 
 static size_t block_sums_bytes(const struct ddp *d)
 {
-    return (size_t)(d->flat_numel / DPT_BLOCK) * sizeof(double);
+    return (size_t)dpt_optim_squares_max(d->env.model, d->flat_numel) * sizeof(double);
 }
 
 static enum dpt_memory_tag tag_of(const struct ddp *d, int vector)
@@ -392,15 +392,14 @@ static enum dpt_status ddp_norm_share(struct dpt_strategy *s, struct dpt_accum *
     struct ddp *d = ddp_of(s);
     const struct dpt_interval piece =
         dpt_layout_piece(d->flat_numel, DPT_BLOCK, d->world->size, d->rank);
-    const int64_t n = (piece.end - piece.first) / DPT_BLOCK;
-    d->ops->sumsq_blocks(d->stream, piece.end - piece.first, DPT_BLOCK, gradient(d) + piece.first,
-                         d->env.resident ? d->resident_sums : d->block_sums);
+    const int64_t n = dpt_optim_squares(d->env.model, d->ops, d->stream, piece.first, piece.end,
+                                        gradient(d) + piece.first,
+                                        d->env.resident ? d->resident_sums : d->block_sums);
     if (d->env.resident)
         d->ops->copy(d->stream, (size_t)n * sizeof(double), d->resident_sums, d->block_sums);
     DPT_TRY(dpt_stream_sync(d->stream, err));
     dpt_accum_init(ret);
-    for (int64_t b = 0; b < n; b++)
-        dpt_accum_add(ret, d->block_sums[b]);
+    (void)dpt_optim_squares_add(d->env.model, piece.first, piece.end, d->block_sums, ret);
     dpt_accum_normalise(ret);
     return DPT_OK;
 }

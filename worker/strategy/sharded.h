@@ -87,7 +87,7 @@ struct sharded {
     struct dpt_buffer shadowed;  /* that of the shadow */
     struct dpt_shard piece;      /* that this rank folds */
     struct dpt_lane_sums *lanes; /* instead of all these; NULL: waves */
-    double *block_sums;          /* [blocks] of the host, */
+    double *block_sums;          /* [dpt_optim_squares_max] of the host, */
     double *resident_sums;       /* and of the resident device */
 
     /* The generation. */

@@ -183,7 +183,7 @@ void sharded_memory_end(struct sharded *s)
 
 static size_t block_sums_bytes(const struct sharded *s)
 {
-    return (size_t)(s->flat_numel / DPT_BLOCK) * sizeof *s->block_sums;
+    return (size_t)dpt_optim_squares_max(s->env.model, s->flat_numel) * sizeof *s->block_sums;
 }
 
 enum dpt_status sharded_block_sums(struct sharded *s, struct dpt_err *err)

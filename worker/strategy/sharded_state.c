@@ -436,18 +436,21 @@ enum dpt_status sharded_norm(struct sharded *s, struct dpt_accum *ret, struct dp
     for (int u = 0; u < s->n_units; u++) {
         const struct dpt_interval piece = sharded_whole_piece(s, s->position, u);
         const float *sum = s->cross ? sharded_added_sum(s, u) : sharded_sum(s, 0, u);
-        const int64_t numel = piece.end - piece.first;
-        if (numel <= 0)
-            continue;
-        s->ops->sumsq_blocks(s->stream, numel, DPT_BLOCK, sum, sums + n);
-        n += numel / DPT_BLOCK;
+        if (piece.first < piece.end)
+            n += dpt_optim_squares(s->env.model, s->ops, s->stream, piece.first, piece.end, sum,
+                                   sums + n);
     }
     if (s->env.resident && n > 0)
         s->ops->copy(s->stream, (size_t)n * sizeof *sums, sums, s->block_sums);
     DPT_TRY(dpt_stream_sync(s->stream, err));
     dpt_accum_init(ret);
-    for (int64_t b = 0; b < n; b++)
-        dpt_accum_add(ret, s->block_sums[b]);
+    n = 0;
+    for (int u = 0; u < s->n_units; u++) {
+        const struct dpt_interval piece = sharded_whole_piece(s, s->position, u);
+        if (piece.first < piece.end)
+            n +=
+                dpt_optim_squares_add(s->env.model, piece.first, piece.end, s->block_sums + n, ret);
+    }
     dpt_accum_normalise(ret);
     return DPT_OK;
 }

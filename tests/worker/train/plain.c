@@ -35,7 +35,7 @@ struct plain {
     float *param, *m, *v, *lane[LANES_MAX], *slot;
     char *copy; /* the weights in the compute dtype, made anew from the parameters for each slot */
     float *token_losses;
-    double *block_sums;
+    double *squares;
     bool scales;
     double scale; /* of the loss: the rules of worker/optim/scaler.h, written anew */
     int64_t good_steps, skipped;
@@ -78,7 +78,7 @@ static void begin(struct plain *p)
     for (int i = 0; i < dpt_config_lanes(c); i++)
         p->lane[i] = room(bytes);
     p->token_losses = room((size_t)(b * t) * sizeof(float));
-    p->block_sums = room((size_t)(p->numel / DPT_BLOCK + 1) * sizeof(double));
+    p->squares = room((size_t)dpt_optim_squares_max(p->model, p->numel) * sizeof(double));
     p->scales =
         c->train.precision == DPT_PRECISION_FP16 || c->strategy.compression == DPT_COMPRESSION_FP16;
     p->scale = p->scales ? c->train.loss_scale : 1.0;
@@ -98,7 +98,7 @@ static void end(struct plain *p)
     free(p->m);
     free(p->v);
     free(p->token_losses);
-    free(p->block_sums);
+    free(p->squares);
     free(p->saved);
     free(p->scratch);
     dpt_loader_destroy(&p->loader);
@@ -206,6 +206,16 @@ static bool overflowed(struct plain *p, double norm)
     return false;
 }
 
+/* What is differentiated carries the loss's scale; running statistics do not. */
+static void unscale(struct plain *p)
+{
+    for (int i = 0; i < dpt_model_n_params(p->model); i++) {
+        const struct dpt_param *param = dpt_model_param(p->model, i);
+        for (int64_t j = 0; j < param->numel && !param->averaged; j++)
+            p->lane[0][param->offset + j] /= (float)p->scale;
+    }
+}
+
 static void train_step(struct plain *p, int64_t step)
 {
     /* `reduce` adds slot after slot: one lane. */
@@ -217,12 +227,12 @@ static void train_step(struct plain *p, int64_t step)
             run_slot(p, step, s, p->lane[lane], s != of_lane.first);
     }
     for (int64_t i = 0; i < p->numel; i++)
-        p->lane[0][i] = tree(p, (struct dpt_range){0, lanes}, i) / (float)p->scale;
+        p->lane[0][i] = tree(p, (struct dpt_range){0, lanes}, i);
+    unscale(p);
     struct dpt_accum sum;
     dpt_accum_init(&sum);
-    p->ops->sumsq_blocks(p->stream, p->numel, DPT_BLOCK, p->lane[0], p->block_sums);
-    for (int64_t i = 0; i < p->numel / DPT_BLOCK; i++)
-        dpt_accum_add(&sum, p->block_sums[i]);
+    (void)dpt_optim_squares(p->model, p->ops, p->stream, 0, p->numel, p->lane[0], p->squares);
+    (void)dpt_optim_squares_add(p->model, 0, p->numel, p->squares, &sum);
     const double norm = sqrt(dpt_accum_value(&sum));
     const struct dpt_optim_step update = {.step = step,
                                           .updates = step - p->skipped,
