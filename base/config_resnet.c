@@ -131,6 +131,11 @@ enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load, stru
                                       "train.activation_checkpointing: %s is not for model.name: "
                                       "resnet; write none",
                                       word_of(c, "train.activation_checkpointing"));
+    if (c->strategy.compression == DPT_COMPRESSION_FP16)
+        return dpt_config_refuse_both(load, "strategy.compression", "model.name", err,
+                                      "strategy.compression: fp16 ends at 65504, and the variances "
+                                      "that batch norm keeps do not carry the loss's scale; write "
+                                      "bf16 or none");
     DPT_TRY(check_stages(load, err));
     return check_pixels(load, err);
 }
