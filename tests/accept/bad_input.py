@@ -57,7 +57,8 @@ def bad_config(line):
          ["global_batch", "micro_batch", r"\d"]),
         ("impossible heads", base, {"model.n_embd": 65}, [r"n_embd", r"n_head"]),
         ("impossible sequence", base, {"train.seq_len": 4096}, [r"seq_len", r"context"]),
-        ("later version's key", base, {"model.name": "resnet"}, [r"model\.name", "llama"]),
+        ("unknown model", base, {"model.name": "resnext"}, [r"model\.name", "resnet"]),
+        ("a model of images for text", base, {"model.name": "resnet", "model.labels": 10}, [r"data\.kind", "cifar10"]),
     ]
     for name, yaml, sets, patterns in cases:
         if sets is None:  # the key at fault is one that --set would hide

@@ -253,21 +253,6 @@ static void refused_from_the_file(void **state)
     }
 }
 
-static void refused_until_a_later_version(void **state)
-{
-    (void)state;
-    static const char *const sets[] = {"model.name=resnet"};
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        struct dpt_config c;
-        char begin[128];
-        (void)snprintf(begin, sizeof begin, "--set %s: %.*s: ", sets[i], (int)strcspn(sets[i], "="),
-                       sets[i]);
-        assert_int_equal(dpt_config_load("", 0, "c.yaml", &sets[i], 1, &c, &err), DPT_ECONFIG);
-        assert_ptr_equal(strstr(err.text, begin), err.text);
-        assert_non_null(strstr(err.text, " is not supported by this version; supported: "));
-    }
-}
-
 static void refused_combinations(void **state)
 {
     (void)state;
@@ -568,7 +553,6 @@ int main(void)
                                        cmocka_unit_test(forms_of_values),
                                        cmocka_unit_test(overrides_win_in_order),
                                        cmocka_unit_test(refused_from_the_file),
-                                       cmocka_unit_test(refused_until_a_later_version),
                                        cmocka_unit_test(refused_combinations),
                                        cmocka_unit_test(refused_overrides),
                                        cmocka_unit_test(round_trips),

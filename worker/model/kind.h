@@ -25,14 +25,16 @@ struct dpt_model_kind {
     size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
     void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
                    struct dpt_stream *stream, const struct dpt_decode *decode);
+    /* The last three are NULL of a model that has no tokens. */
 };
 
-extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind;
+extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind, dpt_resnet_kind;
 
 struct dpt_model {
     const struct dpt_model_kind *kind;
-    int vocab;
-    int labels; /* 0: the head predicts the next token */
+    int vocab;        /* 0: it has no tokens */
+    int labels;       /* 0: the head predicts the next token */
+    int score_biases; /* parameters behind the labels' weight, at the end of the table */
     int64_t context;
     enum dpt_dtype dtype;     /* of weights and activations in forward and backward */
     struct dpt_param *params; /* [params_max] owned */

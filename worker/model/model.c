@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind, &dpt_llama_kind};
+static const struct dpt_model_kind *const kinds[] = {&dpt_gpt2_kind, &dpt_llama_kind,
+                                                     &dpt_resnet_kind};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 static const struct dpt_model_kind *kind_of(const struct dpt_config *config)
@@ -29,8 +30,9 @@ enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_mod
     const struct dpt_model_kind *kind = kind_of(config);
     if (kind != NULL)
         return kind->create(config, ret, err);
-    return dpt_fail(err, DPT_ECONFIG, "model.name: no model '%s'; this version has '%s' and '%s'",
-                    config->model.name, kinds[0]->name, kinds[1]->name);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "model.name: no model '%s'; this version has '%s', '%s' and '%s'",
+                    config->model.name, kinds[0]->name, kinds[1]->name, kinds[2]->name);
 }
 
 void dpt_model_destroy(struct dpt_model **model)
@@ -86,7 +88,7 @@ int dpt_model_labels(const struct dpt_model *model)
 
 int dpt_model_score(const struct dpt_model *model)
 {
-    return model->labels > 0 ? model->n_params - 1 : -1;
+    return model->labels > 0 ? model->n_params - 1 - model->score_biases : -1;
 }
 
 enum dpt_dtype dpt_model_dtype(const struct dpt_model *model)
@@ -121,6 +123,10 @@ static void init_param(const struct dpt_param *param, int index, const struct dp
     case DPT_INIT_NORMAL:
         ops->fill_normal(stream, n, dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
                          (uint64_t)first, 0.0f, param->init_std, dst);
+        break;
+    case DPT_INIT_UNIFORM:
+        ops->fill_uniform(stream, n, dpt_rng_key(seed, DPT_RNG_INIT, (uint64_t)index, 0, 0),
+                          (uint64_t)first, param->init_std, dst);
         break;
     }
 }
@@ -207,12 +213,13 @@ int64_t dpt_model_context(const struct dpt_model *model)
 
 size_t dpt_model_cache_bytes(const struct dpt_model *model)
 {
+    DPT_ASSERT(model->vocab > 0);
     return model->kind->cache_bytes(model);
 }
 
 size_t dpt_model_decode_bytes(const struct dpt_model *model, int64_t n)
 {
-    DPT_ASSERT(n > 0 && n <= model->context);
+    DPT_ASSERT(model->vocab > 0 && n > 0 && n <= model->context);
     return model->kind->decode_bytes(model, n);
 }
 

@@ -8,8 +8,8 @@
  * layout. A tied tensor lives in its home unit; others borrow it.
  *
  * The last unit, the head, makes logits of the final states: of each position, over the vocabulary,
- * for the token that follows; or, with model.labels, of each sample's last token alone, over the
- * labels (Hugging Face's ForSequenceClassification).
+ * for the token that follows; or, with model.labels, of each sample, over the labels: of a text's
+ * last token alone (Hugging Face's ForSequenceClassification), or of an image.
  *
  * Forward and backward read the weights, and keep their activations, in the model's compute dtype
  * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
@@ -33,10 +33,11 @@ enum {
     DPT_PARAMS_MAX = 4096
 };
 
-enum dpt_init { DPT_INIT_ZERO, DPT_INIT_ONE, DPT_INIT_NORMAL };
+enum dpt_init { DPT_INIT_ZERO, DPT_INIT_ONE, DPT_INIT_NORMAL, DPT_INIT_UNIFORM };
 
 struct dpt_param {
-    char name[DPT_PARAM_NAME_BYTES]; /* Hugging Face's, e.g. "transformer.h.0.attn.c_attn.weight" */
+    /* Hugging Face's or torchvision's: "transformer.h.0.attn.c_attn.weight" */
+    char name[DPT_PARAM_NAME_BYTES];
     int unit;
     int64_t offset; /* in the flat vector */
     int64_t numel;
@@ -48,7 +49,7 @@ struct dpt_param {
        step's sum is their mean, which the optimizer moves it towards. It does not decay. */
     bool averaged;
     enum dpt_init init;
-    float init_std;
+    float init_std; /* of NORMAL; of UNIFORM the bound */
 };
 
 struct dpt_unit {
@@ -77,7 +78,8 @@ struct dpt_slot {
     int64_t b, t;           /* samples and positions of each; t at most the model's context */
     struct dpt_batch batch; /* of b samples, only read: (B, T) tokens, each in [0, V), and (B, T)
                                targets; with labels (B) targets and (B) lengths, and what is behind
-                               a length reaches neither losses nor gradients */
+                               a length reaches neither losses nor gradients; of images (B, S, S, 3)
+                               f32, kept until backward is done, and (B) targets */
     const void *const
         *weights; /* [n_units] start of each unit's flat range, in the compute dtype */
     /* [n_params] packed forms (dpt_model_packing) of exactly these weights, NULL for those that are
@@ -123,10 +125,12 @@ const struct dpt_unit *dpt_model_unit(const struct dpt_model *model, int i);
 int64_t dpt_model_flat_numel(const struct dpt_model *model);
 int64_t dpt_model_param_count(const struct dpt_model *model);
 
+/* Distinct tokens; 0: the model has none, and reads images. */
 int dpt_model_vocab(const struct dpt_model *model);
 
-/* Classes of a classification; 0: it predicts the next token. And the parameter that makes their
- * logits, which weights of models without them lack; -1: none. */
+/* Classes of a classification; 0: it predicts the next token. And the first of the parameters, from
+ * there to the end of the table, that make their logits, which weights of models without them lack;
+ * -1: none. */
 int dpt_model_labels(const struct dpt_model *model);
 int dpt_model_score(const struct dpt_model *model);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what PyTorch computes for tiny models, for reference_test.c to be held against.
 
-    python3 reference.py FOLDER [NAME ...]        (needs numpy, torch and transformers)
+    python3 reference.py FOLDER [NAME ...]        (needs numpy, torch, torchvision and transformers)
 
 Writes reference_NAME.bin for each model of MODELS, or for those that are named. The models are written out here from
 torch's tensor operations, in double precision, independently of dpt's code; transformers' own model is given the same
@@ -10,13 +10,17 @@ term of zero hides an error), G slots of B x T fixed tokens, T below the context
 step's gradient of every tensor (mean over all tokens of all slots, before clipping), and the losses and gradient norms
 of ten steps of torch.optim.AdamW and SGD (with momentum, in Nesterov's form, without) from those weights, with
 clip_grad_norm_, decay on matrices alone, and warm-up plus cosine. A model with labels is given texts of 1 to T tokens,
-padded with 0, which no text has, and its loss is the mean over all texts of all slots.
+padded with 0, which no text has, and its loss is the mean over all texts of all slots. Residual networks are held
+against torchvision's blocks. Their batch norm is of each slot; the recorded gradient of a running statistic is the mean
+over all slots of their own mean, or unbiased variance. Their loss in evaluation, by the running statistics, is recorded
+too.
 
 File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py
 <revision>", text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
 tokens[G][B][T+1] (with labels [G][B][T+2]: the tokens, their number, the label), u32 tensors, per tensor in the order
 of the flat vector: text name, u32 numel, f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer
-("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64 loss[steps], f64 norm[steps].
+("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64 loss[steps], f64 norm[steps]. Of images: T is 1, samples are
+[G][B][S*S*3+1], f32 values and the label; behind the runs f64 loss in evaluation, u32 right.
 """
 
 import math
@@ -26,9 +30,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torchvision
 import transformers
 
-REVISION = 4
+REVISION = 5
 B, T, G, STEPS, WARMUP = 3, 17, 2, 10, 3
 BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
 RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
@@ -236,17 +241,148 @@ class Llama:
             **labels_of_config(self)))
 
 
+class Resnet:
+    """With `deep` of bottlenecks, and the stem for large images."""
+
+    spread, pace, clip = 0.3, 0.2, 1.0  # as Gpt2's; of convolutions times 1/sqrt(fan in)
+
+    def __init__(self, width, stages, side, deep, labels=5):
+        self.width, self.stages, self.side, self.deep, self.labels = width, stages, side, deep, labels
+        self.batch_stats, self.evaluates = {}, False
+        if deep:
+            self.clip = 5.0
+
+    def config(self):
+        return (f"model: {{name: resnet, width: {self.width}, stages: {self.stages}, labels: {self.labels}, "
+                f"stem: {'imagenet' if self.deep else 'cifar'}, block: {'bottleneck' if self.deep else 'basic'}}}")
+
+    def blocks(self):
+        """Name, channels in, width and stride of each."""
+        channels = self.width
+        for stage, count in enumerate(self.stages):
+            for i in range(count):
+                width = self.width << stage
+                yield f"layer{stage + 1}.{i}.", channels, width, 2 if stage and not i else 1
+                channels = width * (4 if self.deep else 1)
+
+    def layers(self, channels, width, stride):
+        """Channels in and out, kernel and stride of a block's convolutions."""
+        if self.deep:
+            return [(channels, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
+        return [(channels, width, 3, stride), (width, width, 3, 1)]
+
+    def shapes(self):
+        """Names and shapes in the order of dpt's flat vector."""
+        def layer(conv, norm, size_in, out, kernel):
+            yield conv + ".weight", (out, size_in, kernel, kernel)
+            for name in ("weight", "bias", "running_mean", "running_var"):
+                yield f"{norm}.{name}", (out,)
+
+        yield from layer("conv1", "bn1", 3, self.width, 7 if self.deep else 3)
+        out = self.width
+        for name, channels, width, stride in self.blocks():
+            for i, (size_in, out, kernel, _) in enumerate(self.layers(channels, width, stride)):
+                yield from layer(f"{name}conv{i + 1}", f"{name}bn{i + 1}", size_in, out, kernel)
+            if stride > 1 or channels != out:
+                yield from layer(name + "downsample.0", name + "downsample.1", channels, out, 1)
+        yield "fc.weight", (self.labels, out)
+        yield "fc.bias", (self.labels,)
+
+    def norm(self, x, p, name):
+        mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
+        n = x.numel() // x.shape[1]
+        self.batch_stats[name + ".running_mean"] = mean.detach()
+        self.batch_stats[name + ".running_var"] = var.detach() * n / (n - 1)
+        if self.evaluates:
+            mean, var = p[name + ".running_mean"], p[name + ".running_var"]
+        mean, scale = mean[:, None, None], p[name + ".weight"] / torch.sqrt(var + 1e-5)
+        return (x - mean) * scale[:, None, None] + p[name + ".bias"][:, None, None]
+
+    def conv(self, x, p, name, stride):
+        weight = p[name + ".weight"]
+        return torch.nn.functional.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2)
+
+    def logits(self, p, images):
+        """Of (B, S, S, 3)."""
+        x = self.conv(images.permute(0, 3, 1, 2), p, "conv1", 2 if self.deep else 1)
+        x = self.norm(x, p, "bn1").relu()
+        if self.deep:
+            x = torch.nn.functional.max_pool2d(x, 3, stride=2, padding=1)
+        for name, channels, width, stride in self.blocks():
+            y, layers = x, self.layers(channels, width, stride)
+            for i, (_, _, _, step) in enumerate(layers):
+                y = self.norm(self.conv(y, p, f"{name}conv{i + 1}", step), p, f"{name}bn{i + 1}")
+                y = y.relu() if i + 1 < len(layers) else y
+            if name + "downsample.0.weight" in p:
+                x = self.norm(self.conv(x, p, name + "downsample.0", stride), p, name + "downsample.1")
+            x = (x + y).relu()
+        return x.mean((2, 3)) @ p["fc.weight"].T + p["fc.bias"]
+
+    def losses(self, p, batch):
+        """The mean loss of slots (G, B, columns), each by itself; and the samples that are right."""
+        loss, right, stats = 0.0, 0, {}
+        for slot in batch.reshape(G, B, -1):
+            images, targets = slot[:, :-1].reshape(B, self.side, self.side, 3), slot[:, -1].long()
+            logits = self.logits(p, images)
+            loss = loss + torch.nn.functional.cross_entropy(logits, targets) / G
+            right += int((logits.argmax(1) == targets).sum())
+            for name, value in self.batch_stats.items():
+                stats[name] = stats.get(name, 0.0) + value / G
+        self.batch_stats = stats
+        return loss, right
+
+    def evaluation(self, p, batch):
+        self.evaluates = True
+        with torch.no_grad():
+            result = self.losses(p, batch)
+        self.evaluates = False
+        return result
+
+    def torchvision(self):
+        """The same network of torchvision's blocks."""
+        kind = torchvision.models.resnet.Bottleneck if self.deep else torchvision.models.resnet.BasicBlock
+        net = torch.nn.Module()
+        net.conv1 = torch.nn.Conv2d(3, self.width, 7 if self.deep else 3, 2 if self.deep else 1, 3 if self.deep else 1,
+                                    bias=False)
+        net.bn1, stages, out = torch.nn.BatchNorm2d(self.width), {}, 0
+        for name, channels, width, stride in self.blocks():
+            out = width * kind.expansion
+            shortcut = None
+            if stride > 1 or channels != out:
+                shortcut = torch.nn.Sequential(torch.nn.Conv2d(channels, out, 1, stride, bias=False),
+                                               torch.nn.BatchNorm2d(out))
+            stages.setdefault(name.split(".")[0], []).append(kind(channels, width, stride, shortcut))
+        for name, blocks in stages.items():
+            setattr(net, name, torch.nn.Sequential(*blocks))
+        net.pool = torch.nn.MaxPool2d(3, 2, 1) if self.deep else torch.nn.Identity()
+        net.fc = torch.nn.Linear(out, self.labels)
+
+        def forward(x):
+            x = net.pool(net.bn1(net.conv1(x)).relu())
+            for name in stages:
+                x = getattr(net, name)(x)
+            return net.fc(x.mean((2, 3)))
+
+        return net, forward
+
+
 MODELS = {
     "gpt2": Gpt2(),
     "llama": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None),
     "llama_untied": Llama(40, (2, 1), 32, 64, tied=False, bias=True, scaling=(4.0, 1.0, 4.0, 16)),
     "gpt2_labels": Gpt2(labels=5),
     "llama_labels": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5),
+    "resnet": Resnet(8, [1, 2, 1], 13, deep=False),
+    "resnet_deep": Resnet(7, [1, 2], 31, deep=True),
 }
 
 
 def random_weight(name, shape, spread, rng):
-    if "norm" in name or ".ln_" in name:
+    if len(shape) == 4:
+        value = rng.standard_normal(shape) / math.sqrt(np.prod(shape[1:]))
+    elif name.endswith("running_var"):
+        value = rng.uniform(0.5, 1.5, shape)
+    elif "norm" in name or ".ln_" in name or "bn" in name or "downsample.1" in name:
         value = 0.2 * rng.standard_normal(shape) + (1.0 if name.endswith("weight") else 0.0)
     elif len(shape) == 2:
         value = spread * rng.standard_normal(shape)
@@ -257,6 +393,10 @@ def random_weight(name, shape, spread, rng):
 
 def batch_of(model, rng):
     """What the file holds of a model's samples (G, B, columns)."""
+    if isinstance(model, Resnet):
+        images = rng.standard_normal((G, B, model.side * model.side * 3 + 1)).astype(np.float32)
+        images[..., -1] = rng.integers(0, model.labels, (G, B))
+        return images
     if not model.labels:
         return rng.integers(0, model.vocab, (G, B, T + 1), dtype=np.int32)
     rows = rng.integers(1, model.vocab, (G, B, T + 2), dtype=np.int32)
@@ -268,6 +408,8 @@ def batch_of(model, rng):
 
 
 def mean_loss(model, p, batch):
+    if isinstance(model, Resnet):
+        return model.losses(p, batch)[0]
     if model.labels:
         states = model.states(p, batch[:, :T])[torch.arange(len(batch)), batch[:, T] - 1]
         targets = batch[:, T + 1]
@@ -284,8 +426,29 @@ def loss_of_transformers(theirs, model, batch):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+def check_torchvision(model, weights, batch):
+    """torchvision's blocks have the same losses in training and in evaluation from the same weights."""
+    theirs, forward = model.torchvision()
+    theirs.double()
+    state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
+    theirs.load_state_dict(state)
+    images, targets = batch[:, :-1].reshape(-1, model.side, model.side, 3).permute(0, 3, 1, 2), batch[:, -1].long()
+    with torch.no_grad():
+        theirs.eval()
+        evaluated = torch.nn.functional.cross_entropy(forward(images), targets)
+        theirs.train()
+        trained = sum(torch.nn.functional.cross_entropy(forward(x), y)
+                      for x, y in zip(images.reshape(G, B, *images.shape[1:]), targets.reshape(G, B))) / G
+        ours = float(mean_loss(model, state, batch)), float(model.evaluation(state, batch)[0])
+    print(f"torchvision: losses {float(trained):.9f}, {float(evaluated):.9f}, here {ours[0]:.9f}, {ours[1]:.9f}")
+    assert abs(float(trained) - ours[0]) < 1e-9 and abs(float(evaluated) - ours[1]) < 1e-9
+
+
 def check(model, weights, batch):
     """transformers has the same loss from the same weights."""
+    if isinstance(model, Resnet):
+        check_torchvision(model, weights, batch)
+        return
     theirs = model.transformers().double().eval()
     state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
     missing = theirs.load_state_dict(state, strict=False)
@@ -308,9 +471,10 @@ def learning_rate(step, lr, min_lr):
 
 def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
     """Losses and norms of a run, and the first step's gradients."""
-    params = {n: torch.tensor(w.astype(np.float64), requires_grad=True) for n, w in weights.items()}
+    state = {n: torch.tensor(w.astype(np.float64), requires_grad="running" not in n) for n, w in weights.items()}
+    params = {n: p for n, p in state.items() if p.requires_grad}
     groups = [
-        {"params": [p for p in params.values() if p.dim() == 2], "weight_decay": DECAY},
+        {"params": [p for p in params.values() if p.dim() > 1], "weight_decay": DECAY},
         {"params": [p for p in params.values() if p.dim() == 1], "weight_decay": 0.0},
     ]
     if name == "adamw":
@@ -320,10 +484,11 @@ def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
     losses, norms, grads = [], [], {}
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = mean_loss(model, params, batch)
+        loss = mean_loss(model, state, batch)
         loss.backward()
         if step == 0:
-            grads = {n: p.grad.numpy().astype(np.float32) for n, p in params.items()}
+            grads = {n: (p.grad if n in params else model.batch_stats[n]).numpy().astype(np.float32)
+                     for n, p in state.items()}
         norms.append(float(torch.nn.utils.clip_grad_norm_(list(params.values()), model.clip)))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, lr, min_lr)
@@ -341,7 +506,8 @@ def record(model, path):
     rng = np.random.default_rng(20240520)
     weights = {name: random_weight(name, shape, model.spread, rng) for name, shape in model.shapes()}
     tokens = batch_of(model, rng)
-    batch = torch.tensor(tokens.astype(np.int64)).reshape(G * B, -1)
+    images = isinstance(model, Resnet)
+    batch = torch.tensor(tokens.astype(np.float64 if images else np.int64)).reshape(G * B, -1)
     check(model, weights, batch)
     runs = [(name, nesterov, lr * model.pace, min_lr * model.pace, m) for name, nesterov, lr, min_lr, m in RUNS]
     results = [train(model, weights, batch, *run) for run in runs]
@@ -350,10 +516,16 @@ def record(model, path):
         out.write(b"dptmodel" + struct.pack("<I", 3))
         out.write(text(f"torch {torch.__version__}, reference.py {REVISION}"))
         kind = "classification, tokenizer: hf, tokenizer_json: none.json" if model.labels else "tokens"
-        out.write(text(f"{model.config()}\ndata: {{kind: {kind}}}\ntrain: {{seq_len: {T}}}\n"))
-        out.write(struct.pack("<5I", B, T, G, STEPS, WARMUP))
+        data = f"kind: images, image_size: {model.side}" if images else f"kind: {kind}"
+        t = 1 if images else T
+        out.write(text(f"{model.config()}\ndata: {{{data}}}\ntrain: {{seq_len: {t}}}\n"))
+        out.write(struct.pack("<5I", B, t, G, STEPS, WARMUP))
         out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, model.clip))
-        out.write(tokens.astype("<i4").tobytes())
+        if images:
+            labels = tokens[..., -1:].astype("<i4").view("<f4")
+            out.write(np.concatenate((tokens[..., :-1].astype("<f4"), labels), axis=2).tobytes())
+        else:
+            out.write(tokens.astype("<i4").tobytes())
         out.write(struct.pack("<I", len(weights)))
         for name, weight in weights.items():
             out.write(text(name) + struct.pack("<I", weight.size))
@@ -362,6 +534,10 @@ def record(model, path):
         for (name, nesterov, lr, min_lr, momentum), (losses, norms, _) in zip(runs, results):
             out.write(text(name) + struct.pack("<I3d", nesterov, lr, min_lr, momentum))
             out.write(struct.pack(f"<{STEPS}d", *losses) + struct.pack(f"<{STEPS}d", *norms))
+        if images:
+            state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
+            loss, right = model.evaluation(state, batch)
+            out.write(struct.pack("<dI", float(loss), right))
 
 
 if __name__ == "__main__":

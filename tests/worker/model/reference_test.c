@@ -50,7 +50,7 @@ struct reference {
     int64_t steps;
     int columns;     /* of a sample */
     int32_t *tokens; /* [slots][B][columns]: T tokens and the one behind; with labels T tokens,
-                        their number and the label */
+                        their number and the label; of images their values, f32, and the label */
     float *grad;     /* [numel] */
     int n_runs;
     struct run {
@@ -59,6 +59,9 @@ struct reference {
         double lr, min_lr, momentum;
         double loss[STEPS_MAX], norm[STEPS_MAX];
     } run[RUNS_MAX];
+    /* Of images: the mean loss of all slots in evaluation, and the samples that are right. */
+    double eval_loss;
+    uint32_t eval_right;
 };
 
 static double read_f64(struct dpt_reader *reader)
@@ -146,7 +149,9 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     dpt_reader_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);
-    ref->columns = (int)ref->rig.slot.t + (dpt_model_labels(ref->rig.model) > 0 ? 2 : 1);
+    ref->columns = ref->rig.images != NULL
+                       ? (int)ref->rig.pixels + 1
+                       : (int)ref->rig.slot.t + (dpt_model_labels(ref->rig.model) > 0 ? 2 : 1);
     const size_t n_tokens = (size_t)(ref->slots * ref->rig.slot.b * ref->columns) * sizeof(int32_t);
     ref->tokens = malloc(n_tokens);
     ref->grad = calloc((size_t)ref->rig.numel, sizeof(float));
@@ -154,6 +159,10 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     dpt_reader_bytes(&reader, ref->tokens, n_tokens);
     read_tensors(&reader, ref);
     read_runs(&reader, ref);
+    if (ref->rig.images != NULL) {
+        ref->eval_loss = read_f64(&reader);
+        ref->eval_right = dpt_reader_u32(&reader);
+    }
     assert_int_equal(dpt_reader_end(&reader, "reference", &err), DPT_OK);
     free(file);
 }
@@ -170,7 +179,17 @@ static const int32_t *sample_of(const struct reference *ref, int slot, int64_t r
     return ref->tokens + (slot * ref->rig.slot.b + row) * ref->columns;
 }
 
-static void fill_slot(struct reference *ref, int slot)
+static void fill_images(struct reference *ref, int slot)
+{
+    struct rig *rig = &ref->rig;
+    for (int64_t row = 0; row < rig->slot.b; row++) {
+        const int32_t *from = sample_of(ref, slot, row);
+        memcpy(rig->images + row * rig->pixels, from, (size_t)rig->pixels * sizeof(float));
+        rig->targets[row] = from[rig->pixels];
+    }
+}
+
+static void fill_texts(struct reference *ref, int slot)
 {
     struct rig *rig = &ref->rig;
     const int64_t t = rig->slot.t;
@@ -182,7 +201,7 @@ static void fill_slot(struct reference *ref, int slot)
 }
 
 /* As long as its longest sample. */
-static void fill_labelled_slot(struct reference *ref, int slot)
+static void fill_labelled_texts(struct reference *ref, int slot)
 {
     struct rig *rig = &ref->rig;
     const int t = ref->columns - 2;
@@ -198,24 +217,41 @@ static void fill_labelled_slot(struct reference *ref, int slot)
                (size_t)rig->slot.t * sizeof *rig->tokens);
 }
 
+static void fill_slot(struct reference *ref, int slot)
+{
+    if (ref->rig.images != NULL)
+        fill_images(ref, slot);
+    else if (dpt_model_labels(ref->rig.model) > 0)
+        fill_labelled_texts(ref, slot);
+    else
+        fill_texts(ref, slot);
+}
+
+/* Running statistics are outside of the loss's scale. */
+static void unscale(struct reference *ref)
+{
+    for (int p = 0; p < dpt_model_n_params(ref->rig.model); p++) {
+        const struct dpt_param *param = dpt_model_param(ref->rig.model, p);
+        for (int64_t i = 0; i < param->numel && !param->averaged; i++)
+            ref->rig.grad[param->offset + i] /= ref->tolerance->scale;
+    }
+}
+
 /* The gradient of one step's mean loss over all slots; returns that loss. */
 static double run_slots(struct reference *ref, int64_t step)
 {
     struct rig *rig = &ref->rig;
     double loss = 0.0;
     for (int s = 0; s < ref->slots; s++) {
-        if (dpt_model_labels(rig->model) > 0)
-            fill_labelled_slot(ref, s);
-        else
-            fill_slot(ref, s);
+        fill_slot(ref, s);
         rig->slot.step = step;
         rig->slot.slot = s;
         rig->slot.accumulate = s > 0;
         rig->slot.dloss = ref->tolerance->scale / (float)(rig->losses * ref->slots);
+        rig->slot.share = 1.0f / (float)ref->slots;
         loss += rig_run(rig) / ref->slots;
     }
-    for (int64_t i = 0; i < rig->numel; i++)
-        rig->grad[i] /= ref->tolerance->scale;
+    unscale(ref);
     return loss;
 }
 
@@ -224,7 +260,7 @@ static double length(const struct dpt_model *model, const float *grad)
     double squares = 0.0;
     for (int p = 0; p < dpt_model_n_params(model); p++) {
         const struct dpt_param *param = dpt_model_param(model, p);
-        for (int64_t i = 0; i < param->numel; i++)
+        for (int64_t i = 0; i < param->numel && !param->averaged; i++)
             squares += (double)grad[param->offset + i] * (double)grad[param->offset + i];
     }
     return sqrt(squares);
@@ -322,6 +358,31 @@ static void ten_losses(void **state)
         ten_losses_of(tolerance, i);
 }
 
+/* Of images, whose batch norm reads its running statistics then. */
+static void evaluation(void **state)
+{
+    static struct reference ref;
+    const struct tolerance *tolerance = *state;
+    open_reference(&ref, tolerance);
+    struct rig *rig = &ref.rig;
+    if (rig->images == NULL) {
+        close_reference(&ref);
+        skip();
+    }
+    double loss = 0.0, right = 0.0;
+    rig->slot.mode = DPT_MODE_EVAL;
+    for (int s = 0; s < ref.slots; s++) {
+        fill_slot(&ref, s);
+        loss += rig_run(rig) / ref.slots;
+        for (int64_t i = 0; i < rig->slot.b; i++)
+            right += (double)rig->slot.right[i];
+    }
+    print_message("loss in evaluation differs by %.2g\n", fabs(loss - ref.eval_loss));
+    assert_true(fabs(loss - ref.eval_loss) < tolerance->first_loss);
+    assert_true(right == (double)ref.eval_right);
+    close_reference(&ref);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -334,8 +395,9 @@ int main(int argc, char **argv)
 #test " " #tolerance, test, NULL, NULL, (void *)(uintptr_t)&tolerance                      \
     }
     const struct CMUnitTest tests[] = {
-        IN(first_gradients, fp32), IN(ten_losses, fp32),      IN(first_gradients, bf16),
-        IN(ten_losses, bf16),      IN(first_gradients, fp16), IN(ten_losses, fp16),
+        IN(first_gradients, fp32), IN(ten_losses, fp32),      IN(evaluation, fp32),
+        IN(first_gradients, bf16), IN(ten_losses, bf16),      IN(evaluation, bf16),
+        IN(first_gradients, fp16), IN(ten_losses, fp16),      IN(evaluation, fp16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

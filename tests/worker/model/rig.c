@@ -22,14 +22,16 @@ enum rig_family rig_family;
 
 void rig_choose(int argc, char **argv)
 {
-    static const char *const names[] = {"gpt2", "llama", "llama_untied", "gpt2_labels",
-                                        "llama_labels"};
+    static const char *const names[] = {"gpt2",         "llama",  "llama_untied", "gpt2_labels",
+                                        "llama_labels", "resnet", "resnet_deep"};
     for (int i = 0; argc == 2 && i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(argv[1], names[i]) == 0) {
             rig_family = (enum rig_family)i;
             return;
         }
-    (void)fprintf(stderr, "usage: %s gpt2|llama|llama_untied|gpt2_labels|llama_labels\n", argv[0]);
+    (void)fprintf(stderr,
+                  "usage: %s gpt2|llama|llama_untied|gpt2_labels|llama_labels|resnet|resnet_deep\n",
+                  argv[0]);
     exit(2);
 }
 
@@ -38,9 +40,14 @@ bool rig_is_gpt2(void)
     return rig_family == RIG_GPT2 || rig_family == RIG_GPT2_LABELS;
 }
 
+bool rig_reads_images(void)
+{
+    return rig_family == RIG_RESNET || rig_family == RIG_RESNET_DEEP;
+}
+
 static bool has_labels(void)
 {
-    return rig_family == RIG_GPT2_LABELS || rig_family == RIG_LLAMA_LABELS;
+    return rig_family == RIG_GPT2_LABELS || rig_family == RIG_LLAMA_LABELS || rig_reads_images();
 }
 
 void *rig_memory(size_t bytes)
@@ -83,13 +90,35 @@ static void fill_weights(struct rig *rig)
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
 }
 
-static void fill_tokens(struct rig *rig)
+static void fill_images(struct rig *rig, int which)
+{
+    rig->ops->fill_normal(rig->stream, rig->slot.b * rig->pixels,
+                          dpt_rng_key(SEED, DPT_RNG_TEST, 1, 2, (uint64_t)which), 0, 0.0f, 1.0f,
+                          rig->images);
+    assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+}
+
+void rig_vary(struct rig *rig, int by)
+{
+    if (rig->images != NULL)
+        fill_images(rig, by);
+    for (int64_t i = 0; i < rig->n; i++) {
+        if (rig->images == NULL)
+            rig->tokens[i] = (rig->tokens[i] + by) % rig->config.model.vocab;
+        rig->targets[i] = (rig->targets[i] + 5 * by) % rig->classes;
+    }
+}
+
+static void fill_samples(struct rig *rig)
 {
     const struct dpt_rng_key key = dpt_rng_key(SEED, DPT_RNG_TEST, 1, 1, 0);
+    if (rig->images != NULL)
+        fill_images(rig, 0);
     for (int64_t i = 0; i < rig->n; i++) {
         uint32_t block[4];
         dpt_philox(key, (uint64_t)i, block);
-        rig->tokens[i] = (int32_t)(block[0] % (uint32_t)rig->config.model.vocab);
+        if (rig->images == NULL)
+            rig->tokens[i] = (int32_t)(block[0] % (uint32_t)rig->config.model.vocab);
         rig->targets[i] = (int32_t)(block[1] % (uint32_t)rig->classes);
     }
     for (int64_t i = 0; i < rig->slot.b; i++)
@@ -121,6 +150,21 @@ static void choose_llama(struct dpt_config *config)
     config->model.rope_original_context = 16;
 }
 
+/* The last stage sees more than one pixel of a single image. */
+static void choose_resnet(struct dpt_config *config, const struct rig_size *size)
+{
+    const bool deep = rig_family == RIG_RESNET_DEEP;
+    const int side = (size->t + 1) / 2, least = deep ? 9 : 3, second = size->n_layer / 2;
+    (void)snprintf(config->model.name, sizeof config->model.name, "%s", "resnet");
+    config->model.width = (size->n_embd + 3) / 4;
+    config->model.stem = deep ? DPT_STEM_IMAGENET : DPT_STEM_CIFAR;
+    config->model.block = deep ? DPT_RESIDUAL_BLOCK_BOTTLENECK : DPT_RESIDUAL_BLOCK_BASIC;
+    config->model.stages = (struct dpt_config_steps){second > 0 ? 2 : 1,
+                                                     {size->n_layer - second, second}};
+    config->data.kind = DPT_DATA_IMAGES;
+    config->data.image_size = side > least ? side : least;
+}
+
 void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
                             enum dpt_activation_checkpointing checkpointing)
 {
@@ -135,11 +179,13 @@ void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
     config.model.dropout = size->dropout;
     config.train.precision = size->precision;
     config.train.activation_checkpointing = checkpointing;
-    if (!rig_is_gpt2())
+    if (rig_reads_images())
+        choose_resnet(&config, size);
+    else if (!rig_is_gpt2())
         choose_llama(&config);
     if (has_labels())
         config.model.labels = LABELS;
-    rig_open_config(rig, &config, size->b, size->t, size->threads);
+    rig_open_config(rig, &config, size->b, rig_reads_images() ? 1 : size->t, size->threads);
 }
 
 void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, int t, int threads)
@@ -160,6 +206,10 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
     rig->flat = floats(rig->numel);
     rig->grad = floats(rig->numel);
     rig->tokens = rig_memory((size_t)rig->n * sizeof *rig->tokens);
+    if (dpt_config_reads_images(config)) {
+        rig->pixels = (int64_t)config->data.image_size * config->data.image_size * 3;
+        rig->images = floats(b * rig->pixels);
+    }
     rig->targets = rig_memory((size_t)rig->n * sizeof *rig->targets);
     rig->lengths = rig_memory((size_t)b * sizeof *rig->lengths);
     rig->right = floats(b);
@@ -181,17 +231,20 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
         .seed = SEED,
         .b = b,
         .t = t,
-        .batch = {.part = {rig->tokens, rig->targets, rig->lengths}, .positions = t},
+        .batch = {.part = {rig->images ? (void *)rig->images : rig->tokens, rig->targets,
+                           rig->lengths},
+                  .positions = t},
         .weights = rig->weights,
         .grads = rig->grads,
         .dloss = 1.0f / (float)rig->losses,
+        .share = 1.0f,
         .saved = guarded(rig->saved_bytes),
         .scratch = guarded(rig->scratch_bytes),
         .losses = floats(rig->n),
         .right = dpt_model_labels(rig->model) > 0 ? rig->right : NULL,
     };
     memset(rig->slot.losses, 0, (size_t)rig->n * sizeof *rig->slot.losses);
-    fill_tokens(rig);
+    fill_samples(rig);
 }
 
 void rig_close(struct rig *rig)
@@ -202,6 +255,7 @@ void rig_close(struct rig *rig)
     free(rig->slot.scratch);
     free(rig->slot.losses);
     free(rig->tokens);
+    free(rig->images);
     free(rig->targets);
     free(rig->lengths);
     free(rig->right);

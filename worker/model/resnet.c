@@ -1,0 +1,368 @@
+/* The ResNet family: its table of parameters and its memory (resnet.h). Names and order are
+ * torchvision's. Initial weights are those of its networks, too: convolutions He et al. 2015
+ * ("kaiming", by what goes out), the head nn.Linear's. */
+#include "worker/model/resnet.h"
+
+#include "base/sample.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    END_UNITS = 2,  /* stem and head */
+    END_TENSORS = 2 /* of the head: weight and bias */
+};
+
+static const struct dpt_param_rule one = {false, DPT_INIT_ONE, 0.0f, false};
+static const struct dpt_param_rule zero = {false, DPT_INIT_ZERO, 0.0f, false};
+static const struct dpt_param_rule running_mean = {false, DPT_INIT_ZERO, 0.0f, true};
+static const struct dpt_param_rule running_var = {false, DPT_INIT_ONE, 0.0f, true};
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- the table ---- */
+
+/* Where the next layer begins. */
+struct place {
+    int64_t channels, side;
+};
+
+/* Appends "<prefix><conv>.weight" and "<prefix><norm>.…", and moves `at` behind the layer. */
+static struct dpt_resnet_layer add_layer(struct dpt_resnet *m, const char *prefix, const char *conv,
+                                         const char *norm, struct dpt_resnet_layer layer,
+                                         struct place *at)
+{
+    const double fan_out = (double)(layer.out * layer.kernel * layer.kernel);
+    const struct dpt_param_rule kaiming = {true, DPT_INIT_NORMAL, (float)sqrt(2.0 / fan_out),
+                                           false};
+    const struct dpt_shape channels = {{layer.out}};
+    char weight[DPT_PARAM_NAME_BYTES], of_norm[DPT_PARAM_NAME_BYTES];
+    layer.first_param = m->base.n_params;
+    layer.in = at->channels;
+    layer.side_in = at->side;
+    layer.side_out = dpt_windows_along(at->side, layer.stride);
+    (void)snprintf(weight, sizeof weight, "%s%s.", prefix, conv);
+    (void)snprintf(of_norm, sizeof of_norm, "%s%s.", prefix, norm);
+    dpt_table_add(&m->base, weight, "weight",
+                  (struct dpt_shape){{layer.out, layer.in, layer.kernel, layer.kernel}}, kaiming);
+    dpt_table_add(&m->base, of_norm, "weight", channels, one);
+    dpt_table_add(&m->base, of_norm, "bias", channels, zero);
+    dpt_table_add(&m->base, of_norm, "running_mean", channels, running_mean);
+    dpt_table_add(&m->base, of_norm, "running_var", channels, running_var);
+    *at = (struct place){layer.out, layer.side_out};
+    return layer;
+}
+
+static void add_stem(struct dpt_resnet *m, const struct dpt_config *config, struct place *at)
+{
+    const bool large = config->model.stem == DPT_STEM_IMAGENET;
+    const struct dpt_resnet_layer layer = {
+        .out = config->model.width, .kernel = large ? 7 : 3, .stride = large ? 2 : 1};
+    dpt_table_begin_unit(&m->base, "stem");
+    m->stem = add_layer(m, "", "conv1", "bn1", layer, at);
+    dpt_table_end_unit(&m->base);
+    m->pools = large;
+    if (m->pools)
+        at->side = dpt_windows_along(at->side, DPT_RESNET_POOL_STRIDE);
+    m->pooled_side = at->side;
+}
+
+/* Block `index` of stage `stage`, both from 0. */
+static void add_block(struct dpt_resnet *m, const struct dpt_config *config, int stage, int index,
+                      struct place *at)
+{
+    const bool bottleneck = config->model.block == DPT_RESIDUAL_BLOCK_BOTTLENECK;
+    const int64_t width = (int64_t)config->model.width << stage;
+    const int64_t stride = stage > 0 && index == 0 ? 2 : 1;
+    const struct dpt_resnet_layer basic[] = {{.out = width, .kernel = 3, .stride = stride},
+                                             {.out = width, .kernel = 3, .stride = 1}};
+    const struct dpt_resnet_layer deep[] = {
+        {.out = width, .kernel = 1, .stride = 1},
+        {.out = width, .kernel = 3, .stride = stride},
+        {.out = width * DPT_BOTTLENECK_EXPANSION, .kernel = 1, .stride = 1}};
+    struct dpt_resnet_block *block = &m->blocks[m->n_blocks++];
+    struct place begin = *at;
+    char unit[32], prefix[32];
+    (void)snprintf(unit, sizeof unit, "layer%d.%d", stage + 1, index);
+    (void)snprintf(prefix, sizeof prefix, "%s.", unit);
+    dpt_table_begin_unit(&m->base, unit);
+    block->n_path = bottleneck ? 3 : 2;
+    for (int i = 0; i < block->n_path; i++) {
+        char conv[16], norm[16];
+        (void)snprintf(conv, sizeof conv, "conv%d", i + 1);
+        (void)snprintf(norm, sizeof norm, "bn%d", i + 1);
+        block->path[i] = add_layer(m, prefix, conv, norm, bottleneck ? deep[i] : basic[i], at);
+    }
+    block->projects = stride > 1 || begin.channels != at->channels;
+    if (block->projects)
+        block->shortcut = add_layer(
+            m, prefix, "downsample.0", "downsample.1",
+            (struct dpt_resnet_layer){.out = at->channels, .kernel = 1, .stride = stride}, &begin);
+    dpt_table_end_unit(&m->base);
+}
+
+static void add_head(struct dpt_resnet *m, const struct place *at)
+{
+    const float bound = (float)(1.0 / sqrt((double)at->channels));
+    const struct dpt_param_rule weight = {true, DPT_INIT_UNIFORM, bound, false};
+    const struct dpt_param_rule bias = {false, DPT_INIT_UNIFORM, bound, false};
+    m->features = at->channels;
+    m->last_side = at->side;
+    m->fc_weight = m->base.n_params;
+    dpt_table_begin_unit(&m->base, "head");
+    dpt_table_add(&m->base, "fc.", "weight",
+                  (struct dpt_shape){{m->base.labels, at->channels}}, weight);
+    dpt_table_add(&m->base, "fc.", "bias", (struct dpt_shape){{m->base.labels}}, bias);
+    dpt_table_end_unit(&m->base);
+}
+
+/* The gradient goes from the head back: a block with a shortcut takes it from one place to the
+ * other. */
+static void place_gradients(struct dpt_resnet *m)
+{
+    int at = 0;
+    for (int i = m->n_blocks - 1; i >= 0; i--) {
+        m->blocks[i].dy = at;
+        at = m->blocks[i].projects ? 1 - at : at;
+        m->blocks[i].dx = at;
+    }
+}
+
+static void add_all(struct dpt_resnet *m, const struct dpt_config *config)
+{
+    const struct dpt_config_steps *stages = &config->model.stages;
+    struct place at = {DPT_SAMPLE_CHANNELS, m->side};
+    add_stem(m, config, &at);
+    for (int stage = 0; stage < stages->n; stage++)
+        for (int i = 0; i < stages->step[stage]; i++)
+            add_block(m, config, stage, i, &at);
+    add_head(m, &at);
+    place_gradients(m);
+    DPT_ASSERT(m->base.n_units == m->base.units_max && m->base.n_params <= m->base.params_max);
+}
+
+/* Those of stem and paths, and a shortcut for the first block of each stage. */
+static int layers_max(const struct dpt_config *config)
+{
+    const int path = config->model.block == DPT_RESIDUAL_BLOCK_BOTTLENECK ? 3 : 2;
+    return 1 + config->model.n_layer * path + (int)config->model.stages.n;
+}
+
+static enum dpt_status create(const struct dpt_config *config, struct dpt_model **ret,
+                              struct dpt_err *err)
+{
+    const int blocks = config->model.n_layer;
+    struct dpt_resnet *m = calloc(1, sizeof *m + (size_t)blocks * sizeof *m->blocks);
+    if (m == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "model of %d blocks", blocks);
+    m->base.kind = &dpt_resnet_kind;
+    m->base.labels = config->model.labels;
+    m->base.score_biases = 1;
+    m->base.context = 1;
+    m->base.dtype = dpt_dtype_of(config->train.precision);
+    m->side = config->data.image_size;
+    const enum dpt_status status = dpt_table_init(
+        &m->base, blocks + END_UNITS, layers_max(config) * DPT_RESNET_TENSORS + END_TENSORS, err);
+    if (status != DPT_OK) {
+        free(m);
+        return status;
+    }
+    add_all(m, config);
+    *ret = &m->base;
+    return DPT_OK;
+}
+
+/* ---- memory ---- */
+
+static int64_t outputs_of(const struct dpt_resnet_layer *layer)
+{
+    return layer->side_out * layer->side_out * layer->out;
+}
+
+/* Of an image. */
+static int64_t stem_outputs(const struct dpt_resnet *m)
+{
+    return m->pooled_side * m->pooled_side * m->stem.out;
+}
+
+static struct dpt_resnet_layer_saved carve_layer(const struct dpt_resnet *m,
+                                                 const struct dpt_slot *slot,
+                                                 const struct dpt_resnet_layer *layer,
+                                                 struct dpt_carver *carver)
+{
+    struct dpt_resnet_layer_saved saved;
+    saved.conv = dpt_carve(carver, m->base.dtype, slot->b * outputs_of(layer));
+    saved.mean = dpt_carve(carver, DPT_F32, layer->out);
+    saved.rstd = dpt_carve(carver, DPT_F32, layer->out);
+    saved.var = dpt_carve(carver, DPT_F32, layer->out);
+    return saved;
+}
+
+struct dpt_resnet_saved dpt_resnet_saved(const struct dpt_resnet *m, const struct dpt_slot *slot,
+                                         size_t *ret_bytes)
+{
+    const enum dpt_dtype dtype = m->base.dtype;
+    const int64_t pixels = m->side * m->side * DPT_SAMPLE_CHANNELS;
+    struct dpt_carver carver = {slot->saved, 0};
+    struct dpt_resnet_saved saved = {0};
+    int64_t largest = stem_outputs(m);
+    for (int i = 0; i < m->n_blocks; i++)
+        largest = most(largest, outputs_of(&m->blocks[i].path[m->blocks[i].n_path - 1]));
+    for (int i = 0; i < 2; i++)
+        saved.dstream[i] = dpt_carve(&carver, dtype, slot->b * largest);
+    if (dtype != DPT_F32)
+        saved.image = dpt_carve(&carver, dtype, slot->b * pixels);
+    saved.stem = carve_layer(m, slot, &m->stem, &carver);
+    saved.stem_relu = dpt_carve(&carver, dtype, slot->b * outputs_of(&m->stem));
+    if (m->pools) {
+        saved.pooled = dpt_carve(&carver, dtype, slot->b * stem_outputs(m));
+        saved.pool_taken = dpt_carve(&carver, DPT_F32, (slot->b * stem_outputs(m) + 3) / 4);
+    }
+    if (ret_bytes != NULL)
+        *ret_bytes = carver.at;
+    return saved;
+}
+
+static struct dpt_resnet_block_saved carve_block(const struct dpt_resnet *m,
+                                                 const struct dpt_slot *slot,
+                                                 const struct dpt_resnet_block *block,
+                                                 struct dpt_carver *carver)
+{
+    const enum dpt_dtype dtype = m->base.dtype;
+    struct dpt_resnet_block_saved saved = {0};
+    for (int i = 0; i < block->n_path; i++) {
+        saved.path[i] = carve_layer(m, slot, &block->path[i], carver);
+        saved.y = dpt_carve(carver, dtype, slot->b * outputs_of(&block->path[i]));
+        if (i + 1 < block->n_path)
+            saved.relu[i] = saved.y;
+    }
+    if (block->projects)
+        saved.shortcut = carve_layer(m, slot, &block->shortcut, carver);
+    return saved;
+}
+
+struct dpt_resnet_block_saved dpt_resnet_block_saved(const struct dpt_resnet *m,
+                                                     const struct dpt_slot *slot, int block,
+                                                     size_t *ret_bytes)
+{
+    size_t stem_bytes;
+    const struct dpt_resnet_saved stem = dpt_resnet_saved(m, slot, &stem_bytes);
+    struct dpt_carver carver = {slot->saved, stem_bytes};
+    const void *x = m->pools ? stem.pooled : stem.stem_relu;
+    struct dpt_resnet_block_saved saved = {0};
+    for (int i = 0; i <= block; i++) {
+        saved = carve_block(m, slot, &m->blocks[i], &carver);
+        saved.x = x;
+        x = saved.y;
+    }
+    if (ret_bytes != NULL)
+        *ret_bytes = carver.at;
+    return saved;
+}
+
+struct dpt_resnet_scratch dpt_resnet_scratch(const struct dpt_resnet *m,
+                                             const struct dpt_slot *slot, size_t *ret_bytes)
+{
+    struct dpt_carver carver = {slot->scratch, 0};
+    int64_t largest = most(outputs_of(&m->stem), m->features);
+    for (int i = 0; i < m->n_blocks; i++) {
+        const struct dpt_resnet_block *block = &m->blocks[i];
+        for (int k = 0; k < block->n_path; k++)
+            largest = most(largest, outputs_of(&block->path[k]));
+    }
+    struct dpt_resnet_scratch scratch;
+    scratch.a = dpt_carve(&carver, m->base.dtype, slot->b * largest);
+    scratch.b = dpt_carve(&carver, m->base.dtype, slot->b * largest);
+    if (ret_bytes != NULL)
+        *ret_bytes = carver.at;
+    return scratch;
+}
+
+const void *dpt_resnet_last(const struct dpt_resnet *m, const struct dpt_slot *slot)
+{
+    return dpt_resnet_block_saved(m, slot, m->n_blocks - 1, NULL).y;
+}
+
+const void *dpt_resnet_images(const struct dpt_resnet *m, const struct dpt_slot *slot)
+{
+    return m->base.dtype == DPT_F32 ? slot->batch.part[DPT_SAMPLE_INPUT]
+                                    : dpt_resnet_saved(m, slot, NULL).image;
+}
+
+struct dpt_windows dpt_resnet_windows(const struct dpt_resnet_layer *layer, int64_t b)
+{
+    return (struct dpt_windows){b, layer->side_in, layer->side_in, layer->kernel, layer->stride};
+}
+
+struct dpt_windows dpt_resnet_pool_windows(const struct dpt_resnet *m, int64_t b)
+{
+    return (struct dpt_windows){b, m->stem.side_out, m->stem.side_out, DPT_RESNET_POOL_KERNEL,
+                                DPT_RESNET_POOL_STRIDE};
+}
+
+static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    const struct dpt_resnet *m = (const struct dpt_resnet *)model;
+    const struct dpt_slot slot = {.b = b, .t = t};
+    size_t bytes;
+    (void)dpt_resnet_block_saved(m, &slot, m->n_blocks - 1, &bytes);
+    return bytes;
+}
+
+static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    const struct dpt_slot slot = {.b = b, .t = t};
+    size_t bytes;
+    (void)dpt_resnet_scratch((const struct dpt_resnet *)model, &slot, &bytes);
+    return bytes;
+}
+
+/* ---- packing ---- */
+
+/* NULL: no convolution's weight. */
+static const struct dpt_resnet_layer *layer_of(const struct dpt_resnet *m, int param)
+{
+    const int unit = m->base.params[param].unit;
+    if (unit == 0)
+        return param == m->stem.first_param ? &m->stem : NULL;
+    if (unit > m->n_blocks)
+        return NULL;
+    const struct dpt_resnet_block *block = &m->blocks[unit - 1];
+    for (int i = 0; i < block->n_path; i++)
+        if (block->path[i].first_param == param)
+            return &block->path[i];
+    return block->projects && block->shortcut.first_param == param ? &block->shortcut : NULL;
+}
+
+static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
+{
+    const struct dpt_resnet *m = (const struct dpt_resnet *)model;
+    const struct dpt_resnet_layer *layer = layer_of(m, param);
+    if (param == m->fc_weight)
+        *ret = (struct dpt_pack){.kind = DPT_PACK_HEAD,
+                                 .rows = model->labels,
+                                 .cols = m->features,
+                                 .dtype = model->dtype};
+    else if (layer != NULL)
+        *ret = (struct dpt_pack){.kind = DPT_PACK_CONV,
+                                 .rows = layer->out,
+                                 .cols = layer->in * layer->kernel * layer->kernel,
+                                 .dtype = model->dtype,
+                                 .kernel = layer->kernel,
+                                 .stride = layer->stride};
+    return param == m->fc_weight || layer != NULL;
+}
+
+const struct dpt_model_kind dpt_resnet_kind = {
+    .name = "resnet",
+    .create = create,
+    .saved_bytes = saved_bytes,
+    .scratch_bytes = scratch_bytes,
+    .packing = packing,
+    .forward = dpt_resnet_forward,
+    .backward = dpt_resnet_backward,
+};

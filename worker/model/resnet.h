@@ -1,0 +1,110 @@
+/* What the files of the ResNet family share (He et al. 2016, "Deep Residual Learning"; its
+ * bottlenecks have their stride in the 3x3 convolution, as torchvision's have): sizes, where
+ * parameters are, and where a slot's activations lie. Inside this folder only.
+ *
+ * Units: 0 stem, 1 … L blocks, L+1 head. B images of S x S pixels of C channels are (B, S, S, C)
+ * here. Images are squares, for data.image_size is. A slot's t is 1. */
+#ifndef DPT_WORKER_MODEL_RESNET_H
+#define DPT_WORKER_MODEL_RESNET_H
+
+#include "worker/model/kind.h"
+
+/* A convolution's parameters and its batch norm's, in the order of the table. */
+enum dpt_resnet_tensor {
+    DPT_RESNET_WEIGHT,       /* (out, in, kernel, kernel) */
+    DPT_RESNET_GAMMA,        /* (out) */
+    DPT_RESNET_BETA,         /* (out) */
+    DPT_RESNET_RUNNING_MEAN, /* (out) averaged */
+    DPT_RESNET_RUNNING_VAR,  /* (out) averaged */
+    DPT_RESNET_TENSORS
+};
+
+/* A convolution and the batch norm behind it. */
+struct dpt_resnet_layer {
+    int first_param; /* DPT_RESNET_WEIGHT's index in the table, the others follow it */
+    int64_t in, out, kernel, stride;
+    int64_t side_in, side_out; /* pixels of an image's side, before and behind */
+};
+
+enum { DPT_RESNET_PATH_MAX = 3 };
+
+/* y = relu(path(x) + shortcut(x)). */
+struct dpt_resnet_block {
+    int n_path; /* 2, in a bottleneck 3 */
+    struct dpt_resnet_layer path[DPT_RESNET_PATH_MAX];
+    bool projects;                    /* there is a shortcut, else it is x itself */
+    struct dpt_resnet_layer shortcut; /* 1x1 */
+    int dx, dy; /* which of the saved dstream is the gradient of x, and of y; with a shortcut two,
+                   for its convolution reads one and writes the other */
+};
+
+struct dpt_resnet {
+    struct dpt_model base;
+    int64_t side; /* of the images */
+    struct dpt_resnet_layer stem;
+    bool pools;                  /* the stem ends in a maximum over windows */
+    int64_t pooled_side;         /* of what comes to the blocks */
+    int fc_weight;               /* (labels, features); fc_bias (labels) is the next one */
+    int64_t features, last_side; /* of what comes to the head */
+    int n_blocks;
+    struct dpt_resnet_block blocks[]; /* [n_blocks] */
+};
+
+enum { DPT_RESNET_POOL_KERNEL = 3, DPT_RESNET_POOL_STRIDE = 2 };
+
+/* nn.BatchNorm2d's. */
+#define DPT_RESNET_EPS 1e-5f
+
+/* A layer's activations; statistics are those of the micro-batch, made in training. */
+struct dpt_resnet_layer_saved {
+    void *conv;              /* (B, side_out, side_out, out) */
+    float *mean, *rstd, *var; /* (out) */
+};
+
+struct dpt_resnet_saved {
+    void *dstream[2]; /* each as large as the largest output of a unit */
+    void *image;      /* (B, S, S, 3) in the compute dtype; f32: not there */
+    struct dpt_resnet_layer_saved stem;
+    void *stem_relu;     /* (B, side, side, width) */
+    void *pooled;        /* (B, pooled_side, pooled_side, width), where the stem pools */
+    uint8_t *pool_taken; /* of its shape */
+};
+
+struct dpt_resnet_block_saved {
+    const void *x; /* the block's input: the output of the unit before */
+    void *y;
+    struct dpt_resnet_layer_saved path[DPT_RESNET_PATH_MAX], shortcut;
+    void *relu[DPT_RESNET_PATH_MAX]; /* behind each layer of the path but the last, whose is y */
+};
+
+/* Scratch of one call: each as large as the largest output of a layer. */
+struct dpt_resnet_scratch {
+    void *a, *b;
+};
+
+/* Pointers into slot->saved and slot->scratch. Each returns the bytes that it covers in *ret_bytes,
+ * if that is not NULL; a block's, those of all before it, too. */
+struct dpt_resnet_saved dpt_resnet_saved(const struct dpt_resnet *m, const struct dpt_slot *slot,
+                                         size_t *ret_bytes);
+struct dpt_resnet_block_saved dpt_resnet_block_saved(const struct dpt_resnet *m,
+                                                     const struct dpt_slot *slot, int block,
+                                                     size_t *ret_bytes);
+struct dpt_resnet_scratch dpt_resnet_scratch(const struct dpt_resnet *m,
+                                             const struct dpt_slot *slot, size_t *ret_bytes);
+
+/* What the head reads: (B, last_side, last_side, features). */
+const void *dpt_resnet_last(const struct dpt_resnet *m, const struct dpt_slot *slot);
+
+/* The images in the compute dtype. */
+const void *dpt_resnet_images(const struct dpt_resnet *m, const struct dpt_slot *slot);
+
+/* The windows of a layer, and of the stem's maximum, on B images. */
+struct dpt_windows dpt_resnet_windows(const struct dpt_resnet_layer *layer, int64_t b);
+struct dpt_windows dpt_resnet_pool_windows(const struct dpt_resnet *m, int64_t b);
+
+void dpt_resnet_forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+void dpt_resnet_backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                         struct dpt_stream *stream, int unit, const struct dpt_slot *slot);
+
+#endif
