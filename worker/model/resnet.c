@@ -357,12 +357,21 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
     return param == m->fc_weight || layer != NULL;
 }
 
+static bool windows(const struct dpt_model *model, int param, int64_t b, struct dpt_windows *ret)
+{
+    const struct dpt_resnet_layer *layer = layer_of((const struct dpt_resnet *)model, param);
+    if (layer != NULL)
+        *ret = dpt_resnet_windows(layer, b);
+    return layer != NULL;
+}
+
 const struct dpt_model_kind dpt_resnet_kind = {
     .name = "resnet",
     .create = create,
     .saved_bytes = saved_bytes,
     .scratch_bytes = scratch_bytes,
     .packing = packing,
+    .windows = windows,
     .forward = dpt_resnet_forward,
     .backward = dpt_resnet_backward,
 };

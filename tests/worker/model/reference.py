@@ -12,15 +12,16 @@ of ten steps of torch.optim.AdamW and SGD (with momentum, in Nesterov's form, wi
 clip_grad_norm_, decay on matrices alone, and warm-up plus cosine. A model with labels is given texts of 1 to T tokens,
 padded with 0, which no text has, and its loss is the mean over all texts of all slots. Residual networks are held
 against torchvision's blocks. Their batch norm is of each slot; the recorded gradient of a running statistic is the mean
-over all slots of their own mean, or unbiased variance. Their loss in evaluation, by the running statistics, is recorded
-too.
+over all slots of their own mean, or unbiased variance. A step moves it by 1 - (1 - MOMENTUM)^G of the way to that.
+Their loss in evaluation, by the running statistics, is recorded too, of the first weights and of those after the first
+run.
 
 File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py
 <revision>", text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
 tokens[G][B][T+1] (with labels [G][B][T+2]: the tokens, their number, the label), u32 tensors, per tensor in the order
 of the flat vector: text name, u32 numel, f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer
 ("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64 loss[steps], f64 norm[steps]. Of images: T is 1, samples are
-[G][B][S*S*3+1], f32 values and the label; behind the runs f64 loss in evaluation, u32 right.
+[G][B][S*S*3+1], f32 values and the label; behind the runs f64 loss in evaluation, u32 right, f64 loss after run 0.
 """
 
 import math
@@ -35,7 +36,7 @@ import transformers
 
 REVISION = 5
 B, T, G, STEPS, WARMUP = 3, 17, 2, 10, 3
-BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
+BETA1, BETA2, EPS, DECAY, MOMENTUM = 0.9, 0.95, 1e-8, 0.1, 0.1
 RUNS = [  # optimizer, nesterov, lr, min_lr, momentum
     ("adamw", False, 1e-2, 1e-3, 0.0),
     ("sgd", False, 1e-1, 1e-2, 0.9),
@@ -481,7 +482,7 @@ def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
         optimizer = torch.optim.AdamW(groups, lr=lr, betas=(BETA1, BETA2), eps=EPS)
     else:
         optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)
-    losses, norms, grads = [], [], {}
+    losses, norms, grads, images = [], [], {}, isinstance(model, Resnet)
     for step in range(STEPS):
         optimizer.zero_grad()
         loss = mean_loss(model, state, batch)
@@ -493,9 +494,11 @@ def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, lr, min_lr)
         optimizer.step()
+        for statistic, mean in (model.batch_stats.items() if images else ()):
+            state[statistic] += (1 - (1 - MOMENTUM)**G) * (mean - state[statistic])
         losses.append(float(loss.detach()))
         print(f"{name} {step}: loss {losses[-1]:.6f}, norm {norms[-1]:.6f}, lr {group['lr']:.6f}")
-    return losses, norms, grads
+    return losses, norms, grads, float(model.evaluation(state, batch)[0]) if images else None
 
 
 def text(value):
@@ -531,13 +534,13 @@ def record(model, path):
             out.write(text(name) + struct.pack("<I", weight.size))
             out.write(weight.astype("<f4").tobytes() + grads[name].astype("<f4").tobytes())
         out.write(struct.pack("<I", len(runs)))
-        for (name, nesterov, lr, min_lr, momentum), (losses, norms, _) in zip(runs, results):
+        for (name, nesterov, lr, min_lr, momentum), (losses, norms, *_) in zip(runs, results):
             out.write(text(name) + struct.pack("<I3d", nesterov, lr, min_lr, momentum))
             out.write(struct.pack(f"<{STEPS}d", *losses) + struct.pack(f"<{STEPS}d", *norms))
         if images:
             state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
             loss, right = model.evaluation(state, batch)
-            out.write(struct.pack("<dI", float(loss), right))
+            out.write(struct.pack("<dId", float(loss), right, results[0][3]))
 
 
 if __name__ == "__main__":
