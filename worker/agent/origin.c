@@ -87,11 +87,13 @@ static void say_fresh(const struct dpt_config *config, const struct dpt_model *m
                       const struct dpt_published *weights)
 {
     const int score = dpt_model_score(model);
-    if (score >= 0 && !dpt_published_has(weights, score))
-        dpt_log(DPT_LOG_INFO,
-                "model.init_from: '%s' has no %s: the head of %d labels begins with random weights",
-                config->model.init_from, dpt_model_param(model, score)->name,
-                dpt_model_labels(model));
+    for (int i = score; score >= 0 && i < dpt_model_n_params(model); i++)
+        if (!dpt_published_has(weights, i))
+            dpt_log(DPT_LOG_INFO,
+                    "model.init_from: '%s' has no %s: the head of %d labels begins with random "
+                    "weights",
+                    config->model.init_from, dpt_model_param(model, i)->name,
+                    dpt_model_labels(model));
 }
 
 enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err)

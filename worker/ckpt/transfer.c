@@ -229,12 +229,25 @@ static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *e
                           t->from, (long long)labels, t->from, (long long)labels);
 }
 
+/* model.name, what a config.json says first. */
+static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_config_said *sizes,
+                                     struct dpt_err *err)
+{
+    return strcmp(sizes->key[0].value, "resnet") != 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_ECONFIG,
+                          "'%s' has the weights of a resnet, whose head has labels and would be "
+                          "lost: train with model.init_from: %s, which reads the folder as it is",
+                          t->from, t->from);
+}
+
 static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
 {
     struct dpt_config_said sizes;
     char path[PATH_MAX], names[DPT_PUBLISHED_LEFT_OUT_BYTES];
     DPT_TRY(dpt_fs_join(t->from, "config.json", path, sizeof path, err));
     DPT_TRY(dpt_hf_config_read(path, &sizes, err));
+    DPT_TRY(refuse_images(t, &sizes, err));
     DPT_TRY(refuse_labels(t, err));
     DPT_TRY(make_model(t, &sizes, err));
     DPT_TRY(dpt_published_open(t->from, t->model, &t->published, err));

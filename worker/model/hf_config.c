@@ -23,7 +23,7 @@ enum {
     MLP_FACTOR = 4 /* of GPT-2's width */
 };
 
-/* A member that is a key. Absent from a file, or null there, it is as `usual` says; NULL: the file
+/* A member that is a key of the config. Absent from a file, or null there, it is as `usual` says; NULL: the file
  * must have it. */
 struct member {
     const char *name, *key, *usual;
@@ -88,20 +88,38 @@ static const struct constant llama_constants[] = {
     {"use_cache", "true", false},
 };
 
+/* torchvision writes no config.json: members are named as the arguments of its ResNet, or as our
+ * keys. */
+static const struct member resnet_members[] = {
+    {"block", "model.block", NULL, false},
+    {"layers", "model.stages", NULL, false},
+    {"width", "model.width", "64", false},
+    {"stem", "model.stem", NULL, false},
+    {"num_classes", "model.labels", NULL, true},
+    {"batch_norm_momentum", "model.batch_norm_momentum", NULL, true},
+    {"image_size", "data.image_size", NULL, true},
+};
+
+static const struct constant resnet_constants[] = {{"batch_norm_eps", "1e-5", true}};
+
 #define COUNT(table) (int)(sizeof(table) / sizeof(table)[0])
 
 static const struct family {
-    const char *name; /* model.name and model_type alike */
+    const char *name; /* model.name */
+    const char *type; /* model_type; transformers' "resnet" has other names of tensors */
     const struct member *members;
     int n_members;
     const struct constant *constants;
     int n_constants;
-    const char *next_token, *classifier; /* its architectures, without and with labels */
+    const char *next_token, *classifier; /* its architectures, without (NULL: it has no tokens) and
+                                            with labels */
 } families[] = {
-    {"gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants),
+    {"gpt2", "gpt2", gpt2_members, COUNT(gpt2_members), gpt2_constants, COUNT(gpt2_constants),
      "GPT2LMHeadModel", "GPT2ForSequenceClassification"},
-    {"llama", llama_members, COUNT(llama_members), llama_constants, COUNT(llama_constants),
+    {"llama", "llama", llama_members, COUNT(llama_members), llama_constants, COUNT(llama_constants),
      "LlamaForCausalLM", "LlamaForSequenceClassification"},
+    {"resnet", "torchvision_resnet", resnet_members, COUNT(resnet_members), resnet_constants,
+     COUNT(resnet_constants), NULL, "ResNet"},
 };
 
 static const struct family *family_of(const char *name)
@@ -112,9 +130,22 @@ static const struct family *family_of(const char *name)
     return NULL;
 }
 
+static const struct family *family_of_type(const char *type)
+{
+    for (int i = 0; i < COUNT(families); i++)
+        if (strcmp(families[i].type, type) == 0)
+            return &families[i];
+    return NULL;
+}
+
 static bool is_llama(const struct family *family)
 {
     return family->members == llama_members;
+}
+
+static bool has_tokens(const struct family *family)
+{
+    return family->next_token != NULL;
 }
 
 static const struct dpt_key *key_of(const struct member *member)
@@ -146,26 +177,68 @@ static const char *shown(const json_t *value, char ret[SHOWN_BYTES])
     return ret;
 }
 
+/* "[3, 4]". False: it is no list of integers, or a long one. */
+static bool list_text(const json_t *list, char ret[DPT_CONFIG_SAID_BYTES])
+{
+    size_t used = (size_t)snprintf(ret, DPT_CONFIG_SAID_BYTES, "[");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *value = json_array_get(list, i);
+        if (!json_is_integer(value))
+            return false;
+        used += (size_t)snprintf(ret + used, DPT_CONFIG_SAID_BYTES - used, "%s%lld",
+                                 i > 0 ? ", " : "", (long long)json_integer_value(value));
+        if (used >= DPT_CONFIG_SAID_BYTES - 1)
+            return false;
+    }
+    (void)snprintf(ret + used, DPT_CONFIG_SAID_BYTES - used, "]");
+    return json_is_array(list);
+}
+
+/* A value as the config writes it. False: it is of another type than the key. */
+static bool value_text(enum dpt_key_type type, const json_t *value, char ret[DPT_CONFIG_SAID_BYTES])
+{
+    _Static_assert((int)DPT_CONFIG_SAID_BYTES >= (int)DPT_DOUBLE_TEXT_BYTES, "a number fits");
+    if (type == DPT_KEY_STEPS)
+        return list_text(value, ret);
+    if (type == DPT_KEY_CHOICE) {
+        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%s",
+                       json_is_string(value) ? json_string_value(value) : "");
+        return ret[0] != '\0' && strpbrk(ret, "{}[],:#&*!|>'\"%@`") == NULL;
+    }
+    if (json_is_integer(value))
+        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        dpt_format_double(json_real_value(value), ret);
+    else if (json_is_boolean(value))
+        (void)snprintf(ret, DPT_CONFIG_SAID_BYTES, "%s", json_is_true(value) ? "true" : "false");
+    else
+        return false;
+    return true;
+}
+
+/* What a key's value is called. */
+static const char *kind_text(enum dpt_key_type type)
+{
+    if (type == DPT_KEY_STEPS)
+        return "no list of a few integers";
+    return type == DPT_KEY_CHOICE ? "no word" : "no number and no truth value";
+}
+
 static enum dpt_status read_member(struct reading *r, const json_t *object,
                                    const struct member *member, struct dpt_err *err)
 {
     const json_t *value = json_object_get(object, member->name);
-    char text[DPT_DOUBLE_TEXT_BYTES], odd[SHOWN_BYTES];
+    const enum dpt_key_type type = key_of(member)->type;
+    char text[DPT_CONFIG_SAID_BYTES], odd[SHOWN_BYTES];
     if (!value || json_is_null(value)) {
         if (!member->usual)
             return dpt_fail(err, DPT_ECONFIG, "'%s': it has no %s", r->path, member->name);
         say(r->said, member->key, member->name, member->usual);
         return DPT_OK;
     }
-    if (json_is_integer(value))
-        (void)snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value))
-        dpt_format_double(json_real_value(value), text);
-    else if (json_is_boolean(value))
-        (void)snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
-    else
-        return dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, which is no number and no truth value",
-                        r->path, member->name, shown(value, odd));
+    if (!value_text(type, value, text))
+        return dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, which is %s", r->path, member->name,
+                        shown(value, odd), kind_text(type));
     say(r->said, member->key, member->name, text);
     return DPT_OK;
 }
@@ -234,12 +307,13 @@ static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
 {
     const json_t *type = json_object_get(r->root, "model_type");
     const char *word = json_string_value(type);
-    const struct family *family = word ? family_of(word) : NULL;
+    const struct family *family = word ? family_of_type(word) : NULL;
     char odd[SHOWN_BYTES];
     if (!family)
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s': model_type is %s; weights of gpt2 and llama are read", r->path,
-                        type ? shown(type, odd) : "not there");
+                        "'%s': model_type is %s; weights of gpt2 and llama are read, and of "
+                        "torchvision_resnet",
+                        r->path, type ? shown(type, odd) : "not there");
     say(r->said, "model.name", "model_type", family->name);
     for (int i = 0; i < family->n_constants; i++)
         if (family->constants[i].checked)
@@ -247,6 +321,8 @@ static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
     for (int i = 0; i < family->n_members; i++)
         if (!family->members[i].written_only)
             DPT_TRY(read_member(r, r->root, &family->members[i], err));
+    if (!has_tokens(family))
+        return DPT_OK;
     if (is_llama(family))
         return read_rope(r, err);
     static const struct constant by_layer = {"scale_attn_by_inverse_layer_idx", "false", true};
@@ -307,12 +383,27 @@ void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
 
 /* ---- writing ---- */
 
+static json_t *list_of(const struct dpt_config_steps *numbers)
+{
+    json_t *list = json_array();
+    for (int64_t i = 0; i < numbers->n; i++)
+        if (json_array_append_new(list, json_integer(numbers->step[i])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
 /* NULL: no memory. */
 static json_t *value_of(const struct member *member, const struct dpt_config *config)
 {
     const struct dpt_key *key = key_of(member);
     const void *at = (const char *)config + key->offset;
     switch (key->type) {
+    case DPT_KEY_CHOICE:
+        return json_string(dpt_config_key_choice(key, config)->name);
+    case DPT_KEY_STEPS:
+        return list_of(at);
     case DPT_KEY_INT:
         return json_integer(*(const int *)at);
     case DPT_KEY_DOUBLE:
@@ -381,7 +472,7 @@ static int pad_token(const struct dpt_config *config)
 static bool write_labels(json_t *root, const struct dpt_config *config)
 {
     json_t *names = json_object(), *numbers = json_object();
-    bool ok = json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) == 0;
+    bool ok = true;
     for (int i = 0; i < config->model.labels && ok; i++) {
         char number[16], name[32];
         (void)snprintf(number, sizeof number, "%d", i);
@@ -396,19 +487,24 @@ static bool write_labels(json_t *root, const struct dpt_config *config)
 static bool write_root(json_t *root, const struct family *family, const struct dpt_config *config,
                        const char *dtype)
 {
-    const bool labels = config->model.labels > 0;
+    const bool labels = config->model.labels > 0, tokens = has_tokens(family);
     const char *architecture = labels ? family->classifier : family->next_token;
-    if (json_object_set_new(root, "model_type", json_string(family->name)) != 0 ||
+    if (json_object_set_new(root, "model_type", json_string(family->type)) != 0 ||
         json_object_set_new(root, "architectures", json_pack("[s]", architecture)) != 0 ||
         json_object_set_new(root, "torch_dtype", json_string(dtype)) != 0 ||
-        (labels && !write_labels(root, config)))
+        (labels && !write_labels(root, config)) ||
+        (labels && tokens &&
+         json_object_set_new(root, "pad_token_id", json_integer(pad_token(config))) != 0))
         return false;
     for (int i = 0; i < family->n_constants; i++)
         if (json_object_set_new(root, family->constants[i].name,
                                 json_loads(family->constants[i].value, JSON_DECODE_ANY, NULL)) != 0)
             return false;
-    return write_members(root, family->members, family->n_members, config) &&
-           (is_llama(family) ? write_rope(root, config) : write_end_of_text(root, config));
+    if (!write_members(root, family->members, family->n_members, config))
+        return false;
+    if (is_llama(family))
+        return write_rope(root, config);
+    return !tokens || write_end_of_text(root, config);
 }
 
 enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char *dtype,

@@ -1,6 +1,7 @@
 /* config.json of Hugging Face's GPT2LMHeadModel and LlamaForCausalLM, and with labels of their
- * ForSequenceClassification: which of its members is which key of ours. One table (hf_config.c)
- * writes the file of a checkpoint and reads that of a folder with published weights. */
+ * ForSequenceClassification: which of its members is which key of ours. That of a ResNet is our
+ * own, for torchvision has none. One table (hf_config.c) writes the file of a checkpoint and reads
+ * that of a folder with published weights. */
 #ifndef DPT_WORKER_MODEL_HF_CONFIG_H
 #define DPT_WORKER_MODEL_HF_CONFIG_H
 

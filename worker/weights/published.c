@@ -240,18 +240,20 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
 
 static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
 {
+    const int score = dpt_model_score(p->model);
     for (int i = 0; i < dpt_model_n_params(p->model); i++) {
         const struct dpt_param *param = dpt_model_param(p->model, i);
         const struct place *place = find(p, param->name);
+        const bool is_score = score >= 0 && i >= score;
         if (!place)
             place = find(p, base_name(param->name));
-        if (!place && i == dpt_model_score(p->model))
+        if (!place && is_score)
             continue;
         if (!place)
             return dpt_fail(err, DPT_ECONFIG, "'%s': tensor '%s' is missing%s",
                             p->n_files == 1 ? p->files[0].path : p->dir, param->name,
                             p->n_files == 1 ? "" : " in all its files");
-        DPT_TRY(check_entry(place, param, i == dpt_model_score(p->model), err));
+        DPT_TRY(check_entry(place, param, is_score, err));
         p->of_param[i] = *place;
     }
     return DPT_OK;
@@ -314,10 +316,12 @@ enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_e
     return status;
 }
 
-/* Constants that older releases saved among the weights. */
+/* What is saved among the weights and holds none: constants of older releases, and PyTorch's count
+ * of the batches that batch norm saw. */
 static bool is_buffer(const char *name)
 {
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
+                                       ".num_batches_tracked"};
     const size_t n = strlen(name);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)

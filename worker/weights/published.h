@@ -1,4 +1,5 @@
-/* Weights that others published: a Hugging Face folder of GPT-2 or Llama,
+/* Weights that others published: a Hugging Face folder of GPT-2 or Llama, or a folder with the state
+ * dict of a ResNet of torchvision,
  *   model.safetensors                                      all tensors, or
  *   model.safetensors.index.json, model-0000i-of-0000n…    shards, named by the index,
  * in F32, BF16 or F16. A name may lack what stands in front of the base model's tensors
@@ -12,8 +13,8 @@
 
 struct dpt_published;
 
-/* Opens the folder and finds every tensor of the model in it, but that the labels'
- * (dpt_model_score) may be missing: headers are read, no values. Borrows the model. DPT_ECONFIG,
+/* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
+ * dpt_model_score on) may be missing: headers are read, no values. Borrows the model. DPT_ECONFIG,
  * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
  * caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,

@@ -123,6 +123,33 @@ static void llama(void **state)
     json_decref(json);
 }
 
+/* Ours, for torchvision has none. */
+static void resnet(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"width", "num_classes", "image_size"};
+    static const int values[] = {64, 10, 64};
+    static const int layers[] = {3, 4, 6, 3};
+    const struct dpt_config config = config_of(
+        "model: {preset: resnet50, labels: 10}\ndata: {kind: images, image_size: 64}", NULL);
+    json_t *json = print(&config);
+    check_integers(json, names, values, 3);
+    assert_string_equal(json_string_value(json_object_get(json, "model_type")),
+                        "torchvision_resnet");
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(json, "architectures"), 0)), "ResNet");
+    assert_string_equal(json_string_value(json_object_get(json, "block")), "bottleneck");
+    assert_string_equal(json_string_value(json_object_get(json, "stem")), "imagenet");
+    assert_int_equal(json_array_size(json_object_get(json, "layers")), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(json_integer_value(json_array_get(json_object_get(json, "layers"), i)),
+                         layers[i]);
+    assert_int_equal(json_object_size(json_object_get(json, "id2label")), 10);
+    assert_null(json_object_get(json, "pad_token_id"));
+    assert_null(json_object_get(json, "eos_token_id"));
+    json_decref(json);
+}
+
 #define OF_GPT2 ", tokenizer: gpt2, vocab_bpe: vocab.bpe, encoder_json: encoder.json"
 #define OF_HF   ", tokenizer: hf, tokenizer_json: tokenizer.json"
 
@@ -182,20 +209,24 @@ static void what_is_written_is_read(void **state)
         "rope_factor: 4, rope_low_freq_factor: 2, rope_high_freq_factor: 5, "
         "rope_original_context: 64}",
         "model: {name: llama, n_layer: 1, n_head: 4, n_embd: 128, context: 128}",
+        "model: {name: resnet, width: 48, stem: imagenet, block: bottleneck, stages: [4, 1, 2], "
+        "labels: 7}\ndata: {kind: cifar10}",
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char *text = NULL, keys[512];
         struct dpt_config_said said;
         struct dpt_config was = config_of(models[i], NULL);
-        was.train.seq_len = 64;
+        const char *rest = was.model.labels > 0 ? "model: {labels: 7}\ndata: {kind: cifar10}"
+                                                : "train: {seq_len: 64}";
+        was.train.seq_len = was.model.labels > 0 ? 1 : 64;
         assert_int_equal(dpt_hf_config_print(&was, "float32", &text, &err), DPT_OK);
         if (read_text(text, &said) != DPT_OK)
             fail_msg("%s", err.text);
-        const struct dpt_config is = config_of("train: {seq_len: 64}", &said);
+        const struct dpt_config is = config_of(rest, &said);
         if (dpt_config_diff(&was, &is, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
             fail_msg("%s: %s", models[i], keys);
         dpt_hf_config_said(&was, "there", &said);
-        const struct dpt_config again = config_of("train: {seq_len: 64}", &said);
+        const struct dpt_config again = config_of(rest, &said);
         assert_int_equal(dpt_config_diff(&was, &again, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys),
                          0);
         free(text);
@@ -209,6 +240,9 @@ static void what_is_written_is_read(void **state)
 #define GPT2                                                                                       \
     "\"model_type\": \"gpt2\", \"n_positions\": 64, \"n_embd\": 64, \"n_layer\": 2, "              \
     "\"n_head\": 2, \"vocab_size\": 300"
+
+#define RESNET                                                                                     \
+    "\"model_type\": \"torchvision_resnet\", \"block\": \"basic\", \"stem\": \"cifar\""
 
 /* What a file leaves out is as transformers takes it. */
 static void defaults_are_theirs(void **state)
@@ -272,6 +306,16 @@ static void refused(void **state)
         {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2}}",
          "it has no low_freq_factor"},
         {"{" LLAMA ", \"vocab_size\": 300}", "no JSON: duplicate"},
+        {"{\"model_type\": \"resnet\"}", "model_type is \"resnet\"; weights of"},
+        {"{" RESNET "}", "it has no layers"},
+        {"{" RESNET ", \"layers\": 18}", "layers is 18, which is no list of a few integers"},
+        {"{" RESNET ", \"layers\": [2, \"2\"]}", "which is no list of a few integers"},
+        {"{" RESNET ", \"layers\": [11111111, 22222222, 33333333, 44444444, 55555555, 66666666, "
+         "77777777]}",
+         "which is no list of a few integers"},
+        {"{" RESNET ", \"layers\": [2, 2], \"batch_norm_eps\": 1e-3}", "batch_norm_eps is 0.001"},
+        {"{\"model_type\": \"torchvision_resnet\", \"block\": 3}", "block is 3, which is no word"},
+        {"{\"model_type\": \"torchvision_resnet\", \"block\": \"a: b\"}", "which is no word"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config_said said;
@@ -313,6 +357,12 @@ static void contradictions(void **state)
     assert_int_equal(dpt_config_load_said("", 0, "test", NULL, 0, &said, &config, &err),
                      DPT_ECONFIG);
     assert_non_null(strstr(err.text, "/config.json': n_positions: "));
+    assert_int_equal(read_text("{" RESNET ", \"layers\": [2, 2]}", &said), DPT_OK);
+    (void)snprintf(said.key[1].value, sizeof said.key[1].value, "%s", "deep");
+    assert_int_equal(dpt_config_load_said("", 0, "test", NULL, 0, &said, &config, &err),
+                     DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "/config.json': block: unknown value 'deep'; supported: "
+                                     "basic, bottleneck"));
 }
 
 int main(void)
@@ -320,6 +370,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2),
         cmocka_unit_test(llama),
+        cmocka_unit_test(resnet),
         cmocka_unit_test(labels),
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(defaults_are_theirs),
