@@ -70,6 +70,21 @@ static bool lacks(int64_t wanted, int ranks, int64_t most)
     return most > 0 && (wanted - wanted / TOLERANCE) * ranks > most;
 }
 
+/* What makes a micro-batch smaller. */
+enum { SMALLER_BYTES = 160 };
+static void say_smaller(const struct dpt_config *config, char ret[SMALLER_BYTES])
+{
+    if (dpt_config_reads_images(config))
+        (void)snprintf(ret, SMALLER_BYTES,
+                       "lower train.micro_batch (%d) or data.image_size (%d), or model.width (%d)",
+                       config->train.micro_batch, config->data.image_size, config->model.width);
+    else
+        (void)snprintf(ret, SMALLER_BYTES,
+                       "lower train.micro_batch (%d) or train.seq_len (%d), set "
+                       "train.activation_checkpointing: full",
+                       config->train.micro_batch, config->train.seq_len);
+}
+
 /* One rank asks for what is left now. The ranks of a node ask for the whole machine: what is left
  * depends on how far the others have come. */
 enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
@@ -82,7 +97,7 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
     const int64_t micro = kinds[DPT_MEMORY_ACTIVATIONS] + kinds[DPT_MEMORY_SCRATCH];
     const int64_t left = dpt_memory_at_most(""), all = dpt_memory_of_machine("");
     const int ranks = r->options->start->ranks;
-    char there[96];
+    char there[96], smaller[SMALLER_BYTES];
     if (lacks(wanted, 1, left))
         (void)snprintf(there, sizeof there, "%.0f MiB are available here", mib(left));
     else if (lacks(wanted, ranks, all))
@@ -90,14 +105,13 @@ enum dpt_status rank_check_memory(const struct dpt_rank *r, struct dpt_err *err)
                        mib(all));
     else
         return DPT_OK;
+    say_smaller(config, smaller);
     return dpt_fail(
         err, DPT_ENOMEM,
         "too little memory: a rank needs at least %.0f MiB (%.0f for the activations of a "
-        "micro-batch, %.0f for weights, gradients and the optimizer), and %s; lower "
-        "train.micro_batch (%d) or train.seq_len (%d), set train.activation_checkpointing: full, "
-        "share the state among more ranks with strategy.name: fsdp, or take a smaller model",
-        mib(wanted), mib(micro), mib(wanted - micro), there, config->train.micro_batch,
-        config->train.seq_len);
+        "micro-batch, %.0f for weights, gradients and the optimizer), and %s; %s, share the state "
+        "among more ranks with strategy.name: fsdp, or take a smaller model",
+        mib(wanted), mib(micro), mib(wanted - micro), there, smaller);
 }
 
 void rank_explain_memory(enum dpt_status status, struct dpt_err *err)
@@ -112,7 +126,8 @@ void rank_explain_memory(enum dpt_status status, struct dpt_err *err)
                        (double)limit.rlim_cur / 0x1p20);
     (void)dpt_fail(err, status,
                    "too little memory: %.200s; %.0f MiB are available here%s; lower "
-                   "train.micro_batch or train.seq_len, set train.activation_checkpointing: full, "
-                   "share the state with strategy.name: fsdp, or take a smaller model",
+                   "train.micro_batch, train.seq_len or data.image_size, set "
+                   "train.activation_checkpointing: full (texts), share the state with "
+                   "strategy.name: fsdp, or take a smaller model",
                    why.text, mib(dpt_memory_available("")), address_space);
 }
