@@ -25,8 +25,8 @@ enum {
     DPT_KEY_NULL = 2,     /* takes null: the text "", or the first choice */
     DPT_KEY_OPEN_MIN = 4, /* the least value itself is outside */
     DPT_KEY_OPEN_MAX = 8,
-    DPT_KEY_LATER = 16, /* belongs to a later version: takes its default only. Lift this flag to
-                           allow the key */
+    DPT_KEY_LATER = 16,    /* belongs to a later version: takes its default only. Lift this flag to
+                              allow the key */
     DPT_KEY_ALIAS = 32,    /* sets other keys and is not compared itself */
     DPT_KEY_ANY_ORDER = 64 /* DPT_KEY_STEPS that need not ascend */
 };

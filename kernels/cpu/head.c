@@ -241,10 +241,9 @@ static void bias_item(void *ctx, int64_t item, int thread)
     const enum dpt_dtype dtype = j->a->dtype;
     const int64_t first = item * COLUMNS, at = first / BLOCK * BLOCK, width = block_width(j, at);
     (void)thread;
-    j->s->kernels->of[dtype]->column_sums(
-        j->rows, dpt_min64(COLUMNS, at + width - first),
-        dpt_at(block_dlogits(j, at), dtype, first - at), width, j->add_dw || j->row > 0,
-        j->dbias + first);
+    j->s->kernels->of[dtype]->column_sums(j->rows, dpt_min64(COLUMNS, at + width - first),
+                                          dpt_at(block_dlogits(j, at), dtype, first - at), width,
+                                          j->add_dw || j->row > 0, j->dbias + first);
 }
 
 /* Whether there is anything to compute beside products. */

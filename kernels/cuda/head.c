@@ -132,10 +132,9 @@ static void chunk(const struct job *j)
                                          .ldc = j->ld,
                                          .accumulate = a->bias != NULL};
     if (a->bias && goes_on(j))
-        (void)dpt_cuda_posted(j->s,
-                              dpt_launch_repeat_row(j->s->queue, DPT_F32, j->rows, j->ld, j->bias,
-                                                    j->logits),
-                              "head");
+        (void)dpt_cuda_posted(
+            j->s, dpt_launch_repeat_row(j->s->queue, DPT_F32, j->rows, j->ld, j->bias, j->logits),
+            "head");
     dpt_cuda_gemm(j->s, &logits);
     if (goes_on(j)) {
         const struct dpt_launch_softmax softmax = {.rows = j->rows,
@@ -162,8 +161,7 @@ static bool lay_out(struct job *j, bool apart)
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
     const size_t logits = (size_t)(rows * j->ld) * sizeof(float);
-    const size_t dw =
-        apart ? (size_t)round_up(a->v * a->c, LOGITS_UNIT) * sizeof(float) : 0;
+    const size_t dw = apart ? (size_t)round_up(a->v * a->c, LOGITS_UNIT) * sizeof(float) : 0;
     const int64_t sums = a->bias ? dpt_launch_column_sums_floats(rows, j->dlogits_ld) : 0;
     const size_t bias = a->bias ? (size_t)(j->ld + j->dlogits_ld + sums) * sizeof(float) : 0;
     void *work = NULL;

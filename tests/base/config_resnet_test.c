@@ -42,8 +42,7 @@ static void check_round_trip(const struct dpt_config *c)
     char keys[256];
     assert_int_equal(dpt_config_print(c, text, &err), DPT_OK);
     const struct dpt_config again = load(text);
-    assert_int_equal(
-        dpt_config_diff(c, &again, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys), 0);
+    assert_int_equal(dpt_config_diff(c, &again, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys), 0);
 }
 
 static void presets(void **state)
@@ -106,8 +105,7 @@ static void combinations(void **state)
         {"model.stages=[1, 1, 1, 1, 1, 1, 1]", "model.stages: 7 stages; at most 6"},
         {"model.stages=[200, 100]", "model.stages: 300 blocks in all; at most 254"},
         {"model.stages=[0]", "model.stages: expected an integer from 1 to 254, got '0'"},
-        {"model.stages=6",
-         "model.stages: expected a list such as [3, 4, 6, 3], of at most 16"},
+        {"model.stages=6", "model.stages: expected a list such as [3, 4, 6, 3], of at most 16"},
         {"model.batch_norm_momentum=0",
          "model.batch_norm_momentum: expected a number above 0 to 1, got '0'"},
         {"model.labels=0",
@@ -119,13 +117,15 @@ static void combinations(void **state)
          "model.n_head is for model.name: gpt2 or llama; leave it out (here: resnet)"},
         {"model.dropout=0.1",
          "model.dropout is for model.name: gpt2 or llama; leave it out (here: resnet)"},
-        {"model.head_size=8", "model.head_size is for model.name: llama; leave it out (here: resnet)"},
+        {"model.head_size=8",
+         "model.head_size is for model.name: llama; leave it out (here: resnet)"},
         {"model.name=gpt2",
          "data.kind: cifar10 needs model.name: resnet, the model that reads images (here: gpt2)"},
         {"model={name: gpt2, width: 32}",
          "model.width is for model.name: resnet; leave it out (here: gpt2)"},
         {"model={name: gpt2, preset: resnet18}",
-         "model.preset: resnet18 is a resnet; set model.name: resnet, or leave it out (here: gpt2)"},
+         "model.preset: resnet18 is a resnet; set model.name: resnet, or leave it out (here: "
+         "gpt2)"},
         {"train.activation_checkpointing=full",
          "train.activation_checkpointing: full is not for model.name: resnet; write none"},
         {"train={global_batch: 4, micro_batch: 1}", NULL}, /* 8 x 8 pixels are left */
@@ -133,8 +133,8 @@ static void combinations(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct dpt_config c;
-        const enum dpt_status status = dpt_config_load(usual, strlen(usual), "c.yaml",
-                                                       &cases[i].set, 1, &c, &err);
+        const enum dpt_status status =
+            dpt_config_load(usual, strlen(usual), "c.yaml", &cases[i].set, 1, &c, &err);
         if (cases[i].error == NULL ? status != DPT_OK
                                    : status != DPT_ECONFIG || !strstr(err.text, cases[i].error))
             fail_msg("'%s' gives\n%s, not\n%s", cases[i].set, status == DPT_OK ? "" : err.text,

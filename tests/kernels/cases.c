@@ -373,8 +373,8 @@ static void head_ref(const struct op_case *c, double *const *in, const int32_t *
                      double *const *out)
 {
     const bool bias = c->shape[4] != 0;
-    const struct ref_head head = {
-        c->shape[0], c->shape[1], c->shape[2], in[0], in[1], bias ? in[2] : NULL, ints};
+    const struct ref_head head = {c->shape[0], c->shape[1],         c->shape[2], in[0],
+                                  in[1],       bias ? in[2] : NULL, ints};
     if (c->shape[3])
         memcpy(in[1] + (c->shape[2] - 1) * c->shape[1], in[1],
                (size_t)c->shape[1] * sizeof(double));

@@ -168,12 +168,17 @@ static void test_split_ranges(void **state)
     static const struct {
         const char *name;
         range_fn *run;
-    } ranges[] = {{"add", run_add},     {"fill", run_fill},
-                  {"copy", run_copy},   {"fill_normal", run_normal},
+    } ranges[] = {{"add", run_add},
+                  {"fill", run_fill},
+                  {"copy", run_copy},
+                  {"fill_normal", run_normal},
                   {"fill_uniform", run_uniform},
-                  {"gelu", run_gelu},   {"residual", run_residual},
-                  {"adamw", run_adamw}, {"sgd", run_sgd},
-                  {"bf16", run_bf16},   {"f16", run_f16}};
+                  {"gelu", run_gelu},
+                  {"residual", run_residual},
+                  {"adamw", run_adamw},
+                  {"sgd", run_sgd},
+                  {"bf16", run_bf16},
+                  {"f16", run_f16}};
     struct test_stream t = test_stream_open(3);
     for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
         float *whole[BUFFERS], *parts[BUFFERS];
@@ -505,10 +510,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_of_products), cmocka_unit_test(test_split_ranges),
         cmocka_unit_test(test_plain_results),    cmocka_unit_test(test_orthonormal_columns),
-        cmocka_unit_test(test_normal_values),
-        cmocka_unit_test(test_uniform_values),    cmocka_unit_test(test_sums_of_squares),
-        cmocka_unit_test(test_dropout_mask),     cmocka_unit_test(test_rounding_ops),
-        cmocka_unit_test(test_ordered_sums),
+        cmocka_unit_test(test_normal_values),    cmocka_unit_test(test_uniform_values),
+        cmocka_unit_test(test_sums_of_squares),  cmocka_unit_test(test_dropout_mask),
+        cmocka_unit_test(test_rounding_ops),     cmocka_unit_test(test_ordered_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

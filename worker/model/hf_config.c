@@ -23,8 +23,8 @@ enum {
     MLP_FACTOR = 4 /* of GPT-2's width */
 };
 
-/* A member that is a key of the config. Absent from a file, or null there, it is as `usual` says; NULL: the file
- * must have it. */
+/* A member that is a key of the config. Absent from a file, or null there, it is as `usual` says;
+ * NULL: the file must have it. */
 struct member {
     const char *name, *key, *usual;
     bool written_only; /* not a size: the user's, or another name for the same */

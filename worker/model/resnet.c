@@ -114,8 +114,8 @@ static void add_head(struct dpt_resnet *m, const struct place *at)
     m->last_side = at->side;
     m->fc_weight = m->base.n_params;
     dpt_table_begin_unit(&m->base, "head");
-    dpt_table_add(&m->base, "fc.", "weight",
-                  (struct dpt_shape){{m->base.labels, at->channels}}, weight);
+    dpt_table_add(&m->base, "fc.", "weight", (struct dpt_shape){{m->base.labels, at->channels}},
+                  weight);
     dpt_table_add(&m->base, "fc.", "bias", (struct dpt_shape){{m->base.labels}}, bias);
     dpt_table_end_unit(&m->base);
 }

@@ -57,7 +57,7 @@ enum { DPT_RESNET_POOL_KERNEL = 3, DPT_RESNET_POOL_STRIDE = 2 };
 
 /* A layer's activations; statistics are those of the micro-batch, made in training. */
 struct dpt_resnet_layer_saved {
-    void *conv;              /* (B, side_out, side_out, out) */
+    void *conv;               /* (B, side_out, side_out, out) */
     float *mean, *rstd, *var; /* (out) */
 };
 

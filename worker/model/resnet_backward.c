@@ -35,27 +35,26 @@ static void norm(const struct dpt_resnet *m, const struct dpt_ops *ops, struct d
     for (int i = 0; i < DPT_RESNET_TENSORS; i++)
         grad[i] = dpt_slot_grad(&m->base, slot, layer->first_param + i);
     ops->batchnorm_backward(
-        stream,
-        &(struct dpt_batchnorm_backward){
-            .n = slot->b * layer->side_out * layer->side_out,
-            .c = layer->out,
-            .dtype = m->base.dtype,
-            .x = saved->conv,
-            .gamma = dpt_slot_weight(&m->base, slot, layer->first_param + DPT_RESNET_GAMMA),
-            .mean = saved->mean,
-            .rstd = saved->rstd,
-            .var = saved->var,
-            .y = y,
-            .dy = dy,
-            .dx = dx,
-            .dresidual = dresidual,
-            .dgamma = grad[DPT_RESNET_GAMMA],
-            .dbeta = grad[DPT_RESNET_BETA],
-            .dmean = grad[DPT_RESNET_RUNNING_MEAN],
-            .dvar = grad[DPT_RESNET_RUNNING_VAR],
-            .share = slot->share,
-            .accumulate = slot->accumulate,
-        });
+        stream, &(struct dpt_batchnorm_backward){
+                    .n = slot->b * layer->side_out * layer->side_out,
+                    .c = layer->out,
+                    .dtype = m->base.dtype,
+                    .x = saved->conv,
+                    .gamma = dpt_slot_weight(&m->base, slot, layer->first_param + DPT_RESNET_GAMMA),
+                    .mean = saved->mean,
+                    .rstd = saved->rstd,
+                    .var = saved->var,
+                    .y = y,
+                    .dy = dy,
+                    .dx = dx,
+                    .dresidual = dresidual,
+                    .dgamma = grad[DPT_RESNET_GAMMA],
+                    .dbeta = grad[DPT_RESNET_BETA],
+                    .dmean = grad[DPT_RESNET_RUNNING_MEAN],
+                    .dvar = grad[DPT_RESNET_RUNNING_VAR],
+                    .share = slot->share,
+                    .accumulate = slot->accumulate,
+                });
 }
 
 /* The norm's parameters, once those behind them in the table have been announced. */

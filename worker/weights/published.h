@@ -1,5 +1,5 @@
-/* Weights that others published: a Hugging Face folder of GPT-2 or Llama, or a folder with the state
- * dict of a ResNet of torchvision,
+/* Weights that others published: a Hugging Face folder of GPT-2 or Llama, or one with torchvision's
+ * state dict of a ResNet,
  *   model.safetensors                                      all tensors, or
  *   model.safetensors.index.json, model-0000i-of-0000n…    shards, named by the index,
  * in F32, BF16 or F16. A name may lack what stands in front of the base model's tensors

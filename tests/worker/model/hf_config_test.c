@@ -241,8 +241,7 @@ static void what_is_written_is_read(void **state)
     "\"model_type\": \"gpt2\", \"n_positions\": 64, \"n_embd\": 64, \"n_layer\": 2, "              \
     "\"n_head\": 2, \"vocab_size\": 300"
 
-#define RESNET                                                                                     \
-    "\"model_type\": \"torchvision_resnet\", \"block\": \"basic\", \"stem\": \"cifar\""
+#define RESNET "\"model_type\": \"torchvision_resnet\", \"block\": \"basic\", \"stem\": \"cifar\""
 
 /* What a file leaves out is as transformers takes it. */
 static void defaults_are_theirs(void **state)

@@ -416,9 +416,9 @@ int main(int argc, char **argv)
 #test " " #tolerance, test, NULL, NULL, (void *)(uintptr_t)&tolerance                      \
     }
     const struct CMUnitTest tests[] = {
-        IN(first_gradients, fp32), IN(ten_losses, fp32),      IN(evaluation, fp32),
-        IN(first_gradients, bf16), IN(ten_losses, bf16),      IN(evaluation, bf16),
-        IN(first_gradients, fp16), IN(ten_losses, fp16),      IN(evaluation, fp16),
+        IN(first_gradients, fp32), IN(ten_losses, fp32), IN(evaluation, fp32),
+        IN(first_gradients, bf16), IN(ten_losses, bf16), IN(evaluation, bf16),
+        IN(first_gradients, fp16), IN(ten_losses, fp16), IN(evaluation, fp16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,9 +17,9 @@ static struct dpt_err err;
 static const struct rig_size SIZE = {4, 3, 36, 0, 0, 5, 26, 2, 0.0, DPT_PRECISION_FP32};
 
 /* Calls `each` for every running statistic's elements. */
-static void for_averaged(const struct rig *rig, void (*each)(const struct rig *rig,
-                                                             const struct dpt_param *param,
-                                                             int index))
+static void for_averaged(const struct rig *rig,
+                         void (*each)(const struct rig *rig, const struct dpt_param *param,
+                                      int index))
 {
     int n = 0;
     for (int p = 0; p < dpt_model_n_params(rig->model); p++)
@@ -37,8 +37,8 @@ static void take_statistic(const struct rig *rig, const struct dpt_param *param,
     enum { MEAN_BEHIND_WEIGHT = 3 };
     const bool is_mean = strstr(param->name, "running_mean") != NULL;
     struct dpt_windows of;
-    assert_true(dpt_model_windows(rig->model, index - MEAN_BEHIND_WEIGHT - !is_mean, rig->slot.b,
-                                  &of));
+    assert_true(
+        dpt_model_windows(rig->model, index - MEAN_BEHIND_WEIGHT - !is_mean, rig->slot.b, &of));
     const int64_t n =
         of.b * dpt_windows_along(of.h, of.stride) * dpt_windows_along(of.w, of.stride);
     const float factor = is_mean ? 1.0f : (float)(n - 1) / (float)n;
@@ -161,8 +161,8 @@ static void packed_weights_have_the_same_bits(void **state)
 static void fill_classes(struct rig *rig)
 {
     for (int64_t b = 0; b < rig->slot.b; b++) {
-        float *image = rig->images + b * rig->pixels, *pattern = rig_memory(
-                                                          (size_t)rig->pixels * sizeof(float));
+        float *image = rig->images + b * rig->pixels,
+              *pattern = rig_memory((size_t)rig->pixels * sizeof(float));
         rig->targets[b] = (int32_t)(b % rig->classes);
         rig->ops->fill_normal(rig->stream, rig->pixels,
                               dpt_rng_key(7, DPT_RNG_TEST, (uint64_t)rig->targets[b], 0, 0), 0,
@@ -179,8 +179,8 @@ static void descend(struct rig *rig)
     for (int p = 0; p < dpt_model_n_params(rig->model); p++) {
         const struct dpt_param *param = dpt_model_param(rig->model, p);
         for (int64_t i = param->offset; i < param->offset + param->numel; i++)
-            rig->flat[i] += param->averaged ? 0.1f * (rig->grad[i] - rig->flat[i])
-                                            : -0.05f * rig->grad[i];
+            rig->flat[i] +=
+                param->averaged ? 0.1f * (rig->grad[i] - rig->flat[i]) : -0.05f * rig->grad[i];
     }
 }
 

@@ -159,8 +159,8 @@ static void choose_resnet(struct dpt_config *config, const struct rig_size *size
     config->model.width = (size->n_embd + 3) / 4;
     config->model.stem = deep ? DPT_STEM_IMAGENET : DPT_STEM_CIFAR;
     config->model.block = deep ? DPT_RESIDUAL_BLOCK_BOTTLENECK : DPT_RESIDUAL_BLOCK_BASIC;
-    config->model.stages = (struct dpt_config_steps){second > 0 ? 2 : 1,
-                                                     {size->n_layer - second, second}};
+    config->model.stages =
+        (struct dpt_config_steps){second > 0 ? 2 : 1, {size->n_layer - second, second}};
     config->data.kind = DPT_DATA_IMAGES;
     config->data.image_size = side > least ? side : least;
 }

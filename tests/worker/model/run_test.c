@@ -167,8 +167,8 @@ static void accumulates(void **state)
         const struct dpt_param *param = dpt_model_param(rig.model, p);
         for (int64_t i = param->offset; i < param->offset + param->numel; i++) {
             const float sum = first[i] + second[i];
-            const bool several = !rig_reads_images() && p == 0 &&
-                                 is_token(&rig, (i - param->offset) / ODD.n_embd);
+            const bool several =
+                !rig_reads_images() && p == 0 && is_token(&rig, (i - param->offset) / ODD.n_embd);
             many += several;
             if (several ? !(fabsf(rig.grad[i] - sum) <= 1e-6f) : rig.grad[i] != sum)
                 fail_msg("%s[%lld]: %.9g, expected %.9g", param->name,
