@@ -206,37 +206,36 @@ def test_vocabulary_is_pinned(tmp_path):
     assert list((tmp_path / "dir").iterdir()) == []
 
 
-class Reviews:
-    """Yelp Review Full as its publisher has it, made small; a copy of deploy/fetch knows its checksum."""
+class Archive:
+    """An archive as its publisher has it, made small; a copy of deploy/fetch knows its checksum."""
 
-    def __init__(self, root):
+    def __init__(self, root, set_name, archive, folder, files):
         self.source, self.dir, self.cache, self.fetch = root / "source", root / "dir", root / "cache", root / "fetch"
-        self.files = {"train.csv": b'"5","good"\n"1","bad"\n', "test.csv": b'"3","so ""so"""\n'}
+        self.set_name, self.archive, self.folder, self.files = set_name, archive, folder, files
         self.source.mkdir()
         self.pack(self.files)
 
     def pack(self, files):
-        path = self.source / "yelp_review_full_csv.tgz"
+        path = self.source / self.archive
         with tarfile.open(path, "w:gz") as archive:
             for name, data in {"readme.txt": b"about", **files}.items():
-                member = tarfile.TarInfo(f"yelp_review_full_csv/{name}")
+                member = tarfile.TarInfo(f"{self.folder}/{name}")
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
-        script, n = re.subn("[0-9a-f]{64}(?=  yelp_review_full_csv.tgz)", digest(path.read_bytes()), FETCH.read_text())
+        script, n = re.subn(f"[0-9a-f]{{64}}(?=  {self.archive})", digest(path.read_bytes()), FETCH.read_text())
         assert n == 1
         self.fetch.write_text(script)
         self.fetch.chmod(0o755)
 
     def run(self, *args, code=0, fetch=None):
-        argv = [fetch or self.fetch, "yelp", "--source", f"file://{self.source}", "--dir", self.dir, "--cache",
+        argv = [fetch or self.fetch, self.set_name, "--source", f"file://{self.source}", "--dir", self.dir, "--cache",
                 self.cache, *args]
         done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=TIMEOUT_S)
         assert done.returncode == code, (done.stdout, done.stderr)
         return done.stdout + done.stderr
 
     def check(self):
-        assert sorted(p.name for p in self.dir.iterdir()) == ["SHA256SUMS", "test.csv", "train.csv",
-                                                              "yelp_review_full_csv.tgz"]
+        assert sorted(p.name for p in self.dir.iterdir()) == sorted(["SHA256SUMS", self.archive, *self.files])
         for name, data in self.files.items():
             assert (self.dir / name).read_bytes() == data
         assert subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=self.dir).returncode == 0
@@ -244,7 +243,31 @@ class Reviews:
 
 @pytest.fixture
 def reviews(tmp_path):
-    return Reviews(tmp_path)
+    return Archive(tmp_path, "yelp", "yelp_review_full_csv.tgz", "yelp_review_full_csv",
+                   {"train.csv": b'"5","good"\n"1","bad"\n', "test.csv": b'"3","so ""so"""\n'})
+
+
+@pytest.fixture
+def cifar10(tmp_path):
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    return Archive(tmp_path, "cifar10", "cifar-10-binary.tar.gz", "cifar-10-batches-bin",
+                   {name: bytes([i]) * 3073 for i, name in enumerate(names)})
+
+
+def test_cifar10(cifar10):
+    said = cifar10.run()
+    assert said.count("fetching") == 1 and said.count("unpacking") == 6
+    assert f'kind: cifar10, train: "{cifar10.dir}/data_batch_*.bin", val: {cifar10.dir}/test_batch.bin' in said
+    cifar10.check()
+    assert cifar10.run("--check").count("checksum right") == 7
+    (cifar10.dir / "data_batch_3.bin").write_bytes(b"damaged")
+    assert "data_batch_3.bin: is here and damaged; unpacking it again" in cifar10.run("--check")
+    cifar10.check()
+
+
+def test_cifar10_is_pinned(cifar10):
+    assert "does not have the checksum" in cifar10.run(code=1, fetch=FETCH)
+    assert list(cifar10.dir.iterdir()) == []
 
 
 def test_reviews(reviews):
