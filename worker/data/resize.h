@@ -1,0 +1,23 @@
+/* Pictures in another size, by Pillow's bilinear filter: each pixel of the result is the mean of
+ * those below a triangle as wide as two of its pixels, or as two of theirs if that is more. Weights
+ * are rounded to 22 bits, and columns and rows are summed one after the other, rounded to 8 bits
+ * between (Pillow, src/libImaging/Resample.c, on which torchvision's transforms of PIL images
+ * stand): the result has its bits. */
+#ifndef DPT_WORKER_DATA_RESIZE_H
+#define DPT_WORKER_DATA_RESIZE_H
+
+#include "worker/data/picture.h"
+
+/* A part of a picture. */
+struct dpt_area {
+    int x, y, width, height;
+};
+
+/* Resizes the part `from` of `source`, which lies in it, to width x height and writes the part
+ * `cut` of that to `ret`, another picture. DPT_ENOMEM. */
+DPT_MUST_USE enum dpt_status dpt_picture_scale(const struct dpt_picture *source,
+                                               struct dpt_area from, int width, int height,
+                                               struct dpt_area cut, struct dpt_picture *ret,
+                                               struct dpt_err *err);
+
+#endif
