@@ -153,8 +153,9 @@ struct dpt_config {
         char encoder_json[DPT_CONFIG_PATH_BYTES];
         bool any_vocab;                             /* files other than OpenAI's are meant */
         char tokenizer_json[DPT_CONFIG_PATH_BYTES]; /* of tokenizer hf */
-        /* Of cifar10 and images; neither is auto after loading there */
+        /* Of cifar10 and images; none is auto after loading there */
         int image_size; /* height and width of a sample */
+        int resize;     /* the shorter side of an image that is cut to that; of images alone */
         enum dpt_augment augment;
         int crop_padding; /* pixels on each side, with augment: crop_flip */
         enum dpt_damaged_images damaged_images;

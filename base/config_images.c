@@ -5,8 +5,8 @@
 
 enum { CIFAR10_SIZE = 32, USUAL_SIZE = 224 };
 
-static const char *const of_images[] = {"data.image_size", "data.augment", "data.crop_padding",
-                                        "data.damaged_images"};
+static const char *const of_images[] = {"data.image_size", "data.resize", "data.augment",
+                                        "data.crop_padding", "data.damaged_images"};
 
 bool dpt_config_reads_images(const struct dpt_config *config)
 {
@@ -21,6 +21,8 @@ void dpt_config_resolve_images(struct dpt_config_load *load)
         return;
     if (c->data.image_size == DPT_AUTO)
         c->data.image_size = cifar10 ? CIFAR10_SIZE : USUAL_SIZE;
+    if (c->data.resize == DPT_AUTO)
+        c->data.resize = cifar10 ? CIFAR10_SIZE : c->data.image_size * 8 / 7;
     if (c->data.augment == DPT_AUGMENT_AUTO)
         c->data.augment = cifar10 ? DPT_AUGMENT_CROP_FLIP : DPT_AUGMENT_RESIZED_CROP_FLIP;
     if (!dpt_config_given(load, "train.seq_len"))
@@ -36,6 +38,11 @@ static enum dpt_status check_cifar10(const struct dpt_config_load *load, struct 
                                       "data.image_size is %d, and data.kind: cifar10 has images of "
                                       "%d x %d; leave it out",
                                       c->data.image_size, CIFAR10_SIZE, CIFAR10_SIZE);
+    if (c->data.resize != CIFAR10_SIZE)
+        return dpt_config_refuse_both(load, "data.resize", "data.kind", err,
+                                      "data.resize is %d, and data.kind: cifar10 takes its images "
+                                      "as they are; leave it out",
+                                      c->data.resize);
     if (c->data.augment == DPT_AUGMENT_RESIZED_CROP_FLIP)
         return dpt_config_refuse_both(load, "data.augment", "data.kind", err,
                                       "data.augment: resized_crop_flip is for data.kind: images; "
@@ -71,5 +78,12 @@ enum dpt_status dpt_config_check_images(const struct dpt_config_load *load, stru
                                       "train.seq_len is %d, and data.kind: %s has no tokens; leave "
                                       "it out",
                                       c->train.seq_len, kind);
-    return c->data.kind == DPT_DATA_CIFAR10 ? check_cifar10(load, err) : DPT_OK;
+    if (c->data.kind == DPT_DATA_CIFAR10)
+        return check_cifar10(load, err);
+    if (c->data.resize < c->data.image_size)
+        return dpt_config_refuse_both(load, "data.resize", "data.image_size", err,
+                                      "data.resize (%d) is less than data.image_size (%d), which "
+                                      "is cut out of it; set it to at least that",
+                                      c->data.resize, c->data.image_size);
+    return DPT_OK;
 }

@@ -139,7 +139,7 @@ const struct dpt_key dpt_config_keys[] = {
              "name is refused"},
     {"seed", DPT_KEY_UINT64, AT(seed),
      TRAJECTORY, .def = "42",
-     .help = "seed of initial weights, dropout and data order"},
+     .help = "seed of initial weights, dropout, data order and how images are varied"},
 
     {"cluster.nnodes", DPT_KEY_RANGE, AT(cluster.nnodes_min),
      .min = 1, .max = 1024, RUN, .def = "1",
@@ -351,19 +351,23 @@ const struct dpt_key dpt_config_keys[] = {
     {"data.image_size", DPT_KEY_INT, AT(data.image_size),
      .flags = AUTO, .min = 1, .max = 1024, TRAJECTORY, .def = "auto",
      .help = "images: height and width of a sample; auto: 224, with cifar10 32, its only size"},
+    {"data.resize", DPT_KEY_INT, AT(data.resize),
+     .flags = AUTO, .min = 1, .max = 2048, TRAJECTORY, .def = "auto",
+     .help = "images: what the shorter side is resized to, before the middle image_size x "
+             "image_size is cut out; auto: 8/7 image_size, 256 for 224"},
     {"data.augment", DPT_KEY_CHOICE, AT(data.augment),
      .choices = augments, TRAJECTORY, .def = "auto",
-     .help = "cifar10, images: how training, but no evaluation, varies an image; crop_flip: shifted "
-             "by up to crop_padding pixels, mirrored half of the time; resized_crop_flip (images): "
-             "a part of 8 to 100 % of the area, mirrored half of the time; auto: crop_flip with "
-             "cifar10, else resized_crop_flip"},
+     .help = "cifar10, images: how training varies an image; crop_flip: moved by up to "
+             "crop_padding pixels, mirrored half of the time; resized_crop_flip (images): a part "
+             "of 8 to 100 % of the area, mirrored half of the time; auto: crop_flip with cifar10, "
+             "resized_crop_flip with images"},
     {"data.crop_padding", DPT_KEY_INT, AT(data.crop_padding),
      .min = 0, .max = 512, TRAJECTORY, .def = "4",
-     .help = "with augment: crop_flip, black pixels around the image that it is cut out of"},
+     .help = "with augment: crop_flip, how far an image is moved at most; black comes in"},
     {"data.damaged_images", DPT_KEY_CHOICE, AT(data.damaged_images),
      .choices = damaged_images, RUN, .def = "refuse",
      .help = "images: what becomes of a file that cannot be decoded; refuse: the run does not "
-             "start; skip: it is left out; every process decodes all files once to find them"},
+             "start; skip: it is left out, for which every process decodes all files first"},
 
     {"train.steps", DPT_KEY_INT64, AT(train.steps),
      .flags = AUTO, .min = 1, .max = DPT_CONFIG_RUN_STEPS_MAX, TRAJECTORY, .def = "200",

@@ -63,6 +63,7 @@ static void what_follows(void **state)
     assert_true(dpt_config_reads_labels(c));
     assert_false(dpt_config_reads_text(c));
     assert_int_equal(c->data.image_size, 32);
+    assert_int_equal(c->data.resize, 32);
     assert_int_equal(c->data.augment, DPT_AUGMENT_CROP_FLIP);
     assert_int_equal(c->train.seq_len, 1);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
@@ -70,14 +71,17 @@ static void what_follows(void **state)
     dpt_config_resolve_images(&load);
     assert_true(dpt_config_reads_images(c));
     assert_int_equal(c->data.image_size, 224);
+    assert_int_equal(c->data.resize, 256);
     assert_int_equal(c->data.augment, DPT_AUGMENT_RESIZED_CROP_FLIP);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
     use(DPT_DATA_IMAGES);
     load.config.data.image_size = 8;
+    load.config.data.resize = 8;
     load.config.data.augment = DPT_AUGMENT_NONE;
     load.config.data.damaged_images = DPT_DAMAGED_IMAGES_SKIP;
     dpt_config_resolve_images(&load);
     assert_int_equal(c->data.image_size, 8);
+    assert_int_equal(c->data.resize, 8);
     assert_int_equal(c->data.augment, DPT_AUGMENT_NONE);
     assert_int_equal(dpt_config_check_images(&load, &err), DPT_OK);
 }
@@ -98,6 +102,9 @@ static void cifar10_has_one_size(void **state)
     load.config.data.image_size = 64;
     refused("data.image_size is 64, and data.kind: cifar10 has images of 32 x 32; leave it out");
     use(DPT_DATA_CIFAR10);
+    load.config.data.resize = 36;
+    refused("data.resize is 36, and data.kind: cifar10 takes its images as they are; leave it out");
+    use(DPT_DATA_CIFAR10);
     load.config.data.augment = DPT_AUGMENT_RESIZED_CROP_FLIP;
     refused(
         "data.augment: resized_crop_flip is for data.kind: images; with cifar10 write crop_flip "
@@ -105,6 +112,15 @@ static void cifar10_has_one_size(void **state)
     use(DPT_DATA_CIFAR10);
     load.config.data.damaged_images = DPT_DAMAGED_IMAGES_SKIP;
     refused("data.damaged_images: skip is for data.kind: images; with cifar10 write refuse");
+}
+
+static void a_sample_is_a_part(void **state)
+{
+    (void)state;
+    use(DPT_DATA_IMAGES);
+    load.config.data.resize = 223;
+    refused("data.resize (223) is less than data.image_size (224), which is cut out of it; set it "
+            "to at least that");
 }
 
 static void images_have_no_tokens(void **state)
@@ -134,7 +150,7 @@ static void images_are_for_resnet(void **state)
 static void keys_of_images_alone(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"data.image_size=32", "data.augment=none",
+    static const char *const sets[] = {"data.image_size=32", "data.resize=40", "data.augment=none",
                                        "data.crop_padding=2", "data.damaged_images=skip"};
     static struct dpt_config c;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
@@ -152,6 +168,7 @@ int main(void)
         cmocka_unit_test_setup(what_is_usual, setup),
         cmocka_unit_test_setup(what_follows, setup),
         cmocka_unit_test_setup(cifar10_has_one_size, setup),
+        cmocka_unit_test_setup(a_sample_is_a_part, setup),
         cmocka_unit_test_setup(images_have_no_tokens, setup),
         cmocka_unit_test_setup(images_are_for_resnet, setup),
         cmocka_unit_test_setup(keys_of_images_alone, setup),

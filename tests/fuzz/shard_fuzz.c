@@ -30,13 +30,13 @@ static void read_samples(const struct dpt_data *data, int seq_len, int vocab)
     const int64_t n = dpt_data_samples(data);
     DPT_ASSERT(n > 0 && n * seq_len < dpt_data_tokens(data));
     for (int64_t i = 0; i < n; i++) {
-        const enum dpt_status status = dpt_data_read(data, i, &one, 0, &err);
+        const enum dpt_status status = dpt_data_read(data, i, i, &one, 0, &err);
         DPT_ASSERT(status == DPT_OK || status == DPT_ECORRUPT);
         for (int k = 0; status == DPT_OK && k < seq_len; k++)
             DPT_ASSERT(tokens[k] >= 0 && tokens[k] < vocab && targets[k] < vocab &&
                        (k == 0 || targets[k - 1] == tokens[k]));
     }
-    DPT_ASSERT(dpt_data_read(data, n, &one, 0, &err) == DPT_EINVAL);
+    DPT_ASSERT(dpt_data_read(data, n, n, &one, 0, &err) == DPT_EINVAL);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -1,6 +1,7 @@
-/* Training data: token sources, samples, and the loader that reads ahead.
+/* Training data: sources of tokens and images, samples, and the loader that reads ahead.
  *
- * Of classification a sample is a row of a table: the first seq_len tokens of its text, their
+ * Of cifar10 and images a sample is an image, as view.h makes it of the picture, and its label. Of
+ * classification a sample is a row of a table: the first seq_len tokens of its text, their
  * number, and the label. Else a sample is seq_len + 1 consecutive tokens starting at index *
  * seq_len of the (concatenated, per shard: samples do not cross shards) stream: tokens are the
  * first seq_len, targets the last seq_len. */
@@ -20,10 +21,11 @@ struct dpt_data;
 struct dpt_loader;
 
 /* Opens data.train of the config: a text file, a table of texts and labels, which is read and
- * encoded here and kept as tokens (labelled.h), or the .bin shards a glob names (sorted bytewise).
- * Checks magic, version, length of every shard and that one sample at least exists. Errors name the
- * file and what to do. Reading is by pread: a file truncated later is an error, never a signal.
- * Thread-safe after opening. */
+ * encoded here and kept as tokens (labelled.h), the .bin shards or the .bin files of CIFAR-10 that
+ * a glob names (sorted bytewise), or a folder of images (image_folder.h). Checks magic, version,
+ * length of every shard, length and labels of every file of CIFAR-10, and that one sample at least
+ * exists. Errors name the file and what to do. Reading is by pread: a file truncated later is an
+ * error, never a signal. Thread-safe after opening. */
 DPT_MUST_USE enum dpt_status dpt_data_open(const struct dpt_config *config, struct dpt_data **ret,
                                            struct dpt_err *err);
 /* The same of data.val. */
@@ -37,10 +39,13 @@ int64_t dpt_data_tokens(const struct dpt_data *data);
 /* The form of its samples: dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
-/* Reads sample `index` to place `i` of a micro-batch that is not closed. A shard's token >= vocab
- * is DPT_ECORRUPT; text has none, by the check of its tokenizer. */
+/* Reads sample `index` to place `i` of a micro-batch that is not closed. `number`: which sample of
+ * the run it is (dpt_sample_number), by which images are varied, or DPT_DATA_NOT_VARIED in an
+ * evaluation. A shard's token >= vocab is DPT_ECORRUPT; text has none, by the check of its
+ * tokenizer. DPT_ECORRUPT also: an image that is damaged. */
+enum { DPT_DATA_NOT_VARIED = -1 };
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
-                                           const struct dpt_batch *batch, int64_t i,
+                                           int64_t number, const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);
 
 /* What a source holds: `hash` over all its tokens' bytes, in shard order; `stamp` of which files
@@ -59,7 +64,8 @@ struct dpt_data_digest {
 };
 
 /* Opens and reads everything once; a line of the log says so where that takes a while. DPT_ECONFIG
- * also: a token is not below model.vocab. */
+ * also: a token is not below model.vocab, or data.train and data.val have other classes of images.
+ * DPT_ECORRUPT also: an image cannot be decoded. */
 DPT_MUST_USE enum dpt_status dpt_data_digest(const struct dpt_config *config,
                                              struct dpt_data_digest *ret, struct dpt_err *err);
 

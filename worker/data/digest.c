@@ -15,26 +15,15 @@
 enum { BLOCK_BYTES = 1 << 20, VOCAB_MAX = 1 << 24 /* base/config_table.c: model.vocab */ };
 /* Reading that many bytes takes seconds. */
 static const int64_t LONG_BYTES = (int64_t)2 << 30;
-
-/* h <- XXH3-128(h, a, b). */
-static struct dpt_hash128 join(struct dpt_hash128 h, uint64_t a, uint64_t b)
-{
-    uint8_t joined[32];
-    struct dpt_writer writer;
-    dpt_writer_init(&writer, joined, sizeof joined);
-    dpt_writer_u64(&writer, h.hi);
-    dpt_writer_u64(&writer, h.lo);
-    dpt_writer_u64(&writer, a);
-    dpt_writer_u64(&writer, b);
-    return dpt_hash128(joined, sizeof joined);
-}
+/* So does decoding that many images. */
+static const int64_t MANY_IMAGES = 10000;
 
 /* `n` bytes of the shard's tokens from byte `at` of them on. */
 static enum dpt_status read_block(const struct dpt_token_shard *shard, int fd, int64_t at, size_t n,
                                   uint8_t *ret, struct dpt_err *err)
 {
     if (!shard->encoded)
-        return dpt_fs_pread_all(fd, ret, n, shard->at + at, shard->path, err);
+        return dpt_fs_pread_all(fd, ret, n, shard->at + at, shard->file.path, err);
     struct dpt_writer writer;
     dpt_writer_init(&writer, ret, n);
     const size_t width = (size_t)shard->width, first = (size_t)at / width;
@@ -75,10 +64,10 @@ static void add_block(const struct dpt_token_shard *shard, const uint8_t *block,
 {
     const struct dpt_hash128 of_block = dpt_hash128(block, n);
     const uint32_t largest = largest_of(block, n, shard->width);
-    content->hash = join(content->hash, of_block.hi, of_block.lo);
+    content->hash = dpt_data_hash_join(content->hash, of_block.hi, of_block.lo);
     if (!content->largest_in || largest > content->largest) {
         content->largest = largest;
-        content->largest_in = shard->path;
+        content->largest_in = shard->file.path;
     }
 }
 
@@ -90,7 +79,8 @@ static enum dpt_status add_shard(const struct dpt_token_shard *shard, uint8_t *b
     if (!shard->encoded)
         DPT_TRY(dpt_shard_open(shard, &fd, err));
     enum dpt_status status = DPT_OK;
-    content->hash = join(content->hash, (uint64_t)shard->tokens, (uint64_t)shard->width);
+    content->hash =
+        dpt_data_hash_join(content->hash, (uint64_t)shard->tokens, (uint64_t)shard->width);
     for (int64_t at = 0; status == DPT_OK && at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
         status = read_block(shard, fd, at, n, block, err);
@@ -112,14 +102,26 @@ static void say_long(const struct dpt_data *data)
                 (double)bytes / 1e9);
 }
 
+static enum dpt_status hash_folder(const struct dpt_data *data, struct dpt_hash128 *ret,
+                                   struct dpt_err *err)
+{
+    if (data->samples >= MANY_IMAGES)
+        dpt_log(DPT_LOG_INFO, "%s: reading %lld images once, for the hash of their content",
+                data->key, (long long)data->samples);
+    const enum dpt_status status = dpt_image_folder_hash(data->folder, ret, err);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+}
+
 static enum dpt_status read_content(const struct dpt_data *data, struct content *ret,
                                     struct dpt_err *err)
 {
     struct content content = {.largest_in = NULL};
-    if (data->labelled) {
-        DPT_TRY(dpt_labelled_hash(data->labelled, &content.hash, err));
+    if (data->labelled || data->folder) {
+        const enum dpt_status status = data->labelled
+                                           ? dpt_labelled_hash(data->labelled, &content.hash, err)
+                                           : hash_folder(data, &content.hash, err);
         *ret = content;
-        return DPT_OK;
+        return status;
     }
     uint8_t *block = malloc(BLOCK_BYTES);
     if (!block)
@@ -135,12 +137,11 @@ static enum dpt_status read_content(const struct dpt_data *data, struct content 
 
 static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES])
 {
-    struct dpt_hash128 h = {0, 0};
+    struct dpt_hash128 h =
+        data->folder ? dpt_image_folder_stamp(data->folder) : (struct dpt_hash128){0, 0};
     for (int i = 0; i < data->n_shards; i++) {
         const struct dpt_token_shard *shard = &data->shards[i];
-        h = join(h, shard->device, shard->inode);
-        h = join(h, (uint64_t)shard->file_bytes, 0);
-        h = join(h, (uint64_t)shard->changed_s, (uint64_t)shard->changed_ns);
+        h = dpt_data_file_stamp(&shard->file, h);
     }
     dpt_hash128_hex(h, ret);
 }
@@ -148,8 +149,8 @@ static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES]
 static enum dpt_status check_largest(const struct dpt_data *data, const struct content *content,
                                      struct dpt_err *err)
 {
-    if (content->largest < (uint32_t)data->vocab)
-        return DPT_OK;
+    if (data->kind == DPT_DATA_CIFAR10 || content->largest < (uint32_t)data->vocab)
+        return DPT_OK; /* bytes of pixels are no tokens */
     if (content->largest >= VOCAB_MAX)
         return dpt_fail(err, DPT_ECONFIG,
                         "%s: '%s' has token %u, beyond every vocabulary; make the shard again, or "
@@ -162,18 +163,40 @@ static enum dpt_status check_largest(const struct dpt_data *data, const struct c
                     content->largest + 1);
 }
 
+struct digesting {
+    struct dpt_hash128 used;    /* so far */
+    struct dpt_hash128 classes; /* of the folder that was read first */
+    bool has_classes;
+};
+
+/* The order of the sub-folders' names numbers the classes. */
+static enum dpt_status check_classes(const struct dpt_data *data, struct digesting *digesting,
+                                     struct dpt_err *err)
+{
+    const struct dpt_hash128 here = data->folder->classes, there = digesting->classes;
+    if (digesting->has_classes && (here.hi != there.hi || here.lo != there.lo))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "data.train and data.val have sub-folders of other names, which number the "
+                        "classes; give both the same");
+    digesting->classes = here;
+    digesting->has_classes = true;
+    return DPT_OK;
+}
+
 /* Takes the data. */
 static enum dpt_status identify(struct dpt_data *data, struct dpt_data_identity *ret,
-                                struct dpt_hash128 *used, struct dpt_err *err)
+                                struct digesting *digesting, struct dpt_err *err)
 {
     struct content content;
-    enum dpt_status status = read_content(data, &content, err);
+    enum dpt_status status = data->folder ? check_classes(data, digesting, err) : DPT_OK;
+    if (status == DPT_OK)
+        status = read_content(data, &content, err);
     if (status == DPT_OK)
         status = check_largest(data, &content, err);
     if (status == DPT_OK) {
         dpt_hash128_hex(content.hash, ret->hash);
         make_stamp(data, ret->stamp);
-        *used = join(*used, content.hash.hi, content.hash.lo);
+        digesting->used = dpt_data_hash_join(digesting->used, content.hash.hi, content.hash.lo);
     }
     dpt_data_close(&data);
     return status;
@@ -183,18 +206,18 @@ enum dpt_status dpt_data_digest(const struct dpt_config *config, struct dpt_data
                                 struct dpt_err *err)
 {
     struct dpt_data *data;
-    struct dpt_hash128 used = {0, 0};
+    struct digesting digesting = {.has_classes = false};
     struct dpt_data_digest digest = {.used = ""};
     if (!config->train.eval_only) {
         DPT_TRY(dpt_data_open(config, &data, err));
         digest.train_samples = dpt_data_samples(data);
-        DPT_TRY(identify(data, &digest.train, &used, err));
+        DPT_TRY(identify(data, &digest.train, &digesting, err));
     }
     if (dpt_config_evaluates(config)) {
         DPT_TRY(dpt_data_open_val(config, &data, err));
-        DPT_TRY(identify(data, &digest.val, &used, err));
+        DPT_TRY(identify(data, &digest.val, &digesting, err));
     }
-    dpt_hash128_hex(used, digest.used);
+    dpt_hash128_hex(digesting.used, digest.used);
     *ret = digest;
     return DPT_OK;
 }
@@ -214,6 +237,6 @@ enum dpt_status dpt_data_check(const struct dpt_data *data, const struct dpt_dat
     return dpt_fail(err, DPT_ECORRUPT,
                     "%s was changed since this worker began: '%s'%s not what the run trains on; "
                     "put the former file back and start this worker again",
-                    data->key, data->shards[0].path,
+                    data->key, data->folder ? data->folder->path : data->shards[0].file.path,
                     data->n_shards > 1 ? " and those beside it are" : " is");
 }

@@ -67,7 +67,7 @@ static enum dpt_status read_batch(const struct dpt_loader *loader, struct buffer
                                             buffer->at.step, in_step);
     for (int j = 0; j < loader->micro_batch; j++) {
         const int64_t index = dpt_sample_index(loader->seed, samples, first + j);
-        DPT_TRY(dpt_data_read(loader->data, index, &buffer->batch, j, err));
+        DPT_TRY(dpt_data_read(loader->data, index, first + j, &buffer->batch, j, err));
     }
     dpt_batch_close(dpt_data_form(loader->data), &buffer->batch, loader->micro_batch);
     return DPT_OK;

@@ -5,56 +5,14 @@
 #include "base/cursor.h"
 #include "base/fs.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CHUNK_TOKENS = 2048 };
 
-static int open_for_reading(const char *path)
-{
-    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-}
-
-/* Opens `shard->path` the first time and notes which file it is. */
-static enum dpt_status open_first(struct dpt_token_shard *shard, int *ret_fd, struct dpt_err *err)
-{
-    struct stat st;
-    int fd = open_for_reading(shard->path);
-    if (fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", shard->path);
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        (void)close(fd);
-        return dpt_fail(err, DPT_EIO, "'%s' is no regular file", shard->path);
-    }
-    shard->file_bytes = st.st_size;
-    shard->device = st.st_dev;
-    shard->inode = st.st_ino;
-    shard->changed_s = st.st_mtim.tv_sec;
-    shard->changed_ns = st.st_mtim.tv_nsec;
-    *ret_fd = fd;
-    return DPT_OK;
-}
-
 enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
                                struct dpt_err *err)
 {
-    struct stat st;
-    int fd = open_for_reading(shard->path);
-    if (fd < 0)
-        return dpt_fail_errno(err, errno, "open '%s'", shard->path);
-    if (fstat(fd, &st) != 0 || st.st_size != shard->file_bytes || st.st_dev != shard->device ||
-        st.st_ino != shard->inode || st.st_mtim.tv_sec != shard->changed_s ||
-        st.st_mtim.tv_nsec != shard->changed_ns) {
-        (void)close(fd);
-        return dpt_fail(err, DPT_ECORRUPT,
-                        "'%s' was changed while the run reads it; put the former file "
-                        "back and start again",
-                        shard->path);
-    }
-    *ret_fd = fd;
-    return DPT_OK;
+    return dpt_data_file_open(&shard->file, ret_fd, err);
 }
 
 static enum dpt_status parse_header(struct dpt_token_shard *shard, const uint8_t *header,
@@ -75,20 +33,20 @@ static enum dpt_status parse_header(struct dpt_token_shard *shard, const uint8_t
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s' is no token shard: its magic number is %u, not %d (GPT-2) "
                         "or %d (Llama 3); set data.kind: text for plain text",
-                        shard->path, magic, DPT_SHARD_MAGIC_GPT2, DPT_SHARD_MAGIC_LLAMA3);
+                        shard->file.path, magic, DPT_SHARD_MAGIC_GPT2, DPT_SHARD_MAGIC_LLAMA3);
     }
     if (version != expected)
         return dpt_fail(err, DPT_EVERSION, "token shard '%s' has version %u, version %u is read",
-                        shard->path, version, expected);
+                        shard->file.path, version, expected);
     shard->at = DPT_SHARD_HEADER_BYTES;
     shard->tokens = tokens;
     const int64_t bytes = shard->at + shard->tokens * shard->width;
-    if (tokens > INT32_MAX || shard->file_bytes != bytes)
+    if (tokens > INT32_MAX || shard->file.bytes != bytes)
         return dpt_fail(err, DPT_ECORRUPT,
                         "token shard '%s' is %s: its header says %u tokens, which is "
                         "%lld bytes, it has %lld; make or copy it again",
-                        shard->path, shard->file_bytes < bytes ? "truncated" : "damaged", tokens,
-                        (long long)bytes, (long long)shard->file_bytes);
+                        shard->file.path, shard->file.bytes < bytes ? "truncated" : "damaged",
+                        tokens, (long long)bytes, (long long)shard->file.bytes);
     return DPT_OK;
 }
 
@@ -96,14 +54,14 @@ enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard, struct dpt
 {
     uint8_t header[DPT_SHARD_HEADER_BYTES] = {0};
     int fd = -1;
-    DPT_TRY(open_first(shard, &fd, err));
+    DPT_TRY(dpt_data_file_open_first(&shard->file, &fd, err));
     enum dpt_status status =
-        shard->file_bytes < DPT_SHARD_HEADER_BYTES
+        shard->file.bytes < DPT_SHARD_HEADER_BYTES
             ? dpt_fail(err, DPT_ECORRUPT,
                        "'%s' is no token shard: it has %lld bytes, its header alone "
                        "takes %d",
-                       shard->path, (long long)shard->file_bytes, DPT_SHARD_HEADER_BYTES)
-            : dpt_fs_pread_all(fd, header, sizeof header, 0, shard->path, err);
+                       shard->file.path, (long long)shard->file.bytes, DPT_SHARD_HEADER_BYTES)
+            : dpt_fs_pread_all(fd, header, sizeof header, 0, shard->file.path, err);
     (void)close(fd); /* opened for reading */
     return status == DPT_OK ? parse_header(shard, header, err) : status;
 }
@@ -111,10 +69,10 @@ enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard, struct dpt
 enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard, struct dpt_err *err)
 {
     int fd = -1;
-    DPT_TRY(open_first(shard, &fd, err));
+    DPT_TRY(dpt_data_file_open_first(&shard->file, &fd, err));
     (void)close(fd); /* opened for reading */
     shard->width = 1;
-    shard->tokens = shard->file_bytes;
+    shard->tokens = shard->file.bytes;
     return DPT_OK;
 }
 
@@ -127,7 +85,7 @@ static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, in
         const int64_t count = left < CHUNK_TOKENS ? left : CHUNK_TOKENS;
         const size_t bytes = (size_t)(count * shard->width);
         DPT_TRY(dpt_fs_pread_all(fd, chunk, bytes, shard->at + (first + done) * shard->width,
-                                 shard->path, err));
+                                 shard->file.path, err));
         struct dpt_reader reader;
         dpt_reader_init(&reader, chunk, bytes);
         for (int64_t i = 0; i < count; i++) {
@@ -136,7 +94,7 @@ static enum dpt_status read_file(const struct dpt_token_shard *shard, int fd, in
                                                        : dpt_reader_u32(&reader);
             if (token > INT32_MAX)
                 return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %u",
-                                (long long)first + done + i, shard->path, token);
+                                (long long)first + done + i, shard->file.path, token);
             ret[done + i] = (int32_t)token;
         }
         done += count;
@@ -161,6 +119,6 @@ enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t firs
     for (int64_t i = 0; i < n; i++)
         if (ret[i] >= vocab)
             return dpt_fail(err, DPT_ECORRUPT, "token %lld of '%s' is %d, model.vocab is %d",
-                            (long long)first + i, shard->path, ret[i], vocab);
+                            (long long)first + i, shard->file.path, ret[i], vocab);
     return DPT_OK;
 }

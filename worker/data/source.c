@@ -12,8 +12,8 @@ enum { BYTE_VOCAB = 256 };
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct dpt_token_shard *)a)->path,
-                  ((const struct dpt_token_shard *)b)->path);
+    return strcmp(((const struct dpt_token_shard *)a)->file.path,
+                  ((const struct dpt_token_shard *)b)->file.path);
 }
 
 static enum dpt_status no_memory(struct dpt_err *err)
@@ -31,9 +31,9 @@ static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt
     if (!data->shards)
         return no_memory(err);
     for (size_t i = 0; i < n; i++) {
-        data->shards[i].path = strdup(paths[i]);
+        data->shards[i].file.path = strdup(paths[i]);
         data->n_shards = (int)i + 1;
-        if (!data->shards[i].path)
+        if (!data->shards[i].file.path)
             return no_memory(err);
     }
     qsort(data->shards, n, sizeof *data->shards, by_name);
@@ -85,7 +85,7 @@ static enum dpt_status open_shards(enum dpt_data_kind kind, const struct dpt_voc
         if (shard->width != data->shards[0].width)
             return dpt_fail(err, DPT_ECONFIG,
                             "%s: '%s' and '%s' are token shards of different kinds; name one kind",
-                            data->key, data->shards[0].path, shard->path);
+                            data->key, data->shards[0].file.path, shard->file.path);
         shard->first_sample = data->samples;
         shard->n_samples = shard->tokens > 0 ? (shard->tokens - 1) / data->seq_len : 0;
         data->samples += shard->n_samples;
@@ -103,7 +103,7 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
                                   struct dpt_err *err)
 {
     struct dpt_token_shard *shard = &data->shards[0];
-    struct dpt_labelled_source source = {.path = shard->path,
+    struct dpt_labelled_source source = {.path = shard->file.path,
                                          .key = val ? "data.val_samples" : "data.train_samples",
                                          .samples = val ? config->data.val_samples
                                                         : config->data.train_samples};
@@ -113,9 +113,9 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
         status = dpt_shard_open(shard, &source.fd, err);
     if (status != DPT_OK)
         return dpt_wrap(err, status, "%s", data->key);
-    if (shard->file_bytes >= LONG_TABLE_BYTES && source.samples == 0)
+    if (shard->file.bytes >= LONG_TABLE_BYTES && source.samples == 0)
         dpt_log(DPT_LOG_INFO, "%s: making tokens of the texts of '%s', %.1f GB", data->key,
-                shard->path, (double)shard->file_bytes / 1e9);
+                shard->file.path, (double)shard->file.bytes / 1e9);
     status = dpt_labelled_create(config, &source, vocab, &data->labelled, err);
     (void)close(source.fd); /* opened for reading */
     if (status != DPT_OK)
@@ -125,14 +125,33 @@ static enum dpt_status open_table(const struct dpt_config *config, bool val,
     return DPT_OK;
 }
 
+static enum dpt_status open_images(const struct dpt_config *config, const char *path,
+                                   struct dpt_data *data, struct dpt_err *err)
+{
+    const enum dpt_status status = dpt_images_open(config, path, data, err);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+}
+
+static const char *what_to_name(enum dpt_data_kind kind)
+{
+    switch (kind) {
+    case DPT_DATA_CLASSIFICATION:
+        return "a .csv, .tsv or .jsonl file";
+    case DPT_DATA_CIFAR10:
+        return "the .bin files of CIFAR-10's binary version";
+    case DPT_DATA_IMAGES:
+        return "a folder with a sub-folder of images for each class";
+    default:
+        return "a text file or token shards";
+    }
+}
+
 static enum dpt_status check_config(const struct dpt_config *config, const char *key,
                                     const char *path, struct dpt_err *err)
 {
     if (!path[0])
         return dpt_fail(err, DPT_ECONFIG, "%s is empty: name %s", key,
-                        config->data.kind == DPT_DATA_CLASSIFICATION
-                            ? "a .csv, .tsv or .jsonl file"
-                            : "a text file or token shards");
+                        what_to_name(config->data.kind));
     if (config->train.seq_len < 1)
         return dpt_fail(err, DPT_ECONFIG, "train.seq_len must be 1 at least");
     if (dpt_config_reads_text(config) && config->data.tokenizer == DPT_TOKENIZER_BYTES &&
@@ -150,10 +169,12 @@ static enum dpt_status open_samples(const struct dpt_config *config, bool val, c
     const enum dpt_data_kind kind = config->data.kind;
     const bool table = kind == DPT_DATA_CLASSIFICATION;
     struct dpt_vocab *vocab = NULL;
-    if (kind == DPT_DATA_TOKENS)
+    if (kind == DPT_DATA_TOKENS || kind == DPT_DATA_CIFAR10)
         DPT_TRY(list_shards(path, data, err));
-    else
+    else if (kind != DPT_DATA_IMAGES)
         DPT_TRY(list_paths(&path, 1, data, err));
+    if (dpt_config_reads_images(config))
+        return open_images(config, path, data, err);
     if (table || (kind == DPT_DATA_TEXT && config->data.tokenizer != DPT_TOKENIZER_BYTES))
         DPT_TRY(dpt_text_open_vocab(config, &vocab, err));
     const enum dpt_status status =
@@ -178,7 +199,10 @@ static enum dpt_status open_key(const struct dpt_config *config, bool val, struc
     if (!data)
         return no_memory(err);
     data->key = key;
+    data->kind = config->data.kind;
     data->form = dpt_sample_form(config);
+    data->view = dpt_view_rule(config);
+    data->labels = config->model.labels;
     data->seq_len = config->train.seq_len;
     data->vocab = config->model.vocab;
     const enum dpt_status status = open_samples(config, val, path, data, err);
@@ -206,11 +230,12 @@ void dpt_data_close(struct dpt_data **data)
     if (!*data)
         return;
     for (int i = 0; i < (*data)->n_shards; i++) {
-        free((*data)->shards[i].path);
+        free((*data)->shards[i].file.path);
         free((*data)->shards[i].encoded);
     }
     free((*data)->shards);
     dpt_labelled_destroy(&(*data)->labelled);
+    dpt_image_folder_close(&(*data)->folder);
     free(*data);
     *data = NULL;
 }
@@ -245,7 +270,19 @@ static const struct dpt_token_shard *shard_of(const struct dpt_data *data, int64
     return &data->shards[low];
 }
 
-enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
+/* Into place `i` of the micro-batch. */
+static enum dpt_status read_image(const struct dpt_data *data, int64_t index, int64_t number,
+                                  const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
+{
+    const struct dpt_token_shard *shard =
+        data->kind == DPT_DATA_CIFAR10 ? shard_of(data, index) : NULL;
+    const enum dpt_status status = dpt_images_read(
+        data, shard, index, number, dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),
+        dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i), err);
+    return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "%s", data->key);
+}
+
+enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index, int64_t number,
                               const struct dpt_batch *batch, int64_t i, struct dpt_err *err)
 {
     if (index < 0 || index >= data->samples)
@@ -258,6 +295,8 @@ enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
                          dpt_batch_part(&data->form, batch, DPT_SAMPLE_TARGET, i));
         return DPT_OK;
     }
+    if (data->kind == DPT_DATA_CIFAR10 || data->kind == DPT_DATA_IMAGES)
+        return read_image(data, index, number, batch, i, err);
     const struct dpt_token_shard *shard = shard_of(data, index);
     const int64_t n = data->seq_len, first = (index - shard->first_sample) * n;
     int32_t *tokens = dpt_batch_part(&data->form, batch, DPT_SAMPLE_INPUT, i),

@@ -3,8 +3,11 @@
 #define DPT_WORKER_DATA_SOURCE_H
 
 #include "worker/data/data.h"
+#include "worker/data/file.h"
+#include "worker/data/image_folder.h"
 #include "worker/data/labelled.h"
 #include "worker/data/tokenizer.h"
+#include "worker/data/view.h"
 
 enum {
     DPT_SHARD_HEADER_BYTES = 1024, /* 256 numbers of 32 bits */
@@ -14,15 +17,13 @@ enum {
     DPT_SHARD_VERSION_LLAMA3 = 7 /* tokens of 32 bits */
 };
 
-/* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from `at` on. */
+/* One file of tokens: `tokens` numbers of `width` bytes (1, 2 or 4, little-endian) from `at` on. A
+ * file of CIFAR-10's binary version: its bytes as such, with a sample for each record. */
 struct dpt_token_shard {
-    char *path;
+    struct dpt_data_file file;
     int64_t at, tokens;
     int width;
     int64_t first_sample, n_samples;
-    int64_t file_bytes;     /* what it was when opened: a file that changes under a run is an */
-    uint64_t device, inode; /* error, not another trajectory */
-    int64_t changed_s, changed_ns;
     uint32_t *encoded; /* (tokens) of text that was encoded when it was opened; else NULL */
 };
 
@@ -30,11 +31,14 @@ struct dpt_data {
     const char *key; /* of the config, for errors: "data.train" or "data.val" */
     struct dpt_token_shard *shards;
     int n_shards;
-    struct dpt_labelled *labelled; /* of classification, whose one shard is the table's file and
-                                      has no tokens */
+    struct dpt_labelled *labelled;   /* of classification, whose one shard is the table's file and
+                                        has no tokens */
+    struct dpt_image_folder *folder; /* of kind images, which has no shards */
+    struct dpt_view_rule view;       /* of cifar10 and images */
+    enum dpt_data_kind kind;
     int64_t tokens, samples;
     struct dpt_sample_form form;
-    int seq_len, vocab;
+    int seq_len, vocab, labels;
 };
 
 /* Looks at the file `shard->path` and fills in the rest, but for the samples: a .bin shard, whose
@@ -63,5 +67,16 @@ DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard,
 DPT_MUST_USE enum dpt_status dpt_shard_read(const struct dpt_token_shard *shard, int64_t first,
                                             int64_t n, int vocab, int32_t *ret,
                                             struct dpt_err *err);
+
+/* Of cifar10 and images: opens `path` as data->kind says and counts the samples. Errors do not
+ * begin with the key. */
+DPT_MUST_USE enum dpt_status dpt_images_open(const struct dpt_config *config, const char *path,
+                                             struct dpt_data *data, struct dpt_err *err);
+
+/* Reads sample `index`, which there is, and its label; `shard` of cifar10 holds it. */
+DPT_MUST_USE enum dpt_status dpt_images_read(const struct dpt_data *data,
+                                             const struct dpt_token_shard *shard, int64_t index,
+                                             int64_t number, float *ret_pixels, int32_t *ret_label,
+                                             struct dpt_err *err);
 
 #endif

@@ -46,13 +46,13 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struc
     struct dpt_tokens tokens = {0};
     char *text = NULL;
     size_t bytes = 0;
-    if (shard->file_bytes > DPT_ENCODE_BYTES_MAX)
+    if (shard->file.bytes > DPT_ENCODE_BYTES_MAX)
         return dpt_fail(err, DPT_EOVERFLOW,
                         "'%s' has %lld bytes, at most %d are encoded as a run starts; make token "
                         "shards of it with dpt-data encode and set data.kind: tokens",
-                        shard->path, (long long)shard->file_bytes, DPT_ENCODE_BYTES_MAX);
+                        shard->file.path, (long long)shard->file.bytes, DPT_ENCODE_BYTES_MAX);
     enum dpt_status status =
-        dpt_fs_read_file(shard->path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
+        dpt_fs_read_file(shard->file.path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
     if (status == DPT_OK)
         status = encode(vocab, text, bytes, &tokens, err);
     shard->width = dpt_vocab_token_bytes(vocab);

@@ -35,7 +35,8 @@ static enum dpt_status read_batch(struct dpt_rank *r, struct dpt_sample_range ba
 {
     for (int64_t i = 0; i < r->config->train.micro_batch; i++) {
         const int64_t sample = batch.first + i < batch.end ? batch.first + i : batch.first;
-        DPT_TRY(rank_own_disk(r, dpt_data_read(r->val, sample, &r->val_batch, i, err), err));
+        DPT_TRY(rank_own_disk(
+            r, dpt_data_read(r->val, sample, DPT_DATA_NOT_VARIED, &r->val_batch, i, err), err));
     }
     dpt_batch_close(&r->form, &r->val_batch, r->config->train.micro_batch);
     return DPT_OK;

@@ -95,7 +95,7 @@ static enum dpt_status read_sample(const struct dpt_data *data, int64_t index, i
                                    int32_t *ret_targets)
 {
     const struct dpt_batch one = {.part = {ret_tokens, ret_targets}};
-    return dpt_data_read(data, index, &one, 0, &err);
+    return dpt_data_read(data, index, 0, &one, 0, &err);
 }
 
 static void expect_sample(const struct dpt_data *data, int64_t index, int32_t first)

@@ -355,8 +355,8 @@ static void wide_tokens(void **state)
     if (dpt_data_open(&config, &data, &err) != DPT_OK)
         fail_msg("%s", err.text);
     assert_int_equal(dpt_data_tokens(data), sizeof text - 2);
-    assert_int_equal(dpt_data_read(data, 0, &(struct dpt_batch){.part = {got, targets}}, 0, &err),
-                     DPT_OK);
+    assert_int_equal(
+        dpt_data_read(data, 0, 0, &(struct dpt_batch){.part = {got, targets}}, 0, &err), DPT_OK);
     assert_int_equal(got[0], FILLERS + 256);
     assert_int_equal(targets[0], FILLERS + 'e');
     assert_int_equal(dpt_data_digest(&config, &of_text, &err), DPT_OK);

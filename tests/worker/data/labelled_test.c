@@ -78,7 +78,7 @@ static struct sample read_sample(const struct dpt_data *data, int64_t i)
 {
     struct sample s = {{0}, -1, -1};
     const struct dpt_batch one = {.part = {s.tokens, &s.label, &s.length}};
-    assert_int_equal(dpt_data_read(data, i, &one, 0, &err), DPT_OK);
+    assert_int_equal(dpt_data_read(data, i, 0, &one, 0, &err), DPT_OK);
     return s;
 }
 

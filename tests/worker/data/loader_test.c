@@ -91,7 +91,7 @@ static void expect_next(struct dpt_loader *loader, int64_t step, int slot)
         const int64_t epoch = per_epoch > 0 ? step / per_epoch : 0;
         const int64_t i = epoch * SAMPLES + (in_epoch * SLOTS + slot) * MICRO + j;
         const int64_t index = dpt_sample_index(config.seed, SAMPLES, i);
-        assert_int_equal(dpt_data_read(data, index, &one, 0, &err), DPT_OK);
+        assert_int_equal(dpt_data_read(data, index, i, &one, 0, &err), DPT_OK);
         assert_memory_equal(tokens + j * SEQ, expected, sizeof expected);
         assert_memory_equal(targets + j * SEQ, expected_targets, sizeof expected_targets);
     }
@@ -317,7 +317,7 @@ static void *reading(void *ctx)
     const struct dpt_batch one = {.part = {tokens, targets}};
     struct dpt_err why;
     for (int64_t i = 0; i < 500; i++)
-        if (dpt_data_read(ctx, i % SAMPLES, &one, 0, &why) != DPT_OK)
+        if (dpt_data_read(ctx, i % SAMPLES, i, &one, 0, &why) != DPT_OK)
             return ctx;
     return NULL;
 }

@@ -265,7 +265,7 @@ static struct plain_validation validate(struct plain *p, int64_t samples)
                             .right = dpt_model_labels(p->model) > 0 ? &right : NULL};
     struct plain_validation found = {0};
     for (int64_t s = 0; s < samples; s++) {
-        OK(dpt_data_read(val, s, &slot.batch, 0, err_));
+        OK(dpt_data_read(val, s, DPT_DATA_NOT_VARIED, &slot.batch, 0, err_));
         dpt_batch_close(&form, &slot.batch, 1);
         slot.t = slot.batch.positions;
         for (int u = 0; u < dpt_model_n_units(p->model); u++)

@@ -1,0 +1,327 @@
+/* Folders of images: what is in them, read file by file (image_folder.h). */
+#include "worker/data/image_folder.h"
+
+#include "base/fs.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 2 * DPT_CONFIG_PATH_BYTES, LEFT_OUT_SHOWN = 10 };
+
+void dpt_image_folder_close(struct dpt_image_folder **folder)
+{
+    if (!*folder)
+        return;
+    for (int64_t i = 0; i < (*folder)->n; i++)
+        free((*folder)->images[i].file.path);
+    free((*folder)->images);
+    free((*folder)->path);
+    free(*folder);
+    *folder = NULL;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+/* A file's bytes, owned. */
+static enum dpt_status read_bytes(const struct dpt_data_file *file, uint8_t **ret,
+                                  struct dpt_err *err)
+{
+    int fd = -1;
+    if (file->bytes > DPT_PICTURE_FILE_BYTES_MAX)
+        return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes; files of at most %d are read",
+                        file->path, (long long)file->bytes, DPT_PICTURE_FILE_BYTES_MAX);
+    uint8_t *bytes = malloc(file->bytes > 0 ? (size_t)file->bytes : 1);
+    if (!bytes)
+        return dpt_fail(err, DPT_ENOMEM, "read '%s': out of memory", file->path);
+    enum dpt_status status = dpt_data_file_open(file, &fd, err);
+    if (status == DPT_OK)
+        status = dpt_fs_pread_all(fd, bytes, (size_t)file->bytes, 0, file->path, err);
+    if (fd >= 0)
+        (void)close(fd); /* opened for reading */
+    if (status == DPT_OK)
+        *ret = bytes;
+    else
+        free(bytes);
+    return status;
+}
+
+static enum dpt_status decode(const struct dpt_data_file *file, const uint8_t *bytes,
+                              struct dpt_picture *ret, struct dpt_err *err)
+{
+    const enum dpt_status status = dpt_picture_decode(bytes, (size_t)file->bytes, ret, err);
+    if (status != DPT_ECORRUPT)
+        return status;
+    (void)dpt_wrap(err, status, "'%s' is damaged", file->path);
+    return status;
+}
+
+enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int64_t i,
+                                      struct dpt_picture *ret, struct dpt_err *err)
+{
+    uint8_t *bytes = NULL;
+    DPT_TRY(read_bytes(&folder->images[i].file, &bytes, err));
+    const enum dpt_status status = decode(&folder->images[i].file, bytes, ret, err);
+    free(bytes);
+    return status;
+}
+
+/* Before the run begins, where the file can still be left out. */
+static enum dpt_status verify(const struct dpt_data_file *file, const uint8_t *bytes,
+                              struct dpt_picture *picture, struct dpt_err *err)
+{
+    struct dpt_err why;
+    const enum dpt_status status = decode(file, bytes, picture, &why);
+    if (status == DPT_OK)
+        return DPT_OK;
+    if (status != DPT_ECORRUPT)
+        return dpt_pass(err, &why);
+    return dpt_fail(err, status, "%s; replace it, or set data.damaged_images: skip", why.text);
+}
+
+static enum dpt_status add_to_hash(const struct dpt_image_folder *folder, int64_t i,
+                                   struct dpt_picture *picture, struct dpt_hash128 *h,
+                                   struct dpt_err *err)
+{
+    const struct dpt_image *image = &folder->images[i];
+    uint8_t *bytes = NULL;
+    enum dpt_status status = DPT_OK;
+    DPT_TRY(read_bytes(&image->file, &bytes, err));
+    if (!folder->decoded)
+        status = verify(&image->file, bytes, picture, err);
+    if (status == DPT_OK) {
+        const struct dpt_hash128 content = dpt_hash128(bytes, (size_t)image->file.bytes);
+        *h = dpt_data_hash_join(*h, (uint64_t)image->label, (uint64_t)image->file.bytes);
+        *h = dpt_data_hash_join(*h, content.hi, content.lo);
+    }
+    free(bytes);
+    return status;
+}
+
+enum dpt_status dpt_image_folder_hash(const struct dpt_image_folder *folder,
+                                      struct dpt_hash128 *ret, struct dpt_err *err)
+{
+    struct dpt_hash128 h = {0, 0};
+    struct dpt_picture picture = {.rgb = NULL};
+    enum dpt_status status = DPT_OK;
+    for (int64_t i = 0; status == DPT_OK && i < folder->n; i++)
+        status = add_to_hash(folder, i, &picture, &h, err);
+    dpt_picture_fini(&picture);
+    if (status == DPT_OK)
+        *ret = h;
+    return status;
+}
+
+struct dpt_hash128 dpt_image_folder_stamp(const struct dpt_image_folder *folder)
+{
+    struct dpt_hash128 h = {0, 0};
+    for (int64_t i = 0; i < folder->n; i++)
+        h = dpt_data_file_stamp(&folder->images[i].file, h);
+    return h;
+}
+
+/* ---------------------------------------------------------------- looking */
+
+struct looking {
+    const struct dpt_config *config;
+    const char *key;
+    struct dpt_image_folder *folder;
+    struct dpt_picture picture; /* room to decode in */
+};
+
+static bool ends_with_one_of(const char *name, const char *const *endings)
+{
+    const size_t n = strlen(name);
+    for (; *endings; endings++) {
+        const size_t m = strlen(*endings);
+        if (n > m && strcasecmp(name + n - m, *endings) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool is_image(const char *name)
+{
+    static const char *const read[] = {".jpg", ".jpeg", ".png", NULL};
+    return ends_with_one_of(name, read);
+}
+
+/* What users would miss if it were passed over. */
+static bool is_other_image(const char *name)
+{
+    static const char *const others[] = {".bmp", ".gif",  ".heic", ".pgm",  ".ppm",
+                                         ".tif", ".tiff", ".webp", ".avif", NULL};
+    return ends_with_one_of(name, others);
+}
+
+static enum dpt_status make_room(struct dpt_image_folder *folder, struct dpt_err *err)
+{
+    if (folder->n < folder->room)
+        return DPT_OK;
+    if (folder->n >= DPT_IMAGES_MAX)
+        return dpt_fail(err, DPT_EOVERFLOW, "there are more than %d images", DPT_IMAGES_MAX);
+    const int64_t room = 2 * folder->room + 1024;
+    void *more = realloc(folder->images, (size_t)room * sizeof *folder->images);
+    if (!more)
+        return dpt_fail(err, DPT_ENOMEM, "list %lld images: out of memory", (long long)folder->n);
+    folder->images = more;
+    folder->room = room;
+    return DPT_OK;
+}
+
+/* Decodes the last image of the list; takes it off again if it is damaged. */
+static enum dpt_status try_last(struct looking *l, struct dpt_err *err)
+{
+    struct dpt_image_folder *folder = l->folder;
+    struct dpt_image *last = &folder->images[folder->n - 1];
+    struct dpt_err why;
+    uint8_t *bytes = NULL;
+    DPT_TRY(read_bytes(&last->file, &bytes, err));
+    const enum dpt_status status = decode(&last->file, bytes, &l->picture, &why);
+    free(bytes);
+    if (status != DPT_ECORRUPT)
+        return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
+    if (folder->left_out < LEFT_OUT_SHOWN)
+        dpt_log(DPT_LOG_INFO, "%s: left out: %s", l->key, why.text);
+    free(last->file.path);
+    folder->n--;
+    folder->left_out++;
+    return DPT_OK;
+}
+
+static enum dpt_status add_image(struct looking *l, const char *path, int32_t label,
+                                 struct dpt_err *err)
+{
+    int fd = -1;
+    DPT_TRY(make_room(l->folder, err));
+    struct dpt_image *image = &l->folder->images[l->folder->n];
+    *image = (struct dpt_image){.label = label, .file.path = strdup(path)};
+    if (!image->file.path)
+        return dpt_fail(err, DPT_ENOMEM, "list '%s': out of memory", path);
+    l->folder->n++;
+    DPT_TRY(dpt_data_file_open_first(&image->file, &fd, err));
+    (void)close(fd); /* opened for reading */
+    return l->folder->decoded ? try_last(l, err) : DPT_OK;
+}
+
+static enum dpt_status look_at_file(struct looking *l, const char *folder, const char *name,
+                                    int32_t label, struct dpt_err *err)
+{
+    char path[PATH_BYTES];
+    if (name[0] == '.')
+        return DPT_OK;
+    DPT_TRY(dpt_fs_join(folder, name, path, sizeof path, err));
+    if (is_other_image(name))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' is an image of another kind; convert it to .png or .jpg, or move it "
+                        "out of the folder",
+                        path);
+    return is_image(name) ? add_image(l, path, label, err) : DPT_OK;
+}
+
+static enum dpt_status look_at_class(struct looking *l, const char *path, int32_t label,
+                                     struct dpt_err *err)
+{
+    char **names = NULL;
+    size_t n = 0;
+    const int64_t before = l->folder->n, left_out = l->folder->left_out;
+    DPT_TRY(dpt_fs_list(path, &names, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; status == DPT_OK && i < n; i++)
+        status = look_at_file(l, path, names[i], label, err);
+    dpt_fs_list_free(&names, n);
+    if (status == DPT_OK && l->folder->n == before)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "the folder '%s' of class %d has no %simage; put .jpg or .png files there, "
+                        "or remove the folder and set model.labels: %d",
+                        path, (int)label, l->folder->left_out > left_out ? "sound " : "",
+                        l->config->model.labels - 1);
+    return status;
+}
+
+/* Keeps those of the names that are folders of classes, in their order; `*n` of them. */
+static enum dpt_status keep_folders(const char *path, char **names, size_t *n, struct dpt_err *err)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < *n; i++) {
+        char whole[PATH_BYTES];
+        struct stat st;
+        if (names[i][0] == '.')
+            continue;
+        DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
+        if (stat(whole, &st) != 0)
+            return dpt_fail_errno(err, errno, "look at '%s'", whole);
+        if (!S_ISDIR(st.st_mode))
+            continue;
+        char *name = names[kept];
+        names[kept++] = names[i];
+        names[i] = name;
+    }
+    *n = kept;
+    return DPT_OK;
+}
+
+static enum dpt_status check_classes(const struct looking *l, const char *path, size_t n,
+                                     struct dpt_err *err)
+{
+    const int labels = l->config->model.labels;
+    if (n == 0)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' has no sub-folders; put the images of each class into one", path);
+    if (n == (size_t)labels)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' has %zu sub-folders, a class each, and model.labels is %d; set it to "
+                    "%zu, or name the folder of %d classes",
+                    path, n, labels, n, labels);
+}
+
+static enum dpt_status look_at_classes(struct looking *l, const char *path, char **names, size_t n,
+                                       struct dpt_err *err)
+{
+    DPT_TRY(keep_folders(path, names, &n, err));
+    DPT_TRY(check_classes(l, path, n, err));
+    for (size_t i = 0; i < n; i++) {
+        char whole[PATH_BYTES];
+        const struct dpt_hash128 name = dpt_hash128(names[i], strlen(names[i]));
+        DPT_TRY(dpt_fs_join(path, names[i], whole, sizeof whole, err));
+        DPT_TRY(look_at_class(l, whole, (int32_t)i, err));
+        l->folder->classes = dpt_data_hash_join(l->folder->classes, name.hi, name.lo);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
+                                      const char *path, struct dpt_image_folder **ret,
+                                      struct dpt_err *err)
+{
+    char **names = NULL;
+    size_t n = 0;
+    struct looking l = {.config = config, .key = key};
+    DPT_TRY(dpt_fs_list(path, &names, &n, err));
+    l.folder = calloc(1, sizeof *l.folder);
+    if (l.folder)
+        l.folder->path = strdup(path);
+    enum dpt_status status = l.folder && l.folder->path
+                                 ? DPT_OK
+                                 : dpt_fail(err, DPT_ENOMEM, "look at '%s': out of memory", path);
+    if (status == DPT_OK) {
+        l.folder->decoded = config->data.damaged_images == DPT_DAMAGED_IMAGES_SKIP;
+        status = look_at_classes(&l, path, names, n, err);
+    }
+    if (status == DPT_OK && l.folder->left_out > 0)
+        dpt_log(DPT_LOG_INFO, "%s: %lld damaged images of %lld are left out", key,
+                (long long)l.folder->left_out, (long long)(l.folder->left_out + l.folder->n));
+    dpt_fs_list_free(&names, n);
+    dpt_picture_fini(&l.picture);
+    if (status == DPT_OK)
+        *ret = l.folder;
+    else
+        dpt_image_folder_close(&l.folder);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* A folder of images: a sub-folder for each class, numbered in the bytewise order of their names,
+ * as torchvision's ImageFolder does, with JPEG and PNG files in it. */
+#ifndef DPT_WORKER_DATA_IMAGE_FOLDER_H
+#define DPT_WORKER_DATA_IMAGE_FOLDER_H
+
+#include "base/config.h"
+#include "base/err.h"
+#include "base/hash.h"
+#include "worker/data/file.h"
+#include "worker/data/picture.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DPT_IMAGES_MAX = 1 << 27 };
+
+struct dpt_image {
+    struct dpt_data_file file;
+    int32_t label; /* 0 … model.labels - 1 */
+};
+
+struct dpt_image_folder {
+    char *path;
+    struct dpt_image *images; /* (n) by class, and in each by name, bytewise */
+    int64_t n, room;
+    int64_t left_out;           /* damaged images */
+    struct dpt_hash128 classes; /* of the sub-folders' names */
+    bool decoded;               /* each file was decoded once when the folder was opened */
+};
+
+/* Looks at the folder `path`, which `key` of the config names. Names that begin with a dot are
+ * passed over, as are files beside the sub-folders and files in these that are no images by their
+ * name. With damaged_images: skip all files are decoded, and those that cannot be are left out,
+ * which a line of the log says. DPT_ECONFIG: not as many sub-folders as model.labels, one without
+ * images, or a file of another kind of image (.gif, .webp, …). Errors name file or folder. */
+DPT_MUST_USE enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
+                                                   const char *path, struct dpt_image_folder **ret,
+                                                   struct dpt_err *err);
+void dpt_image_folder_close(struct dpt_image_folder **folder);
+
+/* Decodes image `i`. DPT_ECORRUPT: the file was changed, or is damaged; the error names it. Any
+ * thread. */
+DPT_MUST_USE enum dpt_status dpt_image_folder_read(const struct dpt_image_folder *folder, int64_t i,
+                                                   struct dpt_picture *ret, struct dpt_err *err);
+
+/* Over every image's label and the bytes of its file, in order. Images that were not decoded yet
+ * are: DPT_ECORRUPT as of dpt_image_folder_read. */
+DPT_MUST_USE enum dpt_status dpt_image_folder_hash(const struct dpt_image_folder *folder,
+                                                   struct dpt_hash128 *ret, struct dpt_err *err);
+
+/* Of which files these are. */
+struct dpt_hash128 dpt_image_folder_stamp(const struct dpt_image_folder *folder);
+
+#endif
