@@ -1,5 +1,5 @@
-/* What a kind of model (gpt2, …) provides to model.c, and what it builds its table with. Inside
- * this folder only. */
+/* What a kind of model (gpt2, …) provides to model.c, and what it builds its table with. For this
+ * folder alone, and for tests that make tables of their own. */
 #ifndef DPT_WORKER_MODEL_KIND_H
 #define DPT_WORKER_MODEL_KIND_H
 

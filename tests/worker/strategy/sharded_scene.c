@@ -4,6 +4,7 @@
 #include "base/cores.h"
 #include "base/rng.h"
 #include "kernels/device.h"
+#include "worker/model/kind.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -60,6 +61,15 @@ static struct dpt_config make_config(const struct variant *v, enum dpt_accumulat
     return c;
 }
 
+/* Vectors and matrices in all units but the embedding's: strategies do not ask what is averaged. */
+static void mark_statistics(struct dpt_model *model)
+{
+    for (int i = 3; i < model->n_params; i += 5) {
+        model->params[i].averaged = true;
+        model->params[i].decay = false;
+    }
+}
+
 static void make_part(struct rank *self, struct part *p)
 {
     struct scene *s = self->world->arg;
@@ -70,6 +80,8 @@ static void make_part(struct rank *self, struct part *p)
     CHECK_OK(dpt_stream_create(p->device, 1, &p->comm_stream, err), err);
     p->ops = dpt_device_ops(p->device);
     CHECK_OK(dpt_model_create(&s->config, &p->model, err), err);
+    if (s->averages)
+        mark_statistics(p->model);
     CHECK_OK(dpt_comm_thread_create(self->listener, &p->thread, err), err);
     const int n = dpt_model_n_units(p->model);
     for (int u = 0; u < n; u++)

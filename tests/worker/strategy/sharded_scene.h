@@ -36,6 +36,7 @@ struct scene {
     const struct layout *layout;
     int n_stages, size[STAGES_MAX], steps; /* of a stage */
     bool rebuilds;                         /* shadows come a unit a step; with one stage */
+    bool averages;                         /* some parameters are running statistics */
     bool late[RANKS_MAX];
     int64_t numel;
     float *vector[DPT_VECTOR_COUNT];

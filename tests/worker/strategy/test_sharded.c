@@ -223,6 +223,51 @@ static void compressed(void **state)
         }
 }
 
+static void run_with_statistics(struct scene *s, const struct variant *v,
+                                enum dpt_accumulate accumulate, enum dpt_compression compression,
+                                int size, const struct layout *layout)
+{
+    begin_scene(s, v, accumulate, DPT_PRECISION_BF16, &size, 1);
+    s->averages = true;
+    s->config.train.lanes = compression == DPT_COMPRESSION_NONE ? 5 : SLOTS;
+    s->config.strategy.compression = compression;
+    run_scene(s, layout);
+}
+
+/* Running statistics are reduced, sharded, gathered and shadowed as all parameters are, and come to
+ * one trajectory. */
+static void running_statistics(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dpt_accumulate accumulate;
+        enum dpt_compression compression;
+    } cases[] = {{DPT_ACCUMULATE_LOCAL, DPT_COMPRESSION_NONE},
+                 {DPT_ACCUMULATE_REDUCE, DPT_COMPRESSION_NONE},
+                 {DPT_ACCUMULATE_REDUCE, DPT_COMPRESSION_BF16}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const enum dpt_accumulate accumulate = cases[i].accumulate;
+        const enum dpt_compression how = cases[i].compression;
+        struct scene expected, s;
+        run_with_statistics(&expected, &ddp, accumulate, how, 1, &one_node);
+        begin_scene(&s, &ddp, accumulate, DPT_PRECISION_BF16, (int[]){1}, 1);
+        s.config.strategy.compression = how;
+        run_scene(&s, &one_node);
+        assert_memory_not_equal(s.vector[0], expected.vector[0], (size_t)s.numel * sizeof(float));
+        end_scene(&s);
+        for (int v = 0; v < VARIANTS; v++)
+            for (int size = 1 + (v + (int)i) % 2; size <= 4; size += 2) {
+                if (how != DPT_COMPRESSION_NONE && dpt_ddp_policy_find(variants[v].name))
+                    continue; /* refused */
+                run_with_statistics(&s, &variants[v], accumulate, how, size,
+                                    &layouts[(size + v) % LAYOUTS]);
+                check_equal(&expected, &s, "with running statistics");
+                end_scene(&s);
+            }
+        end_scene(&expected);
+    }
+}
+
 /* Two narrow matrices for each: what is sent is what the plan says, and little. */
 static void powersgd(void **state)
 {
@@ -268,7 +313,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest local[] = {cmocka_unit_test(local_fp32), cmocka_unit_test(local_bf16)};
     const struct CMUnitTest worlds[] = {
         cmocka_unit_test(nodes_and_hosts), cmocka_unit_test(lanes_of_one_slot),
-        cmocka_unit_test(orders_differ), cmocka_unit_test(compressed), cmocka_unit_test(powersgd)};
+        cmocka_unit_test(orders_differ),   cmocka_unit_test(compressed),
+        cmocka_unit_test(powersgd),        cmocka_unit_test(running_statistics)};
     const char *part = argc == 2 ? argv[1] : "";
     dpt_cores_set_demand(1);
     if (strcmp(part, "reduce") == 0)
