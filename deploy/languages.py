@@ -1,4 +1,4 @@
-"""Teaches a small Llama to tell languages apart; started by deploy/languages, which see. Standard library only.
+"""Teaches a small Llama to tell languages apart; started by deploy/languages. Standard library only.
 
 Five classes: manual pages in English, German, Spanish, French and Polish, of Debian's packages below runs/packages.
 Each page is taken apart into pieces of running text; pages of one name are, in all languages, either of the training
@@ -6,16 +6,14 @@ or of the validation table. Both tables have as many pieces of each language, in
 for the same pages. Then dpt-worker trains configs/languages.yaml; the accuracy of its last evaluation is the verdict.
 """
 
-import argparse
 import csv
 import gzip
 import hashlib
 import random
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
+
+import example
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "runs" / "packages" / "usr" / "share" / "man"
@@ -32,30 +30,6 @@ ACCURACY_PERCENT = 97
 
 VERBATIM = {".nf": ".fi", ".EX": ".EE", ".TS": ".TE", ".Bd": ".Ed"}
 FONTS = {".B", ".I", ".BR", ".BI", ".IR", ".IB", ".RB", ".RI", ".SM", ".SB"}  # requests whose arguments are text
-
-
-class Failed(Exception):
-    """What went wrong, and what to do."""
-
-
-class Stop:
-    """Handler of SIGTERM and SIGINT. Before the run a signal ends what is done. In the run each goes to dpt-worker as
-    SIGTERM (the first: at the end of its step, the second: now), and we end after it."""
-
-    def __init__(self):
-        self.first = None
-        self.running = False
-        self.worker = None
-
-    def __call__(self, number, _frame):
-        self.first = self.first or signal.Signals(number)
-        if not self.running:
-            raise KeyboardInterrupt
-        if self.worker:
-            self.worker.terminate()
-
-
-stop = Stop()
 
 
 # ---------------------------------------------------------------- pages
@@ -130,8 +104,8 @@ def read_language(name, folder):
     drawn = []
     for side, wanted in (for_train, TRAIN_PIECES), (for_val - for_train, VAL_PIECES):
         if len(side) < wanted:
-            raise Failed(f"{name} has {len(side)} pieces of text below {PAGES / folder}, and {wanted} are needed; "
-                         "run: deploy/install-deps languages")
+            raise example.Failed(f"{name} has {len(side)} pieces of text below {PAGES / folder}, and {wanted} are "
+                                 "needed; run: deploy/install-deps languages")
         drawn.append(random.Random(f"{SEED} {name}").sample(sorted(side), wanted))
     return drawn
 
@@ -162,54 +136,10 @@ def make_tables():
 
 # ---------------------------------------------------------------- the run
 
-def train(arguments):
-    """Runs dpt-worker, shows what it says, returns the accuracy of the last evaluation in percent."""
-    argv = [ROOT / "build" / "bin" / "dpt-worker", "--config", CONFIG, "--nnodes", "1", *arguments]
-    accuracy = None
-    stop.running = True
-    with subprocess.Popen([str(a) for a in argv], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          text=True, errors="replace") as worker:
-        stop.worker = worker
-        if stop.first:  # the signal came before there was a worker to tell
-            worker.terminate()
-        for line in worker.stdout:
-            print(line, end="", flush=True)
-            said = re.search(r"[Ee]valuation accuracy: ([0-9.]+)\s*%", line)
-            accuracy = float(said.group(1)) if said else accuracy
-    if stop.first:
-        raise KeyboardInterrupt
-    if worker.returncode != 0:
-        raise Failed(f"dpt-worker ended with exit code {worker.returncode} (above)")
-    if accuracy is None:
-        raise Failed("dpt-worker told no accuracy; is there a train.eval_every in configs/languages.yaml?")
-    return accuracy
-
-
 def main():
-    parser = argparse.ArgumentParser(prog="deploy/languages", description="Five languages by a small Llama.")
-    parser.add_argument("--tables", action="store_true", help="make the tables and end")
-    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
-    options = parser.parse_args()
-    try:
-        make_tables()
-        if options.tables:
-            return 0
-        accuracy = train(options.worker)
-    except (Failed, OSError) as failed:
-        print(f"languages: {failed}", file=sys.stderr)
-        return 1
-    good = accuracy >= ACCURACY_PERCENT
-    print(f"languages: {accuracy:.2f}% of the texts of val.csv by their language, {ACCURACY_PERCENT}% at least is "
-          f"{'reached' if good else 'not reached'}")
-    return 0 if good else 1
+    return example.play("languages", "Five languages by a small Llama.", "the texts of val.csv by their language",
+                        ACCURACY_PERCENT, make_tables, lambda arguments: example.train(ROOT, CONFIG, arguments))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        print(f"languages: stopped by {stop.first.name}", file=sys.stderr)
-        code = 128 + stop.first
-    sys.exit(code)
+    example.run("languages", main)

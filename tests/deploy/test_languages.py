@@ -21,6 +21,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def languages(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DEPLOY)
     spec = importlib.util.spec_from_file_location("languages", DEPLOY / "languages.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -172,7 +173,8 @@ def checkout(languages, monkeypatch):
     monkeypatch.setattr(languages, "PAGES", languages.ROOT / "runs" / "packages" / "usr" / "share" / "man")
     for name in ("install-deps", "build"):
         play(deploy / name, "exit 0")
-    shutil.copy(DEPLOY / "languages", deploy)
+    for name in ("languages", "example.sh", "example.py"):
+        shutil.copy(DEPLOY / name, deploy)
     script, n = re.subn("= 3000, 200 ", "= 30, 3 ", (DEPLOY / "languages.py").read_text())
     assert n == 1
     (deploy / "languages.py").write_text(script)

@@ -1,0 +1,87 @@
+"""What deploy/languages.py and deploy/digits.py share: dpt-worker trains a config of a model that tells classes apart,
+and the accuracy of its last evaluation is the verdict. Standard library only."""
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+
+
+class Failed(Exception):
+    """What went wrong, and what to do."""
+
+
+class Stop:
+    """Handler of SIGTERM and SIGINT. Before the run a signal ends what is done. In the run each goes to dpt-worker as
+    SIGTERM (the first: at the end of its step, the second: now), and we end after it."""
+
+    def __init__(self):
+        self.first = None
+        self.running = False
+        self.worker = None
+
+    def __call__(self, number, _frame):
+        self.first = self.first or signal.Signals(number)
+        if not self.running:
+            raise KeyboardInterrupt
+        if self.worker:
+            self.worker.terminate()
+
+
+stop = Stop()
+
+
+def train(root, config, arguments):
+    """Runs dpt-worker of the tree `root`, shows what it says, returns the accuracy of the last evaluation in percent."""
+    argv = [root / "build" / "bin" / "dpt-worker", "--config", config, "--nnodes", "1", *arguments]
+    accuracy = None
+    stop.running = True
+    with subprocess.Popen([str(a) for a in argv], cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          text=True, errors="replace") as worker:
+        stop.worker = worker
+        if stop.first:  # the signal came before there was a worker to tell
+            worker.terminate()
+        for line in worker.stdout:
+            print(line, end="", flush=True)
+            said = re.search(r"[Ee]valuation accuracy: ([0-9.]+)\s*%", line)
+            accuracy = float(said.group(1)) if said else accuracy
+    if stop.first:
+        raise KeyboardInterrupt
+    if worker.returncode != 0:
+        raise Failed(f"dpt-worker ended with exit code {worker.returncode} (above)")
+    if accuracy is None:
+        raise Failed(f"dpt-worker told no accuracy; is there a train.eval_every in configs/{config.name}?")
+    return accuracy
+
+
+def play(name, description, what, bar, make_tables, train_it):
+    """The program deploy/NAME: makes the tables, trains, compares the accuracy of `what` with the bar, both in percent.
+    Returns the exit code."""
+    parser = argparse.ArgumentParser(prog=f"deploy/{name}", description=description)
+    parser.add_argument("--tables", action="store_true", help="make the tables and end")
+    parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
+    options = parser.parse_args()
+    try:
+        make_tables()
+        if options.tables:
+            return 0
+        accuracy = train_it(options.worker)
+    except (Failed, OSError) as failed:
+        print(f"{name}: {failed}", file=sys.stderr)
+        return 1
+    good = accuracy >= bar
+    print(f"{name}: {accuracy:.2f}% of {what}, {bar}% at least is {'reached' if good else 'not reached'}")
+    return 0 if good else 1
+
+
+def run(name, main):
+    """Ends the process with main's exit code, or with 128 + the number of the signal that stopped it."""
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by {stop.first.name}", file=sys.stderr)
+        code = 128 + stop.first
+    sys.exit(code)

@@ -1,0 +1,39 @@
+# What deploy/languages and deploy/digits share; sourced by them, from the root of the tree. Not a program.
+#
+#   example NAME [ARGUMENT…]: installs what is missing, builds, and runs deploy/NAME.py with the arguments. With --tables
+#   among them it installs the data alone (deploy/install-deps NAME) and builds nothing. Does not return.
+
+# A signal ends the stage that runs, with all that it started (compilers, apt); later the Python program handles them.
+child=
+stopped() { # name, signal, its number
+    trap - TERM INT
+    [ -z "$child" ] || kill -TERM -- "-$child" 2>/dev/null || true
+    wait
+    echo "$1: stopped by $2" >&2
+    exit $((128 + $3))
+}
+stage() {
+    set -m
+    "$@" &
+    child=$!
+    set +m
+    wait "$child"
+    child=
+}
+
+example() {
+    local name=$1
+    shift
+    case " $* " in *" -h "* | *" --help "*) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "deploy/$name"; exit 0 ;; esac
+    trap 'stopped "$name" SIGTERM 15' TERM
+    trap 'stopped "$name" SIGINT 2' INT
+    case " $* " in
+    *" --tables "*) stage deploy/install-deps "$name" ;;
+    *)
+        stage deploy/install-deps build "$name"
+        stage deploy/build release
+        ;;
+    esac
+    trap - TERM INT
+    exec /usr/bin/python3 -B "deploy/$name.py" "$@"
+}
