@@ -33,7 +33,8 @@ def read_digits():
     for number, line in enumerate(lines, 1):
         *pixels, label = [int(float(value)) for value in line.split(",")]
         if len(pixels) != SIDE * SIDE or label not in range(CLASSES) or not all(0 <= p <= GREYS for p in pixels):
-            raise example.Failed(f"{DIGITS}, line {number}: this is not an image of 8 x 8 greys of 0 to 16 and its digit")
+            raise example.Failed(f"{DIGITS}, line {number}: this is not an image of 8 x 8 greys, 0 to 16, and its "
+                                 "digit")
         yield label, record(label, pixels)
 
 

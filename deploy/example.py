@@ -33,7 +33,8 @@ stop = Stop()
 
 
 def train(root, config, arguments):
-    """Runs dpt-worker of the tree `root`, shows what it says, returns the accuracy of the last evaluation in percent."""
+    """Runs dpt-worker of the tree `root`, shows what it says, returns the accuracy of the last evaluation, in
+    percent."""
     argv = [root / "build" / "bin" / "dpt-worker", "--config", config, "--nnodes", "1", *arguments]
     accuracy = None
     stop.running = True

@@ -1,25 +1,21 @@
 """Topic models: families of models beside GPT-2, from published weights, on the data sets that people use."""
 
 import json
-import os
-import re
 import subprocess
-import time
-from pathlib import Path
 
+from accept.beside import (ADAMW, OPTIM, PLAIN, STEPS, ask, compare, dpt_ckpt, evaluate, example, losses_of,
+                           make_folders, peer_python, run_alone, run_peer)
 from accept.families import families_one_hash
-from accept.harness import NotRun
+from accept.images import digits, resnet_beside_torchvision
 from accept.memory import state_bytes
 from accept.stories import RUN_TIMEOUT_S
-from cluster import ROOT, Cluster, ClusterError, program
+from cluster import ROOT, program
 
 PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
-PEER_TIMEOUT_S = 1200
-LANGUAGES_TIMEOUT_S, LANGUAGES_MAX_S, LANGUAGES_PERCENT = 3600, 1200, 97
-STEPS, SEQUENCES, SEQ_LEN, TOKENS = 20, 8, 32, 60
+SEQUENCES, SEQ_LEN, TOKENS = 8, 32, 60
+BATCH = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN}
 TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
-OPTIM = {"lr": 1e-3, "min_lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
 TINY_LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
               "model.n_inner": 128, "model.context": 128}
 
@@ -58,57 +54,17 @@ PUBLISHED = {
 }
 
 
-def peer_python():
-    """A Python that has torch and transformers."""
-    python = os.environ.get("DPT_TORCH_PYTHON", "python3")
-    if subprocess.run([python, "-c", "import torch, transformers"], capture_output=True).returncode != 0:
-        raise NotRun(f"{python} has no torch and transformers (DPT_TORCH_PYTHON names another)")
-    return python
+def run_text(root, sets):
+    """run_alone on the sentence."""
+    common = {**BATCH, "data.train": root / "text", "model.dropout": 0}
+    (root / "text").write_bytes((SENTENCE * SEQUENCES)[:SEQUENCES * SEQ_LEN + 1].encode())
+    return run_alone(root, {**common, **sets})
 
 
 def train(root, sets):
-    """One run in one process; returns its losses and its newest checkpoint."""
-    outputs, newest = run_alone(root, sets)
-    return [line["loss"] for line in outputs.metrics() if "loss" in line], newest
-
-
-def run_alone(root, sets):
-    """One run in one process; returns its outputs and its newest checkpoint."""
-    common = {"data.train": root / "text", "train.global_batch": SEQUENCES, "train.micro_batch": 4,
-              "train.seq_len": SEQ_LEN, "train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0,
-              "model.dropout": 0, "cluster.threads": 2, "checkpoint.every_steps": 0}
-    (root / "text").write_bytes((SENTENCE * SEQUENCES)[:SEQUENCES * SEQ_LEN + 1].encode())
-    with Cluster(root, sets={**common, **sets}) as cluster:
-        worker = cluster.start_worker("a", nnodes=1, endpoint=False)
-        code = worker.wait(RUN_TIMEOUT_S)
-        if code != 0:
-            raise ClusterError(f"exit code {code}\n{cluster.log_tails()}")
-        return worker.outputs, max(worker.checkpoint_dir.glob("step-*"))
-
-
-ADAMW = {"optimizer.name": "adamw", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
-         "optimizer.schedule": "cosine", "optimizer.betas": OPTIM["betas"], "optimizer.eps": OPTIM["eps"],
-         "optimizer.weight_decay": OPTIM["weight_decay"], "train.grad_clip": OPTIM["grad_clip"]}
-PLAIN = {"optimizer.name": "sgd", "optimizer.momentum": 0, "optimizer.weight_decay": 0, "train.grad_clip": 0,
-         "optimizer.schedule": "constant", "optimizer.min_lr": 0, "train.steps": 1}
-
-
-def make_folders(line, name, *whats):
-    root = line.folder / name.replace(", ", "-").replace(" ", "-")
-    folders = {what: root / what for what in whats}
-    for folder in folders.values():
-        folder.mkdir(parents=True)
-    return folders
-
-
-def compare(line, name, losses, found):
-    line.note(f"{name}: {found['model']}, {found['parameters']:,} parameters")
-    line.at_most(f"{name}: worst relative L2 of a tensor's first gradient ({found['gradients']['tensor']})",
-                 found["gradients"]["worst"], 1e-4)
-    worst = max(abs(a - b) for a, b in zip(losses, found["losses"]))
-    line.show(f"{name}: losses compared", min(len(losses), len(found["losses"])), f"== {STEPS}",
-              len(losses) == len(found["losses"]) == STEPS)
-    line.at_most(f"{name}: worst difference of {STEPS} losses", worst, 1e-4)
+    """Losses and the newest checkpoint of such a run."""
+    outputs, newest = run_text(root, sets)
+    return losses_of(outputs), newest
 
 
 def beside_transformers(line, name, sets, large):
@@ -118,12 +74,12 @@ def beside_transformers(line, name, sets, large):
     losses, _ = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
     spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
             "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
-    found = ask(line, start, spec)
+    found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     if large:
         return
     _, trained = train(folders["trained"], {**sets, **ADAMW, "train.steps": TRAIN_STEPS})
-    theirs = ask(line, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})["text"]
+    theirs = ask(PEER, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})["text"]
     argv = [program("dpt-ckpt"), "generate", trained.parent, "--prompt", spec["prompt"], "--temperature", "0",
             "--max-tokens", str(TOKENS)]
     ours = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
@@ -131,20 +87,12 @@ def beside_transformers(line, name, sets, large):
               ours.returncode == 0 and ours.stdout.rstrip("\n") == theirs.rstrip("\n"))
 
 
-def ask(line, checkpoint, spec):
-    argv = [peer_python(), PEER, checkpoint, json.dumps(spec)]
-    run = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=PEER_TIMEOUT_S)
-    if run.returncode != 0:
-        raise ClusterError(f"{PEER.name}: {run.stderr[-2000:]}")
-    return json.loads(run.stdout.strip().splitlines()[-1])
-
-
 def llama_beside_transformers(line):
     """dpt's checkpoints open in transformers, and from them PyTorch has the same first gradients (relative L2 1e-4) and
     20 losses (1e-4), and continues a text with the same 60 tokens: GPT-2, Llama with grouped queries, tied and untied,
     with scaled rotary embeddings, and SmolLM2-135M."""
-    peer_python()
-    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {Path(PEER).relative_to(ROOT)} CHECKPOINT SPEC")
+    peer_python("transformers")
+    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():
         if large and line.scale < 1:
             line.note(f"{name}: left out at this scale")
@@ -157,56 +105,32 @@ def labels_of(line, name, sets):
     table = line.folder / "reviews.tsv"
     table.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in REVIEWS))
     sets = {**sets, "model.labels": LABELS, "data.kind": "classification", "data.train": table, "data.val": table}
-    outputs, start = run_alone(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
+    outputs, start = run_text(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
     _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
     losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS, "train.eval_every": STEPS})
     spec = {"table": str(table), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after), "tokens": 0, **OPTIM}
-    found = ask(line, start, spec)
+    found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     (told,) = outputs.evaluations()
     line.at_most(f"{name}: difference of the validation loss", abs(told["val_loss"] - found["loss"]), 1e-4)
     line.show(f"{name}: accuracy of the first weights", told["val_accuracy"], f"== {found['accuracy']}",
               told["val_accuracy"] == found["accuracy"])
-    found = ask(line, trained, {**spec, "steps": 0, "after": None})
-    code, text = evaluate(folders["adamw"], sets, trained.parent)
+    found = ask(PEER, trained, {**spec, "steps": 0, "after": None})
+    code, text = evaluate(folders["adamw"], {**BATCH, **sets}, trained.parent)
     line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
               f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
               code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())
-
-
-def evaluate(folder, sets, checkpoints):
-    folder = folder / "eval"
-    folder.mkdir()
-    common = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN, "cluster.threads": 2}
-    with Cluster(folder, sets={**common, **sets}) as cluster:
-        worker = cluster.start_worker("eval", nnodes=1, endpoint=False, args=["--eval"],
-                                      sets={"checkpoint.dir": checkpoints})
-        return worker.wait(RUN_TIMEOUT_S), worker.log()
 
 
 def labels_beside_transformers(line):
     """A classification (data.kind: classification) of texts of different lengths beside transformers'
     GPT2ForSequenceClassification and LlamaForSequenceClassification: the first gradients (relative L2 1e-4), 20 losses
     (1e-4), and of their logits the loss and the accuracy."""
-    peer_python()
-    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {Path(PEER).relative_to(ROOT)} CHECKPOINT SPEC")
+    peer_python("transformers")
+    line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():
         if not large:
             labels_of(line, name, sets)
-
-
-def run_peer(*argv):
-    run = subprocess.run([peer_python(), *map(str, argv)], capture_output=True, text=True, timeout=PEER_TIMEOUT_S)
-    if run.returncode != 0:
-        raise ClusterError(f"{Path(argv[0]).name}: {run.stderr[-2000:]}")
-    return run.stdout.strip().splitlines()[-1:]
-
-
-def dpt_ckpt(*argv):
-    run = subprocess.run([str(program("dpt-ckpt")), *map(str, argv)], capture_output=True, text=True,
-                         timeout=RUN_TIMEOUT_S)
-    if run.returncode != 0:
-        raise ClusterError(f"dpt-ckpt {argv[0]}: {run.stderr}")
 
 
 def in_and_out(line, name, dtype, torch_dtype, sharded, config):
@@ -234,7 +158,7 @@ def weights_in_and_out(line):
     """Folders of transformers with random weights, in fp16, bf16 and fp32, in one file and in shards: dpt begins from
     them (model.init_from) with transformers' loss (1e-4), and what dpt-ckpt exports of the run, and imports at once,
     has the same bytes by tensor and the same logits in from_pretrained."""
-    peer_python()
+    peer_python("transformers")
     line.command(f"$DPT_TORCH_PYTHON {PEER_WEIGHTS.relative_to(ROOT)}, dpt-worker, dpt-ckpt export, dpt-ckpt import")
     for name, published in PUBLISHED.items():
         in_and_out(line, name, *published)
@@ -243,15 +167,8 @@ def weights_in_and_out(line):
 def five_languages(line):
     """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages that it has
     not seen, of five, in at least 97 of 100 cases and within minutes."""
-    line.command("deploy/languages")
-    began = time.monotonic()
-    run = subprocess.run([ROOT / "deploy" / "languages"], capture_output=True, text=True, timeout=LANGUAGES_TIMEOUT_S)
-    (line.folder / "run.log").write_text(run.stdout + run.stderr)
-    found = re.search(r"^languages: ([0-9.]+)% of the texts", run.stdout, re.M)
-    line.show("exit code", run.returncode, "== 0", run.returncode == 0)
-    line.at_least("texts of val.csv by their language, %", float(found[1]) if found else 0, LANGUAGES_PERCENT)
-    line.at_most("with tables, packages and build, s", round(time.monotonic() - began), LANGUAGES_MAX_S)
+    example(line, "languages", "texts of val.csv by their language, %", 97)
 
 
 LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, families_one_hash, five_languages,
-         state_bytes]
+         state_bytes, resnet_beside_torchvision, digits]

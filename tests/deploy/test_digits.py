@@ -127,8 +127,8 @@ def install(folder, dpkg_deb):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
     environment = dict(os.environ, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
-    return subprocess.run([folder / "deploy" / "install-deps", "digits"], env=environment, capture_output=True, text=True,
-                          timeout=TIMEOUT_S)
+    return subprocess.run([folder / "deploy" / "install-deps", "digits"], env=environment, capture_output=True,
+                          text=True, timeout=TIMEOUT_S)
 
 
 def test_package(tmp_path):

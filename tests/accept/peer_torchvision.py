@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""torchvision beside dpt: opens a checkpoint of dpt and prints, as one line of JSON, what PyTorch computes from it.
+
+    python3 peer_torchvision.py CHECKPOINT SPEC        (needs torch, torchvision and safetensors)
+
+SPEC is JSON: {"images": FILE, "network": NAME or [LAYERS, WIDTH], "labels": N, "steps": N, "lr": …, "min_lr": …,
+"betas": …, "eps": …, "weight_decay": …, "grad_clip": …, "after": CHECKPOINT or null}. The file has CIFAR-10's records;
+every step trains on all of them in one micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three
+stages. Prints {"model", "parameters", "losses": [N], "gradients": {"worst", "tensor"} (relative L2 of the first step's
+against weights before - after, where dpt made one step of plain SGD with a rate of one to "after"; of the running
+statistics after that step, too), "loss" and "accuracy" of the weights of CHECKPOINT in evaluation mode.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torchvision.models.resnet import BasicBlock
+
+MEAN, STD = (.4914, .4822, .4465), (.2023, .1994, .2010)
+RECORD_BYTES = 1 + 3 * 32 * 32
+
+
+class SmallResNet(torch.nn.Module):
+    """A stem of 3 x 3, three stages of layers / 3 basic blocks with one, two and four times the width."""
+
+    def __init__(self, layers, width, labels):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(width)
+        before = width
+        for stage in range(3):
+            blocks = []
+            for i in range(layers // 3):
+                stride = 2 if stage and not i else 1
+                after = width << stage
+                shortcut = None
+                if stride != 1 or before != after:
+                    shortcut = torch.nn.Sequential(torch.nn.Conv2d(before, after, 1, stride, bias=False),
+                                                   torch.nn.BatchNorm2d(after))
+                blocks.append(BasicBlock(before, after, stride, shortcut))
+                before = after
+            setattr(self, f"layer{stage + 1}", torch.nn.Sequential(*blocks))
+        self.fc = torch.nn.Linear(before, labels)
+
+    def forward(self, x):
+        x = torch.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def build(spec):
+    if isinstance(spec["network"], list):
+        return SmallResNet(*spec["network"], spec["labels"])
+    return getattr(torchvision.models, spec["network"])(num_classes=spec["labels"])
+
+
+def load(folder, spec):
+    tensors = {}
+    for path in Path(folder).glob("*.safetensors"):
+        tensors.update(load_file(path))
+    model = build(spec)
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    # PyTorch counts the batches that a running mean has seen, and does not use the count.
+    if unexpected or any(not name.endswith("num_batches_tracked") for name in missing):
+        sys.exit(f"missing tensors {missing}, unexpected {unexpected}")
+    return model
+
+
+def batch_of(spec):
+    data = torch.frombuffer(bytearray(Path(spec["images"]).read_bytes()), dtype=torch.uint8).view(-1, RECORD_BYTES)
+    images = data[:, 1:].reshape(-1, 3, 32, 32).float() / 255
+    images = (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    return images, data[:, 0].long()
+
+
+def loss_of(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def losses(folder, spec):
+    model = load(folder, spec).train()
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": spec["weight_decay"]},
+              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=spec["lr"], betas=tuple(spec["betas"]), eps=spec["eps"])
+    batch, found = batch_of(spec), []
+    for step in range(spec["steps"]):
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), spec["grad_clip"])
+        part = step / (spec["steps"] - 1)
+        for group in optimizer.param_groups:
+            group["lr"] = spec["min_lr"] + (spec["lr"] - spec["min_lr"]) * 0.5 * (1.0 + math.cos(math.pi * part))
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return found
+
+
+def gradients(folder, spec):
+    """The worst tensor's relative L2: of what dpt's step took off the weights, and of its running statistics."""
+    model, after = load(folder, spec).train(), load(spec["after"], spec)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    loss_of(model, batch_of(spec)).backward()
+    pairs = {name: (before[name].double() - after.state_dict()[name].double(), p.grad.double())
+             for name, p in model.named_parameters()}
+    pairs |= {name: (after.state_dict()[name].double(), tensor.double()) for name, tensor in model.named_buffers()
+              if not name.endswith("num_batches_tracked")}
+    relative = {name: float((ours - theirs).norm() / theirs.norm()) for name, (ours, theirs) in pairs.items()}
+    worst = max(relative, key=relative.get)
+    return {"worst": relative[worst], "tensor": worst}
+
+
+def main(folder, spec):
+    torch.set_num_threads(2)
+    model = load(folder, spec).eval()
+    images, labels = batch_of(spec)
+    with torch.no_grad():
+        logits = model(images)
+    found = {"model": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
+             "loss": float(torch.nn.functional.cross_entropy(logits, labels)),
+             "accuracy": float((logits.argmax(1) == labels).double().mean())}
+    if spec["steps"]:
+        found["losses"] = losses(folder, spec)
+    if spec["after"]:
+        found["gradients"] = gradients(folder, spec)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(sys.argv[1], json.loads(sys.argv[2]))
