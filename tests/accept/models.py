@@ -6,6 +6,7 @@ import subprocess
 from accept.beside import (ADAMW, OPTIM, PLAIN, STEPS, ask, compare, dpt_ckpt, evaluate, example, losses_of,
                            make_folders, peer_python, run_alone, run_peer)
 from accept.families import families_one_hash
+from accept.family_speed import families_beside_torch
 from accept.images import digits, resnet_beside_torchvision
 from accept.memory import state_bytes
 from accept.stories import RUN_TIMEOUT_S
@@ -171,4 +172,4 @@ def five_languages(line):
 
 
 LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, families_one_hash, five_languages,
-         state_bytes, resnet_beside_torchvision, digits]
+         state_bytes, resnet_beside_torchvision, digits, families_beside_torch]
