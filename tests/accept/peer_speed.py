@@ -4,8 +4,8 @@
     python3 peer_speed.py SPEC        (needs torch; transformers or torchvision)
 
 SPEC is JSON: {"network": "gpt2", "llama" or a name of torchvision, "config": {…} of transformers, "labels": N or 0,
-"batch": B, "length": T (of tokens; else the side of an image), "steps": N, "compile": BOOL, "threads": N}. A step is what
-dpt does: forward, backward, the gradients' norm and clipping, AdamW; fp32, random weights and data. Prints {"seconds":
+"batch": B, "length": T (of tokens; else the side of an image), "steps": N, "compile": BOOL, "threads": N}. A step is as
+in dpt: forward, backward, the gradients' norm and clipping, AdamW; fp32, random weights and data. Prints {"seconds":
 [N], "flops": of the products and convolutions of a step, counted by PyTorch}.
 """
 
