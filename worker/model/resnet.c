@@ -86,7 +86,7 @@ static void add_block(struct dpt_resnet *m, const struct dpt_config *config, int
         {.out = width * DPT_BOTTLENECK_EXPANSION, .kernel = 1, .stride = 1}};
     struct dpt_resnet_block *block = &m->blocks[m->n_blocks++];
     struct place begin = *at;
-    char unit[32], prefix[32];
+    char unit[32], prefix[sizeof unit + 1];
     (void)snprintf(unit, sizeof unit, "layer%d.%d", stage + 1, index);
     (void)snprintf(prefix, sizeof prefix, "%s.", unit);
     dpt_table_begin_unit(&m->base, unit);
