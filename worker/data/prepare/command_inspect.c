@@ -182,7 +182,7 @@ static enum dpt_status inspect_file(struct inspect *inspect, bool given, char *p
                  gpt2 ? DPT_SHARD_MAGIC_GPT2 : DPT_SHARD_MAGIC_LLAMA3,
                  gpt2 ? DPT_SHARD_VERSION_GPT2 : DPT_SHARD_VERSION_LLAMA3, 8 * scan.shard.width);
     (void)printf("  tokens         %lld, %lld bytes with the header\n",
-                 (long long)scan.shard.tokens, (long long)scan.shard.file_bytes);
+                 (long long)scan.shard.tokens, (long long)scan.shard.file.bytes);
     (void)printf("  sha256         %s\n", scan.sha256);
     if (scan.shard.tokens > 0)
         print_counts(inspect, &scan);

@@ -101,7 +101,7 @@ static enum dpt_status check(const struct verify *verify, const struct dpt_scan 
                              const char *sum, struct dpt_err *err)
 {
     struct dpt_record record;
-    dpt_record_look(scan->shard.path, &record);
+    dpt_record_look(scan->shard.file.path, &record);
     const int64_t vocab = verify->vocab            ? verify->vocab
                           : record.vocab > 0       ? record.vocab
                           : scan->shard.width == 2 ? VOCAB_GPT2
@@ -110,13 +110,13 @@ static enum dpt_status check(const struct verify *verify, const struct dpt_scan 
         return dpt_fail(err, DPT_ECORRUPT,
                         "token %lld of '%s' is %u, at most %lld is expected; --vocab says how many "
                         "there are",
-                        (long long)scan->largest_at, scan->shard.path, scan->largest,
+                        (long long)scan->largest_at, scan->shard.file.path, scan->largest,
                         (long long)vocab - 1);
     if (sum && strcmp(sum, scan->sha256) != 0)
         return dpt_fail(err, DPT_ECORRUPT,
                         "'%s' is not the file of its line in " DPT_SUMS_NAME
                         ": its SHA-256 is %.12s…, not %.12s…; make or fetch it again",
-                        scan->shard.path, scan->sha256, sum);
+                        scan->shard.file.path, scan->sha256, sum);
     return DPT_OK;
 }
 

@@ -36,12 +36,12 @@ static enum dpt_status read_all(struct dpt_scan *scan, int fd, uint8_t *block, s
     struct dpt_sha256 sha;
     const struct dpt_token_shard *shard = &scan->shard;
     dpt_sha256_init(&sha);
-    DPT_TRY(dpt_fs_pread_all(fd, block, DPT_SHARD_HEADER_BYTES, 0, shard->path, err));
+    DPT_TRY(dpt_fs_pread_all(fd, block, DPT_SHARD_HEADER_BYTES, 0, shard->file.path, err));
     dpt_sha256_add(&sha, block, DPT_SHARD_HEADER_BYTES);
     const int64_t bytes = shard->tokens * shard->width;
     for (int64_t at = 0; at < bytes; at += BLOCK_BYTES) {
         const size_t n = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
-        DPT_TRY(dpt_fs_pread_all(fd, block, n, shard->at + at, shard->path, err));
+        DPT_TRY(dpt_fs_pread_all(fd, block, n, shard->at + at, shard->file.path, err));
         dpt_sha256_add(&sha, block, n);
         count(scan, block, n, at / shard->width);
     }
@@ -51,7 +51,7 @@ static enum dpt_status read_all(struct dpt_scan *scan, int fd, uint8_t *block, s
 
 enum dpt_status dpt_scan_shard(char *path, struct dpt_scan *ret, struct dpt_err *err)
 {
-    struct dpt_scan scan = {.shard = {.path = path}};
+    struct dpt_scan scan = {.shard.file.path = path};
     int fd;
     DPT_TRY(dpt_shard_probe_tokens(&scan.shard, err));
     DPT_TRY(dpt_shard_open(&scan.shard, &fd, err));
