@@ -318,6 +318,22 @@ void dpt_config_defaults(struct dpt_config *ret)
     *ret = load.config;
 }
 
+const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
+                                     size_t n)
+{
+    struct dpt_config_load defaults = {.source = "defaults"};
+    set_defaults(&defaults); /* as the table has them: auto is not resolved */
+    for (size_t i = 0; i < n; i++) {
+        const struct dpt_key *key = &dpt_config_keys[dpt_config_key_index(paths[i])];
+        char value[DPT_CONFIG_VALUE_BYTES], usual[DPT_CONFIG_VALUE_BYTES];
+        dpt_config_key_format(key, &load->config, value);
+        dpt_config_key_format(key, &defaults.config, usual);
+        if (strcmp(value, usual) != 0)
+            return paths[i];
+    }
+    return NULL;
+}
+
 /* The file and --set over the defaults. */
 static enum dpt_status parse(struct dpt_config_load *load, const char *text, size_t bytes,
                              size_t n_overrides, struct dpt_err *err)

@@ -68,22 +68,6 @@ void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST
         (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d or %d", below, above);
 }
 
-const char *dpt_config_first_changed(const struct dpt_config_load *load, const char *const *paths,
-                                     size_t n)
-{
-    struct dpt_config defaults;
-    dpt_config_defaults(&defaults);
-    for (size_t i = 0; i < n; i++) {
-        const struct dpt_key *key = &dpt_config_keys[dpt_config_key_index(paths[i])];
-        char value[DPT_CONFIG_VALUE_BYTES], usual[DPT_CONFIG_VALUE_BYTES];
-        dpt_config_key_format(key, &load->config, value);
-        dpt_config_key_format(key, &defaults, usual);
-        if (strcmp(value, usual) != 0)
-            return paths[i];
-    }
-    return NULL;
-}
-
 static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
 {
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
