@@ -251,7 +251,7 @@ class Resnet:
         self.width, self.stages, self.side, self.deep, self.labels = width, stages, side, deep, labels
         self.batch_stats, self.evaluates = {}, False
         if deep:
-            self.clip = 5.0
+            self.pace, self.clip = 0.05, 10.5
 
     def config(self):
         return (f"model: {{name: resnet, width: {self.width}, stages: {self.stages}, labels: {self.labels}, "

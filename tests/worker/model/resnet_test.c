@@ -180,14 +180,14 @@ static void descend(struct rig *rig)
         const struct dpt_param *param = dpt_model_param(rig->model, p);
         for (int64_t i = param->offset; i < param->offset + param->numel; i++)
             rig->flat[i] +=
-                param->averaged ? 0.1f * (rig->grad[i] - rig->flat[i]) : -0.05f * rig->grad[i];
+                param->averaged ? 0.1f * (rig->grad[i] - rig->flat[i]) : -0.2f * rig->grad[i];
     }
 }
 
 static void learns(void **state)
 {
     (void)state;
-    enum { STEPS = 40 };
+    enum { STEPS = 60 };
     for (int family = RIG_RESNET; family <= RIG_RESNET_DEEP; family++) {
         struct rig rig;
         struct rig_size size = SIZE;

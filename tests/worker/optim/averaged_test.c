@@ -345,13 +345,14 @@ static void fp16_between_hosts_is_refused(void **state)
 {
     (void)state;
     static struct dpt_config c;
-    const char *sets[] = {"model={name: resnet}", "data={kind: cifar10}",
-                          "strategy.compression=bf16"};
-    if (dpt_config_load("", 0, "c.yaml", sets, 3, &c, &err) != DPT_OK)
+    const char *sets[] = {"model={name: resnet}", "data={kind: cifar10}", "model.labels=10",
+                          "train={global_batch: 8, micro_batch: 8}", "strategy.compression=bf16"};
+    enum { SETS = sizeof sets / sizeof *sets };
+    if (dpt_config_load("", 0, "c.yaml", sets, SETS, &c, &err) != DPT_OK)
         fail_msg("%s", err.text);
     assert_true(c.model.batch_norm_momentum == 0.1);
-    sets[2] = "strategy.compression=fp16";
-    assert_int_equal(dpt_config_load("", 0, "c.yaml", sets, 3, &c, &err), DPT_ECONFIG);
+    sets[SETS - 1] = "strategy.compression=fp16";
+    assert_int_equal(dpt_config_load("", 0, "c.yaml", sets, SETS, &c, &err), DPT_ECONFIG);
     assert_non_null(strstr(err.text, "strategy.compression: fp16 ends at 65504"));
     assert_non_null(strstr(err.text, "write bf16 or none"));
 }
