@@ -57,6 +57,30 @@ static void write_table(const char *name, uint64_t seed, uint64_t n)
     assert_int_equal(fclose(f), 0);
 }
 
+/* Images of 32 x 32 pixels as planes of red, green and blue, each behind its label. */
+static void write_images(const char *name, uint64_t seed, uint64_t n)
+{
+    enum { COLORS = 3, PLANE = 32 * 32, DRAWS = 4 };
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    const struct dpt_rng_key key = dpt_rng_key(seed, DPT_RNG_TEST, 0, 0, 0);
+    for (uint64_t i = 0; i < n; i++) {
+        uint8_t record[1 + COLORS * PLANE];
+        uint32_t draw[DRAWS];
+        dpt_philox(key, i << 32, draw);
+        record[0] = (uint8_t)(draw[0] % COLORS);
+        for (uint64_t j = 0; j < COLORS * PLANE; j++) {
+            if (j % DRAWS == 0)
+                dpt_philox(key, (i << 32) + j + 1, draw);
+            record[1 + j] = (uint8_t)(draw[j % DRAWS] % 128 + (j / PLANE == record[0] ? 96 : 0));
+        }
+        assert_int_equal(fwrite(record, sizeof record, 1, f), 1);
+    }
+    assert_int_equal(fclose(f), 0);
+}
+
 int rig_setup(void **state)
 {
     (void)state;
@@ -65,6 +89,7 @@ int rig_setup(void **state)
     write_words("val", 2, 200);
     write_table("text.tsv", 3, 90);
     write_table("val.tsv", 4, 60);
+    write_images("images.bin", 5, 90);
     return 0;
 }
 
@@ -146,9 +171,35 @@ void rig_choose_labels(struct dpt_config *config)
     (void)snprintf(config->data.label_column, sizeof config->data.label_column, "label");
 }
 
+void rig_choose_resnet(struct dpt_config *config)
+{
+    static struct dpt_config usual; /* a checkpoint's config is refused with a text's keys */
+    dpt_config_defaults(&usual);
+    config->model = usual.model;
+    config->model.vocab = DPT_AUTO;
+    (void)snprintf(config->model.name, sizeof config->model.name, "resnet");
+    config->model.labels = 3;
+    config->model.width = 8;
+    config->model.stem = DPT_STEM_CIFAR;
+    config->model.block = DPT_RESIDUAL_BLOCK_BASIC;
+    config->model.n_layer = 3;
+    config->model.stages = (struct dpt_config_steps){3, {1, 1, 1}};
+    config->train.seq_len = 1;
+    config->data.kind = DPT_DATA_CIFAR10;
+    config->data.image_size = 32;
+    config->data.augment = DPT_AUGMENT_CROP_FLIP;
+    (void)snprintf(config->data.train, sizeof config->data.train, "%s/images.bin", root);
+}
+
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
     const bool labels = config->data.kind == DPT_DATA_CLASSIFICATION;
+    if (config->data.kind == DPT_DATA_CIFAR10) {
+        write_images("val.bin", 6, (uint64_t)sequences);
+        (void)snprintf(config->data.val, sizeof config->data.val, "%s/val.bin", root);
+        config->train.eval_every = every;
+        return;
+    }
     (void)snprintf(config->data.val, sizeof config->data.val, "%s/val%s", root,
                    labels ? ".tsv" : "");
     config->train.eval_every = every;

@@ -37,8 +37,13 @@ void rig_choose_llama(struct dpt_config *config, bool tied);
  * three, which word it is, of 1 to 40 bytes (some are cut). Before rig_evaluate. */
 void rig_choose_labels(struct dpt_config *config);
 
-/* Makes the run evaluate every so many steps on `sequences` sequences of another text (some 60 at
- * most). */
+/* Makes the model a residual network of three blocks for the images of three labels, with a file of
+ * CIFAR-10's form: of each label another color is bright. They are cropped and flipped. Before
+ * rig_evaluate. */
+void rig_choose_resnet(struct dpt_config *config);
+
+/* Makes the run evaluate every so many steps on `sequences` sequences of another text, or as many
+ * images (some 60 at most). */
 void rig_evaluate(struct dpt_config *config, int every, int sequences);
 
 /* A director in the folder `name` (made when absent), whose path goes to `dir`. */

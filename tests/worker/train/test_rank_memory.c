@@ -69,14 +69,15 @@ static void check_account(const json_t *account, const char *what)
     assert_true(number(account, "process_resident", NULL) >= number(account, "shared_own", NULL));
 }
 
-static void one(const char *strategy, enum dpt_accumulate accumulate, int world)
+static void one_of(struct dpt_config config, const char *strategy, enum dpt_accumulate accumulate,
+                   int world)
 {
-    struct dpt_config config = rig_make_config(2 * 8, STEPS, "");
     char name[64], hash[64];
     config.train.accumulate = accumulate;
     config.checkpoint.every_steps = 0;
     rig_choose(&config, strategy);
-    (void)snprintf(name, sizeof name, "%s-%d-%d", strategy, (int)accumulate, world);
+    (void)snprintf(name, sizeof name, "%s-%s-%d-%d", config.model.name, strategy, (int)accumulate,
+                   world);
     rig_undisturbed(&config, name, world, world > 2, hash);
     for (int handle = 0; handle < world; handle++) {
         json_t *account = read_account(rig_dir(name), handle);
@@ -84,6 +85,20 @@ static void one(const char *strategy, enum dpt_accumulate accumulate, int world)
         check_account(account, name);
         json_decref(account);
     }
+}
+
+static void one(const char *strategy, enum dpt_accumulate accumulate, int world)
+{
+    one_of(rig_make_config(2 * 8, STEPS, ""), strategy, accumulate, world);
+}
+
+static void test_convolutions(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(2 * 8, STEPS, "");
+    rig_choose_resnet(&config);
+    for (int s = 0; s < RIG_STRATEGIES; s += 3)
+        one_of(config, rig_strategies[s], DPT_ACCUMULATE_LOCAL, 1 + s % 2);
 }
 
 static void test_local(void **state)
@@ -231,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_convolutions),
         cmocka_unit_test(test_changed),
         cmocka_unit_test(test_packed_while_used),
     };
