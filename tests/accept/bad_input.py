@@ -117,7 +117,42 @@ def bad_data(line):
     show_complaint(line, "missing text", code, [EXIT_CONFIG], output, [r"nowhere\.txt"])
     code, output, _ = run_worker(line, "folder-for-text", sets={"data.train": data})
     show_complaint(line, "a folder for a text", code, [EXIT_CONFIG], output, ["shards"])
+    bad_images(line)
     damaged_checkpoint(line)
+
+
+IMAGES = """run: images
+cluster: {device: cpu, threads: 1, timeout_s: 2}
+model: {name: resnet, n_layer: 3, width: 8, labels: 2}
+"""
+PIXEL = bytes.fromhex(  # a PNG of one grey pixel
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+    "0000000a49444154789c636800000082008177cd72b60000000049454e44ae426082")
+
+
+def bad_images(line):
+    """A truncated file of CIFAR-10, a label outside the range, a damaged image, a class without images."""
+    record = bytes(3072)
+    files = {"truncated": b"\0" + record + b"\1" + record[:-100], "label": b"\0" + record + b"\7" + record}
+    says = {"truncated": [r"truncated\.bin", "truncated", "fetch|copy"],
+            "label": [r"label\.bin", "record 1", "label 7", r"model\.labels"],
+            "damaged": [r"a/2\.png", "damaged", r"data\.damaged_images"], "empty": [r"empty/b", "no image", "put"]}
+    for name, data in files.items():
+        (line.folder / f"{name}.bin").write_bytes(data)
+        code, output, _ = run_worker(line, f"cifar-{name}", yaml=IMAGES,
+                                     sets={"data.kind": "cifar10", "data.train": line.folder / f"{name}.bin"})
+        show_complaint(line, f"CIFAR-10, {name}", code, [EXIT_CONFIG], output, says[name])
+    for name in ("damaged", "empty"):
+        folder = line.folder / name
+        for label in "ab":
+            (folder / label).mkdir(parents=True)
+            if (name, label) != ("empty", "b"):
+                (folder / label / "1.png").write_bytes(PIXEL)
+        if name == "damaged":
+            (folder / "a" / "2.png").write_bytes(PIXEL[:-20])
+        code, output, _ = run_worker(line, f"images-{name}", yaml=IMAGES,
+                                     sets={"data.kind": "images", "data.train": folder})
+        show_complaint(line, f"images, {name}", code, [EXIT_CONFIG], output, says[name])
 
 
 def damaged_checkpoint(line):
