@@ -39,11 +39,12 @@ int64_t dpt_data_tokens(const struct dpt_data *data);
 /* The form of its samples: dpt_sample_form of the config. */
 const struct dpt_sample_form *dpt_data_form(const struct dpt_data *data);
 
+enum { DPT_DATA_NOT_VARIED = -1 };
+
 /* Reads sample `index` to place `i` of a micro-batch that is not closed. `number`: which sample of
  * the run it is (dpt_sample_number), by which images are varied, or DPT_DATA_NOT_VARIED in an
  * evaluation. A shard's token >= vocab is DPT_ECORRUPT; text has none, by the check of its
  * tokenizer. DPT_ECORRUPT also: an image that is damaged. */
-enum { DPT_DATA_NOT_VARIED = -1 };
 DPT_MUST_USE enum dpt_status dpt_data_read(const struct dpt_data *data, int64_t index,
                                            int64_t number, const struct dpt_batch *batch, int64_t i,
                                            struct dpt_err *err);

@@ -1,8 +1,9 @@
 /* Pictures: what JPEG and PNG files hold, as bytes of red, green and blue.
  *
- * What a file is its first bytes say, not its name. All are brought to three channels of 8 bits as
- * Pillow's convert("RGB") does: grey three times, palettes looked up, transparency dropped, of 16
- * bits the upper 8, CMYK multiplied out. Profiles, gamma and orientation are not applied. */
+ * The first bytes of a file say which kind it is; its name does not. All become three channels of 8
+ * bits as by Pillow's convert("RGB"): grey three times, palettes looked up, transparency dropped,
+ * of 16 bits the upper 8 (Pillow makes grey of 16 bits white), CMYK multiplied out. Profiles, gamma
+ * and orientation are not applied. */
 #ifndef DPT_WORKER_DATA_PICTURE_H
 #define DPT_WORKER_DATA_PICTURE_H
 
