@@ -41,8 +41,8 @@ struct dpt_data {
     int seq_len, vocab, labels;
 };
 
-/* Looks at the file `shard->path` and fills in the rest, but for the samples: a .bin shard, whose
- * magic, version and length are checked, or a text whose bytes are the tokens. */
+/* Looks at the file `shard->file.path` and fills in the rest, but for the samples: a .bin shard,
+ * whose magic, version and length are checked, or a text whose bytes are the tokens. */
 DPT_MUST_USE enum dpt_status dpt_shard_probe_tokens(struct dpt_token_shard *shard,
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_shard_probe_text(struct dpt_token_shard *shard,

@@ -187,6 +187,7 @@ void rig_choose_resnet(struct dpt_config *config)
     config->train.seq_len = 1;
     config->data.kind = DPT_DATA_CIFAR10;
     config->data.image_size = 32;
+    config->data.resize = 32;
     config->data.augment = DPT_AUGMENT_CROP_FLIP;
     (void)snprintf(config->data.train, sizeof config->data.train, "%s/images.bin", root);
 }
