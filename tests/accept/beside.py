@@ -9,7 +9,7 @@ from pathlib import Path
 
 from accept.harness import NotRun
 from accept.stories import RUN_TIMEOUT_S
-from cluster import ROOT, Cluster, ClusterError, program
+from cluster import ROOT, TINY, Cluster, ClusterError, program
 
 PEER_TIMEOUT_S = 1200
 EXAMPLE_TIMEOUT_S, EXAMPLE_MAX_S = 3600, 1200
@@ -30,11 +30,11 @@ def peer_python(*modules):
     return python
 
 
-def run_alone(root, sets):
-    """One run in one process; returns its outputs and its newest checkpoint."""
+def run_alone(root, sets, config=TINY):
+    """One run in one process; returns its outputs and its newest checkpoint. `config` has what `sets` leaves out."""
     common = {"train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0, "cluster.threads": 2,
               "checkpoint.every_steps": 0}
-    with Cluster(root, sets={**common, **sets}) as cluster:
+    with Cluster(root, config, {**common, **sets}) as cluster:
         worker = cluster.start_worker("a", nnodes=1, endpoint=False)
         code = worker.wait(RUN_TIMEOUT_S)
         if code != 0:
@@ -42,11 +42,11 @@ def run_alone(root, sets):
         return worker.outputs, max(worker.checkpoint_dir.glob("step-*"))
 
 
-def evaluate(folder, sets, checkpoints):
+def evaluate(folder, sets, checkpoints, config=TINY):
     """Exit code and terminal of `dpt-worker --eval` of the newest checkpoint."""
     folder = folder / "eval"
     folder.mkdir()
-    with Cluster(folder, sets={"cluster.threads": 2, **sets}) as cluster:
+    with Cluster(folder, config, {"cluster.threads": 2, **sets}) as cluster:
         worker = cluster.start_worker("eval", nnodes=1, endpoint=False, args=["--eval"],
                                       sets={"checkpoint.dir": checkpoints})
         return worker.wait(RUN_TIMEOUT_S), worker.log()

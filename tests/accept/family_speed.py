@@ -6,7 +6,8 @@ import statistics
 import subprocess
 
 from accept.beside import peer_python, run_alone, run_peer
-from cluster import ROOT, program
+from accept.images import write_config
+from cluster import ROOT, TINY, program
 
 PEER = ROOT / "tests" / "accept" / "peer_speed.py"
 ROUNDS, STEPS, WARM_UP, THREADS = 5, 12, 3, 2
@@ -23,7 +24,7 @@ FAMILIES = {
     "smollm2-135m": ({"model.preset": "smollm2-135m"}, {"network": "llama", "labels": 0, "config": SMOLLM2}),
     "smollm2-135m over labels": ({"model.preset": "smollm2-135m", **LABELS},
                                  {"network": "llama", "labels": 5, "config": SMOLLM2}),
-    "resnet18": ({"model.preset": "resnet18", "model.stem": "cifar", "model.labels": 10, "data.kind": "cifar10"},
+    "resnet18": ({"model.preset": "resnet18", "model.stem": "cifar", "data.kind": "cifar10"},
                  {"network": "resnet18", "labels": 10}),
 }
 
@@ -47,10 +48,11 @@ def dpt_step(folder, name, sets):
     data = {"cifar10": "images.bin", "classification": "table.tsv"}.get(sets.get("data.kind"), "text")
     batch = IMAGES if images else BATCH
     common = {"data.train": folder / data, "train.global_batch": batch, "train.micro_batch": batch,
-              "train.steps": STEPS, "cluster.threads": THREADS, "model.dropout": 0}
+              "train.steps": STEPS, "cluster.threads": THREADS}
     if not images:
-        common["train.seq_len"] = LENGTH
-    outputs, checkpoint = run_alone(folder / name, {**common, **sets})
+        common |= {"train.seq_len": LENGTH, "model.dropout": 0}
+    (folder / name).mkdir()
+    outputs, checkpoint = run_alone(folder / name, {**common, **sets}, write_config(folder) if images else TINY)
     shutil.rmtree(checkpoint)  # of a large model
     return seconds_of([line["step_ms"] / 1000 for line in outputs.metrics() if "step_ms" in line])
 

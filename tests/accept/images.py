@@ -1,46 +1,84 @@
 """Networks of images: beside torchvision, and scikit-learn's digits in one command."""
 
 import random
+import struct
+import zlib
 
-from accept.beside import (ADAMW, OPTIM, PLAIN, STEPS, ask, compare, evaluate, example, losses_of, make_folders,
-                           peer_python, run_alone)
+from accept.beside import (PLAIN, STEPS, ask, compare, evaluate, example, losses_of, make_folders, peer_python,
+                           run_alone)
 from cluster import ROOT
 
 PEER = ROOT / "tests" / "accept" / "peer_torchvision.py"
 IMAGES, LABELS = 16, 10
 
-# dpt's settings, and what the peer builds: a network of torchvision by name, or layers and width of a small one.
+# AdamW's first steps make of a gradient that is zero but for rounding as much as of any other.
+OPTIM = {"lr": 0.02, "min_lr": 0.002, "momentum": 0.9, "weight_decay": 5e-4, "grad_clip": 5.0}
+SGD = {"optimizer.name": "sgd", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
+       "optimizer.schedule": "cosine", "optimizer.momentum": OPTIM["momentum"],
+       "optimizer.weight_decay": OPTIM["weight_decay"], "train.grad_clip": OPTIM["grad_clip"], "train.steps": STEPS}
+
+# dpt's settings, and what the peer builds: a network of torchvision by name, or layers and width of a small one;
+# the side of the images, which are files of CIFAR-10 or a folder.
 NETWORKS = {
-    "small resnet": ({"model.preset": "small_resnet", "model.n_layer": 6, "model.width": 16}, [6, 16]),
-    "resnet18": ({"model.preset": "resnet18"}, "resnet18"),
-    "resnet50": ({"model.preset": "resnet50"}, "resnet50"),
+    "small resnet": ({"model.preset": "small_resnet", "model.n_layer": 6, "model.width": 16}, [6, 16], 32),
+    "resnet18": ({"model.preset": "resnet18"}, "resnet18", 64),
+    "resnet50": ({"model.preset": "resnet50"}, "resnet50", 64),
 }
 
 
-def write_images(path, seed):
-    """Records of CIFAR-10's binary version: images of random waves, so that neighbouring pixels are alike."""
+CONFIG = f"""run: images
+cluster: {{nnodes: 1, device: cpu, timeout_s: 5}}
+model: {{name: resnet, labels: {LABELS}}}
+data: {{kind: cifar10, augment: none}}
+train: {{steps: 1, global_batch: {IMAGES}, micro_batch: {IMAGES}}}
+"""
+
+
+def write_config(folder):
+    path = folder / "images.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def write_png(path, side, planes):
+    """Red, green and blue of each pixel, in rows without a filter."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + bytes(planes[c * side * side + y * side + x] for x in range(side) for c in range(3))
+                    for y in range(side))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def write_images(folder, side, seed):
+    """Random pixels, as records of CIFAR-10's binary version, of another side too; and as a folder of PNG files."""
     draw = random.Random(seed)
     records = b""
     for i in range(IMAGES):
-        steps = [draw.uniform(0.01, 0.3) for _ in range(6)]
-        records += bytes([i % LABELS]) + bytes(
-            int(255 * abs((y * steps[c] + x * steps[c + 3]) % 2 - 1)) for c in range(3) for y in range(32)
-            for x in range(32))
-    path.write_bytes(records)
+        planes = draw.randbytes(3 * side * side)
+        records += bytes([i % LABELS]) + planes
+        label = folder / f"png-{side}" / f"{i % LABELS}"
+        label.mkdir(parents=True, exist_ok=True)
+        write_png(label / f"{i}.png", side, planes)
+    (folder / f"images-{side}.bin").write_bytes(records)
 
 
-def beside_torchvision(line, name, sets, network):
-    folders = make_folders(line, name, "start", "sgd", "adamw")
-    images = line.folder / "images.bin"
-    sets = {"model.name": "resnet", "model.labels": LABELS, "data.kind": "cifar10", "data.augment": "none",
-            "data.train": images, "data.val": images, "train.global_batch": IMAGES, "train.micro_batch": IMAGES, **sets}
-    _, start = run_alone(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0})
-    _, after = run_alone(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
-    outputs, trained = run_alone(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
-    spec = {"images": str(images), "network": network, "labels": LABELS, "steps": STEPS, "after": str(after), **OPTIM}
+def beside_torchvision(line, name, sets, network, side):
+    folders = make_folders(line, name, "start", "plain", "trained")
+    write_images(line.folder, side, line.seed)
+    images, config = line.folder / f"images-{side}.bin", write_config(line.folder)
+    data = images if side == 32 else line.folder / f"png-{side}"
+    sets = {"data.train": data, "data.val": data, **sets}
+    if side != 32:
+        sets |= {"data.kind": "images", "data.image_size": side, "data.resize": side}
+    _, start = run_alone(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0}, config)
+    _, after = run_alone(folders["plain"], {**sets, **PLAIN, "optimizer.lr": 1}, config)
+    outputs, trained = run_alone(folders["trained"], {**sets, **SGD}, config)
+    spec = {"images": str(images), "side": side, "network": network, "labels": LABELS, "steps": STEPS, "after": str(after), **OPTIM}
     compare(line, name, losses_of(outputs), ask(PEER, start, spec))
     found = ask(PEER, trained, {**spec, "steps": 0, "after": None})
-    code, text = evaluate(folders["adamw"], sets, trained.parent)
+    code, text = evaluate(folders["trained"], sets, trained.parent, config)
     line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
               f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
               code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())
@@ -51,10 +89,9 @@ def resnet_beside_torchvision(line):
     them PyTorch has the same first gradients and running statistics (relative L2 1e-4), the same 20 losses (1e-4) and,
     in evaluation mode, the same accuracy."""
     peer_python("torchvision")
-    write_images(line.folder / "images.bin", line.seed)
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
-    for name, (sets, network) in NETWORKS.items():
-        beside_torchvision(line, name, sets, network)
+    for name, (sets, network, side) in NETWORKS.items():
+        beside_torchvision(line, name, sets, network, side)
 
 
 def digits(line):

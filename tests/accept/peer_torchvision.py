@@ -3,9 +3,9 @@
 
     python3 peer_torchvision.py CHECKPOINT SPEC        (needs torch, torchvision and safetensors)
 
-SPEC is JSON: {"images": FILE, "network": NAME or [LAYERS, WIDTH], "labels": N, "steps": N, "lr": …, "min_lr": …,
-"betas": …, "eps": …, "weight_decay": …, "grad_clip": …, "after": CHECKPOINT or null}. The file has CIFAR-10's records;
-every step trains on all of them in one micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three
+SPEC is JSON: {"images": FILE, "side": S, "network": NAME or [LAYERS, WIDTH], "labels": N, "steps": N, "lr": …, "min_lr": …,
+"momentum": …, "weight_decay": …, "grad_clip": …, "after": CHECKPOINT or null}. The file has records as CIFAR-10's
+of S x S pixels, normalised as CIFAR-10 if S is 32, else as ImageNet; every step trains on all of them in one micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three
 stages. Prints {"model", "parameters", "losses": [N], "gradients": {"worst", "tensor"} (relative L2 of the first step's
 against weights before - after, where dpt made one step of plain SGD with a rate of one to "after"; of the running
 statistics after that step, too), "loss" and "accuracy" of the weights of CHECKPOINT in evaluation mode.
@@ -21,8 +21,8 @@ import torchvision
 from safetensors.torch import load_file
 from torchvision.models.resnet import BasicBlock
 
-MEAN, STD = (.4914, .4822, .4465), (.2023, .1994, .2010)
-RECORD_BYTES = 1 + 3 * 32 * 32
+CIFAR10 = (.4914, .4822, .4465), (.2023, .1994, .2010)
+IMAGENET = (.485, .456, .406), (.229, .224, .225)
 
 
 class SmallResNet(torch.nn.Module):
@@ -72,10 +72,11 @@ def load(folder, spec):
 
 
 def batch_of(spec):
-    data = torch.frombuffer(bytearray(Path(spec["images"]).read_bytes()), dtype=torch.uint8).view(-1, RECORD_BYTES)
-    images = data[:, 1:].reshape(-1, 3, 32, 32).float() / 255
-    images = (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
-    return images, data[:, 0].long()
+    side = spec["side"]
+    data = torch.frombuffer(bytearray(Path(spec["images"]).read_bytes()), dtype=torch.uint8).view(-1, 1 + 3 * side**2)
+    images = data[:, 1:].reshape(-1, 3, side, side).float() / 255
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (CIFAR10 if side == 32 else IMAGENET))
+    return (images - mean) / std, data[:, 0].long()
 
 
 def loss_of(model, batch):
@@ -86,7 +87,7 @@ def losses(folder, spec):
     model = load(folder, spec).train()
     groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": spec["weight_decay"]},
               {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=spec["lr"], betas=tuple(spec["betas"]), eps=spec["eps"])
+    optimizer = torch.optim.SGD(groups, lr=spec["lr"], momentum=spec["momentum"])
     batch, found = batch_of(spec), []
     for step in range(spec["steps"]):
         optimizer.zero_grad()
@@ -104,6 +105,9 @@ def losses(folder, spec):
 def gradients(folder, spec):
     """The worst tensor's relative L2: of what dpt's step took off the weights, and of its running statistics."""
     model, after = load(folder, spec).train(), load(spec["after"], spec)
+    for module in model.modules():  # the step that left the weights as they were has moved them
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     loss_of(model, batch_of(spec)).backward()
     pairs = {name: (before[name].double() - after.state_dict()[name].double(), p.grad.double())

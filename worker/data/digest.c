@@ -149,8 +149,9 @@ static void make_stamp(const struct dpt_data *data, char ret[DPT_HASH_HEX_BYTES]
 static enum dpt_status check_largest(const struct dpt_data *data, const struct content *content,
                                      struct dpt_err *err)
 {
-    if (data->kind == DPT_DATA_CIFAR10 || content->largest < (uint32_t)data->vocab)
-        return DPT_OK; /* bytes of pixels are no tokens */
+    const bool pixels = data->kind == DPT_DATA_CIFAR10 || data->kind == DPT_DATA_IMAGES;
+    if (pixels || content->largest < (uint32_t)data->vocab) /* bytes of pixels are no tokens */
+        return DPT_OK;
     if (content->largest >= VOCAB_MAX)
         return dpt_fail(err, DPT_ECONFIG,
                         "%s: '%s' has token %u, beyond every vocabulary; make the shard again, or "

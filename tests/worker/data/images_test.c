@@ -27,6 +27,7 @@ static int setup(void **state)
 {
     (void)state;
     dpt_config_defaults(&config);
+    config.model.vocab = DPT_AUTO; /* as of every network of images */
     config.model.labels = 10;
     config.data.kind = DPT_DATA_CIFAR10;
     config.data.image_size = 32;
