@@ -115,6 +115,8 @@ static void combinations(void **state)
          "data.kind: text is not what model.name: resnet reads; write cifar10 or images"},
         {"model.n_head=8",
          "model.n_head is for model.name: gpt2 or llama; leave it out (here: resnet)"},
+        {"model.vocab=300",
+         "model.vocab is for model.name: gpt2 or llama; leave it out (here: resnet)"},
         {"model.dropout=0.1",
          "model.dropout is for model.name: gpt2 or llama; leave it out (here: resnet)"},
         {"model.head_size=8",

@@ -42,10 +42,8 @@ static const struct tolerance fp16 = {DPT_PRECISION_FP16, 1e-3, 4e-3, 5e-3, 1e-2
 /* Of networks of images in 16 bits: what is rounded across zero changes ReLU's gradient by a jump.
  * PyTorch differs from double precision as much: all in bf16 by 0.64, with fp16 autocast by 0.13 in
  * a tensor's first gradient of these networks. */
-static const struct tolerance images_bf16 = {
-    .precision = DPT_PRECISION_BF16, .first_loss = 2e-2, .gradient = 0.7, .scale = 1.0f};
-static const struct tolerance images_fp16 = {
-    .precision = DPT_PRECISION_FP16, .first_loss = 2e-3, .gradient = 0.3, .scale = 1024.0f};
+static const struct tolerance images_bf16 = {DPT_PRECISION_BF16, 2e-2, 0.7, 5e-2, 0.1, 1.0f};
+static const struct tolerance images_fp16 = {DPT_PRECISION_FP16, 2e-3, 0.3, 2e-2, 5e-2, 1024.0f};
 
 static const char *reference_path;
 static struct dpt_err err;
@@ -334,10 +332,11 @@ static void use_run(struct rig *rig, const struct run *run)
 }
 
 /* Trains from the recorded weights with the optimizer of run `index`. */
-static void ten_losses_of(const struct tolerance *tolerance, int index)
+static void ten_losses_of(const struct tolerance *given, int index)
 {
     static struct reference ref;
-    open_reference(&ref, tolerance);
+    open_reference(&ref, given);
+    const struct tolerance *tolerance = ref.tolerance;
     struct rig *rig = &ref.rig;
     const struct run *run = &ref.run[index];
     use_run(rig, run);
@@ -390,11 +389,11 @@ static void ten_losses(void **state)
     const struct tolerance *tolerance = *state;
     static struct reference ref;
     open_reference(&ref, tolerance);
-    const int n_runs = ref.n_runs;
-    const bool rough = ref.tolerance->loss == 0.0; /* a step's error grows over the next ones */
+    /* Of images in 16 bits the first run alone: at SGD's rates a step's error grows over the next
+     * ones. */
+    const bool rough = ref.rig.images != NULL && tolerance != &fp32;
+    const int n_runs = rough ? 1 : ref.n_runs;
     close_reference(&ref);
-    if (rough)
-        skip();
     for (int i = 0; i < n_runs; i++)
         ten_losses_of(tolerance, i);
 }
