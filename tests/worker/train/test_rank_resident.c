@@ -105,6 +105,25 @@ static void a_llama(void **state)
     }
 }
 
+/* The device has the running statistics, and the sums of squares that leave them out. */
+static void a_resnet(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "full_shard", "full_shard+shadow"};
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP32);
+    char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
+    rig_choose_resnet(&config);
+    rig_evaluate(&config, 2, ACCELERATOR_SEQUENCES);
+    plain_train(&config, expected);
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i += RIG_EVERY) {
+        rig_choose(&config, strategies[i]);
+        (void)snprintf(name, sizeof name, "resnet-%s", strategies[i]);
+        rig_undisturbed(&config, name, 3, true, hash);
+        if (strcmp(hash, expected) != 0)
+            fail_msg("%s: %s instead of %s", name, hash, expected);
+    }
+}
+
 /* Between hosts in 16 bits; fewer places for weights than units; SGD; weights compared each step.
  */
 static void with_everything(void **state)
@@ -219,6 +238,7 @@ int main(void)
         T(lanes),
         T(lanes_bf16),
         T(a_llama),
+        T(a_resnet),
         T(with_everything),
         T(replicas_that_break),
         T(memory_is_where_it_should_be),
