@@ -132,6 +132,41 @@ static void training_gets_nearly_as_far(void **state)
             fail_msg("rank %d ends at %g, without compression at %g", rank, loss[rank], loss[0]);
 }
 
+/* By a rank in the last step that the log has. */
+static json_int_t sent_in_last_step(const char *name)
+{
+    char path[192], line[1024];
+    json_int_t sent = -1;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", rig_dir(name));
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        json_t *record = json_loads(line, 0, NULL);
+        const json_t *value = json_object_get(record, "sent_bytes");
+        sent = value ? json_integer_value(value) : sent;
+        json_decref(record);
+    }
+    assert_int_equal(fclose(f), 0);
+    assert_true(sent > 0);
+    return sent;
+}
+
+/* A convolution's weight is a matrix, and running statistics travel as they are: ranks have equal
+ * ones after every step. */
+static void convolutions_are_compressed(void **state)
+{
+    (void)state;
+    char first[64], again[64];
+    struct dpt_config config = make_config(1, 6), plain = make_config(0, 6);
+    rig_choose_resnet(&config);
+    rig_choose_resnet(&plain);
+    rig_undisturbed(&config, "resnet", 3, true, first);
+    rig_undisturbed(&config, "resnet-again", 3, true, again);
+    assert_string_equal(first, again);
+    rig_undisturbed(&plain, "resnet-plain", 3, true, again);
+    assert_true(3 * sent_in_last_step("resnet") < sent_in_last_step("resnet-plain"));
+}
+
 static void resume_refuses_another_rank(void **state)
 {
     (void)state;
@@ -154,6 +189,7 @@ int main(void)
         cmocka_unit_test(deaths_and_healing_cost_no_step),
         cmocka_unit_test(a_run_goes_on_from_a_checkpoint),
         cmocka_unit_test(training_gets_nearly_as_far),
+        cmocka_unit_test(convolutions_are_compressed),
         cmocka_unit_test(resume_refuses_another_rank),
     };
     return cmocka_run_group_tests_name("rank_powersgd", tests, rig_setup, rig_teardown);
