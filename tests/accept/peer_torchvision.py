@@ -3,12 +3,14 @@
 
     python3 peer_torchvision.py CHECKPOINT SPEC        (needs torch, torchvision and safetensors)
 
-SPEC is JSON: {"images": FILE, "side": S, "network": NAME or [LAYERS, WIDTH], "labels": N, "steps": N, "lr": …, "min_lr": …,
-"momentum": …, "weight_decay": …, "grad_clip": …, "after": CHECKPOINT or null}. The file has records as CIFAR-10's
-of S x S pixels, normalised as CIFAR-10 if S is 32, else as ImageNet; every step trains on all of them in one micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three
-stages. Prints {"model", "parameters", "losses": [N], "gradients": {"worst", "tensor"} (relative L2 of the first step's
-against weights before - after, where dpt made one step of plain SGD with a rate of one to "after"; of the running
-statistics after that step, too), "loss" and "accuracy" of the weights of CHECKPOINT in evaluation mode.
+SPEC is JSON: {"images": FILE, "side": S, "network": NAME or [LAYERS, WIDTH], "labels": N, "steps": N, "lr": …,
+"min_lr": …, "momentum": …, "weight_decay": …, "grad_clip": …, "after": CHECKPOINT or null}. The file has records as
+CIFAR-10's of S x S pixels, normalised as CIFAR-10 if S is 32, else as ImageNet; every step trains on all of them in one
+micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three stages. PyTorch computes in double
+precision, and in single precision how far that is from it ("own"). Prints {"model", "parameters", "losses": [N], "own",
+"gradients": {"worst", "tensor", "own"} (relative L2 of the first step's against weights before - after, where dpt made
+one step of plain SGD with a rate of one to "after"; of the running statistics after that step, too), "loss" and
+"accuracy" of the weights of CHECKPOINT in evaluation mode}.
 """
 
 import json
@@ -83,15 +85,15 @@ def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def losses(folder, spec):
-    model = load(folder, spec).train()
+def losses(folder, spec, dtype):
+    model = load(folder, spec).train().to(dtype)
     groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": spec["weight_decay"]},
               {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
     optimizer = torch.optim.SGD(groups, lr=spec["lr"], momentum=spec["momentum"])
-    batch, found = batch_of(spec), []
+    (images, labels), found = batch_of(spec), []
     for step in range(spec["steps"]):
         optimizer.zero_grad()
-        loss = loss_of(model, batch)
+        loss = loss_of(model, (images.to(dtype), labels))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), spec["grad_clip"])
         part = step / (spec["steps"] - 1)
@@ -102,21 +104,32 @@ def losses(folder, spec):
     return found
 
 
-def gradients(folder, spec):
-    """The worst tensor's relative L2: of what dpt's step took off the weights, and of its running statistics."""
-    model, after = load(folder, spec).train(), load(spec["after"], spec)
+def first_step(folder, spec, dtype):
+    """Gradients and running statistics of a step."""
+    model = load(folder, spec).train().to(dtype)
     for module in model.modules():  # the step that left the weights as they were has moved them
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    loss_of(model, batch_of(spec)).backward()
-    pairs = {name: (before[name].double() - after.state_dict()[name].double(), p.grad.double())
-             for name, p in model.named_parameters()}
-    pairs |= {name: (after.state_dict()[name].double(), tensor.double()) for name, tensor in model.named_buffers()
-              if not name.endswith("num_batches_tracked")}
-    relative = {name: float((ours - theirs).norm() / theirs.norm()) for name, (ours, theirs) in pairs.items()}
+    images, labels = batch_of(spec)
+    loss_of(model, (images.to(dtype), labels)).backward()
+    return {**{name: p.grad.double() for name, p in model.named_parameters()},
+            **{name: t.double() for name, t in model.named_buffers() if not name.endswith("num_batches_tracked")}}
+
+
+def worst_of(found, exact):
+    relative = {name: float((found[name] - each).norm() / each.norm()) for name, each in exact.items()}
     worst = max(relative, key=relative.get)
     return {"worst": relative[worst], "tensor": worst}
+
+
+def gradients(folder, spec):
+    """What dpt's step took off the weights, and its running statistics, beside double precision; PyTorch's own."""
+    before, after = load(folder, spec), load(spec["after"], spec)
+    weights, left = dict(before.named_parameters()), dict(after.named_parameters())
+    taken = {name: (p.detach() - left[name].detach()).double() for name, p in weights.items()}
+    ours = {**taken, **{name: t.double() for name, t in after.named_buffers()}}
+    exact = first_step(folder, spec, torch.float64)
+    return {**worst_of(ours, exact), "own": worst_of(first_step(folder, spec, torch.float32), exact)["worst"]}
 
 
 def main(folder, spec):
@@ -129,7 +142,9 @@ def main(folder, spec):
              "loss": float(torch.nn.functional.cross_entropy(logits, labels)),
              "accuracy": float((logits.argmax(1) == labels).double().mean())}
     if spec["steps"]:
-        found["losses"] = losses(folder, spec)
+        found["losses"] = losses(folder, spec, torch.float64)
+        own = losses(folder, spec, torch.float32)
+        found["own"] = max(abs(a - b) for a, b in zip(found["losses"], own))
     if spec["after"]:
         found["gradients"] = gradients(folder, spec)
     print(json.dumps(found))
