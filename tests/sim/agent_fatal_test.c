@@ -8,6 +8,7 @@
 
 #include "tests/sim/agent_bench.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void test_fatal(void **state)
@@ -37,6 +38,55 @@ static void test_fatal(void **state)
     assert_int_equal(b->unsaved, 0);
     assert_int_equal(b->exit_code, DPT_EXIT_CONFIG);
     assert_non_null(strstr(b->exit_text, "the run failed: node a: rank process 0"));
+}
+
+/* The rank processes have ended before the server's word comes: their steps are told as not saved.
+ * `said` is that word, which the closing line repeats. */
+static void fail_after_deaths(struct bench *b, char *error, char *said)
+{
+    bench_run(b);
+    Dpt__RankToAgent message = DPT__RANK_TO_AGENT__INIT;
+    message.fatal = true;
+    message.exit_code = DPT_EXIT_FAILED;
+    bench_last_words(b, 0, error, &message);
+    for (uint32_t i = 0; i < RANKS; i++)
+        bench_rank_exits(b, i, DPT_EXIT_FAILED);
+    b->server.text = said;
+    bench_server(b, SERVER(FAILED), 1);
+    assert_true(b->ended);
+    assert_int_equal(b->exit_code, DPT_EXIT_FAILED);
+    assert_int_equal(b->unsaved, 1);
+}
+
+static void test_fatal_is_told_once(void **state)
+{
+    struct bench *b = *state;
+    fail_after_deaths(b, "the last checkpoint: no space",
+                      "node a: rank process 0: the last checkpoint: no space");
+    assert_string_equal(b->exit_text, "the run failed: node a: rank process 0: the last "
+                                      "checkpoint: no space");
+    assert_int_equal(b->lines, 1);
+}
+
+/* The server cuts it, and it is the same. */
+static void test_long_fatal_is_told_once(void **state)
+{
+    struct bench *b = *state;
+    char error[1000], said[1000];
+    memset(error, 'x', sizeof error - 1);
+    error[sizeof error - 1] = '\0';
+    (void)snprintf(said, sizeof said, "node a: rank process 0: %.424s", error);
+    fail_after_deaths(b, error, said);
+    assert_int_equal(b->lines, 1);
+}
+
+/* The closing line tells the error of another node: the one of this node is a line of its own. */
+static void test_fatal_beside_another(void **state)
+{
+    struct bench *b = *state;
+    fail_after_deaths(b, "the last checkpoint: no space", "node b: rank process 0: no such file");
+    assert_int_equal(b->lines, 2);
+    assert_non_null(strstr(b->exit_text, "no such file"));
 }
 
 /* Others train: they go on without this node, which ends as if the run had failed. */
@@ -167,6 +217,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(test_fatal),
+        T(test_fatal_is_told_once),
+        T(test_long_fatal_is_told_once),
+        T(test_fatal_beside_another),
         T(test_fatal_to_itself),
         T(test_fatal_to_a_member),
         T(test_fatal_to_a_member_with_a_shard),

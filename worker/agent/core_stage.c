@@ -1,8 +1,12 @@
 /* The life of the agent: joining, leaving, being expelled, ending. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "worker/agent/core_internal.h"
+
+/* An error is known again by so many of its first bytes: the server cuts a long one. */
+enum { ERROR_KNOWN_BYTES = 256 };
 
 /* ---- ending ---- */
 
@@ -29,6 +33,14 @@ static bool others_may_have(const struct dpt_agent *agent)
     return agent->n_nodes > 1 && (!agent->last_holder || agent->rescuing);
 }
 
+/* The closing line of this node tells the first error here. */
+static bool ends_by_first_error(const struct dpt_agent *agent)
+{
+    char known[ERROR_KNOWN_BYTES];
+    dpt_agent_copy_text(known, sizeof known, agent->first_error);
+    return strstr(agent->end_text, known) != NULL;
+}
+
 /* Returns how many steps are lost with this node for want of a checkpoint that should have them. */
 static int64_t say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
 {
@@ -43,7 +55,7 @@ static int64_t say_unsaved(struct dpt_agent *agent, bool failed, bool at_once)
         (agent->phase == DPT__SERVER_PHASE__SERVER_EXPELLED ||
          agent->phase == DPT__SERVER_PHASE__SERVER_RELEASED))
         return 0; /* others have them, or tell what it cost */
-    if (died && !agent->gone_told && agent->first_error[0] != '\0')
+    if (died && !agent->gone_told && agent->first_error[0] != '\0' && !ends_by_first_error(agent))
         dpt_agent_log(agent, DPT_LOG_WARN, "%s", agent->first_error);
     if (died && dpt_agent_gone_is_elsewhere(agent)) {
         dpt_agent_log(agent, DPT_LOG_WARN,
