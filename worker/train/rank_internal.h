@@ -369,7 +369,8 @@ struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);
  * tells the agent. After this the rank only waits for EXIT. */
 void rank_publish_rescue(struct dpt_rank *r, int64_t deadline_ms);
 /* Removes what saves that were cut short left in the checkpoint folder. One rank does it in each
- * folder: the first writer, or the first of a node whose folder nobody writes to now. */
+ * folder: the first writer, or the first of a node whose folder nobody writes to now. None does it
+ * in a run that only evaluates. */
 void rank_clear_leftovers(struct dpt_rank *r);
 /* Waits until the saver is idle and logs how an attempt ended that failed. */
 void rank_settle_saver(struct dpt_rank *r);

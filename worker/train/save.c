@@ -63,6 +63,8 @@ void rank_clear_leftovers(struct dpt_rank *r)
     int slot = r->gen.checkpoint_slot;
     if (!r->config->checkpoint.dir[0] || slot > 0 || (slot < 0 && r->report.local_rank != 0))
         return;
+    if (r->config->train.eval_only) /* what is unfinished there is a training run's */
+        return;
     struct dpt_err err;
     char why[RANK_WHY_BYTES];
     if (dpt_checkpoint_clean(r->config->checkpoint.dir, r->gen.number, r->gen.attempt, &err) !=

@@ -2,6 +2,7 @@
  * as without it, one line each however the world changes meanwhile. */
 #include "tests/worker/train/rig.h"
 
+#include "base/fs.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "tests/worker/train/plain.h"
@@ -338,6 +339,29 @@ static void losses_while_evaluating_alone(void **state)
     }
 }
 
+/* What is unfinished in the folder is of a run that trains there now. */
+static void unfinished_checkpoints_stay(void **state)
+{
+    (void)state;
+    struct dpt_config config = rig_make_config(14, 4, "");
+    rig_evaluate(&config, 4, 10);
+    char hash[64], dir[128], checkpoints[160], path[200];
+    struct evals trained;
+    run_world(&config, "unfinished", 1, hash, &trained);
+    (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", rig_dir("unfinished"));
+    (void)snprintf(path, sizeof path, "%s/.tmp-step-00000008-g1-theirs", checkpoints);
+    struct dpt_err err;
+    assert_int_equal(dpt_fs_mkdirs(path, &err), DPT_OK);
+    config.train.eval_only = true;
+    struct director *d = rig_begin(&config, "beside-unfinished", dir);
+    director_read_checkpoints(d, rig_dir("unfinished"));
+    (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), hash);
+    director_destroy(&d);
+    assert_true(dpt_fs_exists(path));
+}
+
 static void nothing_to_evaluate(void **state)
 {
     (void)state;
@@ -423,11 +447,17 @@ static void bad_validation_data(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_loss_in_every_world), cmocka_unit_test(the_loss_of_a_plain_loop),
-        cmocka_unit_test(losses_meanwhile),        cmocka_unit_test(no_batch_twice),
-        cmocka_unit_test(restless_worlds),         cmocka_unit_test(resumed_from_a_checkpoint),
-        cmocka_unit_test(evaluated_alone),         cmocka_unit_test(losses_while_evaluating_alone),
-        cmocka_unit_test(nothing_to_evaluate),     cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(one_loss_in_every_world),
+        cmocka_unit_test(the_loss_of_a_plain_loop),
+        cmocka_unit_test(losses_meanwhile),
+        cmocka_unit_test(no_batch_twice),
+        cmocka_unit_test(restless_worlds),
+        cmocka_unit_test(resumed_from_a_checkpoint),
+        cmocka_unit_test(evaluated_alone),
+        cmocka_unit_test(losses_while_evaluating_alone),
+        cmocka_unit_test(unfinished_checkpoints_stay),
+        cmocka_unit_test(nothing_to_evaluate),
+        cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(bad_validation_data),
     };
     return cmocka_run_group_tests_name("rank_eval", tests, rig_setup, rig_teardown);
