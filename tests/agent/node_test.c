@@ -237,6 +237,34 @@ static void test_epochs(void **state)
     dpt_node_destroy(&node);
 }
 
+/* An evaluation reads the checkpoints where they are: it neither makes their folder nor writes
+ * there. */
+static void test_evaluation_leaves_the_checkpoints_alone(void **state)
+{
+    (void)state;
+    char path[128], value[256];
+    (void)snprintf(path, sizeof path, "%s/checkpoints", dir);
+    (void)snprintf(value, sizeof value, "data.val=%s/text.txt", dir);
+    set(value);
+    set("train.eval_only=true");
+    struct dpt_node *node = make(DPT_NODE_FROM_FILE, text);
+    assert_string_equal(node->checkpoint_dir_id, "");
+    assert_string_not_equal(node->log_dir_id, "");
+    assert_false(dpt_fs_exists(path));
+    dpt_node_destroy(&node);
+    assert_int_equal(dpt_fs_mkdirs(path, &err), DPT_OK);
+    node = make(DPT_NODE_FROM_FILE, text);
+    char **names;
+    size_t n;
+    assert_int_equal(dpt_fs_list(path, &names, &n, &err), DPT_OK);
+    assert_int_equal(n, 0);
+    dpt_fs_list_free(&names, n);
+    dpt_node_destroy(&node);
+    set("checkpoint.dir=/dev/null");
+    expect_error(text, "checkpoint.dir: open folder '/dev/null': Not a directory; give another "
+                       "with --set checkpoint.dir=PATH");
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -267,6 +295,7 @@ int main(void)
         CASE(test_from_the_server),
         CASE(test_demo),
         CASE(test_epochs),
+        CASE(test_evaluation_leaves_the_checkpoints_alone),
         CASE(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,7 @@ def test_one_loss_in_every_world(make_cluster, tmp_path, slow):
     assert hashes == {plain.summaries()[0]["weights_hash"]}
     # A checkpoint on the disk gives what its step gave in memory, and the evaluation leaves the run's files alone.
     folder = cluster.checkpoint_dirs()[0]
+    (folder / ".dpt-dir-id").unlink()  # as in a folder that can only be read
     before = sorted(p.name for p in folder.iterdir())
     for step, args in ((STEPS, ()), (6, ("--step", "6"))):
         code, text, evaluation = evaluate_alone(cluster, folder, slow, *args)
@@ -118,6 +119,7 @@ def test_any_world_evaluates(make_cluster, tmp_path, slow):
         assert outputs.evaluation()["val_loss"] == losses(train)[STEPS]
         assert outputs.evaluation()["world_size"] == 2
         assert not (outputs.dir / "metrics.jsonl").exists()
+    assert not cluster.dirs("b")[1].exists()
 
 
 def test_leaving_in_the_middle(make_cluster, tmp_path, slow):
@@ -149,6 +151,7 @@ def test_long_evaluation_is_no_stall(make_cluster, tmp_path, slow):
 def run_worker(tmp_path, *args, sets=None):
     values = {"data.train": make_text(tmp_path / "text.txt"), "log.dir": tmp_path / "log",
               "checkpoint.dir": tmp_path / "checkpoints", "data.val": make_text(tmp_path / "val.txt", 6000)}
+    (tmp_path / "checkpoints").mkdir()
     values.update(sets or {})
     argv = [program("dpt-worker"), "--config", TINY, "--nnodes", "1"]
     argv += [a for k, v in values.items() for a in ("--set", f"{k}={v}")]
@@ -164,6 +167,8 @@ def run_worker(tmp_path, *args, sets=None):
     (["--eval", "--step", "0"], {}, "train.eval_step"),
     (["--step", "7"], {}, "give --eval too"),
     (["--eval"], {"data.val": "null"}, "there is no data.val to evaluate on"),
+    (["--eval"], {"checkpoint.dir": "/nonexistent/steps"}, "checkpoint.dir: there is no folder '/nonexistent/steps'"),
+    (["--eval"], {"checkpoint.dir": TINY}, f"checkpoint.dir: open folder '{TINY}': Not a directory; give another"),
     (["--eval"], {"checkpoint.dir": "null", "checkpoint.every_steps": 0}, "there is no checkpoint.dir"),
     (["--eval"], {"data.val": "/nonexistent/val.txt"}, "data.val: open '/nonexistent/val.txt'"),
     ([], {"train.eval_every": 5, "data.val": "null"}, "train.eval_every is 5 with no data.val"),
@@ -173,6 +178,12 @@ def test_bad_input(tmp_path, args, sets, said):
     code, err = run_worker(tmp_path, *args, sets=sets)
     assert code == 2 and said in err, err
     assert len([line for line in err.splitlines() if line.startswith("dpt-worker: ")]) == 1, err
+
+
+def test_mistyped_folder_is_not_made(tmp_path):
+    code, err = run_worker(tmp_path, "--eval", sets={"checkpoint.dir": tmp_path / "typo" / "steps"})
+    assert code == 2 and f"there is no folder '{tmp_path}/typo/steps'" in err, err
+    assert not (tmp_path / "typo").exists()
 
 
 def test_val_shorter_than_a_sequence(tmp_path):

@@ -10,6 +10,7 @@
 #include "worker/data/data.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,12 +76,24 @@ static enum dpt_status open_folder(const char *dir, char ret_id[DPT_DIR_ID_BYTES
     return dpt_dir_id(dir, ret_id, err);
 }
 
-/* A folder that cannot be used is a wrong value of its key, whatever the reason. */
-static enum dpt_status own_folder(const char *key, const char *dir, char ret_id[DPT_DIR_ID_BYTES],
-                                  struct dpt_err *err)
+/* It is neither made nor written to. One that is not here may be on another node: where none has it
+ * the ranks say so. */
+static enum dpt_status look_into_folder(const char *dir, struct dpt_err *err)
+{
+    const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, errno, "open folder '%s'", dir);
+    close(fd);
+    return DPT_OK;
+}
+
+/* A folder that cannot be used is a wrong value of its key, whatever the reason. Without `writes`
+ * *ret_id stays as it is. */
+static enum dpt_status take_folder(const char *key, const char *dir, bool writes,
+                                   char ret_id[DPT_DIR_ID_BYTES], struct dpt_err *err)
 {
     struct dpt_err why;
-    enum dpt_status status = open_folder(dir, ret_id, &why);
+    enum dpt_status status = writes ? open_folder(dir, ret_id, &why) : look_into_folder(dir, &why);
     return status == DPT_OK ? DPT_OK
                             : dpt_fail(err, DPT_ECONFIG, "%s: %s; give another with --set %s=PATH",
                                        key, why.text, key);
@@ -182,13 +195,14 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
     struct dpt_config *config = &node->config;
     const int64_t wall_ms = (int64_t)(dpt_wall_seconds() * 1000.0);
     DPT_TRY(check_log_dir(config, err));
-    DPT_TRY(own_folder("log.dir", config->log.dir, node->log_dir_id, err));
+    DPT_TRY(take_folder("log.dir", config->log.dir, true, node->log_dir_id, err));
     if (node_id != NULL)
         DPT_TRY(dpt_identity_open(config->log.dir, node_id, wall_ms, &node->identity, err));
     else
         DPT_TRY(dpt_identity_draw(wall_ms, &node->identity, err));
-    if (config->checkpoint.dir[0] != '\0')
-        DPT_TRY(own_folder("checkpoint.dir", config->checkpoint.dir, node->checkpoint_dir_id, err));
+    if (config->checkpoint.dir[0] != '\0') /* a run that only evaluates reads there */
+        DPT_TRY(take_folder("checkpoint.dir", config->checkpoint.dir, !config->train.eval_only,
+                            node->checkpoint_dir_id, err));
     DPT_TRY(place_demo_text(config, err));
     node->threads = config->cluster.threads != DPT_AUTO ? config->cluster.threads : 0;
     dpt_user_name(node->user, sizeof node->user);

@@ -31,7 +31,8 @@ struct dpt_node {
     char digest[DPT_HASH_HEX_BYTES]; /* of the run-wide keys */
     char fingerprint[DPT_PROTO_DIGEST_BYTES];
     char host[DPT_HOST_KEY_BYTES];
-    char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES]; /* "": no such folder */
+    /* "": no such folder, or none that the run writes to */
+    char log_dir_id[DPT_DIR_ID_BYTES], checkpoint_dir_id[DPT_DIR_ID_BYTES];
     struct dpt_identity identity;
     struct dpt_data_digest data;
     char user[DPT_PROTO_NAME_BYTES], host_name[DPT_CONFIG_NAME_BYTES];

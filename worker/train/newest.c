@@ -197,6 +197,11 @@ enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool
 static enum dpt_status nothing_to_evaluate(const struct dpt_rank *r, struct dpt_err *err)
 {
     const char *dir = r->config->checkpoint.dir;
+    if (!dpt_fs_exists(dir))
+        return dpt_fail(err, DPT_ECONFIG,
+                        "checkpoint.dir: there is no folder '%s', and so no checkpoint to "
+                        "evaluate; name the checkpoint.dir of a run that has written one",
+                        dir);
     if (r->config->train.eval_step == DPT_AUTO)
         return dpt_fail(err, DPT_ECONFIG,
                         "there is no whole checkpoint in '%s' to evaluate; name the checkpoint.dir "

@@ -368,19 +368,25 @@ static void nothing_to_evaluate(void **state)
     static const struct {
         const char *said;
         int step, nodes_max;
-    } cases[] = {{"no whole checkpoint in '", 0, 1},
-                 {"no whole checkpoint in '", 0, 8}, /* another node might have had one */
-                 {"no whole checkpoint of step 7 in '", 7, 1},
-                 {"no whole checkpoint of step 7 in '", 7, 8}};
+        bool no_folder;
+    } cases[] = {{"no whole checkpoint in '", 0, 1, false},
+                 {"no whole checkpoint in '", 0, 8, false}, /* another node might have had one */
+                 {"no whole checkpoint of step 7 in '", 7, 1, false},
+                 {"no whole checkpoint of step 7 in '", 7, 8, false},
+                 {"checkpoint.dir: there is no folder '", 0, 1, true},
+                 {"checkpoint.dir: there is no folder '", 7, 8, true}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct dpt_config config = rig_make_config(14, 4, "");
         rig_evaluate(&config, 4, 10);
         config.train.eval_only = true;
         config.train.eval_step = cases[i].step;
         config.cluster.nnodes_max = cases[i].nodes_max;
-        char dir[128], name[32];
+        char dir[128], name[32], path[160];
         (void)snprintf(name, sizeof name, "nothing-%d", (int)i);
         struct director *d = rig_begin(&config, name, dir);
+        (void)snprintf(path, sizeof path, "%s/checkpoints", dir);
+        if (cases[i].no_folder)
+            assert_int_equal(rmdir(path), 0);
         int rank = director_start(d, 0);
         const char *text = NULL;
         if (!director_fatal(d, rank, &text)) {
@@ -392,6 +398,7 @@ static void nothing_to_evaluate(void **state)
         if (!strstr(text, cases[i].said) || !strstr(text, dir))
             fail_msg("'%s' does not say what is missing", text);
         director_destroy(&d);
+        assert_true(dpt_fs_exists(path) != cases[i].no_folder);
     }
 }
 
