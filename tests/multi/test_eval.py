@@ -178,6 +178,7 @@ def test_bad_input(tmp_path, args, sets, said):
     code, err = run_worker(tmp_path, *args, sets=sets)
     assert code == 2 and said in err, err
     assert len([line for line in err.splitlines() if line.startswith("dpt-worker: ")]) == 1, err
+    assert not re.search(r"^\S+Z [WE] ", err, re.M), err  # it is told once
 
 
 def test_mistyped_folder_is_not_made(tmp_path):

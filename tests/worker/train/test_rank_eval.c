@@ -381,12 +381,13 @@ static void nothing_to_evaluate(void **state)
         config.train.eval_only = true;
         config.train.eval_step = cases[i].step;
         config.cluster.nnodes_max = cases[i].nodes_max;
-        char dir[128], name[32], path[160];
+        char dir[128], name[32], path[160], said[160];
         (void)snprintf(name, sizeof name, "nothing-%d", (int)i);
         struct director *d = rig_begin(&config, name, dir);
         (void)snprintf(path, sizeof path, "%s/checkpoints", dir);
         if (cases[i].no_folder)
             assert_int_equal(rmdir(path), 0);
+        const int fd = rig_log_to(dir, said);
         int rank = director_start(d, 0);
         const char *text = NULL;
         if (!director_fatal(d, rank, &text)) {
@@ -398,6 +399,8 @@ static void nothing_to_evaluate(void **state)
         if (!strstr(text, cases[i].said) || !strstr(text, dir))
             fail_msg("'%s' does not say what is missing", text);
         director_destroy(&d);
+        rig_log_back(fd);
+        assert_int_equal(rig_said(said, " W "), 0); /* the agent prints it, once */
         assert_true(dpt_fs_exists(path) != cases[i].no_folder);
     }
 }
