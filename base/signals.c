@@ -3,26 +3,68 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
+enum { ENDS = sizeof ends / sizeof ends[0] };
+
+/* Of dpt_signals_end_at_once; set before its handlers are. */
+static const char *last_line;
+static size_t last_bytes;
+static int last_code;
+
+static void leave_silently(int number)
+{
+    (void)number;
+    _exit(last_code);
+}
+
+static void leave_with_line(int number)
+{
+    (void)number;
+    const struct sigaction late = {.sa_handler = leave_silently};
+    if (sigaction(SIGALRM, &late, NULL) == 0)
+        (void)alarm(DPT_SIGNALS_LINE_S);
+    const ssize_t written = write(STDOUT_FILENO, last_line, last_bytes);
+    (void)written; /* nobody is left to be told */
+    _exit(last_code);
+}
+
+enum dpt_status dpt_signals_end_at_once(const char *line, int exit_code, struct dpt_err *err)
+{
+    const struct sigaction leave = {.sa_handler = leave_with_line,
+                                    .sa_flags = (int)SA_RESETHAND | SA_NODEFER};
+    last_line = line;
+    last_bytes = strlen(line);
+    last_code = exit_code;
+    for (size_t i = 0; i < ENDS; i++) {
+        struct sigaction now;
+        if (sigaction(ends[i], NULL, &now) != 0)
+            return dpt_fail_errno(err, errno, "ask how signal %d is handled", ends[i]);
+        if (now.sa_handler != SIG_IGN && sigaction(ends[i], &leave, NULL) != 0)
+            return dpt_fail_errno(err, errno, "handle signal %d", ends[i]);
+    }
+    return DPT_OK;
+}
 
 enum dpt_status dpt_signals_block_ends(sigset_t *ret, struct dpt_err *err)
 {
     struct sigaction hangup;
-    sigset_t ends;
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGINT);
-    sigaddset(&ends, SIGQUIT);
+    sigset_t set;
     if (sigaction(SIGHUP, NULL, &hangup) != 0)
         return dpt_fail_errno(err, errno, "ask how SIGHUP is handled");
-    if (hangup.sa_handler != SIG_IGN) /* a blocked signal is read by a signalfd even if ignored */
-        sigaddset(&ends, SIGHUP);
-    const int failed = pthread_sigmask(SIG_BLOCK, &ends, NULL);
+    sigemptyset(&set);
+    for (size_t i = 0; i < ENDS; i++) /* a blocked signal is read by a signalfd even if ignored */
+        if (ends[i] != SIGHUP || hangup.sa_handler != SIG_IGN)
+            sigaddset(&set, ends[i]);
+    const int failed = pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (failed != 0)
         return dpt_fail_errno(err, failed, "block signals");
     const int told_by_errno[] = {SIGPIPE, SIGXFSZ};
     for (size_t i = 0; i < sizeof told_by_errno / sizeof told_by_errno[0]; i++)
         if (signal(told_by_errno[i], SIG_IGN) == SIG_ERR)
             return dpt_fail_errno(err, errno, "ignore signal %d", told_by_errno[i]);
-    *ret = ends;
+    *ret = set;
     return DPT_OK;
 }

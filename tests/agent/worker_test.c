@@ -15,12 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-enum { ARGS_MAX = 16, WAIT_MS = 30000 };
+static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
+enum { ARGS_MAX = 16, WAIT_MS = 30000, N_ENDS = sizeof ends / sizeof ends[0] };
 
 static char dir[64], config[96], text[2][65536]; /* of standard output, of standard error */
 static pid_t running;                            /* 0: none */
@@ -88,6 +90,9 @@ static struct process start(const char *const *args, bool full)
             _exit(99);
         for (int i = 0; i < 2; i++)
             if (dup2(pipes[i][1], 1 + i) < 0)
+                _exit(99);
+        for (size_t i = 0; i < N_ENDS; i++) /* in the background of a shell some are ignored */
+            if (signal(ends[i], SIG_DFL) == SIG_ERR)
                 _exit(99);
         exit(dpt_worker_run(argc, argv, "/bin/false"));
     }
@@ -253,6 +258,42 @@ static void failure_is_one_line(void **state)
     assert_int_equal(strncmp(text[1], "dpt-worker: ", strlen("dpt-worker: ")), 0);
 }
 
+/* Told to end while it still reads what it was given (here: a config of which no end comes). */
+static void expect_early_end(int number, bool full)
+{
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/pipe", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct process process = START(full, "--config", path, "--node-id", "a");
+    const int fd = open(path, O_WRONLY | O_CLOEXEC); /* waits until the worker reads there */
+    assert_true(fd >= 0);
+    assert_int_equal(kill(process.pid, number), 0);
+    if (full) {
+        assert_int_equal(exit_code_of(&process), 0);
+        close(process.fds[0]);
+        close(process.fds[1]);
+    } else {
+        assert_int_equal(read_to_the_end(&process), 0);
+        assert_string_equal(text[0], "left as asked while it was starting: nothing was trained\n");
+        assert_string_equal(text[1], "");
+    }
+    close(fd);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void early_end_is_one_line(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_ENDS; i++)
+        expect_early_end(ends[i], false);
+}
+
+static void early_end_though_nobody_reads(void **state)
+{
+    (void)state;
+    expect_early_end(SIGTERM, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +302,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(run_is_not_named_before_it_is_known, set_up, tear_down),
         cmocka_unit_test_setup_teardown(unknown_host_is_said_though_quiet, set_up, tear_down),
         cmocka_unit_test_setup_teardown(failure_is_one_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(early_end_is_one_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(early_end_though_nobody_reads, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

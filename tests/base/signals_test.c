@@ -8,7 +8,9 @@
 
 #include <cmocka.h>
 
+#include <stdbool.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* The number of the one signal that `fd` has, 0 when it has none. */
@@ -58,11 +60,58 @@ static void ignored_hangup_stays_ignored(void **state)
     assert_int_equal(close(fd), 0);
 }
 
+/* What a process of its own writes and ends with when it is told `number`, which it has blocked
+ * until then, once it ends at once by such signals; ret_exit is as waitpid gives it. */
+static void end_a_process(int number, bool ignores, char ret_said[64], int *ret_exit)
+{
+    int pipes[2];
+    assert_int_equal(pipe(pipes), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        sigset_t ends;
+        struct dpt_err err;
+        if (dup2(pipes[1], STDOUT_FILENO) < 0 ||
+            signal(number, ignores ? SIG_IGN : SIG_DFL) == SIG_ERR ||
+            dpt_signals_end_at_once("told to end\n", 3, &err) != DPT_OK ||
+            dpt_signals_block_ends(&ends, &err) != DPT_OK || raise(number) != 0 ||
+            sigprocmask(SIG_UNBLOCK, &ends, NULL) != 0)
+            _exit(99);
+        _exit(0); /* nothing has ended it */
+    }
+    close(pipes[1]);
+    size_t used = 0;
+    for (ssize_t n = 1; n > 0; used += (size_t)n) {
+        n = read(pipes[0], ret_said + used, 63 - used);
+        assert_true(n >= 0);
+    }
+    ret_said[used] = '\0';
+    close(pipes[0]);
+    assert_int_equal(waitpid(pid, ret_exit, 0), pid);
+}
+
+static void ends_at_once_with_a_line(void **state)
+{
+    (void)state;
+    static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
+    char said[64];
+    int code;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        end_a_process(ends[i], false, said, &code);
+        assert_string_equal(said, "told to end\n");
+        assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 3);
+        end_a_process(ends[i], true, said, &code);
+        assert_string_equal(said, "");
+        assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_are_read),
         cmocka_unit_test(ignored_hangup_stays_ignored),
+        cmocka_unit_test(ends_at_once_with_a_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,6 +44,24 @@ def test_worker_without_server(make_cluster, slow, number):
     cluster.check_nothing_left()
 
 
+def test_workers_that_read_their_data(make_cluster, tmp_path, slow):
+    """A worker that brings the run, and one that joins it: both still read data.train."""
+    cluster = make_cluster()
+    cluster.start_server()
+    data = tmp_path / "large.txt"
+    with open(data, "wb") as file:
+        file.truncate(64 << 30)  # a hole: takes no room, and longer to read than anybody waits here
+    first = cluster.start_worker("first", nnodes=2)
+    first.wait_log("waiting for nodes: 1 of 2", 20 * slow)
+    sets = {"data.train": data}
+    for worker in (cluster.start_worker("a", nnodes=1, endpoint=False, sets=sets),
+                   cluster.start_worker("b", config=False, args=["--rdzv-id", "tiny"], sets=sets)):
+        worker.wait_log("data.train: reading 68.7 GB once", 20 * slow)
+        assert end_in_time(worker, signal.SIGTERM, slow) == 0
+        assert worker.log().endswith("left as asked while it was starting: nothing was trained\n")
+    assert end_in_time(first, signal.SIGTERM, slow) == 0
+
+
 def test_worker_waiting_for_nodes(make_cluster, slow):
     cluster = make_cluster()
     cluster.start_server()

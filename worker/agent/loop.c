@@ -50,7 +50,7 @@ static void end_with(struct loop *loop, int exit_code, const char *text)
 }
 
 /* Reading all the data for its digest may take long, and nothing runs yet: signals end the program
- * meanwhile. */
+ * at once meanwhile (worker.c). */
 static enum dpt_status configure(struct loop *loop, const Dpt__RunSpec *spec, struct dpt_err *err)
 {
     const struct dpt_loop_hooks *hooks = &loop->options->hooks;

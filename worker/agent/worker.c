@@ -33,6 +33,9 @@ struct worker {
     struct dpt_terminal *terminal;
 };
 
+/* As of a worker that is told to end before it takes part in a run. */
+static const char left_early[] = "left as asked while it was starting: nothing was trained\n";
+
 static enum dpt_status make_node(struct worker *worker, enum dpt_node_source source,
                                  const char *text, size_t bytes, const char *name,
                                  struct dpt_err *err)
@@ -390,6 +393,8 @@ static enum dpt_status run(struct worker *worker, int argc, char *const *argv, c
     }
     dpt_log_set_level(worker->options.log_level);
     dpt_log_set_who("dpt-worker", worker->node_id);
+    /* Reading all the data may take long, and nothing runs yet. */
+    DPT_TRY(dpt_signals_end_at_once(left_early, DPT_EXIT_DONE, err));
     DPT_TRY(find_config(worker, err));
     DPT_TRY(find_server(worker, err));
     if (worker->node != NULL)
