@@ -243,6 +243,6 @@ enum dpt_status rank_form(struct dpt_rank *r, const Dpt__Plan *plan, struct dpt_
         dpt_loader_start(r->loader, r->step, r->gen.slots.first, dpt_deal_end(&r->gen.slots),
                          r->gen.slots.stride);
     tell_plan(r);
-    rank_warn_of_pins(r);
+    rank_warn_of_kept(r);
     return DPT_OK;
 }

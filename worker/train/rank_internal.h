@@ -125,7 +125,7 @@ struct dpt_rank {
     int64_t step;               /* completed; -1: no state yet */
     struct dpt_outcome outcome; /* of step - 1, when has_outcome */
     bool has_outcome;
-    bool told_divergence, told_pins;
+    bool told_divergence, told_kept;
     bool told_put_off;         /* a checkpoint, since the last that was begun */
     int64_t unsaved_told;      /* step that could not be saved when all left; 0: none */
     bool reading_failed;       /* the newest sample was not read; the state is what it was */
@@ -359,8 +359,9 @@ void rank_damage_weights(struct dpt_rank *r);
 /* save.c. Saving begins an attempt and returns when the weights are free again; a rank without a
  * checkpoint slot does nothing. */
 void rank_save_begin(struct dpt_rank *r);
-/* Once: the first writer says which pinned steps get no checkpoint. */
-void rank_warn_of_pins(struct dpt_rank *r);
+/* Once: the first writer says which pinned steps get no checkpoint, and whether some checkpoints
+ * get no validation loss to be kept for. */
+void rank_warn_of_kept(struct dpt_rank *r);
 /* What a save of the state of r->step writes, less who writes it as which attempt. Borrows
  * r->saved_history and r->saved_pieces, which are filled first. */
 struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r);

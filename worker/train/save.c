@@ -210,13 +210,10 @@ enum dpt_status rank_check_loaded(const struct dpt_rank *r, const char *weights_
                     (long long)r->step, weights_hash, r->loaded_hash);
 }
 
-void rank_warn_of_pins(struct dpt_rank *r)
+static void warn_of_pins(const struct dpt_rank *r)
 {
     const struct dpt_config_steps *pins = &r->config->checkpoint.keep_steps;
     const int64_t every = r->config->checkpoint.every_steps;
-    if (r->gen.checkpoint_slot != 0 || r->told_pins)
-        return;
-    r->told_pins = true;
     for (int64_t i = 0; i < pins->n; i++)
         if (pins->step[i] > r->step && pins->step[i] != r->config->train.steps &&
             (every == 0 || pins->step[i] % every != 0))
@@ -224,4 +221,29 @@ void rank_warn_of_pins(struct dpt_rank *r)
                     "checkpoint.keep_steps has step %lld, which is no multiple of "
                     "checkpoint.every_steps (%lld): no checkpoint is written there",
                     (long long)pins->step[i], (long long)every);
+}
+
+/* Evaluated are the multiples of train.eval_every, and the ends of epochs. */
+static void warn_of_best(const struct dpt_config *config)
+{
+    const int64_t every = config->checkpoint.every_steps, eval_every = config->train.eval_every;
+    const int64_t epoch_steps = config->train.epochs > 0 ? config->train.epoch_steps : 0;
+    if (config->checkpoint.keep_best == 0 || every == 0 ||
+        (eval_every > 0 && every % eval_every == 0) ||
+        (epoch_steps > 0 && every % epoch_steps == 0))
+        return;
+    dpt_log(DPT_LOG_WARN,
+            "checkpoint.every_steps (%lld) is no multiple of %s (%lld): some checkpoints have no "
+            "validation loss, and checkpoint.keep_best keeps none of those",
+            (long long)every, eval_every > 0 ? "train.eval_every" : "train.epoch_steps",
+            (long long)(eval_every > 0 ? eval_every : epoch_steps));
+}
+
+void rank_warn_of_kept(struct dpt_rank *r)
+{
+    if (r->gen.checkpoint_slot != 0 || r->told_kept)
+        return;
+    r->told_kept = true;
+    warn_of_pins(r);
+    warn_of_best(r->config);
 }

@@ -339,6 +339,31 @@ static void losses_while_evaluating_alone(void **state)
     }
 }
 
+/* Told once, at the start, where checkpoints fall on steps that are not evaluated. */
+static void checkpoints_without_a_loss_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        int every_steps, keep_best, told;
+    } cases[] = {{3, 1, 1}, {4, 1, 0}, {3, 0, 0}, {0, 1, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_config config = rig_make_config(14, 4, "");
+        rig_evaluate(&config, 2, 10);
+        config.checkpoint.every_steps = cases[i].every_steps;
+        config.checkpoint.keep_best = cases[i].keep_best;
+        char dir[128], name[32], said[160];
+        (void)snprintf(name, sizeof name, "best-%d", (int)i);
+        struct director *d = rig_begin(&config, name, dir);
+        const int fd = rig_log_to(dir, said);
+        (void)director_start(d, 0);
+        assert_true(director_form(d, false));
+        (void)director_finish(d);
+        director_destroy(&d);
+        rig_log_back(fd);
+        assert_int_equal(rig_said(said, "no multiple of train.eval_every (2)"), cases[i].told);
+    }
+}
+
 /* What is unfinished in the folder is of a run that trains there now. */
 static void unfinished_checkpoints_stay(void **state)
 {
@@ -465,6 +490,7 @@ int main(void)
         cmocka_unit_test(resumed_from_a_checkpoint),
         cmocka_unit_test(evaluated_alone),
         cmocka_unit_test(losses_while_evaluating_alone),
+        cmocka_unit_test(checkpoints_without_a_loss_are_told),
         cmocka_unit_test(unfinished_checkpoints_stay),
         cmocka_unit_test(nothing_to_evaluate),
         cmocka_unit_test(another_model_is_refused),
