@@ -88,7 +88,8 @@ def beside_torchvision(line, name, sets, network, side):
     _, start = run_alone(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0}, config)
     _, after = run_alone(folders["plain"], {**sets, **PLAIN, "optimizer.lr": 1}, config)
     outputs, trained = run_alone(folders["trained"], {**sets, **SGD}, config)
-    spec = {"images": str(images), "side": side, "network": network, "labels": LABELS, "steps": STEPS, "after": str(after), **OPTIM}
+    spec = {"images": str(images), "side": side, "network": network, "labels": LABELS, "steps": STEPS,
+            "after": str(after), **OPTIM}
     compare_with_double(line, name, losses_of(outputs), ask(PEER, start, spec))
     found = ask(PEER, trained, {**spec, "steps": 0, "after": None})
     code, text = evaluate(folders["trained"], sets, trained.parent, config)
