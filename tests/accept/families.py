@@ -1,10 +1,11 @@
 """Families of models over strategies, worlds, kills and joins: one hash each, and with labels one accuracy."""
 
 import json
+import random
 
 from accept.one_curve import STRATEGIES
 from accept.stories import RUN_TIMEOUT_S, STEP_TIMEOUT_S, disturbed, settings, undisturbed
-from cluster import Cluster, ClusterError
+from cluster import TINY, Cluster, ClusterError
 
 SLOTS, STEPS = 6, 40  # of the matrix
 LONG_STEPS, MISHAPS = 1500, 5  # of a disturbed run: enough for its kills and joins
@@ -28,15 +29,31 @@ def labels(root):
     return {"model.labels": 3, "data.kind": "classification", "data.train": table, "data.val": table}
 
 
+def resnet(root):
+    """Config of a residual network, trained and evaluated on images of random pixels, cropped and flipped."""
+    draw, images, config = random.Random(1), root / "images.bin", root / "resnet.yaml"
+    images.write_bytes(b"".join(bytes([i % 3]) + draw.randbytes(3 * 32 * 32) for i in range(60)))
+    config.write_text(f"""run: resnet
+cluster: {{device: cpu, threads: 1, timeout_s: 2}}
+model: {{name: resnet, n_layer: 3, width: 8, labels: 3}}
+data: {{kind: cifar10, train: {images}, val: {images}}}
+train: {{global_batch: 8, micro_batch: 2}}
+""")
+    return config
+
+
 def families(root):
+    """{name: (config, what of it is changed, whether it tells classes apart)}."""
     of_labels = labels(root)
-    return {"gpt2": {}, "llama": LLAMA, "gpt2 over labels": of_labels, "llama over labels": {**LLAMA, **of_labels}}
+    return {"gpt2": (TINY, {}, False), "llama": (TINY, LLAMA, False), "gpt2 over labels": (TINY, of_labels, True),
+            "llama over labels": (TINY, {**LLAMA, **of_labels}, True), "resnet": (resnet(root), {}, True)}
 
 
-def sets_of(family, name, steps):
-    """Of a run of a strategy."""
-    evaluates = {"train.eval_every": steps // 2} if "data.val" in family else {}
-    return {**settings(SLOTS, steps), **family, **evaluates, **keys_of(name)}
+def run_of(family, name, steps):
+    """Config and settings of a run of a strategy."""
+    config, sets, classes = family
+    evaluates = {"train.eval_every": steps // 2} if classes else {}
+    return {"config": config, "sets": {**settings(SLOTS, steps), **sets, **evaluates, **keys_of(name)}}
 
 
 def keys_of(name):
@@ -56,10 +73,10 @@ def result(folder, steps):
     return found.pop()
 
 
-def two_parts(root, sets, first, second, kill=False):
+def two_parts(root, run, first, second, kill=False):
     """A run of `first` nodes to its third part. Then one is killed, or all are told to leave and `second` others go on
     from the checkpoint; returns the result."""
-    with Cluster(root, sets=sets, shared_dirs=True) as cluster:
+    with Cluster(root, shared_dirs=True, **run) as cluster:
         cluster.start_server()
         workers = [cluster.start_worker(f"n{i}") for i in range(first)]
         cluster.wait_step(LONG_STEPS // 3, STEP_TIMEOUT_S)
@@ -89,20 +106,20 @@ def matrix(root, family):
             if world == 1 and (name in SHADOWED or name == "hybrid_shard"):
                 continue  # refused without a second node
             folder = root / f"{name}-{world}"
-            undisturbed(folder, world, nodes=min(world, 2), shared_dirs=True, sets=sets_of(family, name, STEPS))
+            undisturbed(folder, world, nodes=min(world, 2), shared_dirs=True, **run_of(family, name, STEPS))
             found[f"{name}, world {world}"] = result(folder, STEPS)
     return found
 
 
 def mishaps(root, family, seed):
     """{what: result} of a longer run in one piece, and of those that something happens to."""
-    ddp, shadowed = (sets_of(family, name, LONG_STEPS) for name in ("ddp", "full_shard"))
-    undisturbed(root / "calm", 1, sets=ddp)
+    ddp, shadowed = (run_of(family, name, LONG_STEPS) for name in ("ddp", "full_shard"))
+    undisturbed(root / "calm", 1, **ddp)
     found = {"ddp, world 1": result(root / "calm", LONG_STEPS)}
     for world in DISTURBED_WORLDS:
         folder = root / f"disturbed-{world}"
-        story = disturbed(folder, seed * 100 + world, world, MISHAPS, sets=ddp,
-                          must=("join", "kill machine", "kill rank"))
+        story = disturbed(folder, seed * 100 + world, world, MISHAPS, must=("join", "kill machine", "kill rank"),
+                          **ddp)
         found[f"ddp, world {world}, {', '.join(story.told)}"] = result(folder, LONG_STEPS)
     found["full_shard with shadows, world 3, one killed"] = two_parts(root / "killed", shadowed, 3, 0, kill=True)
     found["ddp, world 2, and from its checkpoint world 3"] = two_parts(root / "resumed", ddp, 2, 3)
@@ -110,11 +127,12 @@ def mishaps(root, family, seed):
 
 
 def families_one_hash(line):
-    """GPT-2 and Llama, and both over labels: one weights_hash each, and with labels one validation loss and accuracy,
-    over ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1 to 4; and longer
-    ones with kills and joins, after a shard was lost with its node, and resumed from a checkpoint in another world."""
+    """GPT-2, Llama, both over labels, and ResNet: one weights_hash each, and with classes one validation loss and
+    accuracy, over ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1 to 4;
+    and longer ones with kills and joins, after a shard was lost with its node, and resumed from a checkpoint in another
+    world."""
     for name, family in families(line.folder).items():
-        line.command(f"dpt-worker, {name}: {family}")
+        line.command(f"dpt-worker, {name}: {family[1] or family[0].name}")
         root = line.folder / name.replace(" ", "-")
         for what, found in (("undisturbed", matrix(root, family)), ("longer", mishaps(root, family, line.seed))):
             common = max(set(found.values()), key=list(found.values()).count)
@@ -123,5 +141,5 @@ def families_one_hash(line):
                     line.note(f"{value}  {run}")
             line.show(f"{name}, {what}: distinct results of {len(found)} runs", len(set(found.values())), "== 1",
                       len(set(found.values())) == 1)
-            line.show(f"{name}, {what}: accuracy", common[2], "a number, with labels alone",
-                      (common[2] is not None) == ("labels" in name))
+            line.show(f"{name}, {what}: accuracy", common[2], "a number, with classes alone",
+                      (common[2] is not None) == family[2])

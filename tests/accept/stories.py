@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from cluster import Cluster, ClusterError, proc_alive, proc_fds, proc_threads, send_signal, wait_until
+from cluster import TINY, Cluster, ClusterError, proc_alive, proc_fds, proc_threads, send_signal, wait_until
 
 RUN_TIMEOUT_S = 120   # a run to its end; reaching this is a hang
 STEP_TIMEOUT_S = 20   # longest wait for a step or for a world size
@@ -47,13 +47,13 @@ def skipped_steps(metrics):
     return metrics[-1].get("skipped_steps", 0)
 
 
-def undisturbed_run(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False):
+def undisturbed_run(root, world, one_node=False, sets=None, env=None, nodes=None, shared_dirs=False, config=TINY):
     """A run of `world` ranks to its end, dealt evenly over `nodes`: by default each is a node of its own, or all are of
     one; returns its weights_hash and how many steps it skipped. `env`: of the first worker."""
     sets = dict(settings(), **(sets or {}))
     nodes = nodes or (1 if one_node else world)
     sets["cluster.nnodes"] = str(nodes)
-    with Cluster(root, sets=sets, shared_dirs=shared_dirs) as cluster:
+    with Cluster(root, config, sets, shared_dirs) as cluster:
         cluster.start_server()
         for i in range(nodes):
             cluster.start_worker(f"n{i}", ranks=world // nodes + (i < world % nodes), env=env if i == 0 else None)
@@ -214,14 +214,14 @@ class Story:
 
 
 def disturbed(root, seed, world, mishaps, sets=None, nodes_max=4, early=False, must=(), kinds=Mishaps.KINDS,
-              server=None, calm_s=0.05):
+              server=None, calm_s=0.05, config=TINY):
     """A run that starts with `world` nodes and meets `mishaps` mishaps at drawn moments, at most `calm_s` after some
     steps, some of them (`early`) while a generation is still forming; returns its Story. Afterwards nothing may be left
     of it. `server`: a Cluster whose server it uses, else it has one of its own."""
     sets = dict(settings(), **(sets or {}))
     sets["cluster.nnodes"] = f"1:{nodes_max}"
     look = Resources(Path(root))
-    with Cluster(root, sets=sets) as cluster:
+    with Cluster(root, config, sets) as cluster:
         if server:
             cluster.port = server.port
         else:
