@@ -86,6 +86,13 @@ static void step_line(void **state)
     dpt_text_step(&step, line);
     assert_string_equal(line, "step 12/100  loss 3.2104  lr 2.98e-04  norm 0.91  4,812 tokens/s  2 "
                               "ranks  5.9 s  ETA 41 s");
+    struct dpt_step_facts images = step;
+    images.of_images = true;
+    dpt_text_step(&images, line);
+    assert_non_null(strstr(line, "  4,812 images/s  "));
+    const struct dpt_live_facts live = {.step = images};
+    dpt_text_live(&live, 200, false, line);
+    assert_non_null(strstr(line, "  4,812 img/s  "));
     struct dpt_step_facts unknown = {.step = 7, .loss = (double)NAN, .world_size = 1, .eta_ms = -1};
     dpt_text_step(&unknown, line);
     assert_string_equal(
@@ -217,6 +224,9 @@ static void summary_is_an_aligned_block(void **state)
     assert_non_null(strstr(text, "  validation loss  2.2100\n"
                                  "  accuracy         31.25%\n"
                                  "  total time "));
+    s.tokens_per_s = s.samples_per_s; /* of images */
+    dpt_text_summary(&s, text);
+    assert_null(strstr(text, "tokens/s"));
     s.val_samples = 0;
     s.start_step = 990;
     s.loss = s.val_loss = (double)NAN;
@@ -280,6 +290,11 @@ static void rows_of_a_run_that_is_left(void **state)
     left.steps = 0;
     dpt_text_left(&left, text);
     assert_non_null(strstr(text, "  steps            15\n  last loss        3.2104, of step 12\n"));
+    left.live = &facts;
+    facts.step.of_images = true;
+    dpt_text_left(&left, text);
+    assert_non_null(strstr(text, "samples/s"));
+    assert_null(strstr(text, "tokens/s"));
     facts = (struct dpt_live_facts){.step = {.elapsed_ms = 1000}}; /* no line was due yet */
     left = (struct dpt_left_facts){.live = &facts, .step = 3, .steps = 1000};
     dpt_text_left(&left, text);

@@ -450,6 +450,7 @@ static void show(struct loop *loop)
                                         .tokens_per_step = node->config.train.global_batch *
                                                            dpt_sample_form(&node->config).positions,
                                         .samples_per_step = node->config.train.global_batch,
+                                        .of_images = dpt_config_reads_images(&node->config),
                                         .epochs = node->config.train.epochs,
                                         .epoch_steps = node->config.train.epoch_steps,
                                         .log_every = node->config.train.log_every,

@@ -326,6 +326,7 @@ static void fill_step(struct dpt_progress *progress, const struct dpt_agent_step
                                 .lr = step->lr,
                                 .grad_norm = step->grad_norm,
                                 .tokens_per_s = step->tokens_per_s > 0 ? step->tokens_per_s : *rate,
+                                .of_images = run->of_images,
                                 .world_size = step->world_size,
                                 .elapsed_ms = now_ms - progress->trained_ms,
                                 .eta_ms = *rate > 0 ? (int64_t)(left_tokens / *rate * 1e3) : -1};

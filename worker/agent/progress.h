@@ -27,6 +27,7 @@ enum {
 struct dpt_progress_run {
     uint32_t min_nodes;
     int64_t steps, tokens_per_step, samples_per_step;
+    bool of_images;
     int64_t epochs, epoch_steps; /* 0: it has none */
     int64_t log_every;           /* steps from one line to the next */
     bool evaluates;              /* it only evaluates */

@@ -86,7 +86,7 @@ void dpt_text_step(const struct dpt_step_facts *facts, char ret[DPT_TEXT_LINE_BY
     char step[64], norm[64], rate[64], ranks[32], eta[64], elapsed[DPT_TEXT_NUMBER_BYTES];
     print_step(facts, step, sizeof step);
     print_norm(facts->grad_norm, norm, sizeof norm);
-    print_rate(facts->tokens_per_s, "tokens/s", rate, sizeof rate);
+    print_rate(facts->tokens_per_s, facts->of_images ? "images/s" : "tokens/s", rate, sizeof rate);
     print_ranks(facts->world_size, ranks, sizeof ranks);
     print_eta(facts, eta, sizeof eta);
     dpt_text_duration(facts->elapsed_ms, elapsed);
@@ -153,7 +153,8 @@ static void print_fields(const struct dpt_live_facts *facts, char fields[FIELD_C
         print_val(facts, fields[FIELD_VAL]);
     (void)snprintf(fields[FIELD_LR], FIELD_BYTES, "lr %.2e", step->lr);
     print_norm(step->grad_norm, fields[FIELD_NORM], FIELD_BYTES);
-    print_rate(step->tokens_per_s, "tok/s", fields[FIELD_RATE], FIELD_BYTES);
+    print_rate(step->tokens_per_s, step->of_images ? "img/s" : "tok/s", fields[FIELD_RATE],
+               FIELD_BYTES);
     print_ranks(step->world_size, fields[FIELD_WORLD], FIELD_BYTES);
     print_eta(step, fields[FIELD_ETA], FIELD_BYTES);
     if (facts->checkpoint > 0)
@@ -313,7 +314,8 @@ void dpt_text_summary(const Dpt__RunSummary *s, char ret[DPT_TEXT_SUMMARY_BYTES]
     row(&block, "total time", "%s", total);
     row(&block, "time of a step", "%.1f ms on average", s->step_ms);
     row(&block, "samples/s", "%.1f", s->samples_per_s);
-    row(&block, "tokens/s", "%s", rate);
+    if (s->tokens_per_s != s->samples_per_s) /* else of images, which have no tokens */
+        row(&block, "tokens/s", "%s", rate);
     row(&block, "peak memory", "%.0f MiB a rank", (double)s->peak_bytes_per_rank / (1 << 20));
     if (s->checkpoints_saved > 0)
         row(&block, "checkpoints", "%" PRIu32 " saved, the last of step %" PRId64,
@@ -355,7 +357,7 @@ void dpt_text_left(const struct dpt_left_facts *facts, char ret[DPT_TEXT_SUMMARY
                 (double)(facts->steps_made * facts->samples_per_step) / seconds);
     }
     dpt_text_count((int64_t)llround(newest->tokens_per_s), number);
-    if (newest->tokens_per_s > 0)
+    if (newest->tokens_per_s > 0 && !newest->of_images)
         row(&block, "tokens/s", "%s", number);
     row(&block, "checkpoints", "the last of step %" PRId64, facts->step);
     row(&block, "recoveries", "%" PRIu32 ", %" PRId64 " step%s lost", facts->recoveries,

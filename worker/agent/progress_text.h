@@ -21,6 +21,7 @@ struct dpt_step_facts {
     int64_t step, steps; /* completed; of the run, 0: not known */
     double loss, lr, grad_norm;
     double tokens_per_s; /* 0: not known */
+    bool of_images;      /* a sample is not a sequence of tokens: it counts as one */
     uint32_t world_size;
     int64_t elapsed_ms; /* since training began on this node */
     int64_t eta_ms;     /* < 0: not known */
