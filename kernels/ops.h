@@ -38,7 +38,9 @@ struct dpt_dropout {
 };
 
 /* y = x w + bias. The weight lies as (in, out), as in Hugging Face's Conv1D, or, with out_in, as
- * (out, in), as in PyTorch's nn.Linear; so does its gradient. */
+ * (out, in), as in PyTorch's nn.Linear; so does its gradient. y and dy may be columns of a wider
+ * matrix, without bias and GELU: their rows are y_stride, or dy_stride, elements apart. A product
+ * that is added to y or dx is added to the value that is there, in f32, and the sum is rounded. */
 struct dpt_linear_forward {
     int64_t n, in, out;
     enum dpt_dtype dtype;
@@ -46,6 +48,8 @@ struct dpt_linear_forward {
     const void *w;      /* (in, out); out_in: (out, in) */
     const void *bias;   /* (out) or NULL */
     void *y;            /* (n, out) */
+    int64_t y_stride;   /* 0: out */
+    bool add_y;         /* y is added to, else overwritten; without bias and GELU */
     void *gelu;         /* (n, out) or NULL; also gelu(y as stored), tanh form */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
     bool out_in;
@@ -57,8 +61,10 @@ struct dpt_linear_backward {
     const void *x;      /* (n, in) */
     const void *w;      /* (in, out); out_in: (out, in) */
     const void *dy;     /* (n, out) */
-    void *dx;           /* (n, in) or NULL; overwritten */
-    void *dw;           /* f32, of w's shape */
+    int64_t dy_stride;  /* 0: out */
+    void *dx;           /* (n, in) or NULL */
+    bool add_dx;        /* dx is added to, else overwritten; without gelu_x */
+    void *dw;           /* f32, of w's shape, or NULL */
     void *dbias;        /* (out) f32 or NULL */
     bool accumulate;    /* dw, dbias */
     const void *packed; /* w packed (DPT_PACK_LINEAR), or NULL */
@@ -78,7 +84,8 @@ struct dpt_layernorm_forward {
     float *mean, *rstd;       /* (n) or NULL, (n); f32 */
 };
 
-/* Of RMS norm without mean and dbeta, both NULL. */
+/* Of RMS norm without mean and dbeta, both NULL. Of a norm that is not trained without dgamma and
+ * dbeta, both NULL. */
 struct dpt_layernorm_backward {
     int64_t n, c;
     enum dpt_dtype dtype;
@@ -88,7 +95,7 @@ struct dpt_layernorm_backward {
     const void *dy;           /* (n, c) */
     void *dx;                 /* (n, c) */
     bool add_dx;              /* dx is added to (the residual path), else overwritten */
-    float *dgamma, *dbeta;    /* (c), (c) or NULL; f32 */
+    float *dgamma, *dbeta;    /* (c) or NULL; f32 */
     bool accumulate;          /* dgamma, dbeta */
 };
 

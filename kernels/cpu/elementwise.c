@@ -117,6 +117,35 @@ void dpt_cpu_swiglu_backward(struct dpt_stream *stream, const struct dpt_swiglu 
     run_swiglu(dpt_cpu_stream(stream), a, "swiglu backward", true);
 }
 
+/* --- scale --- */
+
+struct scale_job {
+    const struct dpt_elem_kernels *kernels;
+    enum dpt_dtype dtype;
+    int64_t n;
+    float factor;
+    void *x;
+};
+
+static void scale_item(void *ctx, int64_t item, int thread)
+{
+    const struct scale_job *j = ctx;
+    const int64_t at = item * CHUNK;
+    (void)thread;
+    j->kernels->scale(chunk_size(j->n, at), j->factor, dpt_at_out(j->x, j->dtype, at));
+}
+
+void dpt_cpu_scale(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float factor,
+                   void *x)
+{
+    struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
+    if (!dpt_cpu_begin(s, dtype, "scale") || s->preparing)
+        return;
+    struct scale_job job = {
+        .kernels = s->kernels->of[dtype], .dtype = dtype, .n = n, .factor = factor, .x = x};
+    dpt_pool_run(s->pool, chunk_count(n), scale_item, &job);
+}
+
 /* --- residual, dropout, add --- */
 
 struct add_job {

@@ -316,7 +316,7 @@ void dpt_cpu_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
     /* With one chunk its contribution is added to dw at once. With more, their sum must exist
      * before it meets the old dw, or the bits would not be those of adding a stored contribution:
      * it gathers in a workspace of dw's size. */
-    bool apart = a->accumulate && a->n > rows && (a->dw || s->preparing);
+    bool apart = a->accumulate && a->n > rows && a->dw;
     if (!lay_out(&job, apart))
         return;
     if (a->packed && a->v > BLOCK)

@@ -171,6 +171,7 @@ struct dpt_elem_kernels {
     void (*swiglu)(int64_t n, const void *gate, const void *up, void *y);
     void (*swiglu_grad)(int64_t n, const void *gate, const void *up, const void *dy, void *dgate,
                         void *dup);
+    void (*scale)(int64_t n, float factor, void *x); /* x *= factor */
     void (*add)(int64_t n, const void *a, const void *b, void *dst);
     /* y = a + mask(b) and dx = mask(dy) for elements first … first+n-1 of the mask; a NULL: without
      * it */

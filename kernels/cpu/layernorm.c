@@ -40,7 +40,8 @@ struct backward_job {
     const struct dpt_cpu_kernels *kernels;
     const struct dpt_layernorm_backward *a;
     int64_t chunks;
-    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk; RMS norm leaves beta's out */
+    float *sums; /* (chunks, 2, c): gamma's and beta's of each chunk; RMS norm leaves beta's out.
+                    Made, and read by nobody, where neither gradient is wanted */
 };
 
 static void backward_item(void *ctx, int64_t item, int thread)
@@ -60,7 +61,7 @@ static void backward_item(void *ctx, int64_t item, int thread)
                                             .dx = dpt_at_out(a->dx, a->dtype, at * a->c),
                                             .add_dx = a->add_dx,
                                             .dgamma = dgamma,
-                                            .dbeta = a->dbeta ? dgamma + a->c : NULL};
+                                            .dbeta = a->mean ? dgamma + a->c : NULL};
     j->kernels->of[a->dtype]->norm_grad(&rows);
 }
 
@@ -81,14 +82,15 @@ void dpt_cpu_layernorm_backward(struct dpt_stream *stream, const struct dpt_laye
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     struct backward_job job = {.kernels = s->kernels, .a = a, .chunks = dpt_ceil_div(a->n, CHUNK)};
     struct dpt_workspace w;
-    DPT_ASSERT(s->preparing || !a->dbeta == !a->mean);
+    DPT_ASSERT(s->preparing || (a->dgamma ? !a->dbeta == !a->mean : !a->dbeta));
     if (!dpt_cpu_begin(s, a->dtype, "layernorm backward") ||
         !dpt_cpu_workspace(s, DPT_WORKSPACE_OP, (size_t)(job.chunks * 2 * a->c) * sizeof(float), 0,
                            &w))
         return;
     job.sums = (float *)(void *)w.shared;
     dpt_pool_run(s->pool, job.chunks, backward_item, &job);
-    dpt_pool_run(s->pool, (a->dbeta ? 2 : 1) * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
+    if (a->dgamma)
+        dpt_pool_run(s->pool, (a->dbeta ? 2 : 1) * dpt_ceil_div(a->c, COLUMNS), join_item, &job);
 }
 
 void dpt_cpu_residual_norm(struct dpt_stream *stream, const struct dpt_residual_norm *a)

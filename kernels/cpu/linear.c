@@ -77,11 +77,17 @@ void dpt_cpu_linear_forward(struct dpt_stream *stream, const struct dpt_linear_f
         return;
     const struct weight w = weight_of(a->dtype, a->in, a->out, a->out_in, a->w);
     struct dpt_gemm y = forward_product(&w);
+    const int64_t stride = a->y_stride ? a->y_stride : a->out;
+    DPT_ASSERT(s->preparing || (stride == a->out && !a->add_y) || (!a->bias && !a->gelu));
     y.m = a->n;
     y.a = a->x;
     y.b_packed = a->packed;
-    y.store = (struct dpt_gemm_store){
-        .dtype = a->dtype, .c = a->y, .ldc = a->out, .bias = a->bias, .gelu = a->gelu};
+    y.store = (struct dpt_gemm_store){.dtype = a->dtype,
+                                      .c = a->y,
+                                      .ldc = stride,
+                                      .bias = a->bias,
+                                      .gelu = a->gelu,
+                                      .accumulate = a->add_y};
     dpt_cpu_gemm(s, &y);
 }
 
@@ -100,17 +106,24 @@ static void bias_item(void *ctx, int64_t item, int thread)
                             (float *)j->a->dbias + at);
 }
 
+static int64_t dy_stride(const struct dpt_linear_backward *a)
+{
+    return a->dy_stride ? a->dy_stride : a->out;
+}
+
 static void input_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_backward *a)
 {
     const struct weight w = weight_of(a->dtype, a->in, a->out, a->out_in, a->w);
     struct dpt_gemm dx = input_product(&w);
     dx.m = a->n;
     dx.a = a->dy;
+    dx.a_row = dy_stride(a);
     if (a->packed) {
         const struct dpt_gemm y = forward_product(&w);
         dx.b_packed = (const char *)a->packed + dpt_cpu_gemm_packed_bytes(s, &y);
     }
-    dx.store = (struct dpt_gemm_store){.dtype = a->dtype, .c = a->dx, .ldc = a->in};
+    dx.store = (struct dpt_gemm_store){
+        .dtype = a->dtype, .c = a->dx, .ldc = a->in, .accumulate = a->add_dx};
     dpt_cpu_gemm(s, &dx);
     if (a->gelu_x && a->dx && !s->preparing)
         dpt_cpu_gelu_backward(
@@ -130,9 +143,9 @@ static void weight_gradient(struct dpt_cpu_stream *s, const struct dpt_linear_ba
         .dtype = a->dtype,
         .a = a->out_in ? a->dy : a->x,
         .a_row = 1,
-        .a_col = rows,
+        .a_col = a->out_in ? dy_stride(a) : a->in,
         .b = a->out_in ? a->x : a->dy,
-        .b_row = cols,
+        .b_row = a->out_in ? a->in : dy_stride(a),
         .b_col = 1,
         .store = {.c = a->dw, .ldc = cols, .accumulate = a->accumulate, .stream = true}};
     dpt_cpu_gemm(s, &dw);
@@ -143,9 +156,12 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
     struct dpt_cpu_stream *s = dpt_cpu_stream(stream);
     if (!dpt_cpu_begin(s, a->dtype, "linear backward"))
         return;
+    DPT_ASSERT(s->preparing ||
+               ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
     if (a->dx || s->preparing)
         input_gradient(s, a);
-    weight_gradient(s, a);
+    if (a->dw)
+        weight_gradient(s, a);
     struct bias_job job = {.kernels = s->kernels->of[a->dtype], .a = a};
     if (a->dbias && !s->preparing)
         dpt_pool_run(s->pool, dpt_ceil_div(a->out, COLUMNS), bias_item, &job);

@@ -192,7 +192,7 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
         return;
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
     const int64_t rows = chunk_rows(a->v);
-    const bool apart = a->n > rows && (s->preparing || (a->accumulate && a->dw));
+    const bool apart = a->n > rows && a->dw && (s->preparing || a->accumulate);
     if (!lay_out(&job, apart))
         return;
     job.add_dw = a->accumulate && !apart;

@@ -27,6 +27,7 @@ int dpt_launch_ordered_sum(void *queue, const struct dpt_ordered_sum *a);
 int dpt_launch_cast(void *queue, int64_t n, const float *src, enum dpt_dtype dtype, void *dst);
 int dpt_launch_widen(void *queue, int64_t n, enum dpt_dtype dtype, const void *src, float *dst);
 int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x);
+int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x);
 int dpt_launch_fill(void *queue, int64_t n, float value, float *dst);
 int dpt_launch_fill_normal(void *queue, int64_t n, struct dpt_rng_key key, uint64_t first,
                            float mean, float std, float *dst);

@@ -15,9 +15,10 @@ static void multiply(struct dpt_cuda_stream *s, const struct dpt_linear_forward 
 {
     if (y->with_bias && dpt_cuda_gemm_fused(s, y) && !s->preparing)
         return;
-    y->accumulate = y->with_bias;
+    const bool repeats = y->with_bias;
+    y->accumulate = repeats || a->add_y;
     y->with_bias = false; /* nor, while the stream prepares, did anybody say whether there is one */
-    if (y->accumulate && !s->preparing && s->error.status == DPT_OK)
+    if (repeats && !s->preparing && s->error.status == DPT_OK)
         (void)dpt_cuda_posted(
             s, dpt_launch_repeat_row(s->queue, a->dtype, a->n, a->out, a->bias, a->y), "linear");
     dpt_cuda_gemm(s, y);
@@ -28,6 +29,8 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     if (!dpt_cuda_begin(s, a->dtype, "linear"))
         return;
+    const int64_t stride = a->y_stride ? a->y_stride : a->out;
+    const bool plain = stride == a->out && !a->add_y;
     struct dpt_cuda_gemm y = {.m = a->n,
                               .n = a->out,
                               .k = a->in,
@@ -39,15 +42,21 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
                               .b_transposed = a->out_in,
                               .out = a->dtype,
                               .c = a->y,
-                              .ldc = a->out,
-                              .with_bias = a->bias != NULL || s->preparing,
+                              .ldc = stride,
+                              .with_bias = a->bias != NULL || (s->preparing && plain),
                               .bias = a->bias};
+    DPT_ASSERT(s->preparing || plain || (!a->bias && !a->gelu));
     multiply(s, a, &y);
     if (s->preparing)
         return;
     const struct dpt_gelu gelu = {.n = a->n * a->out, .dtype = a->dtype, .x = a->y, .out = a->gelu};
     if (a->gelu && s->error.status == DPT_OK)
         (void)dpt_cuda_posted(s, dpt_launch_gelu(s->queue, &gelu), "linear");
+}
+
+static int64_t dy_stride(const struct dpt_linear_backward *a)
+{
+    return a->dy_stride ? a->dy_stride : a->out;
 }
 
 enum { SLOPES_UNIT = 8 }; /* elements of a row that the library takes slopes in */
@@ -57,7 +66,8 @@ static void input_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_ba
                            struct dpt_cuda_gemm *dx)
 {
     const bool whole = a->in % SLOPES_UNIT == 0;
-    const bool may_fuse = a->dtype != DPT_F32 && whole && (a->gelu_x || s->preparing);
+    const bool may_fuse =
+        a->dtype != DPT_F32 && whole && (a->gelu_x || (s->preparing && !a->add_dx));
     dx->with_slope = true;
     dx->slope_at = a->gelu_x;
     if (may_fuse && dpt_cuda_gemm_fused(s, dx) && !s->preparing)
@@ -79,10 +89,10 @@ static void weight_gradient(struct dpt_cuda_stream *s, const struct dpt_linear_b
                                      .k = a->n,
                                      .dtype = a->dtype,
                                      .a = a->out_in ? a->dy : a->x,
-                                     .lda = rows,
+                                     .lda = a->out_in ? dy_stride(a) : a->in,
                                      .a_transposed = true,
                                      .b = a->out_in ? a->x : a->dy,
-                                     .ldb = cols,
+                                     .ldb = a->out_in ? a->in : dy_stride(a),
                                      .out = DPT_F32,
                                      .c = a->dw,
                                      .ldc = cols,
@@ -101,16 +111,20 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
                                .k = a->out,
                                .dtype = a->dtype,
                                .a = a->dy,
-                               .lda = a->out,
+                               .lda = dy_stride(a),
                                .b = a->packed ? a->packed : a->w,
                                .ldb = a->out_in ? a->in : a->out,
                                .b_transposed = !a->out_in,
                                .out = a->dtype,
                                .c = a->dx,
-                               .ldc = a->in};
+                               .ldc = a->in,
+                               .accumulate = a->add_dx};
+    DPT_ASSERT(s->preparing ||
+               ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
     if (a->dx || s->preparing)
         input_gradient(s, a, &dx);
-    weight_gradient(s, a);
+    if (a->dw)
+        weight_gradient(s, a);
     const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
     if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))

@@ -25,7 +25,7 @@ void dpt_cuda_layernorm_backward(struct dpt_stream *stream, const struct dpt_lay
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     const size_t floats = (size_t)dpt_launch_layernorm_backward_floats(a->n, a->c);
     void *work;
-    DPT_ASSERT(s->preparing || !a->dbeta == !a->mean);
+    DPT_ASSERT(s->preparing || (a->dgamma ? !a->dbeta == !a->mean : !a->dbeta));
     if (dpt_cuda_begin(s, a->dtype, "layernorm backward") &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))
         (void)dpt_cuda_posted(s, dpt_launch_layernorm_backward(s->queue, a, work),
@@ -339,6 +339,14 @@ void dpt_cuda_fill_uniform(struct dpt_stream *stream, int64_t n, struct dpt_rng_
     if (posts(s, DPT_F32, "fill_uniform"))
         (void)dpt_cuda_posted(s, dpt_launch_fill_uniform(s->queue, n, key, first, bound, dst),
                               "fill_uniform");
+}
+
+void dpt_cuda_scale(struct dpt_stream *stream, int64_t n, enum dpt_dtype dtype, float factor,
+                    void *x)
+{
+    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
+    if (posts(s, dtype, "scale"))
+        (void)dpt_cuda_posted(s, dpt_launch_scale(s->queue, n, dtype, factor, x), "scale");
 }
 
 void dpt_cuda_fill(struct dpt_stream *stream, int64_t n, float value, float *dst)

@@ -199,6 +199,14 @@ template <typename E> static __global__ void round_to(int64_t n, float *x)
     }
 }
 
+template <typename E> static __global__ void scale(int64_t n, float factor, E *x)
+{
+    GRID_LOOP(i, n)
+    {
+        x[i] = rounded<E>(widened(x[i]) * factor);
+    }
+}
+
 static __global__ void fill(int64_t n, float value, float *dst)
 {
     GRID_LOOP(i, n)
@@ -449,6 +457,14 @@ int dpt_launch_round_to(void *queue, int64_t n, enum dpt_dtype dtype, float *x)
     if (n == 0 || dtype == DPT_F32)
         return 0;
     FOR_ELEM(dtype, POST(round_to<E>, n, n, x));
+    return cudaGetLastError();
+}
+
+int dpt_launch_scale(void *queue, int64_t n, enum dpt_dtype dtype, float factor, void *x)
+{
+    if (n == 0)
+        return 0;
+    FOR_ELEM(dtype, POST(scale<E>, n, n, factor, (E *)x));
     return cudaGetLastError();
 }
 

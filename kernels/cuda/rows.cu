@@ -480,7 +480,9 @@ int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backwa
     if (a->n > 0)
         FOR_ELEM(a->dtype, post_norm_grad<E>(q, a, work));
     const unsigned grid = grid_for(a->c, COLUMNS);
-    join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work, 2 * a->c, a->accumulate, a->dgamma);
+    if (a->dgamma)
+        join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work, 2 * a->c, a->accumulate,
+                                             a->dgamma);
     if (a->dbeta)
         join_chunks<<<grid, COLUMNS, 0, q>>>(groups, a->c, work + a->c, 2 * a->c, a->accumulate,
                                              a->dbeta);

@@ -91,11 +91,12 @@ static void check_filling(struct test_stream *t)
     at = 0;
     for (int c = 0; c < 5; at = cuts[c++])
         t->ops->fill_uniform(t->stream, cuts[c] - at, key, (uint64_t)at + 5, 0.75f, dx + at);
+    t->ops->scale(t->stream, N, DPT_F32, 1.7f, dx);
     test_download(t, dx, BYTES, got);
     for (uint64_t i = 0; i < N; i++) {
         uint32_t words[4];
         dpt_philox(key, (i + 5) / 4, words);
-        bad += got[i] != 0.75f * ((float)(words[(i + 5) % 4] >> 8) * 0x1p-23f - 1.0f);
+        bad += got[i] != 0.75f * ((float)(words[(i + 5) % 4] >> 8) * 0x1p-23f - 1.0f) * 1.7f;
     }
     CHECK(bad == 0);
     dpt_device_free(t->device, dx, BYTES);

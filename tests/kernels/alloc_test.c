@@ -123,10 +123,11 @@ static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt
         s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, NULL, h, NULL, rstd});
     for (int i = 0; i < 2; i++) {
         const void *form = i > 0 ? packed : NULL;
-        ops->linear_forward(
-            s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, h, w, NULL, y, NULL, form, true});
-        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, h, w, y, dh, dw,
-                                                              NULL, i > 0, form, NULL, true});
+        ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, h, w, NULL, y, 0,
+                                                            false, NULL, form, true});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, h, w, y, 0, dh,
+                                                              false, dw, NULL, i > 0, form, NULL,
+                                                              true});
     }
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, NULL, rstd,
                                                                 dh, h, false, dw, NULL, true});
@@ -197,8 +198,8 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     ops->pack(s, &pack);
     ops->layernorm_forward(
         s, &(struct dpt_layernorm_forward){N, C, 1e-5f, dtype, x, gamma, beta, y, mean, rstd});
-    ops->linear_forward(
-        s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, NULL, NULL, false});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 3 * C, dtype, y, w, bias, qkv, 0,
+                                                        false, NULL, NULL, false});
     ops->attention_forward(
         s, &(struct dpt_attention_forward){B, T, H, H, C / H, dtype, drop, qkv, att, lse});
     ops->attention_forward(
@@ -206,16 +207,18 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
     ops->rope_table(s, &(struct dpt_rope_table){T, 0, C / H / 2, {1.0f}, cos, sin});
     ops->rope(s, &(struct dpt_rope){N, T, H, C / H, C, false, dtype, cos, sin, x});
     ops->residual(s, &(struct dpt_residual){N * C, dtype, drop, x, att, x});
-    ops->linear_forward(
-        s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, g, NULL, false});
-    ops->linear_forward(
-        s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, NULL, packed, false});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, 4 * C, dtype, x, w, bias, h, 0, false,
+                                                        g, NULL, false});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, 4 * C, C, dtype, g, w, bias, y, 0, false,
+                                                        NULL, packed, false});
     for (int i = 0; i < 2; i++) {
-        ops->linear_backward(s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, dy, dw,
-                                                              db, i > 0, packed, NULL, false});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, 4 * C, C, dtype, g, w, y, 0, dy,
+                                                              false, dw, db, i > 0, packed, NULL,
+                                                              false});
         ops->gelu_backward(s, &(struct dpt_gelu){N * 4 * C, dtype, h, dy, dy});
-        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, y, dw,
-                                                              db, i > 0, NULL, NULL, false});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 4 * C, dtype, x, w, dy, 0, y,
+                                                              false, dw, db, i > 0, NULL, NULL,
+                                                              false});
     }
     ops->dropout_backward(s, &(struct dpt_dropout_backward){N * C, dtype, drop, y, y});
     ops->attention_backward(
@@ -224,8 +227,8 @@ static void block_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_
         s, &(struct dpt_attention_backward){B, T, H, 1, C / H, dtype, drop, qkv, att, lse, y, dy});
     ops->swiglu_forward(s, &(struct dpt_swiglu){N, C, dtype, h, NULL, y});
     ops->swiglu_backward(s, &(struct dpt_swiglu){N, C, dtype, h, y, dy});
-    ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, y, dw, db,
-                                                          false, NULL, NULL, false});
+    ops->linear_backward(s, &(struct dpt_linear_backward){N, C, 3 * C, dtype, x, w, dy, 0, y, false,
+                                                          dw, db, false, NULL, NULL, false});
     ops->layernorm_backward(s, &(struct dpt_layernorm_backward){N, C, dtype, x, gamma, mean, rstd,
                                                                 y, att, false, dw, db, true});
 }
@@ -325,7 +328,7 @@ static void no_allocation_after_preparing(enum dpt_dtype dtype)
     float *x = memory;
     t.ops->linear_forward(t.stream,
                           &(struct dpt_linear_forward){3, LONG, 16, dtype, x, x + 3 * LONG, NULL,
-                                                       x + 19 * LONG, NULL, NULL, false});
+                                                       x + 19 * LONG, 0, false, NULL, NULL, false});
     atomic_store(&counting, 0);
     assert_true(atomic_load(&allocations) > 0 || !COUNTED);
     atomic_store(&allocations, 0);

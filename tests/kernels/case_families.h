@@ -12,6 +12,7 @@
     void op##_ref(const struct op_case *c, double *const *in, const int32_t *ints,                 \
                   double *const *out);
 
+CASE_FAMILY(adapter)
 CASE_FAMILY(gelu)
 CASE_FAMILY(swiglu)
 CASE_FAMILY(rope)

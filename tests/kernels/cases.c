@@ -2,6 +2,7 @@
 #include "tests/kernels/case_families.h"
 #include "tests/kernels/ref.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct dpt_dropout case_dropout(const struct op_case *c)
@@ -123,16 +124,18 @@ static void mlp_ref(const struct op_case *c, double *const *in, const int32_t *i
         out[1][e] *= ref_gelu_slope(in[0][e]);
 }
 
-/* --- layernorm: n, c, add_dx, rms: without means and beta --- */
+/* --- layernorm: n, c, add_dx, rms: without means and beta, frozen: no gradients of its weights ---
+ */
 
 static void layernorm_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0], w = c->shape[1], means = c->shape[3] ? 0 : n;
     int64_t beta = c->shape[3] ? 0 : w;
+    const bool frozen = c->shape[4] != 0;
     *r = (struct case_layout){.inputs = 4,
                               .in = {n * w, w, beta, n * w},
                               .outputs = 6,
-                              .out = {n * w, means, n, n * w, w, beta},
+                              .out = {n * w, means, n, n * w, frozen ? 0 : w, frozen ? 0 : beta},
                               .accumulates = {false, false, false, false, true, true},
                               .f32 = {false, true, true, false, true, true},
                               .y = 0,
@@ -181,14 +184,18 @@ static void layernorm_ref(const struct op_case *c, double *const *in, const int3
                           double *const *out)
 {
     int64_t n = c->shape[0], w = c->shape[1];
+    double *unwanted = calloc((size_t)(2 * w), sizeof *unwanted);
+    double *dgamma = c->shape[4] ? unwanted : out[4], *dbeta = c->shape[4] ? unwanted + w : out[5];
     (void)ints;
+    DPT_ASSERT(unwanted);
     if (c->shape[3]) {
         ref_rmsnorm(n, w, 1e-5, in[0], in[1], out[0], out[2]);
-        ref_rmsnorm_grad(n, w, in[0], in[1], out[2], in[3], out[3], out[4]);
+        ref_rmsnorm_grad(n, w, in[0], in[1], out[2], in[3], out[3], dgamma);
     } else {
         ref_layernorm(n, w, 1e-5, in[0], in[1], in[2], out[0], out[1], out[2]);
-        ref_layernorm_grad(n, w, in[0], in[1], out[1], out[2], in[3], out[3], out[4], out[5]);
+        ref_layernorm_grad(n, w, in[0], in[1], out[1], out[2], in[3], out[3], dgamma, dbeta);
     }
+    free(unwanted);
     for (int64_t i = 0; c->shape[2] && i < n * w; i++)
         out[3][i] += in[3][i];
 }
@@ -461,10 +468,16 @@ const struct op_case op_cases[] = {
     {"mlp 65x88x40", {65, 88, 40}, 0.0f, false, OP(mlp)},
     {"mlp 64x3072x768", {64, 3072, 768}, 0.0f, false, OP(mlp)},
     {"mlp 65x88x40 out_in", {65, 88, 40, 1}, 0.0f, false, OP(mlp)},
+    {"adapter 3x5 rank 2", {3, 5, 2, 4, 7, 3}, 0.0f, true, OP(adapter)},
+    {"adapter 65x96 rank 8", {65, 96, 8, 64, 160, 96}, 0.0f, false, OP(adapter)},
+    {"adapter 130x40 rank 16", {130, 40, 16, 200, 400, 0}, 0.0f, false, OP(adapter)},
     {"layernorm 3x5", {3, 5, 0}, 0.0f, true, OP(layernorm)},
     {"layernorm 33x48 add", {33, 48, 1}, 0.0f, false, OP(layernorm)},
     {"layernorm 100x768", {100, 768, 0}, 0.0f, false, OP(layernorm)},
     {"layernorm 65x1601", {65, 1601, 0}, 0.0f, false, OP(layernorm)},
+    {"layernorm 33x48 frozen", {33, 48, 1, 0, 1}, 0.0f, false, OP(layernorm)},
+    {"layernorm 65x1601 frozen", {65, 1601, 0, 0, 1}, 0.0f, false, OP(layernorm)},
+    {"rmsnorm 33x48 frozen", {33, 48, 1, 1, 1}, 0.0f, false, OP(layernorm)},
     {"rmsnorm 3x5", {3, 5, 0, 1}, 0.0f, true, OP(layernorm)},
     {"rmsnorm 33x48 add", {33, 48, 1, 1}, 0.0f, false, OP(layernorm)},
     {"rmsnorm 100x768", {100, 768, 0, 1}, 0.0f, false, OP(layernorm)},

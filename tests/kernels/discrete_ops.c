@@ -116,6 +116,9 @@ VECTOR_OP(widen, (cpu, v->n, v->dtype, v->narrow, v->x), POINTERS(src, dst),
           const void *src, float *dst)
 VECTOR_OP(round_to, (cpu, v->n, v->dtype, v->x), POINTERS(x), ARGS(.n = n, .dtype = dtype, .x = x),
           enum dpt_dtype dtype, float *x)
+VECTOR_OP(scale, (cpu, v->n, v->dtype, v->value, v->other), POINTERS(x),
+          ARGS(.n = n, .dtype = dtype, .value = factor, .other = x), enum dpt_dtype dtype,
+          float factor, void *x)
 VECTOR_OP(fill, (cpu, v->n, v->value, v->x), POINTERS(dst), ARGS(.n = n, .value = value, .x = dst),
           float value, float *dst)
 VECTOR_OP(sumsq_blocks, (cpu, v->n, v->block, v->a, v->sums), POINTERS(x, ret),
@@ -188,6 +191,7 @@ const struct dpt_ops discrete_ops = {
     .cast = cast,
     .widen = widen,
     .round_to = round_to,
+    .scale = scale,
     .sumsq_blocks = sumsq_blocks,
     .fill = fill,
 };

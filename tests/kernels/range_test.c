@@ -437,6 +437,32 @@ static void test_uniform_values(void **state)
     test_stream_close(&t);
 }
 
+static void test_scaling(void **state)
+{
+    (void)state;
+    struct test_stream t = test_stream_open(2);
+    float *x = malloc(N * sizeof *x), *from = malloc(N * sizeof *from);
+    uint16_t *half = malloc(N * sizeof *half);
+    fill_random(from, N, 1);
+    memcpy(x, from, N * sizeof *x);
+    t.ops->scale(t.stream, N, DPT_F32, 1.7f, x);
+    for (int i = 0; i < N; i++)
+        assert_true(x[i] == from[i] * 1.7f);
+    for (int dtype = DPT_BF16; dtype <= DPT_F16; dtype++) {
+        for (int i = 0; i < N; i++)
+            half[i] = half_of(dtype, from[i]);
+        t.ops->scale(t.stream, N, dtype, 1.7f, half);
+        for (int i = 0; i < N; i++) {
+            const float wide = float_of(dtype, half_of(dtype, from[i]));
+            assert_int_equal(half[i], half_of(dtype, wide * 1.7f));
+        }
+    }
+    free(x);
+    free(from);
+    free(half);
+    test_stream_close(&t);
+}
+
 static void test_sums_of_squares(void **state)
 {
     (void)state;
@@ -511,8 +537,9 @@ int main(void)
         cmocka_unit_test(test_rows_of_products), cmocka_unit_test(test_split_ranges),
         cmocka_unit_test(test_plain_results),    cmocka_unit_test(test_orthonormal_columns),
         cmocka_unit_test(test_normal_values),    cmocka_unit_test(test_uniform_values),
-        cmocka_unit_test(test_sums_of_squares),  cmocka_unit_test(test_dropout_mask),
-        cmocka_unit_test(test_rounding_ops),     cmocka_unit_test(test_ordered_sums),
+        cmocka_unit_test(test_scaling),          cmocka_unit_test(test_sums_of_squares),
+        cmocka_unit_test(test_dropout_mask),     cmocka_unit_test(test_rounding_ops),
+        cmocka_unit_test(test_ordered_sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Kernels over elements of one type: GELU, SwiGLU, sums, dropped sums, conversion. */
+/* Kernels over elements of one type: GELU, SwiGLU, factors, sums, dropped sums, conversion. */
 #include "kernels/cpu/simd/elem.h"
 
 void ELEM(gelu)(int64_t n, const void *x_elems, void *y_elems)
@@ -58,6 +58,16 @@ void ELEM(swiglu_grad)(int64_t n, const void *gate_elems, const void *up_elems,
         v16 silu = v_mul(g, s), slope = v_fma(silu, v_mul(e, s), s);
         e_put(dgate + j, count, v_mul(v_mul(d, e_get(up + j, count, 0.0f)), slope));
         e_put(dup + j, count, v_mul(d, silu));
+    }
+}
+
+void ELEM(scale)(int64_t n, float factor, void *x_elems)
+{
+    elem *x = x_elems;
+    const v16 by = v_set(factor);
+    FOR_LANES(j, count, n)
+    {
+        e_put(x + j, count, v_mul(e_get(x + j, count, 0.0f), by));
     }
 }
 

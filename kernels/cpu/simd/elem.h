@@ -89,6 +89,7 @@ void ELEM(gelu_grad)(int64_t n, const void *x, const void *dy, void *dx);
 void ELEM(swiglu)(int64_t n, const void *gate, const void *up, void *y);
 void ELEM(swiglu_grad)(int64_t n, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup);
+void ELEM(scale)(int64_t n, float factor, void *x);
 void ELEM(add)(int64_t n, const void *a, const void *b, void *dst);
 void ELEM(drop_add)(int64_t n, const struct dpt_dropout *d, uint64_t first, const void *a,
                     const void *b, void *y);

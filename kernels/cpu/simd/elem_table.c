@@ -22,6 +22,7 @@ const struct dpt_elem_kernels ELEM(elem) = {
     .gelu_grad = ELEM(gelu_grad),
     .swiglu = ELEM(swiglu),
     .swiglu_grad = ELEM(swiglu_grad),
+    .scale = ELEM(scale),
     .add = ELEM(add),
     .drop_add = ELEM(drop_add),
     .attention_work = ELEM(attention_work),
