@@ -1,5 +1,5 @@
-/* What the table's ranges cannot say: keys of later versions, and combinations that cannot be.
- * Every refusal names the nearest legal setting. */
+/* What the table's ranges cannot say: combinations that cannot be. Every refusal names the nearest
+ * legal setting. */
 #include "base/config_table.h"
 
 #include "base/parse.h"
@@ -66,27 +66,6 @@ void dpt_config_nearest_divisors(int n, int by, char ret_text[DPT_CONFIG_NEAREST
         (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d", below);
     else
         (void)snprintf(ret_text, DPT_CONFIG_NEAREST_BYTES, "%d or %d", below, above);
-}
-
-static enum dpt_status check_supported(const struct dpt_config_load *load, struct dpt_err *err)
-{
-    for (size_t i = 0; i < dpt_config_n_keys; i++) {
-        const struct dpt_key *key = &dpt_config_keys[i];
-        char value[DPT_CONFIG_VALUE_BYTES];
-        dpt_config_key_format(key, &load->config, value);
-        if (key->choices && dpt_config_key_choice(key, &load->config)->later) {
-            char choices[256];
-            dpt_config_key_choices(key, choices, sizeof choices);
-            return dpt_config_refuse(load, key->path, err,
-                                     "'%s' is not supported by this version; supported: %s", value,
-                                     choices);
-        }
-        if ((key->flags & DPT_KEY_LATER) && strcmp(value, key->def) != 0)
-            return dpt_config_refuse(load, key->path, err,
-                                     "%.60s is not supported by this version; supported: %s", value,
-                                     key->def);
-    }
-    return DPT_OK;
 }
 
 static enum dpt_status check_names(const struct dpt_config_load *load, struct dpt_err *err)
@@ -541,7 +520,6 @@ static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt
 
 enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_err *err)
 {
-    DPT_TRY(check_supported(load, err));
     DPT_TRY(check_names(load, err));
     DPT_TRY(dpt_config_check_model(load, err));
     DPT_TRY(check_data(load, err));

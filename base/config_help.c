@@ -34,15 +34,11 @@ static const char *type_name(const struct dpt_key *key)
     return "";
 }
 
-/* "1 … 8, auto", "fp32, bf16": what the key takes, in this version. */
+/* "1 … 8, auto", "fp32, bf16": what the key takes. */
 static void describe_range(const struct dpt_key *key, char ret_text[RANGE_BYTES])
 {
     size_t used = 0;
     ret_text[0] = '\0';
-    if (key->flags & DPT_KEY_LATER) {
-        (void)snprintf(ret_text, RANGE_BYTES, "%s only, in this version", key->def);
-        return;
-    }
     switch (key->type) {
     case DPT_KEY_CHOICE:
     case DPT_KEY_CHOICE_TEXT:

@@ -5,115 +5,97 @@
 
 #include <string.h>
 
-static const struct dpt_choice devices[] = {{"auto", DPT_DEVICE_AUTO, false},
-                                            {"cpu", DPT_DEVICE_CPU, false},
-                                            {"cuda", DPT_DEVICE_CUDA, false},
-                                            {0}};
-static const struct dpt_choice numa_uses[] = {
-    {"auto", DPT_NUMA_AUTO, false}, {"off", DPT_NUMA_OFF, false}, {0}};
-static const struct dpt_choice models[] = {
-    {"gpt2", 0, false}, {"llama", 0, false}, {"resnet", 0, false}, {0}};
-static const struct dpt_choice presets[] = {{"", 0, false},
-                                            {"gpt2-124m", 0, false},
-                                            {"gpt2-350m", 0, false},
-                                            {"gpt2-774m", 0, false},
-                                            {"gpt2-1558m", 0, false},
-                                            {"smollm2-135m", 0, false},
-                                            {"smollm2-360m", 0, false},
-                                            {"smollm2-1.7b", 0, false},
-                                            {"llama-3.2-1b", 0, false},
-                                            {"small_resnet", 0, false},
-                                            {"resnet18", 0, false},
-                                            {"resnet34", 0, false},
-                                            {"resnet50", 0, false},
+static const struct dpt_choice devices[] = {
+    {"auto", DPT_DEVICE_AUTO}, {"cpu", DPT_DEVICE_CPU}, {"cuda", DPT_DEVICE_CUDA}, {0}};
+static const struct dpt_choice numa_uses[] = {{"auto", DPT_NUMA_AUTO}, {"off", DPT_NUMA_OFF}, {0}};
+static const struct dpt_choice models[] = {{"gpt2", 0}, {"llama", 0}, {"resnet", 0}, {0}};
+static const struct dpt_choice presets[] = {{"", 0},
+                                            {"gpt2-124m", 0},
+                                            {"gpt2-350m", 0},
+                                            {"gpt2-774m", 0},
+                                            {"gpt2-1558m", 0},
+                                            {"smollm2-135m", 0},
+                                            {"smollm2-360m", 0},
+                                            {"smollm2-1.7b", 0},
+                                            {"llama-3.2-1b", 0},
+                                            {"small_resnet", 0},
+                                            {"resnet18", 0},
+                                            {"resnet34", 0},
+                                            {"resnet50", 0},
                                             {0}};
 static const struct dpt_choice stems[] = {
-    {"cifar", DPT_STEM_CIFAR, false}, {"imagenet", DPT_STEM_IMAGENET, false}, {0}};
+    {"cifar", DPT_STEM_CIFAR}, {"imagenet", DPT_STEM_IMAGENET}, {0}};
 static const struct dpt_choice residual_blocks[] = {
-    {"basic", DPT_RESIDUAL_BLOCK_BASIC, false},
-    {"bottleneck", DPT_RESIDUAL_BLOCK_BOTTLENECK, false},
-    {0}};
+    {"basic", DPT_RESIDUAL_BLOCK_BASIC}, {"bottleneck", DPT_RESIDUAL_BLOCK_BOTTLENECK}, {0}};
 static const struct dpt_choice rope_scalings[] = {
-    {"none", DPT_ROPE_SCALING_NONE, false}, {"llama3", DPT_ROPE_SCALING_LLAMA3, false}, {0}};
-static const struct dpt_choice data_kinds[] = {{"text", DPT_DATA_TEXT, false},
-                                               {"tokens", DPT_DATA_TOKENS, false},
-                                               {"classification", DPT_DATA_CLASSIFICATION, false},
-                                               {"cifar10", DPT_DATA_CIFAR10, false},
-                                               {"images", DPT_DATA_IMAGES, false},
+    {"none", DPT_ROPE_SCALING_NONE}, {"llama3", DPT_ROPE_SCALING_LLAMA3}, {0}};
+static const struct dpt_choice data_kinds[] = {{"text", DPT_DATA_TEXT},
+                                               {"tokens", DPT_DATA_TOKENS},
+                                               {"classification", DPT_DATA_CLASSIFICATION},
+                                               {"cifar10", DPT_DATA_CIFAR10},
+                                               {"images", DPT_DATA_IMAGES},
                                                {0}};
-static const struct dpt_choice tokenizers[] = {{"bytes", DPT_TOKENIZER_BYTES, false},
-                                               {"gpt2", DPT_TOKENIZER_GPT2, false},
-                                               {"hf", DPT_TOKENIZER_HF, false},
-                                               {0}};
-static const struct dpt_choice augments[] = {
-    {"auto", DPT_AUGMENT_AUTO, false},
-    {"none", DPT_AUGMENT_NONE, false},
-    {"crop_flip", DPT_AUGMENT_CROP_FLIP, false},
-    {"resized_crop_flip", DPT_AUGMENT_RESIZED_CROP_FLIP, false},
-    {0}};
+static const struct dpt_choice tokenizers[] = {
+    {"bytes", DPT_TOKENIZER_BYTES}, {"gpt2", DPT_TOKENIZER_GPT2}, {"hf", DPT_TOKENIZER_HF}, {0}};
+static const struct dpt_choice augments[] = {{"auto", DPT_AUGMENT_AUTO},
+                                             {"none", DPT_AUGMENT_NONE},
+                                             {"crop_flip", DPT_AUGMENT_CROP_FLIP},
+                                             {"resized_crop_flip", DPT_AUGMENT_RESIZED_CROP_FLIP},
+                                             {0}};
 static const struct dpt_choice damaged_images[] = {
-    {"refuse", DPT_DAMAGED_IMAGES_REFUSE, false}, {"skip", DPT_DAMAGED_IMAGES_SKIP, false}, {0}};
-static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32, false},
-                                               {"tf32", DPT_PRECISION_TF32, false},
-                                               {"bf16", DPT_PRECISION_BF16, false},
-                                               {"fp16", DPT_PRECISION_FP16, false},
+    {"refuse", DPT_DAMAGED_IMAGES_REFUSE}, {"skip", DPT_DAMAGED_IMAGES_SKIP}, {0}};
+static const struct dpt_choice precisions[] = {{"fp32", DPT_PRECISION_FP32},
+                                               {"tf32", DPT_PRECISION_TF32},
+                                               {"bf16", DPT_PRECISION_BF16},
+                                               {"fp16", DPT_PRECISION_FP16},
                                                {0}};
 static const struct dpt_choice reductions[] = {
-    {"canonical", DPT_REDUCTION_CANONICAL, false}, {"fast", DPT_REDUCTION_FAST, false}, {0}};
-static const struct dpt_choice divergences[] = {{"stop", DPT_DIVERGENCE_STOP, false},
-                                                {"skip", DPT_DIVERGENCE_SKIP, false},
-                                                {"continue", DPT_DIVERGENCE_CONTINUE, false},
+    {"canonical", DPT_REDUCTION_CANONICAL}, {"fast", DPT_REDUCTION_FAST}, {0}};
+static const struct dpt_choice divergences[] = {{"stop", DPT_DIVERGENCE_STOP},
+                                                {"skip", DPT_DIVERGENCE_SKIP},
+                                                {"continue", DPT_DIVERGENCE_CONTINUE},
                                                 {0}};
-static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO, false},
-                                                {"local", DPT_ACCUMULATE_LOCAL, false},
-                                                {"reduce", DPT_ACCUMULATE_REDUCE, false},
+static const struct dpt_choice accumulates[] = {{"auto", DPT_ACCUMULATE_AUTO},
+                                                {"local", DPT_ACCUMULATE_LOCAL},
+                                                {"reduce", DPT_ACCUMULATE_REDUCE},
                                                 {0}};
-static const struct dpt_choice pack_weights[] = {{"auto", DPT_PACK_WEIGHTS_AUTO, false},
-                                                 {"on", DPT_PACK_WEIGHTS_ON, false},
-                                                 {"off", DPT_PACK_WEIGHTS_OFF, false},
+static const struct dpt_choice pack_weights[] = {{"auto", DPT_PACK_WEIGHTS_AUTO},
+                                                 {"on", DPT_PACK_WEIGHTS_ON},
+                                                 {"off", DPT_PACK_WEIGHTS_OFF},
                                                  {0}};
 static const struct dpt_choice activation_checkpointings[] = {
-    {"none", DPT_ACTIVATION_CHECKPOINTING_NONE, false},
-    {"full", DPT_ACTIVATION_CHECKPOINTING_FULL, false},
-    {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE, false},
+    {"none", DPT_ACTIVATION_CHECKPOINTING_NONE},
+    {"full", DPT_ACTIVATION_CHECKPOINTING_FULL},
+    {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE},
     {0}};
-static const struct dpt_choice optimizers[] = {
-    {"adamw", 0, false}, {"adam", 0, false}, {"sgd", 0, false}, {0}};
-static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT, false},
-                                              {"linear", DPT_SCHEDULE_LINEAR, false},
-                                              {"cosine", DPT_SCHEDULE_COSINE, false},
+static const struct dpt_choice optimizers[] = {{"adamw", 0}, {"adam", 0}, {"sgd", 0}, {0}};
+static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT},
+                                              {"linear", DPT_SCHEDULE_LINEAR},
+                                              {"cosine", DPT_SCHEDULE_COSINE},
                                               {0}};
 static const struct dpt_choice lr_scalings[] = {
-    {"none", DPT_LR_SCALING_NONE, false}, {"linear", DPT_LR_SCALING_LINEAR, false}, {0}};
-static const struct dpt_choice strategies[] = {{"ddp", 0, false},
-                                               {"simple", 0, false},
-                                               {"simple_ga", 0, false},
-                                               {"hook", 0, false},
-                                               {"async", 0, false},
-                                               {"bucket_async", 0, false},
-                                               {"zero1", 0, false},
-                                               {"zero2", 0, false},
-                                               {"zero3", 0, false},
-                                               {"fsdp", 0, false},
-                                               {0}};
-static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL, false},
-                                              {"full_shard", DPT_SHARDING_FULL_SHARD, false},
-                                              {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP, false},
-                                              {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD, false},
-                                              {"no_shard", DPT_SHARDING_NO_SHARD, false},
+    {"none", DPT_LR_SCALING_NONE}, {"linear", DPT_LR_SCALING_LINEAR}, {0}};
+static const struct dpt_choice strategies[] = {
+    {"ddp", 0},   {"simple", 0}, {"simple_ga", 0}, {"hook", 0}, {"async", 0}, {"bucket_async", 0},
+    {"zero1", 0}, {"zero2", 0},  {"zero3", 0},     {"fsdp", 0}, {0}};
+static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL},
+                                              {"full_shard", DPT_SHARDING_FULL_SHARD},
+                                              {"shard_grad_op", DPT_SHARDING_SHARD_GRAD_OP},
+                                              {"hybrid_shard", DPT_SHARDING_HYBRID_SHARD},
+                                              {"no_shard", DPT_SHARDING_NO_SHARD},
                                               {0}};
 static const struct dpt_choice redundancies[] = {
-    {"none", DPT_REDUNDANCY_NONE, false}, {"shadow", DPT_REDUNDANCY_SHADOW, false}, {0}};
+    {"none", DPT_REDUNDANCY_NONE}, {"shadow", DPT_REDUNDANCY_SHADOW}, {0}};
 
 static const struct dpt_choice backends[] = {
-    {"nccl", DPT_BACKEND_NCCL, false}, {"host", DPT_BACKEND_HOST, false}, {0}};
+    {"nccl", DPT_BACKEND_NCCL}, {"host", DPT_BACKEND_HOST}, {0}};
 static const struct dpt_choice offloads[] = {
-    {"none", DPT_OFFLOAD_NONE, false}, {"optimizer", DPT_OFFLOAD_OPTIMIZER, false}, {0}};
+    {"none", DPT_OFFLOAD_NONE}, {"optimizer", DPT_OFFLOAD_OPTIMIZER}, {0}};
 
-static const struct dpt_choice compressions[] = {{"none", DPT_COMPRESSION_NONE, false},
-                                                 {"bf16", DPT_COMPRESSION_BF16, false},
-                                                 {"fp16", DPT_COMPRESSION_FP16, false},
-                                                 {"powersgd", DPT_COMPRESSION_POWERSGD, false},
+static const struct dpt_choice compressions[] = {{"none", DPT_COMPRESSION_NONE},
+                                                 {"bf16", DPT_COMPRESSION_BF16},
+                                                 {"fp16", DPT_COMPRESSION_FP16},
+                                                 {"powersgd", DPT_COMPRESSION_POWERSGD},
                                                  {0}};
 
 _Static_assert(offsetof(struct dpt_config, cluster.nnodes_max) ==

@@ -25,17 +25,14 @@ enum {
     DPT_KEY_NULL = 2,     /* takes null: the text "", or the first choice */
     DPT_KEY_OPEN_MIN = 4, /* the least value itself is outside */
     DPT_KEY_OPEN_MAX = 8,
-    DPT_KEY_LATER = 16,    /* belongs to a later version: takes its default only. Lift this flag to
-                              allow the key */
-    DPT_KEY_ALIAS = 32,    /* sets other keys and is not compared itself */
-    DPT_KEY_ANY_ORDER = 64 /* DPT_KEY_STEPS that need not ascend */
+    DPT_KEY_ALIAS = 16,    /* sets other keys and is not compared itself */
+    DPT_KEY_ANY_ORDER = 32 /* DPT_KEY_STEPS that need not ascend */
 };
 
-/* One word that a key takes. `later`: known, and refused until this version can do it. */
+/* One word that a key takes. */
 struct dpt_choice {
     const char *name; /* NULL ends the list */
     int value;
-    bool later;
 };
 
 struct dpt_key {
@@ -71,10 +68,10 @@ DPT_MUST_USE enum dpt_status dpt_config_key_parse(const struct dpt_key *key,
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
                            char ret_text[DPT_CONFIG_VALUE_BYTES]);
 
-/* The words that a key takes in this version: "fp32", "constant, linear, cosine". */
+/* The words that a key takes: "fp32", "constant, linear, cosine". */
 void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t text_bytes);
 
-/* Name of the value of a choice key, and whether it belongs to a later version. */
+/* The word of a choice key's value. */
 const struct dpt_choice *dpt_config_key_choice(const struct dpt_key *key,
                                                const struct dpt_config *config);
 
@@ -140,7 +137,7 @@ void dpt_config_resolve_resnet(struct dpt_config_load *load);
 DPT_MUST_USE enum dpt_status dpt_config_check_resnet(const struct dpt_config_load *load,
                                                      struct dpt_err *err);
 
-/* What this version cannot do yet, and combinations that cannot be. */
+/* Combinations that cannot be. */
 DPT_MUST_USE enum dpt_status dpt_config_check(const struct dpt_config_load *load,
                                               struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load *load,

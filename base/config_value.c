@@ -30,8 +30,6 @@ void dpt_config_key_choices(const struct dpt_key *key, char *ret_text, size_t te
     size_t used = 0;
     ret_text[0] = '\0';
     for (const struct dpt_choice *c = key->choices; c->name; c++) {
-        if (c->later)
-            continue;
         int n = snprintf(ret_text + used, text_bytes - used, "%s%s", used ? ", " : "",
                          c->name[0] ? c->name : "null");
         DPT_ASSERT(n > 0 && (size_t)n < text_bytes - used); /* the table's lists are short */

@@ -63,7 +63,7 @@ static void unknown_paths(void **state)
         assert_int_equal(dpt_config_key_index(unknown[i]), dpt_config_n_keys);
 }
 
-static void choices_of_this_version(void **state)
+static void words_of_choices(void **state)
 {
     (void)state;
     char text[256];
@@ -118,7 +118,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_consistent), cmocka_unit_test(unknown_paths),
-        cmocka_unit_test(choices_of_this_version), cmocka_unit_test(reference_page_is_current),
+        cmocka_unit_test(words_of_choices), cmocka_unit_test(reference_page_is_current),
         cmocka_unit_test(help_names_every_key)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

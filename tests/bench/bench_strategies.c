@@ -132,14 +132,12 @@ static void add(struct st_bench *b, const char *label, const char *name, const c
 static void add_all(struct st_bench *b)
 {
     for (const struct dpt_choice *c = choices_of("strategy.name"); c->name; c++) {
-        if (c->later)
-            continue;
         if (strcmp(c->name, "fsdp") != 0) {
             add(b, c->name, c->name, "");
             continue;
         }
         for (const struct dpt_choice *k = choices_of("strategy.sharding"); k->name; k++)
-            if (!k->later && k->value != DPT_SHARDING_NULL)
+            if (k->value != DPT_SHARDING_NULL)
                 add(b, k->name, c->name, k->name);
     }
 }
