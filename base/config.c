@@ -72,7 +72,7 @@ static void list_names(const char *section, char ret_text[SUGGESTION_BYTES])
         const char *path = dpt_config_keys[i].path;
         if (section[0] && !is_section_of(i, section))
             continue;
-        const char *name = section[0] ? leaf_of(path) : path;
+        const char *name = section[0] ? path + strlen(section) + 1 : path;
         char word[DPT_YAML_PATH_BYTES];
         (void)snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "."), name);
         if (strcmp(word, last) == 0)
@@ -183,9 +183,7 @@ enum dpt_status dpt_config_refuse_both(const struct dpt_config_load *load, const
 }
 
 /* An error about a pair of the YAML text, before or apart from a key of the table. */
-static enum dpt_status refuse_pair(const struct dpt_config_load *load, int override, int line,
-                                   int column, struct dpt_err *err, const char *fmt, ...)
-    DPT_PRINTF(6, 7);
+DPT_PRINTF(6, 7)
 static enum dpt_status refuse_pair(const struct dpt_config_load *load, int override, int line,
                                    int column, struct dpt_err *err, const char *fmt, ...)
 {
@@ -380,27 +378,39 @@ enum dpt_status dpt_config_load(const char *text, size_t bytes, const char *sour
     return dpt_config_load_said(text, bytes, source, overrides, n_overrides, NULL, ret, err);
 }
 
+/* Writes the headings of the sections that hold the key and not `before`, the key before it, then
+ * the key's line. Returns how long they are. */
+static size_t print_key(const char *path, const char *before, const char *value, char *to,
+                        size_t to_bytes)
+{
+    size_t used = 0;
+    int depth = 0;
+    for (const char *name = path;; depth++) {
+        const size_t n = strcspn(name, "."), upto = (size_t)(name - path) + n + 1;
+        const bool is_key = name[n] == '\0';
+        if (is_key || strncmp(path, before, upto) != 0)
+            used += (size_t)snprintf(to + used, used < to_bytes ? to_bytes - used : 0,
+                                     "%*s%.*s:%s%s\n", 2 * depth, "", (int)n, name,
+                                     is_key ? " " : "", is_key ? value : "");
+        if (is_key || used >= to_bytes)
+            return used;
+        name += n + 1;
+    }
+}
+
 enum dpt_status dpt_config_print(const struct dpt_config *config, char *ret_text,
                                  struct dpt_err *err)
 {
-    char value[DPT_CONFIG_VALUE_BYTES], section[DPT_YAML_PATH_BYTES] = "";
+    char value[DPT_CONFIG_VALUE_BYTES];
     size_t used = 0;
     for (size_t i = 0; i < dpt_config_n_keys; i++) {
-        const char *path = dpt_config_keys[i].path;
-        const char *leaf = leaf_of(path);
-        char line[DPT_CONFIG_VALUE_BYTES + 2 * DPT_YAML_PATH_BYTES], heading[DPT_YAML_PATH_BYTES];
-        (void)snprintf(heading, sizeof heading, "%.*s", (int)(leaf - path), path); /* "train." */
-        bool first = heading[0] && strcmp(heading, section) != 0;
-        memcpy(section, heading, sizeof section);
+        const char *before = i > 0 ? dpt_config_keys[i - 1].path : "";
         dpt_config_key_format(&dpt_config_keys[i], config, value);
-        int n =
-            snprintf(line, sizeof line, "%.*s%s%s%s: %s\n", first ? (int)strlen(heading) - 1 : 0,
-                     heading, first ? ":\n" : "", heading[0] ? "  " : "", leaf, value);
-        if (n < 0 || (size_t)n >= sizeof line || used + (size_t)n >= DPT_CONFIG_TEXT_BYTES_MAX)
+        used += print_key(dpt_config_keys[i].path, before, value, ret_text + used,
+                          DPT_CONFIG_TEXT_BYTES_MAX - used);
+        if (used >= DPT_CONFIG_TEXT_BYTES_MAX)
             return dpt_fail(err, DPT_EOVERFLOW, "the config's text is longer than %d bytes",
                             DPT_CONFIG_TEXT_BYTES_MAX);
-        memcpy(ret_text + used, line, (size_t)n + 1);
-        used += (size_t)n;
     }
     return DPT_OK;
 }

@@ -87,6 +87,20 @@ enum dpt_compression {
 enum dpt_redundancy { DPT_REDUNDANCY_NONE, DPT_REDUNDANCY_SHADOW };
 enum dpt_offload { DPT_OFFLOAD_NONE, DPT_OFFLOAD_OPTIMIZER };
 enum dpt_backend { DPT_BACKEND_NCCL, DPT_BACKEND_HOST };
+/* Linear layers that adapters go with (train.lora.targets): a set of bits. */
+enum dpt_lora_target {
+    DPT_LORA_ALL = 0, /* all that the model has */
+    DPT_LORA_Q_PROJ = 1,
+    DPT_LORA_K_PROJ = 2,
+    DPT_LORA_V_PROJ = 4,
+    DPT_LORA_O_PROJ = 8,
+    DPT_LORA_GATE_PROJ = 16,
+    DPT_LORA_UP_PROJ = 32,
+    DPT_LORA_DOWN_PROJ = 64,
+    DPT_LORA_C_ATTN = 128,
+    DPT_LORA_C_PROJ = 256,
+    DPT_LORA_C_FC = 512
+};
 enum { DPT_AUTO = 0 }; /* integer keys that take `auto` hold this */
 
 /* Flat value; strings are owned by the struct (fixed arrays). Written by dpt_config_load, read-only
@@ -181,6 +195,13 @@ struct dpt_config {
         int64_t eval_tokens;  /* most tokens of data.val that an evaluation reads */
         bool eval_only;       /* no training: evaluate one checkpoint, then end */
         int64_t eval_step;    /* with eval_only: which checkpoint; DPT_AUTO: the newest */
+        struct {
+            int rank; /* of adapters; 0: all weights are trained */
+            double alpha;
+            int targets;                           /* enum dpt_lora_target, joined */
+            char base_hash[DPT_CONFIG_NAME_BYTES]; /* hex, of the weights of model.init_from; "":
+                                                      not known yet */
+        } lora;
     } train;
     struct {
         char name[32]; /* "adamw", "adam", "sgd" */
@@ -310,6 +331,16 @@ int dpt_config_lanes_of(const struct dpt_config *config, int world_size);
  * (`accumulate: reduce`) and there are no lanes, one a slot; at most DPT_CONFIG_WORLD_MAX. */
 enum { DPT_CONFIG_WORLD_MAX = 1024 };
 int dpt_config_world_max(const struct dpt_config *config);
+
+/* Whether adapters go with the linear layers of this name ("q_proj"); without train.lora with none.
+ */
+bool dpt_config_adapts(const struct dpt_config *config, const char *layer);
+
+/* With train.lora: `hash`, hex, is that of the weights that model.init_from has on this node. Sets
+ * train.lora.base_hash; does nothing without adapters. Every node does so before it compares or
+ * prints the config. DPT_ECONFIG: the config (another node's, or a checkpoint's) says another. */
+DPT_MUST_USE enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash,
+                                                  struct dpt_err *err);
 
 /* Whether data.train and data.val hold text, which data.tokenizer makes tokens of. */
 bool dpt_config_reads_text(const struct dpt_config *config);

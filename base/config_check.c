@@ -522,6 +522,7 @@ enum dpt_status dpt_config_check(const struct dpt_config_load *load, struct dpt_
 {
     DPT_TRY(check_names(load, err));
     DPT_TRY(dpt_config_check_model(load, err));
+    DPT_TRY(dpt_config_check_lora(load, err));
     DPT_TRY(check_data(load, err));
     DPT_TRY(check_batch(load, err));
     DPT_TRY(check_precision(load, err));

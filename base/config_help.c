@@ -26,6 +26,8 @@ static const char *type_name(const struct dpt_key *key)
         return "two numbers";
     case DPT_KEY_STEPS:
         return "list of integers";
+    case DPT_KEY_WORDS:
+        return "words";
     case DPT_KEY_BOOL:
         return "true or false";
     case DPT_KEY_RANGE:
@@ -42,6 +44,7 @@ static void describe_range(const struct dpt_key *key, char ret_text[RANGE_BYTES]
     switch (key->type) {
     case DPT_KEY_CHOICE:
     case DPT_KEY_CHOICE_TEXT:
+    case DPT_KEY_WORDS:
         dpt_config_key_choices(key, ret_text, RANGE_BYTES);
         return;
     case DPT_KEY_INT:

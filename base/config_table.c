@@ -68,6 +68,13 @@ static const struct dpt_choice activation_checkpointings[] = {
     {"full", DPT_ACTIVATION_CHECKPOINTING_FULL},
     {"selective", DPT_ACTIVATION_CHECKPOINTING_SELECTIVE},
     {0}};
+static const struct dpt_choice lora_targets[] = {
+    {"all", DPT_LORA_ALL},         {"q_proj", DPT_LORA_Q_PROJ},
+    {"k_proj", DPT_LORA_K_PROJ},   {"v_proj", DPT_LORA_V_PROJ},
+    {"o_proj", DPT_LORA_O_PROJ},   {"gate_proj", DPT_LORA_GATE_PROJ},
+    {"up_proj", DPT_LORA_UP_PROJ}, {"down_proj", DPT_LORA_DOWN_PROJ},
+    {"c_attn", DPT_LORA_C_ATTN},   {"c_proj", DPT_LORA_C_PROJ},
+    {"c_fc", DPT_LORA_C_FC},       {0}};
 static const struct dpt_choice optimizers[] = {{"adamw", 0}, {"adam", 0}, {"sgd", 0}, {0}};
 static const struct dpt_choice schedules[] = {{"constant", DPT_SCHEDULE_CONSTANT},
                                               {"linear", DPT_SCHEDULE_LINEAR},
@@ -86,12 +93,10 @@ static const struct dpt_choice shardings[] = {{"", DPT_SHARDING_NULL},
                                               {0}};
 static const struct dpt_choice redundancies[] = {
     {"none", DPT_REDUNDANCY_NONE}, {"shadow", DPT_REDUNDANCY_SHADOW}, {0}};
-
 static const struct dpt_choice backends[] = {
     {"nccl", DPT_BACKEND_NCCL}, {"host", DPT_BACKEND_HOST}, {0}};
 static const struct dpt_choice offloads[] = {
     {"none", DPT_OFFLOAD_NONE}, {"optimizer", DPT_OFFLOAD_OPTIMIZER}, {0}};
-
 static const struct dpt_choice compressions[] = {{"none", DPT_COMPRESSION_NONE},
                                                  {"bf16", DPT_COMPRESSION_BF16},
                                                  {"fp16", DPT_COMPRESSION_FP16},
@@ -443,6 +448,20 @@ const struct dpt_key dpt_config_keys[] = {
     {"train.eval_step", DPT_KEY_INT64, AT(train.eval_step),
      .flags = AUTO, .min = 1, .max = 1e12, RUN, .def = "auto",
      .help = "with eval_only: the step of that checkpoint; auto: the newest (--step N)"},
+    {"train.lora.rank", DPT_KEY_INT, AT(train.lora.rank),
+     .min = 0, .max = 1024, TRAJECTORY, .def = "0",
+     .help = "train adapters of this rank beside the weights of model.init_from, which stay as "
+             "they are (docs/lora.md); 0: train all weights"},
+    {"train.lora.alpha", DPT_KEY_DOUBLE, AT(train.lora.alpha),
+     .flags = DPT_KEY_OPEN_MIN, .min = 0, .max = 1e6, TRAJECTORY, .def = "16",
+     .help = "what an adapter adds is multiplied by alpha / rank"},
+    {"train.lora.targets", DPT_KEY_WORDS, AT(train.lora.targets),
+     .choices = lora_targets, TRAJECTORY, .def = "all",
+     .help = "linear layers that have adapters: one or a list; all: those of every block"},
+    {"train.lora.base_hash", DPT_KEY_TEXT, AT(train.lora.base_hash),
+     .flags = NULLABLE, TRAJECTORY, .def = "null",
+     .help = "hash of the weights of model.init_from: not to be given; the worker writes it here, "
+             "so that nodes and checkpoints compare it"},
 
     {"optimizer.name", DPT_KEY_CHOICE_TEXT, AT(optimizer.name),
      .choices = optimizers, TRAJECTORY, .def = "adamw",

@@ -16,6 +16,7 @@ enum dpt_key_type {
     DPT_KEY_DOUBLE,
     DPT_KEY_DOUBLE_PAIR, /* double[2]: [a, b] */
     DPT_KEY_STEPS,       /* struct dpt_config_steps: [a, b, …], ascending */
+    DPT_KEY_WORDS,       /* int, a set of bits: one of `choices`, or [a, b, …] of those not 0 */
     DPT_KEY_BOOL,
     DPT_KEY_RANGE /* int[2]: N or "MIN:MAX" */
 };
@@ -144,6 +145,8 @@ DPT_MUST_USE enum dpt_status dpt_config_check_model(const struct dpt_config_load
                                                     struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_images(const struct dpt_config_load *load,
                                                      struct dpt_err *err);
+DPT_MUST_USE enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load,
+                                                   struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_config_check_classes(const struct dpt_config_load *load,
                                                       struct dpt_err *err);
 

@@ -208,6 +208,38 @@ static enum dpt_status parse_steps(const struct dpt_key *key, const struct dpt_y
     return DPT_OK;
 }
 
+static const struct dpt_choice *find_word(const struct dpt_key *key, const char *text)
+{
+    for (const struct dpt_choice *c = key->choices; c->name; c++)
+        if (strcmp(c->name, text) == 0)
+            return c;
+    return NULL;
+}
+
+/* A word, or a list of words whose bits are joined. What is 0 stands for itself alone. */
+static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
+                                   struct dpt_config *config, struct dpt_err *err)
+{
+    char choices[256];
+    int bits = 0;
+    dpt_config_key_choices(key, choices, sizeof choices);
+    if (pair->n_values == 0)
+        return dpt_fail(err, DPT_ECONFIG, "expected one word or more, got %s; supported: %s",
+                        pair->kind == DPT_YAML_LIST ? "an empty list" : shown(pair), choices);
+    for (size_t i = 0; i < pair->n_values; i++) {
+        const struct dpt_choice *word = find_word(key, pair->value[i].text);
+        if (!word)
+            return dpt_fail(err, DPT_ECONFIG, "unknown value '%.*s'; supported: %s", SHOWN_BYTES,
+                            pair->value[i].text, choices);
+        if (word->value == 0 && pair->n_values > 1)
+            return dpt_fail(err, DPT_ECONFIG, "'%s' stands alone: no list has it beside others",
+                            word->name);
+        bits |= word->value;
+    }
+    memcpy(member(key, config), &bits, sizeof bits);
+    return DPT_OK;
+}
+
 static bool takes_text(enum dpt_key_type type)
 {
     return type == DPT_KEY_TEXT || type == DPT_KEY_CHOICE || type == DPT_KEY_CHOICE_TEXT ||
@@ -221,6 +253,8 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
         return parse_pair(key, pair, config, err);
     if (key->type == DPT_KEY_STEPS)
         return parse_steps(key, pair, config, err);
+    if (key->type == DPT_KEY_WORDS)
+        return parse_words(key, pair, config, err);
     if (pair->kind != DPT_YAML_SCALAR)
         return dpt_fail(err, DPT_ECONFIG, "expected one value, got %s", shown(pair));
     const char *text = pair->value[0].text;
@@ -252,6 +286,7 @@ enum dpt_status dpt_config_key_parse(const struct dpt_key *key, const struct dpt
         return parse_range(key, text, config, err);
     case DPT_KEY_DOUBLE_PAIR:
     case DPT_KEY_STEPS:
+    case DPT_KEY_WORDS:
         break; /* above */
     }
     return dpt_fail(err, DPT_EINVAL, "type %d of key %s", (int)key->type, key->path);
@@ -294,6 +329,20 @@ static void format_steps(const struct dpt_config_steps *steps,
     (void)snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "]");
 }
 
+static void format_words(const struct dpt_key *key, int bits, char ret_text[DPT_CONFIG_VALUE_BYTES])
+{
+    int used = 0;
+    for (const struct dpt_choice *c = key->choices; c->name; c++)
+        if (bits == 0 ? c->value == 0 : (c->value & bits) != 0)
+            used += snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "%s%s",
+                             bits == 0   ? ""
+                             : used == 0 ? "["
+                                         : ", ",
+                             c->name);
+    if (bits != 0)
+        (void)snprintf(ret_text + used, (size_t)(DPT_CONFIG_VALUE_BYTES - used), "]");
+}
+
 void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *config,
                            char ret_text[DPT_CONFIG_VALUE_BYTES])
 {
@@ -334,6 +383,9 @@ void dpt_config_key_format(const struct dpt_key *key, const struct dpt_config *c
         break;
     case DPT_KEY_STEPS:
         format_steps(from, ret_text);
+        break;
+    case DPT_KEY_WORDS:
+        format_words(key, *(const int *)from, ret_text);
         break;
     case DPT_KEY_BOOL:
         (void)snprintf(ret_text, DPT_CONFIG_VALUE_BYTES, "%s",

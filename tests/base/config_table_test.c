@@ -24,16 +24,14 @@ static void lines_are_consistent(void **state)
         bool number = key->type == DPT_KEY_INT || key->type == DPT_KEY_INT64 ||
                       key->type == DPT_KEY_DOUBLE || key->type == DPT_KEY_DOUBLE_PAIR ||
                       key->type == DPT_KEY_RANGE || key->type == DPT_KEY_STEPS;
-        bool choice = key->type == DPT_KEY_CHOICE || key->type == DPT_KEY_CHOICE_TEXT;
-        static const size_t sizes[] = {[DPT_KEY_CHOICE] = 4,
-                                       [DPT_KEY_INT] = 4,
-                                       [DPT_KEY_INT64] = 8,
-                                       [DPT_KEY_UINT64] = 8,
-                                       [DPT_KEY_DOUBLE] = 8,
-                                       [DPT_KEY_DOUBLE_PAIR] = 8,
-                                       [DPT_KEY_BOOL] = 1,
-                                       [DPT_KEY_RANGE] = 4,
-                                       [DPT_KEY_STEPS] = sizeof(struct dpt_config_steps)};
+        bool choice = key->type == DPT_KEY_CHOICE || key->type == DPT_KEY_CHOICE_TEXT ||
+                      key->type == DPT_KEY_WORDS;
+        static const size_t sizes[] = {
+            [DPT_KEY_CHOICE] = 4, [DPT_KEY_INT] = 4,
+            [DPT_KEY_INT64] = 8,  [DPT_KEY_UINT64] = 8,
+            [DPT_KEY_DOUBLE] = 8, [DPT_KEY_DOUBLE_PAIR] = 8,
+            [DPT_KEY_BOOL] = 1,   [DPT_KEY_RANGE] = 4,
+            [DPT_KEY_WORDS] = 4,  [DPT_KEY_STEPS] = sizeof(struct dpt_config_steps)};
         assert_int_equal(dpt_config_key_index(key->path), i); /* no path twice */
         assert_true(strlen(key->path) < DPT_CONFIG_NAME_BYTES);
         assert_true(strlen(key->help) > 0);
@@ -45,7 +43,7 @@ static void lines_are_consistent(void **state)
         if (key->flags & DPT_KEY_AUTO)
             assert_true(key->min > DPT_AUTO); /* the number 0 is not auto */
         for (const struct dpt_choice *c = key->choices; c && c->name; c++)
-            assert_true(strlen(c->name) < key->size || key->type == DPT_KEY_CHOICE);
+            assert_true(strlen(c->name) < key->size || key->type != DPT_KEY_CHOICE_TEXT);
         if (i > 0) /* sections are not scattered: printing writes each heading once */
             assert_true(key->offset > dpt_config_keys[i - 1].offset);
         covered = key->offset + key->size;
