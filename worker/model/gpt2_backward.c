@@ -43,6 +43,7 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                    const void *gelu_x)
 {
     const struct dpt_param *param = &m->base.params[weight];
+    const bool adapts = dpt_slot_adapts(slot, weight, 1); /* then all of dx goes through GELU */
     ops->linear_backward(stream, &(struct dpt_linear_backward){
                                      .n = slot->b * slot->t,
                                      .in = param->dim[0],
@@ -52,12 +53,24 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                      .w = dpt_slot_weight(&m->base, slot, weight),
                                      .dy = dy,
                                      .dx = dx,
-                                     .gelu_x = gelu_x,
+                                     .gelu_x = adapts ? NULL : gelu_x,
                                      .dw = dpt_slot_grad(&m->base, slot, weight),
                                      .dbias = dpt_slot_grad(&m->base, slot, weight + 1),
                                      .accumulate = slot->accumulate,
                                      .packed = dpt_slot_packed(slot, weight),
                                  });
+    dpt_adapters_backward(
+        &m->base, ops, stream, slot,
+        &(struct dpt_adapted){
+            .weight = weight, .n_weights = 1, .out = param->dim[1], .x = x, .dy = dy, .dx = dx});
+    if (adapts && gelu_x != NULL)
+        ops->gelu_backward(stream, &(struct dpt_gelu){
+                                       .n = slot->b * slot->t * param->dim[0],
+                                       .dtype = m->base.dtype,
+                                       .x = gelu_x,
+                                       .dy = dx,
+                                       .out = dx,
+                                   });
     dpt_slot_announce(slot, weight, 2);
 }
 

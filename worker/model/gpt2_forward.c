@@ -52,6 +52,7 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                    const struct dpt_slot *slot, int weight, const void *x, void *y, void *gelu)
 {
     const struct dpt_param *param = &m->base.params[weight];
+    const bool adapts = dpt_slot_adapts(slot, weight, 1); /* then GELU is of what they add to */
     ops->linear_forward(stream, &(struct dpt_linear_forward){
                                     .n = slot->b * slot->t,
                                     .in = param->dim[0],
@@ -61,9 +62,20 @@ static void linear(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct d
                                     .w = dpt_slot_weight(&m->base, slot, weight),
                                     .bias = dpt_slot_weight(&m->base, slot, weight + 1),
                                     .y = y,
-                                    .gelu = gelu,
+                                    .gelu = adapts ? NULL : gelu,
                                     .packed = dpt_slot_packed(slot, weight),
                                 });
+    dpt_adapters_forward(
+        &m->base, ops, stream, slot,
+        &(struct dpt_adapted){
+            .weight = weight, .n_weights = 1, .out = param->dim[1], .x = x, .y = y});
+    if (adapts && gelu != NULL)
+        ops->gelu_forward(stream, &(struct dpt_gelu){
+                                      .n = slot->b * slot->t * param->dim[1],
+                                      .dtype = m->base.dtype,
+                                      .x = y,
+                                      .out = gelu,
+                                  });
 }
 
 static void residual(const struct dpt_gpt2 *m, const struct dpt_ops *ops, struct dpt_stream *stream,

@@ -10,8 +10,10 @@
 struct dpt_model_kind {
     const char *name; /* the config's model.name */
     bool any_context; /* no weight depends on the context: it may be another than in training */
+    bool out_in;      /* the matrices of linear layers lie (out, in), else (in, out) */
     enum dpt_status (*create)(const struct dpt_config *config, struct dpt_model **ret,
                               struct dpt_err *err);
+    void (*fini)(struct dpt_model *model); /* what it holds beside its table; NULL: nothing */
     size_t (*saved_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     size_t (*scratch_bytes)(const struct dpt_model *model, int64_t b, int64_t t);
     bool (*packing)(const struct dpt_model *model, int param, struct dpt_pack *ret);
@@ -25,10 +27,15 @@ struct dpt_model_kind {
     size_t (*decode_bytes)(const struct dpt_model *model, int64_t n);
     void (*decode)(const struct dpt_model *model, const struct dpt_ops *ops,
                    struct dpt_stream *stream, const struct dpt_decode *decode);
-    /* The last three are NULL of a model that has no tokens. */
+    /* The last three are NULL of a model that has no tokens, and of adapters. */
 };
 
-extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind, dpt_resnet_kind;
+extern const struct dpt_model_kind dpt_gpt2_kind, dpt_llama_kind, dpt_lora_kind, dpt_resnet_kind;
+
+/* Adapters of `base`, which it takes, also when it fails (lora.c). */
+DPT_MUST_USE enum dpt_status dpt_lora_create(const struct dpt_config *config,
+                                             struct dpt_model *base, struct dpt_model **ret,
+                                             struct dpt_err *err);
 
 struct dpt_model {
     const struct dpt_model_kind *kind;
@@ -60,7 +67,7 @@ void dpt_table_end_unit(struct dpt_model *model);
 struct dpt_param_rule {
     bool decay;
     enum dpt_init init;
-    float std;
+    float std; /* of NORMAL; of UNIFORM the bound */
     bool averaged;
 };
 
@@ -83,7 +90,7 @@ struct dpt_carver {
 void *dpt_carve(struct dpt_carver *carver, enum dpt_dtype dtype, int64_t n);
 
 /* A parameter's weights, their packed form (NULL: none) and gradients in a slot. In preparing mode
- * valid addresses of no meaning. */
+ * valid addresses of no meaning. Frozen weights have no gradient: NULL. */
 const void *dpt_slot_weight(const struct dpt_model *model, const struct dpt_slot *slot, int param);
 const void *dpt_slot_packed(const struct dpt_slot *slot, int param);
 float *dpt_slot_grad(const struct dpt_model *model, const struct dpt_slot *slot, int param);
@@ -110,6 +117,41 @@ const void *dpt_head_states(const struct dpt_model *model, const struct dpt_ops 
 void dpt_head_spread(const struct dpt_model *model, const struct dpt_ops *ops,
                      struct dpt_stream *stream, const struct dpt_slot *slot, int64_t c,
                      const void *dy, void *dx);
+
+/* ---- adapters (lora.c) ---- */
+
+/* What goes with the weights of a slot that is the base's. */
+struct dpt_adapters {
+    const struct dpt_model *model; /* with their table */
+    const struct dpt_slot *slot;   /* with their weights and gradients */
+    const int *first;              /* [parameters of the base] as dpt_model_adapter says */
+    int64_t rank;
+    float scale;  /* alpha / rank */
+    void *u, *du; /* (N, rank) scratch */
+};
+
+/* A product of all of the slot's rows, whose weights are parameters weight … weight + n_weights -
+ * 1: their results, or of backward the gradients of these, are columns of (N, out), one beside the
+ * other. */
+struct dpt_adapted {
+    int weight, n_weights;
+    int64_t out;
+    const void *x;  /* (N, in) */
+    void *y;        /* forward: (N, out) */
+    const void *dy; /* backward: (N, out) */
+    void *dx;       /* backward: (N, in) */
+};
+
+/* Whether one of the weights has adapters. */
+bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
+/* Adds to y, or to dx, what the product's adapters make of x and dy. Backward makes their
+ * gradients, too, and announces them. They do nothing where there are no adapters. */
+void dpt_adapters_forward(const struct dpt_model *base, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, const struct dpt_slot *slot,
+                          const struct dpt_adapted *product);
+void dpt_adapters_backward(const struct dpt_model *base, const struct dpt_ops *ops,
+                           struct dpt_stream *stream, const struct dpt_slot *slot,
+                           const struct dpt_adapted *product);
 
 /* A parameter's weights in decoding. */
 const float *dpt_decode_weight(const struct dpt_model *model, const struct dpt_decode *decode,

@@ -376,6 +376,7 @@ static bool packing(const struct dpt_model *model, int param, struct dpt_pack *r
 const struct dpt_model_kind dpt_llama_kind = {
     .name = "llama",
     .any_context = true,
+    .out_in = true,
     .create = create,
     .saved_bytes = saved_bytes,
     .scratch_bytes = scratch_bytes,

@@ -47,6 +47,13 @@ static void linear(const struct dpt_llama *m, const struct dpt_ops *ops, struct 
                     .accumulate = slot->accumulate,
                     .packed = dpt_slot_packed(slot, product.weight),
                 });
+    dpt_adapters_backward(model, ops, stream, slot,
+                          &(struct dpt_adapted){.weight = product.weight,
+                                                .n_weights = product.n_weights,
+                                                .out = product.out,
+                                                .x = x,
+                                                .dy = dy,
+                                                .dx = dx});
     dpt_slot_announce(slot, product.weight, product.n_weights + product.n_biases);
 }
 

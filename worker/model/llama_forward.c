@@ -66,6 +66,12 @@ static void linear(const struct dpt_llama *m, const struct dpt_ops *ops, struct 
                     .y = y,
                     .packed = dpt_slot_packed(slot, product.weight),
                 });
+    dpt_adapters_forward(model, ops, stream, slot,
+                         &(struct dpt_adapted){.weight = product.weight,
+                                               .n_weights = product.n_weights,
+                                               .out = product.out,
+                                               .x = x,
+                                               .y = y});
 }
 
 static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,

@@ -28,8 +28,14 @@ enum dpt_status dpt_model_create(const struct dpt_config *config, struct dpt_mod
                                  struct dpt_err *err)
 {
     const struct dpt_model_kind *kind = kind_of(config);
-    if (kind != NULL)
-        return kind->create(config, ret, err);
+    struct dpt_model *model = NULL;
+    if (kind != NULL) {
+        DPT_TRY(kind->create(config, &model, err));
+        if (config->train.lora.rank > 0)
+            return dpt_lora_create(config, model, ret, err);
+        *ret = model;
+        return DPT_OK;
+    }
     return dpt_fail(err, DPT_ECONFIG,
                     "model.name: no model '%s'; this version has '%s', '%s' and '%s'",
                     config->model.name, kinds[0]->name, kinds[1]->name, kinds[2]->name);
@@ -39,6 +45,8 @@ void dpt_model_destroy(struct dpt_model **model)
 {
     if (*model == NULL)
         return;
+    if ((*model)->kind->fini != NULL)
+        (*model)->kind->fini(*model);
     dpt_table_fini(*model);
     free(*model);
     *model = NULL;

@@ -11,6 +11,11 @@
  * for the token that follows; or, with model.labels, of each sample, over the labels: of a text's
  * last token alone (Hugging Face's ForSequenceClassification), or of an image.
  *
+ * With train.lora (docs/lora.md) the table has adapters, and the labels' head. The weights that
+ * they go with are of another model, the base: dpt_model_base. Each slot is given them beside its
+ * own weights, and no gradient of them is made. A unit is then a block of the base; the first runs
+ * the base's embedding, too, and the last one its head.
+ *
  * Forward and backward read the weights, and keep their activations, in the model's compute dtype
  * (train.precision): with one of 16 bits the caller makes the weights of a slot by rounding the f32
  * ones (dpt_ops.cast). */
@@ -27,13 +32,18 @@
 enum {
     DPT_BLOCK = 1024,
     DPT_PARAM_ALIGN = 32,
-    DPT_PARAM_NAME_BYTES = 64,
+    DPT_PARAM_NAME_BYTES = 96,
     DPT_PARAM_NDIM_MAX = 4,
     DPT_UNITS_MAX = 256,
     DPT_PARAMS_MAX = 4096
 };
 
-enum dpt_init { DPT_INIT_ZERO, DPT_INIT_ONE, DPT_INIT_NORMAL, DPT_INIT_UNIFORM };
+enum dpt_init {
+    DPT_INIT_ZERO,
+    DPT_INIT_ONE,
+    DPT_INIT_NORMAL, /* of deviation init_std */
+    DPT_INIT_UNIFORM /* in [-init_std, init_std] */
+};
 
 struct dpt_param {
     /* Hugging Face's or torchvision's: "transformer.h.0.attn.c_attn.weight" */
@@ -49,7 +59,7 @@ struct dpt_param {
        step's sum is their mean, which the optimizer moves it towards. It does not decay. */
     bool averaged;
     enum dpt_init init;
-    float init_std; /* of NORMAL; of UNIFORM the bound */
+    float init_std; /* of UNIFORM the bound */
 };
 
 struct dpt_unit {
@@ -64,12 +74,13 @@ struct dpt_unit {
 enum dpt_mode { DPT_MODE_TRAIN, DPT_MODE_EVAL };
 
 struct dpt_model;
+struct dpt_adapters;
 
 /* One micro-batch on its way through the units. Plain value of the caller; everything it points to
  * is the caller's.
  *
- * In the stream's preparing mode the batch, weights, grads, saved, scratch and losses may be NULL;
- * announce is called there too if it is set. */
+ * In the stream's preparing mode the batch, weights, base, grads, saved, scratch and losses may be
+ * NULL; announce is called there too if it is set. */
 struct dpt_slot {
     enum dpt_mode mode;
     uint64_t seed; /* of the run, for dropout keys (DPT_RNG_DROPOUT; step, slot, site) */
@@ -86,6 +97,10 @@ struct dpt_slot {
        used as they lie; NULL: all are. They are the caller's to keep true: the model does not ask
        where they come from, nor how old they are. */
     const void *const *packed;
+    /* With adapters: the base's, [n_units] and [n_params] of it, as weights and packed. */
+    const void *const *base;
+    const void *const *base_packed;
+    const struct dpt_adapters *adapters; /* NULL; for slots that a model makes for its base */
     float *const *grads; /* [n_units] start of each unit's flat range, f32; TRAIN only */
     bool accumulate;     /* gradients are added to, else overwritten (padding is never written) */
     bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
@@ -114,6 +129,18 @@ void dpt_model_destroy(struct dpt_model **model);
 
 /* Whether the config's model has the same weights with another context. */
 bool dpt_model_takes_any_context(const struct dpt_config *config);
+
+/* The model whose weights are frozen while `model`'s adapters are trained, with the table of all of
+ * them; borrowed. NULL: `model` trains all of its weights. */
+const struct dpt_model *dpt_model_base(const struct dpt_model *model);
+
+/* Adapters of parameter `param` of the base: the index of A (rank, in) in the table, which B (out,
+ * rank) follows; -1: it has none. */
+int dpt_model_adapter(const struct dpt_model *model, int param);
+/* w += (alpha / rank) B A, rounded once from a sum in double, for elements [first, end) of that
+ * parameter, which w begins at: the weight that the adapters come to. `a` and `b` are whole. */
+void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, int64_t end,
+                     const float *a, const float *b, float *w);
 
 int dpt_model_n_params(const struct dpt_model *model);
 const struct dpt_param *dpt_model_param(const struct dpt_model *model, int i);

@@ -20,6 +20,9 @@ static int64_t place_in_unit(const struct dpt_model *model, const struct dpt_par
 
 const void *dpt_slot_weight(const struct dpt_model *model, const struct dpt_slot *slot, int param)
 {
+    const struct dpt_adapters *adapters = slot->adapters;
+    if (adapters != NULL && param == dpt_model_score(model))
+        return dpt_slot_weight(adapters->model, adapters->slot, dpt_model_score(adapters->model));
     const struct dpt_param *p = &model->params[param];
     const char *unit = slot->weights == NULL ? NULL : slot->weights[p->unit];
     const size_t at = (size_t)place_in_unit(model, p) * dpt_dtype_bytes(model->dtype);
@@ -33,6 +36,11 @@ const void *dpt_slot_packed(const struct dpt_slot *slot, int param)
 
 float *dpt_slot_grad(const struct dpt_model *model, const struct dpt_slot *slot, int param)
 {
+    const struct dpt_adapters *adapters = slot->adapters;
+    if (adapters != NULL && param != dpt_model_score(model))
+        return NULL;
+    if (adapters != NULL)
+        return dpt_slot_grad(adapters->model, adapters->slot, dpt_model_score(adapters->model));
     const struct dpt_param *p = &model->params[param];
     float *unit = slot->grads == NULL ? NULL : slot->grads[p->unit];
     return unit == NULL ? nowhere : unit + place_in_unit(model, p);

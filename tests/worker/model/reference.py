@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records what PyTorch computes for tiny models, for reference_test.c to be held against.
 
-    python3 reference.py FOLDER [NAME ...]        (needs numpy, torch, torchvision and transformers)
+    python3 reference.py FOLDER [NAME ...]        (needs numpy, torch, torchvision, transformers and peft)
 
 Writes reference_NAME.bin for each model of MODELS, or for those that are named. The models are written out here from
 torch's tensor operations, in double precision, independently of dpt's code; transformers' own model is given the same
@@ -22,6 +22,10 @@ tokens[G][B][T+1] (with labels [G][B][T+2]: the tokens, their number, the label)
 of the flat vector: text name, u32 numel, f32 weight[numel], f32 gradient[numel]; u32 runs, per run: text optimizer
 ("adamw", "sgd"), u32 nesterov, f64 lr min_lr momentum, f64 loss[steps], f64 norm[steps]. Of images: T is 1, samples are
 [G][B][S*S*3+1], f32 values and the label; behind the runs f64 loss in evaluation, u32 right, f64 loss after run 0.
+
+Of a model with adapters (Lora) the tensors are the adapters' and, with labels, the head; PEFT's model of the same
+weights must have the same loss and the same gradients. The format is 4: behind the tensors the base's follow, u32
+tensors, per tensor text name, u32 numel, f32 weight[numel].
 """
 
 import math
@@ -30,6 +34,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import peft
 import torch
 import transformers
 
@@ -243,6 +248,64 @@ class Llama:
             **labels_of_config(self)))
 
 
+class Lora:
+    """Adapters of another model's linear layers, whose other weights stay."""
+
+    def __init__(self, of, rank, alpha, targets, pace):
+        self.of, self.rank, self.alpha, self.targets = of, rank, alpha, targets
+        self.labels, self.vocab, self.spread = of.labels, of.vocab, of.spread
+        self.pace, self.clip = pace, 0.6
+        self.base = {}  # tensors in double precision
+
+    def config(self):
+        return f"{self.of.config()[:-1]}, init_from: recorded}}"
+
+    def train_keys(self):
+        return f", lora: {{rank: {self.rank}, alpha: {self.alpha}, targets: [{', '.join(self.targets)}]}}"
+
+    def out_in(self, shape):
+        return shape if isinstance(self.of, Llama) else shape[::-1]
+
+    def shapes(self):
+        for name, shape in self.of.shapes():
+            if len(shape) == 2 and name.split(".")[-2] in self.targets:
+                out, inner = self.out_in(shape)
+                yield "base_model.model." + name.replace(".weight", ".lora_A.weight"), (self.rank, inner)
+                yield "base_model.model." + name.replace(".weight", ".lora_B.weight"), (out, self.rank)
+        if self.labels:
+            yield "base_model.model.score.weight", (self.labels, self.of.embd)
+
+    def whole(self, p):
+        """The base's tensors with the adapters' added."""
+        weights = dict(self.base)
+        for name, b in p.items():
+            if name.endswith(".lora_B.weight"):
+                added = self.alpha / self.rank * (b @ p[name.replace("lora_B", "lora_A")])
+                of = name.removeprefix("base_model.model.").replace(".lora_B", "")
+                weights[of] = weights[of] + (added if isinstance(self.of, Llama) else added.T)
+        if self.labels:
+            weights["score.weight"] = p["base_model.model.score.weight"]
+        return weights
+
+    def states(self, p, tokens):
+        return self.of.states(p, tokens)
+
+    def output(self):
+        return self.of.output()
+
+    def peft(self, p):
+        """PEFT's model with these weights."""
+        config = peft.LoraConfig(
+            r=self.rank, lora_alpha=self.alpha, target_modules=self.targets, lora_dropout=0.0,
+            fan_in_fan_out=isinstance(self.of, Gpt2), task_type="SEQ_CLS" if self.labels else "CAUSAL_LM")
+        theirs = self.of.transformers().double().eval()
+        load(theirs, self.of, self.base)
+        theirs = peft.get_peft_model(theirs, config).double().eval()
+        left = peft.set_peft_model_state_dict(theirs, {n: w.detach() for n, w in p.items()})
+        assert not left.unexpected_keys, left
+        return theirs
+
+
 MODELS = {
     "gpt2": Gpt2(),
     "llama": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None),
@@ -251,6 +314,11 @@ MODELS = {
     "llama_labels": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5),
     "resnet": Resnet(8, [1, 2, 1], 13, deep=False),
     "resnet_deep": Resnet(7, [1, 2], 31, deep=True),
+    "gpt2_lora": Lora(Gpt2(), 4, 6, ["c_attn", "c_proj", "c_fc"], pace=1.0),
+    "llama_lora": Lora(Llama(40, (2, 1), 32, 64, tied=False, bias=True, scaling=(4.0, 1.0, 4.0, 16)), 4, 8,
+                       ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], pace=1.0),
+    "llama_labels_lora": Lora(Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5), 8, 8,
+                              ["q_proj", "v_proj"], pace=0.2),
 }
 
 
@@ -284,9 +352,14 @@ def batch_of(model, rng):
     return rows
 
 
+def whole(model, p):
+    return model.whole(p) if isinstance(model, Lora) else p
+
+
 def mean_loss(model, p, batch):
     if isinstance(model, Resnet):
         return model.losses(p, batch.reshape(G, B, -1))[0]
+    p = whole(model, p)
     if model.labels:
         states = model.states(p, batch[:, :T])[torch.arange(len(batch)), batch[:, T] - 1]
         targets = batch[:, T + 1]
@@ -303,6 +376,29 @@ def loss_of_transformers(theirs, model, batch):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+def load(theirs, model, state):
+    missing = theirs.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+    if not model.labels:
+        theirs.tie_weights()
+
+
+def check_adapters(model, weights, batch):
+    """PEFT has the same loss, and the same gradient of every tensor."""
+    state = {n: torch.tensor(w.astype(np.float64), requires_grad=True) for n, w in weights.items()}
+    theirs = model.peft(state)
+    loss, ours = loss_of_transformers(theirs, model, batch), mean_loss(model, state, batch)
+    loss.backward()
+    ours.backward()
+    print(f"peft: loss {float(loss.detach()):.9f}, here {float(ours.detach()):.9f}")
+    assert abs(float((loss - ours).detach())) < 1e-6
+    found = {n.replace(".default", "").replace(".modules_to_save", ""): p.grad
+             for n, p in theirs.named_parameters() if p.requires_grad}
+    assert found.keys() == state.keys(), found.keys() ^ state.keys()
+    for name, p in state.items():
+        assert float((found[name] - p.grad).norm() / p.grad.norm()) < 1e-5, name
+
+
 def check(model, weights, batch):
     """transformers has the same loss from the same weights."""
     if isinstance(model, Resnet):
@@ -310,10 +406,7 @@ def check(model, weights, batch):
         return
     theirs = model.transformers().double().eval()
     state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
-    missing = theirs.load_state_dict(state, strict=False)
-    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
-    if not model.labels:
-        theirs.tie_weights()
+    load(theirs, model, state)
     with torch.no_grad():
         loss = loss_of_transformers(theirs, model, batch)
         ours = mean_loss(model, state, batch)
@@ -369,17 +462,23 @@ def record(model, path):
     tokens = batch_of(model, rng)
     images = isinstance(model, Resnet)
     batch = torch.tensor(tokens.astype(np.float64 if images else np.int64)).reshape(G * B, -1)
-    check(model, weights, batch)
+    base = {}
+    if isinstance(model, Lora):
+        base = {name: random_weight(name, shape, model.spread, rng) for name, shape in model.of.shapes()}
+        model.base = {n: torch.tensor(w.astype(np.float64)) for n, w in base.items()}
+        check_adapters(model, weights, batch)
+    else:
+        check(model, weights, batch)
     runs = [(name, nesterov, lr * model.pace, min_lr * model.pace, m) for name, nesterov, lr, min_lr, m in RUNS]
     results = [train(model, weights, batch, *run) for run in runs]
     grads = results[0][2]
     with open(path, "wb") as out:
-        out.write(b"dptmodel" + struct.pack("<I", 3))
+        out.write(b"dptmodel" + struct.pack("<I", 4 if base else 3))
         out.write(text(f"torch {torch.__version__}, reference.py {REVISION}"))
         kind = "classification, tokenizer: hf, tokenizer_json: none.json" if model.labels else "tokens"
         data = f"kind: images, image_size: {model.side}" if images else f"kind: {kind}"
-        t = 1 if images else T
-        out.write(text(f"{model.config()}\ndata: {{{data}}}\ntrain: {{seq_len: {t}}}\n"))
+        t, keys = 1 if images else T, model.train_keys() if base else ""
+        out.write(text(f"{model.config()}\ndata: {{{data}}}\ntrain: {{seq_len: {t}{keys}}}\n"))
         out.write(struct.pack("<5I", B, t, G, STEPS, WARMUP))
         out.write(struct.pack("<5d", BETA1, BETA2, EPS, DECAY, model.clip))
         if images:
@@ -391,6 +490,10 @@ def record(model, path):
         for name, weight in weights.items():
             out.write(text(name) + struct.pack("<I", weight.size))
             out.write(weight.astype("<f4").tobytes() + grads[name].astype("<f4").tobytes())
+        if base:
+            out.write(struct.pack("<I", len(base)))
+            for name, weight in base.items():
+                out.write(text(name) + struct.pack("<I", weight.size) + weight.astype("<f4").tobytes())
         out.write(struct.pack("<I", len(runs)))
         for (name, nesterov, lr, min_lr, momentum), (losses, norms, *_) in zip(runs, results):
             out.write(text(name) + struct.pack("<I3d", nesterov, lr, min_lr, momentum))

@@ -108,9 +108,10 @@ static void read_sizes(struct dpt_reader *reader, struct reference *ref)
     config->train.grad_clip = read_f64(reader);
 }
 
-static void read_tensors(struct dpt_reader *reader, struct reference *ref)
+/* The tensors of a model's table; `grad` NULL: weights alone. */
+static void read_tensors(struct dpt_reader *reader, const struct dpt_model *model, float *flat,
+                         float *grad)
 {
-    const struct dpt_model *model = ref->rig.model;
     assert_int_equal(dpt_reader_u32(reader), dpt_model_n_params(model));
     for (int i = 0; i < dpt_model_n_params(model); i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
@@ -119,8 +120,9 @@ static void read_tensors(struct dpt_reader *reader, struct reference *ref)
         assert_string_equal(name, p->name);
         assert_int_equal(dpt_reader_u32(reader), p->numel);
         const size_t bytes = (size_t)p->numel * sizeof(float);
-        dpt_reader_bytes(reader, ref->rig.flat + p->offset, bytes);
-        dpt_reader_bytes(reader, ref->grad + p->offset, bytes);
+        dpt_reader_bytes(reader, flat + p->offset, bytes);
+        if (grad != NULL)
+            dpt_reader_bytes(reader, grad + p->offset, bytes);
     }
 }
 
@@ -154,7 +156,8 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     char magic[8];
     dpt_reader_bytes(&reader, magic, sizeof magic);
     assert_memory_equal(magic, "dptmodel", sizeof magic);
-    assert_int_equal(dpt_reader_u32(&reader), 3);
+    const uint32_t format = dpt_reader_u32(&reader);
+    assert_true(format == 3 || format == 4); /* 4: of adapters, with their base */
     dpt_reader_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);
@@ -166,7 +169,10 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     ref->grad = calloc((size_t)ref->rig.numel, sizeof(float));
     assert_true(ref->tokens != NULL && ref->grad != NULL);
     dpt_reader_bytes(&reader, ref->tokens, n_tokens);
-    read_tensors(&reader, ref);
+    assert_int_equal(format == 4, dpt_model_base(ref->rig.model) != NULL);
+    read_tensors(&reader, ref->rig.model, ref->rig.flat, ref->grad);
+    if (format == 4)
+        read_tensors(&reader, dpt_model_base(ref->rig.model), ref->rig.base, NULL);
     read_runs(&reader, ref);
     if (ref->rig.images != NULL && tolerance != &fp32)
         ref->tolerance = tolerance == &bf16 ? &images_bf16 : &images_fp16;

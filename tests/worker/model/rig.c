@@ -22,22 +22,26 @@ enum rig_family rig_family;
 
 void rig_choose(int argc, char **argv)
 {
-    static const char *const names[] = {"gpt2",         "llama",  "llama_untied", "gpt2_labels",
-                                        "llama_labels", "resnet", "resnet_deep"};
+    static const char *const names[] = {
+        "gpt2",      "llama",      "llama_untied",      "gpt2_labels", "llama_labels",
+        "gpt2_lora", "llama_lora", "llama_labels_lora", "resnet",      "resnet_deep"};
     for (int i = 0; argc == 2 && i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(argv[1], names[i]) == 0) {
             rig_family = (enum rig_family)i;
             return;
         }
-    (void)fprintf(stderr,
-                  "usage: %s gpt2|llama|llama_untied|gpt2_labels|llama_labels|resnet|resnet_deep\n",
-                  argv[0]);
+    (void)fprintf(stderr, "usage: %s FAMILY, one of rig.h\n", argv[0]);
     exit(2);
 }
 
 bool rig_is_gpt2(void)
 {
-    return rig_family == RIG_GPT2 || rig_family == RIG_GPT2_LABELS;
+    return rig_family == RIG_GPT2 || rig_family == RIG_GPT2_LABELS || rig_family == RIG_GPT2_LORA;
+}
+
+bool rig_is_lora(void)
+{
+    return rig_family >= RIG_GPT2_LORA && rig_family <= RIG_LLAMA_LABELS_LORA;
 }
 
 bool rig_reads_images(void)
@@ -47,7 +51,8 @@ bool rig_reads_images(void)
 
 static bool has_labels(void)
 {
-    return rig_family == RIG_GPT2_LABELS || rig_family == RIG_LLAMA_LABELS || rig_reads_images();
+    return rig_family == RIG_GPT2_LABELS || rig_family == RIG_LLAMA_LABELS ||
+           rig_family == RIG_LLAMA_LABELS_LORA || rig_reads_images();
 }
 
 void *rig_memory(size_t bytes)
@@ -77,17 +82,35 @@ static float *floats(int64_t n)
     return rig_memory((size_t)n * sizeof(float));
 }
 
-static void fill_weights(struct rig *rig)
+static void fill_weights(struct rig *rig, const struct dpt_model *model, float *flat)
 {
-    memset(rig->flat, 0, (size_t)rig->numel * sizeof(float));
-    for (int i = 0; i < dpt_model_n_params(rig->model); i++) {
-        const struct dpt_param *p = dpt_model_param(rig->model, i);
+    memset(flat, 0, (size_t)dpt_model_flat_numel(model) * sizeof(float));
+    for (int i = 0; i < dpt_model_n_params(model); i++) {
+        const struct dpt_param *p = dpt_model_param(model, i);
         const float mean = p->init == DPT_INIT_ONE ? 1.0f : 0.0f;
         rig->ops->fill_normal(rig->stream, p->numel,
                               dpt_rng_key(SEED, DPT_RNG_TEST, (uint64_t)i, 0, 0), 0, mean, 0.15f,
-                              rig->flat + p->offset);
+                              flat + p->offset);
     }
     assert_int_equal(dpt_stream_sync(rig->stream, &err), DPT_OK);
+}
+
+/* What the adapters go with. */
+static void make_base(struct rig *rig)
+{
+    const struct dpt_model *base = dpt_model_base(rig->model);
+    if (base == NULL)
+        return;
+    const int64_t numel = dpt_model_flat_numel(base);
+    const size_t elem = dpt_dtype_bytes(dpt_model_dtype(base));
+    rig->base = floats(numel);
+    if (dpt_model_dtype(base) != DPT_F32)
+        rig->base_copy = rig_memory((size_t)numel * elem);
+    const char *weights = rig->base_copy ? rig->base_copy : (void *)rig->base;
+    for (int u = 0; u < dpt_model_n_units(base); u++)
+        rig->base_weights[u] = weights + (size_t)dpt_model_unit(base, u)->offset * elem;
+    fill_weights(rig, base, rig->base);
+    rig->slot.base = rig->base_weights;
 }
 
 static void fill_images(struct rig *rig, int which)
@@ -185,6 +208,11 @@ void rig_open_checkpointing(struct rig *rig, const struct rig_size *size,
         choose_llama(&config);
     if (has_labels())
         config.model.labels = LABELS;
+    if (rig_is_lora()) {
+        config.train.lora.rank = 3;
+        config.train.lora.alpha = 4.5;
+        config.train.lora.targets = has_labels() ? DPT_LORA_Q_PROJ | DPT_LORA_V_PROJ : DPT_LORA_ALL;
+    }
     rig_open_config(rig, &config, size->b, rig_reads_images() ? 1 : size->t, size->threads);
 }
 
@@ -223,7 +251,7 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
         rig->weights[u] = weights + (size_t)dpt_model_unit(rig->model, u)->offset * elem;
         rig->grads[u] = rig->grad + dpt_model_unit(rig->model, u)->offset;
     }
-    fill_weights(rig);
+    fill_weights(rig, rig->model, rig->flat);
     rig->saved_bytes = dpt_model_saved_bytes(rig->model, b, t);
     rig->scratch_bytes = dpt_model_scratch_bytes(rig->model, b, t);
     rig->slot = (struct dpt_slot){
@@ -243,6 +271,7 @@ void rig_open_config(struct rig *rig, const struct dpt_config *config, int b, in
         .losses = floats(rig->n),
         .right = dpt_model_labels(rig->model) > 0 ? rig->right : NULL,
     };
+    make_base(rig);
     memset(rig->slot.losses, 0, (size_t)rig->n * sizeof *rig->slot.losses);
     fill_samples(rig);
 }
@@ -261,6 +290,8 @@ void rig_close(struct rig *rig)
     free(rig->right);
     free(rig->flat);
     free(rig->copy);
+    free(rig->base);
+    free(rig->base_copy);
     free(rig->grad);
     dpt_model_destroy(&rig->model);
     dpt_stream_destroy(&rig->stream);
@@ -280,6 +311,9 @@ double rig_run(struct rig *rig)
     const int units = dpt_model_n_units(rig->model);
     if (rig->copy)
         rig->ops->cast(rig->stream, rig->numel, rig->flat, dpt_model_dtype(rig->model), rig->copy);
+    if (rig->base_copy)
+        rig->ops->cast(rig->stream, dpt_model_flat_numel(dpt_model_base(rig->model)), rig->base,
+                       dpt_model_dtype(rig->model), rig->base_copy);
     for (int u = 0; u < units; u++)
         dpt_model_forward(rig->model, rig->ops, rig->stream, u, &rig->slot);
     if (rig->slot.mode == DPT_MODE_TRAIN)

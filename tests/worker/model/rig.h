@@ -24,7 +24,10 @@ struct rig {
     int64_t losses;   /* B*T, with labels B */
     int classes;      /* that targets are of: the vocabulary, or the labels */
     float *flat, *grad;
-    void *copy; /* flat in the compute dtype; NULL: f32 */
+    void *copy;      /* flat in the compute dtype; NULL: f32 */
+    float *base;     /* of adapters, the base's flat vector; else NULL */
+    void *base_copy; /* in the compute dtype; NULL: f32 */
+    const void *base_weights[DPT_UNITS_MAX];
     const void *weights[DPT_UNITS_MAX];
     float *grads[DPT_UNITS_MAX];
     int32_t *tokens, *targets;
@@ -44,7 +47,8 @@ extern const struct dpt_cpu_kernels *rig_kernels;
 /* The family of the models that rigs of sizes have; GPT-2, until main reads its argument. Llamas
  * have heads of 32 channels, keys and values for each third head where that divides, and an odd
  * n_embd if it is given; untied ones also biases, and scaled rotary embeddings. With labels there
- * are five. Residual networks have n_layer blocks in two stages, a quarter of n_embd as width and
+ * are five. Of lora adapters of rank 3 are trained: of all linear layers, with labels of queries
+ * and values. Residual networks have n_layer blocks in two stages, a quarter of n_embd as width and
  * images of about t/2 pixels a side; deep ones bottlenecks and the large stem. */
 enum rig_family {
     RIG_GPT2,
@@ -52,14 +56,17 @@ enum rig_family {
     RIG_LLAMA_UNTIED,
     RIG_GPT2_LABELS,
     RIG_LLAMA_LABELS,
+    RIG_GPT2_LORA,
+    RIG_LLAMA_LORA,
+    RIG_LLAMA_LABELS_LORA,
     RIG_RESNET,
     RIG_RESNET_DEEP
 };
 extern enum rig_family rig_family;
-/* Sets it from "gpt2", "llama", "llama_untied", "gpt2_labels", "llama_labels", "resnet" or
- * "resnet_deep"; ends the program on another word. */
+/* Sets it from the name in small letters, without "rig_"; ends the program on another word. */
 void rig_choose(int argc, char **argv);
 bool rig_is_gpt2(void);
+bool rig_is_lora(void);
 bool rig_reads_images(void);
 
 /* Weights: every value random (norms round one), so that nothing hides behind a one or a zero.

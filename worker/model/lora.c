@@ -1,0 +1,392 @@
+/* LoRA (Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models"), in the form and with
+ * the names of Hugging Face's PEFT: y = x W^T + (alpha / rank) (x A^T) B^T, W frozen.
+ *
+ * The model of this kind has a table of adapters, and of the labels' head, and stands in front of
+ * the base, a model of another kind with all of its weights. It gives the base's units a slot of
+ * frozen weights (dpt_slot_grad is NULL there) with a list of adapters; the base's linear layers
+ * call dpt_adapters_forward and dpt_adapters_backward behind their own product. Units: a block of
+ * the base each, the first with the base's embedding, the last with its head; with labels the head
+ * is a unit of its own, as it is trained. */
+#include "worker/model/kind.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TENSORS = 2 /* of an adapter: A, B */ };
+
+struct dpt_lora {
+    struct dpt_model base; /* of this struct: the table of adapters */
+    struct dpt_model *of;  /* what they go with; owned */
+    int *first;            /* [parameters of it] dpt_model_adapter */
+    int64_t rank;
+    double scale; /* alpha / rank */
+};
+
+static const struct dpt_param_rule zero = {true, DPT_INIT_ZERO, 0.0f, false};
+static const struct dpt_param_rule normal = {true, DPT_INIT_NORMAL, 0.02f, false};
+
+static const struct dpt_lora *lora_of(const struct dpt_model *model)
+{
+    DPT_ASSERT(model->kind == &dpt_lora_kind);
+    return (const struct dpt_lora *)model;
+}
+
+/* ---- the table ---- */
+
+static const char suffix[] = ".weight";
+
+/* "q_proj" of "model.layers.0.self_attn.q_proj.weight". False: it is no weight of a layer. */
+static bool layer_of(const struct dpt_param *param, char ret[DPT_PARAM_NAME_BYTES])
+{
+    const size_t n = strlen(param->name), tail = sizeof suffix - 1;
+    if (n <= tail || strcmp(param->name + n - tail, suffix) != 0)
+        return false;
+    (void)snprintf(ret, DPT_PARAM_NAME_BYTES, "%.*s", (int)(n - tail), param->name);
+    const char *dot = strrchr(ret, '.');
+    if (dot != NULL)
+        memmove(ret, dot + 1, strlen(dot + 1) + 1);
+    return true;
+}
+
+/* Linear layers are the matrices of blocks. */
+static bool is_target(const struct dpt_config *config, const struct dpt_model *of, int param)
+{
+    const struct dpt_param *p = &of->params[param];
+    char layer[DPT_PARAM_NAME_BYTES];
+    const bool in_block = p->unit > 0 && p->unit < of->n_units - 1;
+    return in_block && p->ndim == 2 && layer_of(p, layer) && dpt_config_adapts(config, layer);
+}
+
+static int64_t in_of(const struct dpt_model *of, int param)
+{
+    return of->params[param].dim[of->kind->out_in ? 1 : 0];
+}
+
+static int64_t out_of(const struct dpt_model *of, int param)
+{
+    return of->params[param].dim[of->kind->out_in ? 0 : 1];
+}
+
+/* A as torch.nn.Linear begins (Kaiming's uniform with a = sqrt 5, which comes to 1 / sqrt(in)), B
+ * zero: PEFT's init_lora_weights. */
+static void add_adapter(struct dpt_lora *m, int param)
+{
+    const int64_t in = in_of(m->of, param), out = out_of(m->of, param);
+    const struct dpt_param_rule uniform = {true, DPT_INIT_UNIFORM, (float)(1.0 / sqrt((double)in)),
+                                           false};
+    const char *name = m->of->params[param].name;
+    char prefix[DPT_PARAM_NAME_BYTES];
+    (void)snprintf(prefix, sizeof prefix, "base_model.model.%.*s",
+                   (int)(strlen(name) - (sizeof suffix - 1)), name);
+    m->first[param] = m->base.n_params;
+    dpt_table_add(&m->base, prefix, ".lora_A.weight", (struct dpt_shape){{m->rank, in}}, uniform);
+    dpt_table_add(&m->base, prefix, ".lora_B.weight", (struct dpt_shape){{out, m->rank}}, zero);
+}
+
+static void add_all(struct dpt_lora *m, const struct dpt_config *config)
+{
+    const struct dpt_model *of = m->of;
+    struct dpt_model *model = &m->base;
+    for (int i = 0; i < of->n_params; i++)
+        m->first[i] = -1;
+    for (int u = 1; u < of->n_units - 1; u++) {
+        const struct dpt_unit *unit = &of->units[u];
+        dpt_table_begin_unit(model, unit->name);
+        for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++)
+            if (is_target(config, of, i))
+                add_adapter(m, i);
+        DPT_ASSERT(model->units[model->n_units - 1].n_params > 0); /* base/config_lora.c */
+        dpt_table_end_unit(model);
+    }
+    const int score = dpt_model_score(of);
+    if (score < 0)
+        return;
+    dpt_table_begin_unit(model, "head");
+    dpt_table_add(model, "base_model.model.", of->params[score].name,
+                  (struct dpt_shape){{of->params[score].dim[0], of->params[score].dim[1]}}, normal);
+    dpt_table_end_unit(model);
+}
+
+static void fini(struct dpt_model *model)
+{
+    struct dpt_lora *m = (struct dpt_lora *)model;
+    dpt_model_destroy(&m->of);
+    free(m->first);
+}
+
+enum dpt_status dpt_lora_create(const struct dpt_config *config, struct dpt_model *base,
+                                struct dpt_model **ret, struct dpt_err *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_lora *m = calloc(1, sizeof *m);
+    int *first = calloc((size_t)base->n_params, sizeof *first);
+    int n_params = base->labels > 0 ? 1 : 0;
+    if (m == NULL || first == NULL) {
+        status = dpt_fail(err, DPT_ENOMEM, "adapters of %d tensors", base->n_params);
+        goto out;
+    }
+    for (int i = 0; i < base->n_params; i++)
+        n_params += is_target(config, base, i) ? TENSORS : 0;
+    m->base.kind = &dpt_lora_kind;
+    m->base.vocab = base->vocab;
+    m->base.labels = base->labels;
+    m->base.context = base->context;
+    m->base.dtype = base->dtype;
+    m->rank = config->train.lora.rank;
+    m->scale = config->train.lora.alpha / config->train.lora.rank;
+    status = dpt_table_init(&m->base, base->n_units, n_params, err);
+    if (status != DPT_OK)
+        goto out;
+    m->of = base;
+    m->first = first;
+    add_all(m, config);
+    DPT_ASSERT(m->base.n_params == n_params);
+    *ret = &m->base;
+    return DPT_OK;
+out:
+    free(m);
+    free(first);
+    dpt_model_destroy(&base);
+    return status;
+}
+
+const struct dpt_model *dpt_model_base(const struct dpt_model *model)
+{
+    return model->kind == &dpt_lora_kind ? lora_of(model)->of : NULL;
+}
+
+int dpt_model_adapter(const struct dpt_model *model, int param)
+{
+    const struct dpt_lora *m = lora_of(model);
+    DPT_ASSERT(param >= 0 && param < m->of->n_params);
+    return m->first[param];
+}
+
+void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, int64_t end,
+                     const float *a, const float *b, float *w)
+{
+    const struct dpt_lora *m = lora_of(model);
+    const int64_t in = in_of(m->of, param), out = out_of(m->of, param);
+    const bool out_in = m->of->kind->out_in;
+    for (int64_t e = first; e < end; e++) {
+        const int64_t o = out_in ? e / in : e % out, i = out_in ? e % in : e / out;
+        double sum = 0.0;
+        for (int64_t r = 0; r < m->rank; r++)
+            sum += (double)b[o * m->rank + r] * (double)a[r * in + i];
+        w[e - first] = (float)((double)w[e - first] + m->scale * sum);
+    }
+}
+
+/* ---- products ---- */
+
+bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights)
+{
+    for (int i = weight; slot->adapters != NULL && i < weight + n_weights; i++)
+        if (slot->adapters->first[i] >= 0)
+            return true;
+    return false;
+}
+
+/* Where column `column` of a matrix begins. */
+static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t column)
+{
+    return (const char *)matrix + (size_t)column * dpt_dtype_bytes(dtype);
+}
+
+/* u = (alpha / rank) x A^T. */
+static void make_u(const struct dpt_adapters *adapters, const struct dpt_ops *ops,
+                   struct dpt_stream *stream, int64_t in, int a, const void *x)
+{
+    const struct dpt_slot *slot = adapters->slot;
+    const int64_t n = slot->b * slot->t, rank = adapters->rank;
+    ops->linear_forward(stream, &(struct dpt_linear_forward){
+                                    .n = n,
+                                    .in = in,
+                                    .out = rank,
+                                    .out_in = true,
+                                    .dtype = adapters->model->dtype,
+                                    .x = x,
+                                    .w = dpt_slot_weight(adapters->model, slot, a),
+                                    .y = adapters->u,
+                                });
+    ops->scale(stream, n * rank, adapters->model->dtype, adapters->scale, adapters->u);
+}
+
+void dpt_adapters_forward(const struct dpt_model *base, const struct dpt_ops *ops,
+                          struct dpt_stream *stream, const struct dpt_slot *slot,
+                          const struct dpt_adapted *product)
+{
+    const struct dpt_adapters *adapters = slot->adapters;
+    int64_t column = 0;
+    for (int i = product->weight; adapters != NULL && i < product->weight + product->n_weights;
+         column += out_of(base, i++)) {
+        const int a = adapters->first[i];
+        if (a < 0)
+            continue;
+        make_u(adapters, ops, stream, in_of(base, i), a, product->x);
+        ops->linear_forward(stream,
+                            &(struct dpt_linear_forward){
+                                .n = slot->b * slot->t,
+                                .in = adapters->rank,
+                                .out = out_of(base, i),
+                                .out_in = true,
+                                .dtype = base->dtype,
+                                .x = adapters->u,
+                                .w = dpt_slot_weight(adapters->model, adapters->slot, a + 1),
+                                .y = (void *)(uintptr_t)columns(product->y, base->dtype, column),
+                                .y_stride = product->out,
+                                .add_y = true,
+                            });
+    }
+}
+
+/* One adapter's, whose results are columns of y from `column` on. */
+static void backward_of(const struct dpt_model *base, const struct dpt_ops *ops,
+                        struct dpt_stream *stream, const struct dpt_slot *slot,
+                        const struct dpt_adapted *product, int param, int64_t column)
+{
+    const struct dpt_adapters *adapters = slot->adapters;
+    const struct dpt_model *model = adapters->model;
+    const int64_t n = slot->b * slot->t, rank = adapters->rank;
+    const int a = adapters->first[param];
+    make_u(adapters, ops, stream, in_of(base, param), a, product->x);
+    ops->linear_backward(stream, &(struct dpt_linear_backward){
+                                     .n = n,
+                                     .in = rank,
+                                     .out = out_of(base, param),
+                                     .out_in = true,
+                                     .dtype = model->dtype,
+                                     .x = adapters->u,
+                                     .w = dpt_slot_weight(model, adapters->slot, a + 1),
+                                     .dy = columns(product->dy, model->dtype, column),
+                                     .dy_stride = product->out,
+                                     .dx = adapters->du,
+                                     .dw = dpt_slot_grad(model, adapters->slot, a + 1),
+                                     .accumulate = adapters->slot->accumulate,
+                                 });
+    ops->scale(stream, n * rank, model->dtype, adapters->scale, adapters->du);
+    ops->linear_backward(stream, &(struct dpt_linear_backward){
+                                     .n = n,
+                                     .in = in_of(base, param),
+                                     .out = rank,
+                                     .out_in = true,
+                                     .dtype = model->dtype,
+                                     .x = product->x,
+                                     .w = dpt_slot_weight(model, adapters->slot, a),
+                                     .dy = adapters->du,
+                                     .dx = product->dx,
+                                     .add_dx = true,
+                                     .dw = dpt_slot_grad(model, adapters->slot, a),
+                                     .accumulate = adapters->slot->accumulate,
+                                 });
+    dpt_slot_announce(adapters->slot, a, TENSORS);
+}
+
+void dpt_adapters_backward(const struct dpt_model *base, const struct dpt_ops *ops,
+                           struct dpt_stream *stream, const struct dpt_slot *slot,
+                           const struct dpt_adapted *product)
+{
+    int64_t column = product->out;
+    for (int i = product->weight + product->n_weights - 1;
+         slot->adapters != NULL && i >= product->weight; i--) {
+        column -= out_of(base, i);
+        if (slot->adapters->first[i] >= 0)
+            backward_of(base, ops, stream, slot, product, i, column);
+    }
+}
+
+/* ---- units ---- */
+
+/* The slot that the base's units are given: frozen, and announcing nothing. */
+static struct dpt_slot base_slot(const struct dpt_lora *m, const struct dpt_slot *slot,
+                                 struct dpt_adapters *ret_adapters)
+{
+    const int64_t n = slot->b * slot->t;
+    struct dpt_slot base = *slot;
+    struct dpt_carver carver = {slot->scratch, dpt_model_scratch_bytes(m->of, slot->b, slot->t)};
+    *ret_adapters = (struct dpt_adapters){.model = &m->base,
+                                          .slot = slot,
+                                          .first = m->first,
+                                          .rank = m->rank,
+                                          .scale = (float)m->scale,
+                                          .u = dpt_carve(&carver, m->base.dtype, n * m->rank),
+                                          .du = dpt_carve(&carver, m->base.dtype, n * m->rank)};
+    base.weights = slot->base;
+    base.packed = slot->base_packed;
+    base.base = base.base_packed = NULL;
+    base.grads = NULL;
+    base.announce = NULL;
+    base.adapters = ret_adapters;
+    return base;
+}
+
+/* The base's units that one of ours runs: its block, and, at the ends, what has no adapters. */
+static void base_units(const struct dpt_lora *m, int unit, int *ret_first, int *ret_last)
+{
+    *ret_first = unit == 0 ? 0 : unit + 1;
+    *ret_last = unit == m->base.n_units - 1 ? m->of->n_units - 1 : unit + 1;
+}
+
+static void forward(const struct dpt_model *model, const struct dpt_ops *ops,
+                    struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_lora *m = lora_of(model);
+    struct dpt_adapters adapters;
+    const struct dpt_slot base = base_slot(m, slot, &adapters);
+    int first, last;
+    base_units(m, unit, &first, &last);
+    for (int u = first; u <= last; u++)
+        dpt_model_forward(m->of, ops, stream, u, &base);
+}
+
+/* The embedding, the base's first unit, has no backward: nothing before it is trained. */
+static void backward(const struct dpt_model *model, const struct dpt_ops *ops,
+                     struct dpt_stream *stream, int unit, const struct dpt_slot *slot)
+{
+    const struct dpt_lora *m = lora_of(model);
+    struct dpt_adapters adapters;
+    const struct dpt_slot base = base_slot(m, slot, &adapters);
+    int first, last;
+    base_units(m, unit, &first, &last);
+    for (int u = last; u >= first && u > 0; u--) {
+        dpt_model_backward(m->of, ops, stream, u, &base);
+        if (u == m->of->n_units - 1 && model->labels > 0)
+            dpt_slot_announce(slot, dpt_model_score(model), 1);
+    }
+}
+
+static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    return dpt_model_saved_bytes(lora_of(model)->of, b, t);
+}
+
+static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
+{
+    const struct dpt_lora *m = lora_of(model);
+    struct dpt_carver carver = {NULL, dpt_model_scratch_bytes(m->of, b, t)};
+    (void)dpt_carve(&carver, model->dtype, b * t * m->rank);
+    (void)dpt_carve(&carver, model->dtype, b * t * m->rank);
+    return carver.at;
+}
+
+/* Adapters are small: their products read them as they lie. */
+static bool packing(const struct dpt_model *model, int param, struct dpt_pack *ret)
+{
+    (void)model;
+    (void)param;
+    (void)ret;
+    return false;
+}
+
+/* Decoding is of merged weights, which are the base's (dpt_model_merge). */
+const struct dpt_model_kind dpt_lora_kind = {
+    .name = "lora",
+    .fini = fini,
+    .saved_bytes = saved_bytes,
+    .scratch_bytes = scratch_bytes,
+    .packing = packing,
+    .forward = forward,
+    .backward = backward,
+};
