@@ -199,6 +199,14 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
             shard_numel(m, ward, m->n) * ((m->resident ? 1 : 2) + moments) * F32;
 }
 
+/* Of the weights that adapters go with, which each rank has whole; a GPU has them itself. */
+static int64_t base_bytes(const struct memory *m)
+{
+    const struct dpt_model *base = dpt_model_base(m->spec->model);
+    const bool here = base && m->spec->config->cluster.device != DPT_DEVICE_CUDA;
+    return here ? dpt_model_flat_numel(base) * m->w : 0;
+}
+
 /* What ddp's family reduces together. Returns how many buckets there are. */
 static int find_buckets(const struct memory *m, struct dpt_bucket ret[DPT_PARAMS_MAX])
 {
@@ -409,6 +417,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     const int64_t b = config->train.micro_batch, t = form.positions;
     memset(ret, 0, DPT_MEMORY_COUNT * sizeof *ret);
     state(&m, ret);
+    ret[DPT_MEMORY_WEIGHTS] += base_bytes(&m);
     gradients(&m, ret);
     if (spec->packed_operand > 0)
         ret[DPT_MEMORY_PACKED] = dpt_memory_packed(spec->model, spec->packed_operand);
@@ -456,26 +465,26 @@ int64_t dpt_memory_bound(const struct dpt_memory_spec *spec)
     const bool reduce = dpt_config_accumulate(spec->config) == DPT_ACCUMULATE_REDUCE;
     const int64_t shard = shard_numel(&m, 0, m.n), of_node = shard_numel(&m, 0, count(m.node)),
                   units = 2 * m.largest * (m.w + F32);
-    int64_t formula[DPT_MEMORY_COUNT], bytes = 0;
+    int64_t formula[DPT_MEMORY_COUNT], bytes = base_bytes(&m);
     dpt_memory_formula(spec, formula);
     if (m.resident)
         return bound_beside_device(&m, formula);
     switch (m.kind) {
     case WHOLE:
-        bytes = m.p * (m.w + m.k + 12) + (reduce && !m.slots ? 8 * m.largest : 0);
+        bytes += m.p * (m.w + m.k + 12) + (reduce && !m.slots ? 8 * m.largest : 0);
         break;
     case ZERO1:
-        bytes = m.lanes ? m.p * (m.w + F32) + shard * (m.k + 8)
-                        : m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
+        bytes += m.lanes ? m.p * (m.w + F32) + shard * (m.k + 8)
+                         : m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
         break;
     case ONCE:
-        bytes = m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
+        bytes += m.p * m.w + shard * (m.k + 12) + 8 * m.largest;
         break;
     case UNITS:
-        bytes = shard * (m.w + m.k + 12) + units;
+        bytes += shard * (m.w + m.k + 12) + units;
         break;
     case HYBRID:
-        bytes = of_node * (m.w + m.k + 12) + shard * F32 + units;
+        bytes += of_node * (m.w + m.k + 12) + shard * F32 + units;
         break;
     }
     if (ward_of(&m) >= 0)

@@ -42,6 +42,7 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
  *   zero3, full_shard      P (w + k + 12) / N + 2 U (w + 4)
  *   hybrid_shard           P (w + k + 12) / h + 4 P / N + 2 U (w + 4), h ranks on the node
  *   with a shadow          + 16 P / N
+ *   with train.lora        + B w, B parameters of the base; P are the adapters'
  * and what dpt_memory_formula says of all other tags. The largest shard counts. We hold no more,
  * but for the tied unit where that is not the largest (4 of it in waves, w of it where units are
  * gathered), and its gradient (4) where lanes of several slots are summed. */

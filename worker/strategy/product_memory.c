@@ -65,12 +65,21 @@ static int64_t packed_convolution(const struct dpt_pack *pack, int64_t bytes)
     return all;
 }
 
+/* The model whose matrices products read: of adapters the base, to which theirs are small. */
+static const struct dpt_model *multiplied(const struct dpt_model *model)
+{
+    const struct dpt_model *base = dpt_model_base(model);
+    return base ? base : model;
+}
+
 int64_t dpt_memory_packed(const struct dpt_model *model, int operand_bytes)
 {
+    const struct dpt_model *of = multiplied(model);
+    const int trained = of == model ? -1 : dpt_model_score(of); /* of the base's */
     struct dpt_pack pack;
     int64_t bytes = 0;
-    for (int i = 0; i < dpt_model_n_params(model); i++) {
-        if (!dpt_model_packing(model, i, &pack))
+    for (int i = 0; i < dpt_model_n_params(of); i++) {
+        if (i == trained || !dpt_model_packing(of, i, &pack))
             continue;
         if (pack.kind == DPT_PACK_CONV) {
             bytes += packed_convolution(&pack, operand_bytes);
@@ -123,7 +132,7 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
 {
     const struct dpt_config *config = spec->config;
     const struct dpt_model *model = spec->model;
-    const struct products p = products_of(model);
+    const struct products p = products_of(multiplied(model));
     const struct dpt_sample_form form = dpt_sample_form(config);
     const int64_t w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(model));
     const int64_t labels = dpt_model_labels(model), v = labels ? labels : dpt_model_vocab(model),
@@ -132,8 +141,9 @@ static struct working working_of_heads(const struct dpt_memory_spec *spec, bool 
     const int64_t most_rows = w == F32 ? HEAD_ROWS : 2 * HEAD_ROWS, rows = least(losses, most_rows);
     const int64_t logits = rows * v * F32 + (w == F32 ? 0 : rows * (v * w + p.width * F32));
     /* Where the head's gradient meets what is there already it is summed apart from it first. A
-     * tied one is made in a place of its own, but when the order is open. */
-    const int64_t apart = head_meets && losses > most_rows ? v * p.width * F32 : 0;
+     * tied one is made in a place of its own, but when the order is open. A frozen one has none. */
+    const bool meets = head_meets && !dpt_model_base(model);
+    const int64_t apart = meets && losses > most_rows ? v * p.width * F32 : 0;
     const int64_t operands = most(most(p.weights, p.sides * bt), p.head),
                   of_thread = TILE_COLUMNS * p.depth * w + TILE_BYTES;
     return (struct working){logits + apart, operands * w + (int64_t)spec->threads * of_thread};

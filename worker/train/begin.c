@@ -88,6 +88,47 @@ static enum dpt_status read_weights(struct dpt_rank *r, struct dpt_hash128 *ret_
                                                     : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
 }
 
+/* Of the labels' head, which is trained beside adapters and may be in the base's folder. */
+static enum dpt_status read_score(struct dpt_rank *r, struct dpt_published *weights,
+                                  const struct dpt_state_part *part, struct dpt_err *err)
+{
+    struct dpt_pieces pieces = {.n = 0};
+    enum dpt_status status = DPT_OK;
+    if (dpt_shard_is_none(part->shard))
+        return DPT_OK;
+    DPT_TRY(dpt_pieces_of_part(&r->tensors, part, &pieces, err));
+    for (int i = 0; i < pieces.n && status == DPT_OK; i++) {
+        const struct dpt_checkpoint_piece *piece = &pieces.piece[i];
+        if (piece->tensor == dpt_model_score(r->model))
+            status = dpt_published_read(weights, dpt_model_score(dpt_model_base(r->model)),
+                                        piece->first, piece->end, piece->param, err);
+    }
+    dpt_pieces_fini(&pieces);
+    return status;
+}
+
+/* Adapters are drawn. */
+static enum dpt_status begin_adapters(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_strategy_state *wanted = r->strategy->ops->wanted(r->strategy);
+    const struct dpt_model *base = dpt_model_base(r->model);
+    struct dpt_published *weights = NULL;
+    draw_part(r, &wanted->own);
+    draw_part(r, &wanted->shadow);
+    DPT_TRY(dpt_stream_sync(r->stream, err));
+    if (dpt_model_score(base) < 0)
+        return DPT_OK;
+    enum dpt_status status = dpt_published_open(r->config->model.init_from, base, &weights, err);
+    if (status == DPT_OK && dpt_published_has(weights, dpt_model_score(base))) {
+        status = read_score(r, weights, &wanted->own, err);
+        if (status == DPT_OK)
+            status = read_score(r, weights, &wanted->shadow, err);
+    }
+    dpt_published_close(&weights);
+    return status == DPT_OK || status == DPT_ENOMEM ? status
+                                                    : dpt_wrap(err, DPT_ECONFIG, "model.init_from");
+}
+
 enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_hash128 *ret_origin,
                                  struct dpt_err *err)
 {
@@ -95,6 +136,10 @@ enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_hash128 *ret_ori
     DPT_TRY(rank_refuse_seed(r, err));
     dpt_scaler_init(r->config, &r->scaler);
     r->epoch = (struct dpt_epoch){0};
+    if (dpt_model_base(r->model)) {
+        *ret_origin = (struct dpt_hash128){.lo = 1}; /* as of the seed: the base is compared, too */
+        return begin_adapters(r, err);
+    }
     if (r->config->model.init_from[0])
         return read_weights(r, ret_origin, err);
     draw_part(r, &wanted->own);

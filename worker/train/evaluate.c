@@ -78,6 +78,8 @@ static enum dpt_status compute_batch(struct dpt_rank *r, struct dpt_sample_range
                             .b = r->config->train.micro_batch,
                             .t = r->val_batch.positions,
                             .batch = r->val_batch,
+                            .base = dpt_base_weights(r->base),
+                            .base_packed = dpt_base_packed(r->base),
                             .saved = r->saved,
                             .scratch = r->scratch,
                             .losses = r->losses,

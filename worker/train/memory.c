@@ -22,14 +22,14 @@ void rank_write_memory(struct dpt_rank *r)
     /* Whether weights are packed is the strategy's choice; what they take then is worked out. */
     const size_t operand =
         dpt_device_ops(r->device)->operand_bytes(r->stream, dpt_model_dtype(r->model));
-    const struct dpt_memory_spec spec = {.config = r->config,
-                                         .model = r->model,
-                                         .grid = &r->grid,
-                                         .world = &r->gen.world,
-                                         .rank = r->gen.rank,
-                                         .threads = r->threads,
-                                         .packed_operand =
-                                             cost.packed_bytes > 0 ? (int)operand : 0};
+    const struct dpt_memory_spec spec = {
+        .config = r->config,
+        .model = r->model,
+        .grid = &r->grid,
+        .world = &r->gen.world,
+        .rank = r->gen.rank,
+        .threads = r->threads,
+        .packed_operand = cost.packed_bytes > 0 || dpt_base_packed(r->base) ? (int)operand : 0};
     struct dpt_memory_record m = {.node = r->options->start->node,
                                   .local_rank = r->options->start->local_rank,
                                   .rank = r->gen.rank,

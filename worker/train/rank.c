@@ -141,6 +141,19 @@ static enum dpt_status choose_backend(struct dpt_rank *r, struct dpt_err *err)
     return DPT_OK;
 }
 
+static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
+{
+    const struct dpt_base_options options = {
+        .config = r->config,
+        .model = r->model,
+        .host_ops = r->ops,
+        .host_stream = r->stream,
+        .device = r->accelerator ? dpt_accelerator_device(r->accelerator) : r->device,
+        .stream = r->accelerator ? dpt_accelerator_stream(r->accelerator) : r->stream,
+        .ranks = r->options->start->ranks};
+    return dpt_model_base(r->model) ? dpt_base_create(&options, &r->base, err) : DPT_OK;
+}
+
 static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
 {
     DPT_TRY(dpt_device_cpu_create(&r->device, err));
@@ -164,6 +177,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
     if (dpt_config_evaluates(r->config))
         DPT_TRY(rank_open_validation(r, err));
     DPT_TRY(make_accelerator(r, err));
+    DPT_TRY(make_base(r, err));
     if (r->accelerator)
         DPT_TRY(choose_backend(r, err));
     const bool on_device = dpt_config_state_on_device(r->config);
@@ -416,6 +430,7 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_data_close(&r->val);
     dpt_comm_listener_destroy(&r->listener);
     dpt_stream_destroy(&r->gpu_comm_stream);
+    dpt_base_destroy(&r->base);
     dpt_accelerator_destroy(&r->accelerator);
     dpt_model_destroy(&r->model);
     if (r->saved)

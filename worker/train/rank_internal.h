@@ -9,6 +9,7 @@
 #include "worker/plan/schedule.h"
 #include "worker/strategy/strategy.h"
 #include "worker/train/accelerator.h"
+#include "worker/train/base.h"
 #include "worker/train/epoch.h"
 #include "worker/train/evaluation.h"
 #include "worker/train/history.h"
@@ -83,6 +84,7 @@ struct dpt_rank {
     int threads_max, threads_prepared; /* could, and has memory for */
     int threads_told;                  /* in the log; 0: never */
     struct dpt_model *model;
+    struct dpt_base *base; /* that the model's adapters go with; NULL: it has none */
     int64_t unit_offset[DPT_UNITS_MAX + 1];
     struct dpt_grid grid;      /* of the model's units */
     struct dpt_data *data;     /* NULL when the run only evaluates, */

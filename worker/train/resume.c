@@ -16,8 +16,10 @@ enum dpt_status rank_check_source(const struct dpt_data *data, const char *hash,
 /* Of a run that only evaluates, what the model is must be the checkpoint's, and nothing else. */
 static void pass_over_training(const struct dpt_config *config, struct dpt_config *saved)
 {
+    const struct dpt_config was = *saved;
     saved->seed = config->seed;
     saved->train = config->train;
+    saved->train.lora = was.train.lora;
     saved->optimizer = config->optimizer;
     saved->model.dropout = config->model.dropout;
     if (saved->data.kind != config->data.kind)

@@ -75,6 +75,8 @@ static void fill_slot(const struct dpt_rank *r, int index, struct dpt_slot *slot
                               .slot = index,
                               .b = b,
                               .t = r->form.positions,
+                              .base = dpt_base_weights(r->base),
+                              .base_packed = dpt_base_packed(r->base),
                               .dloss = (float)(1.0 / ((double)(b * r->form.losses) * r->slots)) *
                                        (float)r->scaler.scale * (float)spoil_factor(r),
                               .share = (float)(1.0 / (double)r->slots),

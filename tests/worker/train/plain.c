@@ -11,6 +11,7 @@
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/lanes.h"
+#include "worker/train/base.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,6 +30,7 @@ struct plain {
     struct dpt_stream *stream;
     const struct dpt_ops *ops;
     struct dpt_model *model;
+    struct dpt_base *base; /* of adapters; else NULL */
     struct dpt_data *data;
     struct dpt_loader *loader;
     int64_t numel;
@@ -64,6 +66,15 @@ static void begin(struct plain *p)
     OK(dpt_stream_create(p->device, 1, &p->stream, err_));
     p->ops = dpt_device_ops(p->device);
     OK(dpt_model_create(c, &p->model, err_));
+    const struct dpt_base_options base = {.config = c,
+                                          .model = p->model,
+                                          .host_ops = p->ops,
+                                          .host_stream = p->stream,
+                                          .device = p->device,
+                                          .stream = p->stream,
+                                          .ranks = 1};
+    if (dpt_model_base(p->model))
+        OK(dpt_base_create(&base, &p->base, err_));
     OK(dpt_data_open(c, &p->data, err_));
     OK(dpt_loader_create(c, p->data, &p->loader, err_));
     int64_t b = c->train.micro_batch, t = c->train.seq_len;
@@ -103,6 +114,7 @@ static void end(struct plain *p)
     free(p->scratch);
     dpt_loader_destroy(&p->loader);
     dpt_data_close(&p->data);
+    dpt_base_destroy(&p->base);
     dpt_model_destroy(&p->model);
     dpt_stream_destroy(&p->stream);
     dpt_device_destroy(&p->device);
@@ -152,6 +164,8 @@ static void run_slot(struct plain *p, int64_t step, int index, float *sum, bool 
         .slot = index,
         .b = b,
         .weights = weights,
+        .base = dpt_base_weights(p->base),
+        .base_packed = dpt_base_packed(p->base),
         .grads = grads,
         .dloss = (float)p->scale * (float)(1.0 / ((double)(b * losses) * dpt_config_slots(c))),
         .share = (float)(1.0 / dpt_config_slots(c)),
@@ -259,6 +273,8 @@ static struct plain_validation validate(struct plain *p, int64_t samples)
                             .b = 1,
                             .batch = dpt_batch_at(&form, 1, memory),
                             .weights = weights,
+                            .base = dpt_base_weights(p->base),
+                            .base_packed = dpt_base_packed(p->base),
                             .saved = p->saved,
                             .scratch = p->scratch,
                             .losses = p->token_losses,

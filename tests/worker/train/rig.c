@@ -192,6 +192,23 @@ void rig_choose_resnet(struct dpt_config *config)
     (void)snprintf(config->data.train, sizeof config->data.train, "%s/images.bin", root);
 }
 
+void rig_choose_lora(struct dpt_config *config, const char *name)
+{
+    struct dpt_config first = *config;
+    char hash[64];
+    first.train.steps = 2;
+    first.train.eval_every = 0;
+    first.train.precision = DPT_PRECISION_FP32;
+    first.checkpoint.every_steps = 2;
+    rig_choose(&first, "ddp");
+    rig_undisturbed(&first, name, 1, false, hash);
+    (void)snprintf(config->model.init_from, sizeof config->model.init_from,
+                   "%s/%s/checkpoints/step-00000002", root, name);
+    config->train.lora.rank = 2;
+    config->train.lora.alpha = 8;
+    config->train.lora.targets = DPT_LORA_ALL;
+}
+
 void rig_evaluate(struct dpt_config *config, int every, int sequences)
 {
     const bool labels = config->data.kind == DPT_DATA_CLASSIFICATION;

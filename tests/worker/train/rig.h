@@ -42,6 +42,10 @@ void rig_choose_labels(struct dpt_config *config);
  * rig_evaluate. */
 void rig_choose_resnet(struct dpt_config *config);
 
+/* Makes the model adapters of rank 2 of all its linear layers, beside weights that a run of two
+ * steps of this config leaves in the folder `name`. */
+void rig_choose_lora(struct dpt_config *config, const char *name);
+
 /* Makes the run evaluate every so many steps on `sequences` sequences of another text, or as many
  * images (some 60 at most). */
 void rig_evaluate(struct dpt_config *config, int every, int sequences);

@@ -5,6 +5,7 @@
 
 #include "base/account.h"
 #include "worker/comm/comm.h"
+#include "worker/model/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -113,6 +114,40 @@ static void test_reduce(void **state)
     (void)state;
     for (int s = 0; s < RIG_STRATEGIES; s++)
         one(rig_strategies[s], DPT_ACCUMULATE_REDUCE, 1 + (s + 1) % 3);
+}
+
+/* Adapters: the base is held whole, and beside it what a model of the adapters' size has. */
+static void test_lora(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "zero2", "full_shard"};
+    struct dpt_config whole = rig_make_config(2 * 8, STEPS, "");
+    for (int precision = 0; precision < 2; precision++)
+        for (int s = 0; s < 4; s++) {
+            struct dpt_config config = whole;
+            char name[64], base[64], hash[64];
+            config.train.precision = precision ? DPT_PRECISION_BF16 : DPT_PRECISION_FP32;
+            config.cluster.pack_weights = s % 2 ? DPT_PACK_WEIGHTS_OFF : DPT_PACK_WEIGHTS_ON;
+            (void)snprintf(base, sizeof base, "lora-base-%d-%d", precision, s);
+            rig_choose_lora(&config, base);
+            config.checkpoint.every_steps = 0;
+            rig_choose(&config, strategies[s]);
+            (void)snprintf(name, sizeof name, "lora-%d-%d", precision, s);
+            rig_undisturbed(&config, name, 1 + s % 2, false, hash);
+            json_t *account = read_account(rig_dir(name), 0);
+            check_account(account, name);
+            struct dpt_model *model = NULL;
+            struct dpt_err err;
+            assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
+            const int64_t adapters = dpt_model_flat_numel(model);
+            assert_int_equal(number(account, "elements", NULL), adapters);
+            assert_int_equal(number(account, "parameters", NULL), dpt_model_param_count(model));
+            assert_true(number(json_object_get(account, "tags"), "moments", "bytes") <=
+                        8 * adapters);
+            assert_true(dpt_model_flat_numel(dpt_model_base(model)) > 4 * adapters);
+            dpt_model_destroy(&model);
+            json_decref(account);
+        }
 }
 
 /* The account of the first rank of a world of `first` ranks, each a node, that becomes one of
@@ -244,11 +279,9 @@ static void test_packed_while_used(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_local),
-        cmocka_unit_test(test_reduce),
-        cmocka_unit_test(test_convolutions),
-        cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_packed_while_used),
+        cmocka_unit_test(test_local),        cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_convolutions), cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_changed),      cmocka_unit_test(test_packed_while_used),
     };
     return cmocka_run_group_tests_name("memory of ranks", tests, rig_setup, rig_teardown);
 }

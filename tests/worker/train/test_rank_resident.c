@@ -124,6 +124,29 @@ static void a_resnet(void **state)
     }
 }
 
+/* Adapters, whose base is on the device; with the state there, and with it on the host. */
+static void adapters(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "zero2", "full_shard"};
+    for (int i = 0; i < 4; i++) {
+        const bool bf16 = i % 2 != 0, offloaded = i > 1;
+        struct dpt_config config =
+            make_config(DPT_ACCUMULATE_LOCAL, bf16 ? DPT_PRECISION_BF16 : DPT_PRECISION_FP32);
+        char story[32];
+        if (bf16)
+            rig_choose_llama(&config, false);
+        (void)snprintf(story, sizeof story, "lora-base-%d", i);
+        rig_choose_lora(&config, story);
+        if (offloaded)
+            offload(&config);
+        const struct outcome expected = of_the_host(&config);
+        (void)snprintf(story, sizeof story, "lora-%d", i);
+        for (size_t s = 0; s < sizeof strategies / sizeof *strategies; s += RIG_EVERY)
+            as_on_the_host(&config, strategies[s], story, 1, &expected);
+    }
+}
+
 /* Between hosts in 16 bits; fewer places for weights than units; SGD; weights compared each step.
  */
 static void with_everything(void **state)
@@ -239,6 +262,7 @@ int main(void)
         T(lanes_bf16),
         T(a_llama),
         T(a_resnet),
+        T(adapters),
         T(with_everything),
         T(replicas_that_break),
         T(memory_is_where_it_should_be),
