@@ -10,6 +10,7 @@
 #include "worker/data/tokenizer.h"
 #include "worker/generate/generator.h"
 #include "worker/generate/utf8_stream.h"
+#include "worker/weights/merged.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -205,6 +206,7 @@ struct parts {
     struct dpt_checkpoint *checkpoint;
     struct dpt_config config;
     struct dpt_vocab *vocab;
+    struct dpt_merged *merged; /* of a run with adapters; else NULL */
     struct dpt_model *model;
     struct dpt_device *device;
     struct dpt_stream *stream;
@@ -223,6 +225,7 @@ static void close_parts(struct parts *p)
     dpt_device_destroy(&p->device);
     dpt_model_destroy(&p->model);
     dpt_vocab_close(&p->vocab);
+    dpt_merged_close(&p->merged);
     dpt_checkpoint_close(&p->checkpoint);
     dpt_tokens_fini(&p->prompt);
 }
@@ -298,11 +301,33 @@ static void shorten_context(struct parts *p)
         p->config.model.context = (int)text;
 }
 
+/* Adapters are merged into the base that the run names; from here on the model is whole. */
+static enum dpt_status open_merged(struct parts *p, struct dpt_err *err)
+{
+    if (p->config.train.lora.rank == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_merged_open(&p->config, p->config.model.init_from, p->checkpoint, &p->merged, err));
+    p->config.train.lora.rank = 0;
+    return DPT_OK;
+}
+
+static enum dpt_status read_merged(struct parts *p, struct dpt_err *err)
+{
+    for (int i = 0; i < dpt_model_n_params(p->model); i++) {
+        const struct dpt_param *param = dpt_model_param(p->model, i);
+        DPT_TRY(
+            dpt_merged_read(p->merged, i, 0, param->numel, (float *)p->flat + param->offset, err));
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
 {
     const int n = dpt_model_n_params(p->model);
     p->flat_bytes = (size_t)dpt_model_flat_numel(p->model) * sizeof(float);
     DPT_TRY(dpt_device_alloc(p->device, p->flat_bytes, &p->flat, err));
+    if (p->merged)
+        return read_merged(p, err);
     struct dpt_checkpoint_tensor *tensors = calloc((size_t)n, sizeof *tensors);
     if (!tensors)
         return dpt_fail(err, DPT_ENOMEM, "table of tensors: out of memory");
@@ -335,6 +360,7 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
                         p->config.model.labels);
     DPT_TRY(open_vocab(p, err));
     DPT_TRY(encode_prompt(p, err));
+    DPT_TRY(open_merged(p, err));
     shorten_context(p);
     DPT_TRY(dpt_model_create(&p->config, &p->model, err));
     DPT_TRY(dpt_device_cpu_create(&p->device, err));

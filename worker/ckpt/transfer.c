@@ -8,6 +8,7 @@
 #include "worker/model/hf_config.h"
 #include "worker/weights/folder.h"
 #include "worker/weights/llmc.h"
+#include "worker/weights/merged.h"
 #include "worker/weights/published.h"
 
 #include <limits.h>
@@ -18,12 +19,15 @@
 
 struct transfer {
     const char *from, *dir;
+    bool merge;       /* adapters into the base, which is in */
+    const char *base; /* NULL: model.init_from of the run */
     struct dpt_folder_spec spec;
     struct dpt_config config;
     struct dpt_model *model;
     struct dpt_checkpoint *checkpoint; /* one of these three */
     struct dpt_published *published;
     struct dpt_llmc *llmc;
+    struct dpt_merged *merged; /* of the checkpoint, with `merge` */
 };
 
 /* ---- the command line ---- */
@@ -72,12 +76,17 @@ static enum dpt_status parse(int argc, char *const *argv, struct transfer *t, st
 {
     int n = 0;
     for (int i = 0; i < argc; i++) {
-        const bool dtype = strcmp(argv[i], "--dtype") == 0;
-        if (dtype || strcmp(argv[i], "--shard-size") == 0) {
+        const bool dtype = strcmp(argv[i], "--dtype") == 0, base = strcmp(argv[i], "--base") == 0;
+        if (dtype || base || strcmp(argv[i], "--shard-size") == 0) {
             if (++i == argc)
                 return dpt_fail(err, DPT_EINVAL, "%s needs a value", argv[i - 1]);
-            DPT_TRY(dtype ? take_dtype(argv[i], &t->spec.dtype, err)
-                          : take_size(argv[i], &t->spec.shard_bytes, err));
+            if (base)
+                t->base = argv[i];
+            else
+                DPT_TRY(dtype ? take_dtype(argv[i], &t->spec.dtype, err)
+                              : take_size(argv[i], &t->spec.shard_bytes, err));
+        } else if (strcmp(argv[i], "--merge") == 0) {
+            t->merge = true;
         } else if (argv[i][0] == '-' || n == 2) {
             return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'; see dpt-ckpt --help",
                             argv[i]);
@@ -96,11 +105,14 @@ static enum dpt_status read_checkpoint(void *ctx, int param, int64_t first, int6
                                        struct dpt_err *err)
 {
     struct transfer *t = ctx;
-    const struct dpt_param *p = dpt_model_param(t->model, param);
-    struct dpt_checkpoint_tensor tensor = {.name = p->name, .ndim = p->ndim};
-    memcpy(tensor.dim, p->dim, sizeof p->dim);
-    const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = ret};
-    return dpt_checkpoint_read_pieces(t->checkpoint, &tensor, &piece, 1, err);
+    return dpt_checkpoint_weights(t->checkpoint, t->model, param, first, end, ret, err);
+}
+
+static enum dpt_status read_merged(void *ctx, int param, int64_t first, int64_t end, float *ret,
+                                   struct dpt_err *err)
+{
+    struct transfer *t = ctx;
+    return dpt_merged_read(t->merged, param, first, end, ret, err);
 }
 
 static enum dpt_status read_published(void *ctx, int param, int64_t first, int64_t end, float *ret,
@@ -164,22 +176,23 @@ static enum dpt_status copy_tokenizer_of_folder(struct transfer *t, struct dpt_e
 
 /* ---- both ---- */
 
-static enum dpt_status write_folder(struct transfer *t,
+static enum dpt_status write_folder(struct transfer *t, const struct dpt_model *model,
                                     enum dpt_status (*read)(void *ctx, int param, int64_t first,
                                                             int64_t end, float *ret,
                                                             struct dpt_err *err),
                                     struct dpt_err *err)
 {
-    const struct dpt_weights_source source = {.model = t->model, .read = read, .ctx = t};
+    const struct dpt_weights_source source = {.model = model, .read = read, .ctx = t};
     t->spec.config = &t->config;
     DPT_TRY(dpt_folder_write(t->dir, &t->spec, &source, err));
     (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
-                 dpt_model_n_params(t->model), (long long)dpt_model_param_count(t->model));
+                 dpt_model_n_params(model), (long long)dpt_model_param_count(model));
     return DPT_OK;
 }
 
 static void close_transfer(struct transfer *t)
 {
+    dpt_merged_close(&t->merged);
     dpt_checkpoint_close(&t->checkpoint);
     dpt_published_close(&t->published);
     dpt_llmc_close(&t->llmc);
@@ -193,9 +206,26 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
     const char *yaml = dpt_checkpoint_get_state(t->checkpoint)->config_yaml;
     DPT_TRY(
         dpt_config_load(yaml, strlen(yaml), "the checkpoint's config", NULL, 0, &t->config, err));
-    DPT_TRY(dpt_model_create(&t->config, &t->model, err));
+    const bool adapters = t->config.train.lora.rank > 0;
+    if ((t->merge || t->base) && !adapters)
+        return dpt_fail(err, DPT_EINVAL,
+                        "--%s: the checkpoint has all weights of its model and no adapters "
+                        "(train.lora); leave the option out",
+                        t->merge ? "merge" : "base");
+    if (t->base && !t->merge)
+        return dpt_fail(err, DPT_EINVAL, "--base is for --merge; give both, or neither");
+    if (adapters && !t->merge && t->spec.shard_bytes > 0)
+        return dpt_fail(err, DPT_EINVAL,
+                        "--shard-size: adapters are one file (adapter_model.safetensors); leave it "
+                        "out, or give --merge");
     copy_tokenizer_of_run(t);
-    return write_folder(t, read_checkpoint, err);
+    if (t->merge) {
+        DPT_TRY(dpt_merged_open(&t->config, t->base ? t->base : t->config.model.init_from,
+                                t->checkpoint, &t->merged, err));
+        return write_folder(t, dpt_merged_model(t->merged), read_merged, err);
+    }
+    DPT_TRY(dpt_model_create(&t->config, &t->model, err));
+    return write_folder(t, t->model, read_checkpoint, err);
 }
 
 /* The model of these sizes; nothing else of the config counts. */
@@ -212,7 +242,7 @@ static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
     struct dpt_config_said sizes;
     DPT_TRY(dpt_llmc_open(t->from, &t->llmc, &sizes, err));
     DPT_TRY(make_model(t, &sizes, err));
-    return write_folder(t, read_llmc, err);
+    return write_folder(t, t->model, read_llmc, err);
 }
 
 /* What is written has no head over labels: that of a trained classifier would be lost. */
@@ -256,13 +286,15 @@ static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
                       "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
                       t->from, names);
     DPT_TRY(copy_tokenizer_of_folder(t, err));
-    return write_folder(t, read_published, err);
+    return write_folder(t, t->model, read_published, err);
 }
 
 static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)
 {
     struct stat st;
     const bool is_file = stat(t->from, &st) == 0 && !S_ISDIR(st.st_mode);
+    if (t->merge || t->base)
+        return dpt_fail(err, DPT_EINVAL, "--merge and --base are for export, of adapters");
     const enum dpt_status status = is_file ? import_llmc(t, err) : import_folder(t, err);
     /* What others wrote and cannot be taken was a wrong argument. */
     return status == DPT_ENOENT || status == DPT_ECORRUPT || status == DPT_EUNSUPPORTED

@@ -5,9 +5,10 @@
 
 #include "base/err.h"
 
-/* `argv` is what follows the word: FROM DIR [--dtype fp32|bf16|fp16] [--shard-size SIZE]. FROM is a
- * checkpoint (export), or a Hugging Face folder or a model file of llm.c's (import). Prints a line
- * to stdout. DPT_EINVAL: the command line; else one line about FROM or DIR. */
+/* `argv` is what follows the word: FROM DIR [--dtype fp32|bf16|fp16] [--shard-size SIZE], and of an
+ * export of adapters [--merge [--base FOLDER]]. FROM is a checkpoint (export), or a Hugging Face
+ * folder or a model file of llm.c's (import). Prints a line to stdout. DPT_EINVAL: the command
+ * line; else one line about FROM or DIR. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_export(int argc, char *const *argv, struct dpt_err *err);
 DPT_MUST_USE enum dpt_status dpt_ckpt_import(int argc, char *const *argv, struct dpt_err *err);
 

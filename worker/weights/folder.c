@@ -7,6 +7,7 @@
 #include "checkpoint/names.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
+#include "worker/model/peft_config.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -31,6 +32,11 @@ struct writing {
     int64_t bytes; /* of all tensors */
 };
 
+static bool has_adapters(const struct writing *w)
+{
+    return dpt_model_base(w->source->model) != NULL;
+}
+
 static int64_t tensor_bytes(const struct writing *w, int param)
 {
     return dpt_model_param(w->source->model, param)->numel * dpt_safetensors_width(w->spec->dtype);
@@ -47,6 +53,7 @@ static enum dpt_status deal(struct writing *w, struct dpt_err *err)
     if (!w->first)
         return dpt_fail(err, DPT_ENOMEM, "files of the weights: out of memory");
     w->n_files = 1;
+    DPT_ASSERT(!has_adapters(w) || w->spec->shard_bytes == 0);
     for (int i = 0; i < n; i++) {
         const int64_t bytes = tensor_bytes(w, i);
         if (w->spec->shard_bytes > 0 && in_file > 0 && in_file + bytes > w->spec->shard_bytes) {
@@ -66,7 +73,8 @@ static enum dpt_status deal(struct writing *w, struct dpt_err *err)
 static void file_name(const struct writing *w, int file, char ret[DPT_CHECKPOINT_NAME_BYTES])
 {
     if (w->n_files == 1)
-        (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "model.safetensors");
+        (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "%smodel.safetensors",
+                       has_adapters(w) ? "adapter_" : "");
     else
         dpt_name_tensors(DPT_KIND_PARAM, file, w->n_files, ret);
 }
@@ -184,9 +192,13 @@ static const char *torch_name(enum dpt_safetensors_dtype dtype)
 static enum dpt_status write_config(struct writing *w, struct dpt_err *err)
 {
     char *text = NULL;
-    DPT_TRY(dpt_hf_config_print(w->spec->config, torch_name(w->spec->dtype), &text, err));
-    enum dpt_status status =
-        dpt_io_write_small(&w->folder, DPT_NAME_CONFIG, text, strlen(text), err);
+    const bool adapters = has_adapters(w);
+    if (adapters)
+        DPT_TRY(dpt_peft_config_print(w->spec->config, w->source->model, &text, err));
+    else
+        DPT_TRY(dpt_hf_config_print(w->spec->config, torch_name(w->spec->dtype), &text, err));
+    enum dpt_status status = dpt_io_write_small(
+        &w->folder, adapters ? "adapter_config.json" : DPT_NAME_CONFIG, text, strlen(text), err);
     free(text);
     return status;
 }

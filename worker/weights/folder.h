@@ -1,5 +1,6 @@
 /* Writes a Hugging Face folder: config.json, model.safetensors or shards with their index, and
- * files that are copied along. */
+ * files that are copied along. Of adapters, PEFT's: adapter_config.json and
+ * adapter_model.safetensors, which has no shards. */
 #ifndef DPT_WORKER_WEIGHTS_FOLDER_H
 #define DPT_WORKER_WEIGHTS_FOLDER_H
 
@@ -25,7 +26,7 @@ enum { DPT_FOLDER_COPIES_MAX = 8 };
 struct dpt_folder_spec {
     const struct dpt_config *config;
     enum dpt_safetensors_dtype dtype; /* values are rounded to it, ties to even */
-    int64_t shard_bytes;              /* most of a file's tensors; 0: one file */
+    int64_t shard_bytes;              /* most of a file's tensors; 0: one file, as of adapters */
     struct dpt_folder_copy copy[DPT_FOLDER_COPIES_MAX];
     int n_copies;
 };

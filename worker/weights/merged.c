@@ -1,0 +1,121 @@
+/* The weights that a base and its adapters come to (merged.h). */
+#include "worker/weights/merged.h"
+
+#include "worker/weights/published.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct dpt_merged {
+    struct dpt_checkpoint *checkpoint;
+    struct dpt_model *model; /* of adapters */
+    struct dpt_published *base;
+    int held;     /* tensor of the base whose adapters are in a and b; -1: none */
+    float *a, *b; /* of the largest adapter */
+};
+
+enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
+                                       const struct dpt_model *model, int param, int64_t first,
+                                       int64_t end, float *ret, struct dpt_err *err)
+{
+    const struct dpt_param *p = dpt_model_param(model, param);
+    struct dpt_checkpoint_tensor tensor = {.name = p->name, .ndim = p->ndim};
+    memcpy(tensor.dim, p->dim, sizeof p->dim);
+    const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = ret};
+    return dpt_checkpoint_read_pieces(checkpoint, &tensor, &piece, 1, err);
+}
+
+static enum dpt_status check_base(const struct dpt_config *config, const char *folder,
+                                  struct dpt_published *base, struct dpt_err *err)
+{
+    struct dpt_hash128 hash;
+    char hex[DPT_HASH_HEX_BYTES];
+    DPT_TRY(dpt_published_hash(base, &hash, err));
+    dpt_hash128_hex(hash, hex);
+    if (strcmp(hex, config->train.lora.base_hash) == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' has weights of the hash %s, and the adapters are of those of %s; name "
+                    "the folder that the run began from with --base FOLDER",
+                    folder, hex, config->train.lora.base_hash);
+}
+
+static enum dpt_status make_room(struct dpt_merged *m, struct dpt_err *err)
+{
+    int64_t most = 1;
+    for (int i = 0; i < dpt_model_n_params(m->model); i++)
+        if (dpt_model_param(m->model, i)->numel > most)
+            most = dpt_model_param(m->model, i)->numel;
+    m->a = malloc((size_t)most * sizeof *m->a);
+    m->b = malloc((size_t)most * sizeof *m->b);
+    return m->a && m->b ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "an adapter: out of memory");
+}
+
+enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
+                                struct dpt_checkpoint *checkpoint, struct dpt_merged **ret,
+                                struct dpt_err *err)
+{
+    struct dpt_merged *m = calloc(1, sizeof *m);
+    if (!m)
+        return dpt_fail(err, DPT_ENOMEM, "merge adapters: out of memory");
+    m->checkpoint = checkpoint;
+    m->held = -1;
+    enum dpt_status status = dpt_model_create(config, &m->model, err);
+    if (status == DPT_OK)
+        status = make_room(m, err);
+    if (status == DPT_OK)
+        status = dpt_published_open(folder, dpt_model_base(m->model), &m->base, err);
+    if (status == DPT_OK)
+        status = check_base(config, folder, m->base, err);
+    if (status != DPT_OK)
+        dpt_merged_close(&m);
+    else
+        *ret = m;
+    return status;
+}
+
+void dpt_merged_close(struct dpt_merged **merged)
+{
+    struct dpt_merged *m = *merged;
+    *merged = NULL;
+    if (!m)
+        return;
+    dpt_published_close(&m->base);
+    dpt_model_destroy(&m->model);
+    free(m->a);
+    free(m->b);
+    free(m);
+}
+
+const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged)
+{
+    return dpt_model_base(merged->model);
+}
+
+static enum dpt_status hold(struct dpt_merged *m, int param, int adapter, struct dpt_err *err)
+{
+    const int64_t a = dpt_model_param(m->model, adapter)->numel,
+                  b = dpt_model_param(m->model, adapter + 1)->numel;
+    if (m->held == param)
+        return DPT_OK;
+    m->held = -1;
+    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, m->model, adapter, 0, a, m->a, err));
+    DPT_TRY(dpt_checkpoint_weights(m->checkpoint, m->model, adapter + 1, 0, b, m->b, err));
+    m->held = param;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_merged_read(struct dpt_merged *m, int param, int64_t first, int64_t end,
+                                float *ret, struct dpt_err *err)
+{
+    const int adapter = dpt_model_adapter(m->model, param);
+    if (param == dpt_model_score(dpt_merged_model(m)))
+        return dpt_checkpoint_weights(m->checkpoint, m->model, dpt_model_score(m->model), first,
+                                      end, ret, err);
+    DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
+    if (adapter < 0)
+        return DPT_OK;
+    DPT_TRY(hold(m, param, adapter, err));
+    dpt_model_merge(m->model, param, first, end, m->a, m->b, ret);
+    return DPT_OK;
+}

@@ -1,0 +1,32 @@
+/* Weights out of a checkpoint: its tensors, and, of a run with train.lora, those of the whole model
+ * that its adapters come to: W + (alpha / rank) B A (docs/lora.md). */
+#ifndef DPT_WORKER_WEIGHTS_MERGED_H
+#define DPT_WORKER_WEIGHTS_MERGED_H
+
+#include "checkpoint/checkpoint.h"
+#include "worker/model/model.h"
+
+/* Elements [first, end) of the model's tensor `param`, as the checkpoint has them. */
+DPT_MUST_USE enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
+                                                    const struct dpt_model *model, int param,
+                                                    int64_t first, int64_t end, float *ret,
+                                                    struct dpt_err *err);
+
+struct dpt_merged;
+
+/* Of a checkpoint, which it borrows, whose config has train.lora. The base is read from `folder`;
+ * all of it is hashed. DPT_ECONFIG: the folder has other weights than the run's base; others as
+ * dpt_published_open. Owned by the caller, one thread at a time. */
+DPT_MUST_USE enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
+                                             struct dpt_checkpoint *checkpoint,
+                                             struct dpt_merged **ret, struct dpt_err *err);
+void dpt_merged_close(struct dpt_merged **merged);
+
+/* The model with all weights. */
+const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged);
+
+/* Elements [first, end) of its tensor `param`. Keeps the adapters of the tensor read last. */
+DPT_MUST_USE enum dpt_status dpt_merged_read(struct dpt_merged *merged, int param, int64_t first,
+                                             int64_t end, float *ret, struct dpt_err *err);
+
+#endif
