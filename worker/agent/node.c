@@ -221,6 +221,7 @@ static enum dpt_status fill_node(struct dpt_node *node, enum dpt_node_source sou
                 node->n_ranks, gpus == 1 ? "is" : "are", gpus);
     if (source == DPT_NODE_FROM_FILE)
         DPT_TRY(dpt_origin_check(config, err));
+    DPT_TRY(dpt_origin_note_base(config, err));
     DPT_TRY(dpt_data_digest(config, &node->data, err));
     if (!config->train.eval_only)
         DPT_TRY(dpt_config_count_epochs(config, node->data.train_samples, err));

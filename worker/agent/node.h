@@ -41,8 +41,9 @@ struct dpt_node {
 };
 
 /* Loads `text` (named `name` in errors) with the command line's overrides and finds out the rest:
- * makes the folders, opens the device for a moment, reads the data once for its digest (which takes
- * as long as reading it does). DPT_ECONFIG and others say what to do. */
+ * makes the folders, opens the device for a moment, reads the data, and with train.lora the base,
+ * once for their digests (which takes as long as reading them does). DPT_ECONFIG and others say
+ * what to do. */
 DPT_MUST_USE enum dpt_status dpt_node_create(const struct dpt_worker_options *options,
                                              enum dpt_node_source source, const char *text,
                                              size_t bytes, const char *name, struct dpt_node **ret,

@@ -73,6 +73,13 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
     return refuse(dpt_hf_config_read(path, ret, err), err);
 }
 
+/* With all of its weights: of adapters, what they go with. */
+static const struct dpt_model *whole(const struct dpt_model *model)
+{
+    const struct dpt_model *base = dpt_model_base(model);
+    return base != NULL ? base : model;
+}
+
 static void say_left_out(const struct dpt_config *config, const struct dpt_published *weights)
 {
     char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
@@ -108,10 +115,32 @@ enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err
         return DPT_OK;
     DPT_TRY(dpt_model_create(config, &model, err));
     const enum dpt_status status =
-        refuse(dpt_published_open(config->model.init_from, model, &weights, err), err);
+        refuse(dpt_published_open(config->model.init_from, whole(model), &weights, err), err);
     if (status == DPT_OK) {
         say_left_out(config, weights);
-        say_fresh(config, model, weights);
+        say_fresh(config, whole(model), weights);
+    }
+    dpt_published_close(&weights);
+    dpt_model_destroy(&model);
+    return status;
+}
+
+enum dpt_status dpt_origin_note_base(struct dpt_config *config, struct dpt_err *err)
+{
+    struct dpt_model *model = NULL;
+    struct dpt_published *weights = NULL;
+    struct dpt_hash128 hash;
+    char hex[DPT_HASH_HEX_BYTES];
+    if (config->train.lora.rank == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_model_create(config, &model, err));
+    enum dpt_status status =
+        refuse(dpt_published_open(config->model.init_from, whole(model), &weights, err), err);
+    if (status == DPT_OK)
+        status = refuse(dpt_published_hash(weights, &hash, err), err);
+    if (status == DPT_OK) {
+        dpt_hash128_hex(hash, hex);
+        status = dpt_config_note_base(config, hex, err);
     }
     dpt_published_close(&weights);
     dpt_model_destroy(&model);

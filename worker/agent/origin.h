@@ -17,4 +17,8 @@ DPT_MUST_USE enum dpt_status dpt_origin_sizes(const struct dpt_config *written,
  * and when checkpoint.dir holds a whole checkpoint. DPT_ECONFIG: one line with file and tensor. */
 DPT_MUST_USE enum dpt_status dpt_origin_check(const struct dpt_config *config, struct dpt_err *err);
 
+/* With train.lora: hashes the weights that the folder has, all of them, and notes the hash in the
+ * config (dpt_config_note_base). Does nothing without. DPT_ECONFIG: the folder, or another hash. */
+DPT_MUST_USE enum dpt_status dpt_origin_note_base(struct dpt_config *config, struct dpt_err *err);
+
 #endif

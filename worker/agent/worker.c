@@ -242,6 +242,13 @@ static bool has_other_data(const struct dpt_config *theirs, const struct dpt_con
            theirs->train.seq_len == mine->train.seq_len;
 }
 
+/* Both train adapters, of different weights. */
+static bool has_other_base(const struct dpt_config *theirs, const struct dpt_config *mine)
+{
+    return theirs->train.lora.rank > 0 && mine->train.lora.rank > 0 &&
+           strcmp(theirs->train.lora.base_hash, mine->train.lora.base_hash) != 0;
+}
+
 /* Names the keys in which it differs from the run's config. False: they are not known. */
 static bool say_difference(const struct worker *worker, const char *run_config)
 {
@@ -262,10 +269,13 @@ static bool say_difference(const struct worker *worker, const char *run_config)
         complain(
             worker,
             "refused by the server: the config differs from that of run %s in: %s. Use the run's "
-            "values%s, or another name (run: in the config, --rdzv-id)",
+            "values%s%s, or another name (run: in the config, --rdzv-id)",
             worker->config.run, keys,
             has_other_data(theirs, &worker->node->config)
                 ? " (train.epoch_steps is counted in data.train: the run has other data)"
+                : "",
+            has_other_base(theirs, &worker->node->config)
+                ? " (train.lora.base_hash is of the weights in model.init_from: the run has others)"
                 : "");
 out:
     free(theirs);
