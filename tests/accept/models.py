@@ -41,6 +41,7 @@ REVIEWS = [(0, "no"), (2, "good and cheap and near"), (1, "it is what it is, not
            (0, "slow, cold and dear")]
 
 PEER_WEIGHTS = ROOT / "tests" / "accept" / "peer_weights.py"
+PEER_PEFT = ROOT / "tests" / "accept" / "peer_peft.py"
 LLAMA_CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
                 "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 256}
 # What transformers saves for dpt to begin from: family, dtype (ours and torch's), whether in shards, config.
@@ -165,11 +166,45 @@ def weights_in_and_out(line):
         in_and_out(line, name, *published)
 
 
+def adapters_of(line, name, config):
+    root = line.folder / ("lora-" + name.replace(", ", "-").replace(" ", "-"))
+    root.mkdir(parents=True)
+    spec = {"model_type": name.split(",")[0], "dtype": "float32", "shard_size": None, "config": config}
+    run_peer(PEER_WEIGHTS, "make", root / "base", json.dumps(spec))
+    (root / "run").mkdir()
+    sets = {**FAMILIES[name][0], **ADAMW, "train.steps": STEPS, "model.init_from": root / "base",
+            "train.lora.rank": 4, "train.lora.alpha": 8}
+    losses, checkpoint = train(root / "run", sets)
+    dpt_ckpt("export", checkpoint, root / "adapters")
+    dpt_ckpt("export", checkpoint, root / "merged", "--merge")
+    (root / "after").mkdir()
+    still, _ = train(root / "after", {**FAMILIES[name][0], **PLAIN, "optimizer.lr": 0,
+                                      "model.init_from": root / "merged"})
+    printed = run_peer(PEER_PEFT, root / "base", root / "adapters", root / "merged", root / "run" / "text")
+    found = json.loads(printed[0])
+    line.note(f"{name}: {found['tensors']} tensors, {found['trainable']:,} numbers of adapters")
+    line.show(f"{name}: loss of the last step", losses[-1], f"< {losses[0]}", losses[-1] < losses[0])
+    line.at_most(f"{name}: difference of the merged model's loss beside PEFT's", abs(still[0] - found["loss"]), 1e-5)
+    line.at_most(f"{name}: largest difference of logits, PEFT's and the merged model's", found["logits"], 1e-4)
+    line.at_most(f"{name}: largest difference of a merged weight", found["merged"], 1e-6)
+
+
+def adapters_beside_peft(line):
+    """train.lora over folders of transformers: PeftModel.from_pretrained opens what dpt-ckpt export writes, has the
+    logits (1e-4) and the loss (1e-5) of the model that dpt-ckpt export --merge writes, and merges to the same weights
+    (1e-6). The gradients of every adapter are held against PEFT's where the references are recorded
+    (tests/worker/model/reference.py)."""
+    peer_python("transformers", "peft")
+    line.command(f"dpt-worker, dpt-ckpt export, then $DPT_TORCH_PYTHON {PEER_PEFT.relative_to(ROOT)}")
+    for name, (_, _, _, config) in PUBLISHED.items():
+        adapters_of(line, name, config)
+
+
 def five_languages(line):
     """deploy/languages, one command on a bare machine: a small Llama names the language of manual pages that it has
     not seen, of five, in at least 97 of 100 cases and within minutes."""
     example(line, "languages", "texts of val.csv by their language, %", 97)
 
 
-LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, families_one_hash, five_languages,
-         state_bytes, resnet_beside_torchvision, digits, families_beside_torch]
+LINES = [llama_beside_transformers, labels_beside_transformers, weights_in_and_out, adapters_beside_peft,
+         families_one_hash, five_languages, state_bytes, resnet_beside_torchvision, digits, families_beside_torch]

@@ -1,0 +1,176 @@
+"""train.lora: adapters of a folder's weights are trained, and come out as PEFT's files or merged into the weights."""
+
+import array
+import json
+
+import pytest
+
+import hf_folder
+from cluster import make_text
+from test_init_from import FAMILIES, STANDING_STILL, config, folder_of, refused, start  # noqa: F401 (a fixture)
+from test_transfer import ckpt, done
+from test_transfer import refused as ckpt_refused
+
+RANK, ALPHA, STEPS = 2, 6, 4
+LORA = {"train.lora.rank": RANK, "train.lora.alpha": ALPHA, "train.steps": STEPS, "checkpoint.every_steps": STEPS,
+        "optimizer.schedule": "constant", "optimizer.warmup_steps": 0}
+TARGETS = {"gpt2": ["c_attn", "c_proj", "c_fc"], "llama": ["q_proj", "v_proj"]}
+
+
+def lora(family="llama", **sets):
+    return {**LORA, "train.lora.targets": f"[{', '.join(TARGETS[family])}]", **sets}
+
+
+def floats(tensor):
+    return array.array("f", tensor[2])
+
+
+def merged(family, base, adapters):
+    """name → floats of the base's tensors with (alpha / rank) B A added, in double precision."""
+    result = {}
+    for name, (dtype, shape, data) in base.items():
+        w = list(array.array("f", hf_folder.widened(dtype, data)))
+        front = "base_model.model." + name.removesuffix(".weight")
+        if f"{front}.lora_A.weight" in adapters:
+            a, b = (floats(adapters[f"{front}.lora_{x}.weight"]) for x in "AB")
+            outs, ins = shape if family == "llama" else shape[::-1]
+            for o in range(outs):
+                for i in range(ins):
+                    at = o * ins + i if family == "llama" else i * outs + o
+                    w[at] += ALPHA / RANK * sum(b[o * RANK + r] * a[r * ins + i] for r in range(RANK))
+        result[name] = w
+    return result
+
+
+@pytest.fixture
+def trained(make_cluster, slow, config):  # noqa: F811
+    """A worker that has trained adapters of the folder to its end."""
+    def train(folder, family, **sets):
+        worker = start(make_cluster(folder.name + "-lora"), config, folder, sets=lora(family, **sets))
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+        return worker
+    return train
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_in_files(tmp_path, trained, family):
+    """PEFT's two files have the checkpoint's tensors; merged they are the base's, and B A where there are adapters."""
+    folder = folder_of(tmp_path / "base", family)
+    worker = trained(folder, family)
+    saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
+    done("export", worker.checkpoint_dir, tmp_path / "adapters")
+    adapters = {}
+    for path in (tmp_path / "adapters").glob("*.safetensors"):
+        assert path.name == "adapter_model.safetensors"
+        adapters.update(hf_folder.read(path.rename(tmp_path / "model.safetensors").parent))
+    assert adapters == saved and all(".lora_" in name for name in saved)
+    assert all(any(floats(tensor)) for tensor in saved.values())  # B, too, is not zero any more
+    settings = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
+    assert (settings["peft_type"], settings["task_type"], settings["r"], settings["lora_alpha"]) == (
+        "LORA", "CAUSAL_LM", RANK, ALPHA)
+    assert sorted(settings["target_modules"]) == sorted(TARGETS[family])
+    assert settings["fan_in_fan_out"] == (family == "gpt2") and settings["modules_to_save"] is None
+    assert not (tmp_path / "adapters" / "config.json").exists()
+    done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
+    found = hf_folder.read(tmp_path / "merged")
+    expected = merged(family, hf_folder.read(folder), adapters)
+    assert sorted(found) == sorted(expected)
+    for name, values in expected.items():
+        assert max(abs(a - b) for a, b in zip(floats(found[name]), values)) < 1e-7, name
+    assert (tmp_path / "merged" / "config.json").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_merged_weights_compute_the_same(tmp_path, trained, make_cluster, slow, config, family):  # noqa: F811
+    """The validation loss of adapters is that of the merged weights, and so is a greedy text."""
+    folder = folder_of(tmp_path / "base", family)
+    val = {"data.val": make_text(tmp_path / "val.txt", 2000, seed=3), "train.eval_every": STEPS}
+    worker = trained(folder, family, **val)
+    done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
+    whole = start(make_cluster("whole", sets={**STANDING_STILL, **val, "train.eval_every": 1}), config,
+                  tmp_path / "merged")
+    assert whole.wait(60 * slow) == 0, whole.log_tail()
+    losses = [w.outputs.evaluations()[-1]["val_loss"] for w in (worker, whole)]
+    assert abs(losses[0] - losses[1]) < 1e-5, losses
+    argv = ["--prompt", "the ", "--temperature", "0", "--max-tokens", "24"]
+    assert done("generate", worker.checkpoint_dir, *argv).stdout == done("generate", whole.checkpoint_dir, *argv).stdout
+    evaluated = start(make_cluster("eval"), config, folder, args=["--eval"],
+                      sets={**lora(family, **val), "checkpoint.dir": worker.checkpoint_dir})
+    assert evaluated.wait(60 * slow) == 0, evaluated.log_tail()
+    assert abs(evaluated.outputs.evaluation()["val_loss"] - losses[0]) < 1e-6
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
+    """With its base, at another place and in another dtype; with another base it is refused, and changes nothing."""
+    settings, shapes = FAMILIES["llama"]
+    halves = hf_folder.draw(shapes, "BF16")
+    wide = {name: ("F32", shape, hf_folder.widened(dtype, data)) for name, (dtype, shape, data) in halves.items()}
+    base = hf_folder.write(tmp_path / "base", settings, halves, shards=2)
+    moved = hf_folder.write(tmp_path / "moved", settings, wide)
+    other = folder_of(tmp_path / "other", "llama", seed=9)
+    whole = trained(base, "llama", **{"train.steps": 2 * STEPS})
+    cluster = make_cluster("again")
+    first = start(cluster, config, base, sets=lora())
+    assert first.wait(60 * slow) == 0, first.log_tail()
+    wrong = start(cluster, config, other, sets=lora(**{"train.steps": 2 * STEPS}))
+    assert wrong.wait(60 * slow) == 2, wrong.log_tail()
+    assert "of a run with other settings: train.lora.base_hash (" in wrong.log()
+    again = start(cluster, config, moved, sets=lora(**{"train.steps": 2 * STEPS}))
+    assert again.wait(60 * slow) == 0, again.log_tail()
+    assert again.outputs.summary()["start_step"] == STEPS
+    assert again.outputs.summary()["weights_hash"] == whole.outputs.summary()["weights_hash"]
+    ckpt_refused(2, "has weights of the hash ", "export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base",
+                 other)
+    done("export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base", moved, "--dtype", "bf16")
+
+
+def test_a_worker_with_another_base_is_refused(tmp_path, make_cluster, slow, config):  # noqa: F811
+    """By the server, by key; and one that takes the run's config, before it asks to be let in."""
+    base, other = (folder_of(tmp_path / name, "llama", seed=seed) for seed, name in enumerate(("base", "other")))
+    cluster = make_cluster(sets=lora(**{"train.steps": 100000, "cluster.nnodes": "1:2"}))
+    cluster.start_server()
+    first = cluster.start_worker("a", config=config, sets={"model.init_from": base})
+    cluster.wait_step(2, timeout=60 * slow)
+    second = cluster.start_worker("b", config=config, sets={"model.init_from": other})
+    assert second.wait(60 * slow) == 2, second.log_tail()
+    assert "train.lora.base_hash" in second.log() and "the run has others" in second.log()
+    third = cluster.start_worker("c", config=False, sets={"model.init_from": other})
+    assert third.wait(60 * slow) == 2, third.log_tail()
+    assert f"model.init_from: '{other}' has weights of the hash " in third.log()
+    before = first.outputs.step()
+    cluster.wait_step(before + 5, timeout=60 * slow)
+    assert first.alive()
+
+
+REFUSED = {
+    "no folder": ({"model.init_from": "null"}, "train.lora trains adapters of published weights"),
+    "layers of another model": ({"train.lora.targets": "[c_attn]"}, "a llama has no layers [c_attn]"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(make_cluster, slow, tmp_path, config, case):  # noqa: F811
+    sets, said = REFUSED[case]
+    worker = start(make_cluster(), config, folder_of(tmp_path / "base", "llama"), sets={**lora(), **sets})
+    assert worker.wait(60 * slow) == 2 and said in worker.log(), worker.log_tail()
+
+
+def test_a_base_that_is_not_there(make_cluster, slow, tmp_path, config):  # noqa: F811
+    folder = folder_of(tmp_path / "base", "llama")
+    (folder / "model.safetensors").unlink()
+    refused(start(make_cluster(), config, folder, sets=lora()), slow, "has neither model.safetensors nor")
+
+
+def test_export_refused(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
+    folder = folder_of(tmp_path / "base", "llama")
+    worker = trained(folder, "llama")
+    out = tmp_path / "out"
+    ckpt_refused(2, "--shard-size: adapters are one file", "export", worker.checkpoint_dir, out, "--shard-size", "5MB")
+    ckpt_refused(2, "--base is for --merge", "export", worker.checkpoint_dir, out, "--base", folder)
+    ckpt_refused(2, "--merge and --base are for export", "import", folder, out, "--merge")
+    whole = start(make_cluster("whole", sets=STANDING_STILL), config, folder)
+    assert whole.wait(60 * slow) == 0, whole.log_tail()
+    ckpt_refused(2, "--merge: the checkpoint has all weights", "export", whole.checkpoint_dir, out, "--merge")
+    folder.rename(tmp_path / "gone")
+    assert ckpt("export", worker.checkpoint_dir, out, "--merge").returncode != 0
+    assert not out.exists()
