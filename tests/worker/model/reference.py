@@ -251,10 +251,10 @@ class Llama:
 class Lora:
     """Adapters of another model's linear layers, whose other weights stay."""
 
-    def __init__(self, of, rank, alpha, targets, pace):
+    def __init__(self, of, rank, alpha, targets, pace, clip):
         self.of, self.rank, self.alpha, self.targets = of, rank, alpha, targets
         self.labels, self.vocab, self.spread = of.labels, of.vocab, of.spread
-        self.pace, self.clip = pace, 0.6
+        self.pace, self.clip = pace, clip
         self.base = {}  # tensors in double precision
 
     def config(self):
@@ -314,11 +314,12 @@ MODELS = {
     "llama_labels": Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5),
     "resnet": Resnet(8, [1, 2, 1], 13, deep=False),
     "resnet_deep": Resnet(7, [1, 2], 31, deep=True),
-    "gpt2_lora": Lora(Gpt2(), 4, 6, ["c_attn", "c_proj", "c_fc"], pace=1.0),
+    "gpt2_lora": Lora(Gpt2(), 4, 6, ["c_attn", "c_proj", "c_fc"], pace=1.0, clip=1.0),
     "llama_lora": Lora(Llama(40, (2, 1), 32, 64, tied=False, bias=True, scaling=(4.0, 1.0, 4.0, 16)), 4, 8,
-                       ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], pace=1.0),
+                       ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], pace=1.0,
+                       clip=0.65),
     "llama_labels_lora": Lora(Llama(48, (6, 2), 8, 80, tied=True, bias=False, scaling=None, labels=5), 8, 8,
-                              ["q_proj", "v_proj"], pace=0.2),
+                              ["q_proj", "v_proj"], pace=0.2, clip=2.9),
 }
 
 
