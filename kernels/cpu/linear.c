@@ -160,7 +160,7 @@ void dpt_cpu_linear_backward(struct dpt_stream *stream, const struct dpt_linear_
                ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
     if (a->dx || s->preparing)
         input_gradient(s, a);
-    if (a->dw)
+    if (a->dw || s->preparing)
         weight_gradient(s, a);
     struct bias_job job = {.kernels = s->kernels->of[a->dtype], .a = a};
     if (a->dbias && !s->preparing)

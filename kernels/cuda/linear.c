@@ -123,7 +123,7 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
                ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
     if (a->dx || s->preparing)
         input_gradient(s, a, &dx);
-    if (a->dw)
+    if (a->dw || s->preparing)
         weight_gradient(s, a);
     const size_t floats = (size_t)dpt_launch_column_sums_floats(a->n, a->out);
     if ((a->dbias || s->preparing) && s->error.status == DPT_OK &&
