@@ -151,7 +151,7 @@ void dpt_config_resolve_model(struct dpt_config_load *load)
         c->model.n_inner = usual_inner(c->model.n_embd);
 }
 
-/* Keys of other models, `whose`, that the config sets to something. */
+/* DPT_ECONFIG: the config sets one of these keys, which belong to the models `whose` alone. */
 static enum dpt_status check_keys(const struct dpt_config_load *load, const char *const *paths,
                                   size_t n, const char *whose, struct dpt_err *err)
 {

@@ -216,7 +216,8 @@ static const struct dpt_choice *find_word(const struct dpt_key *key, const char 
     return NULL;
 }
 
-/* A word, or a list of words whose bits are joined. What is 0 stands for itself alone. */
+/* A word, or a list of words whose bits are joined. A choice with the value 0 cannot be part of a
+ * list. */
 static enum dpt_status parse_words(const struct dpt_key *key, const struct dpt_yaml_pair *pair,
                                    struct dpt_config *config, struct dpt_err *err)
 {

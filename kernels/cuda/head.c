@@ -58,7 +58,7 @@ static void widen_bias(const struct job *j)
                               "head");
 }
 
-/* Of the chunk; what is behind V of a row of dlogits comes to sums that nobody reads. */
+/* Of the chunk. Columns from V on are padding: their sums are never read. */
 static void bias_gradient(const struct job *j)
 {
     if (j->a->dbias && goes_on(j))

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 struct dpt_data_file {
-    char *path;    /* owned by who made the struct; the rest is what was found first */
+    char *path;    /* owned by the caller; the other members are set by the first opening */
     int64_t bytes; /* its size */
     uint64_t device, inode;
     int64_t changed_s, changed_ns;

@@ -118,8 +118,8 @@ static void deaths_and_healing_cost_no_step(void **state)
     rig_deaths_and_healing(&config);
 }
 
-/* The shards of the dead, running statistics among them, are on the other node; who joins is given
- * some of them. */
+/* The other node holds copies of a dead rank's shards, running statistics included; a rank that
+ * joins receives some of them. */
 static void covered_shards_survive(void **state)
 {
     (void)state;
