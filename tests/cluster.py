@@ -365,6 +365,8 @@ class Cluster:
         if self.config == TINY and "data.train" not in self.sets:
             self.sets["data.train"] = make_text(self.root / "text.txt")
         self.shared_dirs, self.threads = shared_dirs, threads
+        if "cluster.threads" in (sets or {}):
+            raise ClusterError("give cluster.threads as `threads`, which would override it")
         self.mark = uuid.uuid4().hex
         self.env = dict(os.environ, **{MARK: self.mark})
         self.env.pop("DPT_RDZV_ENDPOINT", None)

@@ -13,7 +13,7 @@ from cluster import ROOT, TINY, Cluster, ClusterError, program
 
 PEER_TIMEOUT_S = 1200
 EXAMPLE_TIMEOUT_S, EXAMPLE_MAX_S = 3600, 1200
-STEPS = 20
+STEPS, THREADS = 20, 2
 OPTIM = {"lr": 1e-3, "min_lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
 ADAMW = {"optimizer.name": "adamw", "optimizer.lr": OPTIM["lr"], "optimizer.min_lr": OPTIM["min_lr"],
          "optimizer.schedule": "cosine", "optimizer.betas": OPTIM["betas"], "optimizer.eps": OPTIM["eps"],
@@ -32,9 +32,9 @@ def peer_python(*modules):
 
 def run_alone(root, sets, config=TINY):
     """One run in one process; returns its outputs and its newest checkpoint. `config` has what `sets` leaves out."""
-    common = {"train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0, "cluster.threads": 2,
+    common = {"train.log_every": 1, "train.accumulate": "auto", "optimizer.warmup_steps": 0,
               "checkpoint.every_steps": 0}
-    with Cluster(root, config, {**common, **sets}) as cluster:
+    with Cluster(root, config, {**common, **sets}, threads=THREADS) as cluster:
         worker = cluster.start_worker("a", nnodes=1, endpoint=False)
         code = worker.wait(RUN_TIMEOUT_S)
         if code != 0:
@@ -46,7 +46,7 @@ def evaluate(folder, sets, checkpoints, config=TINY):
     """Exit code and terminal of `dpt-worker --eval` of the newest checkpoint."""
     folder = folder / "eval"
     folder.mkdir()
-    with Cluster(folder, config, {"cluster.threads": 2, **sets}) as cluster:
+    with Cluster(folder, config, sets, threads=THREADS) as cluster:
         worker = cluster.start_worker("eval", nnodes=1, endpoint=False, args=["--eval"],
                                       sets={"checkpoint.dir": checkpoints})
         return worker.wait(RUN_TIMEOUT_S), worker.log()

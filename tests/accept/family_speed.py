@@ -5,12 +5,11 @@ import shutil
 import statistics
 import subprocess
 
-from accept.beside import peer_python, run_alone, run_peer
-from accept.images import write_config
-from cluster import ROOT, TINY, program
+from accept.beside import THREADS, peer_python, run_alone, run_peer
+from cluster import ROOT, program
 
 PEER = ROOT / "tests" / "accept" / "peer_speed.py"
-ROUNDS, STEPS, WARM_UP, THREADS = 5, 12, 3, 2
+ROUNDS, STEPS, WARM_UP = 3, 12, 3
 SHARE_OF_TORCH = 0.8
 BATCH, LENGTH, IMAGES = 4, 64, 32
 LABELS = {"model.labels": 5, "data.kind": "classification"}
@@ -18,19 +17,28 @@ SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_hea
            "intermediate_size": 1536, "max_position_embeddings": 8192, "vocab_size": 49152,
            "tie_word_embeddings": True}
 
+# Without sizes, which would override a preset's.
+CONFIG = """run: speed
+cluster: {nnodes: 1, device: cpu, timeout_s: 5}
+train: {steps: 1, global_batch: 1}
+"""
+
 # A family: dpt's settings, and what the peer builds.
 FAMILIES = {
-    "gpt2-124m": ({"model.preset": "gpt2-124m"}, {"network": "gpt2", "labels": 0, "config": {}}),
-    "smollm2-135m": ({"model.preset": "smollm2-135m"}, {"network": "llama", "labels": 0, "config": SMOLLM2}),
-    "smollm2-135m over labels": ({"model.preset": "smollm2-135m", **LABELS},
+    "gpt2-124m": ({"model.name": "gpt2", "model.preset": "gpt2-124m"}, {"network": "gpt2", "labels": 0, "config": {}}),
+    "smollm2-135m": ({"model.name": "llama", "model.preset": "smollm2-135m"},
+                     {"network": "llama", "labels": 0, "config": SMOLLM2}),
+    "smollm2-135m over labels": ({"model.name": "llama", "model.preset": "smollm2-135m", **LABELS},
                                  {"network": "llama", "labels": 5, "config": SMOLLM2}),
-    "resnet18": ({"model.preset": "resnet18", "model.stem": "cifar", "data.kind": "cifar10"},
+    "resnet18": ({"model.name": "resnet", "model.preset": "resnet18", "model.stem": "cifar", "model.labels": 10,
+                  "data.kind": "cifar10", "data.augment": "none"},
                  {"network": "resnet18", "labels": 10}),
 }
 
 
 def write_data(folder):
-    """Text, texts with labels that are all as long, and images, of random bytes."""
+    """The config, and of random bytes text, texts with labels that are all as long, and images."""
+    (folder / "speed.yaml").write_text(CONFIG)
     text = bytes(33 + i * i % 90 for i in range(BATCH * LENGTH * 4))
     (folder / "text").write_bytes(text)
     rows = "".join(f"{i % 5}\t{text[i:i + LENGTH].decode()}\n" for i in range(BATCH * 4))
@@ -48,11 +56,11 @@ def dpt_step(folder, name, sets):
     data = {"cifar10": "images.bin", "classification": "table.tsv"}.get(sets.get("data.kind"), "text")
     batch = IMAGES if images else BATCH
     common = {"data.train": folder / data, "train.global_batch": batch, "train.micro_batch": batch,
-              "train.steps": STEPS, "cluster.threads": THREADS}
+              "train.steps": STEPS}
     if not images:
-        common |= {"train.seq_len": LENGTH, "model.dropout": 0}
+        common |= {"data.tokenizer": "bytes", "train.seq_len": LENGTH, "model.dropout": 0}
     (folder / name).mkdir()
-    outputs, checkpoint = run_alone(folder / name, {**common, **sets}, write_config(folder) if images else TINY)
+    outputs, checkpoint = run_alone(folder / name, {**common, **sets}, folder / "speed.yaml")
     shutil.rmtree(checkpoint)  # of a large model
     return seconds_of([line["step_ms"] / 1000 for line in outputs.metrics() if "step_ms" in line])
 
