@@ -541,9 +541,9 @@ const struct dpt_key dpt_config_keys[] = {
      .help = "sharded state: gather the weights of a unit while others are computed; false where "
              "not given with overlap false, or gathered_units_max 1"},
     {"strategy.gathered_units_max", DPT_KEY_INT, AT(strategy.gathered_units_max),
-     .min = 1, .max = 64, RUN, .def = "2",
+     .min = 1, .max = 256, RUN, .def = "2",
      .help = "sharded weights: units gathered at once, beside a tied embedding, which has a place "
-             "of its own; 2 at least for prefetch"},
+             "of its own; 2 at least for prefetch; 256: each unit once a step"},
 
     {"strategy.compression", DPT_KEY_CHOICE, AT(strategy.compression),
      .choices = compressions, TRAJECTORY, .def = "none",

@@ -8,6 +8,7 @@
 #include "worker/strategy/ddp_policy.h"
 #include "worker/strategy/packed_weights.h"
 #include "worker/strategy/product_memory.h"
+#include "worker/strategy/strategy.h"
 #include "worker/strategy/wire.h"
 
 #include <string.h>
@@ -192,7 +193,8 @@ static void state(const struct memory *m, int64_t ret[DPT_MEMORY_COUNT])
     const int sharers = m->kind == HYBRID ? count(m->node) : m->n;
     if (units && sharers > 1 && !m->resident)
         ret[DPT_MEMORY_GATHERED] =
-            (m->tied + m->spec->config->strategy.gathered_units_max * m->largest_other) * m->w;
+            (m->tied + dpt_gathered_places(m->spec->config, m->spec->model) * m->largest_other) *
+            m->w;
     const int ward = ward_of(m);
     if (ward >= 0)
         ret[DPT_MEMORY_SHADOW] =

@@ -241,7 +241,7 @@ static int64_t shared_numel(const struct sharded *s)
 /* Room for units that are gathered: no world changes it. */
 static enum dpt_status make_gathered(struct sharded *s, struct dpt_err *err)
 {
-    const int own = s->tied >= 0, n = own + s->env.config->strategy.gathered_units_max;
+    const int own = s->tied >= 0, n = own + dpt_gathered_places(s->env.config, s->env.model);
     while (s->n_gathered < n) {
         const int i = s->n_gathered;
         const int64_t numel =

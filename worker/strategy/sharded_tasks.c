@@ -377,7 +377,7 @@ enum dpt_status sharded_tasks_begin(struct sharded *s, struct dpt_err *err)
     struct dpt_step_spec spec = {.n_units = s->n_units,
                                  .borrows = s->borrows,
                                  .weights = sharded_weights_plan(s),
-                                 .gathered_max = config->strategy.gathered_units_max,
+                                 .gathered_max = dpt_gathered_places(config, s->env.model),
                                  .prefetch = config->strategy.prefetch,
                                  .overlap = config->strategy.overlap};
     s->piece = sharded_folded(s, s->position);

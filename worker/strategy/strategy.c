@@ -24,6 +24,19 @@ int dpt_vectors(const struct dpt_config *config)
     return dpt_optim_has_second_moment(config) ? DPT_VECTOR_COUNT : DPT_VECTOR_V;
 }
 
+int dpt_gathered_places(const struct dpt_config *config, const struct dpt_model *model)
+{
+    const int n = dpt_model_n_units(model);
+    int places = n, borrowed = -1;
+    for (int u = 0; u < n; u++) {
+        const int from = dpt_model_unit(model, u)->borrows;
+        places -= from >= 0 && from != borrowed;
+        borrowed = from >= 0 ? from : borrowed;
+    }
+    return places < config->strategy.gathered_units_max ? places
+                                                        : config->strategy.gathered_units_max;
+}
+
 enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype)
 {
     if (vector != DPT_VECTOR_PARAM)

@@ -81,6 +81,10 @@ float *dpt_state_at(const struct dpt_state_part *part, const struct dpt_grid *gr
 /* The first so many vectors are held: without a second moment not the last one. */
 int dpt_vectors(const struct dpt_config *config);
 
+/* Places that units are gathered to one after the other: strategy.gathered_units_max, or one for
+ * each unit, if that is less. A unit that others borrow from has a place of its own. */
+int dpt_gathered_places(const struct dpt_config *config, const struct dpt_model *model);
+
 /* What a vector of a rank's own part counts as. */
 enum dpt_memory_tag dpt_vector_tag(enum dpt_vector vector, enum dpt_dtype dtype);
 

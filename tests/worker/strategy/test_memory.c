@@ -36,6 +36,7 @@ static const struct variant variants[] = {
     {"zero3", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_NONE},
     {"fsdp", DPT_SHARDING_FULL_SHARD, 1, DPT_REDUNDANCY_NONE},
     {"fsdp", DPT_SHARDING_FULL_SHARD, 3, DPT_REDUNDANCY_NONE},
+    {"fsdp", DPT_SHARDING_FULL_SHARD, 256, DPT_REDUNDANCY_NONE},
     {"fsdp", DPT_SHARDING_SHARD_GRAD_OP, 2, DPT_REDUNDANCY_NONE},
     {"fsdp", DPT_SHARDING_HYBRID_SHARD, 2, DPT_REDUNDANCY_NONE},
     {"zero1", DPT_SHARDING_NULL, 2, DPT_REDUNDANCY_SHADOW},
@@ -243,7 +244,9 @@ static void check_bound(const struct scene *s, const struct place *place, int ra
             other = numel;
     }
     const int64_t w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(s->model));
-    const int more = s->config.strategy.gathered_units_max > 2 ? 1 : 0; /* than the bound's two */
+    const int others = s->grid.n_units - 1, places = s->config.strategy.gathered_units_max;
+    const int n = places < others ? places : others;
+    const int more = n > 2 ? n - 2 : 0; /* than the bound's two */
     int64_t bound = dpt_memory_bound(&spec) + more * other * w;
     /* Slots of a lane are added. */
     if (dpt_config_accumulate(&s->config) == DPT_ACCUMULATE_LOCAL)

@@ -175,6 +175,35 @@ static void lanes_of_one_slot(void **state)
     end_scene(&expected);
 }
 
+/* Where each unit has a place, sharded weights are gathered once a step, as zero2 does it. */
+static void a_place_for_each_unit(void **state)
+{
+    (void)state;
+    static const int size = 3;
+    static const struct variant once = {"zero2", DPT_SHARDING_NULL, 2, true, DPT_REDUNDANCY_NONE};
+    static const struct variant places[] = {
+        {"fsdp", DPT_SHARDING_FULL_SHARD, 256, true, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_FULL_SHARD, 256, false, DPT_REDUNDANCY_NONE},
+        {"fsdp", DPT_SHARDING_FULL_SHARD, 2, true, DPT_REDUNDANCY_NONE}};
+    struct scene expected, s;
+    begin_scene(&expected, &once, DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32, &size, 1);
+    run_scene(&expected, &one_node);
+    for (int v = 0; v < 3; v++) {
+        begin_scene(&s, &places[v], DPT_ACCUMULATE_REDUCE, DPT_PRECISION_FP32, &size, 1);
+        run_scene(&s, &one_node);
+        check_equal(&expected, &s, "a place for each unit");
+        for (int r = 0; r < size; r++) {
+            assert_int_equal(s.sent[r], s.told[r]);
+            if (places[v].gathered_max == 2)
+                assert_true(s.sent[r] > expected.sent[r]);
+            else
+                assert_int_equal(s.sent[r], expected.sent[r]);
+        }
+        end_scene(&s);
+    }
+    end_scene(&expected);
+}
+
 /* A lane for each slot, since some strategies send slots. Returns the bytes that rank 1 sends. */
 static uint64_t run_compressed(struct scene *s, const struct variant *v,
                                enum dpt_accumulate accumulate, enum dpt_compression compression,
@@ -311,10 +340,13 @@ int main(int argc, char **argv)
     const struct CMUnitTest reduce[] = {cmocka_unit_test(reduce_fp32),
                                         cmocka_unit_test(reduce_bf16)};
     const struct CMUnitTest local[] = {cmocka_unit_test(local_fp32), cmocka_unit_test(local_bf16)};
-    const struct CMUnitTest worlds[] = {
-        cmocka_unit_test(nodes_and_hosts), cmocka_unit_test(lanes_of_one_slot),
-        cmocka_unit_test(orders_differ),   cmocka_unit_test(compressed),
-        cmocka_unit_test(powersgd),        cmocka_unit_test(running_statistics)};
+    const struct CMUnitTest worlds[] = {cmocka_unit_test(nodes_and_hosts),
+                                        cmocka_unit_test(lanes_of_one_slot),
+                                        cmocka_unit_test(orders_differ),
+                                        cmocka_unit_test(compressed),
+                                        cmocka_unit_test(powersgd),
+                                        cmocka_unit_test(running_statistics),
+                                        cmocka_unit_test(a_place_for_each_unit)};
     const char *part = argc == 2 ? argv[1] : "";
     dpt_cores_set_demand(1);
     if (strcmp(part, "reduce") == 0)
