@@ -77,6 +77,7 @@ class Resources:
     buffers (which depend on the rank's place in the world, as its log says), equal resources."""
 
     def __init__(self, folder):
+        """`folder` is a cluster's."""
         self.folder, self.first, self.compared = folder, {}, 0
 
     def _place(self, pid):
@@ -86,7 +87,9 @@ class Resources:
                 args = dict(a.split("=", 1) for a in f.read().decode().split("\0") if "=" in a)
         except OSError:
             return None
-        logs = list(self.folder.glob(f"**/node-{args['node']}/rank-{args['local_rank']}.log"))
+        # Cluster.dirs; a search of all folders would meet checkpoints that are being removed.
+        name = f"log/node-{args['node']}/rank-{args['local_rank']}.log"
+        logs = [log for pattern in (name, f"*/{name}") for log in self.folder.glob(pattern)]
         said = r"rank \d+ of (\d+) goes on .* of gradients in (\d+) buffers"
         told = [m for log in logs for m in re.findall(said, log.read_text())]
         return told[-1] if told else None
