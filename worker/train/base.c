@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 20 /* elements that are read at once */, MANY_SLOTS = 1 << 10 };
+enum { MANY_SLOTS = 1 << 10 };
 
 struct dpt_base {
     struct dpt_device *device;
@@ -42,18 +42,37 @@ static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *of, 
 
 /* ---- reading ---- */
 
-/* Their hash is what the run has agreed on; the folder may be another by now. */
-static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_published *weights,
+struct reading {
+    const struct dpt_base *b;
+    const struct dpt_base_options *o;
+    void *rounded; /* [DPT_PUBLISHED_PART] in the compute dtype */
+};
+
+/* Rounds a part of a tensor and puts it where it belongs. */
+static enum dpt_status take(void *ctx, int param, int64_t first, int64_t end, const float *values,
+                            struct dpt_err *err)
+{
+    const struct reading *r = ctx;
+    const struct dpt_base_options *o = r->o;
+    const struct dpt_model *of = dpt_model_base(o->model);
+    const enum dpt_dtype dtype = dpt_model_dtype(of);
+    o->host_ops->cast(o->host_stream, end - first, values, dtype, r->rounded);
+    DPT_TRY(dpt_stream_sync(o->host_stream, err));
+    dpt_device_ops(r->b->device)
+        ->copy(o->stream, (size_t)(end - first) * dpt_dtype_bytes(dtype), r->rounded,
+               place(r->b, of, dpt_model_param(of, param)->offset + first));
+    return dpt_stream_sync(o->stream, err); /* the next part takes its place */
+}
+
+/* The hash of the weights that were read is what the run has agreed on; the folder may be another
+ * by now. */
+static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_hash128 hash,
                                   struct dpt_err *err)
 {
     const char *wanted = config->train.lora.base_hash;
-    struct dpt_hash128 hash;
     char hex[DPT_HASH_HEX_BYTES];
-    if (wanted[0] == '\0')
-        return DPT_OK;
-    DPT_TRY(dpt_published_hash(weights, &hash, err));
     dpt_hash128_hex(hash, hex);
-    if (strcmp(hex, wanted) == 0)
+    if (wanted[0] == '\0' || strcmp(hex, wanted) == 0)
         return DPT_OK;
     return dpt_fail(err, DPT_ECORRUPT,
                     "'%s' was changed since this worker began: its weights have the hash %s, the "
@@ -61,52 +80,23 @@ static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_pu
                     config->model.init_from, hex, wanted);
 }
 
-static enum dpt_status read_tensor(const struct dpt_base *b, const struct dpt_base_options *o,
-                                   struct dpt_published *weights, int param, float *values,
-                                   void *rounded, struct dpt_err *err)
-{
-    const struct dpt_model *of = dpt_model_base(o->model);
-    const struct dpt_param *p = dpt_model_param(of, param);
-    const enum dpt_dtype dtype = dpt_model_dtype(of);
-    for (int64_t at = 0; at < p->numel; at += CHUNK) {
-        const int64_t end = p->numel - at < CHUNK ? p->numel : at + CHUNK;
-        DPT_TRY(dpt_published_read(weights, param, at, end, values, err));
-        o->host_ops->cast(o->host_stream, end - at, values, dtype, rounded);
-        DPT_TRY(dpt_stream_sync(o->host_stream, err));
-        dpt_device_ops(b->device)->copy(o->stream, (size_t)(end - at) * dpt_dtype_bytes(dtype),
-                                        rounded, place(b, of, p->offset + at));
-        DPT_TRY(dpt_stream_sync(o->stream, err)); /* the next part takes its place */
-    }
-    return DPT_OK;
-}
-
-static enum dpt_status read_all(const struct dpt_base *b, const struct dpt_base_options *o,
-                                struct dpt_published *weights, struct dpt_err *err)
-{
-    enum dpt_status status = DPT_OK;
-    float *values = malloc(CHUNK * sizeof *values);
-    void *rounded = aligned_alloc(64, CHUNK * sizeof *values);
-    if (!values || !rounded)
-        status = dpt_fail(err, DPT_ENOMEM, "a part of the base's weights: out of memory");
-    for (int i = 0; i < dpt_model_n_params(dpt_model_base(o->model)) && status == DPT_OK; i++)
-        if (dpt_published_has(weights, i))
-            status = read_tensor(b, o, weights, i, values, rounded, err);
-    free(values);
-    free(rounded);
-    return status;
-}
-
 static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_base_options *o,
                                     struct dpt_err *err)
 {
     struct dpt_published *weights = NULL;
+    struct dpt_hash128 hash;
+    struct reading reading = {b, o, aligned_alloc(64, DPT_PUBLISHED_PART * sizeof(float))};
+    const struct dpt_published_sink sink = {take, &reading};
+    if (!reading.rounded)
+        return dpt_fail(err, DPT_ENOMEM, "a part of the base's weights: out of memory");
     enum dpt_status status =
         dpt_published_open(o->config->model.init_from, dpt_model_base(o->model), &weights, err);
     if (status == DPT_OK)
-        status = check_hash(o->config, weights, err);
+        status = dpt_published_read_all(weights, &sink, &hash, err);
     if (status == DPT_OK)
-        status = read_all(b, o, weights, err);
+        status = check_hash(o->config, hash, err);
     dpt_published_close(&weights);
+    free(reading.rounded);
     return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "model.init_from");
 }
 

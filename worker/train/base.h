@@ -20,7 +20,7 @@ struct dpt_base_options {
 
 /* Reads the weights. On a host they are packed, too, by cluster.pack_weights and the memory there
  * is. DPT_ECORRUPT: they are not those of train.lora.base_hash, where that is known; others as
- * dpt_published_open, about model.init_from. Takes as long as reading the folder twice. */
+ * dpt_published_open, about model.init_from. Reads the folder once. */
 DPT_MUST_USE enum dpt_status dpt_base_create(const struct dpt_base_options *options,
                                              struct dpt_base **ret, struct dpt_err *err);
 void dpt_base_destroy(struct dpt_base **base);

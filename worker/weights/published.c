@@ -388,28 +388,43 @@ enum dpt_status dpt_published_read(struct dpt_published *published, int param, i
     return dpt_fs_pread_all(place->file->fd, ret, (size_t)(n * width), at, place->file->path, err);
 }
 
-enum dpt_status dpt_published_hash(struct dpt_published *published, struct dpt_hash128 *ret,
-                                   struct dpt_err *err)
+/* A part is a block of the weights hash. */
+static enum dpt_status read_tensor(struct dpt_published *p, int param,
+                                   const struct dpt_published_sink *sink, float *block,
+                                   struct dpt_hash128 *h, struct dpt_err *err)
+{
+    _Static_assert((int)DPT_PUBLISHED_PART == (int)DPT_WEIGHTS_HASH_BLOCK, "it is hashed whole");
+    const int64_t numel = dpt_model_param(p->model, param)->numel;
+    for (int64_t at = 0; at < numel; at += DPT_PUBLISHED_PART) {
+        const int64_t end = numel - at < DPT_PUBLISHED_PART ? numel : at + DPT_PUBLISHED_PART;
+        DPT_TRY(dpt_published_read(p, param, at, end, block, err));
+        *h = dpt_weights_hash_join(*h, dpt_hash128(block, (size_t)(end - at) * sizeof *block));
+        if (sink)
+            DPT_TRY(sink->take(sink->ctx, param, at, end, block, err));
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_published_read_all(struct dpt_published *published,
+                                       const struct dpt_published_sink *sink,
+                                       struct dpt_hash128 *ret, struct dpt_err *err)
 {
     struct dpt_hash128 h = {0, 0};
     enum dpt_status status = DPT_OK;
-    float *block = malloc(DPT_WEIGHTS_HASH_BLOCK * sizeof *block);
+    float *block = malloc(DPT_PUBLISHED_PART * sizeof *block);
     if (!block)
-        return dpt_fail(err, DPT_ENOMEM, "hash weights: out of memory");
-    for (int i = 0; i < dpt_model_n_params(published->model) && status == DPT_OK; i++) {
-        const int64_t numel =
-            dpt_published_has(published, i) ? dpt_model_param(published->model, i)->numel : 0;
-        for (int64_t at = 0; at < numel && status == DPT_OK; at += DPT_WEIGHTS_HASH_BLOCK) {
-            const int64_t end =
-                numel - at < DPT_WEIGHTS_HASH_BLOCK ? numel : at + DPT_WEIGHTS_HASH_BLOCK;
-            status = dpt_published_read(published, i, at, end, block, err);
-            if (status == DPT_OK)
-                h = dpt_weights_hash_join(h,
-                                          dpt_hash128(block, (size_t)(end - at) * sizeof *block));
-        }
-    }
+        return dpt_fail(err, DPT_ENOMEM, "read weights: out of memory");
+    for (int i = 0; i < dpt_model_n_params(published->model) && status == DPT_OK; i++)
+        if (dpt_published_has(published, i))
+            status = read_tensor(published, i, sink, block, &h, err);
     free(block);
     if (status == DPT_OK)
         *ret = h;
     return status;
+}
+
+enum dpt_status dpt_published_hash(struct dpt_published *published, struct dpt_hash128 *ret,
+                                   struct dpt_err *err)
+{
+    return dpt_published_read_all(published, NULL, ret, err);
 }

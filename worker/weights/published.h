@@ -41,6 +41,21 @@ DPT_MUST_USE enum dpt_status dpt_published_read(struct dpt_published *published,
                                                 int64_t first, int64_t end, float *ret,
                                                 struct dpt_err *err);
 
+/* Takes elements [first, end) of the model's tensor `param`; an error ends the reading. */
+struct dpt_published_sink {
+    enum dpt_status (*take)(void *ctx, int param, int64_t first, int64_t end, const float *values,
+                            struct dpt_err *err);
+    void *ctx;
+};
+
+/* Gives the sink every tensor that the folder has, in the model's order and in parts of at most
+ * DPT_PUBLISHED_PART elements, and returns dpt_published_hash of what it gave: reads everything,
+ * once. `ret` is untouched on failure, when parts may have been given. */
+enum { DPT_PUBLISHED_PART = 65536 };
+DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *published,
+                                                    const struct dpt_published_sink *sink,
+                                                    struct dpt_hash128 *ret, struct dpt_err *err);
+
 /* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step, of those
  * that the folder has. Reads everything. */
 DPT_MUST_USE enum dpt_status dpt_published_hash(struct dpt_published *published,

@@ -4,6 +4,7 @@
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
+#include "base/fs.h"
 #include "checkpoint/checkpoint.h"
 #include "worker/model/model.h"
 
@@ -14,8 +15,31 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { WORLD_MAX = 3 };
+
+/* The linker sends the calls of this program's objects here (--wrap), by these names.
+   NOLINTBEGIN(bugprone-reserved-identifier) */
+enum dpt_status __real_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
+                                        const char *path, struct dpt_err *err);
+enum dpt_status __wrap_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
+                                        const char *path, struct dpt_err *err);
+
+/* Bytes that were read of one file. */
+static struct {
+    char path[DPT_CONFIG_PATH_BYTES + 64];
+    _Atomic int64_t bytes;
+} watched;
+
+enum dpt_status __wrap_dpt_fs_pread_all(int fd, void *buf, size_t bytes, int64_t offset,
+                                        const char *path, struct dpt_err *err)
+{
+    if (strcmp(path, watched.path) == 0)
+        watched.bytes += (int64_t)bytes;
+    return __real_dpt_fs_pread_all(fd, buf, bytes, offset, path, err);
+}
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 /* 11 slots in 4 lanes. */
 static struct dpt_config make_config(bool llama, int steps)
@@ -168,6 +192,26 @@ static void checkpoints_hold_adapters_alone(void **state)
     dpt_model_destroy(&model);
 }
 
+/* The weights and their hash come of one reading, by each rank. */
+static void a_rank_reads_its_base_once(void **state)
+{
+    (void)state;
+    enum { RANKS = 2 };
+    struct dpt_config config = make_config(false, 3);
+    char hash[64];
+    struct stat file;
+    rig_choose_lora(&config, "once-base");
+    json_t *summary = rig_summary_of(rig_dir("once-base"));
+    (void)snprintf(config.train.lora.base_hash, sizeof config.train.lora.base_hash, "%s",
+                   json_string_value(json_object_get(summary, "weights_hash")));
+    json_decref(summary);
+    (void)snprintf(watched.path, sizeof watched.path, "%s/model-00001-of-00001.safetensors",
+                   config.model.init_from);
+    assert_int_equal(stat(watched.path, &file), 0);
+    rig_undisturbed(&config, "once", RANKS, false, hash);
+    assert_int_equal(watched.bytes, RANKS * file.st_size);
+}
+
 /* What the ranks of a run agree on is not what this folder has. */
 static void another_base_is_refused(void **state)
 {
@@ -198,6 +242,7 @@ int main(void)
         cmocka_unit_test(deaths_and_healing_cost_no_step),
         cmocka_unit_test(all_die_and_the_checkpoint_holds),
         cmocka_unit_test(checkpoints_hold_adapters_alone),
+        cmocka_unit_test(a_rank_reads_its_base_once),
         cmocka_unit_test(another_base_is_refused),
     };
     return cmocka_run_group_tests(tests, rig_setup, rig_teardown);
