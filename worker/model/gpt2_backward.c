@@ -162,6 +162,7 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
     const struct dpt_gpt2_block_saved saved = dpt_gpt2_block_saved(m, slot, layer, NULL);
     const struct dpt_gpt2_scratch scratch = dpt_gpt2_scratch(m, slot, NULL);
     const int first = dpt_gpt2_block_param(layer, DPT_GPT2_LN_1_W);
+    const bool needs_dx = dpt_slot_needs_dx(slot, layer);
     const void *dy =
         branch(m, ops, stream, slot, dpt_gpt2_block_site(layer, DPT_GPT2_SITE_ATTENTION_RESIDUAL),
                dstream, scratch.a);
@@ -182,10 +183,11 @@ static void attention(const struct dpt_gpt2 *m, const struct dpt_ops *ops,
                     .dy = scratch.b,
                     .dqkv = scratch.wide, /* (B, T, 3, C) of (N, 4*C) */
                 });
-    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide, scratch.a,
-           NULL);
-    layernorm(m, ops, stream, slot, slot->b * slot->t, first + DPT_GPT2_LN_1_W, saved.x,
-              saved.mean1, saved.rstd1, scratch.a, dstream, true);
+    linear(m, ops, stream, slot, first + DPT_GPT2_C_ATTN_W, saved.ln1, scratch.wide,
+           needs_dx ? scratch.a : NULL, NULL);
+    if (needs_dx)
+        layernorm(m, ops, stream, slot, slot->b * slot->t, first + DPT_GPT2_LN_1_W, saved.x,
+                  saved.mean1, saved.rstd1, scratch.a, dstream, true);
 }
 
 static void embedding(const struct dpt_gpt2 *m, const struct dpt_ops *ops,

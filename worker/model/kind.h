@@ -139,11 +139,14 @@ struct dpt_adapted {
     const void *x;  /* (N, in) */
     void *y;        /* forward: (N, out) */
     const void *dy; /* backward: (N, out) */
-    void *dx;       /* backward: (N, in) */
+    void *dx;       /* backward: (N, in) or NULL */
 };
 
 /* Whether one of the weights has adapters. */
 bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights);
+/* Whether anything reads the gradient of the input of block `layer`: not of the first block where
+ * the embedding is frozen. */
+bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer);
 /* Adds to y, or to dx, what the product's adapters make of x and dy. Backward makes their
  * gradients, too, and announces them. They do nothing where there are no adapters. */
 void dpt_adapters_forward(const struct dpt_model *base, const struct dpt_ops *ops,

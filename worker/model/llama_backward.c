@@ -133,6 +133,7 @@ static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,
     const struct dpt_llama_block_saved saved = dpt_llama_block_saved(m, slot, layer, NULL);
     const struct dpt_llama_scratch scratch = dpt_llama_scratch(m, slot, NULL);
     const int norm_1 = dpt_llama_block_param(m, layer, DPT_LLAMA_NORM_1);
+    const bool needs_dx = dpt_slot_needs_dx(slot, layer);
     linear(m, ops, stream, slot, dpt_llama_product(m, layer, DPT_LLAMA_O), saved.att, dstream,
            scratch.b);
     ops->attention_backward(stream, &(struct dpt_attention_backward){
@@ -162,9 +163,10 @@ static void attention(const struct dpt_llama *m, const struct dpt_ops *ops,
                           .x = scratch.wide,
                       });
     linear(m, ops, stream, slot, dpt_llama_product(m, layer, DPT_LLAMA_QKV), saved.norm1,
-           scratch.wide, scratch.a);
-    norm(m, ops, stream, slot, slot->b * slot->t, norm_1, saved.x, saved.rstd1, scratch.a, dstream,
-         true);
+           scratch.wide, needs_dx ? scratch.a : NULL);
+    if (needs_dx)
+        norm(m, ops, stream, slot, slot->b * slot->t, norm_1, saved.x, saved.rstd1, scratch.a,
+             dstream, true);
     dpt_slot_announce(slot, norm_1, 1);
 }
 

@@ -189,6 +189,11 @@ bool dpt_slot_adapts(const struct dpt_slot *slot, int weight, int n_weights)
     return false;
 }
 
+bool dpt_slot_needs_dx(const struct dpt_slot *slot, int layer)
+{
+    return layer > 0 || slot->adapters == NULL;
+}
+
 /* Where column `column` of a matrix begins. */
 static const void *columns(const void *matrix, enum dpt_dtype dtype, int64_t column)
 {

@@ -122,6 +122,43 @@ static void begins_as_the_base(void **state)
     rig_close(&rig);
 }
 
+static struct {
+    const struct dpt_ops *ops; /* that do the work */
+    int products;              /* that make the input's gradient of a frozen weight */
+    int norms;                 /* backward */
+} counted;
+
+static void count_product(struct dpt_stream *stream, const struct dpt_linear_backward *a)
+{
+    counted.products += a->dx != NULL && a->dw == NULL;
+    counted.ops->linear_backward(stream, a);
+}
+
+static void count_norm(struct dpt_stream *stream, const struct dpt_layernorm_backward *a)
+{
+    counted.norms++;
+    counted.ops->layernorm_backward(stream, a);
+}
+
+/* Nothing before the first block is trained: it makes no gradient of its input. */
+static void no_gradient_of_the_first_input(void **state)
+{
+    (void)state;
+    enum { PRODUCTS = 4, NORMS = 2 /* of a block */ };
+    struct rig rig;
+    rig_open(&rig, &ODD);
+    struct dpt_ops counting = *rig.ops;
+    counting.linear_backward = count_product;
+    counting.layernorm_backward = count_norm;
+    counted.ops = rig.ops;
+    rig.ops = &counting;
+    rig_run(&rig);
+    rig.ops = counted.ops;
+    assert_int_equal(counted.products, ODD.n_layer * PRODUCTS - 1);
+    assert_int_equal(counted.norms, ODD.n_layer * NORMS - 1 + 1); /* the head's */
+    rig_close(&rig);
+}
+
 /* PEFT's names, shapes and order: those of the base's layers, A and then B. */
 static void names(void **state)
 {
@@ -151,6 +188,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_the_merged_model),
         cmocka_unit_test(begins_as_the_base),
+        cmocka_unit_test(no_gradient_of_the_first_input),
         cmocka_unit_test(names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
