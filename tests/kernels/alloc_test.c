@@ -133,6 +133,37 @@ static void turned_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt
                                                                 dh, h, false, dw, NULL, true});
 }
 
+/* A layer whose weight is frozen, with an adapter: products that are added to the second of three
+ * matrices that lie side by side, and read from it. */
+static void adapter_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
+                        float *p, int64_t *used)
+{
+    enum { RANK = 5, WIDE = 3 * C };
+    float *x = part(p, used, N * C), *w = part(p, used, C * WIDE), *y = part(p, used, N * WIDE);
+    float *a = part(p, used, RANK * C), *b = part(p, used, C * RANK), *u = part(p, used, N * RANK);
+    float *da = part(p, used, RANK * C), *db = part(p, used, C * RANK);
+    float *dx = part(p, used, N * C), *du = part(p, used, N * RANK);
+    void *columns = p ? (char *)y + C * dpt_dtype_bytes(dtype) : NULL;
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, WIDE, dtype, x, w, NULL, y, 0, false,
+                                                        NULL, NULL, true});
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, C, RANK, dtype, x, a, NULL, u, 0, false,
+                                                        NULL, NULL, true});
+    ops->scale(s, N * RANK, dtype, 0.5f, u);
+    ops->linear_forward(s, &(struct dpt_linear_forward){N, RANK, C, dtype, u, b, NULL, columns,
+                                                        WIDE, true, NULL, NULL, true});
+    for (int i = 0; i < 2; i++) {
+        ops->linear_backward(s,
+                             &(struct dpt_linear_backward){N, C, WIDE, dtype, x, w, y, 0, dx, false,
+                                                           NULL, NULL, false, NULL, NULL, true});
+        ops->linear_backward(s, &(struct dpt_linear_backward){N, RANK, C, dtype, u, b, columns,
+                                                              WIDE, du, false, db, NULL, i > 0,
+                                                              NULL, NULL, true});
+        ops->linear_backward(s,
+                             &(struct dpt_linear_backward){N, C, RANK, dtype, x, a, du, 0, dx, true,
+                                                           da, NULL, i > 0, NULL, NULL, true});
+    }
+}
+
 /* A block of a residual network, on images of IMAGE x IMAGE pixels, with a stride of 2. */
 static void image_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dpt_dtype dtype,
                       float *p, int64_t *used)
@@ -253,6 +284,7 @@ static int64_t slot_ops(const struct dpt_ops *ops, struct dpt_stream *s, enum dp
     for (int i = 0; i < LAYERS; i++)
         block_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     turned_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
+    adapter_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     image_ops(ops, s, dtype, p ? p + used : NULL, &(int64_t){0});
     for (int i = 0; i < 2; i++)
         ops->head_loss(s, &(struct dpt_head_loss){N, C, V, dtype, x, wte, tokens, loss, 0.01f, dx,
