@@ -283,6 +283,14 @@ json_t *rig_summary_of(const char *dir)
     return summary;
 }
 
+double rig_number(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    if (!json_is_number(value))
+        fail_msg("no %s", name);
+    return json_number_value(value);
+}
+
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,
                      char ret[64])
 {

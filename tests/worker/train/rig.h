@@ -59,6 +59,9 @@ const char *rig_dir(const char *name);
 /* summary.json of a run; owned by the caller. */
 json_t *rig_summary_of(const char *dir);
 
+/* A number of a summary or of a line of a log. */
+double rig_number(const json_t *object, const char *name);
+
 /* Runs undisturbed in a world of `world` ranks; the ranks of an odd handle live on another host
  * when asked. Gives the weights hash. */
 void rig_undisturbed(const struct dpt_config *config, const char *name, int world, bool two_hosts,

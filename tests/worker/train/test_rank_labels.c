@@ -2,6 +2,7 @@
  * world, those of the textbook's loop, through deaths in steps and in evaluations, and from a
  * checkpoint.
  */
+#include "tests/worker/train/one_hash.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -29,48 +30,11 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-static double number(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    if (!json_is_number(value))
-        fail_msg("no %s", name);
-    return json_number_value(value);
-}
-
-/* The loss but for the bits that the shape of a batch makes. */
-static void expect_validation(const char *dir, const struct plain_validation *expected)
-{
-    json_t *summary = rig_summary_of(dir);
-    assert_true(number(summary, "val_samples") == SAMPLES);
-    assert_true(number(summary, "val_accuracy") == (double)expected->right / SAMPLES);
-    assert_true(fabs(number(summary, "val_loss") - expected->loss) < 1e-6 * expected->loss);
-    json_decref(summary);
-}
-
-static void one_hash_of(const char *model, struct dpt_config config)
-{
-    char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
-    struct plain_validation found;
-    plain_train_and_evaluate(&config, SAMPLES, expected, &found);
-    assert_true(found.right > 0 && found.right <= SAMPLES);
-    for (int v = 0; v < RIG_STRATEGIES + RIG_COVERED; v++)
-        for (int world = 1; world <= WORLD_MAX; world += RIG_EVERY) {
-            const bool covered = v >= RIG_STRATEGIES;
-            const char *strategy = covered ? rig_covered[v - RIG_STRATEGIES] : rig_strategies[v];
-            rig_choose(&config, strategy);
-            (void)snprintf(name, sizeof name, "%s-%d-%d", model, v, world);
-            rig_undisturbed(&config, name, world, world > 1, hash);
-            if (strcmp(hash, expected) != 0)
-                fail_msg("%s, %s, world %d: %s instead of %s", model, strategy, world, hash,
-                         expected);
-            expect_validation(rig_dir(name), &found);
-        }
-}
-
 static void one_hash_and_accuracy(void **state)
 {
     (void)state;
-    one_hash_of("gpt2", make_config(false, 4));
+    const struct dpt_config config = make_config(false, 4);
+    expect_one_hash_and_accuracy("gpt2", &config, WORLD_MAX, SAMPLES);
 }
 
 static void one_hash_and_accuracy_of_a_llama(void **state)
@@ -78,7 +42,7 @@ static void one_hash_and_accuracy_of_a_llama(void **state)
     (void)state;
     struct dpt_config config = make_config(true, 4);
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
-    one_hash_of("llama", config);
+    expect_one_hash_and_accuracy("llama", &config, WORLD_MAX, SAMPLES);
 }
 
 static void one_hash_in_16_bits(void **state)
@@ -124,10 +88,10 @@ static struct evals evals_of(const char *dir)
         if (json_object_get(record, "val_loss")) {
             assert_true(e.n < EVALS_MAX);
             double *told = e.told[e.n++];
-            told[0] = number(record, "step");
-            told[1] = number(record, "val_loss");
-            told[2] = number(record, "val_accuracy");
-            assert_true(number(record, "val_samples") == SAMPLES);
+            told[0] = rig_number(record, "step");
+            told[1] = rig_number(record, "val_loss");
+            told[2] = rig_number(record, "val_accuracy");
+            assert_true(rig_number(record, "val_samples") == SAMPLES);
             assert_null(json_object_get(record, "val_tokens"));
         }
         json_decref(record);

@@ -1,6 +1,7 @@
 /* Adapters train as any model does: one hash for every strategy and world, that of the textbook's
  * loop, with deaths and healing, and from a checkpoint, which holds adapters alone. Another base is
  * refused. */
+#include "tests/worker/train/one_hash.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -52,29 +53,12 @@ static struct dpt_config make_config(bool llama, int steps)
     return config;
 }
 
-static void one_hash_of(const char *model, struct dpt_config config)
-{
-    char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
-    plain_train(&config, expected);
-    for (int v = 0; v < RIG_STRATEGIES + RIG_COVERED; v++)
-        for (int world = 1; world <= WORLD_MAX; world += RIG_EVERY) {
-            const bool covered = v >= RIG_STRATEGIES;
-            const char *strategy = covered ? rig_covered[v - RIG_STRATEGIES] : rig_strategies[v];
-            rig_choose(&config, strategy);
-            (void)snprintf(name, sizeof name, "%s-%d-%d", model, v, world);
-            rig_undisturbed(&config, name, world, world > 1, hash);
-            if (strcmp(hash, expected) != 0)
-                fail_msg("%s, %s, world %d: %s instead of %s", model, strategy, world, hash,
-                         expected);
-        }
-}
-
 static void one_hash_gpt2(void **state)
 {
     (void)state;
     struct dpt_config config = make_config(false, 3);
     rig_choose_lora(&config, "gpt2-base");
-    one_hash_of("gpt2", config);
+    expect_one_hash("gpt2", &config, WORLD_MAX);
 }
 
 static void one_hash_llama_bf16_reduce(void **state)
@@ -85,7 +69,7 @@ static void one_hash_llama_bf16_reduce(void **state)
     config.train.accumulate = DPT_ACCUMULATE_REDUCE;
     config.train.precision = DPT_PRECISION_BF16;
     config.train.lora.targets = DPT_LORA_Q_PROJ | DPT_LORA_V_PROJ | DPT_LORA_DOWN_PROJ;
-    one_hash_of("llama", config);
+    expect_one_hash("llama", &config, WORLD_MAX);
 }
 
 /* The head is trained beside the adapters. The base, which predicts tokens, has none. */
@@ -95,7 +79,7 @@ static void one_hash_with_labels(void **state)
     struct dpt_config config = make_config(true, 3);
     rig_choose_lora(&config, "labels-base");
     rig_choose_labels(&config);
-    one_hash_of("labels", config);
+    expect_one_hash("labels", &config, WORLD_MAX);
 }
 
 /* A head that the base's folder has is what training begins with, whichever ranks hold it. */
@@ -121,7 +105,7 @@ static void one_hash_of_one_unit(void **state)
     struct dpt_config config = make_config(true, 3);
     config.model.n_layer = 1;
     rig_choose_lora(&config, "short-base");
-    one_hash_of("short", config);
+    expect_one_hash("short", &config, WORLD_MAX);
 }
 
 /* Packed or not, kept activations or not. */

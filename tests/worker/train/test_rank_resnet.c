@@ -1,6 +1,7 @@
 /* A residual network trains as all models do, its running statistics included: one hash and one
  * accuracy for every strategy and world, those of the textbook's loop, through deaths, healing, and
  * from a checkpoint. */
+#include "tests/worker/train/one_hash.h"
 #include "tests/worker/train/plain.h"
 #include "tests/worker/train/rig.h"
 
@@ -27,42 +28,11 @@ static struct dpt_config make_config(int steps)
     return config;
 }
 
-static double number(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    if (!json_is_number(value))
-        fail_msg("no %s", name);
-    return json_number_value(value);
-}
-
-/* The loss but for the bits that the shape of a batch makes. */
-static void expect_validation(const char *dir, const struct plain_validation *expected)
-{
-    json_t *summary = rig_summary_of(dir);
-    assert_true(number(summary, "val_samples") == SAMPLES);
-    assert_true(number(summary, "val_accuracy") == (double)expected->right / SAMPLES);
-    assert_true(fabs(number(summary, "val_loss") - expected->loss) < 1e-6 * expected->loss);
-    json_decref(summary);
-}
-
 static void one_hash_and_accuracy(void **state)
 {
     (void)state;
-    struct dpt_config config = make_config(4);
-    char expected[DPT_HASH_HEX_BYTES], hash[64], name[64];
-    struct plain_validation found;
-    plain_train_and_evaluate(&config, SAMPLES, expected, &found);
-    for (int v = 0; v < RIG_STRATEGIES + RIG_COVERED; v++)
-        for (int world = 1; world <= WORLD_MAX; world += RIG_EVERY) {
-            const bool covered = v >= RIG_STRATEGIES;
-            const char *strategy = covered ? rig_covered[v - RIG_STRATEGIES] : rig_strategies[v];
-            rig_choose(&config, strategy);
-            (void)snprintf(name, sizeof name, "calm-%d-%d", v, world);
-            rig_undisturbed(&config, name, world, world > 1, hash);
-            if (strcmp(hash, expected) != 0)
-                fail_msg("%s, world %d: %s instead of %s", strategy, world, hash, expected);
-            expect_validation(rig_dir(name), &found);
-        }
+    const struct dpt_config config = make_config(4);
+    expect_one_hash_and_accuracy("calm", &config, WORLD_MAX, SAMPLES);
 }
 
 /* The hash of the textbook's loop, in worlds of three. */

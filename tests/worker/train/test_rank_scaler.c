@@ -99,13 +99,6 @@ static void a_covered_loss_costs_no_step(void **state)
     }
 }
 
-static double number_of(const json_t *record, const char *key)
-{
-    const json_t *value = json_object_get(record, key);
-    assert_true(json_is_number(value));
-    return json_number_value(value);
-}
-
 /* Every step's scale follows from the one before, and from whether that one overflowed. */
 static void the_log_tells_scale_and_skipped_steps(void **state)
 {
@@ -123,8 +116,8 @@ static void the_log_tells_scale_and_skipped_steps(void **state)
         assert_non_null(fgets(line, sizeof line, f));
         json_t *record = json_loads(line, 0, NULL);
         assert_non_null(record);
-        assert_true(number_of(record, "step") == step && number_of(record, "scale") == scale);
-        assert_true(isfinite(number_of(record, "loss"))); /* of the unscaled loss */
+        assert_true(rig_number(record, "step") == step && rig_number(record, "scale") == scale);
+        assert_true(isfinite(rig_number(record, "loss"))); /* of the unscaled loss */
         const json_t *norm = json_object_get(record, "grad_norm");
         if (json_is_number(norm)) {
             assert_true(json_number_value(norm) < 100.0); /* of the unscaled gradient */
@@ -138,7 +131,7 @@ static void the_log_tells_scale_and_skipped_steps(void **state)
             scale *= 2;
             good = 0;
         }
-        assert_true(number_of(record, "skipped_steps") == skipped);
+        assert_true(rig_number(record, "skipped_steps") == skipped);
         json_decref(record);
     }
     assert_int_equal(fclose(f), 0);
@@ -174,9 +167,9 @@ static void a_checkpoint_has_the_scaler(void **state)
     assert_non_null(saved);
     const json_t *scaler = json_object_get(saved, "scaler");
     /* Three overflow, two are good. */
-    assert_true(number_of(scaler, "scale") == SCALE / 4);
-    assert_true(number_of(scaler, "good_steps") == 0);
-    assert_true(number_of(scaler, "skipped_steps") == 3);
+    assert_true(rig_number(scaler, "scale") == SCALE / 4);
+    assert_true(rig_number(scaler, "good_steps") == 0);
+    assert_true(rig_number(scaler, "skipped_steps") == 3);
     json_decref(saved);
 }
 
