@@ -102,15 +102,21 @@ def llama_beside_transformers(line):
         beside_transformers(line, name, sets, large)
 
 
-def labels_of(line, name, sets):
-    folders = make_folders(line, name + " labels", "start", "sgd", "adamw")
+def reviews(line):
+    """Settings of a run that trains on REVIEWS and evaluates on them, from a file of the line's folder."""
     table = line.folder / "reviews.tsv"
     table.write_text("label\ttext\n" + "".join(f"{label}\t{text}\n" for label, text in REVIEWS))
-    sets = {**sets, "model.labels": LABELS, "data.kind": "classification", "data.train": table, "data.val": table}
+    return {"model.labels": LABELS, "data.kind": "classification", "data.train": table, "data.val": table}
+
+
+def labels_of(line, name, sets):
+    folders = make_folders(line, name + " labels", "start", "sgd", "adamw")
+    sets = {**sets, **reviews(line)}
     outputs, start = run_text(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
     _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
     losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS, "train.eval_every": STEPS})
-    spec = {"table": str(table), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after), "tokens": 0, **OPTIM}
+    spec = {"table": str(sets["data.train"]), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after), "tokens": 0,
+            **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     (told,) = outputs.evaluations()
@@ -166,38 +172,42 @@ def weights_in_and_out(line):
         in_and_out(line, name, *published)
 
 
-def adapters_of(line, name, config):
-    root = line.folder / ("lora-" + name.replace(", ", "-").replace(" ", "-"))
+def adapters_of(line, name, config, labels):
+    what = f"{name}, labels" if labels else name
+    root = line.folder / ("lora-" + what.replace(", ", "-").replace(" ", "-"))
     root.mkdir(parents=True)
+    family = {**FAMILIES[name][0], **(reviews(line) if labels else {})}
     spec = {"model_type": name.split(",")[0], "dtype": "float32", "shard_size": None, "config": config}
     run_peer(PEER_WEIGHTS, "make", root / "base", json.dumps(spec))
     (root / "run").mkdir()
-    sets = {**FAMILIES[name][0], **ADAMW, "train.steps": STEPS, "model.init_from": root / "base",
+    sets = {**family, **ADAMW, "train.steps": STEPS, "model.init_from": root / "base",
             "train.lora.rank": 4, "train.lora.alpha": 8}
     losses, checkpoint = train(root / "run", sets)
     dpt_ckpt("export", checkpoint, root / "adapters")
     dpt_ckpt("export", checkpoint, root / "merged", "--merge")
     (root / "after").mkdir()
-    still, _ = train(root / "after", {**FAMILIES[name][0], **PLAIN, "optimizer.lr": 0,
-                                      "model.init_from": root / "merged"})
-    printed = run_peer(PEER_PEFT, root / "base", root / "adapters", root / "merged", root / "run" / "text")
+    still, _ = train(root / "after", {**family, **PLAIN, "optimizer.lr": 0, "model.init_from": root / "merged"})
+    data = {"table": str(family["data.train"]), "labels": LABELS} if labels else {"text": str(root / "run" / "text")}
+    printed = run_peer(PEER_PEFT, root / "base", root / "adapters", root / "merged",
+                       json.dumps({"seq_len": SEQ_LEN, **data}))
     found = json.loads(printed[0])
-    line.note(f"{name}: {found['tensors']} tensors, {found['trainable']:,} numbers of adapters")
-    line.show(f"{name}: loss of the last step", losses[-1], f"< {losses[0]}", losses[-1] < losses[0])
-    line.at_most(f"{name}: difference of the merged model's loss beside PEFT's", abs(still[0] - found["loss"]), 1e-5)
-    line.at_most(f"{name}: largest difference of logits, PEFT's and the merged model's", found["logits"], 1e-4)
-    line.at_most(f"{name}: largest difference of a merged weight", found["merged"], 1e-6)
+    line.note(f"{what}: {found['model']}, {found['tensors']} tensors, {found['trainable']:,} numbers beside the base")
+    line.show(f"{what}: loss of the last step", losses[-1], f"< {losses[0]}", losses[-1] < losses[0])
+    line.at_most(f"{what}: difference of the merged model's loss beside PEFT's", abs(still[0] - found["loss"]), 1e-5)
+    line.at_most(f"{what}: largest difference of logits, PEFT's and the merged model's", found["logits"], 1e-4)
+    line.at_most(f"{what}: largest difference of a merged weight", found["merged"], 1e-6)
 
 
 def adapters_beside_peft(line):
-    """train.lora over folders of transformers: PeftModel.from_pretrained opens what dpt-ckpt export writes, has the
-    logits (1e-4) and the loss (1e-5) of the model that dpt-ckpt export --merge writes, and merges to the same weights
-    (1e-6). The gradients of every adapter are held against PEFT's where the references are recorded
-    (tests/worker/model/reference.py)."""
+    """train.lora over folders of transformers, of next tokens and of labels: PeftModel.from_pretrained opens what
+    dpt-ckpt export writes, has the logits (1e-4) and the loss (1e-5) of the model that dpt-ckpt export --merge writes,
+    and merges to the same weights (1e-6). The gradients of every adapter are held against PEFT's where the references
+    are recorded (tests/worker/model/reference.py)."""
     peer_python("transformers", "peft")
     line.command(f"dpt-worker, dpt-ckpt export, then $DPT_TORCH_PYTHON {PEER_PEFT.relative_to(ROOT)}")
     for name, (_, _, _, config) in PUBLISHED.items():
-        adapters_of(line, name, config)
+        for labels in (False, True):
+            adapters_of(line, name, config, labels)
 
 
 def five_languages(line):

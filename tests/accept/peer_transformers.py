@@ -36,9 +36,16 @@ def batch_of(spec):
     return tokens[:n * t].view(n, t), tokens[1:n * t + 1].view(n, t)
 
 
-def loss_of(model, batch):
-    logits = model(batch[0], attention_mask=(batch[0] != 0).long()).logits
+def logits_of(model, batch):
+    return model(batch[0], attention_mask=(batch[0] != 0).long()).logits
+
+
+def mean_loss(logits, batch):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
+
+
+def loss_of(model, batch):
+    return mean_loss(logits_of(model, batch), batch)
 
 
 def learning_rate(step, spec):
@@ -79,18 +86,19 @@ def gradients(folder, spec):
     return worst
 
 
-def load(folder, spec):
+def load(folder, spec, **config):
+    """`config` replaces members of the folder's config.json."""
     kind = transformers.AutoModelForSequenceClassification if "table" in spec else transformers.AutoModelForCausalLM
-    return kind.from_pretrained(folder, dtype=torch.float32)
+    return kind.from_pretrained(folder, dtype=torch.float32, **config)
 
 
 def judge(model, spec):
     """Loss and accuracy."""
-    tokens, labels = batch_of(spec)
+    batch = batch_of(spec)
     with torch.no_grad():
-        logits = model(tokens, attention_mask=(tokens != 0).long()).logits
-        loss = torch.nn.functional.cross_entropy(logits, labels)
-    return {"loss": float(loss), "accuracy": float((logits.argmax(1) == labels).double().mean())}
+        logits = logits_of(model, batch)
+        loss = mean_loss(logits, batch)
+    return {"loss": float(loss), "accuracy": float((logits.argmax(1) == batch[1]).double().mean())}
 
 
 def greedy(folder, spec):

@@ -8,6 +8,7 @@ import pytest
 import hf_folder
 from cluster import make_text
 from test_init_from import FAMILIES, STANDING_STILL, config, folder_of, refused, start  # noqa: F401 (a fixture)
+from test_labels import WORDS, make_table
 from test_transfer import ckpt, done
 from test_transfer import refused as ckpt_refused
 
@@ -42,6 +43,14 @@ def merged(family, base, adapters):
     return result
 
 
+def exported(folder):
+    """The tensors and the settings in PEFT's two files."""
+    (path,) = folder.glob("*.safetensors")
+    assert path.name == "adapter_model.safetensors" and not (folder / "config.json").exists()
+    return (hf_folder.read(path.rename(folder / "model.safetensors").parent),
+            json.loads((folder / "adapter_config.json").read_text()))
+
+
 @pytest.fixture
 def trained(make_cluster, slow, config):  # noqa: F811
     """A worker that has trained adapters of the folder to its end."""
@@ -59,18 +68,13 @@ def test_adapters_in_files(tmp_path, trained, family):
     worker = trained(folder, family)
     saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
     done("export", worker.checkpoint_dir, tmp_path / "adapters")
-    adapters = {}
-    for path in (tmp_path / "adapters").glob("*.safetensors"):
-        assert path.name == "adapter_model.safetensors"
-        adapters.update(hf_folder.read(path.rename(tmp_path / "model.safetensors").parent))
+    adapters, settings = exported(tmp_path / "adapters")
     assert adapters == saved and all(".lora_" in name for name in saved)
     assert all(any(floats(tensor)) for tensor in saved.values())  # B, too, is not zero any more
-    settings = json.loads((tmp_path / "adapters" / "adapter_config.json").read_text())
     assert (settings["peft_type"], settings["task_type"], settings["r"], settings["lora_alpha"]) == (
         "LORA", "CAUSAL_LM", RANK, ALPHA)
     assert sorted(settings["target_modules"]) == sorted(TARGETS[family])
     assert settings["fan_in_fan_out"] == (family == "gpt2") and settings["modules_to_save"] is None
-    assert not (tmp_path / "adapters" / "config.json").exists()
     done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
     found = hf_folder.read(tmp_path / "merged")
     expected = merged(family, hf_folder.read(folder), adapters)
@@ -78,6 +82,24 @@ def test_adapters_in_files(tmp_path, trained, family):
     for name, values in expected.items():
         assert max(abs(a - b) for a, b in zip(floats(found[name]), values)) < 1e-7, name
     assert (tmp_path / "merged" / "config.json").exists()
+
+
+@pytest.mark.parametrize("family, classifier", [("gpt2", "GPT2ForSequenceClassification"),
+                                                ("llama", "LlamaForSequenceClassification")])
+def test_adapters_of_a_classifier(tmp_path, trained, family, classifier):
+    """The head that was trained beside them is PEFT's module to save, and the merged model's."""
+    sets = {"data.kind": "classification", "model.labels": len(WORDS),
+            "data.train": make_table(tmp_path / "train.csv", 90, 1)}
+    worker = trained(folder_of(tmp_path / "base", family), family, **sets)
+    done("export", worker.checkpoint_dir, tmp_path / "adapters")
+    adapters, settings = exported(tmp_path / "adapters")
+    assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["score"])
+    head = adapters.pop("base_model.model.score.weight")
+    assert head[1] == [len(WORDS), 64] and all(".lora_" in name for name in adapters)
+    done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
+    assert hf_folder.read(tmp_path / "merged")["score.weight"] == head
+    merged_config = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert merged_config["architectures"] == [classifier] and len(merged_config["id2label"]) == len(WORDS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
