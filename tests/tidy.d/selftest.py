@@ -49,7 +49,6 @@ CASES = [
     ({"base/second.c": "/* a */\n#include <yaml.h>\n"}, "base/second.c:2", "header"),
     ({"checkpoint/y.c": "/* a */\n#include <yaml.h>\n"}, "checkpoint/y.c:2", "header"),
     ({"kernels/cpu/two.c": "/* a */\n#include <dnnl.h>\n"}, "kernels/cpu/two.c:2", "header"),
-    ({"rendezvous/server/q.c": "/* a */\n#include <sqlite3.h>\n"}, "rendezvous/server/q.c:2", "header"),
     ({"worker/comm/shm.c": "/* a */\n#include <nccl.h>\n"}, "worker/comm/shm.c:2", "header"),
     ({"kernels/cpu/c.c": "/* a */\n#include <cuda_runtime.h>\n"}, "kernels/cpu/c.c:2", "header"),
     ({"rendezvous/core/t.c": "/* a */\n#include <time.h>\n"}, "rendezvous/core/t.c:2", "pure"),
