@@ -76,12 +76,6 @@ void dpt_accum_add(struct dpt_accum *accum, double value)
         dpt_accum_normalise(accum);
 }
 
-void dpt_accum_add_floats(struct dpt_accum *accum, const float *values, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        dpt_accum_add(accum, (double)values[i]);
-}
-
 void dpt_accum_merge(struct dpt_accum *accum, const struct dpt_accum *other)
 {
     struct dpt_accum term = *other; /* also when it is the same object */

@@ -39,7 +39,6 @@ bool dpt_accum_is_sound(const struct dpt_accum *accum);
 /* Adds a value exactly; NaN and infinities set a flag instead. At most 2^31 additions in all
  * (merged ones included). */
 void dpt_accum_add(struct dpt_accum *accum, double value);
-void dpt_accum_add_floats(struct dpt_accum *accum, const float *values, size_t n);
 
 /* accum += other, exactly: associative and commutative. `other` may be the same object. */
 void dpt_accum_merge(struct dpt_accum *accum, const struct dpt_accum *other);

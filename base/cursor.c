@@ -71,22 +71,6 @@ void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes)
         memset(ret, 0, bytes);
 }
 
-void dpt_reader_text(struct dpt_reader *reader, char *ret, size_t text_bytes)
-{
-    DPT_ASSERT(text_bytes > 0);
-    ret[0] = '\0';
-    size_t n = dpt_reader_u16(reader);
-    const uint8_t *p = dpt_reader_view(reader, n);
-    if (!p)
-        return;
-    if (n >= text_bytes || memchr(p, 0, n)) {
-        reader->failed = true;
-        return;
-    }
-    memcpy(ret, p, n);
-    ret[n] = '\0';
-}
-
 enum dpt_status dpt_reader_status(const struct dpt_reader *reader, const char *what,
                                   struct dpt_err *err)
 {
@@ -148,17 +132,6 @@ void dpt_writer_u32(struct dpt_writer *writer, uint32_t value)
 void dpt_writer_u64(struct dpt_writer *writer, uint64_t value)
 {
     write_le(writer, value, 8);
-}
-
-void dpt_writer_text(struct dpt_writer *writer, const char *text)
-{
-    size_t n = strlen(text);
-    if (writer->failed || n > UINT16_MAX || n + 2 > writer->bytes - writer->at) {
-        writer->failed = true; /* the length is not written without its text */
-        return;
-    }
-    dpt_writer_u16(writer, (uint16_t)n);
-    dpt_writer_bytes(writer, text, n);
 }
 
 enum dpt_status dpt_writer_end(const struct dpt_writer *writer, const char *what,

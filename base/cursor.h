@@ -39,10 +39,6 @@ void dpt_reader_bytes(struct dpt_reader *reader, void *ret, size_t bytes);
 /* The next `bytes` bytes in place (valid as long as the reader's data), NULL on failure. */
 const uint8_t *dpt_reader_view(struct dpt_reader *reader, size_t bytes);
 
-/* A short string (u16 length, then bytes without NUL) into `ret`, NUL-terminated; "" and failure
- * when it does not fit text_bytes or holds a NUL. */
-void dpt_reader_text(struct dpt_reader *reader, char *ret, size_t text_bytes);
-
 /* Marks the data as malformed for a reason that the caller found (a number out of range). */
 void dpt_reader_reject(struct dpt_reader *reader);
 
@@ -60,9 +56,6 @@ void dpt_writer_u16(struct dpt_writer *writer, uint16_t value);
 void dpt_writer_u32(struct dpt_writer *writer, uint32_t value);
 void dpt_writer_u64(struct dpt_writer *writer, uint64_t value);
 void dpt_writer_bytes(struct dpt_writer *writer, const void *data, size_t bytes);
-
-/* A short string: at most 65,535 bytes. */
-void dpt_writer_text(struct dpt_writer *writer, const char *text);
 
 /* DPT_EPROTO when anything did not fit; `what` names the thing written. */
 DPT_MUST_USE enum dpt_status dpt_writer_end(const struct dpt_writer *writer, const char *what,

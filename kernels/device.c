@@ -47,10 +47,7 @@ enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag
 {
     DPT_TRY(dev->vtable->alloc(dev, bytes, ret, err));
     dpt_account_add(dev->account, tag, bytes, dev->vtable->reserved(bytes));
-    size_t now = atomic_fetch_add(&dev->bytes, bytes) + bytes;
-    size_t peak = atomic_load(&dev->bytes_peak);
-    while (now > peak && !atomic_compare_exchange_weak(&dev->bytes_peak, &peak, now)) {
-    }
+    atomic_fetch_add(&dev->bytes, bytes);
     return DPT_OK;
 }
 
@@ -90,11 +87,6 @@ void dpt_device_free_host(struct dpt_device *dev, void *ptr, size_t bytes)
 size_t dpt_device_bytes(const struct dpt_device *dev)
 {
     return atomic_load(&dev->bytes);
-}
-
-size_t dpt_device_bytes_peak(const struct dpt_device *dev)
-{
-    return atomic_load(&dev->bytes_peak);
 }
 
 enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,

@@ -75,7 +75,7 @@ void dpt_device_set_account(struct dpt_device *dev, struct dpt_account *account)
 
 /* Device memory, aligned to 64 bytes, zeroed and touched, for what `tag` says. Owned by the caller,
  * freed with dpt_device_free_for and the same numbers. Counts into the account and into
- * dpt_device_bytes / dpt_device_bytes_peak. */
+ * dpt_device_bytes. */
 DPT_MUST_USE enum dpt_status dpt_device_alloc_for(struct dpt_device *dev, enum dpt_memory_tag tag,
                                                   size_t bytes, void **ret, struct dpt_err *err);
 void dpt_device_free_for(struct dpt_device *dev, enum dpt_memory_tag tag, void *ptr, size_t bytes);
@@ -89,7 +89,6 @@ DPT_MUST_USE enum dpt_status dpt_device_alloc_host(struct dpt_device *dev, size_
                                                    struct dpt_err *err);
 void dpt_device_free_host(struct dpt_device *dev, void *ptr, size_t bytes);
 size_t dpt_device_bytes(const struct dpt_device *dev);
-size_t dpt_device_bytes_peak(const struct dpt_device *dev);
 
 enum { DPT_STREAM_THREADS_MAX = 128 };
 

@@ -69,7 +69,7 @@ struct dpt_sgd dpt_sgd_tensor(const struct dpt_sgd *of, int i);
 struct dpt_device {
     const struct dpt_device_vtable *vtable;
     char fingerprint[DPT_FINGERPRINT_BYTES];
-    atomic_size_t bytes, bytes_peak;
+    atomic_size_t bytes;
     struct dpt_account *account; /* NULL: none */
     bool times_ops, tf32;
 };

@@ -84,23 +84,3 @@ int dpt_layout_owner(int64_t numel, int64_t block, int n, int64_t x)
     const int64_t in_larger = larger * (share + 1);
     return (int)(at < in_larger ? at / (share + 1) : larger + (at - in_larger) / share);
 }
-
-int dpt_layout_overlaps(const struct dpt_interval *have, int n_have,
-                        const struct dpt_interval *need, int n_need, struct dpt_overlap *ret,
-                        int max)
-{
-    int n = 0;
-    for (int h = 0, w = 0; h < n_have && w < n_need;) {
-        struct dpt_interval range = dpt_interval_intersect(have[h], need[w]);
-        if (range.first < range.end) {
-            if (n < max)
-                ret[n] = (struct dpt_overlap){.have = h, .need = w, .range = range};
-            n++;
-        }
-        if (have[h].end <= need[w].end)
-            h++;
-        else
-            w++;
-    }
-    return n;
-}

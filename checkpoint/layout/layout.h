@@ -27,16 +27,4 @@ struct dpt_interval dpt_layout_piece(int64_t numel, int64_t block, int n, int i)
 /* Which piece holds element `x` of [0, numel). */
 int dpt_layout_owner(int64_t numel, int64_t block, int n, int64_t x);
 
-struct dpt_overlap {
-    int have, need; /* indices into the two lists */
-    struct dpt_interval range;
-};
-
-/* All non-empty intersections of two lists of disjoint intervals, each in ascending order; at most
- * n_have + n_need - 1, in ascending order. Returns their number, of which the first `max` are
- * written (max 0: only counted). */
-int dpt_layout_overlaps(const struct dpt_interval *have, int n_have,
-                        const struct dpt_interval *need, int n_need, struct dpt_overlap *ret,
-                        int max);
-
 #endif

@@ -28,9 +28,3 @@ int64_t dpt_shard_numel(const struct dpt_grid *grid, struct dpt_shard shard)
 {
     return dpt_shard_offset(grid, shard, grid->n_units);
 }
-
-int64_t dpt_shard_numel_max(const struct dpt_grid *grid, int of)
-{
-    /* The larger pieces are the first ones, in every unit. */
-    return dpt_shard_numel(grid, (struct dpt_shard){0, of});
-}

@@ -25,7 +25,4 @@ struct dpt_interval dpt_shard_piece(const struct dpt_grid *grid, struct dpt_shar
 int64_t dpt_shard_numel(const struct dpt_grid *grid, struct dpt_shard shard);
 int64_t dpt_shard_offset(const struct dpt_grid *grid, struct dpt_shard shard, int unit);
 
-/* The largest length of any shard of `of`. */
-int64_t dpt_shard_numel_max(const struct dpt_grid *grid, int of);
-
 #endif

@@ -207,7 +207,6 @@ enum dpt_status dpt_device_cpu_create_with(const struct dpt_cpu_kernels *kernels
     }
     snprintf(dev->base.fingerprint, sizeof dev->base.fingerprint, "cpu %s %s probe-%08x",
              dev->kernels->name, library, probe);
-    atomic_store(&dev->base.bytes_peak, 0);
     *ret = &dev->base;
     return DPT_OK;
 }

@@ -245,12 +245,6 @@ size_t dpt_rdzv_runs(const struct dpt_rdzv *core)
     return core->n_runs;
 }
 
-const char *dpt_rdzv_redundancy_name(enum dpt_rdzv_redundancy redundancy)
-{
-    static const char *const names[DPT_RDZV_REDUNDANCY_COUNT] = {"none", "rebuilding", "whole"};
-    return (unsigned)redundancy < DPT_RDZV_REDUNDANCY_COUNT ? names[redundancy] : "?";
-}
-
 void dpt_rdzv_run_view(const struct dpt_rdzv *core, size_t i, struct dpt_rdzv_run_view *ret)
 {
     DPT_ASSERT(i < core->n_runs);

@@ -136,7 +136,6 @@ enum dpt_rdzv_redundancy {
     DPT_RDZV_REDUNDANCY_WHOLE, /* every part is on two nodes at least */
     DPT_RDZV_REDUNDANCY_COUNT
 };
-const char *dpt_rdzv_redundancy_name(enum dpt_rdzv_redundancy redundancy);
 
 struct dpt_rdzv_run_view {
     char run[DPT_PROTO_NAME_BYTES];

@@ -137,8 +137,3 @@ const char *dpt_message_server_phase_name(Dpt__ServerPhase phase)
 {
     return enum_name(&dpt__server_phase__descriptor, (int)phase, sizeof "SERVER_" - 1);
 }
-
-const char *dpt_message_rank_command_name(Dpt__RankCommand command)
-{
-    return enum_name(&dpt__rank_command__descriptor, (int)command, sizeof "COMMAND_" - 1);
-}

@@ -89,6 +89,5 @@ DPT_MUST_USE enum dpt_status dpt_message_encode(const ProtobufCMessage *message,
 /* Names for people: "RUNNING", "PREPARE", …; "?" for a value out of range. */
 const char *dpt_message_rank_phase_name(Dpt__RankPhase phase);
 const char *dpt_message_server_phase_name(Dpt__ServerPhase phase);
-const char *dpt_message_rank_command_name(Dpt__RankCommand command);
 
 #endif

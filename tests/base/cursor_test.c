@@ -11,7 +11,7 @@
 
 static struct dpt_err err;
 
-/* One of everything, 1+2+4+8+3+(2+2) = 22 bytes. */
+/* One of everything, 1+2+4+8+3 = 18 bytes. */
 static void write_all(struct dpt_writer *w)
 {
     dpt_writer_u8(w, 0x01);
@@ -19,60 +19,56 @@ static void write_all(struct dpt_writer *w)
     dpt_writer_u32(w, 0x07060504);
     dpt_writer_u64(w, 0x0f0e0d0c0b0a0908);
     dpt_writer_bytes(w, "\x10\x11\x12", 3);
-    dpt_writer_text(w, "ok");
 }
 
 static void round_trip(void **state)
 {
     (void)state;
-    uint8_t data[22];
+    uint8_t data[18];
     struct dpt_writer w;
     dpt_writer_init(&w, data, sizeof data);
     write_all(&w);
     assert_int_equal(dpt_writer_end(&w, "sample", &err), DPT_OK);
-    assert_int_equal(w.at, 22);
+    assert_int_equal(w.at, 18);
     for (int i = 0; i < 18; i++)
         assert_int_equal(data[i], i + 1); /* little-endian, no padding */
 
     struct dpt_reader r;
-    char text[3], three[3];
+    char three[3];
     dpt_reader_init(&r, data, sizeof data);
     assert_int_equal(dpt_reader_u8(&r), 0x01);
     assert_int_equal(dpt_reader_u16(&r), 0x0302);
     assert_int_equal(dpt_reader_u32(&r), 0x07060504);
     assert_true(dpt_reader_u64(&r) == 0x0f0e0d0c0b0a0908);
-    dpt_reader_bytes(&r, three, 3);
-    assert_memory_equal(three, "\x10\x11\x12", 3);
-    assert_int_equal(dpt_reader_left(&r), 4);
+    assert_int_equal(dpt_reader_left(&r), 3);
     assert_int_equal(dpt_reader_status(&r, "sample", &err), DPT_OK);
     assert_int_equal(dpt_reader_end(&r, "sample", &err), DPT_EPROTO); /* bytes left */
-    assert_string_equal(err.text, "sample has 4 bytes too many after byte 18");
-    dpt_reader_text(&r, text, sizeof text);
-    assert_string_equal(text, "ok");
+    assert_string_equal(err.text, "sample has 3 bytes too many after byte 15");
+    dpt_reader_bytes(&r, three, 3);
+    assert_memory_equal(three, "\x10\x11\x12", 3);
     assert_int_equal(dpt_reader_end(&r, "sample", &err), DPT_OK);
 }
 
 static void every_truncation_fails(void **state)
 {
     (void)state;
-    uint8_t data[22];
+    uint8_t data[18];
     struct dpt_writer w;
     dpt_writer_init(&w, data, sizeof data);
     write_all(&w);
-    for (size_t n = 0; n < 22; n++) {
+    for (size_t n = 0; n < 18; n++) {
         struct dpt_reader r;
-        char text[3] = "??", three[3];
+        char three[3];
         dpt_reader_init(&r, data, n);
         (void)dpt_reader_u8(&r);
         (void)dpt_reader_u16(&r);
         (void)dpt_reader_u32(&r);
         (void)dpt_reader_u64(&r);
         dpt_reader_bytes(&r, three, 3);
-        dpt_reader_text(&r, text, sizeof text);
-        assert_string_equal(text, "");
+        assert_memory_equal(three, "\0\0\0", 3);
         assert_int_equal(dpt_reader_end(&r, "sample", &err), DPT_EPROTO);
 
-        uint8_t small[22];
+        uint8_t small[18];
         memset(small, 0xee, sizeof small);
         dpt_writer_init(&w, small, n);
         write_all(&w);
@@ -127,37 +123,6 @@ static void huge_lengths_do_not_wrap(void **state)
     assert_true(w.failed);
 }
 
-static void texts(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *data;
-        size_t bytes, room;
-        const char *text; /* NULL: refused */
-    } cases[] = {{"\0\0", 2, 1, ""},     {"\2\0ab", 4, 3, "ab"},   {"\2\0ab", 4, 2, NULL},
-                 {"\3\0ab", 4, 8, NULL}, {"\3\0a\0b", 5, 8, NULL}, {"\xff\xff", 2, 8, NULL},
-                 {"\2", 1, 8, NULL}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct dpt_reader r;
-        char text[8] = "before";
-        dpt_reader_init(&r, cases[i].data, cases[i].bytes);
-        dpt_reader_text(&r, text, cases[i].room);
-        assert_int_equal(dpt_reader_end(&r, "text", &err), cases[i].text ? DPT_OK : DPT_EPROTO);
-        assert_string_equal(text, cases[i].text ? cases[i].text : "");
-    }
-    static char lengthy[65537];
-    static uint8_t room[70000];
-    memset(lengthy, 'a', 65536);
-    struct dpt_writer w;
-    dpt_writer_init(&w, room, sizeof room);
-    dpt_writer_text(&w, lengthy);
-    assert_true(w.failed);
-    lengthy[65535] = '\0';
-    dpt_writer_init(&w, room, sizeof room);
-    dpt_writer_text(&w, lengthy);
-    assert_int_equal(w.at, 65537);
-}
-
 static void nothing_at_all(void **state)
 {
     (void)state;
@@ -172,8 +137,8 @@ static void nothing_at_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),     cmocka_unit_test(every_truncation_fails),
+        cmocka_unit_test(round_trip), cmocka_unit_test(every_truncation_fails),
         cmocka_unit_test(failure_sticks), cmocka_unit_test(huge_lengths_do_not_wrap),
-        cmocka_unit_test(texts),          cmocka_unit_test(nothing_at_all)};
+        cmocka_unit_test(nothing_at_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

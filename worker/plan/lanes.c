@@ -49,16 +49,6 @@ static struct dpt_range child_with(struct dpt_range node, int lane)
                         : (struct dpt_range){split, node.end};
 }
 
-bool dpt_tree_is_node(int lanes, struct dpt_range node)
-{
-    if (node.first < 0 || node.end > lanes || node.first >= node.end)
-        return false;
-    struct dpt_range at = {0, lanes};
-    while (at.end - at.first > node.end - node.first)
-        at = child_with(at, node.first);
-    return at.first == node.first && at.end == node.end;
-}
-
 int dpt_tree_cover(int lanes, struct dpt_range run, struct dpt_range ret[DPT_COVER_MAX])
 {
     DPT_ASSERT(lanes >= 1 && lanes <= DPT_LANES_MAX && run.first >= 0 && run.end <= lanes);

@@ -8,8 +8,6 @@
 #ifndef DPT_WORKER_PLAN_LANES_H
 #define DPT_WORKER_PLAN_LANES_H
 
-#include <stdbool.h>
-
 enum { DPT_LANES_MAX = 4096, DPT_TREE_DEPTH_MAX = 13, DPT_COVER_MAX = 2 * DPT_TREE_DEPTH_MAX };
 
 struct dpt_range {
@@ -29,9 +27,6 @@ struct dpt_range dpt_position_lanes(int lanes, int world, int position);
 
 /* Where the tree node over `node` splits; node.end - node.first >= 2. */
 int dpt_tree_split(struct dpt_range node);
-
-/* True if `node` is a node of the tree over [0, lanes). */
-bool dpt_tree_is_node(int lanes, struct dpt_range node);
 
 /* The maximal nodes of the tree over [0, lanes) inside `run`, in lane order; returns their number
  * (0 for an empty run). */

@@ -17,21 +17,13 @@ static void list_add(struct list *list, struct dpt_transfer transfer)
     list->n++;
 }
 
+/* Which rank of the host at these positions gathers piece `piece` in stage 1. */
 static int gatherer_of(const struct dpt_world *world, struct dpt_range positions, int piece)
 {
     for (int p = positions.first; p < positions.end; p++)
         if (world->rank_of_position[p] == piece)
             return piece;
     return world->rank_of_position[positions.first + piece % (positions.end - positions.first)];
-}
-
-int dpt_reduce_gatherer(const struct dpt_world *world, int host, int piece)
-{
-    for (int p = 0; p < world->size; p++)
-        if (world->host_of_position[p] == host)
-            return gatherer_of(world, dpt_world_host(world, p), piece);
-    DPT_ASSERT(!"the world has no such host");
-    return -1;
 }
 
 static void check(const struct dpt_world *world)

@@ -11,6 +11,7 @@
 
 #include "worker/plan/world.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* One partial sum in flight: subtree `node` of piece `piece`, from rank `from` to rank `to`. from
@@ -28,9 +29,6 @@ struct dpt_transfer {
  * there are several hosts. */
 int dpt_reduce_stage1(const struct dpt_world *world, struct dpt_transfer *ret, int max);
 int dpt_reduce_stage2(const struct dpt_world *world, struct dpt_transfer *ret, int max);
-
-/* Which rank of host `host` gathers piece `piece` in stage 1. */
-int dpt_reduce_gatherer(const struct dpt_world *world, int host, int piece);
 
 /* Bytes a rank sends in one reduction of `numel` f32 elements: both stages and, with `gather`, the
  * all-gather. An element that goes to another host has `far_bytes`, others four. */

@@ -79,14 +79,6 @@ void dpt_unit_graphs_destroy(struct dpt_unit_graphs **graphs)
     *graphs = NULL;
 }
 
-int dpt_unit_graphs_count(const struct dpt_unit_graphs *g)
-{
-    int n = 0;
-    for (int i = 0; i < g->n; i++)
-        n += g->entries[i].graph != NULL;
-    return n;
-}
-
 static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
                      const struct dpt_slot *slot, struct key *key)
 {

@@ -37,7 +37,4 @@ void dpt_unit_graphs_forward(struct dpt_unit_graphs *graphs, int unit, const str
 void dpt_unit_graphs_backward(struct dpt_unit_graphs *graphs, int unit, const struct dpt_slot *slot,
                               int *ret_first, int *ret_last);
 
-/* Graphs that there are, for tests. */
-int dpt_unit_graphs_count(const struct dpt_unit_graphs *graphs);
-
 #endif

@@ -95,61 +95,27 @@ static void pieces(void **state)
             }
 }
 
-/* From any cut of a range to any other: each element once, from who has it to who needs it. */
-static void resharding(void **state)
+static void intersections(void **state)
 {
     (void)state;
-    enum { NUMEL = 103, N_MAX = 8 };
-    for (int a = 1; a <= N_MAX; a++)
-        for (int b = 1; b <= N_MAX; b++) {
-            struct dpt_interval have[N_MAX], need[N_MAX];
-            struct dpt_overlap overlaps[2 * N_MAX];
-            for (int i = 0; i < a; i++)
-                have[i] = dpt_layout_piece(NUMEL, 4, a, i);
-            for (int i = 0; i < b; i++)
-                need[i] = dpt_layout_piece(NUMEL, 7, b, i);
-            const int n = dpt_layout_overlaps(have, a, need, b, overlaps, 2 * N_MAX);
-            assert_int_equal(n, dpt_layout_overlaps(have, a, need, b, NULL, 0));
-            assert_true(n <= a + b - 1);
-            int64_t at = 0;
-            for (int i = 0; i < n; i++) {
-                const struct dpt_interval range = overlaps[i].range;
-                assert_int_equal(range.first, at);
-                assert_true(range.end > range.first);
-                assert_true(have[overlaps[i].have].first <= range.first &&
-                            range.end <= have[overlaps[i].have].end);
-                assert_true(need[overlaps[i].need].first <= range.first &&
-                            range.end <= need[overlaps[i].need].end);
-                at = range.end;
-            }
-            assert_int_equal(at, NUMEL);
-        }
-}
-
-static void overlaps_with_holes(void **state)
-{
-    (void)state;
-    const struct dpt_interval have[] = {{0, 5}, {5, 5}, {10, 20}, {30, 31}};
-    const struct dpt_interval need[] = {{3, 12}, {19, 40}, {50, 60}};
-    struct dpt_overlap got[8];
-    assert_int_equal(dpt_layout_overlaps(have, 4, need, 3, got, 8), 4);
-    static const struct dpt_overlap expected[] = {
-        {0, 0, {3, 5}}, {2, 0, {10, 12}}, {2, 1, {19, 20}}, {3, 1, {30, 31}}};
-    for (int i = 0; i < 4; i++) {
-        assert_int_equal(got[i].have, expected[i].have);
-        assert_int_equal(got[i].need, expected[i].need);
-        assert_int_equal(got[i].range.first, expected[i].range.first);
-        assert_int_equal(got[i].range.end, expected[i].range.end);
+    static const struct {
+        struct dpt_interval a, b, both;
+    } cases[] = {{{0, 5}, {3, 12}, {3, 5}},      {{10, 20}, {3, 12}, {10, 12}},
+                 {{30, 31}, {19, 40}, {30, 31}}, {{5, 5}, {3, 12}, {0, 0}},
+                 {{0, 3}, {3, 9}, {0, 0}},       {{7, 9}, {0, 2}, {0, 0}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct dpt_interval one = dpt_interval_intersect(cases[i].a, cases[i].b),
+                                  other = dpt_interval_intersect(cases[i].b, cases[i].a);
+        assert_int_equal(one.first, cases[i].both.first);
+        assert_int_equal(one.end, cases[i].both.end);
+        assert_int_equal(other.first, one.first);
+        assert_int_equal(other.end, one.end);
     }
-    const struct dpt_interval none =
-        dpt_interval_intersect((struct dpt_interval){0, 3}, (struct dpt_interval){3, 9});
-    assert_int_equal(none.first, none.end);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(dealing), cmocka_unit_test(nothing_to_deal),
-                                       cmocka_unit_test(pieces), cmocka_unit_test(resharding),
-                                       cmocka_unit_test(overlaps_with_holes)};
+                                       cmocka_unit_test(pieces), cmocka_unit_test(intersections)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

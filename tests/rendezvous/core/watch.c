@@ -34,11 +34,6 @@ void watch_destroy(struct watch **watch)
     *watch = NULL;
 }
 
-bool watch_saw_stale(const struct watch *watch)
-{
-    return watch->stale;
-}
-
 void watch_broken(struct watch *watch, const char *fmt, ...)
 {
     if (watch->broken[0] != '\0')

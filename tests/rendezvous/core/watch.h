@@ -25,8 +25,4 @@ void watch_destroy(struct watch **watch);
 const char *watch_step(struct watch *watch, const struct dpt_rdzv *core,
                        const struct dpt_rdzv_event *event, const struct dpt_rdzv_output *out);
 
-/* Whether the last message was one that must change nothing, and could be seen to (that is, after a
- * TICK at the same time, so that nothing else was due). */
-bool watch_saw_stale(const struct watch *watch);
-
 #endif

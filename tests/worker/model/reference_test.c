@@ -79,10 +79,19 @@ static double read_f64(struct dpt_reader *reader)
     return value;
 }
 
+/* A length of 16 bits and as many bytes, which `ret` must hold with a NUL behind them. */
+static void read_text(struct dpt_reader *reader, char *ret, size_t text_bytes)
+{
+    const size_t n = dpt_reader_u16(reader);
+    assert_true(n < text_bytes);
+    dpt_reader_bytes(reader, ret, n);
+    ret[n] = '\0';
+}
+
 static void read_sizes(struct dpt_reader *reader, struct reference *ref)
 {
     char yaml[CONFIG_BYTES_MAX];
-    dpt_reader_text(reader, yaml, sizeof yaml);
+    read_text(reader, yaml, sizeof yaml);
     static struct dpt_config model;
     if (dpt_config_load(yaml, strlen(yaml), "reference", NULL, 0, &model, &err) != DPT_OK)
         fail_msg("%s", err.text);
@@ -116,7 +125,7 @@ static void read_tensors(struct dpt_reader *reader, const struct dpt_model *mode
     for (int i = 0; i < dpt_model_n_params(model); i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
         char name[DPT_PARAM_NAME_BYTES];
-        dpt_reader_text(reader, name, sizeof name);
+        read_text(reader, name, sizeof name);
         assert_string_equal(name, p->name);
         assert_int_equal(dpt_reader_u32(reader), p->numel);
         const size_t bytes = (size_t)p->numel * sizeof(float);
@@ -132,7 +141,7 @@ static void read_runs(struct dpt_reader *reader, struct reference *ref)
     assert_true(ref->n_runs >= 1 && ref->n_runs <= RUNS_MAX);
     for (int i = 0; i < ref->n_runs; i++) {
         struct run *run = &ref->run[i];
-        dpt_reader_text(reader, run->optimizer, sizeof run->optimizer);
+        read_text(reader, run->optimizer, sizeof run->optimizer);
         run->nesterov = dpt_reader_u32(reader) != 0;
         run->lr = read_f64(reader);
         run->min_lr = read_f64(reader);
@@ -158,7 +167,7 @@ static void open_reference(struct reference *ref, const struct tolerance *tolera
     assert_memory_equal(magic, "dptmodel", sizeof magic);
     const uint32_t format = dpt_reader_u32(&reader);
     assert_true(format == 3 || format == 4); /* 4: of adapters, with their base */
-    dpt_reader_text(&reader, version, sizeof version);
+    read_text(&reader, version, sizeof version);
     print_message("recorded by %s\n", version);
     read_sizes(&reader, ref);
     ref->columns = ref->rig.images != NULL

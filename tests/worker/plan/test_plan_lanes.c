@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -47,19 +48,6 @@ static void tree_by_definition(int lanes)
 {
     memset(is_node, 0, sizeof is_node);
     mark(0, lanes);
-}
-
-static void nodes_are_those_of_the_definition(void **state)
-{
-    (void)state;
-    for (int lanes = 1; lanes <= 33; lanes++) {
-        tree_by_definition(lanes);
-        for (int a = 0; a <= lanes; a++)
-            for (int b = 0; b <= lanes; b++)
-                assert_int_equal(dpt_tree_is_node(lanes, (struct dpt_range){a, b}), is_node[a][b]);
-        assert_false(dpt_tree_is_node(lanes, (struct dpt_range){0, lanes + 1}));
-        assert_false(dpt_tree_is_node(lanes, (struct dpt_range){-1, lanes}));
-    }
 }
 
 /* A node inside the run is maximal when no other node inside the run holds it. */
@@ -157,7 +145,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_even_and_in_order),
-        cmocka_unit_test(nodes_are_those_of_the_definition),
         cmocka_unit_test(covers_and_joins_of_every_run),
         cmocka_unit_test(largest_tree_fits_its_limits),
         cmocka_unit_test(sums_sent_on_uneven_worlds),

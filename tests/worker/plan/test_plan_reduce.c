@@ -102,6 +102,17 @@ static struct dpt_range run_of_host(const struct dpt_world *w, int host)
     return run;
 }
 
+/* The owner of a piece gathers it on its own host, on another host rank `piece mod host's ranks`.
+ */
+static int gatherer(const struct dpt_world *w, int host, int piece)
+{
+    int of_host[WORLD_MAX], n = 0;
+    for (int p = 0; p < w->size; p++)
+        if (w->host_of_position[p] == host)
+            of_host[n++] = w->rank_of_position[p];
+    return host_of(w, piece) == host ? piece : of_host[piece % n];
+}
+
 static void play_piece(const struct dpt_world *w, int piece, int n1, int n2)
 {
     for (int r = 0; r < w->size; r++)
@@ -110,7 +121,7 @@ static void play_piece(const struct dpt_world *w, int piece, int n1, int n2)
         if (stage1[i].piece == piece) {
             const struct dpt_transfer *t = &stage1[i];
             assert_int_equal(host_of(w, t->from), host_of(w, t->to));
-            assert_int_equal(t->to, dpt_reduce_gatherer(w, host_of(w, t->from), piece));
+            assert_int_equal(t->to, gatherer(w, host_of(w, t->from), piece));
             push(&gathered[t->to], w->lanes, run_of_host(w, host_of(w, t->to)), t->node,
                  find(&own[position_of(w, t->from)], t->node));
         }

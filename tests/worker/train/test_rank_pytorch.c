@@ -196,7 +196,8 @@ static void dump_weights(struct dpt_writer *w, const struct dpt_config *config,
     dpt_writer_u32(w, (uint32_t)dpt_model_n_params(model));
     for (int i = 0; i < dpt_model_n_params(model); i++) {
         const struct dpt_param *p = dpt_model_param(model, i);
-        dpt_writer_text(w, p->name);
+        dpt_writer_u16(w, (uint16_t)strlen(p->name));
+        dpt_writer_bytes(w, p->name, strlen(p->name));
         dpt_writer_u32(w, (uint32_t)p->numel);
         dpt_writer_bytes(w, flat + p->offset, (size_t)p->numel * sizeof *flat);
     }

@@ -9,7 +9,7 @@
 #include "worker/data/prepare/cut.h"
 #include "worker/data/tokenizer.h"
 
-enum { DPT_ENCODE_THREADS_MAX = 128, DPT_TEXT_KEY_BYTES = 64 };
+enum { DPT_ENCODE_THREADS_MAX = 128 };
 
 struct dpt_encode_options {
     struct dpt_vocab_options vocab;
