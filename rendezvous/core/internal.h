@@ -408,7 +408,6 @@ void dpt_rdzv_count_crashes(struct dpt_rdzv *core, struct run *run, uint32_t cra
 void dpt_rdzv_count_incident(struct dpt_rdzv *core, struct run *run, const char *what);
 /* A rank has told its step: progress, or not. */
 void dpt_rdzv_note_step(struct dpt_rdzv *core, struct run *run, const struct rank *rank);
-int64_t dpt_rdzv_quiesce_ms(const struct run *run);
 /* Leases, graces, quiesce deadlines and stalls, at a TICK without a backlog. */
 void dpt_rdzv_check_leases(struct dpt_rdzv *core, struct run *run);
 /* A node that is counted in speaks: what was not heard while nobody was, is forgiven. Before the

@@ -8,7 +8,7 @@
 /* ---- progress ---- */
 
 /* A rank that computes notices an abort between two kernels, at worst after a step's work. */
-int64_t dpt_rdzv_quiesce_ms(const struct run *run)
+static int64_t quiesce_ms(const struct run *run)
 {
     int64_t steps_ms = 2 * run->step_ms_median;
     return run->timing.quiesce_ms > steps_ms ? run->timing.quiesce_ms : steps_ms;
@@ -247,7 +247,7 @@ void dpt_rdzv_count_spoken(const struct dpt_rdzv *core, const struct run *run, s
 static bool is_overdue(const struct run *run, const struct node *node)
 {
     const int64_t allowed_ms =
-        dpt_rdzv_quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
+        quiesce_ms(run) + run->timing.grace_ms + 2 * run->timing.heartbeat_ms;
     if (run->phase != DPT_RDZV_PREPARING || run->soft || node->conn == 0 ||
         node->spoken_ms <= allowed_ms)
         return false;

@@ -35,7 +35,7 @@ bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt_
     return true;
 }
 
-void dpt_agent_free_spec(Dpt__RunSpec *spec)
+static void free_spec(Dpt__RunSpec *spec)
 {
     free(spec->config_digest);
     free(spec->config_yaml);
@@ -96,9 +96,9 @@ void dpt_agent_destroy(struct dpt_agent **agent)
     for (uint32_t i = 0; i < DPT_PROTO_RANKS_MAX; i++)
         dpt_agent_rank_fini(&(*agent)->ranks[i]);
     dpt_agent_drop_plan(*agent);
-    dpt_agent_free_spec(&(*agent)->spec);
-    dpt_agent_free_spec(&(*agent)->end_spec);
-    dpt_agent_free_spec(&(*agent)->configure_spec);
+    free_spec(&(*agent)->spec);
+    free_spec(&(*agent)->end_spec);
+    free_spec(&(*agent)->configure_spec);
     free(*agent);
     *agent = NULL;
 }

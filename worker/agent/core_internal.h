@@ -169,7 +169,6 @@ void dpt_agent_tell_ranks(struct dpt_agent *agent);
 void dpt_agent_copy_text(char *to, size_t to_bytes, const char *from);
 /* Owned copies of the strings; false (and no_memory): nothing is held. */
 bool dpt_agent_copy_spec(struct dpt_agent *agent, const Dpt__RunSpec *from, Dpt__RunSpec *to);
-void dpt_agent_free_spec(Dpt__RunSpec *spec);
 
 /* ---- core_server.c ---- */
 

@@ -169,20 +169,8 @@ enum dpt_status dpt_link_left(struct dpt_link *link, struct dpt_err *err)
     return DPT_OK;
 }
 
-enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
-                                      const struct dpt_err *failure, struct dpt_err *err)
-{
-    if (comm->status == DPT_OK) {
-        comm->status = status;
-        comm->failure = *failure;
-        dpt_comm_shut(comm);
-    }
-    if (err != NULL)
-        *err = comm->failure;
-    return comm->status;
-}
-
-void dpt_comm_shut(struct dpt_comm *comm)
+/* Takes from all peers what was lent for writing; bounded. */
+static void shut_links(struct dpt_comm *comm)
 {
     bool ended = true;
     if (comm->shut)
@@ -202,6 +190,19 @@ void dpt_comm_shut(struct dpt_comm *comm)
             abort();
         }
     }
+}
+
+enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
+                                      const struct dpt_err *failure, struct dpt_err *err)
+{
+    if (comm->status == DPT_OK) {
+        comm->status = status;
+        comm->failure = *failure;
+        shut_links(comm);
+    }
+    if (err != NULL)
+        *err = comm->failure;
+    return comm->status;
 }
 
 /* Creation and destruction of the common part. */
@@ -343,7 +344,7 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
             if (op->used && !op->freed && op->recvs_left == 0 && !owes_writing(op))
                 dpt_comm_op_free(comm, &op);
         }
-    dpt_comm_shut(comm);
+    shut_links(comm);
     for (int i = 0; i < comm->n_links; i++) {
         struct dpt_link *link = comm->links[i];
         DPT_ASSERT(link != NULL);

@@ -201,8 +201,6 @@ bool dpt_comm_aborting(const struct dpt_comm *comm);
 /* comm.c, for links. */
 void dpt_queue_push(struct rec_queue *queue, struct dpt_rec *rec);
 struct dpt_rec *dpt_queue_pop(struct rec_queue *queue);
-/* Takes from all peers what was lent for writing; bounded. */
-void dpt_comm_shut(struct dpt_comm *comm);
 /* mem.c: puts other pages, of equal content, in the place of those that peers have mapped. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_exchange(struct dpt_comm_mem *mem, struct dpt_err *err);
 /* The transfer is over for this side; the record stays the link's until dpt_rec_free. */

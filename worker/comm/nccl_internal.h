@@ -75,10 +75,6 @@ static inline enum dpt_nccl_result dpt_nccl_look_at_stream(struct dpt_nccl *n,
     return result;
 }
 
-/* nccl_machine.c: keeps the first failure, which stands in n->failure; fills *err with it. */
-enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status,
-                                      struct dpt_err *err);
-
 /* nccl_stop.c: gives the communicator back (destroy when FINALIZED, else abort), which must return
  * by then; DRAINING follows. */
 void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms);

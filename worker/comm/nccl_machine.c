@@ -64,10 +64,8 @@ bool dpt_nccl_can_shrink(const struct dpt_nccl *n)
     return n->calls->shrink != NULL && n->calls->revoke != NULL;
 }
 
-/* Failures. The first one stays. */
-
-enum dpt_status dpt_nccl_keep_failure(struct dpt_nccl *n, enum dpt_status status,
-                                      struct dpt_err *err)
+/* Keeps the first failure, which stands in n->failure; fills *err with it. */
+static enum dpt_status keep_failure(struct dpt_nccl *n, enum dpt_status status, struct dpt_err *err)
 {
     if (n->status == DPT_OK) {
         n->status = status;
@@ -106,7 +104,7 @@ static enum dpt_status fail(struct dpt_nccl *n, const struct nccl_comm *c, const
         (void)dpt_fail(&n->failure, status_of(c, result), "%s of the GPU's communicator %d: %s",
                        what, dpt_nccl_index(n, c),
                        n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
-    return dpt_nccl_keep_failure(n, status_of(c, result), err);
+    return keep_failure(n, status_of(c, result), err);
 }
 
 static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
@@ -117,7 +115,7 @@ static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
         (void)dpt_fail(&n->failure, DPT_EABORTED, "the GPU's communicators were aborted");
     else if (n->status == DPT_OK)
         return DPT_OK;
-    return dpt_nccl_keep_failure(n, DPT_EABORTED, err);
+    return keep_failure(n, DPT_EABORTED, err);
 }
 
 static int64_t call_limit(const struct dpt_nccl *n)
@@ -227,7 +225,7 @@ static enum dpt_status step_creating(struct dpt_nccl *n, struct nccl_comm *c, st
                            "the GPU's communicator %d was not created within %d ms: a rank that "
                            "belongs to it did not come, or its network is not the others'",
                            dpt_nccl_index(n, c), n->create_ms);
-        return dpt_nccl_keep_failure(n, DPT_ETIMEOUT, err);
+        return keep_failure(n, DPT_ETIMEOUT, err);
     }
     if (result != DPT_NCCL_OK)
         return fail(n, c, "the creation", result, err);

@@ -99,7 +99,9 @@ static bool is_own(struct dpt_rank *r, int64_t step)
             mark_of(r, step) != r->mark_before_save);
 }
 
-bool rank_is_whole(struct dpt_rank *r, int64_t step)
+/* The bytes of this step's checkpoint, or rescue, are sound: this process has read them, now or
+ * before, or has written or committed them. */
+static bool is_whole(struct dpt_rank *r, int64_t step)
 {
     struct dpt_err damage;
     if (is_own(r, step))
@@ -128,7 +130,7 @@ static enum dpt_status newest_whole(struct dpt_rank *r, int64_t *ret_step, struc
     const char *dir = r->config->checkpoint.dir;
     int64_t step = -1;
     DPT_TRY(dpt_checkpoint_newest(dir, &step, err));
-    while (step >= 0 && !rank_is_whole(r, step))
+    while (step >= 0 && !is_whole(r, step))
         DPT_TRY(dpt_checkpoint_newest_below(dir, step, &step, err));
     *ret_step = step;
     return DPT_OK;
@@ -148,7 +150,7 @@ static enum dpt_status checkpoint_to_evaluate(struct dpt_rank *r, int64_t *ret_s
     if (wanted == DPT_AUTO)
         return newest_whole(r, ret_step, err);
     /* One that is not here may be on another node: rank_refuse_seed says that none has it. */
-    *ret_step = mark_of(r, wanted) != 0 && rank_is_whole(r, wanted) ? wanted : -1;
+    *ret_step = mark_of(r, wanted) != 0 && is_whole(r, wanted) ? wanted : -1;
     return DPT_OK;
 }
 
@@ -186,7 +188,7 @@ enum dpt_status rank_is_saved(struct dpt_rank *r, const char *weights_hash, bool
     const struct dpt_checkpoint_state *state = dpt_checkpoint_get_state(checkpoint);
     *ret = !state->rescue.node && strcmp(state->weights_hash, weights_hash) == 0;
     dpt_checkpoint_close(&checkpoint);
-    *ret = *ret && rank_is_whole(r, newest);
+    *ret = *ret && is_whole(r, newest);
     return DPT_OK;
 }
 

@@ -390,9 +390,6 @@ DPT_MUST_USE enum dpt_status rank_begin_state(struct dpt_rank *r, struct dpt_has
  * once. */
 DPT_MUST_USE enum dpt_status rank_newest_checkpoint(struct dpt_rank *r, int64_t *ret_step,
                                                     struct dpt_err *err);
-/* The bytes of this step's checkpoint, or rescue, are sound: this process has read them, now or
- * before, or has written or committed them. */
-bool rank_is_whole(struct dpt_rank *r, int64_t step);
 /* A save of r->step begins: what is there under its name is of an earlier history. */
 void rank_mark_save(struct dpt_rank *r);
 /* This step, or a later one, is whole on disk. */
@@ -431,7 +428,6 @@ void rank_publish_work(struct dpt_rank *r);
 /* A checkpoint of `step` is whole. */
 void rank_publish_saved(struct dpt_rank *r, int64_t step);
 void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, const char *text);
-void rank_copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text);
 
 /* last_words.c: the end with an error, which the agent is told; returns the exit code. */
 int rank_tell_end(struct dpt_rank *r, enum dpt_status status, bool at_work, struct dpt_err *err);

@@ -75,7 +75,7 @@ void rank_publish(struct dpt_rank *r, Dpt__RankPhase phase, uint64_t generation)
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
 
-void rank_copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text)
+static void copy_text(char ret[DPT_PROTO_TEXT_BYTES], const char *text)
 {
     (void)snprintf(ret, DPT_PROTO_TEXT_BYTES, "%.*s", DPT_PROTO_TEXT_BYTES - 1, text);
 }
@@ -138,7 +138,7 @@ void rank_publish_failure(struct dpt_rank *r, uint64_t generation, int suspect, 
     (void)pthread_mutex_lock(&r->report_mutex);
     r->report.failed_generation = generation;
     r->report.suspect = suspect;
-    rank_copy_text(r->report.text, text);
+    copy_text(r->report.text, text);
     dpt_link_publish(r->link, &r->report, true);
     (void)pthread_mutex_unlock(&r->report_mutex);
 }
