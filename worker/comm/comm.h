@@ -69,11 +69,8 @@ size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener);
  * a listener. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t bytes,
                                                  struct dpt_comm_mem **ret, struct dpt_err *err);
-/* The same, open: peers of this host may write into what is lent to them for that. */
-DPT_MUST_USE enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener,
-                                                      size_t bytes, struct dpt_comm_mem **ret,
-                                                      struct dpt_err *err);
-/* The same, counted for what `tag` says; the two above are for DPT_MEMORY_COMM. */
+/* The same, counted for what `tag` says; the one above is for DPT_MEMORY_COMM. `open`: peers of
+ * this host may write into what is lent to them for that. */
 DPT_MUST_USE enum dpt_status dpt_comm_mem_create_for(struct dpt_comm_listener *listener,
                                                      enum dpt_memory_tag tag, bool open,
                                                      size_t bytes, struct dpt_comm_mem **ret,
@@ -224,21 +221,11 @@ int dpt_comm_suspect(const struct dpt_comm *comm);
  * by any backend. */
 uint64_t dpt_comm_bytes_sent(const struct dpt_comm *comm);
 
-/* Collectives on exchange (coll.c), blocking the owner until done.
- *
- * all_gather_v: rank r contributes `bytes[r]` bytes at `offsets[r]` of every rank's `mem`; in
- * place. broadcast: `bytes` at `offset` of root's mem to the same place on all. small_all_gather:
- * every rank gives `bytes` (<= 64 KiB) and gets all of them in rank order in `ret_all` (world x
- * bytes); what the step's small all-reduce is made of, since its fold is the caller's. It holds to
- * a rule that the commit of a step needs: what one rank got whole, no survivor misses. When a peer
- * is lost in it, or an abort comes, what the others have sent is still taken, and when that is all,
- * the call succeeds and the next one fails. */
-DPT_MUST_USE enum dpt_status dpt_comm_all_gather_v(struct dpt_comm *comm, struct dpt_comm_mem *mem,
-                                                   const size_t *offsets, const size_t *bytes,
-                                                   struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_comm_broadcast(struct dpt_comm *comm, struct dpt_comm_mem *mem,
-                                                size_t offset, size_t bytes, int root,
-                                                struct dpt_err *err);
+/* On exchange, blocking the owner until done: every rank gives `bytes` (<= 64 KiB) and gets all of
+ * them in rank order in `ret_all` (world x bytes); what the step's small all-reduce is made of,
+ * since its fold is the caller's. It holds to a rule that the commit of a step needs: what one rank
+ * got whole, no survivor misses. When a peer is lost in it, or an abort comes, what the others have
+ * sent is still taken, and when that is all, the call succeeds and the next one fails. */
 DPT_MUST_USE enum dpt_status dpt_comm_small_all_gather(struct dpt_comm *comm, const void *mine,
                                                        size_t bytes, void *ret_all,
                                                        struct dpt_err *err);

@@ -172,7 +172,7 @@ struct dpt_comm {
     uint8_t *smalls; /* inline slots; a free one holds the pointer to the next */
     uint8_t *smalls_free;
     int smalls_left;
-    struct dpt_comm_xfer *xfers; /* [2 world_size] for collectives */
+    struct dpt_comm_xfer *xfers; /* [2 world_size] for gather.c */
     struct dpt_sim_net *sim;
 };
 
@@ -191,9 +191,9 @@ DPT_MUST_USE enum dpt_status dpt_comm_check_deadlines(struct dpt_comm *comm, int
 enum dpt_status dpt_comm_keep_failure(struct dpt_comm *comm, enum dpt_status status,
                                       const struct dpt_err *failure, struct dpt_err *err);
 
-/* exchange.c, for coll.c: after a poll of `op` has failed because a peer was lost or an abort came,
- * takes what the others had sent; true when everything that `op` receives is there. A peer that was
- * lost is given COMM_DOUBT_MS of patience with the others, an abort only one look. */
+/* exchange.c, for gather.c: after a poll of `op` has failed because a peer was lost or an abort
+ * came, takes what the others had sent; true when everything that `op` receives is there. A peer
+ * that was lost is given COMM_DOUBT_MS of patience with the others, an abort only one look. */
 bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op);
 /* True when the work at hand should end because of an abort. */
 bool dpt_comm_aborting(const struct dpt_comm *comm);

@@ -106,12 +106,6 @@ enum dpt_status dpt_comm_mem_create(struct dpt_comm_listener *listener, size_t b
     return dpt_comm_mem_create_for(listener, DPT_MEMORY_COMM, false, bytes, ret, err);
 }
 
-enum dpt_status dpt_comm_mem_create_open(struct dpt_comm_listener *listener, size_t bytes,
-                                         struct dpt_comm_mem **ret, struct dpt_err *err)
-{
-    return dpt_comm_mem_create_for(listener, DPT_MEMORY_COMM, true, bytes, ret, err);
-}
-
 size_t dpt_comm_listener_bytes(const struct dpt_comm_listener *listener)
 {
     size_t bytes = 0;

@@ -97,11 +97,6 @@ bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *c)
     return c->control != NULL && c->world.shrink;
 }
 
-int dpt_nccl_comm_group_size(const struct dpt_nccl_comm *c, int group)
-{
-    return c->groups[group].size;
-}
-
 uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *c)
 {
     return c->bytes_sent;

@@ -55,9 +55,8 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
                                                 const struct dpt_nccl_comm_spec *spec,
                                                 struct dpt_err *err);
 
-/* True when this generation's world was made by a shrink. */
+/* True when this generation's world was made by a shrink; for tests. */
 bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *comm);
-int dpt_nccl_comm_group_size(const struct dpt_nccl_comm *comm, int group);
 
 /* Registers device memory that transfers of this group will name, for as long as it is open
  * (dpt_nccl_register). With nothing posted. */

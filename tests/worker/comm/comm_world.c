@@ -136,6 +136,32 @@ struct dpt_comm *world_comm(struct rank *self, uint64_t generation)
     return comm;
 }
 
+enum dpt_status world_gather(struct rank *self, struct dpt_comm *comm, struct dpt_comm_mem *mem,
+                             const size_t *offsets, const size_t *bytes)
+{
+    struct dpt_comm_xfer xfers[2 * RANKS_MAX];
+    int n = 0;
+    for (int r = 0; r < self->world->size; r++) {
+        if (r != self->rank && bytes[self->rank] > 0)
+            xfers[n++] = (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
+                                                .peer = r,
+                                                .mem = mem,
+                                                .offset = offsets[self->rank],
+                                                .bytes = bytes[self->rank]};
+        if (r != self->rank && bytes[r] > 0)
+            xfers[n++] = (struct dpt_comm_xfer){.dir = DPT_COMM_RECV,
+                                                .peer = r,
+                                                .mem = mem,
+                                                .offset = offsets[r],
+                                                .bytes = bytes[r]};
+    }
+    struct dpt_comm_op *op;
+    DPT_TRY(dpt_comm_exchange(comm, xfers, n, &op, &self->err));
+    const enum dpt_status status = dpt_comm_poll(comm, op, -1, &self->err);
+    dpt_comm_op_free(comm, &op);
+    return status;
+}
+
 void mark_wait(const int *mark, int value)
 {
     const int64_t end = dpt_now_ms() + 20000;

@@ -80,6 +80,11 @@ struct dpt_comm_spec world_spec(struct rank *self, uint64_t generation);
 /* Creates the communicator; it must succeed. */
 struct dpt_comm *world_comm(struct rank *self, uint64_t generation);
 
+/* Sends bytes[rank] bytes at offsets[rank] of `mem` to the same place of every other rank's and
+ * gets theirs; blocks. */
+enum dpt_status world_gather(struct rank *self, struct dpt_comm *comm, struct dpt_comm_mem *mem,
+                             const size_t *offsets, const size_t *bytes);
+
 /* Waits until *mark is at least `value` (a shared atomic, no sleeping loop longer than 20 s). */
 void mark_wait(const int *mark, int value);
 void mark_set(int *mark, int value);

@@ -60,10 +60,9 @@ static void steps(struct rank *self)
     const int before = atomic_load(&calls);
     pthread_barrier_wait(&self->world->barrier);
     for (int i = 0; i < 50; i++) {
-        CHECK_OK(dpt_comm_all_gather_v(comm, mem, (const size_t[]){0, PART, 2 * PART},
-                                       (const size_t[]){PART, PART, PART}, &self->err),
+        CHECK_OK(world_gather(self, comm, mem, (const size_t[]){0, PART, 2 * PART},
+                              (const size_t[]){PART, PART, PART}),
                  &self->err);
-        CHECK_OK(dpt_comm_broadcast(comm, mem, 0, PART, i % 3, &self->err), &self->err);
         CHECK_OK(dpt_comm_small_all_gather(comm, mine, 100, all, &self->err), &self->err);
         CHECK_OK(dpt_comm_small_all_gather(comm, mine, 2000, all, &self->err), &self->err);
     }

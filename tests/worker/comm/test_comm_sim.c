@@ -23,8 +23,8 @@ static enum dpt_status rounds(struct rank *self, struct dpt_comm *comm, struct d
         enum dpt_status status =
             dpt_comm_small_all_gather(comm, &mine, sizeof mine, all, &self->err);
         if (status == DPT_OK)
-            status = dpt_comm_all_gather_v(comm, mem, (const size_t[]){0, 4096, 8192},
-                                           (const size_t[]){4096, 4096, 4096}, &self->err);
+            status = world_gather(self, comm, mem, (const size_t[]){0, 4096, 8192},
+                                  (const size_t[]){4096, 4096, 4096});
         if (status != DPT_OK)
             return status;
     }

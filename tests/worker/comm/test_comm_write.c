@@ -25,7 +25,8 @@ enum {
 static struct dpt_comm_mem *open_mem(struct rank *self)
 {
     struct dpt_comm_mem *mem;
-    CHECK_OK(dpt_comm_mem_create_open(self->listener, FLOATS * sizeof(float), &mem, &self->err),
+    CHECK_OK(dpt_comm_mem_create_for(self->listener, DPT_MEMORY_COMM, true, FLOATS * sizeof(float),
+                                     &mem, &self->err),
              &self->err);
     return mem;
 }

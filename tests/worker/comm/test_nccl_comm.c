@@ -21,7 +21,7 @@ static void reduce_ranks(struct rank *self)
         g.control = world_comm(self, generation);
         gpu_open_world(&g, generation);
         CHECK(!dpt_nccl_comm_shrunk(g.comm)); /* the former was closed: nothing is kept */
-        CHECK(dpt_nccl_comm_group_size(g.comm, 0) == self->world->size);
+        CHECK(g.comm->groups[0].size == self->world->size);
         CHECK_OK(dpt_nccl_comm_register(g.comm, 0, buffer, sizeof buffer, &self->err), &self->err);
         for (int i = 0; i < 3; i++)
             gpu_all_reduce(&g);
@@ -114,7 +114,7 @@ static void hybrid_ranks(struct rank *self)
                                                 gpu_recv_from(peer, &in, 1)};
         const struct dpt_nccl_piece wrong = gpu_send_to(stranger, &out, 1);
         uint64_t ticket;
-        CHECK(dpt_nccl_comm_group_size(g.comm, group) == 2);
+        CHECK(g.comm->groups[group].size == 2);
         CHECK_STATUS(DPT_EINVAL,
                      dpt_nccl_comm_post(g.comm, group, &wrong, 1, NULL, &ticket, &self->err),
                      &self->err);
