@@ -350,8 +350,8 @@ void dpt_comm_destroy(struct dpt_comm **comm_p)
         DPT_ASSERT(link != NULL);
         link->ops->destroy(link, failed ? GOODBYE_FAILED : GOODBYE_ORDERLY, comm->suspect);
     }
-    if (comm->sim != NULL)
-        dpt_sim_forget(comm);
+    if (comm->network != NULL)
+        comm->network->forget(comm);
     if (comm->epoll_fd >= 0)
         close(comm->epoll_fd);
     if (comm->wake_fd >= 0)

@@ -506,8 +506,8 @@ enum dpt_status dpt_comm_create(struct dpt_comm_listener *listener,
                                 struct dpt_comm **ret, int *ret_suspect, struct dpt_err *err)
 {
     DPT_TRY(check_spec(spec, err));
-    if (listener->sim != NULL)
-        return dpt_sim_create(listener, spec, abort_fd, ret, ret_suspect, err);
+    if (listener->network != NULL)
+        return listener->network->create(listener, spec, abort_fd, ret, ret_suspect, err);
     struct dpt_err failure = {0};
     struct creation c = {.listener = listener, .spec = spec, .start_ms = dpt_now_ms()};
     DPT_TRY(dpt_comm_alloc(listener, spec, &c.comm, err));

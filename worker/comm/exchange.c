@@ -101,8 +101,8 @@ enum dpt_status dpt_comm_exchange(struct dpt_comm *comm, struct dpt_comm_xfer *x
 {
     struct dpt_err failure = {0};
     enum dpt_status status = comm->status;
-    if (status == DPT_OK && comm->sim != NULL)
-        status = dpt_sim_call(comm, &failure);
+    if (status == DPT_OK && comm->network != NULL)
+        status = comm->network->call(comm, &failure);
     if (status != DPT_OK)
         return dpt_comm_keep_failure(comm, status, &failure, err);
     if (n < 0 || n > DPT_COMM_XFERS_MAX)
@@ -250,8 +250,8 @@ static void drain_wake(struct dpt_comm *comm)
     uint64_t count;
     const ssize_t n = read(comm->wake_fd, &count, sizeof count);
     DPT_ASSERT(n == (ssize_t)sizeof count || errno == EAGAIN);
-    for (int i = 0; comm->sim != NULL && i < comm->n_links; i++)
-        comm->links[i]->dirty = comm->dirty = true; /* in the simulator a wake means any link */
+    for (int i = 0; comm->network != NULL && i < comm->n_links; i++)
+        comm->links[i]->dirty = comm->dirty = true; /* its wake means any link */
 }
 
 static bool has_mail(struct dpt_link *link)
@@ -432,8 +432,8 @@ static enum dpt_status poll_comm(struct dpt_comm *comm, struct dpt_comm_op *op, 
 {
     struct dpt_err failure = {0};
     enum dpt_status status = comm->status;
-    if (status == DPT_OK && comm->sim != NULL)
-        status = dpt_sim_call(comm, &failure);
+    if (status == DPT_OK && comm->network != NULL)
+        status = comm->network->call(comm, &failure);
     if (status == DPT_OK)
         status = poll_until(comm, op, until, wait_ns, &failure);
     comm->last_poll_ms = dpt_now_ms();
@@ -501,7 +501,7 @@ bool dpt_comm_settle(struct dpt_comm *comm, struct dpt_comm_op *op)
     struct dpt_err ignored;
     if (comm->status != DPT_EPEER && !aborted)
         return false;
-    if (comm->sim != NULL && dpt_sim_call(comm, &ignored) != DPT_OK)
+    if (comm->network != NULL && comm->network->call(comm, &ignored) != DPT_OK)
         return false;
     const int suspect = comm->suspect;
     comm->settling = true;

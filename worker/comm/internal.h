@@ -1,5 +1,5 @@
 /* What the files of worker/comm share: listener, communicator, and the small vtable behind which
- * shared memory, TCP and the simulator stand.
+ * shared memory and TCP stand, in tests a simulated network, too.
  *
  * A communicator has one link a peer. A posted transfer is a record in one of its link's two
  * queues, sends and receives, which match the peer's in order. A link moves its queues when the
@@ -33,17 +33,29 @@ struct dpt_comm_mem {
     bool withdrawn; /* from the communicator there is */
 };
 
-struct dpt_sim_net;
+/* What stands in the place of sockets, where a listener has one: a test's simulated network
+ * (tests/worker/comm/sim.h). */
+struct dpt_comm_network {
+    /* dpt_comm_create, after it has looked at the spec. */
+    enum dpt_status (*create)(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,
+                              int abort_fd, struct dpt_comm **ret, int *ret_suspect,
+                              struct dpt_err *err);
+    /* Before each exchange, poll and settling; a failure is the communicator's. */
+    enum dpt_status (*call)(struct dpt_comm *comm, struct dpt_err *err);
+    /* The communicator is being destroyed, its links are gone. */
+    void (*forget)(struct dpt_comm *comm);
+    /* The listener is being destroyed. */
+    void (*unlisten)(struct dpt_comm_listener *listener);
+};
 
 struct dpt_comm_listener {
     int shm_fd, tcp_fd; /* listening, nonblocking; -1: none */
     char shm_addr[DPT_COMM_ADDR_BYTES], tcp_addr[DPT_COMM_ADDR_BYTES];
     struct dpt_comm_mem *mems[COMM_REGIONS];
-    struct dpt_comm_mem *staging; /* where small_all_gather sends from */
-    int comms;                    /* alive */
-    struct dpt_account *account;  /* NULL: nothing is counted */
-    struct dpt_sim_net *sim;      /* NULL: real sockets */
-    int sim_node;
+    struct dpt_comm_mem *staging;           /* where small_all_gather sends from */
+    int comms;                              /* alive */
+    struct dpt_account *account;            /* NULL: nothing is counted */
+    const struct dpt_comm_network *network; /* NULL: sockets */
 };
 
 enum rec_state {
@@ -126,7 +138,7 @@ struct dpt_link {
     const struct dpt_link_ops *ops;
     struct dpt_comm *comm;
     int rank;
-    int fd;        /* -1: simulator, or gone */
+    int fd;        /* -1: none, or gone */
     bool ready;    /* creation: everything exchanged that must be before the first transfer */
     bool bye;      /* the peer has said goodbye: its EOF is no death */
     bool gone;     /* EOF after goodbye seen */
@@ -172,8 +184,8 @@ struct dpt_comm {
     uint8_t *smalls; /* inline slots; a free one holds the pointer to the next */
     uint8_t *smalls_free;
     int smalls_left;
-    struct dpt_comm_xfer *xfers; /* [2 world_size] for gather.c */
-    struct dpt_sim_net *sim;
+    struct dpt_comm_xfer *xfers;            /* [2 world_size] for gather.c */
+    const struct dpt_comm_network *network; /* NULL: sockets */
 };
 
 /* comm.c, for exchange.c. Taking asserts that the pool is not empty: exchange checks before it
@@ -238,14 +250,5 @@ DPT_MUST_USE enum dpt_status dpt_comm_watch(struct dpt_comm *comm, struct dpt_er
  * stays the caller's). */
 struct dpt_link *dpt_shm_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
 struct dpt_link *dpt_tcp_link_create(struct dpt_comm *comm, int rank, int fd, struct dpt_err *err);
-
-/* sim.c */
-DPT_MUST_USE enum dpt_status dpt_sim_create(struct dpt_comm_listener *listener,
-                                            const struct dpt_comm_spec *spec, int abort_fd,
-                                            struct dpt_comm **ret, int *ret_suspect,
-                                            struct dpt_err *err);
-DPT_MUST_USE enum dpt_status dpt_sim_call(struct dpt_comm *comm, struct dpt_err *err);
-void dpt_sim_forget(struct dpt_comm *comm);
-void dpt_sim_unlisten(struct dpt_comm_listener *listener);
 
 #endif

@@ -79,8 +79,8 @@ void dpt_comm_listener_destroy(struct dpt_comm_listener **listener_p)
     dpt_comm_mem_destroy(&listener->staging);
     for (int i = 0; i < COMM_REGIONS; i++)
         DPT_ASSERT(listener->mems[i] == NULL); /* the caller's regions go first */
-    if (listener->sim != NULL)
-        dpt_sim_unlisten(listener);
+    if (listener->network != NULL)
+        listener->network->unlisten(listener);
     if (listener->shm_fd >= 0)
         close(listener->shm_fd);
     if (listener->tcp_fd >= 0)

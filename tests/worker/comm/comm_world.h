@@ -6,8 +6,8 @@
 #ifndef DPT_TESTS_WORKER_COMM_COMM_WORLD_H
 #define DPT_TESTS_WORKER_COMM_COMM_WORLD_H
 
+#include "tests/worker/comm/sim.h"
 #include "worker/comm/comm.h"
-#include "worker/comm/sim.h"
 
 #include <pthread.h>
 #include <stdio.h>

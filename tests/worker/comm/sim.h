@@ -1,12 +1,12 @@
-/* An in-process backend behind the API of comm.h, with injected faults, for tests of everything
- * above the communicator: ranks are threads of one process, each with a listener of the simulated
- * network; dpt_comm_create and all that follows is then as usual.
+/* An in-process backend behind the API of comm.h, with injected faults, for tests of the
+ * communicator and of what is above it: ranks are threads of one process, each with a listener of
+ * the simulated network; dpt_comm_create and all that follows is then as usual.
  *
  * Differences from the real backends: what is received with staging is always copied (so that a
  * simulated death may take memory away), LEND without staging reads the sender's memory in place.
  * Every function here may be called from any thread. */
-#ifndef DPT_WORKER_COMM_SIM_H
-#define DPT_WORKER_COMM_SIM_H
+#ifndef DPT_TESTS_WORKER_COMM_SIM_H
+#define DPT_TESTS_WORKER_COMM_SIM_H
 
 #include "worker/comm/comm.h"
 
@@ -25,17 +25,15 @@ DPT_MUST_USE enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, in
                                                      struct dpt_comm_listener **ret,
                                                      struct dpt_err *err);
 
-/* Kills a node: its calls fail with DPT_EABORTED from now on, its peers lose it (DPT_EPEER). */
-void dpt_sim_kill(struct dpt_sim_net *net, int node);
-
 /* While on, nothing that `from` sends arrives at `to`; both stay connected. */
 void dpt_sim_stall(struct dpt_sim_net *net, int from, int to, bool on);
 
 enum dpt_sim_fault { DPT_SIM_FAULT_KILL, DPT_SIM_FAULT_ABORT };
 
 /* At the node's call number `call` (counted from 0 over create, exchange and poll, see
- * dpt_sim_calls) the fault happens: death, or its communicator's abort flag is set (during create:
- * it returns DPT_EABORTED). One fault a node. */
+ * dpt_sim_calls) the fault happens: death (its calls fail with DPT_EABORTED from now on, its peers
+ * lose it: DPT_EPEER), or its communicator's abort flag is set (during create: it returns
+ * DPT_EABORTED). One fault a node. */
 void dpt_sim_fault_at(struct dpt_sim_net *net, int node, uint64_t call, enum dpt_sim_fault fault);
 
 /* Calls that the node has made so far. */

@@ -1,6 +1,6 @@
 /* The simulated network (sim.h): one mutex, one seat a node, and links that hand offers to each
  * other. */
-#include "worker/comm/sim.h"
+#include "tests/worker/comm/sim.h"
 
 #include "base/clock.h"
 #include "worker/comm/internal.h"
@@ -26,6 +26,12 @@ struct dpt_sim_net {
     pthread_mutex_t mutex;
     struct seat seats[DPT_SIM_NODES_MAX];
     bool stalled[DPT_SIM_NODES_MAX][DPT_SIM_NODES_MAX];
+};
+
+struct sim_listener {
+    struct dpt_comm_listener base; /* first: dpt_comm_listener_destroy frees it */
+    struct dpt_sim_net *net;
+    int node;
 };
 
 /* What a peer has sent and nobody has received yet. */
@@ -56,9 +62,19 @@ static struct sim_link *sim_of(struct dpt_link *link)
     return (struct sim_link *)link;
 }
 
+static struct sim_listener *listener_of(const struct dpt_comm *comm)
+{
+    return (struct sim_listener *)comm->listener;
+}
+
+static struct dpt_sim_net *net_of(const struct dpt_comm *comm)
+{
+    return listener_of(comm)->net;
+}
+
 static int node_of(const struct dpt_comm *comm)
 {
-    return comm->listener->sim_node;
+    return listener_of(comm)->node;
 }
 
 static void wake_seat(struct seat *seat)
@@ -99,40 +115,6 @@ void dpt_sim_net_destroy(struct dpt_sim_net **net_p)
     free(net);
 }
 
-enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
-                                        struct dpt_comm_listener **ret, struct dpt_err *err)
-{
-    DPT_ASSERT(node >= 0 && node < DPT_SIM_NODES_MAX);
-    struct dpt_comm_listener *listener = calloc(1, sizeof *listener);
-    if (listener == NULL)
-        return dpt_fail(err, DPT_ENOMEM, "memory for a listener");
-    listener->sim = net;
-    listener->sim_node = node;
-    listener->shm_fd = listener->tcp_fd = -1;
-    (void)snprintf(listener->shm_addr, sizeof listener->shm_addr, "sim:%d", node);
-    (void)snprintf(listener->tcp_addr, sizeof listener->tcp_addr, "sim:%d", node);
-    const enum dpt_status status =
-        dpt_comm_mem_create(listener, COMM_STAGING_BYTES, &listener->staging, err);
-    if (status != DPT_OK) {
-        dpt_comm_listener_destroy(&listener);
-        return status;
-    }
-    pthread_mutex_lock(&net->mutex);
-    DPT_ASSERT(!net->seats[node].listening && net->seats[node].comm == NULL);
-    net->seats[node] = (struct seat){.listening = true};
-    pthread_mutex_unlock(&net->mutex);
-    *ret = listener;
-    return DPT_OK;
-}
-
-void dpt_sim_unlisten(struct dpt_comm_listener *listener)
-{
-    pthread_mutex_lock(&listener->sim->mutex);
-    listener->sim->seats[listener->sim_node].listening = false;
-    wake_all(listener->sim);
-    pthread_mutex_unlock(&listener->sim->mutex);
-}
-
 /* With the mutex held. */
 static void kill_node(struct dpt_sim_net *net, int node)
 {
@@ -147,13 +129,6 @@ static void kill_node(struct dpt_sim_net *net, int node)
         sim_of(seat->comm->links[i])->peer = NULL;
     }
     wake_all(net);
-}
-
-void dpt_sim_kill(struct dpt_sim_net *net, int node)
-{
-    pthread_mutex_lock(&net->mutex);
-    kill_node(net, node);
-    pthread_mutex_unlock(&net->mutex);
 }
 
 void dpt_sim_stall(struct dpt_sim_net *net, int from, int to, bool on)
@@ -181,20 +156,21 @@ uint64_t dpt_sim_calls(struct dpt_sim_net *net, int node)
     return calls;
 }
 
-enum dpt_status dpt_sim_call(struct dpt_comm *comm, struct dpt_err *err)
+/* Counts the call, and lets the fault happen that was set for it. */
+static enum dpt_status sim_call(struct dpt_comm *comm, struct dpt_err *err)
 {
-    pthread_mutex_lock(&comm->sim->mutex);
-    struct seat *seat = &comm->sim->seats[node_of(comm)];
+    pthread_mutex_lock(&net_of(comm)->mutex);
+    struct seat *seat = &net_of(comm)->seats[node_of(comm)];
     if (seat->fault_set && seat->calls == seat->fault_call) {
         seat->fault_set = false;
         if (seat->fault == DPT_SIM_FAULT_KILL)
-            kill_node(comm->sim, node_of(comm));
+            kill_node(net_of(comm), node_of(comm));
         else
             atomic_store(&comm->abort_asked, true);
     }
     seat->calls++;
     const bool dead = seat->dead;
-    pthread_mutex_unlock(&comm->sim->mutex);
+    pthread_mutex_unlock(&net_of(comm)->mutex);
     return dead ? dpt_fail(err, DPT_EABORTED, "simulated death") : DPT_OK;
 }
 
@@ -222,7 +198,7 @@ static enum dpt_status offer_one(struct sim_link *sim, struct dpt_rec *rec, stru
 static enum dpt_status sim_send(struct dpt_link *link, struct dpt_err *err)
 {
     struct sim_link *sim = sim_of(link);
-    struct dpt_sim_net *net = link->comm->sim;
+    struct dpt_sim_net *net = net_of(link->comm);
     enum dpt_status status = DPT_OK;
     pthread_mutex_lock(&net->mutex);
     const bool any = sim->peer != NULL && link->sends.first != NULL;
@@ -250,7 +226,7 @@ static void return_record(struct sim_link *sim, uint32_t record)
     if (sim->peer == NULL)
         return;
     dpt_queue_push(&sim->peer->done, &sim->peer->link.comm->recs[record]);
-    wake_seat(&sim->link.comm->sim->seats[sim->peer_node]);
+    wake_seat(&net_of(sim->link.comm)->seats[sim->peer_node]);
 }
 
 /* With the mutex held. */
@@ -294,7 +270,7 @@ static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
     }
     while (sim->inbox != NULL && link->recvs.first != NULL &&
            (sim->inbox->small || sim->peer != NULL) && /* else its memory is gone */
-           !link->comm->sim->stalled[sim->peer_node][sim->own_node])
+           !net_of(link->comm)->stalled[sim->peer_node][sim->own_node])
         DPT_TRY(match_one(sim, err));
     if (sim->state == PEER_DEAD)
         return dpt_link_lost(link, -1, err, "it died");
@@ -309,17 +285,17 @@ static enum dpt_status receive_locked(struct sim_link *sim, struct dpt_err *err)
 
 static enum dpt_status sim_receive(struct dpt_link *link, struct dpt_err *err)
 {
-    pthread_mutex_lock(&link->comm->sim->mutex);
+    pthread_mutex_lock(&net_of(link->comm)->mutex);
     const enum dpt_status status = receive_locked(sim_of(link), err);
-    pthread_mutex_unlock(&link->comm->sim->mutex);
+    pthread_mutex_unlock(&net_of(link->comm)->mutex);
     return status;
 }
 
 static void sim_give_back(struct dpt_link *link, struct dpt_rec *rec)
 {
-    pthread_mutex_lock(&link->comm->sim->mutex);
+    pthread_mutex_lock(&net_of(link->comm)->mutex);
     return_record(sim_of(link), rec->remote);
-    pthread_mutex_unlock(&link->comm->sim->mutex);
+    pthread_mutex_unlock(&net_of(link->comm)->mutex);
     dpt_rec_free(rec);
 }
 
@@ -338,7 +314,7 @@ static int64_t sim_deadline_ms(const struct dpt_link *link)
 static void sim_destroy(struct dpt_link *link, enum link_goodbye goodbye, int suspect)
 {
     struct sim_link *sim = sim_of(link);
-    struct dpt_sim_net *net = link->comm->sim;
+    struct dpt_sim_net *net = net_of(link->comm);
     pthread_mutex_lock(&net->mutex);
     if (sim->peer != NULL) {
         sim->peer->state = goodbye == GOODBYE_ORDERLY ? PEER_LEFT : PEER_FAILED;
@@ -393,13 +369,13 @@ static enum dpt_status add_links(struct dpt_comm *comm, const struct dpt_comm_sp
 /* With the mutex held: sits down and ties the links to the peers that are there already. */
 static void sit_down(struct dpt_comm *comm, const struct dpt_comm_spec *spec)
 {
-    struct seat *own = &comm->sim->seats[node_of(comm)];
+    struct seat *own = &net_of(comm)->seats[node_of(comm)];
     DPT_ASSERT(own->comm == NULL);
     own->comm = comm;
     own->spec = *spec;
     for (int i = 0; i < comm->n_links; i++) {
         struct sim_link *sim = sim_of(comm->links[i]);
-        struct seat *seat = &comm->sim->seats[sim->peer_node];
+        struct seat *seat = &net_of(comm)->seats[sim->peer_node];
         if (seat->comm == NULL || seat->dead || seat->comm->generation != spec->generation ||
             seat->comm->rank != sim->link.rank ||
             memcmp(seat->spec.nonce, spec->nonce, sizeof spec->nonce) != 0 ||
@@ -417,7 +393,7 @@ static enum dpt_status look_round(struct dpt_comm *comm, int *ret_missing, struc
     int missing = -1;
     for (int i = 0; i < comm->n_links; i++) {
         struct sim_link *sim = sim_of(comm->links[i]);
-        const struct seat *seat = &comm->sim->seats[sim->peer_node];
+        const struct seat *seat = &net_of(comm)->seats[sim->peer_node];
         if (sim->state == PEER_FAILED)
             return dpt_link_lost(&sim->link, sim->peer_suspect, err, "it gave up");
         if (sim->state != PEER_HERE || seat->dead || !seat->listening)
@@ -433,11 +409,11 @@ static enum dpt_status wait_for_peers(struct dpt_comm *comm, int abort_fd, struc
 {
     const int64_t deadline = dpt_now_ms() + comm->timeout_ms;
     for (;;) {
-        DPT_TRY(dpt_sim_call(comm, err));
-        pthread_mutex_lock(&comm->sim->mutex);
+        DPT_TRY(sim_call(comm, err));
+        pthread_mutex_lock(&net_of(comm)->mutex);
         int missing = -1;
         const enum dpt_status status = look_round(comm, &missing, err);
-        pthread_mutex_unlock(&comm->sim->mutex);
+        pthread_mutex_unlock(&net_of(comm)->mutex);
         if (atomic_load(&comm->abort_asked))
             return dpt_fail(err, DPT_EABORTED, "aborted while connecting to peers");
         if (status != DPT_OK || missing < 0)
@@ -460,19 +436,19 @@ static enum dpt_status wait_for_peers(struct dpt_comm *comm, int abort_fd, struc
     }
 }
 
-enum dpt_status dpt_sim_create(struct dpt_comm_listener *listener, const struct dpt_comm_spec *spec,
-                               int abort_fd, struct dpt_comm **ret, int *ret_suspect,
-                               struct dpt_err *err)
+static enum dpt_status sim_create(struct dpt_comm_listener *listener,
+                                  const struct dpt_comm_spec *spec, int abort_fd,
+                                  struct dpt_comm **ret, int *ret_suspect, struct dpt_err *err)
 {
     struct dpt_comm *comm;
     struct dpt_err failure = {0};
     DPT_TRY(dpt_comm_alloc(listener, spec, &comm, err));
-    comm->sim = listener->sim;
+    comm->network = listener->network;
     enum dpt_status status = add_links(comm, spec, &failure);
     if (status == DPT_OK) {
-        pthread_mutex_lock(&comm->sim->mutex);
+        pthread_mutex_lock(&net_of(comm)->mutex);
         sit_down(comm, spec);
-        pthread_mutex_unlock(&comm->sim->mutex);
+        pthread_mutex_unlock(&net_of(comm)->mutex);
         status = wait_for_peers(comm, abort_fd, &failure);
     }
     if (status != DPT_OK) {
@@ -489,11 +465,51 @@ enum dpt_status dpt_sim_create(struct dpt_comm_listener *listener, const struct 
     return DPT_OK;
 }
 
-void dpt_sim_forget(struct dpt_comm *comm)
+static void sim_forget(struct dpt_comm *comm)
 {
-    pthread_mutex_lock(&comm->sim->mutex);
-    struct seat *seat = &comm->sim->seats[node_of(comm)];
+    pthread_mutex_lock(&net_of(comm)->mutex);
+    struct seat *seat = &net_of(comm)->seats[node_of(comm)];
     if (seat->comm == comm)
         seat->comm = NULL;
-    pthread_mutex_unlock(&comm->sim->mutex);
+    pthread_mutex_unlock(&net_of(comm)->mutex);
+}
+
+static void sim_unlisten(struct dpt_comm_listener *base)
+{
+    const struct sim_listener *listener = (struct sim_listener *)base;
+    pthread_mutex_lock(&listener->net->mutex);
+    listener->net->seats[listener->node].listening = false;
+    wake_all(listener->net);
+    pthread_mutex_unlock(&listener->net->mutex);
+}
+
+static const struct dpt_comm_network sim_network = {
+    .create = sim_create, .call = sim_call, .forget = sim_forget, .unlisten = sim_unlisten};
+
+enum dpt_status dpt_sim_listener_create(struct dpt_sim_net *net, int node,
+                                        struct dpt_comm_listener **ret, struct dpt_err *err)
+{
+    DPT_ASSERT(node >= 0 && node < DPT_SIM_NODES_MAX);
+    struct sim_listener *sim = calloc(1, sizeof *sim);
+    if (sim == NULL)
+        return dpt_fail(err, DPT_ENOMEM, "memory for a listener");
+    struct dpt_comm_listener *listener = &sim->base;
+    sim->net = net;
+    sim->node = node;
+    listener->network = &sim_network;
+    listener->shm_fd = listener->tcp_fd = -1;
+    (void)snprintf(listener->shm_addr, sizeof listener->shm_addr, "sim:%d", node);
+    (void)snprintf(listener->tcp_addr, sizeof listener->tcp_addr, "sim:%d", node);
+    const enum dpt_status status =
+        dpt_comm_mem_create(listener, COMM_STAGING_BYTES, &listener->staging, err);
+    if (status != DPT_OK) {
+        dpt_comm_listener_destroy(&listener);
+        return status;
+    }
+    pthread_mutex_lock(&net->mutex);
+    DPT_ASSERT(!net->seats[node].listening && net->seats[node].comm == NULL);
+    net->seats[node] = (struct seat){.listening = true};
+    pthread_mutex_unlock(&net->mutex);
+    *ret = listener;
+    return DPT_OK;
 }
