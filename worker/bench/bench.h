@@ -1,0 +1,68 @@
+/* What a bench is to dpt-bench, and what benches share: timing, the report. */
+#ifndef DPT_WORKER_BENCH_BENCH_H
+#define DPT_WORKER_BENCH_BENCH_H
+
+#include "base/err.h"
+#include "kernels/tensor.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* run gets the arguments after the bench's name, argv[0] being the name; returns the process's exit
+ * code. */
+struct dpt_bench {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+};
+
+extern const struct dpt_bench dpt_bench_gemm, dpt_bench_ops, dpt_bench_comm, dpt_bench_train,
+    dpt_bench_recover, dpt_bench_tokenize, dpt_bench_allreduce, dpt_bench_canonical,
+    dpt_bench_checkpoint, dpt_bench_strategies, dpt_bench_memory;
+
+/* What is wrong with a bench's command line, in one line; of `arg` --help the `usage`, to stdout.
+ * Returns false. */
+bool dpt_bench_misused(const char *name, const char *usage, const char *arg);
+
+/* `--threads N` (default: the cores this process may use), `--json FILE`, `--repeats N` (default
+ * 9), `--precision fp32|bf16|fp16` (default fp32). False, and a line that says why, for anything
+ * else; `own` has the usage of flags that the bench takes itself, or is "". */
+struct dpt_bench_args {
+    int threads, repeats;
+    enum dpt_dtype dtype;
+    const char *json;
+};
+bool dpt_bench_parse(int argc, char **argv, const char *own, struct dpt_bench_args *ret);
+
+/* A whole number of min … max and nothing else; else *ret stays. */
+bool dpt_bench_parse_int(const char *text, int min, int max, int *ret);
+/* 1 to n_max such numbers with commas between. */
+bool dpt_bench_parse_ints(const char *text, int min, int max, int n_max, int *ret, int *ret_n);
+
+/* Processes of a bench wait for each other: says that this one listens, in memory that all share,
+ * and waits until all `n` do. DPT_ETIMEOUT names one that does not come, which may have died. */
+enum { DPT_BENCH_MEET_MS = 30 * 1000 };
+DPT_MUST_USE enum dpt_status dpt_bench_meet(int *listening, int n, int own, int timeout_ms,
+                                            struct dpt_err *err);
+
+/* Precisions by the config's names. */
+bool dpt_bench_parse_precision(const char *text, enum dpt_dtype *ret);
+const char *dpt_bench_precision(enum dpt_dtype dtype);
+
+/* Seconds of one call of fn, over `repeats` measurements; each measurement calls it as often as
+ * takes about 30 ms, after one call to warm up. */
+enum { DPT_BENCH_REPEATS_MAX = 99 };
+struct dpt_bench_time {
+    double median_s, min_s, max_s;
+};
+struct dpt_bench_time dpt_bench_time(int repeats, void (*fn)(void *ctx), void *ctx);
+
+/* The gemm rate (as `dpt-bench gemm` defines it, of 3 repeats), for benches that give shares of it.
+ */
+DPT_MUST_USE enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype,
+                                                 double *ret_gflops, struct dpt_err *err);
+
+/* Writes `report` to args->json if that was given. Takes the reference. Returns an exit code. */
+int dpt_bench_finish(const struct dpt_bench_args *args, json_t *report);
+
+#endif

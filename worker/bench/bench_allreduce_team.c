@@ -1,0 +1,150 @@
+/* Processes of dpt-bench allreduce, and the lines that drive dpt-peer-gloo. */
+#include "worker/bench/bench_allreduce.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 512, ANSWER_BYTES = AR_ROUNDS_MAX * 16 };
+
+static bool start_one(struct ar_team *team, int rank, ar_body body, void *ctx)
+{
+    int to[2], from[2];
+    if (pipe(to) != 0 || pipe(from) != 0)
+        return false;
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0)
+        return false;
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(to[1]);
+        close(from[0]);
+        for (int i = 0; i < rank; i++) { /* else their input would not end */
+            close(team->to[i]);
+            close(team->from[i]);
+        }
+        _exit(getppid() == parent ? body(ctx, rank, to[0], from[1]) : 1);
+    }
+    close(to[0]);
+    close(from[1]);
+    team->pids[rank] = pid;
+    team->to[rank] = to[1];
+    team->from[rank] = from[0];
+    team->n = rank + 1;
+    return true;
+}
+
+bool ar_team_start(struct ar_team *team, int n, ar_body body, void *ctx)
+{
+    *team = (struct ar_team){.n = 0};
+    for (int rank = 0; rank < n; rank++)
+        if (!start_one(team, rank, body, ctx)) {
+            (void)fprintf(stderr, "dpt-bench allreduce: start a process: %s\n", strerror(errno));
+            return false;
+        }
+    return true;
+}
+
+bool ar_team_end(struct ar_team *team)
+{
+    bool good = true;
+    for (int i = 0; i < team->n; i++) {
+        close(team->to[i]);
+        close(team->from[i]);
+    }
+    for (int i = 0; i < team->n; i++) {
+        int status = 0;
+        good = waitpid(team->pids[i], &status, 0) == team->pids[i] && status == 0 && good;
+    }
+    team->n = 0;
+    return good;
+}
+
+const char *const ar_gloo_algorithms[] = {"ring",  "ring-chunked", "halving-doubling",
+                                          "bcube", "call-ring",    "call-bcube"};
+_Static_assert(sizeof ar_gloo_algorithms / sizeof *ar_gloo_algorithms == AR_GLOO_ALGORITHMS,
+               "all of them");
+
+static bool gloo_path(char path[PATH_BYTES])
+{
+    const ssize_t n = readlink("/proc/self/exe", path, PATH_BYTES - 1);
+    char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
+    const char name[] = "dpt-peer-gloo";
+    if (slash == NULL || (size_t)(slash + 1 - path) + sizeof name > PATH_BYTES)
+        return false;
+    memcpy(slash + 1, name, sizeof name);
+    return access(path, X_OK) == 0;
+}
+
+bool ar_gloo_exists(void)
+{
+    char path[PATH_BYTES];
+    return gloo_path(path);
+}
+
+struct gloo_start {
+    const char *folder;
+    int n;
+};
+
+static int gloo_body(void *ctx, int rank, int in, int out)
+{
+    const struct gloo_start *start = ctx;
+    char path[PATH_BYTES], own[16], size[16];
+    (void)snprintf(own, sizeof own, "%d", rank);
+    (void)snprintf(size, sizeof size, "%d", start->n);
+    if (!gloo_path(path) || dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0)
+        return 1;
+    execl(path, path, own, size, start->folder, (char *)NULL);
+    return 1;
+}
+
+bool ar_gloo_start(struct ar_team *team, int n, const char *folder)
+{
+    struct gloo_start start = {.folder = folder, .n = n};
+    return ar_team_start(team, n, gloo_body, &start);
+}
+
+/* One line, ended by a zero in place of its newline. */
+static bool read_line(int fd, char *line, size_t bytes)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        const ssize_t n = read(fd, line + at, bytes - at);
+        if (n <= 0)
+            return false;
+        at += (size_t)n;
+        if (line[at - 1] == '\n') {
+            line[at - 1] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+bool ar_gloo_block(struct ar_team *team, const char *algorithm, size_t bytes,
+                   const struct ar_block *block, double *ret_us)
+{
+    static char line[ANSWER_BYTES];
+    bool good = true;
+    const int n = snprintf(line, sizeof line, "%s %zu %d %d %d\n", algorithm, bytes, block->warmup,
+                           block->rounds, block->fresh);
+    for (int i = 0; i < team->n; i++)
+        good = write(team->to[i], line, (size_t)n) == n && good;
+    for (int i = team->n - 1; good && i >= 0; i--) { /* rank 0's answer stays */
+        good = read_line(team->from[i], line, sizeof line) && strncmp(line, "ok", 2) == 0;
+        if (!good)
+            (void)fprintf(stderr, "dpt-bench allreduce: gloo %s of %zu bytes, rank %d: %.200s\n",
+                          algorithm, bytes, i, line);
+    }
+    char *at = line + 2;
+    for (int i = 0; good && i < block->rounds; i++)
+        ret_us[i] = strtod(at, &at);
+    return good;
+}

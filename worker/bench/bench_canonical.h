@@ -1,0 +1,29 @@
+/* What the parts of dpt-bench canonical share: the parent's questions, the ranks' answers. */
+#ifndef DPT_WORKER_BENCH_BENCH_CANONICAL_H
+#define DPT_WORKER_BENCH_BENCH_CANONICAL_H
+
+#include "base/config.h"
+#include "worker/bench/bench_allreduce.h"
+
+enum { BC_RANKS_MAX = 8, BC_STEPS_MAX = 256 };
+
+/* In memory that parent and ranks share. */
+struct bc_shared {
+    struct dpt_config config;
+    int n_ranks;
+    char shm_addr[BC_RANKS_MAX][DPT_COMM_ADDR_BYTES];
+    int listening[BC_RANKS_MAX];
+    struct bc_answer {
+        double wall_ms, cpu_ms; /* of the step; the process's own */
+        uint64_t bytes_sent;
+        int64_t gradient_bytes;
+        int gradient_buffers;
+        double loss;
+    } answer[BC_RANKS_MAX]; /* of the last step */
+};
+
+/* A rank's process: reads an enum dpt_reduction from `in`, does one step so, answers with a byte
+ * on `out`; ends at the end of `in`. Returns the exit code. */
+int bc_rank(struct bc_shared *shared, int rank, int in, int out);
+
+#endif

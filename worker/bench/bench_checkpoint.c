@@ -1,0 +1,306 @@
+/* dpt-bench checkpoint: how fast a state becomes a checkpoint and is read back.
+ *
+ * The tensors are GPT-2's, with moments; the writers are processes that share one
+ * folder, as ranks do. `whole`: every writer has everything (ddp); `shards`: each has its shard
+ * (zero, fsdp). A write is everything from the first byte to the commit, made durable; what
+ * training waits for is the longest write of a part. Then as many processes read their shards back,
+ * verified; what was written past the page cache comes from the disk. */
+#include "base/clock.h"
+#include "base/fs.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/layout/share.h"
+#include "worker/bench/bench.h"
+#include "worker/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WRITERS_MAX = 64, PATH_BYTES = 512, COLLECT_MS = 600000, ARGS_MAX = 16 };
+
+struct options {
+    char model[128]; /* keys of the config */
+    char dir[PATH_BYTES];
+    int writers;
+    bool shards;
+};
+
+/* The state, in memory that all processes share. */
+struct bench_state {
+    const struct options *options;
+    struct dpt_model *model;
+    int64_t unit[DPT_UNITS_MAX + 1];
+    struct dpt_grid grid;
+    struct dpt_checkpoint_tensor *tensors;
+    int64_t *offset;
+    int n_tensors;
+    float *vector[3];
+    int64_t bytes; /* of all values */
+    struct seconds {
+        double part[WRITERS_MAX], commit;
+    } * seconds; /* written by the processes */
+    int64_t step;
+};
+
+static void *share(size_t bytes)
+{
+    void *at =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static enum dpt_status make_model(struct bench_state *s, struct dpt_err *err)
+{
+    static struct dpt_config config;
+    char yaml[256];
+    (void)snprintf(yaml, sizeof yaml,
+                   "run: bench\nmodel: {%s}\n"
+                   "data: {kind: tokens, train: none.bin}\n",
+                   s->options->model);
+    DPT_TRY(dpt_config_load(yaml, strlen(yaml), "bench", NULL, 0, &config, err));
+    return dpt_model_create(&config, &s->model, err);
+}
+
+static enum dpt_status make_state(struct bench_state *s, struct dpt_err *err)
+{
+    DPT_TRY(make_model(s, err));
+    const int n_units = dpt_model_n_units(s->model);
+    const size_t flat = (size_t)dpt_model_flat_numel(s->model);
+    for (int u = 0; u < n_units; u++)
+        s->unit[u] = dpt_model_unit(s->model, u)->offset;
+    s->unit[n_units] = (int64_t)flat;
+    s->grid = (struct dpt_grid){.offset = s->unit, .n_units = n_units, .block = DPT_BLOCK};
+    s->n_tensors = dpt_model_n_params(s->model);
+    s->tensors = calloc((size_t)s->n_tensors, sizeof *s->tensors);
+    s->offset = calloc((size_t)s->n_tensors, sizeof *s->offset);
+    s->seconds = share(sizeof *s->seconds);
+    for (int v = 0; v < 3; v++)
+        s->vector[v] = share(flat * sizeof(float));
+    if (!s->tensors || !s->offset || !s->seconds || !s->vector[0] || !s->vector[1] || !s->vector[2])
+        return dpt_fail(err, DPT_ENOMEM, "a state of %s: out of memory", s->options->model);
+    for (size_t i = 0; i < flat; i++)
+        for (int v = 0; v < 3; v++)
+            s->vector[v][i] = (float)(i * 3 + (size_t)v);
+    for (int i = 0; i < s->n_tensors; i++) {
+        const struct dpt_param *p = dpt_model_param(s->model, i);
+        s->offset[i] = p->offset;
+        s->tensors[i] = (struct dpt_checkpoint_tensor){.name = p->name,
+                                                       .ndim = p->ndim,
+                                                       .dim = {p->dim[0], p->dim[1]},
+                                                       .param = s->vector[0] + p->offset,
+                                                       .m = s->vector[1] + p->offset,
+                                                       .v = s->vector[2] + p->offset};
+        s->bytes += 3 * p->numel * (int64_t)sizeof(float);
+    }
+    return DPT_OK;
+}
+
+/* The pieces of shard `writer`; owned. */
+static struct dpt_checkpoint_piece *shard_pieces(const struct bench_state *s, int writer,
+                                                 int *ret_n)
+{
+    const int n_units = s->grid.n_units, n_max = s->n_tensors + n_units;
+    struct dpt_checkpoint_range ranges[DPT_UNITS_MAX];
+    struct dpt_checkpoint_piece *pieces = calloc((size_t)n_max, sizeof *pieces);
+    for (int u = 0; u < n_units; u++) {
+        const struct dpt_interval piece =
+            dpt_shard_piece(&s->grid, (struct dpt_shard){writer, s->options->writers}, u);
+        ranges[u] =
+            (struct dpt_checkpoint_range){piece.first, piece.end, s->vector[0] + piece.first,
+                                          s->vector[1] + piece.first, s->vector[2] + piece.first};
+    }
+    *ret_n = pieces ? dpt_checkpoint_cut(s->tensors, s->offset, s->n_tensors, ranges, n_units,
+                                         pieces, n_max)
+                    : 0;
+    return pieces;
+}
+
+static double seconds_since(int64_t start_ns)
+{
+    return 1e-9 * (double)(dpt_now_ns() - start_ns);
+}
+
+static enum dpt_status write_as(struct bench_state *s, int writer, struct dpt_err *err)
+{
+    int n = 0;
+    struct dpt_checkpoint_piece *pieces = s->options->shards ? shard_pieces(s, writer, &n) : NULL;
+    if (s->options->shards && !pieces)
+        return dpt_fail(err, DPT_ENOMEM, "pieces: out of memory");
+    const struct dpt_checkpoint_spec spec = {
+        .dir = s->options->dir,
+        .writer = writer,
+        .n_writers = s->options->writers,
+        .generation = 1,
+        .attempt = "bench",
+        .tensors = s->tensors,
+        .n_tensors = s->n_tensors,
+        .moments = true,
+        .pieces = pieces,
+        .n_pieces = n,
+        .hf_config_json = "{}",
+        .state = {.step = s->step, .config_yaml = "run: bench\n", .history_json = "[]"},
+        .keep = 1};
+    int64_t start = dpt_now_ns();
+    enum dpt_status status = dpt_checkpoint_write_part(&spec, err);
+    s->seconds->part[writer] = seconds_since(start);
+    if (status == DPT_OK && writer == 0) {
+        status = dpt_checkpoint_collect(&spec, COLLECT_MS, err);
+        start = dpt_now_ns();
+        if (status == DPT_OK)
+            status = dpt_checkpoint_commit(&spec, err);
+        s->seconds->commit = seconds_since(start);
+    }
+    free(pieces);
+    return status;
+}
+
+static enum dpt_status read_as(struct bench_state *s, int reader, struct dpt_err *err)
+{
+    int n = 0;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_checkpoint_piece *pieces = shard_pieces(s, reader, &n);
+    if (!pieces)
+        return dpt_fail(err, DPT_ENOMEM, "pieces: out of memory");
+    enum dpt_status status = dpt_checkpoint_open(s->options->dir, s->step, &checkpoint, err);
+    if (status == DPT_OK)
+        status = dpt_checkpoint_read_pieces(checkpoint, s->tensors, pieces, n, err);
+    dpt_checkpoint_close(&checkpoint);
+    free(pieces);
+    return status;
+}
+
+/* As many processes as writers at once; seconds until the last has ended. */
+static enum dpt_status on_all(struct bench_state *s,
+                              enum dpt_status (*fn)(struct bench_state *s, int i,
+                                                    struct dpt_err *err),
+                              double *ret_s, struct dpt_err *err)
+{
+    pid_t pids[WRITERS_MAX];
+    bool failed = false;
+    (void)fflush(NULL);
+    const int64_t start = dpt_now_ns();
+    for (int i = 0; i < s->options->writers; i++) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
+            struct dpt_err why;
+            enum dpt_status status = fn(s, i, &why);
+            if (status != DPT_OK)
+                fprintf(stderr, "%s\n", why.text);
+            _exit(status == DPT_OK ? 0 : 1);
+        }
+        failed = failed || pids[i] < 0;
+    }
+    for (int i = 0; i < s->options->writers; i++) {
+        int code;
+        failed = failed || pids[i] < 0 || waitpid(pids[i], &code, 0) != pids[i] || code != 0;
+    }
+    *ret_s = seconds_since(start);
+    return failed ? dpt_fail(err, DPT_EIO, "a process has failed") : DPT_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return values[n / 2];
+}
+
+static enum dpt_status measure(struct bench_state *s, int repeats, json_t **ret,
+                               struct dpt_err *err)
+{
+    double write[DPT_BENCH_REPEATS_MAX], part[DPT_BENCH_REPEATS_MAX], commit[DPT_BENCH_REPEATS_MAX],
+        read[DPT_BENCH_REPEATS_MAX];
+    for (int i = 0; i < repeats; i++) {
+        s->step = i + 1;
+        DPT_TRY(on_all(s, write_as, &write[i], err));
+        part[i] = 0;
+        for (int w = 0; w < s->options->writers; w++)
+            part[i] = s->seconds->part[w] > part[i] ? s->seconds->part[w] : part[i];
+        commit[i] = s->seconds->commit;
+        DPT_TRY(on_all(s, read_as, &read[i], err));
+    }
+    const double mb = 1e-6 * (double)s->bytes, write_s = median(write, repeats),
+                 read_s = median(read, repeats), part_s = median(part, repeats);
+    const char *layout = s->options->shards ? "shards" : "whole";
+    printf("%s, %.0f MB, %d writers, %s: written in %.3f s (%.0f MB/s; parts %.3f s, commit %.3f "
+           "s), read in %.3f s (%.0f MB/s); medians of %d\n",
+           s->options->model, mb, s->options->writers, layout, write_s, mb / write_s, part_s,
+           median(commit, repeats), read_s, mb / read_s, repeats);
+    *ret = json_pack("{s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:f,s:f}", "bench", "checkpoint", "model",
+                     s->options->model, "layout", layout, "writers", s->options->writers, "mb", mb,
+                     "write_s", write_s, "part_s", part_s, "commit_s", commit[repeats / 2],
+                     "read_s", read_s);
+    return DPT_OK;
+}
+
+static const char own_flags[] =
+    "[--model \"preset: gpt2-124m\"] [--layout whole|shards] [--writers 2] [--in /tmp]";
+
+static bool parse(int argc, char **argv, struct options *o, struct dpt_bench_args *args)
+{
+    char *rest[ARGS_MAX];
+    int n = 0;
+    *o = (struct options){
+        .model = "preset: gpt2-124m", .dir = "/tmp/dpt-bench-checkpoint-XXXXXX", .writers = 2};
+    for (int i = 0; i < argc && n < ARGS_MAX; i++) {
+        const bool more = i + 1 < argc;
+        const char *flag = argv[i];
+        bool made = true;
+        if (more && strcmp(argv[i], "--model") == 0)
+            (void)snprintf(o->model, sizeof o->model, "%s", argv[++i]);
+        else if (more && strcmp(argv[i], "--in") == 0)
+            made = snprintf(o->dir, sizeof o->dir, "%s/dpt-bench-checkpoint-XXXXXX", argv[++i]) <
+                   (int)sizeof o->dir;
+        else if (more && strcmp(argv[i], "--writers") == 0)
+            made = dpt_bench_parse_int(argv[++i], 1, WRITERS_MAX, &o->writers);
+        else if (more && strcmp(argv[i], "--layout") == 0) {
+            o->shards = strcmp(argv[++i], "shards") == 0;
+            made = o->shards || strcmp(argv[i], "whole") == 0;
+        } else
+            rest[n++] = argv[i];
+        if (!made)
+            return dpt_bench_misused("checkpoint", "", flag);
+    }
+    return dpt_bench_parse(n, rest, own_flags, args);
+}
+
+static int run(int argc, char **argv)
+{
+    struct options options;
+    struct dpt_bench_args args;
+    struct dpt_err err;
+    json_t *report = NULL;
+    if (!parse(argc, argv, &options, &args))
+        return 2;
+    struct bench_state s = {.options = &options};
+    enum dpt_status status = make_state(&s, &err);
+    if (status == DPT_OK && !mkdtemp(options.dir))
+        status = dpt_fail(&err, DPT_EIO, "create '%s'", options.dir);
+    if (status == DPT_OK) {
+        status = measure(&s, args.repeats, &report, &err);
+        struct dpt_err left;
+        if (dpt_fs_remove_tree(options.dir, &left) != DPT_OK)
+            (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", left.text);
+    }
+    free(s.tensors);
+    free(s.offset);
+    dpt_model_destroy(&s.model);
+    if (status != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench checkpoint: %s\n", err.text);
+        return 1;
+    }
+    return dpt_bench_finish(&args, report);
+}
+
+const struct dpt_bench dpt_bench_checkpoint = {
+    .name = "checkpoint",
+    .help = "writing and reading checkpoints, whole and in shards",
+    .run = run};

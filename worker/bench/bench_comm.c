@@ -1,0 +1,211 @@
+/* dpt-bench comm: two processes of one machine, over shared memory and over TCP: small exchanges
+ * (latency), large ones (bandwidth), and the all-reduce of floats that the canonical reduction
+ * makes of them (lend, add, gather). */
+#include "base/clock.h"
+#include "worker/bench/bench.h"
+#include "worker/comm/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROUNDS_MAX = 2000 };
+
+static const size_t sizes[] = {8, 1024, 100u * 1024, 1u << 20, 26u << 20, 124u << 20};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+/* What the two processes share. Addresses are given by setting `listening`. */
+struct shared {
+    char shm_addr[2][DPT_COMM_ADDR_BYTES], tcp_addr[2][DPT_COMM_ADDR_BYTES];
+    int listening[2];
+    double exchange_us[SIZES], reduce_us[SIZES]; /* rank 0's medians */
+};
+
+struct side {
+    struct dpt_comm *comm;
+    struct dpt_comm_mem *mem; /* the vector, then staging of its size */
+    float *data;
+    int rank;
+    struct dpt_err err;
+};
+
+#define MUST(side, call)                                                                           \
+    do {                                                                                           \
+        if ((call) != DPT_OK) {                                                                    \
+            (void)fprintf(stderr, "dpt-bench comm: %s\n", (side)->err.text);                       \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static void transfer(struct side *s, enum dpt_comm_dir dir, size_t send_at, size_t recv_at,
+                     size_t send_bytes, size_t recv_bytes, struct dpt_comm_op *ret_ops[2],
+                     struct dpt_comm_xfer xfers[2])
+{
+    const size_t staging = sizes[SIZES - 1];
+    xfers[0] = (struct dpt_comm_xfer){.dir = DPT_COMM_SEND,
+                                      .peer = 1 - s->rank,
+                                      .mem = s->mem,
+                                      .offset = send_at,
+                                      .bytes = send_bytes};
+    xfers[1] = (struct dpt_comm_xfer){.dir = dir,
+                                      .peer = 1 - s->rank,
+                                      .mem = s->mem,
+                                      .offset = dir == DPT_COMM_LEND ? staging + recv_at : recv_at,
+                                      .bytes = recv_bytes};
+    MUST(s, dpt_comm_exchange(s->comm, &xfers[0], 1, &ret_ops[0], &s->err));
+    MUST(s, dpt_comm_exchange(s->comm, &xfers[1], 1, &ret_ops[1], &s->err));
+    MUST(s, dpt_comm_poll(s->comm, ret_ops[1], -1, &s->err));
+}
+
+static void end(struct side *s, struct dpt_comm_op *ops[2])
+{
+    dpt_comm_op_free(s->comm, &ops[1]);
+    MUST(s, dpt_comm_poll(s->comm, ops[0], -1, &s->err));
+    dpt_comm_op_free(s->comm, &ops[0]);
+}
+
+/* Both send `bytes` and receive as many. */
+static void exchange(struct side *s, size_t bytes)
+{
+    struct dpt_comm_op *ops[2];
+    struct dpt_comm_xfer xfers[2];
+    if (bytes <= DPT_COMM_BUF_BYTES_MAX) {
+        static uint8_t all[2 * (size_t)DPT_COMM_BUF_BYTES_MAX];
+        MUST(s, dpt_comm_small_all_gather(s->comm, s->data, bytes, all, &s->err));
+        return;
+    }
+    transfer(s, DPT_COMM_RECV, 0, sizes[SIZES - 1], bytes, bytes, ops, xfers);
+    end(s, ops);
+}
+
+/* Each owns one half: it reads the other's of it in place, adds, and hands the sum back. */
+static void all_reduce(struct side *s, size_t bytes)
+{
+    const size_t n = bytes / sizeof(float), half = n / 2;
+    const size_t first[2] = {0, half * 4}, part[2] = {half * 4, (n - half) * 4};
+    const int me = s->rank, other = 1 - me;
+    struct dpt_comm_op *ops[2];
+    struct dpt_comm_xfer xfers[2];
+    transfer(s, DPT_COMM_LEND, first[other], first[me], part[other], part[me], ops, xfers);
+    const float *theirs = xfers[1].lent;
+    float *mine = s->data + first[me] / 4;
+    for (size_t i = 0; i < part[me] / 4; i++)
+        mine[i] += theirs[i];
+    end(s, ops);
+    transfer(s, DPT_COMM_RECV, first[me], first[other], part[me], part[other], ops, xfers);
+    end(s, ops);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_us(struct side *s, size_t bytes, void (*fn)(struct side *, size_t))
+{
+    static double us[ROUNDS_MAX];
+    const int rounds = bytes <= 100u * 1024 ? ROUNDS_MAX : bytes <= 1u << 20 ? 300 : 15;
+    for (int i = 0; i < 3; i++)
+        fn(s, bytes);
+    for (int i = 0; i < rounds; i++) {
+        const int64_t start = dpt_now_ns();
+        fn(s, bytes);
+        us[i] = (double)(dpt_now_ns() - start) * 1e-3;
+    }
+    qsort(us, (size_t)rounds, sizeof *us, compare);
+    return us[rounds / 2];
+}
+
+static int run_side(struct shared *shared, int rank, bool tcp)
+{
+    struct side s = {.rank = rank};
+    struct dpt_comm_listener *listener;
+    MUST(&s, dpt_comm_listener_create("127.0.0.1", &listener, &s.err));
+    MUST(&s, dpt_comm_mem_create(listener, 2 * sizes[SIZES - 1], &s.mem, &s.err));
+    s.data = dpt_comm_mem_data(s.mem);
+    memcpy(shared->shm_addr[rank], dpt_comm_listener_shm_addr(listener), DPT_COMM_ADDR_BYTES);
+    memcpy(shared->tcp_addr[rank], dpt_comm_listener_tcp_addr(listener), DPT_COMM_ADDR_BYTES);
+    MUST(&s, dpt_bench_meet(shared->listening, 2, rank, DPT_BENCH_MEET_MS, &s.err));
+    struct dpt_comm_peer peer = {.rank = 1 - rank, .host = tcp ? 1 - rank : 0};
+    memcpy(peer.shm_addr, shared->shm_addr[1 - rank], DPT_COMM_ADDR_BYTES);
+    memcpy(peer.tcp_addr, shared->tcp_addr[1 - rank], DPT_COMM_ADDR_BYTES);
+    const struct dpt_comm_spec spec = {.run = "bench",
+                                       .rank = rank,
+                                       .world_size = 2,
+                                       .host = tcp ? rank : 0,
+                                       .peers = &peer,
+                                       .n_peers = 1,
+                                       .timeout_ms = 10000};
+    MUST(&s, dpt_comm_create(listener, &spec, -1, &s.comm, NULL, &s.err));
+    for (int i = 0; i < SIZES; i++) {
+        const double us = median_us(&s, sizes[i], exchange);
+        const double reduce_us = median_us(&s, sizes[i], all_reduce);
+        if (rank == 0) {
+            shared->exchange_us[i] = us;
+            shared->reduce_us[i] = reduce_us;
+        }
+    }
+    dpt_comm_destroy(&s.comm);
+    dpt_comm_mem_destroy(&s.mem);
+    dpt_comm_listener_destroy(&listener);
+    return 0;
+}
+
+/* Runs both processes; false when one failed. */
+static bool run_pair(struct shared *shared, bool tcp)
+{
+    memset(shared, 0, sizeof *shared);
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0)
+        return false;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(getppid() == parent ? run_side(shared, 1, tcp) : 1);
+    }
+    const int rc = run_side(shared, 0, tcp);
+    int status = 0;
+    return waitpid(pid, &status, 0) == pid && status == 0 && rc == 0;
+}
+
+static int run(int argc, char **argv)
+{
+    struct dpt_bench_args args;
+    if (!dpt_bench_parse(argc, argv, "", &args))
+        return 2;
+    struct shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return 1;
+    json_t *rows = json_array();
+    printf("%-5s %12s %14s %14s %12s\n", "by", "bytes", "exchange us", "all-reduce us", "GB/s");
+    for (int tcp = 0; tcp < 2; tcp++) {
+        const char *by = tcp ? "tcp" : "shm";
+        if (!run_pair(shared, tcp == 1))
+            return 1;
+        for (int i = 0; i < SIZES; i++) {
+            const double gbs = (double)sizes[i] / shared->exchange_us[i] * 1e-3;
+            printf("%-5s %12zu %14.1f %14.1f %12.2f\n", by, sizes[i], shared->exchange_us[i],
+                   shared->reduce_us[i], gbs);
+            json_array_append_new(rows, json_pack("{s:s,s:I,s:f,s:f,s:f}", "by", by, "bytes",
+                                                  (json_int_t)sizes[i], "exchange_us",
+                                                  shared->exchange_us[i], "all_reduce_us",
+                                                  shared->reduce_us[i], "exchange_gb_per_s", gbs));
+        }
+    }
+    munmap(shared, sizeof *shared);
+    return dpt_bench_finish(
+        &args, json_pack("{s:s,s:i,s:o}", "bench", "comm", "processes", 2, "rows", rows));
+}
+
+const struct dpt_bench dpt_bench_comm = {
+    .name = "comm",
+    .help = "exchange and all-reduce between two processes, shared memory and TCP",
+    .run = run,
+};

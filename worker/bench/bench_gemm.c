@@ -1,0 +1,208 @@
+/* dpt-bench gemm: the rate of products on this machine, the yardstick for a training step.
+ *
+ * Square products of 2048 and 4096, and those of GPT-2 124M at 256 and 1,024 rows: forward with
+ * weights packed ahead, and the two backward products as the ops run them. The machine's gemm rate
+ * is the best of the shapes' medians. */
+#include "kernels/cpu/gemm.h"
+#include "worker/bench/bench.h"
+
+#include <stdio.h>
+
+struct shape {
+    const char *name;
+    int64_t m, n, k;
+    bool a_transposed, b_transposed, pack;
+    bool sums; /* the result is a weight's gradient: f32 in every precision */
+};
+
+enum { SHAPES_MAX = 64 };
+
+/* A layer (in, out) at `rows` rows: forward, the inputs' gradient, the weights' gradient. */
+static int add_layer(struct shape *to, int64_t rows, const char *const names[3], int64_t in,
+                     int64_t out)
+{
+    to[0] = (struct shape){names[0], rows, out, in, false, false, true, false};
+    to[1] = (struct shape){names[1], rows, in, out, false, true, true, false};
+    to[2] = (struct shape){names[2], in, out, rows, true, false, false, true};
+    return 3;
+}
+
+static int list_shapes(struct shape ret[SHAPES_MAX])
+{
+    static const char *const qkv[] = {"qkv", "qkv dx", "qkv dw"};
+    static const char *const proj[] = {"proj", "proj dx", "proj dw"};
+    static const char *const fc[] = {"fc", "fc dx", "fc dw"};
+    static const char *const fcproj[] = {"fcproj", "fcproj dx", "fcproj dw"};
+    int n = 0;
+    ret[n++] = (struct shape){"square", 2048, 2048, 2048, false, false, true, false};
+    ret[n++] = (struct shape){"square", 4096, 4096, 4096, false, false, true, false};
+    for (int64_t rows = 256; rows <= 1024; rows *= 4) {
+        n += add_layer(ret + n, rows, qkv, 768, 2304);
+        n += add_layer(ret + n, rows, proj, 768, 768);
+        n += add_layer(ret + n, rows, fc, 768, 3072);
+        n += add_layer(ret + n, rows, fcproj, 3072, 768);
+        ret[n++] = (struct shape){"head", rows, 50257, 768, false, true, true, false};
+    }
+    return n;
+}
+
+struct job {
+    struct dpt_cpu_stream *s;
+    struct dpt_gemm g;
+};
+
+static void run_once(void *ctx)
+{
+    struct job *j = ctx;
+    dpt_cpu_gemm(j->s, &j->g);
+}
+
+/* x (n) = normal values, made in parts in the memory of the result. */
+static void fill(struct dpt_stream *stream, const struct dpt_ops *ops, enum dpt_dtype dtype,
+                 int64_t n, float *part, size_t part_bytes, void *x)
+{
+    const struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    const int64_t part_n = (int64_t)(part_bytes / sizeof *part);
+    for (int64_t at = 0; at < n; at += part_n) {
+        int64_t count = dpt_min64(part_n, n - at);
+        ops->fill_normal(stream, count, key, (uint64_t)at, 0.0f, 1.0f, part);
+        ops->cast(stream, count, part, dtype, dpt_at_out(x, dtype, at));
+    }
+}
+
+static enum dpt_status measure(struct dpt_stream *stream, const struct dpt_ops *ops,
+                               const struct shape *shape, enum dpt_dtype dtype, int repeats,
+                               struct dpt_bench_time *ret, struct dpt_err *err)
+{
+    struct dpt_device *dev = stream->device;
+    size_t a_bytes = (size_t)(shape->m * shape->k) * dpt_dtype_bytes(dtype);
+    size_t b_bytes = (size_t)(shape->k * shape->n) * dpt_dtype_bytes(dtype);
+    size_t c_bytes = (size_t)(shape->m * shape->n) * sizeof(float), packed_bytes = 0;
+    void *a = NULL, *b = NULL, *c = NULL, *packed = NULL;
+    struct job job = {.s = dpt_cpu_stream(stream)};
+    enum dpt_status status = dpt_device_alloc(dev, a_bytes, &a, err);
+    if (status == DPT_OK)
+        status = dpt_device_alloc(dev, b_bytes, &b, err);
+    if (status == DPT_OK)
+        status = dpt_device_alloc(dev, c_bytes, &c, err);
+    if (status != DPT_OK)
+        goto out;
+    fill(stream, ops, dtype, shape->m * shape->k, c, c_bytes, a);
+    fill(stream, ops, dtype, shape->k * shape->n, c, c_bytes, b);
+    job.g = (struct dpt_gemm){.m = shape->m,
+                              .n = shape->n,
+                              .k = shape->k,
+                              .dtype = dtype,
+                              .a = a,
+                              .a_row = shape->a_transposed ? 1 : shape->k,
+                              .a_col = shape->a_transposed ? shape->m : 1,
+                              .b = b,
+                              .b_row = shape->b_transposed ? 1 : shape->n,
+                              .b_col = shape->b_transposed ? shape->k : 1,
+                              .store = {.dtype = shape->sums ? DPT_F32 : dtype,
+                                        .c = c,
+                                        .ldc = shape->n,
+                                        .stream = shape->sums}};
+    if (shape->pack) {
+        packed_bytes = dpt_cpu_gemm_packed_bytes(job.s, &job.g);
+        status = dpt_device_alloc(dev, packed_bytes, &packed, err);
+        if (status != DPT_OK)
+            goto out;
+        dpt_cpu_gemm_pack(job.s, &job.g, packed);
+        job.g.b_packed = packed;
+    }
+    *ret = dpt_bench_time(repeats, run_once, &job);
+    status = dpt_stream_sync(stream, err);
+out:
+    dpt_device_free(dev, a, a_bytes);
+    dpt_device_free(dev, b, b_bytes);
+    dpt_device_free(dev, c, c_bytes);
+    dpt_device_free(dev, packed, packed_bytes);
+    return status;
+}
+
+static enum dpt_status run_shapes(struct dpt_device *dev, struct dpt_stream *stream,
+                                  const struct dpt_bench_args *args, json_t *rows, double *best,
+                                  struct dpt_err *err)
+{
+    struct shape shapes[SHAPES_MAX];
+    int n = list_shapes(shapes);
+    printf("%-10s %6s %6s %6s %10s %10s\n", "product", "m", "n", "k", "GFLOP/s", "(best)");
+    for (int i = 0; i < n; i++) {
+        const struct shape *s = &shapes[i];
+        struct dpt_bench_time t;
+        DPT_TRY(measure(stream, dpt_device_ops(dev), s, args->dtype, args->repeats, &t, err));
+        double gflop = 2e-9 * (double)s->m * (double)s->n * (double)s->k;
+        double rate = gflop / t.median_s;
+        *best = rate > *best ? rate : *best;
+        printf("%-10s %6d %6d %6d %10.1f %10.1f\n", s->name, (int)s->m, (int)s->n, (int)s->k, rate,
+               gflop / t.min_s);
+        json_array_append_new(rows,
+                              json_pack("{s:s,s:I,s:I,s:I,s:b,s:f,s:f}", "product", s->name, "m",
+                                        (json_int_t)s->m, "n", (json_int_t)s->n, "k",
+                                        (json_int_t)s->k, "prepacked", (int)s->pack,
+                                        "gflops_median", rate, "gflops_best", gflop / t.min_s));
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_bench_gemm_rate(int threads, enum dpt_dtype dtype, double *ret_gflops,
+                                    struct dpt_err *err)
+{
+    struct shape shapes[SHAPES_MAX];
+    int n = list_shapes(shapes);
+    struct dpt_device *dev = NULL;
+    struct dpt_stream *stream = NULL;
+    double best = 0.0;
+    enum dpt_status status = dpt_device_cpu_create(&dev, err);
+    if (status == DPT_OK)
+        status = dpt_stream_create(dev, threads, &stream, err);
+    for (int i = 0; status == DPT_OK && i < n; i++) {
+        struct dpt_bench_time t;
+        status = measure(stream, dpt_device_ops(dev), &shapes[i], dtype, 3, &t, err);
+        double rate = 2e-9 * (double)shapes[i].m * (double)shapes[i].n * (double)shapes[i].k;
+        if (status == DPT_OK && rate / t.median_s > best)
+            best = rate / t.median_s;
+    }
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&dev);
+    if (status == DPT_OK)
+        *ret_gflops = best;
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    struct dpt_bench_args args;
+    struct dpt_device *dev = NULL;
+    struct dpt_stream *stream = NULL;
+    struct dpt_err err;
+    json_t *rows = NULL;
+    double best = 0.0;
+    int code = 1;
+    if (!dpt_bench_parse(argc, argv, "", &args))
+        return 2;
+    rows = json_array();
+    if (dpt_device_cpu_create(&dev, &err) != DPT_OK ||
+        dpt_stream_create(dev, args.threads, &stream, &err) != DPT_OK ||
+        run_shapes(dev, stream, &args, rows, &best, &err) != DPT_OK) {
+        (void)fprintf(stderr, "dpt-bench gemm: %s\n", err.text);
+        goto out;
+    }
+    printf("gemm rate: %.1f GFLOP/s in %s with %d threads (%s)\n", best,
+           dpt_bench_precision(args.dtype), args.threads, dpt_device_fingerprint(dev));
+    code = dpt_bench_finish(
+        &args, json_pack("{s:s,s:s,s:i,s:s,s:f,s:O}", "bench", "gemm", "precision",
+                         dpt_bench_precision(args.dtype), "threads", args.threads, "fingerprint",
+                         dpt_device_fingerprint(dev), "gflops", best, "shapes", rows));
+out:
+    json_decref(rows);
+    dpt_stream_destroy(&stream);
+    dpt_device_destroy(&dev);
+    return code;
+}
+
+const struct dpt_bench dpt_bench_gemm = {
+    .name = "gemm",
+    .help = "rate of matrix products: squares and GPT-2 124M's shapes, weights packed ahead",
+    .run = run};

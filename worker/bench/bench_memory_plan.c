@@ -1,0 +1,226 @@
+/* dpt-bench memory --plan: what each strategy would hold in worlds that are not there, by the
+ * formulas of worker/strategy/memory.h for the user's own config. Nothing is started. */
+#include "worker/bench/bench_memory_plan.h"
+
+#include "base/fs.h"
+#include "worker/model/model.h"
+#include "worker/strategy/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_BYTES = 192 };
+
+/* What the columns add up. */
+static const enum dpt_memory_tag states[] = {DPT_MEMORY_WEIGHTS, DPT_MEMORY_MASTERS,
+                                             DPT_MEMORY_MOMENTS, DPT_MEMORY_GATHERED,
+                                             DPT_MEMORY_PACKED},
+                                 gradients[] = {DPT_MEMORY_GRADIENT, DPT_MEMORY_SUMS,
+                                                DPT_MEMORY_SLOT_GRADIENTS},
+                                 copies[] = {DPT_MEMORY_SHADOW},
+                                 batch[] = {DPT_MEMORY_ACTIVATIONS, DPT_MEMORY_SCRATCH,
+                                            DPT_MEMORY_WORKSPACE, DPT_MEMORY_DATA},
+                                 others[] = {DPT_MEMORY_COMM};
+static const struct column {
+    const char *name;
+    const enum dpt_memory_tag *tags;
+    size_t n;
+} columns[] = {
+    {"state", states, sizeof states / sizeof *states},
+    {"gradients", gradients, sizeof gradients / sizeof *gradients},
+    {"shadow", copies, sizeof copies / sizeof *copies},
+    {"batch", batch, sizeof batch / sizeof *batch},
+    {"comm", others, sizeof others / sizeof *others},
+};
+enum { COLUMNS = sizeof columns / sizeof *columns };
+
+static int64_t sum_of(const struct column *column, const int64_t bytes[DPT_MEMORY_COUNT])
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < column->n; i++)
+        sum += bytes[column->tags[i]];
+    return sum;
+}
+
+static int64_t sum_of_all(const int64_t bytes[DPT_MEMORY_COUNT])
+{
+    int64_t sum = 0;
+    for (int t = 0; t < DPT_MEMORY_COUNT; t++)
+        sum += bytes[t];
+    return sum;
+}
+
+/* Of n ranks. Plan positions node by node, each node a machine of its own. */
+static struct dpt_world world_of(const struct dpt_config *config, int n, int ranks, int *numbers)
+{
+    for (int i = 0; i < n; i++) {
+        numbers[i] = i;
+        numbers[n + i] = i / ranks;
+    }
+    return (struct dpt_world){.lanes = dpt_config_lanes_of(config, n),
+                              .size = n,
+                              .rank_of_position = numbers,
+                              .host_of_position = numbers + n,
+                              .node_of_position = numbers + n};
+}
+
+/* Bytes of an element as products read it: machines that widen bf16 first are rare. */
+static int operand_of(const struct dpt_config *config)
+{
+    return config->train.precision == DPT_PRECISION_BF16 ? 2 : 4;
+}
+
+/* The rank that holds most, and what its node holds together. */
+static void find_largest(struct dpt_memory_spec *spec, int ranks, int64_t ret[DPT_MEMORY_COUNT],
+                         int64_t *ret_node)
+{
+    int64_t most = -1, node = 0;
+    *ret_node = 0;
+    for (int r = 0; r < spec->world->size; r++) {
+        int64_t bytes[DPT_MEMORY_COUNT];
+        spec->rank = r;
+        spec->packed_operand = dpt_memory_may_pack(spec) ? operand_of(spec->config) : 0;
+        dpt_memory_formula(spec, bytes);
+        const int64_t sum = sum_of_all(bytes);
+        if (sum > most) {
+            most = sum;
+            memcpy(ret, bytes, sizeof bytes);
+        }
+        node = (r % ranks == 0 ? 0 : node) + sum;
+        *ret_node = node > *ret_node ? node : *ret_node;
+    }
+}
+
+static enum dpt_status add_row(json_t *rows, const char *strategy, const int shape[2], int ranks,
+                               const int64_t bytes[DPT_MEMORY_COUNT], int64_t node,
+                               struct dpt_err *err)
+{
+    json_t *tags = json_object(), *row;
+    for (int t = 0; tags && t < DPT_MEMORY_COUNT; t++)
+        (void)json_object_set_new(tags, dpt_memory_tag_name((enum dpt_memory_tag)t),
+                                  json_integer(bytes[t]));
+    row = json_pack("{s:s, s:i, s:i, s:i, s:I, s:I, s:o}", "strategy", strategy, "nodes", shape[0],
+                    "ranks_per_node", shape[1], "ranks", ranks, "rank_bytes",
+                    (json_int_t)sum_of_all(bytes), "node_bytes", (json_int_t)node, "tags", tags);
+    if (!row || json_array_append_new(rows, row) != 0)
+        return dpt_fail(err, DPT_ENOMEM, "report: out of memory");
+    return DPT_OK;
+}
+
+static void print_head(void)
+{
+    printf("MiB of the host's memory for the rank that holds most, without the program itself\n"
+           "%-18s %7s",
+           "strategy", "world");
+    for (int c = 0; c < COLUMNS; c++)
+        printf(" %10s", columns[c].name);
+    printf(" %10s %10s\n", "rank", "its node");
+}
+
+static void print_row(const char *strategy, const int shape[2],
+                      const int64_t bytes[DPT_MEMORY_COUNT], int64_t node)
+{
+    char world[32];
+    (void)snprintf(world, sizeof world, "%dx%d", shape[0], shape[1]);
+    printf("%-18s %7s", strategy, world);
+    for (int c = 0; c < COLUMNS; c++)
+        printf(" %10.1f", (double)sum_of(&columns[c], bytes) / 0x1p20);
+    printf(" %10.1f %10.1f\n", (double)sum_of_all(bytes) / 0x1p20, (double)node / 0x1p20);
+}
+
+/* A world of more ranks than a step can be dealt to. */
+static void print_limit(const struct dpt_config *config, const int shape[2], int ranks)
+{
+    const bool reduce = dpt_config_accumulate(config) == DPT_ACCUMULATE_REDUCE;
+    printf("%-18s %4dx%-2d trains on at most %d ranks, one a %s; the other %d stand by\n", "",
+           shape[0], shape[1], ranks,
+           reduce ? "slot (train.global_batch / train.micro_batch)" : "lane (train.lanes)",
+           shape[0] * shape[1] - ranks);
+}
+
+static enum dpt_status plan_world(const struct dpt_config *config, const struct dpt_model *model,
+                                  const struct dpt_grid *grid, const char *name, const int shape[2],
+                                  json_t *rows, struct dpt_err *err)
+{
+    const int all = shape[0] * shape[1], most = dpt_config_world_max(config),
+              n = all < most ? all : most;
+    int *numbers = calloc(2 * (size_t)n, sizeof *numbers);
+    int64_t bytes[DPT_MEMORY_COUNT], node;
+    if (!numbers)
+        return dpt_fail(err, DPT_ENOMEM, "plan: out of memory");
+    const struct dpt_world world = world_of(config, n, shape[1], numbers);
+    struct dpt_memory_spec spec = {
+        .config = config,
+        .model = model,
+        .grid = grid,
+        .world = &world,
+        .threads = config->cluster.threads == DPT_AUTO ? 1 : config->cluster.threads};
+    find_largest(&spec, shape[1], bytes, &node);
+    free(numbers);
+    print_row(name, shape, bytes, node);
+    if (n < all)
+        print_limit(config, shape, n);
+    return add_row(rows, name, shape, n, bytes, node, err);
+}
+
+/* The config, under this strategy and in so many nodes. */
+static enum dpt_status load(const struct memory_plan *plan, const char *section, int nodes,
+                            struct dpt_config *ret, struct dpt_err *err)
+{
+    char strategy[TEXT_BYTES], nnodes[TEXT_BYTES];
+    const char *overrides[MEMORY_PLAN_SETS_MAX + 2];
+    size_t n = 0, bytes = 0;
+    char *text = NULL;
+    for (int i = 0; i < plan->n_sets; i++)
+        overrides[n++] = plan->sets[i];
+    (void)snprintf(strategy, sizeof strategy, "strategy={%s}", section);
+    (void)snprintf(nnodes, sizeof nnodes, "cluster.nnodes=%d", nodes);
+    overrides[n++] = strategy;
+    overrides[n++] = nnodes;
+    if (plan->config)
+        DPT_TRY(dpt_fs_read_stream(plan->config, MEMORY_PLAN_CONFIG_BYTES, &text, &bytes, err));
+    const enum dpt_status status = dpt_config_load(
+        text ? text : "", bytes, plan->config ? plan->config : "defaults", overrides, n, ret, err);
+    free(text);
+    return status;
+}
+
+static void make_grid(const struct dpt_model *model, int64_t offsets[DPT_UNITS_MAX + 1],
+                      struct dpt_grid *ret)
+{
+    const int n = dpt_model_n_units(model);
+    for (int u = 0; u < n; u++)
+        offsets[u] = dpt_model_unit(model, u)->offset;
+    offsets[n] = dpt_model_flat_numel(model);
+    *ret = (struct dpt_grid){.offset = offsets, .n_units = n, .block = DPT_BLOCK};
+}
+
+enum dpt_status memory_plan_add(const struct memory_plan *plan, const char *name,
+                                const char *section, json_t *rows, struct dpt_err *err)
+{
+    static struct dpt_config config;
+    for (int i = 0; i < plan->n_shapes; i++) {
+        struct dpt_model *model = NULL;
+        int64_t offsets[DPT_UNITS_MAX + 1];
+        struct dpt_grid grid;
+        enum dpt_status status = load(plan, section, plan->shapes[i][0], &config, err);
+        if (status == DPT_ECONFIG) {
+            printf("%-18s %4dx%-2d refused: %s\n", name, plan->shapes[i][0], plan->shapes[i][1],
+                   err->text);
+            continue;
+        }
+        if (status == DPT_OK)
+            status = dpt_model_create(&config, &model, err);
+        if (status != DPT_OK)
+            return status;
+        if (json_array_size(rows) == 0)
+            print_head();
+        make_grid(model, offsets, &grid);
+        status = plan_world(&config, model, &grid, name, plan->shapes[i], rows, err);
+        dpt_model_destroy(&model);
+        if (status != DPT_OK)
+            return status;
+    }
+    return DPT_OK;
+}

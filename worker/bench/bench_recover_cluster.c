@@ -1,0 +1,492 @@
+/* Starting, ending and reaping the programs of the recovery bench's cluster. */
+#include "worker/bench/bench_recover_cluster.h"
+
+#include "base/clock.h"
+#include "base/fs.h"
+#include "base/hash.h"
+#include "base/rng.h"
+#include "checkpoint/checkpoint.h"
+#include "tests/tmp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TEXT_BYTES = 200 * 1000,
+    ENDLESS_STEPS = 100 * 1000 * 1000,
+    ARGS_MAX = 16,
+    KILL_MS = 5000, /* after SIGKILL */
+    TAIL_BYTES = 2500,
+    LOG_END_BYTES = 32 * 1024,
+    CHILDREN_BYTES = 256
+};
+
+void rec_pause(void)
+{
+    struct timespec poll = {.tv_nsec = 2 * 1000 * 1000};
+    (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
+}
+
+/* ---- files ---- */
+
+/* Words of two to seven letters: something a small model learns from. */
+static enum dpt_status write_text(const char *path, struct dpt_err *err)
+{
+    char *text = malloc(TEXT_BYTES);
+    if (!text)
+        return dpt_fail(err, DPT_ENOMEM, "text: out of memory");
+    struct dpt_rng_key key = dpt_rng_key(1, DPT_RNG_TEST, 0, 0, 0);
+    uint32_t block[4];
+    int left = 0;
+    for (int i = 0; i < TEXT_BYTES; i++) {
+        dpt_philox(key, (uint64_t)i, block);
+        text[i] = left > 0 ? (char)('a' + block[0] % (1 + block[1] % 20)) : ' ';
+        left = left > 0 ? left - 1 : 2 + (int)(block[2] % 6);
+    }
+    enum dpt_status status = dpt_fs_write_file_atomic(path, text, TEXT_BYTES, err);
+    free(text);
+    return status;
+}
+
+/* `calm` 0: of the run that is hurt; else of the one that is not, of so many steps. The schedule is
+ * constant, so that how many steps there are changes nothing. */
+static enum dpt_status write_config(const struct rec_cluster *c, int64_t calm, struct dpt_err *err)
+{
+    const struct rec_run *run = &c->run;
+    char yaml[2048], strategy[256], path[REC_PATH_BYTES];
+    const char *below = calm > 0 ? "calm" : "log";
+    rec_strategy_yaml(run->strategy, run->rebuild_mib, strategy, sizeof strategy);
+    int bytes = snprintf(
+        yaml, sizeof yaml,
+        "run: recover\n"
+        "cluster: {nnodes: \"1:%d\", gpus_per_node: %d, device: %s, threads: %d, timeout_s: %g, "
+        "max_restarts: 1000}\n"
+        "model: {name: gpt2, n_layer: 2, n_head: 4, n_embd: %d, context: 32, vocab: 256}\n"
+        "data: {kind: text, train: \"%s/text.txt\", tokenizer: bytes}\n"
+        "train: {steps: %lld, global_batch: %d, micro_batch: 2, seq_len: 32, precision: fp32, "
+        "log_every: 1}\n"
+        "optimizer: {name: adamw, lr: 1.0e-3, schedule: constant}\n"
+        "strategy: %s\n"
+        "checkpoint: {dir: \"%s/%s/checkpoints\", every_steps: 0}\n"
+        "log: {dir: \"%s/%s\"}\n",
+        run->nodes_max, calm > 0 ? 1 : run->strategy->ranks_per_node, run->cuda ? "cuda" : "cpu",
+        calm > 0 ? 2 : 1, run->timeout_s, run->n_embd, c->dir,
+        (long long)(calm > 0 ? calm : ENDLESS_STEPS), 2 * REC_SLOTS, strategy, c->dir, below,
+        c->dir, below);
+    DPT_ASSERT(bytes > 0 && (size_t)bytes < sizeof yaml);
+    DPT_TRY(dpt_fs_join(c->dir, "config.yaml", path, sizeof path, err));
+    return dpt_fs_write_file_atomic(path, yaml, (size_t)bytes, err);
+}
+
+static enum dpt_status find_programs(struct rec_cluster *c, struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES + 16];
+    ssize_t bytes = readlink("/proc/self/exe", c->bin, sizeof c->bin - 1);
+    if (bytes <= 0)
+        return dpt_fail_errno(err, errno, "find the folder of this program");
+    c->bin[bytes] = '\0';
+    *strrchr(c->bin, '/') = '\0';
+    static const char *const names[] = {"dpt-rdzv", "dpt-worker"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", c->bin, names[i]);
+        if (access(path, X_OK) != 0)
+            return dpt_fail(err, DPT_ENOENT, "'%s' is not there: build it too", path);
+    }
+    return DPT_OK;
+}
+
+enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
+                                   struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    *ret = (struct rec_cluster){.run = *run};
+    DPT_TRY(find_programs(ret, err));
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return dpt_fail_errno(err, errno, "become the parent of orphans");
+    if (!test_make_dir(ret->dir, sizeof ret->dir, "bench-recover"))
+        return dpt_fail(err, DPT_EIO, "no temporary folder");
+    DPT_TRY(dpt_fs_join(ret->dir, "text.txt", path, sizeof path, err));
+    DPT_TRY(write_text(path, err));
+    return write_config(ret, 0, err);
+}
+
+/* ---- processes ---- */
+
+/* For the node that is started next: NCCL takes several ranks of one GPU if each seems to be on a
+ * machine of its own, with nothing between them but sockets. Several of one node, too. */
+static void seem_apart(const char *node)
+{
+    static const char *const how[][2] = {{"NCCL_NET", "Socket"},    {"NCCL_SOCKET_IFNAME", "lo"},
+                                         {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},
+                                         {"NCCL_SHM_DISABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"},
+                                         {"NCCL_RAS_ENABLE", "0"},  {"NCCL_MAX_CTAS", "2"}};
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++)
+        (void)setenv(how[i][0], how[i][1], 1);
+    (void)setenv("NCCL_HOSTID", node, 1);
+    (void)setenv("DPT_TEST_SHARE_GPUS", "1", 1);
+}
+
+/* After fork: async-signal-safe calls only. */
+static _Noreturn void run_child(char *const *argv, pid_t parent, int log)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (getppid() == parent && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2)
+        execv(argv[0], argv);
+    _exit(127);
+}
+
+static enum dpt_status start(const struct rec_cluster *c, const char *log_name, char *const *argv,
+                             pid_t *ret, struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, log_name, path, sizeof path, err));
+    int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", path);
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        run_child(argv, parent, log);
+    int saved = errno;
+    (void)close(log);
+    if (pid < 0)
+        return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
+    (void)setpgid(pid, pid); /* whoever comes first */
+    *ret = pid;
+    return DPT_OK;
+}
+
+enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err)
+{
+    char program[REC_PATH_BYTES + 16], port_file[REC_PATH_BYTES];
+    (void)snprintf(program, sizeof program, "%s/dpt-rdzv", c->bin);
+    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
+    char *const argv[] = {program, "--port", "0", "--port-file", port_file, NULL};
+    return start(c, "rdzv.log", argv, &c->server, err);
+}
+
+bool rec_server_listens(struct rec_cluster *c)
+{
+    char path[REC_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/port", c->dir);
+    FILE *f = fopen(path, "r");
+    bool there = f && fscanf(f, "%d", &c->port) == 1;
+    if (f)
+        (void)fclose(f);
+    return there;
+}
+
+enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret, struct dpt_err *err)
+{
+    struct rec_node *node = NULL;
+    for (int i = 0; i < REC_NODES_MAX && !node; i++)
+        if (c->nodes[i].pid == 0)
+            node = &c->nodes[i];
+    DPT_ASSERT(node);
+    struct rec_node made = {0};
+    (void)snprintf(made.id, sizeof made.id, "n%d", ++c->started);
+    char program[REC_PATH_BYTES + 16], config[REC_PATH_BYTES], endpoint[32], log[32], host[64];
+    (void)snprintf(program, sizeof program, "%s/dpt-worker", c->bin);
+    (void)snprintf(config, sizeof config, "%s/config.yaml", c->dir);
+    (void)snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", c->port);
+    (void)snprintf(log, sizeof log, "%s.log", made.id);
+    (void)snprintf(host, sizeof host, "cluster.host_group=%s", c->run.one_host ? "one" : made.id);
+    char *const argv[] = {program,           "--config", config,  "--node-id", made.id,
+                          "--rdzv-endpoint", endpoint,   "--set", host,        (char *)NULL};
+    if (c->run.cuda)
+        seem_apart(made.id);
+    DPT_TRY(start(c, log, argv, &made.pid, err));
+    *node = made;
+    *ret = node;
+    return DPT_OK;
+}
+
+/* Is it the rank process `local`? A child that has not reached exec yet is none. */
+static bool is_rank(pid_t pid, int local)
+{
+    char path[64], line[512] = {0}, wanted[32];
+    (void)snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    (void)snprintf(wanted, sizeof wanted, "local_rank=%d", local);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, line, sizeof line - 1);
+    (void)close(fd);
+    bool rank = false;
+    int at = 0;
+    for (const char *arg = line; arg < line + bytes; arg += strlen(arg) + 1, at++) {
+        rank = rank || (at == 1 && strcmp(arg, "--rank") == 0);
+        if (rank && strcmp(arg, wanted) == 0)
+            return true;
+    }
+    return false;
+}
+
+pid_t rec_node_rank(const struct rec_node *node, int local)
+{
+    /* The agent's main thread starts the ranks. */
+    char path[64], line[CHILDREN_BYTES] = {0};
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)node->pid, (int)node->pid);
+    FILE *f = node->pid > 0 && !node->ended ? fopen(path, "re") : NULL;
+    if (!f)
+        return 0;
+    const char *children = fgets(line, sizeof line, f);
+    (void)fclose(f);
+    char *end;
+    for (long pid; children && (pid = strtol(children, &end, 10)) > 0; children = end)
+        if (is_rank((pid_t)pid, local))
+            return (pid_t)pid;
+    return 0;
+}
+
+int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int local)
+{
+    char path[REC_PATH_BYTES], text[LOG_END_BYTES + 1];
+    (void)snprintf(path, sizeof path, "%s/log/node-%s/rank-%d.log", c->dir, node->id, local);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return -1;
+    if (fseek(f, -LOG_END_BYTES, SEEK_END) != 0)
+        rewind(f);
+    text[fread(text, 1, LOG_END_BYTES, f)] = '\0';
+    (void)fclose(f);
+    int place = -1, rank, world;
+    char n;
+    for (const char *at = text; (at = strstr(at, ": rank ")); at++)
+        if (sscanf(at, ": rank %d of %d goes o%c", &rank, &world, &n) == 3 && n == 'n')
+            place = rank;
+    return place;
+}
+
+static struct rec_node *node_of(struct rec_cluster *c, pid_t pid)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid == pid)
+            return &c->nodes[i];
+    return NULL;
+}
+
+enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err)
+{
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        struct rec_node *node = node_of(c, pid);
+        if (pid == c->server) {
+            c->server = 0;
+            return dpt_fail(err, DPT_EPEER, "dpt-rdzv ended by itself, status 0x%x", status);
+        }
+        if (!node)
+            continue; /* an orphan: the rank of an agent that was killed */
+        node->ended = true;
+        node->status = status;
+        if (!node->stops)
+            return dpt_fail(err, DPT_EPEER, "worker %s ended by itself, %s %d", node->id,
+                            WIFEXITED(status) ? "exit code" : "signal",
+                            WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    }
+    return DPT_OK;
+}
+
+bool rec_node_gone(struct rec_node *node, int *ret_status)
+{
+    if (!node->ended)
+        return false;
+    *ret_status = node->status;
+    *node = (struct rec_node){0};
+    return true;
+}
+
+/* ---- the end ---- */
+
+/* Sends `number` to all that were started here and have not ended. */
+static void signal_all(const struct rec_cluster *c, int number, bool groups)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
+            (void)kill(groups ? -c->nodes[i].pid : c->nodes[i].pid, number);
+}
+
+static bool nodes_left(const struct rec_cluster *c)
+{
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && !c->nodes[i].ended)
+            return true;
+    return false;
+}
+
+static enum dpt_status end_nodes(struct rec_cluster *c, struct dpt_err *err)
+{
+    int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        c->nodes[i].stops = true;
+    signal_all(c, SIGTERM, false);
+    while (nodes_left(c)) {
+        DPT_TRY(rec_cluster_reap(c, err));
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "workers did not end within %d ms of SIGTERM",
+                            REC_EXIT_MS);
+        rec_pause();
+    }
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        if (c->nodes[i].pid > 0 && c->nodes[i].status != 0)
+            return dpt_fail(err, DPT_EPEER, "worker %s ended with status 0x%x after SIGTERM",
+                            c->nodes[i].id, c->nodes[i].status);
+    memset(c->nodes, 0, sizeof c->nodes);
+    return DPT_OK;
+}
+
+static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
+{
+    int64_t deadline = dpt_now_ms() + REC_EXIT_MS;
+    int status = 0;
+    (void)kill(c->server, SIGTERM);
+    while (waitpid(c->server, &status, WNOHANG) == 0) {
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "dpt-rdzv did not end within %d ms of SIGTERM",
+                            REC_EXIT_MS);
+        rec_pause();
+    }
+    c->server = 0;
+    return status == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_EPEER, "dpt-rdzv ended with status 0x%x after SIGTERM", status);
+}
+
+enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
+{
+    DPT_TRY(end_nodes(c, err));
+    DPT_TRY(end_server(c, err));
+    if (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD)
+        return dpt_fail(err, DPT_EPEER, "a process is left after every program has ended");
+    return DPT_OK;
+}
+
+void rec_cluster_destroy(struct rec_cluster *c, bool keep)
+{
+    struct dpt_err err;
+    int64_t deadline = dpt_now_ms() + KILL_MS;
+    if (c->server > 0)
+        (void)kill(c->server, SIGKILL);
+    signal_all(c, SIGKILL, true);
+    /* Ranks die with their agents; those that are orphans by then come to this process. */
+    for (pid_t pid = 0; pid >= 0 && dpt_now_ms() < deadline;)
+        if ((pid = waitpid(-1, NULL, WNOHANG)) == 0)
+            rec_pause();
+    if (c->dir[0] && keep)
+        (void)fprintf(stderr, "dpt-bench recover: kept '%s'\n", c->dir);
+    else if (c->dir[0] && dpt_fs_remove_tree(c->dir, &err) != DPT_OK)
+        (void)fprintf(stderr, "dpt-bench recover: %s\n", err.text);
+    *c = (struct rec_cluster){0};
+}
+
+/* ---- what came of it ---- */
+
+enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
+                                  char ret_hash[REC_HASH_BYTES], struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    int64_t step = -1;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_hash128 hash;
+    DPT_TRY(dpt_fs_join(c->dir, "log/checkpoints", path, sizeof path, err));
+    DPT_TRY(dpt_checkpoint_newest(path, &step, err));
+    if (step < 0)
+        return dpt_fail(err, DPT_ENOENT, "no whole checkpoint in '%s'", path);
+    DPT_TRY(dpt_checkpoint_open(path, step, &checkpoint, err));
+    enum dpt_status status = dpt_checkpoint_hash(checkpoint, &hash, err);
+    dpt_checkpoint_close(&checkpoint);
+    DPT_TRY(status);
+    dpt_hash128_hex(hash, ret_hash);
+    *ret_step = step;
+    return DPT_OK;
+}
+
+static int64_t count_in(const char *path, const char *text)
+{
+    char *line = NULL;
+    size_t room = 0;
+    int64_t count = 0;
+    FILE *f = fopen(path, "re");
+    while (f && getline(&line, &room, f) > 0)
+        count += strstr(line, text) != NULL;
+    free(line);
+    if (f)
+        (void)fclose(f);
+    return count;
+}
+
+int64_t rec_cluster_count(const struct rec_cluster *c, const char *text)
+{
+    char pattern[REC_PATH_BYTES];
+    glob_t found;
+    int64_t count = 0;
+    (void)snprintf(pattern, sizeof pattern, "%s/log/node-*/rank-*.log", c->dir);
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return 0;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        count += count_in(found.gl_pathv[i], text);
+    globfree(&found);
+    return count;
+}
+
+enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps, struct dpt_err *err)
+{
+    char port_file[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, "port", port_file, sizeof port_file, err));
+    if (unlink(port_file) != 0)
+        return dpt_fail_errno(err, errno, "remove '%s'", port_file);
+    DPT_TRY(write_config(c, steps, err));
+    return rec_server_start(c, err);
+}
+
+enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
+                              struct dpt_err *err)
+{
+    char path[REC_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(c->dir, "calm/summary.json", path, sizeof path, err));
+    json_t *summary = json_load_file(path, 0, NULL);
+    const char *hash = json_string_value(json_object_get(summary, "weights_hash"));
+    (void)snprintf(ret, REC_HASH_BYTES, "%s", hash ? hash : "");
+    json_decref(summary);
+    return ret[0] ? DPT_OK : dpt_fail(err, DPT_ENOENT, "no weights_hash in '%s'", path);
+}
+
+static void tell_end(const char *path)
+{
+    char text[TAIL_BYTES + 1];
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return;
+    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0)
+        rewind(f);
+    text[fread(text, 1, TAIL_BYTES, f)] = '\0';
+    (void)fclose(f);
+    (void)fprintf(stderr, "--- %s\n%s\n", path, text);
+}
+
+void rec_cluster_tell(const struct rec_cluster *c)
+{
+    char path[REC_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/rdzv.log", c->dir);
+    tell_end(path);
+    for (int i = 0; i < REC_NODES_MAX; i++) {
+        if (c->nodes[i].pid == 0)
+            continue;
+        (void)snprintf(path, sizeof path, "%s/%s.log", c->dir, c->nodes[i].id);
+        tell_end(path);
+    }
+}

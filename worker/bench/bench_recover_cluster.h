@@ -1,0 +1,104 @@
+/* A cluster of real programs on this machine, for the recovery bench: one dpt-rdzv and some
+ * dpt-worker, all files in one temporary folder.
+ *
+ * Everything started here is a child of this process, which is subreaper of their orphans: when
+ * waitpid knows of no child any more, nothing is left. A child dies with this process. */
+#ifndef DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
+#define DPT_WORKER_BENCH_BENCH_RECOVER_CLUSTER_H
+
+#include "worker/bench/bench_recover_strategy.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum {
+    REC_NODES_MAX = 12, /* at a time */
+    REC_NODE_RANKS_MAX = 4,
+    REC_SLOTS = 16, /* micro-batches of a step */
+    REC_PATH_BYTES = 512,
+    REC_HASH_BYTES = 40,
+    REC_EXIT_MS = 10 * 1000 /* a program told to end has ended by then */
+};
+
+struct rec_node {
+    char id[24];
+    pid_t pid;  /* of the agent; 0: this place is free */
+    bool stops; /* it has been told or made to end: its end is no surprise */
+    bool ended;
+    int status; /* as of waitpid, once ended */
+};
+
+/* What differs from run to run. */
+struct rec_run {
+    const struct rec_strategy *strategy; /* borrowed, as long as the cluster lives */
+    int nodes_max, n_embd;
+    double timeout_s, rebuild_mib;
+    bool one_host; /* nodes share memory; else each is a host of its own, joined by sockets */
+    bool cuda;     /* all ranks compute on this machine's GPU, and keep their state there */
+};
+
+struct rec_cluster {
+    char bin[REC_PATH_BYTES]; /* the folder of this program, where the others are too */
+    char dir[64];
+    struct rec_run run;
+    int port;
+    pid_t server; /* 0: none runs */
+    int started;  /* nodes so far; numbers the next one */
+    struct rec_node nodes[REC_NODES_MAX];
+};
+
+/* Makes the temporary folder with text and config, and this process the subreaper. */
+DPT_MUST_USE enum dpt_status rec_cluster_create(const struct rec_run *run, struct rec_cluster *ret,
+                                                struct dpt_err *err);
+
+/* Starts dpt-rdzv; rec_server_listens becomes true, and sets the port, once it listens. */
+DPT_MUST_USE enum dpt_status rec_server_start(struct rec_cluster *c, struct dpt_err *err);
+bool rec_server_listens(struct rec_cluster *c);
+
+/* Starts a worker under a new node id, in a free place. */
+DPT_MUST_USE enum dpt_status rec_node_start(struct rec_cluster *c, struct rec_node **ret,
+                                            struct dpt_err *err);
+
+/* The pid of the node's rank process `local`; 0 while there is none. */
+pid_t rec_node_rank(const struct rec_node *node, int local);
+
+/* Its rank in the generation that it went on in last, by its log; -1: none yet. */
+int rec_node_place(const struct rec_cluster *c, const struct rec_node *node, int local);
+
+/* Reaps what has ended. DPT_EPEER when that was a program that should be running. */
+DPT_MUST_USE enum dpt_status rec_cluster_reap(struct rec_cluster *c, struct dpt_err *err);
+
+/* True once the node's agent has ended. Frees its place then, and gives the status. */
+bool rec_node_gone(struct rec_node *node, int *ret_status);
+
+/* SIGTERM to every worker, then to the server; each must exit with 0 within REC_EXIT_MS, and no
+ * process may be left. What is left is killed; DPT_EPEER or DPT_ETIMEOUT say what it was. */
+DPT_MUST_USE enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err);
+
+/* Of a run that has ended with a checkpoint: its newest step, and the hash of the weights there as
+ * dpt-ckpt finds it. */
+DPT_MUST_USE enum dpt_status rec_cluster_saved(const struct rec_cluster *c, int64_t *ret_step,
+                                               char ret_hash[REC_HASH_BYTES], struct dpt_err *err);
+
+/* Lines with `text` in the logs of all ranks that there were. */
+int64_t rec_cluster_count(const struct rec_cluster *c, const char *text);
+
+/* After rec_cluster_end: the same config once more, up to `steps` steps, in a world of one rank.
+ * Starts a server; the worker to start then writes below `calm`, and ends by itself. */
+DPT_MUST_USE enum dpt_status rec_calm_start(struct rec_cluster *c, int64_t steps,
+                                            struct dpt_err *err);
+/* After that: the hash in its summary. */
+DPT_MUST_USE enum dpt_status rec_calm_hash(const struct rec_cluster *c, char ret[REC_HASH_BYTES],
+                                           struct dpt_err *err);
+
+/* Kills whatever is left, removes the folder unless `keep`. For a zeroed cluster too. */
+void rec_cluster_destroy(struct rec_cluster *c, bool keep);
+
+/* The ends of the logs, to standard error. */
+void rec_cluster_tell(const struct rec_cluster *c);
+
+/* Lets a poll's while pass. */
+void rec_pause(void);
+
+#endif

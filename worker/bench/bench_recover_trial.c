@@ -1,0 +1,448 @@
+/* A trial of the recovery bench. */
+#include "worker/bench/bench_recover_trial.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "worker/bench/bench_recover_catch.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DEADLINE_TIMEOUTS = 12, /* a wait's deadline, in timeouts … */
+    DEADLINE_MS_MIN = 60 * 1000,
+    STEADY_STEPS = 3, /* that many, and a generation counts as running */
+    KILLS = 12,       /* of the faults drawn from, the first */
+    SECOND_MS = 50,   /* a second fault comes within that of a formation's beginning */
+    CAUGHT_MS = 30    /* and a step: then the others have sent their part */
+};
+
+volatile sig_atomic_t rec_stop_signal;
+
+/* ---- waiting ---- */
+
+static uint32_t draw(struct rec_bench *b, uint32_t n)
+{
+    uint32_t block[4];
+    dpt_philox(dpt_rng_key(b->seed, DPT_RNG_TEST, 0, 0, 0), b->draws++, block);
+    return block[0] % n;
+}
+
+/* Uniform in [least, most). */
+static double draw_real(struct rec_bench *b, double least, double most)
+{
+    return least + (most - least) * draw(b, 100000) / 100000.0;
+}
+
+/* Looks at everything once. */
+static enum dpt_status look(struct rec_bench *b, struct dpt_err *err)
+{
+    if (rec_stop_signal)
+        return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)rec_stop_signal);
+    DPT_TRY(rec_cluster_reap(&b->cluster, err));
+    return rec_watch_poll(&b->watch, err);
+}
+
+static int64_t deadline_ms(const struct rec_bench *b)
+{
+    int64_t ms = (int64_t)(b->cluster.run.timeout_s * 1000) * DEADLINE_TIMEOUTS;
+    return ms > DEADLINE_MS_MIN ? ms : DEADLINE_MS_MIN;
+}
+
+/* `closely`: what follows is aimed at, so not even a poll's pause may pass. */
+static enum dpt_status wait_for(struct rec_bench *b, const char *what, bool closely,
+                                bool (*there)(struct rec_bench *), struct dpt_err *err)
+{
+    int64_t deadline = dpt_now_ms() + deadline_ms(b);
+    for (;;) {
+        DPT_TRY(look(b, err));
+        if (there(b))
+            return DPT_OK;
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "hang: not within %lld ms: %s",
+                            (long long)deadline_ms(b), what);
+        if (!closely)
+            rec_pause();
+    }
+}
+
+enum dpt_status rec_wait(struct rec_bench *b, const char *what, bool (*there)(struct rec_bench *),
+                         struct dpt_err *err)
+{
+    return wait_for(b, what, false, there, err);
+}
+
+/* The moment of a fault is drawn; nothing is waited for. */
+static enum dpt_status pass(struct rec_bench *b, double ms, struct dpt_err *err)
+{
+    int64_t until = dpt_now_ns() + (int64_t)(ms * 1e6);
+    do {
+        DPT_TRY(look(b, err));
+    } while (dpt_now_ns() < until);
+    return DPT_OK;
+}
+
+static bool forms(struct rec_bench *b)
+{
+    return b->watch.newest_forming > b->from;
+}
+
+static bool is_planned(struct rec_bench *b)
+{
+    return b->watch.newest_planned > b->from;
+}
+
+static bool has_stepped(struct rec_bench *b)
+{
+    return b->watch.step > b->step_seen;
+}
+
+bool rec_steady(struct rec_bench *b)
+{
+    const struct rec_generation *g = rec_watch_generation(&b->watch, b->watch.newest);
+    return g && g->world == b->world && g->steps >= STEADY_STEPS && !g->rebuilding &&
+           b->watch.newest_forming <= b->watch.newest;
+}
+
+static bool awaited_ended(struct rec_bench *b)
+{
+    return b->awaited->ended;
+}
+
+static bool has(const struct rec_bench *b, enum rec_fault fault)
+{
+    return b->hits[0].fault == fault || (b->n_hits > 1 && b->hits[1].fault == fault);
+}
+
+/* Who is dead or stopped does not get ready: a plan that was made after the last fault, and ran, is
+ * one without. (The log's times are cut to the millisecond.) After a drain or a join alone it is
+ * the one with the world that is wanted. */
+static bool resumed(struct rec_bench *b)
+{
+    const bool agreed = b->n_hits == 1 && (has(b, REC_DRAIN) || has(b, REC_JOIN));
+    const double since = b->hits[b->n_hits - 1].time - 1e-3;
+    for (uint64_t n = b->from + 1; n <= b->watch.newest; n++) {
+        const struct rec_generation *g = rec_watch_generation(&b->watch, n);
+        if (g && g->steps > 0 && g->planned >= since && (!agreed || g->world == b->world)) {
+            b->resumed = n;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- faults ---- */
+
+static int ranks_per_node(const struct rec_bench *b)
+{
+    return b->cluster.run.strategy->ranks_per_node;
+}
+
+/* The agent, then its ranks, as near together as it goes. */
+static void signal_node(const struct rec_bench *b, const struct rec_node *node, int number)
+{
+    pid_t ranks[REC_NODE_RANKS_MAX];
+    for (int local = 0; local < ranks_per_node(b); local++)
+        ranks[local] = rec_node_rank(node, local);
+    (void)kill(node->pid, number);
+    for (int local = 0; local < ranks_per_node(b); local++)
+        if (ranks[local] > 0)
+            (void)kill(ranks[local], number);
+}
+
+/* Does it; a join sets hit->node. Sets the time. */
+static enum dpt_status hurt(struct rec_bench *b, struct rec_hit *hit, struct dpt_err *err)
+{
+    struct rec_node *node = hit->node;
+    const pid_t rank = hit->fault == REC_KILL_RANK ? rec_node_rank(node, hit->local) : 0;
+    if (hit->fault == REC_KILL_RANK && rank == 0)
+        return dpt_fail(err, DPT_EPEER, "worker %s has no rank %d to kill", node->id, hit->local);
+    hit->time = dpt_wall_seconds();
+    switch (hit->fault) {
+    case REC_KILL_RANK:
+        (void)kill(rank, SIGKILL);
+        break;
+    case REC_KILL_NODE:
+        node->stops = true;
+        b->world -= ranks_per_node(b);
+        signal_node(b, node, SIGKILL);
+        break;
+    case REC_DRAIN:
+        node->stops = true;
+        b->world -= ranks_per_node(b);
+        (void)kill(node->pid, SIGTERM);
+        break;
+    case REC_JOIN:
+        b->world += ranks_per_node(b);
+        return rec_node_start(&b->cluster, &hit->node, err);
+    case REC_STOP:
+        b->world -= ranks_per_node(b);
+        signal_node(b, node, SIGSTOP);
+        break;
+    case REC_FAULT_COUNT:
+        break;
+    }
+    return DPT_OK;
+}
+
+static bool is_kill(enum rec_fault fault)
+{
+    return fault == REC_KILL_RANK || fault == REC_KILL_NODE;
+}
+
+/* Would a state be left whole if these two went at once? Of a drain and a join nothing is lost. */
+static bool leaves_state(const struct rec_bench *b, const struct rec_hit *first,
+                         const struct rec_hit *second)
+{
+    const enum rec_copies copies = b->cluster.run.strategy->copies;
+    const int world = b->nodes * ranks_per_node(b);
+    if (copies == REC_COPY_EVERYWHERE)
+        return first->fault == REC_JOIN || b->nodes > 2;
+    if (copies == REC_COPY_BUDDY && b->cluster.run.rebuild_mib <= 0)
+        return false; /* it may come before the shadows are back */
+    if (copies == REC_COPY_BUDDY)
+        return first->fault == REC_JOIN || first->fault == REC_DRAIN ||
+               ((first->place + 1) % world != second->place &&
+                (second->place + 1) % world != first->place);
+    /* Of two nodes each lacks another shard then. */
+    return first->fault == REC_JOIN ||
+           (first->fault == REC_KILL_RANK && second->fault == REC_KILL_RANK &&
+            first->shard != second->shard);
+}
+
+/* Which of the node's shards a rank has, where they share a state: they are in order of their
+ * ranks.
+ */
+static int shard_of(const struct rec_bench *b, const struct rec_hit *hit)
+{
+    int shard = 0;
+    for (int local = 0; local < ranks_per_node(b); local++)
+        shard += rec_node_place(&b->cluster, hit->node, local) < hit->place;
+    return shard;
+}
+
+/* A rank of a running node that `other` leaves alone, drawn; false: there is none. */
+static bool draw_victim(struct rec_bench *b, const struct rec_hit *other, struct rec_hit *hit)
+{
+    struct rec_hit found[REC_NODES_MAX * REC_NODE_RANKS_MAX];
+    uint32_t n = 0;
+    for (int i = 0; i < REC_NODES_MAX; i++)
+        for (int local = 0; local < ranks_per_node(b); local++) {
+            struct rec_node *node = &b->cluster.nodes[i];
+            struct rec_hit one = {.fault = hit->fault, .node = node, .local = local};
+            if (node->pid <= 0 || (other && node == other->node))
+                continue;
+            one.place = rec_node_place(&b->cluster, node, local);
+            one.shard = shard_of(b, &one);
+            if (!other || leaves_state(b, other, &one))
+                found[n++] = one;
+        }
+    if (n > 0)
+        *hit = found[draw(b, n)];
+    return n > 0;
+}
+
+/* Both faults are drawn before the first comes, while every place is known. */
+static void plan_trial(struct rec_bench *b)
+{
+    static const enum rec_fault faults[] = {
+        REC_KILL_RANK, REC_KILL_RANK, REC_KILL_RANK, REC_KILL_RANK, REC_KILL_RANK,
+        REC_KILL_RANK, REC_KILL_NODE, REC_KILL_NODE, REC_KILL_NODE, REC_KILL_NODE,
+        REC_KILL_NODE, REC_KILL_NODE, REC_DRAIN,     REC_DRAIN,     REC_DRAIN,
+        REC_JOIN,      REC_JOIN,      REC_JOIN,      REC_STOP,      REC_STOP};
+    const uint32_t n_faults = b->kills_only ? KILLS : sizeof faults / sizeof *faults;
+    double load = 0;
+    (void)getloadavg(&load, 1);
+    struct rec_hit *first = &b->hits[0], *second = &b->hits[1];
+    *first = (struct rec_hit){.fault = faults[draw(b, n_faults)]};
+    *second = (struct rec_hit){.fault = draw(b, 2) ? REC_KILL_RANK : REC_KILL_NODE};
+    b->n_hits = 1;
+    if (first->fault != REC_JOIN)
+        DPT_ASSERT(draw_victim(b, NULL, first));
+    const bool doubled =
+        draw(b, 3) == 0 && !b->at_commit && first->fault != REC_STOP && b->nodes > 1;
+    const bool possible = doubled && draw_victim(b, first, second);
+    const enum rec_aim aim = b->at_commit ? (is_kill(first->fault) ? REC_AIM_COMMIT : REC_AIM_APPLY)
+                             : draw(b, 2) ? REC_AIM_STEP
+                                          : REC_AIM_APPLY;
+    *b->trial = (struct rec_trial){.fault = first->fault,
+                                   .second = second->fault,
+                                   .doubled = possible,
+                                   .aim = aim,
+                                   .aim_second = draw(b, 3) ? REC_AIM_BUILD : REC_AIM_PREPARE,
+                                   .noticed_ms = NAN,
+                                   .back_ms = NAN,
+                                   .step_ms = rec_watch_median_step_ms(&b->watch),
+                                   .first_step = b->watch.step + 1,
+                                   .load = load};
+}
+
+/* About a step's end, a step after one was seen. */
+static enum dpt_status aim_apply(struct rec_bench *b, struct dpt_err *err)
+{
+    const double step_ms = b->trial->step_ms;
+    return pass(b, draw_real(b, 0.85 * step_ms, 1.02 * step_ms), err);
+}
+
+/* The victim stops when one has its contribution to a commit and the others have not, and rests
+ * until it is the last for whom they wait. Where it may not be traced, or speaks through shared
+ * memory, it is killed about there. */
+static enum dpt_status aim_commit(struct rec_bench *b, struct dpt_err *err)
+{
+    const struct rec_hit *victim = &b->hits[0];
+    const pid_t rank = rec_node_rank(victim->node, victim->local);
+    if (rank <= 0 || b->cluster.run.one_host || !rec_catch(rank, b->commit_bytes))
+        return aim_apply(b, err);
+    return pass(b, b->trial->step_ms + CAUGHT_MS, err);
+}
+
+/* Within a step anywhere, or about its end: the optimizer, or the commit, of which some may have
+ * heard and others not. */
+static enum dpt_status aim_first(struct rec_bench *b, struct dpt_err *err)
+{
+    const struct rec_trial *t = b->trial;
+    if (t->aim == REC_AIM_STEP)
+        return pass(b, draw_real(b, 0, t->step_ms), err);
+    b->step_seen = b->watch.step;
+    DPT_TRY(wait_for(b, "a step", true, has_stepped, err));
+    return t->aim == REC_AIM_COMMIT ? aim_commit(b, err) : aim_apply(b, err);
+}
+
+/* While the next generation is asked for and reports, or while communicators are made and state is
+ * moved. */
+static enum dpt_status aim_second(struct rec_bench *b, struct dpt_err *err)
+{
+    if (b->trial->aim_second == REC_AIM_PREPARE) {
+        DPT_TRY(wait_for(b, "the next generation begins to form", true, forms, err));
+        return pass(b, draw_real(b, 0, SECOND_MS), err);
+    }
+    DPT_TRY(wait_for(b, "the next generation has a plan", true, is_planned, err));
+    return pass(b, draw_real(b, 0, rec_watch_median_healing_ms(&b->watch) + 2), err);
+}
+
+/* ---- what came of it ---- */
+
+static void remember_survivors(struct rec_bench *b)
+{
+    b->n_survivors = 0;
+    for (int i = 0; i < REC_NODES_MAX; i++) {
+        const struct rec_node *node = &b->cluster.nodes[i];
+        if (node->pid <= 0)
+            continue;
+        struct rec_survivor *s = &b->survivors[b->n_survivors++];
+        *s = (struct rec_survivor){.node = node, .agent = node->pid};
+        for (int local = 0; local < ranks_per_node(b); local++)
+            s->ranks[local] = rec_node_rank(node, local);
+    }
+}
+
+static bool was_hit(const struct rec_bench *b, const struct rec_node *node, int local)
+{
+    for (int i = 0; i < b->n_hits; i++)
+        if (b->hits[i].node == node &&
+            (b->hits[i].fault != REC_KILL_RANK || b->hits[i].local == local))
+            return true;
+    return false;
+}
+
+static bool survivors_kept(const struct rec_bench *b)
+{
+    for (int i = 0; i < b->n_survivors; i++) {
+        const struct rec_survivor *s = &b->survivors[i];
+        for (int local = 0; local < ranks_per_node(b); local++)
+            if (!was_hit(b, s->node, local) && (s->node->pid != s->agent || s->ranks[local] == 0 ||
+                                                rec_node_rank(s->node, local) != s->ranks[local]))
+                return false;
+    }
+    return true;
+}
+
+static void take_figures(struct rec_bench *b)
+{
+    struct rec_trial *t = b->trial;
+    const double last = b->hits[b->n_hits - 1].time;
+    t->generation = *rec_watch_generation(&b->watch, b->resumed);
+    t->resumed_ms = (t->generation.first_step - last) * 1e3;
+    t->outage_ms = (t->generation.first_step - b->hits[0].time) * 1e3;
+    t->pause_ms = (t->generation.first_step - t->generation.step_before) * 1e3;
+    t->landing = rec_watch_landing(&b->watch, last);
+    const struct rec_generation *first = rec_watch_generation(&b->watch, b->from + 1);
+    if (!t->doubled && first && first->forming > 0)
+        t->noticed_ms = (first->forming - last) * 1e3;
+    t->measured = true;
+}
+
+/* ---- back ---- */
+
+static enum dpt_status take_exit(struct rec_bench *b, struct rec_node *node, bool drained,
+                                 struct dpt_err *err)
+{
+    int status = 0;
+    char id[sizeof node->id];
+    memcpy(id, node->id, sizeof id);
+    b->awaited = node;
+    DPT_TRY(rec_wait(b, "the worker that was told to end, or killed, ends", awaited_ended, err));
+    (void)rec_node_gone(node, &status);
+    if (drained && status != 0)
+        return dpt_fail(err, DPT_EPEER, "worker %s was told to leave and ended with status 0x%x",
+                        id, status);
+    return DPT_OK;
+}
+
+static enum dpt_status settle_hit(struct rec_bench *b, const struct rec_hit *hit,
+                                  struct dpt_err *err)
+{
+    if (hit->fault == REC_KILL_NODE || hit->fault == REC_DRAIN)
+        return take_exit(b, hit->node, hit->fault == REC_DRAIN, err);
+    if (hit->fault == REC_STOP) {
+        signal_node(b, hit->node, SIGCONT);
+        b->world += ranks_per_node(b);
+    }
+    return DPT_OK;
+}
+
+/* Back to the number of nodes that there were: who died is replaced, who was stopped continues, and
+ * after a join somebody goes. */
+static enum dpt_status restore_nodes(struct rec_bench *b, struct dpt_err *err)
+{
+    const int wanted = b->nodes * ranks_per_node(b);
+    for (int i = 0; i < b->n_hits; i++)
+        DPT_TRY(settle_hit(b, &b->hits[i], err));
+    while (b->world < wanted)
+        DPT_TRY(hurt(b, &(struct rec_hit){.fault = REC_JOIN}, err));
+    if (b->world == wanted)
+        return rec_wait(b, "all nodes train again", rec_steady, err);
+    struct rec_hit one = {.fault = REC_DRAIN};
+    DPT_ASSERT(draw_victim(b, NULL, &one));
+    DPT_TRY(hurt(b, &one, err));
+    DPT_TRY(take_exit(b, one.node, true, err));
+    return rec_wait(b, "the others train after one left", rec_steady, err);
+}
+
+enum dpt_status rec_trial_run(struct rec_bench *b, struct dpt_err *err)
+{
+    struct rec_trial *t = b->trial;
+    const int64_t lost_before = b->watch.steps_lost;
+    plan_trial(b);
+    remember_survivors(b);
+    DPT_TRY(aim_first(b, err));
+    b->from = b->watch.newest;
+    DPT_TRY(hurt(b, &b->hits[0], err));
+    rec_catch_end();
+    if (t->doubled) {
+        DPT_TRY(aim_second(b, err));
+        b->from = b->watch.newest;
+        b->n_hits = 2;
+        DPT_TRY(hurt(b, &b->hits[1], err));
+    }
+    DPT_TRY(rec_wait(b, "a step of the next generation, without what died", resumed, err));
+    take_figures(b);
+    DPT_TRY(rec_wait(b, "everybody who is left trains", rec_steady, err));
+    t->survivors_kept = survivors_kept(b);
+    DPT_TRY(restore_nodes(b, err));
+    t->back_ms = (dpt_wall_seconds() - b->hits[0].time) * 1e3;
+    t->steps_lost = b->watch.steps_lost - lost_before;
+    t->end_step = b->watch.step + 1;
+    return DPT_OK;
+}

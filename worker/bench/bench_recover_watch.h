@@ -1,0 +1,97 @@
+/* What a run tells while it trains, for the recovery bench: reads on in metrics.jsonl,
+ * events.jsonl and the server's log, and sorts what they say by generation. */
+#ifndef DPT_WORKER_BENCH_BENCH_RECOVER_WATCH_H
+#define DPT_WORKER_BENCH_BENCH_RECOVER_WATCH_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum rec_phase {
+    REC_DETECT,
+    REC_ABORT,
+    REC_RENDEZVOUS,
+    REC_REBUILD,
+    REC_RESTORE,
+    REC_TOTAL,
+    REC_PHASE_COUNT
+};
+extern const char *const rec_phase_names[REC_PHASE_COUNT]; /* as in events.jsonl */
+
+enum { REC_GENERATIONS = 256 /* remembered */, REC_STEP_TIMES = 32, REC_LINE_BYTES = 8192 };
+
+/* Times are seconds since 1970, 0: not yet. */
+struct rec_generation {
+    uint64_t number;
+    double forming, planned, runs; /* as the server says: first word, plan, sent off */
+    bool has_event;
+    bool rebuilding; /* shadows are being made beside its steps */
+    double phase_ms[REC_PHASE_COUNT];
+    char kind[24];
+    int64_t event_steps_lost;
+    double first_step;  /* when its first step was completed */
+    double step_before; /* when the last step before that was */
+    int world;
+    int64_t steps; /* completed so far */
+};
+
+struct rec_tail {
+    char path[512];
+    FILE *file; /* NULL while there is none */
+    char line[REC_LINE_BYTES];
+    size_t bytes; /* of a line that is still being written */
+};
+
+/* Of one completed step, as it was logged first; both 0: it was not. Any difference of a weight
+ * shows here. */
+struct rec_value {
+    double loss, norm;
+};
+
+struct rec_watch {
+    struct rec_tail metrics, events, server;
+    struct rec_generation generations[REC_GENERATIONS];
+    uint64_t newest;         /* generation that has completed a step */
+    uint64_t newest_forming; /* generation that the server has begun to form, */
+    uint64_t newest_planned; /* made a plan of */
+    int64_t step;            /* last completed */
+    double step_time;
+    double step_ms[REC_STEP_TIMES]; /* of the last steps within a generation */
+    int64_t steps_timed;
+    int64_t steps_lost;       /* sum of the events' */
+    int64_t steps_repeated;   /* logged again, under a number that had been logged */
+    int64_t steps_skipped;    /* never logged, though later ones were */
+    struct rec_value *values; /* [values_max] by step; owned */
+    int64_t values_max;
+    double healing_ms[REC_STEP_TIMES]; /* rebuild and restore of the last generations */
+    int64_t healings;
+    int64_t rebuilds; /* shadows were made beside steps, and are whole */
+};
+
+/* Reads what is in the folder `below` of the cluster's folder `dir`. */
+DPT_MUST_USE enum dpt_status rec_watch_init(struct rec_watch *w, const char *dir, const char *below,
+                                            struct dpt_err *err);
+void rec_watch_fini(struct rec_watch *w);
+
+/* Reads what is new. DPT_ECORRUPT when a line is no record. */
+DPT_MUST_USE enum dpt_status rec_watch_poll(struct rec_watch *w, struct dpt_err *err);
+
+/* Generation `number`, all zero if nothing was heard of it; NULL when it is too old. */
+const struct rec_generation *rec_watch_generation(struct rec_watch *w, uint64_t number);
+
+double rec_watch_median_step_ms(const struct rec_watch *w);
+/* Of a generation, from its plan to its ranks' readiness; 0: none was seen. */
+double rec_watch_median_healing_ms(const struct rec_watch *w);
+
+/* What the newest generation that had begun by `time` was doing then. */
+enum rec_landing { REC_IN_STEPS, REC_IN_PREPARE, REC_IN_BUILD, REC_LANDING_COUNT };
+extern const char *const rec_landing_names[REC_LANDING_COUNT];
+enum rec_landing rec_watch_landing(const struct rec_watch *w, double time);
+
+/* The first step in [first, end) that both know and that differs; -1: none. */
+int64_t rec_watch_differs(const struct rec_watch *w, const struct rec_watch *other, int64_t first,
+                          int64_t end);
+
+#endif

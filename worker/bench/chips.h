@@ -1,0 +1,15 @@
+/* What chips can do at most: dense bf16 products with f32 sums, as their makers' data sheets say.
+ */
+#ifndef DPT_WORKER_BENCH_CHIPS_H
+#define DPT_WORKER_BENCH_CHIPS_H
+
+/* FLOP/s of the chip of that name ("NVIDIA H200", as CUDA says it); 0: it is not in the table. */
+double dpt_chip_peak(const char *name);
+
+/* Model FLOPs utilisation: of `peak` FLOP/s, at 6 N + 6 L C T a token (Chowdhery et al. 2022, PaLM,
+ * appendix B, with causal attention counted once): N parameters, L layers of C channels, sequences
+ * of T tokens. */
+double dpt_mfu(double tokens_per_s, double parameters, int layers, int channels, int seq,
+               double peak);
+
+#endif

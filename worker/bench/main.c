@@ -1,0 +1,50 @@
+/* dpt-bench: every figure the project claims. */
+#include "worker/bench/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct dpt_bench *const benches[] = {
+    &dpt_bench_gemm,       &dpt_bench_ops,        &dpt_bench_comm,    &dpt_bench_allreduce,
+    &dpt_bench_canonical,  &dpt_bench_train,      &dpt_bench_recover, &dpt_bench_tokenize,
+    &dpt_bench_checkpoint, &dpt_bench_strategies, &dpt_bench_memory};
+enum { BENCHES = sizeof benches / sizeof *benches };
+
+static void print_benches(FILE *out)
+{
+    for (int i = 0; i < BENCHES; i++)
+        (void)fprintf(out, "  %-10s %s\n", benches[i]->name, benches[i]->help);
+}
+
+static void print_usage(FILE *out)
+{
+    (void)fprintf(out, "usage: dpt-bench NAME [--json FILE] [flags of its own]\n"
+                       "       dpt-bench --list | --help | --version\n\n");
+    print_benches(out);
+    (void)fputs("\nFigures go to the terminal, and as JSON to FILE.\n"
+                "Exit codes: 0 measured, 1 failed, 2 usage.\n",
+                out);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; argc > 1 && i < BENCHES; i++)
+        if (strcmp(argv[1], benches[i]->name) == 0) {
+            const int code = benches[i]->run(argc - 1, argv + 1);
+            return argc == 3 && strcmp(argv[2], "--help") == 0 ? 0 : code;
+        }
+    if (argc == 2 && strcmp(argv[1], "--list") == 0)
+        print_benches(stdout);
+    else if (argc == 2 && strcmp(argv[1], "--version") == 0)
+        (void)puts("dpt-bench " DPT_VERSION);
+    else if (argc == 2 && strcmp(argv[1], "--help") == 0)
+        print_usage(stdout);
+    else {
+        struct dpt_err err;
+        (void)dpt_fail(&err, DPT_EINVAL, "'%.80s' is not the name of a bench; see dpt-bench --help",
+                       argc > 1 ? argv[1] : "");
+        (void)fprintf(stderr, "dpt-bench: %s\n", err.text);
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,138 @@
+/* Starting, awaiting and ending the programs that benches use. */
+#include "worker/bench/programs.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { POLL_NS = 2 * 1000 * 1000, END_TIMEOUT_MS = 10 * 1000, TAIL_BYTES = 2500 };
+
+enum dpt_status bench_program_find(const char *name, char ret[BENCH_PATH_BYTES],
+                                   struct dpt_err *err)
+{
+    char own[BENCH_PATH_BYTES];
+    const ssize_t bytes = readlink("/proc/self/exe", own, sizeof own - 1);
+    if (bytes <= 0)
+        return dpt_fail_errno(err, errno, "find the folder of this program");
+    own[bytes] = '\0';
+    *strrchr(own, '/') = '\0';
+    if (snprintf(ret, BENCH_PATH_BYTES, "%s/%s", own, name) >= BENCH_PATH_BYTES)
+        return dpt_fail(err, DPT_EINVAL, "the path of '%s' is too long", own);
+    if (access(ret, X_OK) != 0)
+        return dpt_fail(err, DPT_ENOENT, "'%s' is not there: build it too", ret);
+    return DPT_OK;
+}
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+    stop_signal = number;
+}
+
+enum dpt_status bench_programs_begin(struct dpt_err *err)
+{
+    const struct sigaction action = {.sa_handler = on_signal};
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return dpt_fail_errno(err, errno, "become the parent of orphans");
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    return DPT_OK;
+}
+
+/* Ranks die with their agents, a moment later. */
+enum dpt_status bench_programs_end(struct dpt_err *err)
+{
+    const struct timespec poll = {.tv_nsec = POLL_NS};
+    const int64_t deadline = dpt_now_ms() + END_TIMEOUT_MS;
+    for (;;) {
+        const pid_t reaped = waitpid(-1, NULL, WNOHANG);
+        if (reaped < 0)
+            return errno == ECHILD ? DPT_OK : dpt_fail_errno(err, errno, "wait for programs");
+        if (reaped == 0 && dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_ETIMEOUT, "a process is left %d ms after all were ended",
+                            END_TIMEOUT_MS);
+        if (reaped == 0)
+            (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
+    }
+}
+
+/* After fork: async-signal-safe calls only. */
+static _Noreturn void run_child(char *const *argv, pid_t parent, int log)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (getppid() == parent && dup2(null, 0) == 0 && dup2(log, 1) == 1 && dup2(log, 2) == 2)
+        execv(argv[0], argv);
+    _exit(127);
+}
+
+enum dpt_status bench_program_start(char *const *argv, const char *log, pid_t *ret,
+                                    struct dpt_err *err)
+{
+    const int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return dpt_fail_errno(err, errno, "open '%s'", log);
+    const pid_t parent = getpid(), pid = fork();
+    if (pid == 0)
+        run_child(argv, parent, fd);
+    const int saved = errno;
+    (void)close(fd);
+    if (pid < 0)
+        return dpt_fail_errno(err, saved, "start '%s'", argv[0]);
+    (void)setpgid(pid, pid); /* whoever comes first */
+    *ret = pid;
+    return DPT_OK;
+}
+
+enum dpt_status bench_program_wait(pid_t pid, int64_t deadline_ms, int *ret_status,
+                                   struct dpt_err *err)
+{
+    const struct timespec poll = {.tv_nsec = POLL_NS};
+    for (;;) {
+        const pid_t reaped = waitpid(pid, ret_status, WNOHANG);
+        if (reaped == pid)
+            return DPT_OK;
+        if (reaped < 0)
+            return dpt_fail_errno(err, errno, "wait for process %d", (int)pid);
+        if (stop_signal)
+            return dpt_fail(err, DPT_EABORTED, "ended by signal %d", (int)stop_signal);
+        if (dpt_now_ms() >= deadline_ms)
+            return dpt_fail(err, DPT_ETIMEOUT, "process %d has not ended in time", (int)pid);
+        (void)nanosleep(&poll, NULL); /* tidy: pause of a bounded poll */
+    }
+}
+
+void bench_program_kill(pid_t *pid)
+{
+    if (*pid <= 0)
+        return;
+    (void)kill(-*pid, SIGKILL);
+    (void)waitpid(*pid, NULL, 0);
+    *pid = 0;
+}
+
+void bench_program_tell(const char *log)
+{
+    char text[TAIL_BYTES + 1];
+    FILE *f = fopen(log, "re");
+    if (!f)
+        return;
+    if (fseek(f, -TAIL_BYTES, SEEK_END) != 0)
+        rewind(f);
+    text[fread(text, 1, TAIL_BYTES, f)] = '\0';
+    (void)fclose(f);
+    (void)fprintf(stderr, "--- %s\n%s\n", log, text);
+}
