@@ -7,30 +7,26 @@
 #ifndef DPT_KERNELS_HALF_H
 #define DPT_KERNELS_HALF_H
 
+#include "base/device_fn.h"
+
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __CUDACC__
-#define DPT_HALF_FN static inline __host__ __device__
-#else
-#define DPT_HALF_FN static inline
-#endif
-
-DPT_HALF_FN uint32_t dpt_f32_bits(float x)
+DPT_DEVICE_FN uint32_t dpt_f32_bits(float x)
 {
     uint32_t u;
     memcpy(&u, &x, sizeof u);
     return u;
 }
 
-DPT_HALF_FN float dpt_f32_of_bits(uint32_t u)
+DPT_DEVICE_FN float dpt_f32_of_bits(uint32_t u)
 {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
 }
 
-DPT_HALF_FN uint16_t dpt_bf16_of_f32(float x)
+DPT_DEVICE_FN uint16_t dpt_bf16_of_f32(float x)
 {
     uint32_t u = dpt_f32_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u)
@@ -38,12 +34,12 @@ DPT_HALF_FN uint16_t dpt_bf16_of_f32(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-DPT_HALF_FN float dpt_f32_of_bf16(uint16_t h)
+DPT_DEVICE_FN float dpt_f32_of_bf16(uint16_t h)
 {
     return dpt_f32_of_bits((uint32_t)h << 16);
 }
 
-DPT_HALF_FN uint16_t dpt_f16_of_f32(float x)
+DPT_DEVICE_FN uint16_t dpt_f16_of_f32(float x)
 {
     uint32_t u = dpt_f32_bits(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
     if (size > 0x7f800000u)
@@ -59,7 +55,7 @@ DPT_HALF_FN uint16_t dpt_f16_of_f32(float x)
     return (uint16_t)(sign | (dpt_f32_bits(dpt_f32_of_bits(size) + 0.5f) - 0x3f000000u));
 }
 
-DPT_HALF_FN float dpt_f32_of_f16(uint16_t h)
+DPT_DEVICE_FN float dpt_f32_of_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, size = h & 0x7fffu;
     if (size >= 0x7c00u) {

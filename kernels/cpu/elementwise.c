@@ -1,5 +1,6 @@
 /* Ops over elements, cut into chunks of a fixed size. Elements do not meet, so a range may be split
  * anywhere. */
+#include "base/draw.h"
 #include "kernels/cpu/stream.h"
 
 #include <string.h>
@@ -439,7 +440,7 @@ static void uniform_item(void *ctx, int64_t item, int thread)
         uint32_t words[4];
         dpt_philox(j->key, i / 4, words);
         for (uint64_t which = i % 4; which < 4 && at < end; which++, at++)
-            j->dst[at] = j->bound * ((float)(words[which] >> 8) * 0x1p-23f - 1.0f);
+            j->dst[at] = j->bound * dpt_draw_uniform(words[which]);
     }
 }
 

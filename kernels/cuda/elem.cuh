@@ -1,11 +1,12 @@
 /* What every kernel is made of: elements of f32, bf16 and fp16 as kernels/half.h defines them, the
- * exponential and the random words of the CPU's kernels, and sums in fixed trees.
+ * exponential of the CPU's kernels, dropout's factors, and sums in fixed trees.
  *
  * The files that include this are compiled with -fmad=false: a fused multiply-add is written where
  * it is meant, and is then the same on every device. */
 #ifndef DPT_KERNELS_CUDA_ELEM_CUH
 #define DPT_KERNELS_CUDA_ELEM_CUH
 
+#include "base/draw.h"
 #include "kernels/half.h"
 #include "kernels/ops.h"
 
@@ -233,27 +234,6 @@ __device__ inline float gelu_of(float x)
     return x / (1.0f + exp_of(x * fmaf(b, x * x, a)));
 }
 
-/* Four words of Philox4x32-10 at a counter: dpt_philox of base/rng.h. */
-__device__ inline void philox(struct dpt_rng_key key, uint64_t counter, uint32_t ret[4])
-{
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0;
-    uint32_t k0 = key.k[0], k1 = key.k[1];
-    for (int round = 0; round < 10; round++) {
-        const uint32_t hi0 = __umulhi(c0, 0xD2511F53u), lo0 = c0 * 0xD2511F53u;
-        const uint32_t hi1 = __umulhi(c2, 0xCD9E8D57u), lo1 = c2 * 0xCD9E8D57u;
-        c0 = hi1 ^ c1 ^ k0;
-        c2 = hi0 ^ c3 ^ k1;
-        c1 = lo1;
-        c3 = lo0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    ret[0] = c0;
-    ret[1] = c1;
-    ret[2] = c2;
-    ret[3] = c3;
-}
-
 /* Dropout as kernels want it: what a word is compared with, and what is kept is multiplied by. */
 struct drop {
     struct dpt_rng_key key;
@@ -279,7 +259,7 @@ __device__ inline float drop_factor(const struct drop &d, uint64_t i)
 {
     uint32_t words[4];
     i += d.first;
-    philox(d.key, i / 4, words);
+    dpt_draw_words(d.key, i / 4, words);
     const uint32_t which = (uint32_t)(i % 4);
     const uint32_t low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
     return (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;

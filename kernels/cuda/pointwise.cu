@@ -88,7 +88,7 @@ static __global__ void drop_add(int64_t n, struct drop d, const E *a, const E *b
     GRID_LOOP(g, (n + skip + 3) / 4)
     {
         uint32_t words[4];
-        philox(d.key, d.first / 4 + (uint64_t)g, words);
+        dpt_draw_words(d.key, d.first / 4 + (uint64_t)g, words);
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             const int64_t i = 4 * g - skip + w;
@@ -215,66 +215,7 @@ static __global__ void fill(int64_t n, float value, float *dst)
     }
 }
 
-/* --- normal values: base/rng.c, operation by operation --- */
-
-static __device__ double log_of_uniform(uint64_t n)
-{
-    const int top = 63 - __clzll((long long)n);
-    double m = (double)n / (double)(1ull << top);
-    int e = top - 32;
-    if (m >= 1.4142135623730951) {
-        m *= 0.5;
-        e++;
-    }
-    const double s = (m - 1.0) / (m + 1.0), s2 = s * s;
-    const double terms[] = {1.0,        1.0 / 3.0,  1.0 / 5.0,  1.0 / 7.0,  1.0 / 9.0, 1.0 / 11.0,
-                            1.0 / 13.0, 1.0 / 15.0, 1.0 / 17.0, 1.0 / 19.0, 1.0 / 21.0};
-    double sum = 0.0;
-#pragma unroll
-    for (int i = 10; i >= 0; i--)
-        sum = sum * s2 + terms[i];
-    return e * 0.69314718055994530942 + 2.0 * s * sum;
-}
-
-static __device__ void sincos_of_turn(uint32_t n, double *ret_sin, double *ret_cos)
-{
-    const double sin_terms[] = {-1.0 / 6.0,
-                                1.0 / 120.0,
-                                -1.0 / 5040.0,
-                                1.0 / 362880.0,
-                                -1.0 / 39916800.0,
-                                1.0 / 6227020800.0,
-                                -1.0 / 1307674368000.0,
-                                1.0 / 355687428096000.0,
-                                -1.0 / 121645100408832000.0};
-    const double cos_terms[] = {-1.0 / 2.0,
-                                1.0 / 24.0,
-                                -1.0 / 720.0,
-                                1.0 / 40320.0,
-                                -1.0 / 3628800.0,
-                                1.0 / 479001600.0,
-                                -1.0 / 87178291200.0,
-                                1.0 / 20922789888000.0,
-                                -1.0 / 6402373705728000.0};
-    const uint32_t quadrant = (n + (1u << 29)) >> 30;
-    const int32_t rest = (int32_t)(n - (quadrant << 30));
-    const double x = (double)rest * (6.28318530717958647693 * 0x1p-32), x2 = x * x;
-    double s = 0.0, c = 0.0;
-#pragma unroll
-    for (int i = 8; i >= 0; i--) {
-        s = (s + sin_terms[i]) * x2;
-        c = (c + cos_terms[i]) * x2;
-    }
-    s = x + x * s;
-    c = 1.0 + c;
-    const bool swapped = quadrant & 1;
-    *ret_sin = swapped ? c : s;
-    *ret_cos = swapped ? s : c;
-    if ((quadrant & 3) >= 2)
-        *ret_sin = -*ret_sin;
-    if ((quadrant & 3) == 1 || (quadrant & 3) == 2)
-        *ret_cos = -*ret_cos;
-}
+/* --- random values --- */
 
 static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t first, float mean,
                                    float std, float *dst)
@@ -283,13 +224,11 @@ static __global__ void fill_normal(int64_t n, struct dpt_rng_key key, uint64_t f
     {
         const uint64_t i = first + (uint64_t)at;
         uint32_t words[4];
-        philox(key, i / 4, words);
+        float pair[2];
+        dpt_draw_words(key, i / 4, words);
         const bool second = i & 2;
-        const double radius =
-            sqrt(-2.0 * log_of_uniform((uint64_t)(second ? words[2] : words[0]) + 1));
-        double s, c;
-        sincos_of_turn(second ? words[3] : words[1], &s, &c);
-        dst[at] = mean + std * (float)(radius * (i & 1 ? s : c));
+        dpt_draw_normal_pair(second ? words[2] : words[0], second ? words[3] : words[1], pair);
+        dst[at] = mean + std * (i & 1 ? pair[1] : pair[0]);
     }
 }
 
@@ -300,8 +239,8 @@ static __global__ void fill_uniform(int64_t n, struct dpt_rng_key key, uint64_t 
     {
         const uint64_t i = first + (uint64_t)at;
         uint32_t words[4];
-        philox(key, i / 4, words);
-        dst[at] = bound * ((float)(words[i % 4] >> 8) * 0x1p-23f - 1.0f);
+        dpt_draw_words(key, i / 4, words);
+        dst[at] = bound * dpt_draw_uniform(words[i % 4]);
     }
 }
 

@@ -1,8 +1,9 @@
 /* Dropout's mask: sixteen Philox4x32-10 blocks at a time (Salmon et al., SC'11), the words of
  * dpt_philox. */
+#include "base/draw.h"
 #include "kernels/cpu/simd/simd.h"
 
-enum { ROUNDS = 10, GROUP = 4 * LANES };
+enum { GROUP = 4 * LANES };
 
 /* ret = words 0 … 3 of blocks counter + order[lane]. */
 INLINE void philox16(struct dpt_rng_key key, uint64_t counter, const uint32_t order[LANES],
@@ -15,9 +16,9 @@ INLINE void philox16(struct dpt_rng_key key, uint64_t counter, const uint32_t or
         hi[i] = (uint32_t)(at >> 32);
     }
     w16 c0 = w_load(lo), c1 = w_load(hi), c2 = w_set(0), c3 = w_set(0);
-    const w16 m0 = w_set(0xD2511F53u), m1 = w_set(0xCD9E8D57u);
+    const w16 m0 = w_set(DPT_PHILOX_M0), m1 = w_set(DPT_PHILOX_M1);
     uint32_t k0 = key.k[0], k1 = key.k[1];
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < DPT_PHILOX_ROUNDS; round++) {
         w16 hi0, lo0, hi1, lo1;
         w_multiply(c0, m0, &hi0, &lo0);
         w_multiply(c2, m1, &hi1, &lo1);
@@ -25,8 +26,8 @@ INLINE void philox16(struct dpt_rng_key key, uint64_t counter, const uint32_t or
         c2 = w_xor(w_xor(hi0, c3), w_set(k1));
         c1 = lo1;
         c3 = lo0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        k0 += DPT_PHILOX_W0;
+        k1 += DPT_PHILOX_W1;
     }
     ret[0] = c0;
     ret[1] = c1;

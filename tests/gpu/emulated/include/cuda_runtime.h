@@ -35,16 +35,6 @@ template <typename T> static inline T __shfl_xor_sync(unsigned mask, T x, int ot
     return ret;
 }
 
-static inline uint32_t __umulhi(uint32_t a, uint32_t b)
-{
-    return (uint32_t)((uint64_t)a * b >> 32);
-}
-
-static inline int __clzll(long long x)
-{
-    return x ? __builtin_clzll((unsigned long long)x) : 64;
-}
-
 static inline uint32_t __float_as_uint(float x)
 {
     uint32_t bits;
