@@ -2,8 +2,6 @@
  * as products with windows of the images, which are written out for some images at a time
  * ("im2col"). Then dx is made of the windows' gradients in f32, pixel by pixel, in the windows'
  * order; parts of dw are added in the images' order. */
-#include "kernels/cuda/conv.h"
-
 #include "kernels/cuda/conv_cudnn.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
@@ -76,13 +74,12 @@ static struct dpt_windows images_at(const struct conv *c, int64_t first)
     return of;
 }
 
-/* What is packed, or is arranged now. */
-static const void *weight_in(const struct conv *c, const void *packed, const void *weight, void *to)
+static const void *weight_in(const struct conv *c, const void *weight, void *to)
 {
     const struct dpt_launch_conv_weight a = weight_of(c);
-    if (!packed && goes_on(c))
+    if (goes_on(c))
         (void)posted(c, dpt_launch_conv_arrange(c->s->queue, &a, weight, to));
-    return packed ? packed : to;
+    return to;
 }
 
 static const void *windows_in(const struct conv *c, const struct dpt_windows *images, int64_t first,
@@ -143,7 +140,7 @@ static void cudnn_forward(const struct conv *c, const struct dpt_conv_forward *a
     at.end = at.windows + scratch;
     if (!workspace(c, &at, &memory) || !goes_on(c))
         return;
-    const void *weight = weight_in(c, a->packed, a->weight, memory);
+    const void *weight = weight_in(c, a->weight, memory);
     dpt_cudnn_conv_run(c->s, &y, a->x, weight, a->y, memory + at.windows);
 }
 
@@ -161,7 +158,7 @@ static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_bac
     at.end = at.sums + (size_t)n * dpt_dtype_bytes(c->dtype);
     if (!workspace(c, &at, &memory) || !goes_on(c))
         return;
-    const void *weight = weight_in(c, a->packed, a->weight, memory);
+    const void *weight = weight_in(c, a->weight, memory);
     void *const dx = a->add_dx ? memory + at.sums : a->dx;
     const struct dpt_residual sum = {.n = n, .dtype = c->dtype, .a = a->dx, .b = dx, .y = a->dx};
     dpt_cudnn_conv_run(c->s, &product, dx, weight, a->dy, memory + at.windows);
@@ -171,15 +168,6 @@ static void cudnn_input_gradient(const struct conv *c, const struct dpt_conv_bac
 
 /* --- the ops --- */
 
-void dpt_cuda_conv_pack(struct dpt_cuda_stream *s, const struct dpt_pack *a)
-{
-    const int64_t taps = a->kernel * a->kernel;
-    const struct dpt_launch_conv_weight weight = {a->rows, a->cols / taps, taps, a->dtype};
-    if (dpt_cuda_begin(s, a->dtype, "packed weights") && !s->preparing)
-        (void)dpt_cuda_posted(s, dpt_launch_conv_arrange(s->queue, &weight, a->w, a->packed),
-                              "packed weights");
-}
-
 void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forward *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
@@ -187,6 +175,7 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
     struct conv c = conv_of(s, &a->of, a->in, a->out, a->dtype, element);
     const struct layout at = layout_of(&c, c.pixels ? 0 : element, 0);
     char *memory;
+    DPT_ASSERT(!a->packed);
     c.name = "convolution";
     if (!dpt_cuda_begin(s, a->dtype, c.name))
         return;
@@ -196,7 +185,7 @@ void dpt_cuda_conv_forward(struct dpt_stream *stream, const struct dpt_conv_forw
     }
     if (!workspace(&c, &at, &memory))
         return;
-    const void *weight = weight_in(&c, a->packed, a->weight, part(memory, at.weight));
+    const void *weight = weight_in(&c, a->weight, part(memory, at.weight));
     for (int64_t first = 0; first < c.of.b; first += c.each) {
         const struct dpt_windows images = images_at(&c, first);
         const struct dpt_cuda_gemm y = {
@@ -222,7 +211,7 @@ static void input_gradient(const struct conv *c, const struct dpt_conv_backward 
     char *memory;
     if (!workspace(c, &at, &memory))
         return;
-    const void *weight = weight_in(c, a->packed, a->weight, part(memory, at.weight));
+    const void *weight = weight_in(c, a->weight, part(memory, at.weight));
     void *const windows = part(memory, at.windows);
     for (int64_t first = 0; first < c->of.b; first += c->each) {
         const struct dpt_windows images = images_at(c, first);
@@ -282,6 +271,7 @@ void dpt_cuda_conv_backward(struct dpt_stream *stream, const struct dpt_conv_bac
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     struct conv c = conv_of(s, &a->of, a->in, a->out, a->dtype, sizeof(float));
+    DPT_ASSERT(!a->packed);
     c.name = "convolution backward";
     if (!dpt_cuda_begin(s, a->dtype, c.name))
         return;

@@ -183,11 +183,11 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     struct job job = {.s = s,
                       .a = a,
-                      .w = a->packed ? a->packed : a->w,
+                      .w = a->w,
                       .ld = round_up(a->v, LOGITS_UNIT),
                       .dw = a->dw,
                       .grad = s->preparing || a->dx || a->dw};
-    DPT_ASSERT(s->preparing || !a->dbias || (a->dw && a->bias));
+    DPT_ASSERT(!a->packed && (s->preparing || !a->dbias || (a->dw && a->bias)));
     if (!dpt_cuda_begin(s, a->dtype, "head") || a->n == 0)
         return;
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));

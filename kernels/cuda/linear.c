@@ -1,10 +1,9 @@
-/* Linear layers: three products, GELU, and the sum of columns for the bias. A packed weight is a
- * copy of it, but of a convolution's (conv.c): the library packs nothing.
+/* Linear layers: three products, GELU, and the sum of columns for the bias. The library reads
+ * weights as they lie: no op of this device has a packed form.
  *
  * GELU's slope goes into the product in front of it. GELU itself does not: what goes into it is
  * kept rounded, and made anew from that it has to have the same bits
  * (train.activation_checkpointing). */
-#include "kernels/cuda/conv.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
 
@@ -37,7 +36,7 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
                               .dtype = a->dtype,
                               .a = a->x,
                               .lda = a->in,
-                              .b = a->packed ? a->packed : a->w,
+                              .b = a->w,
                               .ldb = a->out_in ? a->in : a->out,
                               .b_transposed = a->out_in,
                               .out = a->dtype,
@@ -45,7 +44,7 @@ void dpt_cuda_linear_forward(struct dpt_stream *stream, const struct dpt_linear_
                               .ldc = stride,
                               .with_bias = a->bias != NULL || (s->preparing && plain),
                               .bias = a->bias};
-    DPT_ASSERT(s->preparing || plain || (!a->bias && !a->gelu));
+    DPT_ASSERT(!a->packed && (s->preparing || plain || (!a->bias && !a->gelu)));
     multiply(s, a, &y);
     if (s->preparing)
         return;
@@ -112,15 +111,15 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
                                .dtype = a->dtype,
                                .a = a->dy,
                                .lda = dy_stride(a),
-                               .b = a->packed ? a->packed : a->w,
+                               .b = a->w,
                                .ldb = a->out_in ? a->in : a->out,
                                .b_transposed = !a->out_in,
                                .out = a->dtype,
                                .c = a->dx,
                                .ldc = a->in,
                                .accumulate = a->add_dx};
-    DPT_ASSERT(s->preparing ||
-               ((dy_stride(a) == a->out || !a->dbias) && !(a->add_dx && a->gelu_x)));
+    DPT_ASSERT(!a->packed && (s->preparing || ((dy_stride(a) == a->out || !a->dbias) &&
+                                               !(a->add_dx && a->gelu_x))));
     if (a->dx || s->preparing)
         input_gradient(s, a, &dx);
     if (a->dw || s->preparing)
@@ -136,19 +135,16 @@ void dpt_cuda_linear_backward(struct dpt_stream *stream, const struct dpt_linear
 
 size_t dpt_cuda_packed_bytes(struct dpt_stream *stream, const struct dpt_pack *a)
 {
-    struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
-    if (!dpt_cuda_begin(s, a->dtype, "packed weights"))
-        return 0;
-    return (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype);
+    (void)stream;
+    (void)a;
+    return 0;
 }
 
 void dpt_cuda_pack(struct dpt_stream *stream, const struct dpt_pack *a)
 {
-    if (a->kind == DPT_PACK_CONV)
-        dpt_cuda_conv_pack(dpt_cuda_stream(stream), a);
-    else
-        dpt_cuda_copy(stream, (size_t)(a->rows * a->cols) * dpt_dtype_bytes(a->dtype), a->w,
-                      a->packed);
+    (void)stream;
+    (void)a;
+    DPT_ASSERT(!"this device has no packed form");
 }
 
 size_t dpt_cuda_operand_bytes(struct dpt_stream *stream, enum dpt_dtype dtype)

@@ -1,5 +1,5 @@
 /* The CUDA device and its streams: fingerprint, memory, errors that stick, the preparing mode,
- * packed weights. */
+ * packed forms. */
 #include "tests/gpu/gpu.h"
 
 #include "kernels/cuda/attention_cudnn.h"
@@ -183,33 +183,15 @@ static void check_preparing(struct test_stream *t)
     dpt_device_free(t->device, dw, V * C * 4);
 }
 
-/* A product that reads the packed form has the bits of one that reads w, and does not read w. */
-static void check_packing(struct test_stream *t)
+static void check_no_packed_form(struct test_stream *t)
 {
-    enum { ROWS = 33, IN = 48, OUT = 80 };
-    float x[ROWS * IN], w[IN * OUT], y[ROWS * OUT] = {0}, again[ROWS * OUT];
-    fill_random(x, ROWS * IN, 1);
-    fill_random(w, IN * OUT, 2);
-    float *dx = test_upload(t, x, sizeof x), *dw = test_upload(t, w, sizeof w);
-    float *dy = test_upload(t, y, sizeof y);
-    struct dpt_pack pack = {
-        .kind = DPT_PACK_LINEAR, .rows = IN, .cols = OUT, .dtype = DPT_F32, .w = dw};
-    const size_t bytes = t->ops->packed_bytes(t->stream, &pack);
-    struct dpt_err err;
-    CHECK(bytes > 0 && dpt_device_alloc(t->device, bytes, &pack.packed, &err) == DPT_OK);
-    t->ops->pack(t->stream, &pack);
-    struct dpt_linear_forward f = {.n = ROWS, .in = IN, .out = OUT, .x = dx, .w = dw, .y = dy};
-    t->ops->linear_forward(t->stream, &f);
-    test_download(t, dy, sizeof y, y);
-    t->ops->fill(t->stream, IN * OUT, 0.0f, dw);
-    f.packed = pack.packed;
-    t->ops->linear_forward(t->stream, &f);
-    test_download(t, dy, sizeof y, again);
-    CHECK(memcmp(y, again, sizeof y) == 0);
-    dpt_device_free(t->device, pack.packed, bytes);
-    dpt_device_free(t->device, dx, sizeof x);
-    dpt_device_free(t->device, dw, sizeof w);
-    dpt_device_free(t->device, dy, sizeof y);
+    const struct dpt_pack packs[] = {
+        {.kind = DPT_PACK_LINEAR, .rows = 48, .cols = 80, .dtype = DPT_F32},
+        {.kind = DPT_PACK_HEAD, .rows = 80, .cols = 48, .dtype = DPT_F32},
+        {.kind = DPT_PACK_CONV, .rows = 8, .cols = 72, .dtype = DPT_F32, .kernel = 3, .stride = 1}};
+    for (size_t i = 0; i < sizeof packs / sizeof *packs; i++)
+        CHECK(t->ops->packed_bytes(t->stream, &packs[i]) == 0);
+    test_stream_check(t);
 }
 
 /* A device that is told to use TF32 rounds what it multiplies, and no further: f32 alone. */
@@ -286,7 +268,7 @@ int main(void)
     check_graphs(&t);
     check_events(&t);
     check_preparing(&t);
-    check_packing(&t);
+    check_no_packed_form(&t);
     check_warm(&t);
     check_tf32();
     test_stream_close(&t);

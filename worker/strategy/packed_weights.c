@@ -48,7 +48,7 @@ static enum dpt_status prepare(struct dpt_packed_weights *p, struct dpt_err *err
     return dpt_stream_prepare_end(p->env->stream, err);
 }
 
-/* A GPU reads copies of the weights, and has no use for this form. */
+/* A GPU has no such form. */
 static bool packs(const struct dpt_config *config)
 {
     return config->cluster.pack_weights != DPT_PACK_WEIGHTS_OFF &&
