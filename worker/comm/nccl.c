@@ -273,20 +273,6 @@ static enum dpt_nccl_result call_all_gather(void *ctx, struct dpt_nccl_handle *h
         comm_of(handle));
 }
 
-static enum dpt_nccl_result call_register(void *ctx, struct dpt_nccl_handle *handle, void *data,
-                                          size_t bytes, void **ret)
-{
-    (void)ctx;
-    return result_of(ncclCommRegister(comm_of(handle), data, bytes, ret), comm_of(handle));
-}
-
-static enum dpt_nccl_result call_deregister(void *ctx, struct dpt_nccl_handle *handle,
-                                            void *registered)
-{
-    (void)ctx;
-    return result_of(ncclCommDeregister(comm_of(handle), registered), comm_of(handle));
-}
-
 static const char *call_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     (void)ctx;
@@ -360,8 +346,6 @@ static const struct dpt_nccl_calls calls = {
     .all_reduce = call_all_reduce,
     .reduce_scatter = call_reduce_scatter,
     .all_gather = call_all_gather,
-    .register_buffer = call_register,
-    .deregister = call_deregister,
     .last_error = call_last_error,
     .stream_create = call_stream_create,
     .stream_destroy = call_stream_destroy,

@@ -3,9 +3,9 @@
  * when.
  *
  * All calls are made by one thread, the owner. With non-blocking communicators (the only kind used)
- * they return at once, except abort, destroy, revoke and deregister, which may take long or for
- * ever: nccl_guard.h watches over that. DPT_NCCL_INPROGRESS means posted; async_error tells how it
- * went. */
+ * they return at once, except abort, destroy and revoke, which may take long or for ever:
+ * nccl_guard.h watches over that. DPT_NCCL_INPROGRESS means posted; async_error tells how it went.
+ */
 #ifndef DPT_WORKER_COMM_NCCL_CALLS_H
 #define DPT_WORKER_COMM_NCCL_CALLS_H
 
@@ -86,10 +86,6 @@ struct dpt_nccl_calls {
     enum dpt_nccl_result (*all_gather)(void *ctx, struct dpt_nccl_handle *handle, const void *from,
                                        void *to, size_t count, enum dpt_nccl_dtype dtype,
                                        struct dpt_nccl_stream *stream);
-
-    enum dpt_nccl_result (*register_buffer)(void *ctx, struct dpt_nccl_handle *handle, void *data,
-                                            size_t bytes, void **ret);
-    enum dpt_nccl_result (*deregister)(void *ctx, struct dpt_nccl_handle *handle, void *registered);
 
     /* What the library says of the last error; never NULL. `handle` may be NULL. */
     const char *(*last_error)(void *ctx, struct dpt_nccl_handle *handle);

@@ -102,14 +102,6 @@ uint64_t dpt_nccl_comm_bytes_sent(const struct dpt_nccl_comm *c)
     return c->bytes_sent;
 }
 
-enum dpt_status dpt_nccl_comm_register(struct dpt_nccl_comm *c, int group, void *data, size_t bytes,
-                                       struct dpt_err *err)
-{
-    const struct nccl_group *g = &c->groups[group];
-    DPT_ASSERT(c->built && g->size > 0 && g->done == g->posted);
-    return dpt_nccl_register(c->machine, dpt_nccl_comm_at(c, group), data, bytes, err);
-}
-
 /* Operations. */
 
 size_t dpt_nccl_piece_bytes_sent(const struct dpt_nccl_piece *piece, int size)

@@ -58,11 +58,6 @@ DPT_MUST_USE enum dpt_status dpt_nccl_comm_open(struct dpt_nccl_comm *comm,
 /* True when this generation's world was made by a shrink; for tests. */
 bool dpt_nccl_comm_shrunk(const struct dpt_nccl_comm *comm);
 
-/* Registers device memory that transfers of this group will name, for as long as it is open
- * (dpt_nccl_register). With nothing posted. */
-DPT_MUST_USE enum dpt_status dpt_nccl_comm_register(struct dpt_nccl_comm *comm, int group,
-                                                    void *data, size_t bytes, struct dpt_err *err);
-
 /* Posts an operation: pieces that go at once, in the group's own stream, when `event` (a
  * cudaEvent_t, recorded by the stream that made the bytes; NULL: now) has come and all that was
  * posted in the group before is done. The event is looked at when the operation starts. `peer` is a

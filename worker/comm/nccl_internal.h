@@ -15,8 +15,6 @@ struct nccl_comm {
     int parent;       /* CREATING by split or shrink: of whom; else -1 */
     bool lends;       /* a child is being made of it: no call on it but async_error and abort */
     int64_t until_ms; /* CREATING, DRAINING */
-    void *registered[DPT_NCCL_REGISTERED_MAX];
-    int n_registered;
 };
 
 struct dpt_nccl {

@@ -130,7 +130,7 @@ static enum dpt_status begin(struct dpt_nccl *n, int comm, int parent, struct dp
     DPT_TRY(check_working(n, err));
     DPT_ASSERT(comm >= 0 && comm < DPT_NCCL_COMMS_MAX && comm != parent);
     struct nccl_comm *c = &n->comms[comm];
-    DPT_ASSERT(c->state == DPT_NCCL_FREE && c->n_registered == 0);
+    DPT_ASSERT(c->state == DPT_NCCL_FREE);
     c->parent = parent;
     c->lends = false;
     atomic_store(&c->place.handle, NULL);
@@ -243,29 +243,6 @@ void dpt_nccl_release(struct dpt_nccl *n, int comm)
     dpt_nccl_assert_owner(n);
     DPT_ASSERT(n->phase == PHASE_WORKING && c->state == DPT_NCCL_REVOKED && !c->lends);
     dpt_nccl_free_comm(n, c, call_limit(n));
-}
-
-/* Buffers. */
-
-enum dpt_status dpt_nccl_register(struct dpt_nccl *n, int comm, void *data, size_t bytes,
-                                  struct dpt_err *err)
-{
-    DPT_TRY(check_working(n, err));
-    struct nccl_comm *c = &n->comms[comm];
-    DPT_ASSERT(c->state == DPT_NCCL_READY && !c->lends);
-    if (c->n_registered == DPT_NCCL_REGISTERED_MAX)
-        return dpt_fail(err, DPT_EOVERFLOW, "more than %d buffers registered with a communicator",
-                        DPT_NCCL_REGISTERED_MAX);
-    void *registered = NULL;
-    dpt_nccl_guard_enter(n->guard, "ncclCommRegister", call_limit(n));
-    const enum dpt_nccl_result result =
-        n->calls->register_buffer(n->ctx, dpt_nccl_handle_of(c), data, bytes, &registered);
-    dpt_nccl_guard_leave(n->guard);
-    if (result != DPT_NCCL_OK)
-        return dpt_fail(err, DPT_EUNSUPPORTED, "register %zu bytes of device memory: %s", bytes,
-                        n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
-    c->registered[c->n_registered++] = registered;
-    return DPT_OK;
 }
 
 /* Operations. */

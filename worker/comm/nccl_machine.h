@@ -38,10 +38,7 @@
 #include "worker/comm/nccl_calls.h"
 #include "worker/comm/nccl_guard.h"
 
-enum {
-    DPT_NCCL_COMMS_MAX = 8,      /* at a time, with those kept for a shrink */
-    DPT_NCCL_REGISTERED_MAX = 64 /* buffers a communicator */
-};
+enum { DPT_NCCL_COMMS_MAX = 8 }; /* at a time, with those kept for a shrink */
 
 enum dpt_nccl_state {
     DPT_NCCL_FREE,
@@ -94,13 +91,6 @@ DPT_MUST_USE enum dpt_status dpt_nccl_shrink(struct dpt_nccl *nccl, int comm, in
 void dpt_nccl_release(struct dpt_nccl *nccl, int comm);
 /* True: the library can shrink, and revoke, without which nothing is left to shrink. */
 bool dpt_nccl_can_shrink(const struct dpt_nccl *nccl);
-
-/* Registers device memory with a READY communicator, for transfers without a copy. What is
- * registered is deregistered before its communicator is freed; only where that could not be brought
- * to rest (it was being aborted) the library drops it with the communicator. DPT_EUNSUPPORTED: the
- * library declined, transfers work all the same. DPT_EOVERFLOW: DPT_NCCL_REGISTERED_MAX. */
-DPT_MUST_USE enum dpt_status dpt_nccl_register(struct dpt_nccl *nccl, int comm, void *data,
-                                               size_t bytes, struct dpt_err *err);
 
 enum dpt_nccl_kind {
     DPT_NCCL_SEND,           /* bytes of `from` to `peer` */

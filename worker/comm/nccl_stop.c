@@ -23,21 +23,6 @@ static int count(const struct dpt_nccl *n, enum dpt_nccl_state state)
     return sum;
 }
 
-/* Of a communicator at rest. */
-static void deregister_all(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
-{
-    while (c->n_registered > 0) {
-        c->n_registered--;
-        dpt_nccl_guard_enter(n->guard, "ncclCommDeregister", until_ms);
-        const enum dpt_nccl_result result =
-            n->calls->deregister(n->ctx, dpt_nccl_handle_of(c), c->registered[c->n_registered]);
-        dpt_nccl_guard_leave(n->guard);
-        if (result != DPT_NCCL_OK)
-            dpt_log(DPT_LOG_DEBUG, "a buffer is left to the communicator's end: %s",
-                    n->calls->last_error(n->ctx, dpt_nccl_handle_of(c)));
-    }
-}
-
 void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_ms)
 {
     struct dpt_nccl_handle *handle = dpt_nccl_handle_of(c);
@@ -52,7 +37,6 @@ void dpt_nccl_free_comm(struct dpt_nccl *n, struct nccl_comm *c, int64_t until_m
                     n->calls->last_error(n->ctx, NULL));
     }
     atomic_store(&c->place.handle, NULL);
-    c->n_registered = 0; /* those that are left went with it */
     c->lends = false;
     c->parent = -1;
     c->until_ms = until_ms;
@@ -131,12 +115,10 @@ static void step_revoking(struct dpt_nccl *n)
             continue;
         const enum dpt_nccl_result result = dpt_nccl_look(n, dpt_nccl_handle_of(c));
         const enum dpt_nccl_result device = dpt_nccl_look_at_stream(n, c->stream);
-        if (result == DPT_NCCL_OK && device == DPT_NCCL_OK) {
+        if (result == DPT_NCCL_OK && device == DPT_NCCL_OK)
             c->state = DPT_NCCL_REVOKED;
-            deregister_all(n, c, end_limit(n));
-        } else if (late || !dpt_nccl_went(result) || !dpt_nccl_went(device)) {
+        else if (late || !dpt_nccl_went(result) || !dpt_nccl_went(device))
             c->state = DPT_NCCL_RUNNING; /* not brought to rest: only abort is left */
-        }
     }
     if (count(n, DPT_NCCL_REVOKING) == 0)
         n->phase = PHASE_FREEING;
@@ -203,7 +185,6 @@ void dpt_nccl_close(struct dpt_nccl *n)
         struct nccl_comm *c = &n->comms[i];
         if (c->state != DPT_NCCL_READY)
             continue;
-        deregister_all(n, c, n->phase_until_ms);
         dpt_nccl_guard_enter(n->guard, "ncclCommFinalize", n->phase_until_ms);
         const enum dpt_nccl_result result = n->calls->finalize(n->ctx, dpt_nccl_handle_of(c));
         dpt_nccl_guard_leave(n->guard);

@@ -269,7 +269,6 @@ static void free_handle(struct nccl_double *d, struct double_handle *h)
                     other->state == IN_FINALIZE || other->state == FINAL ||
                     other->error != DPT_NCCL_OK || other->parent != NULL);
     }
-    RULE(d, !at_rest || h->registered == h->dropped);
     end_child(d, h, true);
     h->freed = true;
     h->freed_call = d->n_calls;
@@ -366,36 +365,6 @@ static enum dpt_nccl_result double_reduction(void *ctx, struct dpt_nccl_handle *
     return double_post(ctx, handle, stream);
 }
 
-static enum dpt_nccl_result double_register(void *ctx, struct dpt_nccl_handle *handle, void *data,
-                                            size_t bytes, void **ret)
-{
-    struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
-    advance(d, h);
-    RULE(d,
-         data != NULL && bytes > 0 && h->state == AT_REST && h->child == NULL && !h->revoke_tried);
-    if (d->script.register_buffer != DPT_NCCL_OK)
-        return d->script.register_buffer;
-    h->registered++;
-    *ret = h;
-    return DPT_NCCL_OK;
-}
-
-static enum dpt_nccl_result double_deregister(void *ctx, struct dpt_nccl_handle *handle,
-                                              void *registered)
-{
-    struct nccl_double *d = enter(ctx);
-    struct double_handle *h = use(d, handle);
-    RULE(d, registered == h && h->registered > 0);
-    RULE(d, h->stream == NULL || h->stream->idle_ms <= d->now_ms);
-    RULE(d, h->state == AT_REST && h->child == NULL && (h->quiet || !h->revoke_tried));
-    if (d->script.deregister != DPT_NCCL_OK)
-        h->dropped++;
-    else
-        h->registered--;
-    return d->script.deregister;
-}
-
 static const char *double_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     if (handle != NULL)
@@ -478,8 +447,6 @@ void nccl_double_init(struct nccl_double *d, uint64_t seed)
                                        .all_reduce = double_reduction,
                                        .reduce_scatter = double_reduction,
                                        .all_gather = double_reduction,
-                                       .register_buffer = double_register,
-                                       .deregister = double_deregister,
                                        .last_error = double_last_error,
                                        .stream_create = double_stream_create,
                                        .stream_destroy = double_stream_destroy,
@@ -507,7 +474,6 @@ void nccl_double_check_clean(struct nccl_double *d)
     for (int i = 0; i < d->n_handles; i++) {
         const struct double_handle *h = &d->handles[i];
         RULE(d, h->freed);
-        RULE(d, h->registered == h->dropped || (!h->quiet && h->state != FINAL));
     }
     for (int i = 0; i < d->n_streams; i++)
         RULE(d, d->streams[i].freed);

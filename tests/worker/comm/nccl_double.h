@@ -4,10 +4,8 @@
  *
  * The rules: only the owner's thread calls; nothing is called on a freed communicator; one
  * operation at a time on each, none while a child is made of it; operations only inside a group, a
- * group for one communicator; buffers are registered and deregistered only at rest, and gone before
- * a free unless the communicator was never brought to rest; revoke once, never after finalize;
- * destroy only what is finalized; and nobody is freed in use while another is in use that nobody
- * tried to revoke.
+ * group for one communicator; revoke once, never after finalize; destroy only what is finalized;
+ * and nobody is freed in use while another is in use that nobody tried to revoke.
  */
 #ifndef DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
 #define DPT_TESTS_WORKER_COMM_NCCL_DOUBLE_H
@@ -16,7 +14,7 @@
 
 #include <setjmp.h>
 
-enum { NEVER = -1, DOUBLE_HANDLES_MAX = 256, DOUBLE_REGISTERED_MAX = 4096 };
+enum { NEVER = -1, DOUBLE_HANDLES_MAX = 256 };
 
 /* What the next call of each kind does. Times in ms after the call; NEVER. */
 struct nccl_script {
@@ -24,7 +22,7 @@ struct nccl_script {
     int abort_takes_ms, revoke_takes_ms; /* the call itself; NEVER: it does not return */
     int drain_ms;                        /* after an abort, until the stream is idle */
     enum dpt_nccl_result create, create_ends, op, op_ends, revoke, revoke_ends, finalize,
-        finalize_ends, abort, register_buffer, deregister, stream_create, id;
+        finalize_ends, abort, stream_create, id;
     bool child_left; /* a creation that ends badly leaves a handle to be freed */
 };
 
@@ -44,7 +42,6 @@ struct double_handle {
     int freed_call;               /* which call of all freed it */
     struct double_stream *stream; /* of its operations */
     int ops_begun, ops_done;      /* really done */
-    int registered, dropped;      /* dropped: deregister failed */
 };
 
 struct double_stream {
@@ -80,7 +77,7 @@ enum {
 void nccl_double_init(struct nccl_double *d, uint64_t seed);
 struct dpt_nccl *nccl_double_machine(struct nccl_double *d);
 struct double_handle *double_of(const struct dpt_nccl *n, int comm);
-/* Nothing is left: handles, streams, registrations. */
+/* Nothing is left: handles, streams. */
 void nccl_double_check_clean(struct nccl_double *d);
 void nccl_double_broken(const struct nccl_double *d, const char *file, int line, const char *rule);
 

@@ -23,7 +23,6 @@ void fabric_fini(struct fabric *fabric)
 {
     CHECK(fabric->live == 0);
     CHECK(fabric->live_streams == 0);
-    CHECK(fabric->registered == 0);
     pthread_mutex_destroy(&fabric->mutex);
 }
 
@@ -283,7 +282,6 @@ static enum dpt_nccl_result fabric_free(void *ctx, struct dpt_nccl_handle *handl
         h->child->callers[h->rank] = NULL;
         h->child->n_calls--;
     }
-    f->registered -= h->registered;
     h->gone = true;
     h->clique->torn = h->clique->torn || h->failed;
     h->n_pieces = 0;
@@ -458,29 +456,6 @@ static enum dpt_nccl_result fabric_stream_query(void *ctx, struct dpt_nccl_strea
     return unlock(ctx, all ? DPT_NCCL_OK : DPT_NCCL_INPROGRESS);
 }
 
-static enum dpt_nccl_result fabric_register(void *ctx, struct dpt_nccl_handle *handle, void *data,
-                                            size_t bytes, void **ret)
-{
-    struct fabric *f = lock(ctx);
-    struct fabric_handle *h = of(handle);
-    CHECK(data != NULL && bytes > 0);
-    h->registered++;
-    f->registered++;
-    *ret = h;
-    return unlock(ctx, DPT_NCCL_OK);
-}
-
-static enum dpt_nccl_result fabric_deregister(void *ctx, struct dpt_nccl_handle *handle,
-                                              void *registered)
-{
-    struct fabric *f = lock(ctx);
-    struct fabric_handle *h = of(handle);
-    CHECK(registered == h && h->registered > 0);
-    h->registered--;
-    f->registered--;
-    return unlock(ctx, DPT_NCCL_OK);
-}
-
 static const char *fabric_last_error(void *ctx, struct dpt_nccl_handle *handle)
 {
     (void)ctx;
@@ -536,8 +511,6 @@ const struct dpt_nccl_calls fabric_calls = {
     .all_reduce = fabric_all_reduce,
     .reduce_scatter = fabric_no_reduction,
     .all_gather = fabric_no_reduction,
-    .register_buffer = fabric_register,
-    .deregister = fabric_deregister,
     .last_error = fabric_last_error,
     .stream_create = fabric_stream_create,
     .stream_destroy = fabric_stream_destroy,

@@ -43,7 +43,6 @@ struct fabric_handle {
     uint64_t with[FABRIC_RANKS_MAX]; /* of them, those with a transfer to or from a rank */
     struct fabric_piece pieces[FABRIC_PIECES_MAX];
     int n_pieces;
-    int registered;
 };
 
 /* The ranks of one communicator. */
@@ -72,10 +71,10 @@ struct fabric {
     pthread_mutex_t mutex;
     struct clique cliques[FABRIC_CLIQUES_MAX];
     int n_cliques, ids;
-    int live, live_streams, registered; /* of all ranks; 0 at the end */
-    uint64_t bytes, split_bytes;        /* moved from rank to rank; of these in groups */
-    atomic_int closing;                 /* ranks that say they are about to close */
-    int closing_min;                    /* so many have, before one finalizes */
+    int live, live_streams;      /* of all ranks; 0 at the end */
+    uint64_t bytes, split_bytes; /* moved from rank to rank; of these in groups */
+    atomic_int closing;          /* ranks that say they are about to close */
+    int closing_min;             /* so many have, before one finalizes */
 };
 
 /* One rank's view: the context of its calls. */

@@ -70,7 +70,6 @@ static void a_quiet_life(void **state)
     open_scene(&s);
     make(&s, 0);
     make(&s, 1);
-    assert_int_equal(dpt_nccl_register(s.n, 0, memory, sizeof memory, &s.err), DPT_OK);
     for (int i = 0; i < 3; i++) {
         launch(&s, 0);
         assert_int_equal(dpt_nccl_state(s.n, 0), DPT_NCCL_LAUNCHING);
@@ -218,7 +217,6 @@ static void what_a_stop_ends_is_not_done(void **state)
     struct scene s;
     open_scene(&s);
     make(&s, 0);
-    assert_int_equal(dpt_nccl_register(s.n, 0, memory, 8, &s.err), DPT_OK);
     s.d.script.op_ms = 100;
     launch(&s, 0);
     assert_int_equal(step_for(&s, 50), DPT_INPROGRESS);
@@ -246,13 +244,11 @@ static void all_are_revoked_before_one_is_freed(void **state)
     launch(&s, 1);
     launch(&s, 3);
     assert_int_equal(step_for(&s, 20), DPT_INPROGRESS); /* both run */
-    assert_int_equal(dpt_nccl_register(s.n, 2, memory, 8, &s.err), DPT_OK);
     dpt_nccl_stop(s.n, -1);
     assert_int_equal(s.d.n_revokes, 4);
     assert_int_equal(s.d.n_aborts, 0);
     assert_int_equal(step_for(&s, 50), DPT_OK);
     assert_int_equal(s.d.n_aborts, 4);
-    assert_int_equal(s.d.handles[2].registered, 0);
     close_scene(&s);
 }
 
@@ -285,7 +281,6 @@ static void revoke_refused_or_without_end(void **state)
         open_scene(&s);
         make(&s, 0);
         make(&s, 1);
-        assert_int_equal(dpt_nccl_register(s.n, 0, memory, 8, &s.err), DPT_OK);
         s.d.script.op_ms = NEVER;
         launch(&s, 0);
         if (kind == 0)
@@ -503,27 +498,6 @@ static void a_shrink_that_fails_leaves_room_for_a_new_one(void **state)
     }
 }
 
-static void buffers(void **state)
-{
-    (void)state;
-    struct scene s;
-    open_scene(&s);
-    make(&s, 0);
-    s.d.script.register_buffer = DPT_NCCL_EUSAGE;
-    assert_int_equal(dpt_nccl_register(s.n, 0, memory, 8, &s.err), DPT_EUNSUPPORTED);
-    launch(&s, 0); /* all the same */
-    assert_int_equal(step_for(&s, 20), DPT_OK);
-    s.d.script.register_buffer = DPT_NCCL_OK;
-    for (int i = 0; i < DPT_NCCL_REGISTERED_MAX; i++)
-        assert_int_equal(dpt_nccl_register(s.n, 0, memory, 8, &s.err), DPT_OK);
-    assert_int_equal(dpt_nccl_register(s.n, 0, memory, 8, &s.err), DPT_EOVERFLOW);
-    s.d.script.deregister = DPT_NCCL_EINTERNAL; /* left to the communicator's end */
-    dpt_nccl_close(s.n);
-    assert_int_equal(step_for(&s, 50), DPT_OK);
-    assert_int_equal(s.d.n_destroys, 1);
-    close_scene(&s);
-}
-
 static void a_close_that_becomes_a_stop(void **state)
 {
     (void)state;
@@ -569,7 +543,6 @@ int main(void)
         cmocka_unit_test(abort_from_any_state),
         cmocka_unit_test(shrinking),
         cmocka_unit_test(a_shrink_that_fails_leaves_room_for_a_new_one),
-        cmocka_unit_test(buffers),
         cmocka_unit_test(a_close_that_becomes_a_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

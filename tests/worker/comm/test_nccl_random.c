@@ -29,8 +29,7 @@ struct life {
 
 /* What all lives together have seen: that the faults do happen. */
 static struct {
-    int lost, timeouts, peers, aborted, shrunk, splits, done, closed, kept, left, registered,
-        released;
+    int lost, timeouts, peers, aborted, shrunk, splits, done, closed, kept, left, released;
 } seen;
 static uint64_t only_seed;
 static char memory[16];
@@ -91,8 +90,6 @@ static void write_script(struct life *l)
                               .finalize = mostly_well(l),
                               .finalize_ends = mostly_ok(l),
                               .abort = mostly_ok(l),
-                              .register_buffer = mostly_ok(l),
-                              .deregister = mostly_ok(l),
                               .stream_create = mostly_ok(l),
                               .child_left = chance(l, 50)};
     if (below(l, 150) == 0) {
@@ -228,18 +225,6 @@ static void operate(struct life *l)
         note(l, status);
 }
 
-static void register_something(struct life *l)
-{
-    struct dpt_err err;
-    const int comm = some_comm(l, DPT_NCCL_READY);
-    if (comm < 0)
-        return;
-    const enum dpt_status status = dpt_nccl_register(l->n, comm, memory, sizeof memory, &err);
-    seen.registered += status == DPT_OK;
-    if (status != DPT_EUNSUPPORTED && status != DPT_EOVERFLOW)
-        note(l, status);
-}
-
 static void act(struct life *l)
 {
     if (chance(l, 60))
@@ -260,10 +245,8 @@ static void act(struct life *l)
         stop(l);
     } else if (kind < 75) {
         create_something(l);
-    } else if (kind < 90) {
-        operate(l);
     } else if (kind < 99) {
-        register_something(l);
+        operate(l);
     } else {
         begin_end(l);
         seen.closed++;
@@ -328,13 +311,12 @@ static void thousands_of_lives(void **state)
         live(l, seed);
     free(l);
     print_message("lost %d left %d done %d timeouts %d peers %d aborted %d shrunk %d splits %d "
-                  "closed %d kept %d registered %d released %d\n",
+                  "closed %d kept %d released %d\n",
                   seen.lost, seen.left, seen.done, seen.timeouts, seen.peers, seen.aborted,
-                  seen.shrunk, seen.splits, seen.closed, seen.kept, seen.registered, seen.released);
+                  seen.shrunk, seen.splits, seen.closed, seen.kept, seen.released);
     assert_true(seen.lost > SEEDS / 100 && seen.left > SEEDS / 2 && seen.done > SEEDS);
     assert_true(seen.timeouts > 50 && seen.peers > 50 && seen.aborted > 50 && seen.kept > 50);
-    assert_true(seen.shrunk > 50 && seen.splits > 50 && seen.closed > 50 && seen.registered > 50);
-    assert_true(seen.released > 50);
+    assert_true(seen.shrunk > 50 && seen.splits > 50 && seen.closed > 50 && seen.released > 50);
 }
 
 int main(int argc, char **argv)
