@@ -42,7 +42,6 @@ void dpt_nccl_comm_finish(struct dpt_nccl_comm *c)
         c->groups[g] = (struct nccl_group){.posted = c->groups[g].posted,
                                            .started = c->groups[g].posted,
                                            .done = c->groups[g].posted};
-    dpt_nccl_arm(c->machine);
 }
 
 void dpt_nccl_comm_destroy(struct dpt_nccl_comm **comm_p)

@@ -23,7 +23,6 @@ struct dpt_nccl {
     struct dpt_nccl_guard *guard;
     int create_ms, revoke_ms, stop_ms;
     uint64_t owner; /* thread */
-    atomic_bool abort_asked;
     enum nccl_phase phase;
     int keep;               /* what stays REVOKED after the stop; -1: nothing */
     int64_t phase_until_ms; /* CLOSING, REVOKING */

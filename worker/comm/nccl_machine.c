@@ -20,7 +20,6 @@ enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls, void *ctx,
     n->create_ms = n->stop_ms > calls->create_ms_min ? n->stop_ms : calls->create_ms_min;
     n->owner = calls->thread(ctx);
     n->phase = PHASE_WORKING;
-    atomic_init(&n->abort_asked, false);
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         n->comms[i].parent = -1;
     *ret = n;
@@ -37,21 +36,6 @@ void dpt_nccl_destroy(struct dpt_nccl **nccl_p)
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
         DPT_ASSERT(n->comms[i].state == DPT_NCCL_FREE);
     free(n);
-}
-
-void dpt_nccl_abort(struct dpt_nccl *n)
-{
-    atomic_store(&n->abort_asked, true);
-}
-
-void dpt_nccl_arm(struct dpt_nccl *n)
-{
-    dpt_nccl_assert_owner(n);
-    DPT_ASSERT(n->phase == PHASE_WORKING);
-    for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++)
-        DPT_ASSERT(n->comms[i].state == DPT_NCCL_FREE || n->comms[i].state == DPT_NCCL_REVOKED);
-    n->status = DPT_OK;
-    atomic_store(&n->abort_asked, false);
 }
 
 enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *n, int comm)
@@ -111,11 +95,7 @@ static enum dpt_status check_working(struct dpt_nccl *n, struct dpt_err *err)
 {
     dpt_nccl_assert_owner(n);
     DPT_ASSERT(n->phase == PHASE_WORKING);
-    if (n->status == DPT_OK && atomic_load(&n->abort_asked))
-        (void)dpt_fail(&n->failure, DPT_EABORTED, "the GPU's communicators were aborted");
-    else if (n->status == DPT_OK)
-        return DPT_OK;
-    return keep_failure(n, DPT_EABORTED, err);
+    return n->status == DPT_OK ? DPT_OK : keep_failure(n, n->status, err);
 }
 
 static int64_t call_limit(const struct dpt_nccl *n)

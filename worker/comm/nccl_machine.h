@@ -16,7 +16,7 @@
  * All of them together:
  *
  *   WORKING ─close─► CLOSING ─all finalized─► FREEING ─► WORKING
- *      │               │ abort, error, late
+ *      │               │ error, late
  *      └─────stop──────┴─► REVOKING ─all quiet, or half the time─► FREEING ─► WORKING
  *
  * So all are revoked before one is freed, but for one that is LAUNCHING: that is the library's own
@@ -28,9 +28,9 @@
  * library does not give back by then (an abort that does not return, a stream that does not get
  * idle) cannot be left alone, since it may write memory: the process is lost (nccl_guard.h).
  *
- * One thread, that which made it, owns it and calls everything here but dpt_nccl_abort. An
- * operation counts as done only when its stream is idle and the communicator has no error, before
- * any stop: a revoke or an abort ends kernels early, and nothing that ends so is ever called done.
+ * One thread, that which made it, owns it and calls everything here. An operation counts as done
+ * only when its stream is idle and the communicator has no error, before any stop: a revoke or an
+ * abort ends kernels early, and nothing that ends so is ever called done.
  */
 #ifndef DPT_WORKER_COMM_NCCL_MACHINE_H
 #define DPT_WORKER_COMM_NCCL_MACHINE_H
@@ -64,12 +64,6 @@ DPT_MUST_USE enum dpt_status dpt_nccl_create(const struct dpt_nccl_calls *calls,
                                              struct dpt_nccl **ret, struct dpt_err *err);
 /* When every communicator is FREE. Accepts a pointer to NULL. */
 void dpt_nccl_destroy(struct dpt_nccl **nccl);
-
-/* Asks for the end: the owner's next step fails with DPT_EABORTED, and the owner stops. Any thread,
- * any state, returns at once; holds until dpt_nccl_arm. */
-void dpt_nccl_abort(struct dpt_nccl *nccl);
-/* Forgets that. Between two generations: every communicator FREE or REVOKED. */
-void dpt_nccl_arm(struct dpt_nccl *nccl);
 
 enum dpt_nccl_state dpt_nccl_state(const struct dpt_nccl *nccl, int comm);
 
@@ -122,9 +116,9 @@ DPT_MUST_USE enum dpt_status dpt_nccl_launch(struct dpt_nccl *nccl, int comm,
                                              void *event, struct dpt_err *err);
 
 /* Looks at everything and moves it on; never waits. DPT_INPROGRESS: something is being created, in
- * operation or ending. DPT_OK: nothing is. While working it fails with DPT_EABORTED, DPT_ETIMEOUT
- * (creation), DPT_EPEER (the library lost a peer, or a communicator that was READY), DPT_EDEVICE
- * (this process's own trouble) or DPT_EIO (creation: its own, or a peer's); that holds until
+ * operation or ending. DPT_OK: nothing is. While working it fails with DPT_ETIMEOUT (creation),
+ * DPT_EPEER (the library lost a peer, or a communicator that was READY), DPT_EDEVICE (this
+ * process's own trouble) or DPT_EIO (creation: its own, or a peer's); that holds until
  * dpt_nccl_stop, after which it fails no more. */
 DPT_MUST_USE enum dpt_status dpt_nccl_step(struct dpt_nccl *nccl, struct dpt_err *err);
 

@@ -175,7 +175,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
         return;
     const bool busy =
         count(n, DPT_NCCL_CREATING) + count(n, DPT_NCCL_LAUNCHING) + count(n, DPT_NCCL_RUNNING) > 0;
-    if (busy || n->status != DPT_OK || atomic_load(&n->abort_asked)) {
+    if (busy || n->status != DPT_OK) {
         dpt_nccl_stop(n, -1);
         return;
     }
@@ -198,7 +198,7 @@ void dpt_nccl_close(struct dpt_nccl *n)
 
 static void step_closing(struct dpt_nccl *n)
 {
-    bool ends = now_of(n) >= n->phase_until_ms || atomic_load(&n->abort_asked);
+    bool ends = now_of(n) >= n->phase_until_ms;
     for (int i = 0; i < DPT_NCCL_COMMS_MAX; i++) {
         struct nccl_comm *c = &n->comms[i];
         if (c->state == DPT_NCCL_DRAINING)

@@ -29,7 +29,7 @@ struct life {
 
 /* What all lives together have seen: that the faults do happen. */
 static struct {
-    int lost, timeouts, peers, aborted, shrunk, splits, done, closed, kept, left, released;
+    int lost, timeouts, peers, shrunk, splits, done, closed, kept, left, released;
 } seen;
 static uint64_t only_seed;
 static char memory[16];
@@ -108,7 +108,6 @@ static void note(struct life *l, enum dpt_status status)
     l->failed = true;
     seen.timeouts += status == DPT_ETIMEOUT;
     seen.peers += status == DPT_EPEER;
-    seen.aborted += status == DPT_EABORTED;
 }
 
 static void begin_end(struct life *l)
@@ -168,7 +167,6 @@ static void step(struct life *l)
     if (status == DPT_OK) {
         RULE(&l->d, ended_well(l));
         l->ending = l->failed = false;
-        dpt_nccl_arm(l->n);
     }
 }
 
@@ -221,7 +219,7 @@ static void operate(struct life *l)
         l->n, comm, pieces + below(l, 3), 1 + below(l, 3), chance(l, 30) ? memory : NULL, &err);
     if (!ready)
         RULE(&l->d, status != DPT_OK && l->d.n_calls == calls);
-    if (ready || status == DPT_EABORTED)
+    if (ready)
         note(l, status);
 }
 
@@ -229,11 +227,6 @@ static void act(struct life *l)
 {
     if (chance(l, 60))
         write_script(l);
-    if (below(l, 200) == 0) { /* an abort may come at any time */
-        l->d.thread = 1000;
-        dpt_nccl_abort(l->n);
-        l->d.thread = l->d.owner;
-    }
     const int kind = below(l, 100);
     if (l->failed && !l->ending && chance(l, 50)) {
         stop(l);
@@ -310,12 +303,12 @@ static void thousands_of_lives(void **state)
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
         live(l, seed);
     free(l);
-    print_message("lost %d left %d done %d timeouts %d peers %d aborted %d shrunk %d splits %d "
+    print_message("lost %d left %d done %d timeouts %d peers %d shrunk %d splits %d "
                   "closed %d kept %d released %d\n",
-                  seen.lost, seen.left, seen.done, seen.timeouts, seen.peers, seen.aborted,
-                  seen.shrunk, seen.splits, seen.closed, seen.kept, seen.released);
+                  seen.lost, seen.left, seen.done, seen.timeouts, seen.peers, seen.shrunk,
+                  seen.splits, seen.closed, seen.kept, seen.released);
     assert_true(seen.lost > SEEDS / 100 && seen.left > SEEDS / 2 && seen.done > SEEDS);
-    assert_true(seen.timeouts > 50 && seen.peers > 50 && seen.aborted > 50 && seen.kept > 50);
+    assert_true(seen.timeouts > 50 && seen.peers > 50 && seen.kept > 50);
     assert_true(seen.shrunk > 50 && seen.splits > 50 && seen.closed > 50 && seen.released > 50);
 }
 
