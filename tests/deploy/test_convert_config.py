@@ -191,25 +191,26 @@ def test_no_file(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith("convert-config: ") and "none.yaml" in done.stderr
 
 
-def load_script():
+def load_script(monkeypatch):
+    monkeypatch.syspath_prepend(str(CONVERT.parent))
     loader = importlib.machinery.SourceFileLoader("convert_config", str(CONVERT))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("convert_config", loader))
     loader.exec_module(module)
     return module
 
 
-def test_reads_yaml(tmp_path):
-    read = load_script().read_yaml
+def test_reads_yaml(monkeypatch):
+    read = load_script(monkeypatch).read_yaml
     text = "a:\n  b: 1e-4 # no text\n  c:\n    - x\n    - 'y # z'\nd: {e: [1, 2.5], f: \"g: h\"}\ni:\nj: No\n"
     assert read(text) == [
         (2, ["a", "b"], 1e-4), (3, ["a", "c"], ["x", "y # z"]), (6, ["d", "e"], [1, 2.5]), (6, ["d", "f"], "g: h"),
         (7, ["i"], None), (8, ["j"], False)]
 
 
-def test_knows_what_is_promised():
+def test_knows_what_is_promised(monkeypatch):
     """Each name of the table of unknown keys has a rule: the error says that the script translates the file."""
     table = (ROOT / "base" / "config_foreign.c").read_text()
     names = re.findall(r'^    \{"([\w.]+)",', table, re.MULTILINE)
     assert len(names) > 50
-    script = load_script()
+    script = load_script(monkeypatch)
     assert [name for name in names if script.rule_of(name.split(".")) is None] == []
