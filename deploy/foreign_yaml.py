@@ -63,12 +63,22 @@ def split_flow(text, line):
     return parts + [last] if last else parts
 
 
+PAIR = re.compile(r"""("[^"]*"|'[^']*'|[^\s"'#\[\]{},&*!|>%@`-][^#\[\]{},]*?)\s*:(?:\s+|$)(.*)""")
+
+
 def split_pair(text, line):
     """The key and the value of 'key: value'."""
-    found = re.match(r"""("[^"]*"|'[^']*'|[^\s"'#\[\]{},&*!|>%@`-][^#\[\]{},]*?)\s*:(?:\s+|$)(.*)""", text)
+    found = PAIR.match(text)
     if not found:
         raise Unreadable(f"{line}: '{text}' is no key: value")
     return found[1].strip("\"'"), found[2].strip()
+
+
+def list_item(text, line):
+    """One scalar of a list; lists hold nothing else here."""
+    if not text or text[0] in "[{" or re.match(r"[-?](\s|$)", text) or PAIR.match(text):
+        raise Unreadable(f"{line}: a list of mappings or of lists is not read; a list has scalars alone")
+    return scalar(text, line)
 
 
 def flatten(path, text, line, ret):
@@ -78,7 +88,7 @@ def flatten(path, text, line, ret):
     if text[:1] in "[{" and text and text[-1] != {"[": "]", "{": "}"}[text[0]]:
         raise Unreadable(f"{line}: brackets do not end on the line")
     if text.startswith("["):
-        ret.append((line, path, [scalar(part, line) for part in split_flow(text[1:-1], line)]))
+        ret.append((line, path, [list_item(part, line) for part in split_flow(text[1:-1], line)]))
     elif text.startswith("{"):
         for part in split_flow(text[1:-1], line):
             key, value = split_pair(part, line)
@@ -89,7 +99,9 @@ def flatten(path, text, line, ret):
 
 def read_yaml(text):
     """[(line, path, scalar or list)] in the order of the text."""
-    entries, levels, pending = [], [], None  # levels: [(indent, key)]; pending: a key whose value is to come
+    entries, levels = [], []  # levels: [(indent, key)]
+    pending = None  # (indent, line, list) of the key whose value is to come
+    closed = -1  # indent of the last key, if its value is complete: nothing is inside it
     for number, raw in enumerate(text.splitlines(), 1):
         content = cut_comment(raw).rstrip()
         if not content.strip() or content in ("---", "..."):
@@ -101,16 +113,16 @@ def read_yaml(text):
         if content == "-" or content.startswith("- "):
             if pending is None or indent < pending[0]:
                 raise Unreadable(f"{number}: a list that is no key's value is not read")
-            pending[2].append(scalar(content[1:].strip(), number))
+            pending[2].append(list_item(content[1:].strip(), number))
             continue
         while levels and levels[-1][0] >= indent:
             levels.pop()
-        if pending and pending[0] >= indent:
-            pending = None
+        if closed >= 0 and indent > closed or pending and pending[2] and indent > pending[0]:
+            raise Unreadable(f"{number}: the line is inside a key that has a value already")
         key, value = split_pair(content, number)
         path = [k for _, k in levels] + [key]
         levels.append((indent, key))
-        pending = None
+        pending, closed = None, indent if value else -1
         if value:
             flatten(path, value, number, entries)
             continue

@@ -180,6 +180,15 @@ def test_what_it_cannot_translate(tmp_path, text, said):
     ("just text\n", "lab.yaml:1: 'just text' is no key: value"),
     ("- a\n- b\n", "lab.yaml:1: a list that is no key's value"),
     ("a: {b: {c: {d: {e: 1}}}}\n", "lab.yaml:1: a.b.c.d.e lies deeper than 4 sections"),
+    ("callbacks:\n  - type: checkpoint\n    max_steps: 7\n", "lab.yaml:2: a list of mappings or of lists"),
+    ("callbacks:\n- max_steps: 7\n", "lab.yaml:2: a list of mappings or of lists"),
+    ("callbacks:\n  -\n    max_steps: 7\n", "lab.yaml:2: a list of mappings or of lists"),
+    ("callbacks:\n  - {max_steps: 7}\n", "lab.yaml:2: a list of mappings or of lists"),
+    ("callbacks:\n  - - 7\n", "lab.yaml:2: a list of mappings or of lists"),
+    ("callbacks: [{max_steps: 7}]\n", "lab.yaml:1: a list of mappings or of lists"),
+    ("callbacks: [[1, 2]]\n", "lab.yaml:1: a list of mappings or of lists"),
+    ("callbacks:\n  - checkpoint\n    max_steps: 7\n", "lab.yaml:3: the line is inside a key that has a value"),
+    ("a: 1\n  max_steps: 7\n", "lab.yaml:2: the line is inside a key that has a value already"),
 ])
 def test_what_it_cannot_read(tmp_path, text, said):
     out, err = convert(tmp_path, text, code=2)
@@ -201,10 +210,10 @@ def load_script(monkeypatch):
 
 def test_reads_yaml(monkeypatch):
     read = load_script(monkeypatch).read_yaml
-    text = "a:\n  b: 1e-4 # no text\n  c:\n    - x\n    - 'y # z'\nd: {e: [1, 2.5], f: \"g: h\"}\ni:\nj: No\n"
+    text = "a:\n  b: 1e-4 # no text\n  c:\n    - x\n    - 'y # z'\n    - -1\nd: {e: [1, 2.5], f: \"g: h\"}\ni:\nj: No\n"
     assert read(text) == [
-        (2, ["a", "b"], 1e-4), (3, ["a", "c"], ["x", "y # z"]), (6, ["d", "e"], [1, 2.5]), (6, ["d", "f"], "g: h"),
-        (7, ["i"], None), (8, ["j"], False)]
+        (2, ["a", "b"], 1e-4), (3, ["a", "c"], ["x", "y # z", -1]), (7, ["d", "e"], [1, 2.5]),
+        (7, ["d", "f"], "g: h"), (8, ["i"], None), (9, ["j"], False)]
 
 
 def test_knows_what_is_promised(monkeypatch):
