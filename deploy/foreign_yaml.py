@@ -1,5 +1,5 @@
 """YAML as far as the configs of other training programs use it: block and flow mappings, lists of scalars, quotes and
-comments. The rest is refused with its line."""
+comments. The rest is refused with its line. And a value as YAML."""
 
 import re
 
@@ -131,3 +131,17 @@ def read_yaml(text):
     inner = {tuple(path[:n]) for _, path, _ in entries for n in range(1, len(path))}
     return [(line, path, None if value == [] and tuple(path) not in inner else value) for line, path, value in entries
             if not (value == [] and tuple(path) in inner)]
+
+
+QUOTED = re.compile(r"[:#*{}\[\],&!|>%@`\"'\\]|^[-?\s]|\s$")
+
+
+def as_yaml(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(as_yaml, value)) + "]"
+    words = str(value)
+    if isinstance(value, str) and (QUOTED.search(words) or scalar(words, 0) != words):
+        return "'" + words.replace("'", "''") + "'"
+    return words

@@ -60,6 +60,13 @@ def lines_of(out):
     return {re.sub(r"  #.*", "", line).strip() for line in out.splitlines()}
 
 
+def worker(tmp_path, config, *args):
+    env = {k: v for k, v in os.environ.items() if k != "DPT_RDZV_ENDPOINT"}
+    return subprocess.run([Path(os.environ["DPT_BIN"]) / "dpt-worker", "--nnodes", "1", "--config", config, "--set",
+                           "log.dir=log", *args], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env=env)
+
+
 def test_a_lab_config_trains(tmp_path):
     """As the file is, dpt-worker refuses it and names the script; what the script makes of it runs."""
     out, err = convert(tmp_path, LAB, "--gpus", "2")
@@ -70,14 +77,11 @@ def test_a_lab_config_trains(tmp_path):
             "# data.num_workers is left out: the loader reads ahead by itself"} <= lines_of(out)
     (tmp_path / "text.txt").write_text("the rank leaves and another comes in time " * 60)
     (tmp_path / "my.yaml").write_text(out)
-    worker = [Path(os.environ["DPT_BIN"]) / "dpt-worker", "--nnodes", "1", "--set", "log.dir=log"]
-    env = {k: v for k, v in os.environ.items() if k != "DPT_RDZV_ENDPOINT"}
-    run = dict(cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
-    refused = subprocess.run([*worker, "--config", "lab.yaml"], **run)
+    refused = worker(tmp_path, "lab.yaml")
     assert refused.returncode == 2
     assert "lab.yaml:5:3: model.type is another program's word; here: model.name: gpt2" in refused.stderr
     assert "deploy/convert-config translates the file" in refused.stderr
-    done = subprocess.run([*worker, "--config", "my.yaml"], **run)
+    done = worker(tmp_path, "my.yaml")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^Epoch 2/2 \| Avg loss \d\.\d{4} \| \d+\.\d s \| [\d.]+ samples/s$", done.stdout, re.MULTILINE)
 
@@ -101,6 +105,61 @@ def test_gpus_all_together(tmp_path, text, args, total):
     """In whatever order; the command line goes first."""
     out, _ = convert(tmp_path, text, *args)
     assert f"global_batch: {total}" in lines_of(out)
+
+
+TINY = "model: {type: gpt2, hidden_size: 32, num_layers: 1, num_heads: 2, seq_len: 32}\ndata: {train_path: text.txt}\n"
+
+
+@pytest.mark.parametrize("text, lines", [
+    (TINY + "fsdp: {enabled: false, sharding_strategy: FULL_SHARD}\n", {"# fsdp is left out: fsdp.enabled is false"}),
+    (TINY + "fsdp: {enabled: true, sharding_strategy: SHARD_GRAD_OP}\n", {"name: fsdp", "sharding: shard_grad_op"}),
+    (TINY + "use_fsdp: false\nsharding_strategy: FULL_SHARD\n", {"# sharding_strategy is left out: use_fsdp is false"}),
+    (TINY + "profiler: {enabled: false, steps: 3}\n", {"# profiler is left out: profiler.enabled is false"}),
+    (TINY + "distributed: {fsdp: {sharding_strategy: NO_SHARD}}\n", {"sharding: no_shard"}),
+    (TINY + "optimizer: {type: AdamW, betas: [0.8, 0.99]}\n", {"lr: 0.001", "betas: [0.8, 0.99]"}),
+    (TINY + "training: {optimizer: {lr: 0.5}}\n", {"lr: 0.5"}),
+    (TINY + "num_epochs: 3\nscheduler: {type: cosine, T_max: 3, interval: step}\n", {"schedule_steps: 3"}),
+    (TINY + "log_dir: \"it's: 7\"\noutput_dir: \"7\"\n", {"dir: 'it''s: 7'", "dir: '7'"}),
+])
+def test_the_program_takes_it(tmp_path, text, lines):
+    out, err = convert(tmp_path, text + "wandb: {project: x}\n")
+    assert err == "" and lines <= lines_of(out)
+    assert ("name: fsdp" in lines_of(out)) == ("sharding" in "".join(lines_of(out) - {
+        line for line in lines_of(out) if line.startswith("#")}))
+    (tmp_path / "text.txt").write_text("the rank leaves and another comes in time " * 60)
+    (tmp_path / "my.yaml").write_text(out)
+    limit = [] if "epochs" in out else ["--set", "train.steps=1"]
+    done = worker(tmp_path, "my.yaml", *limit)
+    assert done.returncode == 0, done.stderr
+
+
+def test_resnet(tmp_path):
+    """A file of a lab on CIFAR-10; dpt-worker refuses nothing but the data that is not there."""
+    out, err = convert(tmp_path, "model: {name: small_resnet, num_layers: 18, num_classes: 10}\ndataset: CIFAR10\n"
+                                 "training: {batch_size: 32, num_epochs: 2}\n")
+    assert err == ""
+    assert {"name: resnet", "preset: small_resnet", "n_layer: 18", "labels: 10", "kind: cifar10"} <= lines_of(out)
+    (tmp_path / "my.yaml").write_text(out)
+    done = worker(tmp_path, "my.yaml")
+    assert done.returncode == 2 and "data/cifar10/data_batch_*.bin" in done.stderr, done.stderr
+
+
+def test_lora(tmp_path):
+    """Adapters of a folder that the program wrote itself."""
+    (tmp_path / "text.txt").write_text("the rank leaves and another comes in time " * 60)
+    out, _ = convert(tmp_path, TINY + "output_dir: checkpoints\n")
+    (tmp_path / "my.yaml").write_text(out)
+    assert worker(tmp_path, "my.yaml", "--set", "train.steps=1").returncode == 0
+    subprocess.run([Path(os.environ["DPT_BIN"]) / "dpt-ckpt", "export", "checkpoints", "weights"], cwd=tmp_path,
+                   check=True, capture_output=True, timeout=TIMEOUT_S)
+    out, err = convert(tmp_path, "model: {name_or_path: ./weights, type: gpt2}\ntraining: {seq_len: 32}\n"
+                                 "data: {train: text.txt}\nlora: {r: 4, lora_dropout: 0.0, bias: none}\n")
+    assert err == ""
+    assert ["  lora:", "    rank: 4", "    alpha: 8  # PEFT's default", "    targets: [c_attn]  # PEFT's default"] == [
+        line for line in out.splitlines() if "lora" in line or line.startswith("    ")][:4]
+    (tmp_path / "my.yaml").write_text(out)
+    done = worker(tmp_path, "my.yaml", "--set", "train.steps=1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_llama(tmp_path):
@@ -141,7 +200,56 @@ def test_warmup_ratio(tmp_path):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("model:\n  type: resnet18\n", "lab.yaml:2: model.type: there is no 'resnet18' here; known: gpt2"),
+    ("model:\n  type: resnet101\n", "lab.yaml:2: model.type: there is no 'resnet101' here; known: gpt2"),
+    ("model: {type: gpt2, name: org/weights}\n", "lab.yaml:1: model.name: 'org/weights' names published weights"),
+    ("logging: {steps: 10}\n", "lab.yaml:1: logging.steps is not known; see docs/config.md"),
+    ("scheduler: {warmup: {steps: 500}}\n", "lab.yaml:1: scheduler.warmup.steps is not known"),
+    ("tokenizer: {dropout: 0.05}\n", "lab.yaml:1: tokenizer.dropout is not known"),
+    ("evaluation: {batch_size: 8}\n", "lab.yaml:1: evaluation.batch_size is not known"),
+    ("early_stopping: {min_lr: 1e-6}\n", "lab.yaml:1: early_stopping.min_lr is not known"),
+    ("model: {optimizer: {lr: 1e-6}}\n", "lab.yaml:1: model.optimizer.lr is not known"),
+    ("optimizer:\n  betas: (0.9, 0.999)\n",
+     "lab.yaml:2: optimizer.betas: '(0.9, 0.999)' is no list of two numbers; write them as [0.9, 0.999]"),
+    ("betas: [0.9, 1]\n", "lab.yaml:1: betas: '1' is not from 0 to below 1"),
+    ("data: {val_path: [a.txt, b.txt]}\n", "lab.yaml:1: data.val_path: '[a.txt, b.txt]' is a list; name one file"),
+    ("data: {val_path: x.parquet}\n", "lab.yaml:1: data.val_path: 'x.parquet' is no .txt file and no .bin shards"),
+    ("data: {train: a.txt, val: b.bin}\n", "lab.yaml:1: data.val: data.kind is text by another key, and tokens"),
+    ("data: {train: 7}\n", "lab.yaml:1: data.train: '7' is no text"),
+    ("dataset: imagenet\n", "lab.yaml:1: dataset: 'imagenet' is no data set that is known"),
+    ("dataset: cifar10\n", "lab.yaml: data.kind: cifar10 needs a model of images"),
+    ("learning_rate: -1\n", "lab.yaml:1: learning_rate: '-1' is not from 0 to 1000"),
+    ("eps: 0\n", "lab.yaml:1: eps: '0' is not from above 0 to 1"),
+    ("bf16: auto\n", "lab.yaml:1: bf16: 'auto' is neither true nor false"),
+    ("eta_min: 0.01\n", "lab.yaml: optimizer.min_lr (0.01) is above optimizer.lr (0.001)"),
+    ("optimizer: {name: sgd, nesterov: true}\n", "lab.yaml: nesterov has no momentum to look ahead by"),
+    ("num_epochs: 20\nscheduler: {type: cosine, T_max: 20}\n", "lab.yaml: T_max (20) counts epochs"),
+    ("num_epochs: 2\nscheduler: {type: cosine, T_max: 20, interval: epoch}\n", "lab.yaml: T_max (20) counts epochs"),
+    ("max_steps: 20\nwarmup_steps: 30\n", "lab.yaml: the warm-up has 30 steps, and the run has 20"),
+    ("eval_interval: 20\n", "lab.yaml: an evaluation needs data.val"),
+    ("strategy: fsdp\nfsdp: {enabled: false}\n", "lab.yaml:1: strategy: fsdp.enabled is false; ddp is taken"),
+    ("use_fsdp: true\nfsdp: {enabled: false}\n", "lab.yaml:1: use_fsdp: fsdp.enabled is false; ddp is taken"),
+    ("sharding_strategy: HYBRID_SHARD\n", "lab.yaml: hybrid_shard replicates across nodes"),
+    ("precision: tf32\ndevice: cpu\n", "lab.yaml: tf32 is of GPUs, and the file's device is cpu"),
+    ("model: {name: resnet18, num_classes: 10}\n", "lab.yaml: a ResNet reads images"),
+    ("model: {name: resnet18}\ndataset: cifar10\n", "lab.yaml: a ResNet needs model.labels"),
+    ("model: {name: resnet18, num_classes: 9, num_layers: 18}\ndataset: cifar10\n", "lab.yaml: model.n_layer is of"),
+    ("model: {name: resnet18, num_classes: 9, d_model: 18}\ndataset: cifar10\n", "lab.yaml: model.n_embd is of models"),
+    ("gradient_checkpointing: true\nmodel: {name: resnet18, num_classes: 9}\ndataset: cifar10\n",
+     "lab.yaml: train.activation_checkpointing is of models of texts"),
+    ("model: {name: gpt2, num_labels: 5}\n", "lab.yaml: model.labels needs texts with labels"),
+    ("model: {name: gpt2, intermediate_size: 512}\n", "lab.yaml: model.n_inner is of model.name: llama"),
+    ("model: {n_head: 3}\n", "lab.yaml: model.n_head (3) does not divide model.n_embd (128)"),
+    ("vocab_size: 100\n", "lab.yaml: model.vocab is less than the 256 of bytes"),
+    ("model: {name_or_path: ./weights, name: gpt2_small}\n", "lab.yaml: model.init_from has sizes of its own"),
+    ("lora: {r: 8}\n", "lab.yaml: adapters are of published weights: give model.init_from"),
+    ("model: {name_or_path: ./weights}\nlora: {r: 8}\n", "lab.yaml: the file names no target_modules"),
+    ("lora: {dropout: 0.05}\n", "lab.yaml:1: lora.dropout: adapters have no dropout here"),
+    ("lora: {bias: all}\n", "lab.yaml:1: lora.bias: biases are not trained beside adapters here"),
+    ("model: {name_or_path: ./w}\nlora: {target_modules: [c_attn, wte]}\n",
+     "lab.yaml:2: lora.target_modules: there are"),
+    ("model: {name_or_path: ./w, type: gpt2}\nlora: {target_modules: q_proj}\n",
+     "lab.yaml: train.lora.targets: a gpt2"),
+    ("model: resnet\nnum_classes: 9\ndataset: cifar10\nlora: {r: 8}\n", "lab.yaml: a ResNet has no adapters"),
     ("optimizer:\n\n  name: LAMB\n", "lab.yaml:3: optimizer.name: there is no 'LAMB' here; known: adam, adamw, sgd"),
     ("scheduler: {type: StepLR}\n", "lab.yaml:1: scheduler.type: there is no 'StepLR' here"),
     ("fsdp: {sharding_strategy: _HYBRID_SHARD_ZERO2}\n", "lab.yaml:1: fsdp.sharding_strategy: there is no"),
