@@ -27,6 +27,7 @@ static const struct foreign {
     {"num_steps", "train.steps", NULL},
     {"max_iters", "train.steps", NULL},
     {"learning_rate", "optimizer.lr", NULL},
+    {"training.optimizer", "optimizer.name: adamw, adam or sgd", NULL},
     {"lr_scheduler_type", "optimizer.schedule: constant, linear or cosine", NULL},
     {"scheduler", "optimizer.schedule: constant, linear or cosine", NULL},
     {"lr_scheduler", "optimizer.schedule: constant, linear or cosine", NULL},
@@ -51,11 +52,20 @@ static const struct foreign {
      "no_shard",
      NULL},
     {"cpu_offload", "strategy.offload: optimizer", NULL},
+    {"use_fsdp", "strategy.name: fsdp", NULL},
+    {"fsdp.enabled", "strategy.name: fsdp", NULL},
     {"gradient_checkpointing", "train.activation_checkpointing: full", NULL},
     {"fsdp.activation_checkpointing", "train.activation_checkpointing: full", NULL},
-    {"model.type", "model.name: gpt2 or llama", NULL},
+    {"model.type", "model.name: gpt2, llama or resnet", NULL},
     {"optimizer.type", "optimizer.name: adamw, adam or sgd", NULL},
     {"vocab_size", "model.vocab", NULL},
+    {"num_classes", "model.labels", NULL},
+    {"num_labels", "model.labels", NULL},
+    {"num_hidden_layers", "model.n_layer", NULL},
+    {"num_attention_heads", "model.n_head", NULL},
+    {"num_key_value_heads", "model.n_kv_head", NULL},
+    {"num_kv_heads", "model.n_kv_head", NULL},
+    {"intermediate_size", "model.n_inner", NULL},
     {"num_layers", "model.n_layer", NULL},
     {"n_layers", "model.n_layer", NULL},
     {"num_heads", "model.n_head", NULL},
@@ -83,12 +93,22 @@ static const struct foreign {
     {"output_dir", "checkpoint.dir", NULL},
     {"checkpoint_dir", "checkpoint.dir", NULL},
     {"log_dir", "log.dir", NULL},
+    {"lora.r", "train.lora.rank", NULL},
+    {"lora.lora_alpha", "train.lora.alpha", NULL},
+    {"lora.target_modules", "train.lora.targets", NULL},
     {"num_gpus", "cluster.gpus_per_node", NULL},
     {"nproc_per_node", "cluster.gpus_per_node", NULL},
     {"num_nodes", "cluster.nnodes", NULL},
     {"num_workers", NULL, "is the loader's, which reads ahead by itself here; leave it out"},
     {"pin_memory", NULL, "is the loader's, which reads ahead by itself here; leave it out"},
 };
+
+/* Sections of such files, none of which is one here. */
+static const char *const sections[] = {"training", "trainer",     "scheduler", "lr_scheduler",
+                                       "fsdp",     "fsdp_config", "lora"};
+
+/* Keys of ours that such files have outside of any section. */
+static const char *const outside[] = {"epochs", "lr"};
 
 static bool is_named(const struct foreign *f, const char *path)
 {
@@ -98,17 +118,58 @@ static bool is_named(const struct foreign *f, const char *path)
     return strcmp(f->name, leaf ? leaf + 1 : path) == 0;
 }
 
+static bool is_in_foreign_section(const char *path)
+{
+    const size_t n = strcspn(path, ".");
+    for (size_t i = 0; i < sizeof sections / sizeof *sections && path[n] == '.'; i++)
+        if (strlen(sections[i]) == n && strncmp(sections[i], path, n) == 0)
+            return true;
+    return false;
+}
+
+static bool is_outside(const char *path)
+{
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
+        if (strcmp(outside[i], path) == 0)
+            return true;
+    return false;
+}
+
+/* Our only key whose last part is that of `path`; NULL: there is none, or there are several. */
+static const char *same_name(const char *path)
+{
+    const char *leaf = strrchr(path, '.'), *found = NULL;
+    leaf = leaf ? leaf + 1 : path;
+    for (size_t i = 0; i < dpt_config_n_keys; i++) {
+        const char *ours = strrchr(dpt_config_keys[i].path, '.');
+        if (strcmp(ours ? ours + 1 : dpt_config_keys[i].path, leaf) != 0)
+            continue;
+        if (found)
+            return NULL;
+        found = dpt_config_keys[i].path;
+    }
+    return found;
+}
+
+static void describe(const struct foreign *f, const char *path,
+                     char ret_text[DPT_CONFIG_FOREIGN_BYTES])
+{
+    (void)snprintf(ret_text, DPT_CONFIG_FOREIGN_BYTES,
+                   "%.64s %s%s%s (deploy/convert-config translates the file)", path,
+                   f->why ? f->why : "is another program's word", f->here ? "; here: " : "",
+                   f->here ? f->here : "");
+}
+
 bool dpt_config_foreign_key(const char *path, char ret_text[DPT_CONFIG_FOREIGN_BYTES])
 {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
-        const struct foreign *f = &foreign[i];
-        if (!is_named(f, path))
+        if (!is_named(&foreign[i], path))
             continue;
-        (void)snprintf(ret_text, DPT_CONFIG_FOREIGN_BYTES,
-                       "%.64s %s%s%s (deploy/convert-config translates the file)", path,
-                       f->why ? f->why : "is another program's word", f->here ? "; here: " : "",
-                       f->here ? f->here : "");
+        describe(&foreign[i], path, ret_text);
         return true;
     }
-    return false;
+    if (!is_in_foreign_section(path) && !is_outside(path))
+        return false;
+    describe(&(struct foreign){.name = path, .here = same_name(path)}, path, ret_text);
+    return true;
 }

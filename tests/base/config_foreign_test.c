@@ -31,7 +31,7 @@ static void our_spelling(void **state)
          "my.yaml:1:24: training.optimizer.learning_rate is another program's word; here: "
          "optimizer.lr" TRANSLATES},
         {"model: {type: gpt2}\n", "my.yaml:1:9: model.type is another program's word; here: "
-                                  "model.name: gpt2 or llama" TRANSLATES},
+                                  "model.name: gpt2, llama or resnet" TRANSLATES},
         {"data: {num_workers: 4}\n",
          "my.yaml:1:8: data.num_workers is the loader's, which reads ahead by itself here; leave "
          "it out" TRANSLATES},
@@ -39,7 +39,42 @@ static void our_spelling(void **state)
         {"experiment: 4\nscheduler: {type: cosine}\n",
          "my.yaml:2:13: scheduler.type is another program's word; here: optimizer.schedule: "
          "constant, linear or cosine" TRANSLATES},
-        {"training: {epochs: 3}\n", "my.yaml:1:1: unknown key 'training'; did you mean 'train'?"},
+        {"training: {epochs: 3}\n",
+         "my.yaml:1:12: training.epochs is another program's word; here: train.epochs" TRANSLATES},
+        {"training: {lr: 0.1}\n",
+         "my.yaml:1:12: training.lr is another program's word; here: optimizer.lr" TRANSLATES},
+        {"training: {optimizer: adam}\n",
+         "my.yaml:1:12: training.optimizer is another program's word; here: optimizer.name: adamw, "
+         "adam or sgd" TRANSLATES},
+        {"epochs: 3\n",
+         "my.yaml:1:1: epochs is another program's word; here: train.epochs" TRANSLATES},
+        {"lr: 0.1\n", "my.yaml:1:1: lr is another program's word; here: optimizer.lr" TRANSLATES},
+        {"train: {lr: 0.1}\n", "my.yaml:1:9: unknown key 'train.lr'; did you mean 'optimizer.lr'?"},
+        {"model: {num_classes: 10}\n",
+         "my.yaml:1:9: model.num_classes is another program's word; here: model.labels" TRANSLATES},
+        {"model: {num_labels: 10}\n",
+         "my.yaml:1:9: model.num_labels is another program's word; here: model.labels" TRANSLATES},
+        {"model: {num_key_value_heads: 2}\n",
+         "my.yaml:1:9: model.num_key_value_heads is another program's word; here: "
+         "model.n_kv_head" TRANSLATES},
+        {"model: {intermediate_size: 2}\n",
+         "my.yaml:1:9: model.intermediate_size is another program's word; here: "
+         "model.n_inner" TRANSLATES},
+        {"lora: {r: 8}\n",
+         "my.yaml:1:8: lora.r is another program's word; here: train.lora.rank" TRANSLATES},
+        /* A section of theirs alone: a name that several of our keys have is no hint. */
+        {"training: {label_smoothing: 0.1}\n",
+         "my.yaml:1:12: training.label_smoothing is another program's word" TRANSLATES},
+        {"trainer: {name: x}\n", "my.yaml:1:11: trainer.name is another program's word" TRANSLATES},
+        {"scheduler: {step_size: 30}\n",
+         "my.yaml:1:13: scheduler.step_size is another program's word" TRANSLATES},
+        {"fsdp: {wrap: true}\n", "my.yaml:1:8: fsdp.wrap is another program's word" TRANSLATES},
+        {"fsdp: {enabled: true}\n",
+         "my.yaml:1:8: fsdp.enabled is another program's word; here: strategy.name: "
+         "fsdp" TRANSLATES},
+        {"trainings: {wrap: true}\n",
+         "my.yaml:1:1: unknown key 'trainings'; known are: run, seed, cluster, model, data, "
+         "train, optimizer, strategy, checkpoint, log"},
         {"training: {}\n", "my.yaml:1:1: unknown key 'training'; did you mean 'train'?"},
         {"scheduler: cosine\n",
          "my.yaml:1:1: scheduler is another program's word; here: optimizer.schedule: constant, "
