@@ -12,7 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 2 * DPT_CONFIG_PATH_BYTES, LEFT_OUT_SHOWN = 10 };
+enum {
+    PATH_BYTES = 2 * DPT_CONFIG_PATH_BYTES,
+    LEFT_OUT_NAMED = 10,         /* damaged images that the warning names at most */
+    LEFT_OUT_NAMES_BYTES = 1024, /* of their names; longer ones are named in fewer */
+    LEVELS_MAX = 16              /* of folders below a class */
+};
 
 void dpt_image_folder_close(struct dpt_image_folder **folder)
 {
@@ -131,7 +136,9 @@ struct looking {
     const struct dpt_config *config;
     const char *key;
     struct dpt_image_folder *folder;
-    struct dpt_picture picture; /* room to decode in */
+    struct dpt_picture picture;          /* room to decode in */
+    char left_out[LEFT_OUT_NAMES_BYTES]; /* names of the first damaged images */
+    int named;                           /* how many they are */
 };
 
 static bool ends_with_one_of(const char *name, const char *const *endings)
@@ -174,6 +181,32 @@ static enum dpt_status make_room(struct dpt_image_folder *folder, struct dpt_err
     return DPT_OK;
 }
 
+/* Adds a damaged image to the names of the warning if there is room. */
+static void name_left_out(struct looking *l, const char *path)
+{
+    const size_t used = strlen(l->left_out), room = sizeof l->left_out - used;
+    const char *name = path + strlen(l->folder->path);
+    while (*name == '/')
+        name++;
+    const size_t n = strlen(name) + strlen("'', ");
+    if (l->named < l->folder->left_out || l->named == LEFT_OUT_NAMED || n >= room)
+        return;
+    (void)snprintf(l->left_out + used, room, "%s'%s'", l->named > 0 ? ", " : "", name);
+    l->named++;
+}
+
+/* One warning for all damaged images; each has its reason in a line of level debug. */
+static void warn_of_left_out(const struct looking *l)
+{
+    const struct dpt_image_folder *folder = l->folder;
+    const long long left_out = folder->left_out, all = left_out + folder->n;
+    char more[32] = "";
+    if (left_out > l->named)
+        (void)snprintf(more, sizeof more, " and %lld more", left_out - l->named);
+    dpt_log(DPT_LOG_WARN, "%s: %lld of the %lld images in '%s' left out as damaged: %s%s", l->key,
+            left_out, all, folder->path, l->left_out, more);
+}
+
 /* Decodes the last image of the list; takes it off again if it is damaged. */
 static enum dpt_status try_last(struct looking *l, struct dpt_err *err)
 {
@@ -186,8 +219,8 @@ static enum dpt_status try_last(struct looking *l, struct dpt_err *err)
     free(bytes);
     if (status != DPT_ECORRUPT)
         return status == DPT_OK ? DPT_OK : dpt_pass(err, &why);
-    if (folder->left_out < LEFT_OUT_SHOWN)
-        dpt_log(DPT_LOG_INFO, "%s: left out: %s", l->key, why.text);
+    dpt_log(DPT_LOG_DEBUG, "%s: left out: %s", l->key, why.text);
+    name_left_out(l, last->file.path);
     free(last->file.path);
     folder->n--;
     folder->left_out++;
@@ -315,8 +348,7 @@ enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const cha
         status = look_at_classes(&l, path, names, n, err);
     }
     if (status == DPT_OK && l.folder->left_out > 0)
-        dpt_log(DPT_LOG_INFO, "%s: %lld damaged images of %lld are left out", key,
-                (long long)l.folder->left_out, (long long)(l.folder->left_out + l.folder->n));
+        warn_of_left_out(&l);
     dpt_fs_list_free(&names, n);
     dpt_picture_fini(&l.picture);
     if (status == DPT_OK)

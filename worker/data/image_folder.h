@@ -30,8 +30,8 @@ struct dpt_image_folder {
 
 /* Looks at the folder `path`, which `key` of the config names. Names that begin with a dot are
  * passed over, as are files beside the sub-folders and files in these that are no images by their
- * name. With damaged_images: skip all files are decoded, and those that cannot be are left out,
- * which a line of the log says. DPT_ECONFIG: not as many sub-folders as model.labels, one without
+ * name. With damaged_images: skip all files are decoded, and those that cannot be are left out: one
+ * warning says how many and names the first 10, and each has a line of level debug. DPT_ECONFIG: not as many sub-folders as model.labels, one without
  * images, or a file of another kind of image (.gif, .webp, …). Errors name file or folder. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
                                                    const char *path, struct dpt_image_folder **ret,
