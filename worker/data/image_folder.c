@@ -257,24 +257,112 @@ static enum dpt_status look_at_file(struct looking *l, const char *folder, const
     return is_image(name) ? add_image(l, path, label, err) : DPT_OK;
 }
 
-static enum dpt_status look_at_class(struct looking *l, const char *path, int32_t label,
+static enum dpt_status look_at_files(struct looking *l, const char *folder, int32_t label,
                                      struct dpt_err *err)
 {
     char **names = NULL;
     size_t n = 0;
-    const int64_t before = l->folder->n, left_out = l->folder->left_out;
-    DPT_TRY(dpt_fs_list(path, &names, &n, err));
+    DPT_TRY(dpt_fs_list(folder, &names, &n, err));
     enum dpt_status status = DPT_OK;
     for (size_t i = 0; status == DPT_OK && i < n; i++)
-        status = look_at_file(l, path, names[i], label, err);
+        status = look_at_file(l, folder, names[i], label, err);
     dpt_fs_list_free(&names, n);
-    if (status == DPT_OK && l->folder->n == before)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "the folder '%s' of class %d has no %simage; put .jpg or .png files there, "
-                        "or remove the folder and set model.labels: %d",
-                        path, (int)label, l->folder->left_out > left_out ? "sound " : "",
-                        l->config->model.labels - 1);
     return status;
+}
+
+/* Folders of a class: its own and those below it. */
+struct tree {
+    char **paths; /* (n) owned */
+    size_t n, room;
+};
+
+static enum dpt_status add_folder(struct tree *tree, const char *path, struct dpt_err *err)
+{
+    if (tree->n == tree->room) {
+        const size_t room = 2 * tree->room + 16;
+        char **more = realloc(tree->paths, room * sizeof *more);
+        if (!more)
+            return dpt_fail(err, DPT_ENOMEM, "list the folder '%s': out of memory", path);
+        tree->paths = more;
+        tree->room = room;
+    }
+    tree->paths[tree->n] = strdup(path);
+    if (!tree->paths[tree->n])
+        return dpt_fail(err, DPT_ENOMEM, "list the folder '%s': out of memory", path);
+    tree->n++;
+    return DPT_OK;
+}
+
+/* A name that is an image's is a file's. A symbolic link to nothing is no folder. */
+static enum dpt_status is_folder(const char *path, const char *name, bool *ret, struct dpt_err *err)
+{
+    struct stat st;
+    const bool asked = name[0] != '.' && !is_image(name) && !is_other_image(name);
+    const bool found = asked && stat(path, &st) == 0;
+    if (asked && !found && errno != ENOENT)
+        return dpt_fail_errno(err, errno, "look at '%s'", path);
+    *ret = found && S_ISDIR(st.st_mode);
+    return DPT_OK;
+}
+
+/* Adds the folder and those below it, through symbolic links, too. */
+static enum dpt_status add_tree(struct tree *tree, const char *path, int level, struct dpt_err *err)
+{
+    char **names = NULL;
+    size_t n = 0;
+    if (level > LEVELS_MAX)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' is more than %d folders below its class; is a symbolic link in it a "
+                        "loop? Remove it, or put the images higher",
+                        path, LEVELS_MAX);
+    DPT_TRY(add_folder(tree, path, err));
+    DPT_TRY(dpt_fs_list(path, &names, &n, err));
+    enum dpt_status status = DPT_OK;
+    for (size_t i = 0; status == DPT_OK && i < n; i++) {
+        char below[PATH_BYTES];
+        bool folder = false;
+        status = dpt_fs_join(path, names[i], below, sizeof below, err);
+        if (status == DPT_OK)
+            status = is_folder(below, names[i], &folder, err);
+        if (status == DPT_OK && folder)
+            status = add_tree(tree, below, level + 1, err);
+    }
+    dpt_fs_list_free(&names, n);
+    return status;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* torchvision sorts whole paths of folders, and names in each: make_dataset of
+ * torchvision/datasets/folder.py. */
+static enum dpt_status look_at_tree(struct looking *l, const char *path, int32_t label,
+                                    struct dpt_err *err)
+{
+    struct tree tree = {.n = 0};
+    enum dpt_status status = add_tree(&tree, path, 0, err);
+    if (status == DPT_OK)
+        qsort(tree.paths, tree.n, sizeof *tree.paths, by_path);
+    for (size_t i = 0; status == DPT_OK && i < tree.n; i++)
+        status = look_at_files(l, tree.paths[i], label, err);
+    dpt_fs_list_free(&tree.paths, tree.n);
+    return status;
+}
+
+static enum dpt_status look_at_class(struct looking *l, const char *path, int32_t label,
+                                     struct dpt_err *err)
+{
+    const int64_t before = l->folder->n, left_out = l->folder->left_out;
+    DPT_TRY(look_at_tree(l, path, label, err));
+    if (l->folder->n > before)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "the folder '%s' of class %d has no %simage; put .jpg or .png files there, "
+                    "or remove the folder and set model.labels: %d",
+                    path, (int)label, l->folder->left_out > left_out ? "sound " : "",
+                    l->config->model.labels - 1);
 }
 
 /* Keeps those of the names that are folders of classes, in their order; `*n` of them. */

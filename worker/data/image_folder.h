@@ -1,5 +1,5 @@
 /* A folder of images: a sub-folder for each class, numbered in the bytewise order of their names,
- * as torchvision's ImageFolder does, with JPEG and PNG files in it. */
+ * as torchvision's ImageFolder does, with JPEG and PNG files in it and in the folders below it. */
 #ifndef DPT_WORKER_DATA_IMAGE_FOLDER_H
 #define DPT_WORKER_DATA_IMAGE_FOLDER_H
 
@@ -21,7 +21,7 @@ struct dpt_image {
 
 struct dpt_image_folder {
     char *path;
-    struct dpt_image *images; /* (n) by class, and in each by name, bytewise */
+    struct dpt_image *images; /* (n) by class, path of the folder and name, bytewise */
     int64_t n, room;
     int64_t left_out;           /* damaged images */
     struct dpt_hash128 classes; /* of the sub-folders' names */
@@ -30,9 +30,11 @@ struct dpt_image_folder {
 
 /* Looks at the folder `path`, which `key` of the config names. Names that begin with a dot are
  * passed over, as are files beside the sub-folders and files in these that are no images by their
- * name. With damaged_images: skip all files are decoded, and those that cannot be are left out: one
- * warning says how many and names the first 10, and each has a line of level debug. DPT_ECONFIG: not as many sub-folders as model.labels, one without
- * images, or a file of another kind of image (.gif, .webp, …). Errors name file or folder. */
+ * name. Symbolic links are followed, and at most 16 levels of folders below a class. With
+ * damaged_images: skip all files are decoded, and those that cannot be are left out: one warning
+ * says how many and names the first 10, and each has a line of level debug. DPT_ECONFIG: not as
+ * many sub-folders as model.labels, one without images, more levels, or a file of another kind of
+ * image (.gif, .webp, …). Errors name file or folder. */
 DPT_MUST_USE enum dpt_status dpt_image_folder_open(const struct dpt_config *config, const char *key,
                                                    const char *path, struct dpt_image_folder **ret,
                                                    struct dpt_err *err);

@@ -54,6 +54,68 @@ static void folders(void **state)
     dpt_data_close(&data);
 }
 
+static void make_link(const char *target, const char *path)
+{
+    char whole[DPT_CONFIG_PATH_BYTES];
+    name(whole, path);
+    assert_int_equal(symlink(target, whole), 0);
+}
+
+/* In the order of torchvision's ImageFolder: whole paths of folders, so that "s" and "s-t" stand
+ * before "s/u", and names in each. */
+static void folders_below_a_class(void **state)
+{
+    (void)state;
+    static const char *const made[] = {"t/B/s/u", "t/B/s-t", "t/B/.hidden", "t/a/x/y", "more"};
+    static const char *const copies[] = {"t/B/s/u/1.png", "t/B/s/z.jpg",       "t/B/s-t/1.png",
+                                         "t/B/z.png",     "t/B/.hidden/1.png", "t/a/x/y/1.png",
+                                         "more/1.png"};
+    static const struct {
+        const char *path;
+        int label;
+    } expected[] = {{"B/10.PNG", 0},
+                    {"B/2.jpg", 0},
+                    {"B/z.png", 0},
+                    {"B/s/z.jpg", 0},
+                    {"B/s-t/1.png", 0},
+                    {"B/s/u/1.png", 0},
+                    {"a/x.JPEG", 1},
+                    {"a/x/y/1.png", 1},
+                    {"\xc3\xa4/y.png", 2},
+                    {"\xc3\xa4/z.png", 2},
+                    {"\xc3\xa4/link/1.png", 2}};
+    struct dpt_image_folder *folder = NULL;
+    use_folder("t", "train");
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        make_folder(made[i]);
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        copy_image("rgb.png", copies[i]);
+    make_link("../../more", "t/\xc3\xa4/link");
+    make_link("none", "t/B/nowhere");
+    if (dpt_image_folder_open(&config, "data.train", config.data.train, &folder, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(folder->n, sizeof expected / sizeof *expected);
+    for (int64_t i = 0; i < folder->n; i++) {
+        const char *path = folder->images[i].file.path + strlen(config.data.train) + 1;
+        assert_string_equal(path, expected[i].path);
+        assert_int_equal(folder->images[i].label, expected[i].label);
+    }
+    dpt_image_folder_close(&folder);
+}
+
+static void folders_in_a_loop(void **state)
+{
+    (void)state;
+    use_folder("t", "train");
+    make_link(".", "t/a/l");
+    refused(DPT_ECONFIG,
+            "data.train: 'ROOT/t/a/l/l/l/l/l/l/l/l/l/l/l/l/l/l/l/l/l' is more than 16 folders "
+            "below its class; is a symbolic link in it a loop? Remove it, or put the images "
+            "higher");
+    make_link("itself", "t/B/itself");
+    refused(DPT_EIO, "data.train: look at 'ROOT/t/B/itself': Too many levels of symbolic links");
+}
+
 static void folders_that_cannot_be(void **state)
 {
     (void)state;
@@ -222,6 +284,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(folders, setup, teardown),
+        cmocka_unit_test_setup_teardown(folders_below_a_class, setup, teardown),
+        cmocka_unit_test_setup_teardown(folders_in_a_loop, setup, teardown),
         cmocka_unit_test_setup_teardown(folders_that_cannot_be, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_images, setup, teardown),
         cmocka_unit_test_setup_teardown(damaged_images_are_named, setup, teardown),
