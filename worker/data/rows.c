@@ -112,7 +112,8 @@ static enum dpt_status take_special(struct dpt_rows *rows, uint8_t byte, struct 
         rows->field_line = rows->lines + 1;
         return DPT_OK;
     case DPT_ROWS_QUOTED:
-        rows->lines += byte == '\n';
+        rows->lines += byte == '\r' || (byte == '\n' && !rows->after_cr);
+        rows->after_cr = byte == '\r';
         if (byte != '"')
             return add(rows, &byte, 1, err);
         rows->state = DPT_ROWS_AFTER_QUOTE;
@@ -138,8 +139,9 @@ static size_t plain_bytes(struct dpt_rows *rows, const uint8_t *data, size_t byt
     if (rows->state == DPT_ROWS_AFTER_QUOTE)
         return 0;
     if (rows->state == DPT_ROWS_QUOTED) {
-        while (n < bytes && data[n] != '"' && data[n] != '\n')
+        while (n < bytes && data[n] != '"' && data[n] != '\n' && data[n] != '\r')
             n++;
+        rows->after_cr = rows->after_cr && n == 0;
         return n;
     }
     if (rows->state == DPT_ROWS_FIELD && rows->form == DPT_ROWS_CSV && data[0] == '"')

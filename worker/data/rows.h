@@ -31,6 +31,7 @@ struct dpt_rows {
     enum dpt_rows_state state;
     bool whole;               /* the row has ended: the next byte begins another */
     bool skip_lf;             /* the last row ended with CR, to which an LF belongs */
+    bool after_cr;            /* the byte before, between quotes, is a CR */
     bool quoted;              /* a field of the row is */
     int64_t lines;            /* ended so far */
     int64_t line, field_line; /* from 1: where the row and its last quoted field begin */
