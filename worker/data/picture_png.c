@@ -63,6 +63,8 @@ static void decode(struct decoding *d)
 {
     png_set_user_limits(d->png, DPT_PICTURE_SIDE_MAX, DPT_PICTURE_SIDE_MAX);
     png_set_chunk_malloc_max(d->png, CHUNK_BYTES_MAX);
+    /* Chunks that the pixels do not need are checked, too, as Pillow does. */
+    png_set_crc_action(d->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_read_fn(d->png, d, read_bytes);
     png_read_info(d->png, d->info);
     const png_uint_32 width = png_get_image_width(d->png, d->info),
