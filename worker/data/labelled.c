@@ -3,6 +3,7 @@
 
 #include "base/cursor.h"
 #include "worker/data/label_table.h"
+#include "worker/data/source.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,7 @@ struct reading {
     struct dpt_label_table table;
     struct dpt_encoder *encoder;
     struct dpt_tokens tokens; /* of a row */
+    int64_t replaced_line;    /* of the first row that is not UTF-8; 0: there is none so far */
 };
 
 static enum dpt_status read_row(struct reading *reading, struct dpt_labelled *l, bool *ret_any,
@@ -94,6 +96,8 @@ static enum dpt_status read_row(struct reading *reading, struct dpt_labelled *l,
         return DPT_OK;
     tokens->n = 0;
     DPT_TRY(dpt_encoder_encode(reading->encoder, row.text, row.bytes, tokens, err));
+    if (reading->replaced_line == 0 && dpt_encoder_replaced(reading->encoder) > 0)
+        reading->replaced_line = dpt_label_table_line(&reading->table);
     if (tokens->n == 0)
         return dpt_fail(err, DPT_ECORRUPT, "its text is empty; remove the row, or give it one");
     const int64_t n = (int64_t)tokens->n;
@@ -140,6 +144,9 @@ static enum dpt_status read_table(struct reading *reading,
         status = read_rows(reading, source->samples, l, err);
     if (status == DPT_OK)
         status = check_count(source, l->n, err);
+    if (status == DPT_OK)
+        dpt_text_warn_of_replaced(source->path, reading->replaced_line,
+                                  dpt_encoder_replaced(reading->encoder));
     dpt_label_table_fini(&reading->table);
     dpt_tokens_fini(&reading->tokens);
     dpt_encoder_destroy(&reading->encoder);

@@ -29,7 +29,8 @@ struct dpt_labelled_source {
 
 /* Reads texts as the config says: of each the first train.seq_len tokens. Errors begin with the
  * file and the line. DPT_ECORRUPT and DPT_ECONFIG: of a row (worker/data/label_table.h), or that
- * its text is empty. DPT_ECONFIG also: fewer rows than are to be read, or none. */
+ * its text is empty. DPT_ECONFIG also: fewer rows than are to be read, or none. A warning tells of
+ * texts that are not UTF-8, unless their bytes are the tokens. */
 DPT_MUST_USE enum dpt_status dpt_labelled_create(const struct dpt_config *config,
                                                  const struct dpt_labelled_source *source,
                                                  const struct dpt_vocab *vocab,

@@ -59,6 +59,10 @@ DPT_MUST_USE enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard
                                                    const struct dpt_vocab *vocab,
                                                    struct dpt_err *err);
 
+/* Warns, unless none, of sequences of bytes of a file that are not UTF-8 and became U+FFFD
+ * (dpt_encoder_replaced). `line`: of the first, from 1; 0 if it is not known. */
+void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced);
+
 /* Opens the shard again for reading; DPT_ECORRUPT when it is not the file that it was. */
 DPT_MUST_USE enum dpt_status dpt_shard_open(const struct dpt_token_shard *shard, int *ret_fd,
                                             struct dpt_err *err);

@@ -2,16 +2,32 @@
 #include "worker/data/source.h"
 
 #include "base/fs.h"
+#include "base/log.h"
 #include "worker/data/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-static enum dpt_status encode(const struct dpt_vocab *vocab, const char *text, size_t bytes,
-                              struct dpt_tokens *tokens, struct dpt_err *err)
+void dpt_text_warn_of_replaced(const char *path, int64_t line, int64_t replaced)
+{
+    char at[48] = "";
+    if (replaced == 0)
+        return;
+    if (line > 0)
+        (void)snprintf(at, sizeof at, " from line %lld on", (long long)line);
+    dpt_log(DPT_LOG_WARN,
+            "'%s' is not UTF-8: %lld sequence%s of bytes%s became U+FFFD; save the file as UTF-8",
+            path, (long long)replaced, replaced == 1 ? "" : "s", at);
+}
+
+static enum dpt_status encode(const struct dpt_vocab *vocab, const char *path, const char *text,
+                              size_t bytes, struct dpt_tokens *tokens, struct dpt_err *err)
 {
     struct dpt_encoder *encoder = NULL;
     DPT_TRY(dpt_encoder_create(vocab, &encoder, err));
     enum dpt_status status = dpt_encoder_encode(encoder, text, bytes, tokens, err);
+    if (status == DPT_OK)
+        dpt_text_warn_of_replaced(path, 0, dpt_encoder_replaced(encoder));
     dpt_encoder_destroy(&encoder);
     return status;
 }
@@ -54,7 +70,7 @@ enum dpt_status dpt_shard_encode_text(struct dpt_token_shard *shard, const struc
     enum dpt_status status =
         dpt_fs_read_file(shard->file.path, DPT_ENCODE_BYTES_MAX, &text, &bytes, err);
     if (status == DPT_OK)
-        status = encode(vocab, text, bytes, &tokens, err);
+        status = encode(vocab, shard->file.path, text, bytes, &tokens, err);
     shard->width = dpt_vocab_token_bytes(vocab);
     free(text);
     if (status != DPT_OK) {

@@ -207,7 +207,8 @@ static void damaged_images_are_named(void **state)
     assert_int_equal(test_log_count(warning), 1);
     assert_int_equal(test_log_count("W: "), 1);
     assert_int_equal(test_log_count("left out: '"), 14);
-    assert_int_equal(test_log_count("damaged13.png' is damaged: PNG: the file ends too early\n"), 1);
+    assert_int_equal(test_log_count("damaged13.png' is damaged: PNG: the file ends too early\n"),
+                     1);
 }
 
 /* Names that are too long for the warning are counted. */
