@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { NAMES_BYTES = 300, NAME_SHOWN = 40, LABEL_SHOWN = 40 };
@@ -18,7 +19,7 @@ enum { NAMES_BYTES = 300, NAME_SHOWN = 40, LABEL_SHOWN = 40 };
 static bool ends_with(const char *path, const char *ending)
 {
     const size_t n = strlen(path), m = strlen(ending);
-    return n > m && strcmp(path + n - m, ending) == 0;
+    return n > m && strcasecmp(path + n - m, ending) == 0;
 }
 
 static bool by_number(const struct dpt_label_table_options *options)
@@ -70,10 +71,24 @@ int64_t dpt_label_table_line(const struct dpt_label_table *table)
     return table->rows.line;
 }
 
+/* Before the first row: passes over the byte order mark of UTF-8, refuses those of UTF-16. */
+static enum dpt_status take_mark(struct dpt_label_table *table, struct dpt_err *err)
+{
+    static const uint8_t utf8[] = {0xef, 0xbb, 0xbf}, little[] = {0xff, 0xfe}, big[] = {0xfe, 0xff};
+    const size_t bytes = table->chunk_bytes;
+    if (bytes >= sizeof little && (memcmp(table->chunk, little, sizeof little) == 0 ||
+                                   memcmp(table->chunk, big, sizeof big) == 0)) {
+        table->rows.line = 1;
+        return dpt_fail(err, DPT_ECORRUPT, "the file is UTF-16; save it as UTF-8");
+    }
+    if (bytes >= sizeof utf8 && memcmp(table->chunk, utf8, sizeof utf8) == 0)
+        table->chunk_at = sizeof utf8;
+    return DPT_OK;
+}
+
 /* Reads until the chunk is full or the file ends. */
 static enum dpt_status fill_chunk(struct dpt_label_table *table, struct dpt_err *err)
 {
-    static const uint8_t mark[] = {0xef, 0xbb, 0xbf}; /* of UTF-8, before the first row */
     const bool first = table->at == 0;
     size_t bytes = 0;
     while (bytes < sizeof table->chunk && !table->ended) {
@@ -88,10 +103,8 @@ static enum dpt_status fill_chunk(struct dpt_label_table *table, struct dpt_err 
         table->at += n;
     }
     table->chunk_bytes = bytes;
-    table->chunk_at = first && bytes >= sizeof mark && memcmp(table->chunk, mark, sizeof mark) == 0
-                          ? sizeof mark
-                          : 0;
-    return DPT_OK;
+    table->chunk_at = 0;
+    return first ? take_mark(table, err) : DPT_OK;
 }
 
 static enum dpt_status next_fields(struct dpt_label_table *table, bool *ret_any,

@@ -12,7 +12,7 @@
 enum { DPT_LABEL_TABLE_CHUNK_BYTES = 1 << 16 };
 
 struct dpt_label_table_options {
-    const char *path;                       /* its ending says which kind it is */
+    const char *path;                       /* its ending, in any case, says which kind it is */
     const char *text_column, *label_column; /* names, or both numbers from 1 of a .csv or .tsv file
                                                whose first row is data */
     int64_t first_label;

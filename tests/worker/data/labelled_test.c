@@ -146,7 +146,7 @@ static void csv_without_names(void **state)
     (void)state;
     columns("2", "1");
     config.data.first_label = 1;
-    use("t.csv", "\"3\",\"good\"\n\"1\",\"bad\"\n");
+    use("T.CSV", "\"3\",\"good\"\n\"1\",\"bad\"\n");
     expect_samples("2:good|0:bad|");
 }
 
@@ -161,7 +161,7 @@ static void labels_below_zero(void **state)
 static void tsv(void **state)
 {
     (void)state;
-    use("t.tsv", "text\tlabel\n\"a, b\"\t1\nc\t0\n");
+    use("t.TSV", "text\tlabel\n\"a, b\"\t1\nc\t0\n");
     expect_samples("1:\"a, b\"|0:c|");
 }
 
@@ -173,7 +173,7 @@ static void jsonl(void **state)
                    "{\"label\": 0, \"text\": \"\xc3\xa4\"}\r\n"
                    "{\"label\": 1, \"text\": \"\\u00e4\"}");
     expect_samples("2:a\nb|0:\xc3\xa4|1:\xc3\xa4|");
-    use("t.ndjson", "\xef\xbb\xbf{\"text\": \"a\", \"label\": 1}\n");
+    use("t.NDJson", "\xef\xbb\xbf{\"text\": \"a\", \"label\": 1}\n");
     expect_samples("1:a|");
 }
 

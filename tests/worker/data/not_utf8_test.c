@@ -47,7 +47,7 @@ static void use(const char *name, const void *text, size_t bytes)
 }
 
 /* Opens the data, which logs this and nothing else. */
-static void expect_log(enum dpt_tokenizer_kind tokenizer, const char *expected)
+static void expect_log(enum dpt_tokenizer tokenizer, const char *expected)
 {
     struct dpt_data *data = NULL;
     config.data.tokenizer = tokenizer;
@@ -92,6 +92,28 @@ static void text_in_latin_1(void **state)
     expect_log(DPT_TOKENIZER_BYTES, "");
 }
 
+static void expect_refusal(const char *why)
+{
+    struct dpt_data *data = NULL;
+    char whole[DPT_ERR_TEXT_BYTES + 128];
+    (void)snprintf(whole, sizeof whole, "data.train: %s:1: %s", config.data.train, why);
+    assert_int_equal(dpt_data_open(&config, &data, &err), DPT_ECORRUPT);
+    assert_string_equal(err.text, whole);
+}
+
+/* As spreadsheets save "Unicode text": the message has the reason, none of the bytes. */
+static void table_in_utf_16(void **state)
+{
+    (void)state;
+    static const char little[] = "\xff\xfet\0e\0x\0t\0,\0l\0\n", big[] = "\xfe\xff\0t\0e\0x\0t";
+    use("t.csv", little, sizeof little);
+    expect_refusal("the file is UTF-16; save it as UTF-8");
+    use("t.jsonl", big, sizeof big - 1);
+    expect_refusal("the file is UTF-16; save it as UTF-8");
+    use("t.tsv", little, 2);
+    expect_refusal("the file is UTF-16; save it as UTF-8");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -99,6 +121,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(table_in_latin_1),
         TEST(text_in_latin_1),
+        TEST(table_in_utf_16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

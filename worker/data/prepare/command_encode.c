@@ -37,7 +37,7 @@ static const char help[] =
     "  --seed N               of the lot (default: 42)\n"
     "  --shard-tokens N       tokens of a shard (default: 100000000)\n"
     "  --text-key KEY         of .jsonl: the member that is the text (default: text)\n"
-    "  --ext LIST             endings of files taken from folders\n"
+    "  --ext LIST             endings of files taken from folders, in any case\n"
     "                         (default: txt,text,md,rst,jsonl,ndjson)\n"
     "  --threads N            that encode (default: the cores)\n"
     "  --block-kib N          read at a time (default: 1024)\n"

@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,13 +31,13 @@ static const char *ending_of(const char *path)
     return dot && dot != name ? dot + 1 : "";
 }
 
-/* Is `ending` one of the words of "a,b,c"? */
+/* Is `ending`, in any case, one of the words of "a,b,c"? */
 static bool is_one_of(const char *ending, const char *endings)
 {
     const size_t n = strlen(ending);
     for (const char *at = endings; *at && n > 0;) {
         const size_t length = strcspn(at, ",");
-        if (length == n && strncmp(at, ending, n) == 0)
+        if (length == n && strncasecmp(at, ending, n) == 0)
             return true;
         at += length + (at[length] == ',');
     }

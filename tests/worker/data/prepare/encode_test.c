@@ -142,8 +142,8 @@ static void documents_are_split_by_lot(void **state)
 {
     (void)state;
     bool train[DOCUMENTS], val[DOCUMENTS], other[DOCUMENTS];
-    write_jsonl("d.jsonl");
-    add("d.jsonl", false);
+    write_jsonl("d.JsonL"); /* an ending in any case */
+    add("d.JsonL", false);
     OK(encode("out"));
     assert_int_equal(find_documents("out", DPT_SPLIT_TRAIN, train), DOCUMENTS * 8 / 10);
     assert_int_equal(find_documents("out", DPT_SPLIT_VAL, val), DOCUMENTS * 2 / 10);
