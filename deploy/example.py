@@ -59,7 +59,7 @@ def train(root, config, arguments):
 def play(name, description, what, bar, make_tables, train_it):
     """The program deploy/NAME: makes the tables, trains, compares the accuracy of `what` with the bar, both in percent.
     Returns the exit code."""
-    parser = argparse.ArgumentParser(prog=f"deploy/{name}", description=description)
+    parser = argparse.ArgumentParser(prog=f"deploy/{name}", description=description, allow_abbrev=False)
     parser.add_argument("--tables", action="store_true", help="make the tables and end")
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
     options = parser.parse_args()

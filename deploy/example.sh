@@ -1,7 +1,8 @@
 # What deploy/languages and deploy/digits share; sourced by them, from the root of the tree. Not a program.
 #
-#   example NAME [ARGUMENT…]: installs what is missing, builds, and runs deploy/NAME.py with the arguments. With --tables
-#   among them it installs the data alone (deploy/install-deps NAME) and builds nothing. Does not return.
+#   example NAME [ARGUMENT…]: refuses unknown arguments before it does anything. Installs what is missing, builds, and
+#   runs deploy/NAME.py with the arguments. With --tables among them it installs the data alone (deploy/install-deps
+#   NAME) and builds nothing. Does not return.
 
 # A signal ends the stage that runs, with all that it started (compilers, apt); later the Python program handles them.
 child=
@@ -22,18 +23,28 @@ stage() {
 }
 
 example() {
-    local name=$1
+    local name=$1 argument tables=no
     shift
-    case " $* " in *" -h "* | *" --help "*) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "deploy/$name"; exit 0 ;; esac
+    for argument in "$@"; do
+        case $argument in
+        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "deploy/$name"; exit 0 ;;
+        --tables) tables=yes ;;
+        --) break ;; # the rest is dpt-worker's
+        *)
+            printf '%s: unknown argument %q; --help lists those of %s, behind -- stand those of dpt-worker\n' \
+                "$name" "$argument" "deploy/$name" >&2
+            exit 2
+            ;;
+        esac
+    done
     trap 'stopped "$name" SIGTERM 15' TERM
     trap 'stopped "$name" SIGINT 2' INT
-    case " $* " in
-    *" --tables "*) stage deploy/install-deps "$name" ;;
-    *)
+    if [ "$tables" = yes ]; then
+        stage deploy/install-deps "$name"
+    else
         stage deploy/install-deps build "$name"
         stage deploy/build release
-        ;;
-    esac
+    fi
     trap - TERM INT
     exec /usr/bin/python3 -B "deploy/$name.py" "$@"
 }

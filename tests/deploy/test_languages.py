@@ -182,6 +182,29 @@ def checkout(languages, monkeypatch):
     return languages
 
 
+@pytest.mark.parametrize("args, unknown", [
+    (["--table"], "--table"), (["--nonsense"], "--nonsense"), (["more texts"], "more\\ texts"),
+    (["--tables", "train.epochs=2"], "train.epochs=2"), (["--tables=yes", "--"], "--tables=yes")])
+def test_unknown_arguments(checkout, args, unknown):
+    """They are refused in one line before anything is installed or built."""
+    for name in ("install-deps", "build"):
+        play(checkout.ROOT / "deploy" / name, f"touch {checkout.ROOT}/{name}-ran")
+    done = subprocess.run([checkout.ROOT / "deploy" / "languages", *args], capture_output=True, text=True,
+                          timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"languages: unknown argument {unknown}; ") and done.stderr.count("\n") == 1
+    assert not list(checkout.ROOT.glob("*-ran")) and not checkout.TABLES.exists()
+
+
+def test_arguments_behind_the_dashes(checkout):
+    """They are dpt-worker's, whatever they are: the tables are not all that is made, and no help is shown."""
+    play_worker(checkout, 'echo "given: $*"; echo "Evaluation accuracy: 99.00%"')
+    done = subprocess.run([checkout.ROOT / "deploy" / "languages", "--", "--tables", "--help"], capture_output=True,
+                          text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert "--nnodes 1 --tables --help\n" in done.stdout
+
+
 def until_says(process, name):
     """The process id that a line of this name tells."""
     for line in process.stdout:
