@@ -1,5 +1,6 @@
 /* Loads the configs given as arguments, through the table, the loader and all checks. Each must be
- * valid as it lies there, and read back from its canonical form to the same values. */
+ * valid as it lies there, have no key without effect that this finds, and read back from its
+ * canonical form to the same values. */
 #include "base/config.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@
 static enum dpt_status check_one(const char *path, struct dpt_err *err)
 {
     static char text[DPT_CONFIG_TEXT_BYTES_MAX], again[DPT_CONFIG_TEXT_BYTES_MAX];
-    static struct dpt_config config, copy;
+    static struct dpt_config config, copy, defaults;
     char keys[512];
     FILE *file = fopen(path, "rb");
     if (file == NULL)
@@ -17,6 +18,11 @@ static enum dpt_status check_one(const char *path, struct dpt_err *err)
     size_t bytes = fread(text, 1, sizeof text, file);
     fclose(file);
     DPT_TRY(dpt_config_load(text, bytes, path, NULL, 0, &config, err));
+    dpt_config_defaults(&defaults);
+    if (dpt_config_reads_labels(&config) && config.train.eval_tokens != defaults.train.eval_tokens)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "%s: train.eval_tokens has no effect: data with labels are read whole",
+                        path);
     DPT_TRY(dpt_config_print(&config, again, err));
     DPT_TRY(dpt_config_load(again, strlen(again), "canonical form", NULL, 0, &copy, err));
     if (dpt_config_diff(&config, &copy, DPT_CONFIG_NODE, NULL, 0, keys, sizeof keys) != 0)
