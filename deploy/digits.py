@@ -69,7 +69,7 @@ def make_tables():
 
 def main():
     return example.play("digits", "Handwritten digits by a small ResNet.", "the digits of val.bin", ACCURACY_PERCENT,
-                        make_tables, lambda arguments: example.train(ROOT, CONFIG, arguments))
+                        make_tables, ROOT, CONFIG)
 
 
 if __name__ == "__main__":

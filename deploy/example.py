@@ -3,6 +3,7 @@ and the accuracy of its last evaluation is the verdict. Standard library only.""
 
 import argparse
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,9 +33,16 @@ class Stop:
 stop = Stop()
 
 
+def model_of(root, config):
+    """The folder of its checkpoint.dir."""
+    return root / "runs" / config.stem / "checkpoints"
+
+
 def train(root, config, arguments):
-    """Runs dpt-worker of the tree `root`, shows what it says, returns the accuracy of the last evaluation, in
-    percent."""
+    """Runs dpt-worker of the tree `root` from the first step on, shows what it says, returns the accuracy of the last
+    evaluation, in percent. The model of a former run is removed."""
+    if model_of(root, config).exists():
+        shutil.rmtree(model_of(root, config))
     argv = [root / "build" / "bin" / "dpt-worker", "--config", config, "--nnodes", "1", *arguments]
     accuracy = None
     stop.running = True
@@ -56,9 +64,9 @@ def train(root, config, arguments):
     return accuracy
 
 
-def play(name, description, what, bar, make_tables, train_it):
-    """The program deploy/NAME: makes the tables, trains, compares the accuracy of `what` with the bar, both in percent.
-    Returns the exit code."""
+def play(name, description, what, bar, make_tables, root, config):
+    """The program deploy/NAME: makes the tables, trains, compares the accuracy of `what` with the bar, both in percent,
+    and says where the model is. Returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"deploy/{name}", description=description, allow_abbrev=False)
     parser.add_argument("--tables", action="store_true", help="make the tables and end")
     parser.add_argument("worker", nargs="*", metavar="-- ARGUMENT", help="more arguments of dpt-worker")
@@ -67,12 +75,16 @@ def play(name, description, what, bar, make_tables, train_it):
         make_tables()
         if options.tables:
             return 0
-        accuracy = train_it(options.worker)
+        accuracy = train(root, config, options.worker)
     except (Failed, OSError) as failed:
         print(f"{name}: {failed}", file=sys.stderr)
         return 1
     good = accuracy >= bar
     print(f"{name}: {accuracy:.2f}% of {what}, {bar}% at least is {'reached' if good else 'not reached'}")
+    model = model_of(root, config)
+    if model.exists():  # an argument may have named another folder
+        print(f"{name}: the model is in {model.relative_to(root)}; to evaluate it, also with --set data.val=FILE: "
+              f"build/bin/dpt-worker --config configs/{config.name} --nnodes 1 --eval")
     return 0 if good else 1
 
 

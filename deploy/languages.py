@@ -138,7 +138,7 @@ def make_tables():
 
 def main():
     return example.play("languages", "Five languages by a small Llama.", "the texts of val.csv by their language",
-                        ACCURACY_PERCENT, make_tables, lambda arguments: example.train(ROOT, CONFIG, arguments))
+                        ACCURACY_PERCENT, make_tables, ROOT, CONFIG)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,15 @@ def test_verdict(digits, capsys, script, code, says):
     assert says in out + err
 
 
+def test_model_is_kept(digits, capsys):
+    """Where the config says."""
+    write_images(digits)
+    play_worker(digits, "mkdir -p runs/digits/checkpoints; echo 'Evaluation accuracy: 99.00%'")
+    assert digits.main() == 0
+    assert "the model is in runs/digits/checkpoints; " in capsys.readouterr().out
+    assert "  dir: runs/digits/checkpoints #" in (DEPLOY.parent / "configs" / "digits.yaml").read_text()
+
+
 # ---------------------------------------------------------------- packages
 
 APT_GET = """[ "$2" = download ] || exit 0

@@ -139,6 +139,26 @@ def test_arguments_of_the_worker(languages, monkeypatch, capsys):
     assert f"given: --config {languages.CONFIG} --nnodes 1 --set train.epochs=1" in capsys.readouterr().out
 
 
+def test_model_is_kept(languages, capsys):
+    """Each run begins anew, whatever a former one left; the last line says where the model is and how to use it."""
+    write_pages(languages)
+    model = languages.ROOT / "runs" / "languages" / "checkpoints"
+    config = (DEPLOY.parent / "configs" / "languages.yaml").read_text()
+    assert f"  dir: {model.relative_to(languages.ROOT)} #" in config
+    for was in "first", "second":
+        play_worker(languages, f"""[ ! -e runs/languages/checkpoints ] || exit 9
+mkdir -p runs/languages/checkpoints; touch runs/languages/checkpoints/{was}
+echo 'Evaluation accuracy: 99.00%'""")
+        assert languages.main() == 0
+        assert [path.name for path in model.iterdir()] == [was]
+        assert capsys.readouterr().out.splitlines()[-1] == (
+            "languages: the model is in runs/languages/checkpoints; to evaluate it, also with --set data.val=FILE: "
+            "build/bin/dpt-worker --config configs/languages.yaml --nnodes 1 --eval")
+    play_worker(languages, "echo 'Evaluation accuracy: 99.00%'")
+    assert languages.main() == 0
+    assert "the model is in" not in capsys.readouterr().out
+
+
 def test_tables_alone(languages, monkeypatch):
     write_pages(languages)
     monkeypatch.setattr(sys, "argv", ["languages", "--tables"])
