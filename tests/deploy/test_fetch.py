@@ -65,6 +65,9 @@ def world(tmp_path):
     (["fineweb-10b", "--shards", "104"], "--shards: fineweb-10b has 103"),
     (["fineweb-10b", "--shards", "1e3"], "expected a number from 1"),
     (["fineweb-10b", "--shards", "99999999999999999999"], "expected a number from 1"),
+    (["yelp", "--shards", "2"], "--shards: yelp has no shards"),
+    (["gpt2-vocab", "--shards", "1"], "--shards: gpt2-vocab has no shards"),
+    (["nothing", "--shards", "1"], "there is no set 'nothing'"),
     (["fineweb-10b", "--source", "ftp://x"], "expected https://"), (["fineweb-10b", "--fast"], "unknown option '--fast'"),
 ])
 def test_arguments(tmp_path, args, says):
@@ -132,6 +135,21 @@ def test_goes_on(world):
         world.run()
         world.check(VAL, FIRST)
         assert not (world.cache / f"{FIRST}.part").exists()
+
+
+def test_a_file_of_the_user(world):
+    """Under the name of a shard: never replaced. The shard itself, of which no checksum is kept, is taken as it is."""
+    world.dir.mkdir()
+    for mine in (world.dir / VAL, world.dir / FIRST):
+        mine.write_bytes(b"mine")
+        said = world.run(code=1)
+        assert f"{mine} is here and is not fineweb-10b's; move it away, or name another --dir" in said
+        assert mine.read_bytes() == b"mine"
+        mine.unlink()
+    world.run()
+    (world.dir / "SHA256SUMS").unlink()
+    assert world.run().count("is here, checksum right") == 2
+    world.check(VAL, FIRST)
 
 
 def test_wrong_checksum(world):
@@ -277,6 +295,17 @@ def test_reviews(reviews):
     reviews.check()
     assert reviews.run().count("is here") == 3
     assert reviews.run("--check").count("checksum right") == 3
+
+
+def test_reviews_beside_a_table_of_the_user(reviews):
+    reviews.dir.mkdir()
+    mine = reviews.dir / "test.csv"
+    mine.write_text("my table")
+    assert f"{mine} is here and is not yelp's; move it away" in reviews.run(code=1)
+    assert mine.read_text() == "my table" and not mine.with_suffix(".csv.new").exists()
+    mine.unlink()
+    reviews.run()
+    reviews.check()
 
 
 def test_reviews_damaged(reviews):
