@@ -137,6 +137,13 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     wrong = start(cluster, config, other, sets=lora(**{"train.steps": 2 * STEPS}))
     assert wrong.wait(60 * slow) == 2, wrong.log_tail()
     assert "of a run with other settings: train.lora.base_hash (" in wrong.log()
+    assert "--allow-change KEY for each" in wrong.log()
+    for sets in {"train.lora.rank": RANK + 1}, {"train.lora.targets": "[q_proj]"}:  # other tensors
+        wrong = start(cluster, config, base, sets=lora(**{**sets, "train.steps": 2 * STEPS}))
+        assert wrong.wait(60 * slow) == 2, wrong.log_tail()
+        said = [line for line in wrong.log().splitlines() if f"settings: {next(iter(sets))} (" in line]
+        assert said and all("other tensors than that step, which cannot be allowed" in line for line in said)
+        assert not any("--allow-change" in line for line in said)
     again = start(cluster, config, moved, sets=lora(**{"train.steps": 2 * STEPS}))
     assert again.wait(60 * slow) == 0, again.log_tail()
     assert again.outputs.summary()["start_step"] == STEPS

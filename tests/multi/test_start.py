@@ -183,7 +183,12 @@ def test_changed_keys_at_resume(make_cluster, slow):
     longer = {"train.steps": 20, "optimizer.lr": 0.001}
     refused = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer)
     assert refused.wait(60 * slow) == 2, refused.log()
-    assert "optimizer.lr" in refused.log()
+    assert "optimizer.lr" in refused.log() and "--allow-change KEY" in refused.log()
+    other = make_cluster("other", sets={"train.steps": 10, "model.n_layer": 1})
+    deeper = other.start_worker("a", nnodes=1, endpoint=False, sets={"checkpoint.dir": refused.checkpoint_dir})
+    assert deeper.wait(60 * slow) == 2, deeper.log()
+    assert "model.n_layer (" in deeper.log() and "other tensors than that step" in deeper.log()
+    assert "--allow-change" not in deeper.log()
     allow = ["--allow-change", "optimizer.lr", "--allow-change", "train.steps"]
     allowed = cluster.start_worker("a", nnodes=1, endpoint=False, sets=longer, args=allow)
     assert allowed.wait(60 * slow) == 0, allowed.log()

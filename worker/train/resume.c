@@ -90,6 +90,46 @@ static enum dpt_status refuse_length(int64_t step, const struct dpt_config *save
                     dir, at, was, unit, key, is, key, steps);
 }
 
+/* Has the model the tensors, by name and shape, of the config that the checkpoint has? */
+static enum dpt_status has_tensors_of(const struct dpt_model *model, const struct dpt_config *saved,
+                                      bool *ret, struct dpt_err *err)
+{
+    struct dpt_model *was = NULL;
+    const enum dpt_status status = dpt_model_create(saved, &was, err);
+    if (status != DPT_OK)
+        return dpt_wrap(err, status, "the checkpoint's config");
+    const int n = dpt_model_n_params(model);
+    bool same = n == dpt_model_n_params(was);
+    for (int i = 0; same && i < n; i++) {
+        const struct dpt_param *a = dpt_model_param(model, i), *b = dpt_model_param(was, i);
+        same = strcmp(a->name, b->name) == 0 && a->ndim == b->ndim &&
+               memcmp(a->dim, b->dim, sizeof a->dim) == 0;
+    }
+    dpt_model_destroy(&was);
+    *ret = same;
+    return DPT_OK;
+}
+
+/* `keys` differ. */
+static enum dpt_status refuse_settings(const struct dpt_rank *r, int64_t step,
+                                       const struct dpt_config *saved, const char *keys,
+                                       struct dpt_err *err)
+{
+    const char *dir = r->config->checkpoint.dir;
+    bool same = false;
+    DPT_TRY(has_tensors_of(r->model, saved, &same, err));
+    if (!same)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s' holds step %lld of a run with other settings: %s; the model has "
+                        "other tensors than that step, which cannot be allowed; give another "
+                        "checkpoint.dir or the same settings",
+                        dir, (long long)step, keys);
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' holds step %lld of a run with other settings: %s; give another "
+                    "checkpoint.dir, the same settings, or --allow-change KEY for each",
+                    dir, (long long)step, keys);
+}
+
 /* The trajectory's keys. */
 static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
                                       const struct dpt_config *saved, const struct dpt_config *mine,
@@ -106,11 +146,7 @@ static enum dpt_status check_settings(const struct dpt_rank *r, int64_t step,
         return DPT_OK;
     allow[n] = both_have_epochs ? "train.epochs" : "train.steps";
     if (dpt_config_diff(saved, mine, DPT_CONFIG_TRAJECTORY, allow, n + 1, others, sizeof others))
-        return dpt_fail(err, DPT_ECONFIG,
-                        "'%s' holds step %lld of a run with other settings: %s; give another "
-                        "checkpoint.dir, the same settings, or "
-                        "--allow-change KEY for each",
-                        mine->checkpoint.dir, (long long)step, keys);
+        return refuse_settings(r, step, saved, keys, err);
     return refuse_length(step, saved, mine, err);
 }
 
