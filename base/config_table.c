@@ -156,9 +156,9 @@ const struct dpt_key dpt_config_keys[] = {
     {"cluster.pack_weights", DPT_KEY_CHOICE, AT(cluster.pack_weights),
      .choices = pack_weights, NODE, .def = "auto",
      .help = "keep the weights of a step also in the form that products read, two more copies "
-             "(strategies that hold them whole on each rank: ddp); auto: when a rank computes two "
-             "or more slots a step and its host's ranks take at most half the memory available for "
-             "it"},
+             "(of what a rank holds whole: the weights with ddp, the base of train.lora with every "
+             "strategy); auto: when its host's ranks take at most half the memory available for "
+             "it and, with ddp, a rank computes two or more slots a step"},
     {"cluster.timeout_s", DPT_KEY_DOUBLE, AT(cluster.timeout_s),
      .min = 0.2, .max = 600, RUN, .def = "5",
      .help = "the one timeout: heartbeats, leases, joins and aborts derive from it"},
