@@ -238,16 +238,13 @@ static void check_bound(const struct scene *s, const struct place *place, int ra
         bytes += formula[i];
     for (int u = 0; u < s->grid.n_units; u++) {
         const int64_t numel = dpt_model_unit(s->model, u)->numel;
-        if (u == 0)
-            tied = numel;
-        else if (numel > other)
-            other = numel;
+        int64_t *largest = u == 0 ? &tied : &other;
+        *largest = numel > *largest ? numel : *largest;
     }
     const int64_t w = (int64_t)dpt_dtype_bytes(dpt_model_dtype(s->model));
-    const int others = s->grid.n_units - 1, places = s->config.strategy.gathered_units_max;
-    const int n = places < others ? places : others;
-    const int more = n > 2 ? n - 2 : 0; /* than the bound's two */
-    int64_t bound = dpt_memory_bound(&spec) + more * other * w;
+    const int others = s->grid.n_units - 1, max = s->config.strategy.gathered_units_max;
+    const int more = (max < others ? max : others) - 2; /* places than the bound's two */
+    int64_t bound = dpt_memory_bound(&spec) + (more > 0 ? more : 0) * other * w;
     /* Slots of a lane are added. */
     if (dpt_config_accumulate(&s->config) == DPT_ACCUMULATE_LOCAL)
         bound += formula[DPT_MEMORY_SLOT_GRADIENTS] == tied * 4 ? tied * 4 : 0;
