@@ -499,9 +499,27 @@ static enum dpt_status check_rest(const struct dpt_config_load *load, struct dpt
     return DPT_OK;
 }
 
+/* Published weights know the tokens of one tokenizer, and the default is seldom that one. A
+ * vocabulary of bytes has no room for another. */
+static enum dpt_status check_published(const struct dpt_config_load *load, struct dpt_err *err)
+{
+    enum { BYTES_VOCAB = 256 };
+    const struct dpt_config *c = &load->config;
+    if (!c->model.init_from[0] || !dpt_config_reads_text(c) || c->model.vocab <= BYTES_VOCAB ||
+        dpt_config_given(load, "data.tokenizer"))
+        return DPT_OK;
+    return dpt_config_refuse(
+        load, "data.tokenizer", err,
+        "the weights of model.init_from ('%.80s') have a vocabulary of %d tokens, and no key names "
+        "their tokenizer; set data.tokenizer: hf and data.tokenizer_json: %.80s/tokenizer.json, or "
+        "data.tokenizer: gpt2 or bytes if the weights know its tokens",
+        c->model.init_from, c->model.vocab, c->model.init_from);
+}
+
 static enum dpt_status check_data(const struct dpt_config_load *load, struct dpt_err *err)
 {
     const struct dpt_config *c = &load->config;
+    DPT_TRY(check_published(load, err));
     DPT_TRY(dpt_config_check_images(load, err));
     DPT_TRY(dpt_config_check_classes(load, err));
     const bool gpt2 = dpt_config_reads_text(c) && c->data.tokenizer == DPT_TOKENIZER_GPT2;

@@ -120,12 +120,47 @@ static void combinations(void **state)
     }
 }
 
+/* Text for weights of others is refused without a tokenizer's name, unless its tokens can be no
+ * other than bytes. */
+static void published_weights_need_a_tokenizer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool good;
+    } cases[] = {
+        {"model: {init_from: hf, vocab: 400}", false},
+        {"model: {init_from: hf, vocab: 257}\ntrain: {lora: {rank: 2}}", false},
+        {"model: {init_from: hf, vocab: 400, labels: 2}\ndata: {kind: classification}", false},
+        {"model: {init_from: hf, vocab: 256}", true},
+        {"model: {init_from: hf, vocab: 400}\ndata: {tokenizer: bytes}", true},
+        {"model: {init_from: hf, vocab: 400}\ndata: {tokenizer: hf, tokenizer_json: t.json}", true},
+        {"model: {init_from: hf, vocab: 400}\ndata: {kind: tokens}", true},
+        {"model: {vocab: 400}", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_config c;
+        const char *text = cases[i].text;
+        const enum dpt_status status =
+            dpt_config_load(text, strlen(text), "c.yaml", NULL, 0, &c, &err);
+        if (status != (cases[i].good ? DPT_OK : DPT_ECONFIG))
+            fail_msg("%s: %s", text, status == DPT_OK ? "is taken" : err.text);
+        if (!cases[i].good)
+            assert_non_null(
+                strstr(err.text, "data.tokenizer: the weights of model.init_from ('hf')"));
+    }
+    assert_non_null(strstr(err.text, "have a vocabulary of 400 tokens, and no key names their "
+                                     "tokenizer; set data.tokenizer: hf and data.tokenizer_json: "
+                                     "hf/tokenizer.json"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets),
         cmocka_unit_test(what_follows),
         cmocka_unit_test(combinations),
+        cmocka_unit_test(published_weights_need_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

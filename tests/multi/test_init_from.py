@@ -147,6 +147,19 @@ def test_refused_files(make_cluster, slow, tmp_path, config, case):
     refused(start(make_cluster(), config, folder), slow, said)
 
 
+def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
+    """A vocabulary that is not that of bytes needs the key, and bytes may be meant."""
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if "tokenizer:" not in line))
+    settings, shapes = FAMILIES["llama"]
+    shapes = {**shapes, "model.embed_tokens.weight": [400, 64]}
+    folder = hf_folder.write(tmp_path / "hf", {**settings, "vocab_size": 400}, hf_folder.draw(shapes, "F32"))
+    refused(start(make_cluster("without", sets=STANDING_STILL), config, folder), slow,
+            f"data.tokenizer: the weights of model.init_from ('{folder}') have a vocabulary of 400 tokens, and no key "
+            "names their tokenizer; set data.tokenizer: hf and data.tokenizer_json: ")
+    worker = start(make_cluster("bytes", sets=STANDING_STILL), config, folder, sets={"data.tokenizer": "bytes"})
+    assert worker.wait(60 * slow) == 0, worker.log_tail()
+
+
 def test_a_key_that_contradicts(make_cluster, slow, tmp_path, config):
     folder = folder_of(tmp_path / "hf", "llama")
     worker = start(make_cluster(), config, folder, sets={"model.n_layer": 3})
