@@ -54,7 +54,7 @@ def test_import_then_export(tmp_path, trained, family, dtype, shards):
     assert {name: data for name, (_, _, data) in wide.items()} == {
         name: hf_folder.widened(kind, data) for name, (kind, _, data) in tensors.items()}
     done("export", trained(tmp_path / "imported"), tmp_path / "exported", "--dtype", dtype)
-    done("import", source, tmp_path / "direct", "--dtype", dtype, "--shard-size", "40KB")
+    done("import", source, tmp_path / "direct", f"--dtype={dtype}", "--shard-size=40KB")
     for folder in ("exported", "direct"):
         assert hf_folder.read(tmp_path / folder) == tensors, folder
         assert json.loads((tmp_path / folder / "config.json").read_text())["torch_dtype"] == {
@@ -105,6 +105,10 @@ def test_export_refused(tmp_path, trained):
     refused(2, "expected what to read and the folder to write", "export", checkpoints)
     refused(2, "unexpected argument 'more'", "export", checkpoints, folders / "x", "more")
     refused(2, "--dtype needs a value", "export", checkpoints, folders / "x", "--dtype")
+    refused(2, "--dtype: expected fp32, bf16 or fp16, got ''", "export", checkpoints, folders / "x", "--dtype=")
+    refused(2, "--merge takes no value", "export", checkpoints, folders / "x", "--merge=yes")
+    refused(2, "unknown option '--dtyp'", "export", checkpoints, folders / "x", "--dtyp=bf16")
+    refused(2, "unexpected argument '-d'", "export", checkpoints, "-d", folders / "x")
     damaged = next(checkpoints.glob("step-*/model-*.safetensors"))
     raw = bytearray(damaged.read_bytes())
     raw[-5] ^= 1

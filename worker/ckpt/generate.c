@@ -7,6 +7,7 @@
 #include "base/parse.h"
 #include "kernels/device.h"
 #include "worker/ckpt/open.h"
+#include "worker/ckpt/option.h"
 #include "worker/data/tokenizer.h"
 #include "worker/generate/generator.h"
 #include "worker/generate/utf8_stream.h"
@@ -48,11 +49,7 @@ enum option {
     OPTION_HELP
 };
 
-static const struct entry {
-    const char *name, *value;
-    enum option option;
-    const char *help;
-} table[] = {
+static const struct dpt_ckpt_option table[] = {
     {"--prompt", "TEXT", OPTION_PROMPT, "what the text begins with"},
     {"--max-tokens", "N", OPTION_MAX_TOKENS,
      "ends after so many tokens (200), or at the end of text"},
@@ -171,30 +168,16 @@ static enum dpt_status check_options(const struct options *o, struct dpt_err *er
 static enum dpt_status parse(int argc, char *const *argv, struct options *o, struct dpt_err *err)
 {
     for (int i = 0; i < argc; i++) {
-        const char *equals = strchr(argv[i], '=');
-        const size_t bytes = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        const struct dpt_ckpt_option *option;
+        const char *value;
         if (strncmp(argv[i], "--", 2) != 0) {
             if (o->path)
                 return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'", argv[i]);
             o->path = argv[i];
             continue;
         }
-        const struct entry *entry = NULL;
-        for (int k = 0; k < TABLE_COUNT; k++)
-            if (strlen(table[k].name) == bytes && strncmp(table[k].name, argv[i], bytes) == 0)
-                entry = &table[k];
-        if (!entry)
-            return dpt_fail(err, DPT_EINVAL, "unknown option '%.*s' (see dpt-ckpt generate --help)",
-                            (int)bytes, argv[i]);
-        const char *value = equals ? equals + 1 : NULL;
-        if (!entry->value && value)
-            return dpt_fail(err, DPT_EINVAL, "%s takes no value", entry->name);
-        if (entry->value && !value && i + 1 < argc)
-            value = argv[++i];
-        if (entry->value && !value)
-            return dpt_fail(err, DPT_EINVAL, "%s needs a value: %s %s", entry->name, entry->name,
-                            entry->value);
-        DPT_TRY(take(entry->option, value, o, err));
+        DPT_TRY(dpt_ckpt_option_read(table, TABLE_COUNT, argc, argv, &i, &option, &value, err));
+        DPT_TRY(take((enum option)option->id, value, o, err));
     }
     return check_options(o, err);
 }

@@ -5,6 +5,7 @@
 #include "base/parse.h"
 #include "checkpoint/checkpoint.h"
 #include "worker/ckpt/open.h"
+#include "worker/ckpt/option.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/folder.h"
 #include "worker/weights/llmc.h"
@@ -72,21 +73,43 @@ static enum dpt_status take_size(const char *text, int64_t *ret, struct dpt_err 
                     text);
 }
 
+enum option { OPTION_DTYPE, OPTION_SHARD_SIZE, OPTION_MERGE, OPTION_BASE };
+
+static const struct dpt_ckpt_option table[] = {
+    {"--dtype", "fp32|bf16|fp16", OPTION_DTYPE, NULL},
+    {"--shard-size", "SIZE", OPTION_SHARD_SIZE, NULL},
+    {"--merge", NULL, OPTION_MERGE, NULL},
+    {"--base", "FOLDER", OPTION_BASE, NULL},
+};
+
+static enum dpt_status take(enum option option, const char *value, struct transfer *t,
+                            struct dpt_err *err)
+{
+    switch (option) {
+    case OPTION_DTYPE:
+        return take_dtype(value, &t->spec.dtype, err);
+    case OPTION_SHARD_SIZE:
+        return take_size(value, &t->spec.shard_bytes, err);
+    case OPTION_MERGE:
+        t->merge = true;
+        return DPT_OK;
+    case OPTION_BASE:
+        t->base = value;
+        return DPT_OK;
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status parse(int argc, char *const *argv, struct transfer *t, struct dpt_err *err)
 {
     int n = 0;
     for (int i = 0; i < argc; i++) {
-        const bool dtype = strcmp(argv[i], "--dtype") == 0, base = strcmp(argv[i], "--base") == 0;
-        if (dtype || base || strcmp(argv[i], "--shard-size") == 0) {
-            if (++i == argc)
-                return dpt_fail(err, DPT_EINVAL, "%s needs a value", argv[i - 1]);
-            if (base)
-                t->base = argv[i];
-            else
-                DPT_TRY(dtype ? take_dtype(argv[i], &t->spec.dtype, err)
-                              : take_size(argv[i], &t->spec.shard_bytes, err));
-        } else if (strcmp(argv[i], "--merge") == 0) {
-            t->merge = true;
+        const struct dpt_ckpt_option *option;
+        const char *value;
+        if (strncmp(argv[i], "--", 2) == 0) {
+            DPT_TRY(dpt_ckpt_option_read(table, (int)(sizeof table / sizeof table[0]), argc, argv,
+                                         &i, &option, &value, err));
+            DPT_TRY(take((enum option)option->id, value, t, err));
         } else if (argv[i][0] == '-' || n == 2) {
             return dpt_fail(err, DPT_EINVAL, "unexpected argument '%.80s'; see dpt-ckpt --help",
                             argv[i]);
