@@ -151,6 +151,13 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     ckpt_refused(2, "has weights of the hash ", "export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base",
                  other)
     done("export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base", moved, "--dtype", "bf16")
+    prompt = ["--prompt", "the ", "--temperature", "0", "--max-tokens", "12"]
+    text = done("generate", again.checkpoint_dir, *prompt).stdout
+    moved.rename(tmp_path / "gone")
+    ckpt_refused(1, f"--base FOLDER names another place): '{moved}", "generate", again.checkpoint_dir, *prompt)
+    assert done("generate", again.checkpoint_dir, *prompt, "--base", base).stdout == text
+    ckpt_refused(2, "name the folder that the run began from with --base FOLDER", "generate", again.checkpoint_dir,
+                 *prompt, "--base", other)
 
 
 def test_a_worker_with_another_base_is_refused(tmp_path, make_cluster, slow, config):  # noqa: F811
@@ -200,6 +207,8 @@ def test_export_refused(tmp_path, trained, make_cluster, slow, config):  # noqa:
     whole = start(make_cluster("whole", sets=STANDING_STILL), config, folder)
     assert whole.wait(60 * slow) == 0, whole.log_tail()
     ckpt_refused(2, "--merge: the checkpoint has all weights", "export", whole.checkpoint_dir, out, "--merge")
+    ckpt_refused(2, "--base: the checkpoint has all weights", "generate", whole.checkpoint_dir, "--prompt", "x",
+                 "--base", folder)
     folder.rename(tmp_path / "gone")
-    assert ckpt("export", worker.checkpoint_dir, out, "--merge").returncode != 0
+    ckpt_refused(1, "--base FOLDER names another place): '", "export", worker.checkpoint_dir, out, "--merge")
     assert not out.exists()

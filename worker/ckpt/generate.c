@@ -29,6 +29,7 @@ enum {
 
 struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json;
+    const char *base; /* NULL: model.init_from of the run */
     int64_t max_tokens, threads; /* threads 0: as many as there are processors */
     struct dpt_sampling sampling;
     bool any_vocab, help;
@@ -46,6 +47,7 @@ enum option {
     OPTION_ENCODER_JSON,
     OPTION_ANY_VOCAB,
     OPTION_TOKENIZER_JSON,
+    OPTION_BASE,
     OPTION_HELP
 };
 
@@ -64,6 +66,8 @@ static const struct dpt_ckpt_option table[] = {
     {"--encoder-json", "FILE", OPTION_ENCODER_JSON, "its vocabulary (the config's)"},
     {"--any-vocab", NULL, OPTION_ANY_VOCAB, "files other than OpenAI's are meant (the config's)"},
     {"--tokenizer-json", "FILE", OPTION_TOKENIZER_JSON, "of the hf tokenizer (the config's)"},
+    {"--base", "FOLDER", OPTION_BASE,
+     "of adapters (train.lora): the folder of their base (the run's model.init_from)"},
     {"--help", NULL, OPTION_HELP, "print this"},
 };
 enum { TABLE_COUNT = sizeof table / sizeof table[0] };
@@ -134,6 +138,9 @@ static enum dpt_status take(enum option option, const char *value, struct option
         return DPT_OK;
     case OPTION_TOKENIZER_JSON:
         o->tokenizer_json = value;
+        return DPT_OK;
+    case OPTION_BASE:
+        o->base = value;
         return DPT_OK;
     case OPTION_ANY_VOCAB:
         o->any_vocab = true;
@@ -284,12 +291,17 @@ static void shorten_context(struct parts *p)
         p->config.model.context = (int)text;
 }
 
-/* Adapters are merged into the base that the run names; from here on the model is whole. */
+/* Adapters are merged into their base; from here on the model is whole. */
 static enum dpt_status open_merged(struct parts *p, struct dpt_err *err)
 {
+    const char *base = p->options.base;
     if (p->config.train.lora.rank == 0)
-        return DPT_OK;
-    DPT_TRY(dpt_merged_open(&p->config, p->config.model.init_from, p->checkpoint, &p->merged, err));
+        return !base ? DPT_OK
+                     : dpt_fail(err, DPT_EINVAL,
+                                "--base: the checkpoint has all weights of its model and no "
+                                "adapters (train.lora); leave the option out");
+    DPT_TRY(dpt_merged_open(&p->config, base ? base : p->config.model.init_from, p->checkpoint,
+                            &p->merged, err));
     p->config.train.lora.rank = 0;
     return DPT_OK;
 }

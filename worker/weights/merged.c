@@ -40,6 +40,17 @@ static enum dpt_status check_base(const struct dpt_config *config, const char *f
                     folder, hex, config->train.lora.base_hash);
 }
 
+static enum dpt_status open_base(struct dpt_merged *m, const char *folder, struct dpt_err *err)
+{
+    const enum dpt_status status =
+        dpt_published_open(folder, dpt_model_base(m->model), &m->base, err);
+    return status == DPT_OK
+               ? DPT_OK
+               : dpt_wrap(err, status,
+                          "base of the adapters (model.init_from of the run; --base FOLDER names "
+                          "another place)");
+}
+
 static enum dpt_status make_room(struct dpt_merged *m, struct dpt_err *err)
 {
     int64_t most = 1;
@@ -64,7 +75,7 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
     if (status == DPT_OK)
         status = make_room(m, err);
     if (status == DPT_OK)
-        status = dpt_published_open(folder, dpt_model_base(m->model), &m->base, err);
+        status = open_base(m, folder, err);
     if (status == DPT_OK)
         status = check_base(config, folder, m->base, err);
     if (status != DPT_OK)
