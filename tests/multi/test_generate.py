@@ -115,6 +115,59 @@ def test_tokenizer_json(hf_checkpoints):
     assert "the prompt has 40 tokens, the model's context is of 32" in err
 
 
+def shards(root, *args):
+    """Shards of a text, made by dpt-data."""
+    make_text(root / "text.txt", 20_000)
+    run = subprocess.run([str(program("dpt-data")), "encode", *map(str, args), "--out", root / "shards",
+                          root / "text.txt"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return {"data.kind": "tokens", "data.train": root / "shards" / "train_*.bin", "data.tokenizer": "bytes",
+            "train.steps": 2, "optimizer.warmup_steps": 0, "checkpoint.every_steps": 2}
+
+
+PROMPT = ["--prompt", "the ", "--max-tokens", 20, "--temperature", 0]
+NOT_SAID = "do not say which tokenizer made the shards: give --tokenizer-json FILE"
+
+
+def test_shards_of_a_tokenizer_json(tmp_path, slow):
+    """Their record says what made them; without it an option must."""
+    sets = shards(tmp_path, "--tokenizer-json", RECORDED / "hf_llama3.json")
+    checkpoints = trained(tmp_path, slow, **sets, **{"model.vocab": 512})
+    out, err = generate(checkpoints, *PROMPT, code=2)
+    assert "of a tokenizer.json: name it with --tokenizer-json FILE" in err and len(err.splitlines()) == 1 and not out
+    text = text_of(checkpoints, *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
+    (tmp_path / "shards" / "dpt-data.json").unlink()
+    out, err = generate(checkpoints, *PROMPT, code=2)
+    assert NOT_SAID in err and len(err.splitlines()) == 1 and not out
+    assert text == text_of(checkpoints, *PROMPT, "--tokenizer-json", RECORDED / "hf_llama3.json")
+    _, err = generate(checkpoints, *PROMPT, "--vocab-bpe", RECORDED / "tiny.bpe", code=2)
+    assert "the tokens of this model are GPT-2's: name its files" in err
+
+
+@pytest.mark.parametrize("vocab", [256, 300])
+def test_shards_of_bytes(tmp_path, slow, vocab):
+    """A vocabulary of 256 is that of bytes; a larger one is when the record or an option says so."""
+    checkpoints = trained(tmp_path, slow, **shards(tmp_path, "--tokenizer", "bytes"), **{"model.vocab": vocab})
+    text = text_of(checkpoints, *PROMPT)
+    (tmp_path / "shards" / "dpt-data.json").unlink()
+    if vocab == 256:
+        assert text == text_of(checkpoints, *PROMPT)
+    else:
+        assert NOT_SAID in generate(checkpoints, *PROMPT, code=2)[1]
+    assert text == text_of(checkpoints, *PROMPT, "--tokenizer", "bytes")
+
+
+def test_shards_of_gpt2(tmp_path, slow):
+    """50,257 tokens of a gpt2 are GPT-2's; of another model an option must say it."""
+    sets = {**shards(tmp_path, "--tokenizer", "bytes"), "model.vocab": 50257, "train.steps": 1,
+            "model.n_embd": 32, "model.n_layer": 1, "model.n_head": 2, "model.dropout": 0}
+    (tmp_path / "shards" / "dpt-data.json").unlink()
+    for name, said in (("gpt2", "the tokens of this model are GPT-2's: name its files"), ("llama", NOT_SAID)):
+        (tmp_path / name).mkdir()
+        checkpoints = trained(tmp_path / name, slow, **{**sets, "model.name": name})
+        assert said in generate(checkpoints, *PROMPT, code=2)[1]
+
+
 def test_help():
     assert text_of("--help").startswith("usage: dpt-ckpt generate DIR[/step-N] --prompt TEXT [options]\n")
 

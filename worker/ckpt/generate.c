@@ -8,6 +8,7 @@
 #include "kernels/device.h"
 #include "worker/ckpt/open.h"
 #include "worker/ckpt/option.h"
+#include "worker/data/prepare/record.h"
 #include "worker/data/tokenizer.h"
 #include "worker/generate/generator.h"
 #include "worker/generate/utf8_stream.h"
@@ -29,7 +30,7 @@ enum {
 
 struct options {
     const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json;
-    const char *base; /* NULL: model.init_from of the run */
+    const char *base;            /* NULL: model.init_from of the run */
     int64_t max_tokens, threads; /* threads 0: as many as there are processors */
     struct dpt_sampling sampling;
     bool any_vocab, help;
@@ -61,7 +62,7 @@ static const struct dpt_ckpt_option table[] = {
     {"--seed", "N", OPTION_SEED, "the same seed gives the same text (42)"},
     {"--threads", "N", OPTION_THREADS, "compute threads (one a processor); changes no token"},
     {"--tokenizer", "bytes|gpt2|hf", OPTION_TOKENIZER,
-     "when it is not the one of the run's config"},
+     "when it is not the one of the run's config or shards"},
     {"--vocab-bpe", "FILE", OPTION_VOCAB_BPE, "merges of the gpt2 tokenizer (the config's)"},
     {"--encoder-json", "FILE", OPTION_ENCODER_JSON, "its vocabulary (the config's)"},
     {"--any-vocab", NULL, OPTION_ANY_VOCAB, "files other than OpenAI's are meant (the config's)"},
@@ -229,26 +230,61 @@ static enum dpt_status load_config(struct parts *p, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Of token shards the config does not say what made them; a vocabulary of bytes does. */
-static enum dpt_tokenizer tokenizer_of(const struct parts *p)
+/* Of token shards whose tokenizer the config does not name: as the record beside them says, else of
+ * the vocabularies that have one tokenizer each. */
+static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_tokenizer *ret,
+                                           struct dpt_err *err)
 {
-    enum { GPT2_TOKENS = 50257 };
+    enum { BYTES_TOKENS = 256, GPT2_TOKENS = 50257 };
+    const struct dpt_config *c = &p->config;
+    struct dpt_record record;
+    dpt_record_look(c->data.train, &record);
+    if (dpt_tokenizer_named(record.tokenizer, ret))
+        return DPT_OK;
+    if (c->model.vocab == BYTES_TOKENS) {
+        *ret = DPT_TOKENIZER_BYTES;
+        return DPT_OK;
+    }
+    if (c->model.vocab == GPT2_TOKENS && strcmp(c->model.name, "gpt2") == 0) {
+        *ret = DPT_TOKENIZER_GPT2;
+        return DPT_OK;
+    }
+    return dpt_fail(
+        err, DPT_ECONFIG,
+        "the run's config and data.train ('%.200s') do not say which tokenizer made the "
+        "shards: give --tokenizer-json FILE, --vocab-bpe FILE and --encoder-json FILE, "
+        "or --tokenizer bytes",
+        c->data.train);
+}
+
+static enum dpt_status tokenizer_of(const struct parts *p, enum dpt_tokenizer *ret,
+                                    struct dpt_err *err)
+{
     const struct options *o = &p->options;
-    enum dpt_tokenizer kind;
-    if (o->tokenizer && dpt_tokenizer_named(o->tokenizer, &kind))
-        return kind;
-    if (o->tokenizer_json || p->config.data.tokenizer == DPT_TOKENIZER_HF)
-        return DPT_TOKENIZER_HF;
-    if (p->config.data.kind == DPT_DATA_TOKENS && p->config.model.vocab >= GPT2_TOKENS)
-        return DPT_TOKENIZER_GPT2;
-    return p->config.data.tokenizer;
+    if (o->tokenizer && dpt_tokenizer_named(o->tokenizer, ret))
+        return DPT_OK;
+    if (o->tokenizer_json) {
+        *ret = DPT_TOKENIZER_HF;
+        return DPT_OK;
+    }
+    if (o->vocab_bpe || o->encoder_json) {
+        *ret = DPT_TOKENIZER_GPT2;
+        return DPT_OK;
+    }
+    /* Bytes are the default of the key, which a run on shards need not give. */
+    if (p->config.data.kind == DPT_DATA_TOKENS && p->config.data.tokenizer == DPT_TOKENIZER_BYTES)
+        return tokenizer_of_shards(p, ret, err);
+    *ret = p->config.data.tokenizer;
+    return DPT_OK;
 }
 
 static enum dpt_status open_vocab(struct parts *p, struct dpt_err *err)
 {
     const struct options *o = &p->options;
+    enum dpt_tokenizer kind;
+    DPT_TRY(tokenizer_of(p, &kind, err));
     const struct dpt_vocab_options options = {
-        .kind = tokenizer_of(p),
+        .kind = kind,
         .vocab_bpe = o->vocab_bpe ? o->vocab_bpe : p->config.data.vocab_bpe,
         .encoder_json = o->encoder_json ? o->encoder_json : p->config.data.encoder_json,
         .any_vocab = o->any_vocab || p->config.data.any_vocab,
