@@ -101,6 +101,8 @@ static void config(const char *path)
     DPT_ASSERT((status == DPT_OK) == (sizes.n > 0) && sizes.n <= DPT_CONFIG_SAID_MAX);
     struct dpt_model *made = status == DPT_OK ? make_model(&sizes) : NULL;
     dpt_model_destroy(&made);
+    struct dpt_hf_tokens tokens;
+    check_error(dpt_hf_config_tokens(path, &tokens, &err), &err);
 }
 
 static void llmc(const char *path)

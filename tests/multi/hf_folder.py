@@ -92,6 +92,27 @@ def write(folder, config, tensors, shards=1):
     return folder
 
 
+SPECIAL = {"bos_token_id": 1, "eos_token_id": [2, 7], "pad_token_id": 3}
+FOR_TEXT = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+            "chat_template.jinja", "vocab.json", "merges.txt", "tokenizer.model", "generation_config.json"]
+
+
+def write_for_text(folder):
+    """Beside the weights what a tokenizer and generate() read."""
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, **SPECIAL}))
+    for name in FOR_TEXT:
+        (folder / name).write_text(f"the folder's {name}")
+    return folder
+
+
+def for_text(folder):
+    """Special tokens that are no null, and the text of each such file."""
+    settings = json.loads((folder / "config.json").read_text())
+    files = {name: (folder / name).read_text() for name in FOR_TEXT if (folder / name).exists()}
+    return {name: settings[name] for name in SPECIAL if settings.get(name) is not None}, files
+
+
 def read(folder):
     """name → (dtype, shape, bytes) of all model files of a folder."""
     tensors = {}

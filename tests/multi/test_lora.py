@@ -9,7 +9,7 @@ import hf_folder
 from cluster import make_text
 from test_init_from import FAMILIES, STANDING_STILL, config, folder_of, refused, start  # noqa: F401 (a fixture)
 from test_labels import WORDS, make_table
-from test_transfer import ckpt, done
+from test_transfer import done, shards_of_bytes
 from test_transfer import refused as ckpt_refused
 
 RANK, ALPHA, STEPS = 2, 6, 4
@@ -100,6 +100,21 @@ def test_adapters_of_a_classifier(tmp_path, trained, family, classifier):
     assert hf_folder.read(tmp_path / "merged")["score.weight"] == head
     merged_config = json.loads((tmp_path / "merged" / "config.json").read_text())
     assert merged_config["architectures"] == [classifier] and len(merged_config["id2label"]) == len(WORDS)
+
+
+def test_what_text_needs_comes_along_merged(tmp_path, trained):
+    """Of the run's base, or of --base; adapters alone have the run's tokenizer alone."""
+    folder = hf_folder.write_for_text(folder_of(tmp_path / "base", "llama"))
+    whole = hf_folder.for_text(folder)
+    worker = trained(folder, "llama", **shards_of_bytes(tmp_path))
+    done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
+    assert hf_folder.for_text(tmp_path / "merged") == whole
+    done("export", worker.checkpoint_dir, tmp_path / "adapters")
+    assert sorted(path.name for path in (tmp_path / "adapters").iterdir()) == [
+        "adapter_config.json", "adapter_model.safetensors"]
+    folder.rename(tmp_path / "moved")
+    done("export", worker.checkpoint_dir, tmp_path / "moved-merged", "--merge", "--base", tmp_path / "moved")
+    assert hf_folder.for_text(tmp_path / "moved-merged") == whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)

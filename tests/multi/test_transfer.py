@@ -68,23 +68,77 @@ def test_import_then_export(tmp_path, trained, family, dtype, shards):
     assert not (tmp_path / "exported" / "model.safetensors.index.json").exists()
 
 
+def shards_of_bytes(root):
+    """Keys of a run on shards, whose tokenizer the config does not name."""
+    (root / "text").write_bytes(bytes(range(32, 127)) * 50)
+    run = subprocess.run([str(program("dpt-data")), "encode", "--tokenizer", "bytes", "--out", str(root / "tokens"),
+                          str(root / "text")], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    return {"data.kind": "tokens", "data.train": root / "tokens" / "*.bin"}
+
+
 def test_the_tokenizer_of_the_run_comes_along(tmp_path, trained, config):  # noqa: F811
     """Of token shards the config names the tokenizer's file; one that is gone stays behind, with a line."""
     settings, shapes = FAMILIES["llama"]
     source = hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32"))
-    (tmp_path / "text").write_bytes(bytes(range(32, 127)) * 50)
     (tmp_path / "tokenizer.json").write_text("{}")
-    argv = ["encode", "--tokenizer", "bytes", "--out", tmp_path / "tokens", tmp_path / "text"]
-    run = subprocess.run([str(program("dpt-data")), *map(str, argv)], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    checkpoints = trained(source, **{"data.kind": "tokens", "data.train": tmp_path / "tokens" / "*.bin",
-                                     "data.tokenizer": "hf", "data.tokenizer_json": tmp_path / "tokenizer.json"})
+    checkpoints = trained(source, **shards_of_bytes(tmp_path),
+                          **{"data.tokenizer": "hf", "data.tokenizer_json": tmp_path / "tokenizer.json"})
     done("export", checkpoints, tmp_path / "with")
     assert (tmp_path / "with" / "tokenizer.json").read_text() == "{}"
     (tmp_path / "tokenizer.json").unlink()
     run = done("export", checkpoints, tmp_path / "without")
     assert run.stderr.count("\n") == 1 and "(data.tokenizer_json of the run) is not there" in run.stderr
     assert not (tmp_path / "without" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_text_needs_comes_along(tmp_path, trained, family):
+    """Special tokens and the tokenizer's files: of an import, and of the export of a run that began from them."""
+    settings, shapes = FAMILIES[family]
+    source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
+    whole = hf_folder.for_text(source)
+    assert whole[0] == hf_folder.SPECIAL and sorted(whole[1]) == sorted(hf_folder.FOR_TEXT)
+    done("import", source, tmp_path / "imported")
+    assert hf_folder.for_text(tmp_path / "imported") == whole
+    checkpoints = trained(source, **shards_of_bytes(tmp_path))
+    assert done("export", checkpoints, tmp_path / "exported").stderr == ""
+    assert hf_folder.for_text(tmp_path / "exported") == whole
+    source.rename(tmp_path / "gone")
+    run = done("export", checkpoints, tmp_path / "without")
+    assert run.stderr.count("\n") == 1 and f"'{source}' (model.init_from of the run) is not there" in run.stderr
+    assert hf_folder.for_text(tmp_path / "without") == ({}, {})
+
+
+def test_the_tokenizer_of_the_run_comes_first(tmp_path, trained):
+    """The folder's files and special tokens belong to its tokenizer: a run by another leaves them."""
+    settings, shapes = FAMILIES["llama"]
+    source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
+    mine = tmp_path / "mine.json"
+    mine.write_text("the run's")
+    checkpoints = trained(source, **shards_of_bytes(tmp_path), **{"data.tokenizer": "hf", "data.tokenizer_json": mine})
+    done("export", checkpoints, tmp_path / "other")
+    assert hf_folder.for_text(tmp_path / "other") == ({}, {"tokenizer.json": "the run's"})
+    (source / "tokenizer.json").write_text("the run's")
+    done("export", checkpoints, tmp_path / "same")
+    assert hf_folder.for_text(tmp_path / "same") == hf_folder.for_text(source)
+    (source / "tokenizer.json").unlink()
+    done("export", checkpoints, tmp_path / "only")
+    specials, files = hf_folder.for_text(source)
+    assert hf_folder.for_text(tmp_path / "only") == (specials, {**files, "tokenizer.json": "the run's"})
+
+
+def test_bytes_are_no_tokens_of_the_folder(tmp_path, trained):
+    """Unless it has no tokenizer: then its special tokens are the run's."""
+    settings, shapes = FAMILIES["llama"]
+    source = hf_folder.write_for_text(hf_folder.write(tmp_path / "source", settings, hf_folder.draw(shapes, "F32")))
+    checkpoints = trained(source)
+    done("export", checkpoints, tmp_path / "other")
+    assert hf_folder.for_text(tmp_path / "other") == ({}, {})
+    for name in hf_folder.FOR_TEXT:
+        (source / name).unlink()
+    done("export", checkpoints, tmp_path / "none")
+    assert hf_folder.for_text(tmp_path / "none") == (hf_folder.SPECIAL, {})
 
 
 def test_export_refused(tmp_path, trained):
@@ -126,6 +180,9 @@ def test_import_refused(tmp_path):
     (tmp_path / "missing" / "model.safetensors").unlink()
     refused(2, "has neither model.safetensors nor", "import", tmp_path / "missing", tmp_path / "out")
     refused(2, "config.json': No such file", "import", tmp_path / "absent", tmp_path / "out")
+    refused(2, 'config.json\': eos_token_id is "</s>", which is neither an id nor', "import",
+            hf_folder.write(tmp_path / "named", {**settings, "eos_token_id": "</s>"}, hf_folder.draw(shapes, "F32")),
+            tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "worker/ckpt/open.h"
 #include "worker/ckpt/option.h"
+#include "worker/data/tokenizer.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/folder.h"
 #include "worker/weights/llmc.h"
@@ -17,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#define TOKENIZER_JSON "tokenizer.json"
 
 struct transfer {
     const char *from, *dir;
@@ -156,10 +159,18 @@ static enum dpt_status read_llmc(void *ctx, int param, int64_t first, int64_t en
 
 /* ---- files beside the weights ---- */
 
+static bool has_copy(const struct transfer *t, const char *name)
+{
+    for (int i = 0; i < t->spec.n_copies; i++)
+        if (strcmp(t->spec.copy[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /* One that cannot be read stays behind, with a line: the weights are what was asked for. */
 static void add_copy(struct transfer *t, const char *path, const char *name, const char *key)
 {
-    if (path[0] == '\0')
+    if (path[0] == '\0' || has_copy(t, name))
         return;
     if (!dpt_fs_exists(path)) {
         (void)fprintf(stderr, "dpt-ckpt: '%s' (%s of the run) is not there; it is not copied\n",
@@ -176,25 +187,84 @@ static void copy_tokenizer_of_run(struct transfer *t)
 {
     const struct dpt_config *c = &t->config;
     if (c->data.tokenizer == DPT_TOKENIZER_HF)
-        add_copy(t, c->data.tokenizer_json, "tokenizer.json", "data.tokenizer_json");
+        add_copy(t, c->data.tokenizer_json, TOKENIZER_JSON, "data.tokenizer_json");
     if (c->data.tokenizer != DPT_TOKENIZER_GPT2)
         return;
     add_copy(t, c->data.vocab_bpe, "merges.txt", "data.vocab_bpe");
     add_copy(t, c->data.encoder_json, "vocab.json", "data.encoder_json");
 }
 
-static enum dpt_status copy_tokenizer_of_folder(struct transfer *t, struct dpt_err *err)
+/* What text needs of the folder that the weights come from: its tokenizer's files, but for those
+ * that are copied already, and the special tokens of its config.json. */
+static enum dpt_status take_text_of_folder(struct transfer *t, const char *folder,
+                                           struct dpt_err *err)
 {
     static const char *const names[] = {
-        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
-        "merges.txt",     "generation_config.json"};
+        TOKENIZER_JSON,      "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json", "chat_template.jinja",   "vocab.json",
+        "merges.txt",        "tokenizer.model",       "generation_config.json"};
+    char path[DPT_CONFIG_PATH_BYTES];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        char path[DPT_CONFIG_PATH_BYTES];
-        DPT_TRY(dpt_fs_join(t->from, names[i], path, sizeof path, err));
+        DPT_TRY(dpt_fs_join(folder, names[i], path, sizeof path, err));
         if (dpt_fs_exists(path))
             add_copy(t, path, names[i], names[i]);
     }
+    DPT_TRY(dpt_fs_join(folder, "config.json", path, sizeof path, err));
+    return dpt_fs_exists(path) ? dpt_hf_config_tokens(path, &t->spec.tokens, err) : DPT_OK;
+}
+
+static enum dpt_status same_file(const char *a, const char *b, bool *ret, struct dpt_err *err)
+{
+    char *text[2];
+    size_t bytes[2];
+    DPT_TRY(dpt_fs_read_file(a, DPT_TOKENIZER_JSON_BYTES_MAX, &text[0], &bytes[0], err));
+    enum dpt_status status =
+        dpt_fs_read_file(b, DPT_TOKENIZER_JSON_BYTES_MAX, &text[1], &bytes[1], err);
+    if (status == DPT_OK) {
+        *ret = bytes[0] == bytes[1] && memcmp(text[0], text[1], bytes[0]) == 0;
+        free(text[1]);
+    }
+    free(text[0]);
+    return status;
+}
+
+/* Whether the run's tokens are those of the folder's tokenizer, as far as the run's config tells.
+ * Of shards it need not name the tokenizer: then they are, for the weights know no others. */
+static enum dpt_status has_tokens_of_folder(const struct transfer *t, const char *folder, bool *ret,
+                                            struct dpt_err *err)
+{
+    const struct dpt_config *c = &t->config;
+    char path[DPT_CONFIG_PATH_BYTES];
+    DPT_TRY(dpt_fs_join(folder, TOKENIZER_JSON, path, sizeof path, err));
+    *ret = true;
+    if (!dpt_fs_exists(path))
+        return DPT_OK;
+    if (c->data.tokenizer == DPT_TOKENIZER_BYTES)
+        *ret = c->data.kind == DPT_DATA_TOKENS;
+    else if (c->data.tokenizer == DPT_TOKENIZER_GPT2)
+        *ret = !c->data.any_vocab;
+    else if (dpt_fs_exists(c->data.tokenizer_json))
+        return same_file(c->data.tokenizer_json, path, ret, err);
     return DPT_OK;
+}
+
+/* Of the folder that a run began from. It may be gone: the weights are what was asked for. */
+static enum dpt_status take_text_of_origin(struct transfer *t, const char *folder,
+                                           struct dpt_err *err)
+{
+    bool same;
+    if (folder[0] == '\0' || dpt_config_reads_images(&t->config))
+        return DPT_OK;
+    if (!dpt_fs_exists(folder)) {
+        (void)fprintf(stderr,
+                      "dpt-ckpt: '%s' (model.init_from of the run) is not there; the tokenizer's "
+                      "files and the special tokens (eos_token_id) that it may have are not taken "
+                      "over\n",
+                      folder);
+        return DPT_OK;
+    }
+    DPT_TRY(has_tokens_of_folder(t, folder, &same, err));
+    return same ? take_text_of_folder(t, folder, err) : DPT_OK;
 }
 
 /* ---- both ---- */
@@ -241,12 +311,14 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
         return dpt_fail(err, DPT_EINVAL,
                         "--shard-size: adapters are one file (adapter_model.safetensors); leave it "
                         "out, or give --merge");
+    const char *origin = t->base ? t->base : t->config.model.init_from;
+    if (t->merge)
+        DPT_TRY(dpt_merged_open(&t->config, origin, t->checkpoint, &t->merged, err));
     copy_tokenizer_of_run(t);
-    if (t->merge) {
-        DPT_TRY(dpt_merged_open(&t->config, t->base ? t->base : t->config.model.init_from,
-                                t->checkpoint, &t->merged, err));
+    if (!adapters || t->merge)
+        DPT_TRY(take_text_of_origin(t, origin, err));
+    if (t->merge)
         return write_folder(t, dpt_merged_model(t->merged), read_merged, err);
-    }
     DPT_TRY(dpt_model_create(&t->config, &t->model, err));
     return write_folder(t, t->model, read_checkpoint, err);
 }
@@ -308,7 +380,7 @@ static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
         (void)fprintf(stderr,
                       "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
                       t->from, names);
-    DPT_TRY(copy_tokenizer_of_folder(t, err));
+    DPT_TRY(take_text_of_folder(t, t->from, err));
     return write_folder(t, t->model, read_published, err);
 }
 

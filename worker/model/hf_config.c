@@ -2,8 +2,8 @@
 #include "worker/model/hf_config.h"
 
 #include "base/config_table.h"
-#include "base/fs.h"
 #include "base/parse.h"
+#include "worker/model/hf_json.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -11,8 +11,6 @@
 #include <string.h>
 
 enum {
-    FILE_BYTES_MAX = 1 << 20,
-    SHOWN_BYTES = 60,
     BYTES_VOCAB = 256,
     GPT2_VOCAB = 50257,
     GPT2_END_OF_TEXT = 50256,
@@ -169,14 +167,6 @@ static void say(struct dpt_config_said *said, const char *key, const char *name,
     said->n++;
 }
 
-static const char *shown(const json_t *value, char ret[SHOWN_BYTES])
-{
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    (void)snprintf(ret, SHOWN_BYTES, "%s", text ? text : "?");
-    free(text);
-    return ret;
-}
-
 /* "[3, 4]". False: it is no list of integers, or a long one. */
 static bool list_text(const json_t *list, char ret[DPT_CONFIG_SAID_BYTES])
 {
@@ -229,7 +219,7 @@ static enum dpt_status read_member(struct reading *r, const json_t *object,
 {
     const json_t *value = json_object_get(object, member->name);
     const enum dpt_key_type type = key_of(member)->type;
-    char text[DPT_CONFIG_SAID_BYTES], odd[SHOWN_BYTES];
+    char text[DPT_CONFIG_SAID_BYTES], odd[DPT_HF_SHOWN_BYTES];
     if (!value || json_is_null(value)) {
         if (!member->usual)
             return dpt_fail(err, DPT_ECONFIG, "'%s': it has no %s", r->path, member->name);
@@ -238,7 +228,7 @@ static enum dpt_status read_member(struct reading *r, const json_t *object,
     }
     if (!value_text(type, value, text))
         return dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, which is %s", r->path, member->name,
-                        shown(value, odd), kind_text(type));
+                        dpt_hf_json_shown(value, odd), kind_text(type));
     say(r->said, member->key, member->name, text);
     return DPT_OK;
 }
@@ -247,7 +237,7 @@ static enum dpt_status check_constant(const struct reading *r, const struct cons
                                       struct dpt_err *err)
 {
     const json_t *is = json_object_get(r->root, constant->name);
-    char odd[SHOWN_BYTES];
+    char odd[DPT_HF_SHOWN_BYTES];
     if (!is)
         return DPT_OK;
     json_t *ours = json_loads(constant->value, JSON_DECODE_ANY, NULL);
@@ -258,7 +248,7 @@ static enum dpt_status check_constant(const struct reading *r, const struct cons
     json_decref(ours);
     return same ? DPT_OK
                 : dpt_fail(err, DPT_ECONFIG, "'%s': %s is %s, only %s is supported", r->path,
-                           constant->name, shown(is, odd), constant->value);
+                           constant->name, dpt_hf_json_shown(is, odd), constant->value);
 }
 
 /* GPT-2's MLP is of four times its width; a file may say so in two ways. */
@@ -266,14 +256,14 @@ static enum dpt_status check_inner(const struct reading *r, struct dpt_err *err)
 {
     const json_t *inner = json_object_get(r->root, "n_inner");
     const json_t *embd = json_object_get(r->root, "n_embd");
-    char odd[SHOWN_BYTES];
+    char odd[DPT_HF_SHOWN_BYTES];
     if (!inner || json_is_null(inner) ||
         (json_is_integer(inner) && json_is_integer(embd) &&
          json_integer_value(inner) % MLP_FACTOR == 0 &&
          json_integer_value(inner) / MLP_FACTOR == json_integer_value(embd)))
         return DPT_OK;
     return dpt_fail(err, DPT_ECONFIG, "'%s': n_inner is %s, only null and %d n_embd are supported",
-                    r->path, shown(inner, odd), MLP_FACTOR);
+                    r->path, dpt_hf_json_shown(inner, odd), MLP_FACTOR);
 }
 
 static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
@@ -282,7 +272,7 @@ static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
     const bool newer = json_is_object(parameters);
     const json_t *scaling = newer ? parameters : json_object_get(r->root, "rope_scaling");
     const json_t *type = json_object_get(scaling, "rope_type");
-    char odd[SHOWN_BYTES];
+    char odd[DPT_HF_SHOWN_BYTES];
     if (!type)
         type = json_object_get(scaling, "type");
     DPT_TRY(read_member(r, json_object_get(parameters, rope_theta.name) ? parameters : r->root,
@@ -296,7 +286,8 @@ static enum dpt_status read_rope(struct reading *r, struct dpt_err *err)
     if (!word || strcmp(word, "llama3") != 0)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s': %s is %s, only the rope_types default and llama3 are supported",
-                        r->path, newer ? "rope_parameters" : "rope_scaling", shown(scaling, odd));
+                        r->path, newer ? "rope_parameters" : "rope_scaling",
+                        dpt_hf_json_shown(scaling, odd));
     say(r->said, "model.rope_scaling", "rope_type", "llama3");
     for (int i = 0; i < COUNT(rope_members); i++)
         DPT_TRY(read_member(r, scaling, &rope_members[i], err));
@@ -308,12 +299,12 @@ static enum dpt_status read_root(struct reading *r, struct dpt_err *err)
     const json_t *type = json_object_get(r->root, "model_type");
     const char *word = json_string_value(type);
     const struct family *family = word ? family_of_type(word) : NULL;
-    char odd[SHOWN_BYTES];
+    char odd[DPT_HF_SHOWN_BYTES];
     if (!family)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s': model_type is %s; weights of gpt2 and llama are read, and of "
                         "torchvision_resnet",
-                        r->path, type ? shown(type, odd) : "not there");
+                        r->path, type ? dpt_hf_json_shown(type, odd) : "not there");
     say(r->said, "model.name", "model_type", family->name);
     for (int i = 0; i < family->n_constants; i++)
         if (family->constants[i].checked)
@@ -334,15 +325,8 @@ enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret
                                    struct dpt_err *err)
 {
     struct dpt_config_said said = {.binding = true};
-    char *text;
-    size_t bytes;
-    json_error_t at;
-    DPT_TRY(dpt_fs_read_file(path, FILE_BYTES_MAX, &text, &bytes, err));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
-    free(text);
-    if (!root)
-        return dpt_fail(err, DPT_ECONFIG, "'%s', line %d, column %d: no JSON: %s", path, at.line,
-                        at.column, at.text);
+    json_t *root;
+    DPT_TRY(dpt_hf_json_load(path, &root, err));
     (void)snprintf(said.source, sizeof said.source, "'%s'", path);
     struct reading r = {.path = path, .root = root, .said = &said};
     enum dpt_status status = read_root(&r, err);
@@ -507,7 +491,8 @@ static bool write_root(json_t *root, const struct family *family, const struct d
     return !tokens || write_end_of_text(root, config);
 }
 
-enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char *dtype,
+enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
+                                    const struct dpt_hf_tokens *tokens, const char *dtype,
                                     char **ret_json, struct dpt_err *err)
 {
     const struct family *family = family_of(config->model.name);
@@ -515,7 +500,10 @@ enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char 
         return dpt_fail(err, DPT_ECONFIG, "model.name: '%s' has no config.json",
                         config->model.name);
     json_t *root = json_object();
-    char *text = root && write_root(root, family, config, dtype)
+    const bool written = root && write_root(root, family, config, dtype) &&
+                         (!tokens || !has_tokens(family) ||
+                          dpt_hf_tokens_write(tokens, config->model.labels == 0, root));
+    char *text = written
                      ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12))
                      : NULL;
     json_decref(root);

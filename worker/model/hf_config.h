@@ -17,9 +17,25 @@ DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_con
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
                         struct dpt_config_said *ret);
 
+/* Special tokens that a config.json names beside the sizes, which transformers' generate() begins,
+ * ends and pads with. As JSON: the id, or a list of ids; "": the file names none. */
+enum { DPT_HF_TOKEN_BYTES = 256 };
+struct dpt_hf_tokens {
+    char bos[DPT_HF_TOKEN_BYTES], eos[DPT_HF_TOKEN_BYTES], pad[DPT_HF_TOKEN_BYTES];
+};
+
+/* Those of `path`, a config.json. DPT_ECONFIG: one is neither an id nor a list of ids, or a list
+ * too long to keep; the line names the file and the member. */
+DPT_MUST_USE enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret,
+                                                  struct dpt_err *err);
+
 /* The text of the config.json of a model of this config, whose files are in `dtype` ("float32").
- * Owned. */
-DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config, const char *dtype,
-                                                 char **ret_json, struct dpt_err *err);
+ * `tokens`, of the folder that the weights came from (NULL: of none), take the place of what the
+ * vocabulary's size says; with labels all but the padding token do, which must be one that no text
+ * ends with. Owned. */
+DPT_MUST_USE enum dpt_status dpt_hf_config_print(const struct dpt_config *config,
+                                                 const struct dpt_hf_tokens *tokens,
+                                                 const char *dtype, char **ret_json,
+                                                 struct dpt_err *err);
 
 #endif

@@ -199,7 +199,7 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                         r->config->strategy.name);
     DPT_TRY(strategy->create(&env, &r->strategy, err));
     DPT_TRY(dpt_tensors_init(r->model, &r->grid, &r->tensors, err));
-    DPT_TRY(dpt_hf_config_print(r->config, "float32", &r->hf_config, err));
+    DPT_TRY(dpt_hf_config_print(r->config, NULL, "float32", &r->hf_config, err));
     DPT_TRY(make_buffers(r, err));
     if (!r->accelerator)
         DPT_TRY(rank_prepare_ops(r, err));

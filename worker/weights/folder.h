@@ -5,6 +5,7 @@
 #define DPT_WORKER_WEIGHTS_FOLDER_H
 
 #include "checkpoint/safetensors.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/model.h"
 
 /* Where the values come from. */
@@ -21,10 +22,11 @@ struct dpt_folder_copy {
     char from[DPT_CONFIG_PATH_BYTES]; /* a path */
     const char *name;                 /* in the folder */
 };
-enum { DPT_FOLDER_COPIES_MAX = 8 };
+enum { DPT_FOLDER_COPIES_MAX = 12 };
 
 struct dpt_folder_spec {
     const struct dpt_config *config;
+    struct dpt_hf_tokens tokens;      /* for config.json (dpt_hf_config_print) */
     enum dpt_safetensors_dtype dtype; /* values are rounded to it, ties to even */
     int64_t shard_bytes;              /* most of a file's tensors; 0: one file, as of adapters */
     struct dpt_folder_copy copy[DPT_FOLDER_COPIES_MAX];

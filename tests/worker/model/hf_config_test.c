@@ -9,6 +9,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -53,14 +55,19 @@ static const char *value_of(const struct dpt_config_said *said, const char *key)
     return NULL;
 }
 
-static json_t *print(const struct dpt_config *config)
+static json_t *print_with(const struct dpt_config *config, const struct dpt_hf_tokens *tokens)
 {
     char *text = NULL;
-    assert_int_equal(dpt_hf_config_print(config, "float32", &text, &err), DPT_OK);
+    assert_int_equal(dpt_hf_config_print(config, tokens, "float32", &text, &err), DPT_OK);
     json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(json);
     free(text);
     return json;
+}
+
+static json_t *print(const struct dpt_config *config)
+{
+    return print_with(config, NULL);
 }
 
 static void check_integers(const json_t *json, const char *const names[], const int *values, int n)
@@ -219,7 +226,7 @@ static void what_is_written_is_read(void **state)
         const char *rest = was.model.labels > 0 ? "model: {labels: 7}\ndata: {kind: cifar10}"
                                                 : "train: {seq_len: 64}";
         was.train.seq_len = was.model.labels > 0 ? 1 : 64;
-        assert_int_equal(dpt_hf_config_print(&was, "float32", &text, &err), DPT_OK);
+        assert_int_equal(dpt_hf_config_print(&was, NULL, "float32", &text, &err), DPT_OK);
         if (read_text(text, &said) != DPT_OK)
             fail_msg("%s", err.text);
         const struct dpt_config is = config_of(rest, &said);
@@ -364,6 +371,70 @@ static void contradictions(void **state)
                                      "basic, bottleneck"));
 }
 
+static enum dpt_status read_tokens(const char *text, struct dpt_hf_tokens *ret)
+{
+    assert_int_equal(dpt_fs_write_file_atomic(path, text, strlen(text), &err), DPT_OK);
+    return dpt_hf_config_tokens(path, ret, &err);
+}
+
+/* Special tokens of a folder come out as they went in; a classifier's padding token is ours. */
+static void special_tokens(void **state)
+{
+    (void)state;
+    struct dpt_hf_tokens tokens;
+    struct dpt_config config = config_of("model: {name: llama, n_embd: 64, n_head: 2}", NULL);
+    assert_int_equal(read_tokens("{\"bos_token_id\": 1, \"eos_token_id\": [128001, 128008], "
+                                 "\"pad_token_id\": null}",
+                                 &tokens),
+                     DPT_OK);
+    assert_string_equal(tokens.bos, "1");
+    assert_string_equal(tokens.eos, "[128001,128008]");
+    assert_string_equal(tokens.pad, "");
+    json_t *json = print_with(&config, &tokens);
+    const json_t *eos = json_object_get(json, "eos_token_id");
+    assert_int_equal(json_integer_value(json_object_get(json, "bos_token_id")), 1);
+    assert_int_equal(json_array_size(eos), 2);
+    assert_int_equal(json_integer_value(json_array_get(eos, 1)), 128008);
+    assert_null(json_object_get(json, "pad_token_id"));
+    json_decref(json);
+
+    assert_int_equal(read_tokens("{\"pad_token_id\": 7}", &tokens), DPT_OK);
+    json = print_with(&config, &tokens);
+    assert_true(json_is_null(json_object_get(json, "eos_token_id")));
+    assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")), 7);
+    json_decref(json);
+    config = config_of("model: {vocab: 300, labels: 2}\ndata: {kind: classification}", NULL);
+    json = print_with(&config, &tokens);
+    assert_int_equal(json_integer_value(json_object_get(json, "pad_token_id")), 299);
+    json_decref(json);
+    config = config_of("model: {name: resnet, labels: 7}\ndata: {kind: cifar10}", NULL);
+    json = print_with(&config, &tokens);
+    assert_null(json_object_get(json, "pad_token_id"));
+    json_decref(json);
+}
+
+static void special_tokens_refused(void **state)
+{
+    (void)state;
+    static const char *const values[] = {"\"</s>\"", "[1, \"a\"]", "[]", "1.5", "{}", "true"};
+    struct dpt_hf_tokens tokens;
+    char text[1024], list[900] = "0";
+    size_t used = 1;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        (void)snprintf(text, sizeof text, "{\"eos_token_id\": %s}", values[i]);
+        if (read_tokens(text, &tokens) != DPT_ECONFIG ||
+            !strstr(err.text, "/config.json': eos_token_id is ") ||
+            !strstr(err.text, ", which is neither an id nor a list of a few ids"))
+            fail_msg("%s gives %s", text, err.text);
+    }
+    while (used < DPT_HF_TOKEN_BYTES)
+        used += (size_t)snprintf(list + used, sizeof list - used, ",1000");
+    (void)snprintf(text, sizeof text, "{\"eos_token_id\": [%s]}", list);
+    assert_int_equal(read_tokens(text, &tokens), DPT_ECONFIG);
+    assert_int_equal(read_tokens("{", &tokens), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "no JSON"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -376,6 +447,8 @@ int main(void)
         cmocka_unit_test(rope_parameters),
         cmocka_unit_test(refused),
         cmocka_unit_test(contradictions),
+        cmocka_unit_test(special_tokens),
+        cmocka_unit_test(special_tokens_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

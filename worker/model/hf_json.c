@@ -1,0 +1,100 @@
+/* A config.json as JSON, and its special tokens (hf_json.h). */
+#include "worker/model/hf_json.h"
+
+#include "base/fs.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILE_BYTES_MAX = 1 << 20 };
+
+enum dpt_status dpt_hf_json_load(const char *path, json_t **ret, struct dpt_err *err)
+{
+    char *text;
+    size_t bytes;
+    json_error_t at;
+    DPT_TRY(dpt_fs_read_file(path, FILE_BYTES_MAX, &text, &bytes, err));
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &at);
+    free(text);
+    if (!root)
+        return dpt_fail(err, DPT_ECONFIG, "'%s', line %d, column %d: no JSON: %s", path, at.line,
+                        at.column, at.text);
+    *ret = root;
+    return DPT_OK;
+}
+
+const char *dpt_hf_json_shown(const json_t *value, char ret[DPT_HF_SHOWN_BYTES])
+{
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    (void)snprintf(ret, DPT_HF_SHOWN_BYTES, "%s", text ? text : "?");
+    free(text);
+    return ret;
+}
+
+/* ---- special tokens ---- */
+
+static const struct special {
+    const char *name;
+    size_t at; /* in struct dpt_hf_tokens */
+} specials[] = {{"bos_token_id", offsetof(struct dpt_hf_tokens, bos)},
+                {"eos_token_id", offsetof(struct dpt_hf_tokens, eos)},
+                {"pad_token_id", offsetof(struct dpt_hf_tokens, pad)}};
+enum { N_SPECIALS = sizeof specials / sizeof specials[0] };
+
+static bool is_ids(const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!json_is_integer(json_array_get(value, i)))
+            return false;
+    return json_is_integer(value) || json_array_size(value) > 0;
+}
+
+static enum dpt_status read_special(const char *path, const json_t *root,
+                                    const struct special *special, struct dpt_hf_tokens *ret,
+                                    struct dpt_err *err)
+{
+    const json_t *value = json_object_get(root, special->name);
+    char odd[DPT_HF_SHOWN_BYTES];
+    if (!value || json_is_null(value))
+        return DPT_OK;
+    char *text = is_ids(value) ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    const bool fits = text && strlen(text) < DPT_HF_TOKEN_BYTES;
+    if (fits)
+        (void)snprintf((char *)ret + special->at, DPT_HF_TOKEN_BYTES, "%s", text);
+    free(text);
+    return fits ? DPT_OK
+                : dpt_fail(err, DPT_ECONFIG,
+                           "'%s': %s is %s, which is neither an id nor a list of a few ids", path,
+                           special->name, dpt_hf_json_shown(value, odd));
+}
+
+enum dpt_status dpt_hf_config_tokens(const char *path, struct dpt_hf_tokens *ret,
+                                     struct dpt_err *err)
+{
+    struct dpt_hf_tokens tokens = {.bos = ""};
+    json_t *root;
+    enum dpt_status status = dpt_hf_json_load(path, &root, err);
+    if (status != DPT_OK)
+        return status;
+    for (int i = 0; i < N_SPECIALS && status == DPT_OK; i++)
+        status = read_special(path, root, &specials[i], &tokens, err);
+    json_decref(root);
+    if (status == DPT_OK)
+        *ret = tokens;
+    return status;
+}
+
+bool dpt_hf_tokens_write(const struct dpt_hf_tokens *tokens, bool pad, json_t *root)
+{
+    for (int i = 0; i < N_SPECIALS; i++) {
+        const char *text = (const char *)tokens + specials[i].at;
+        const bool is_pad = specials[i].at == offsetof(struct dpt_hf_tokens, pad);
+        if (text[0] != '\0' && (pad || !is_pad) &&
+            json_object_set_new(root, specials[i].name, json_loads(text, JSON_DECODE_ANY, NULL)) !=
+                0)
+            return false;
+    }
+    return true;
+}
