@@ -67,7 +67,8 @@ enum dpt_status dpt_attempt_init(const struct dpt_checkpoint_spec *spec, struct 
     else
         dpt_name_step(spec->state.step, ret->step_name);
     ret->n_kinds = spec->moments ? DPT_KIND_COUNT : 1;
-    DPT_TRY(dpt_files_init(spec->tensors, spec->n_tensors, spec->file_bytes, &ret->files, err));
+    DPT_TRY(dpt_files_init(spec->tensors, spec->n_tensors, spec->file_bytes, spec->adapters,
+                           &ret->files, err));
     DPT_TRY(check_pieces(spec, &ret->files, err));
     DPT_TRY(dpt_folder_make_all(spec->dir, err));
     return dpt_folder_open(spec->dir, &ret->dir, err);

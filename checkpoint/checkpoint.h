@@ -9,7 +9,8 @@
  *                                            weights)
  *   slot 0        dpt_checkpoint_collect     waits for all reports; the weights hash, for which the
  *                                            few blocks that no writer has whole are read back;
- *                                            index, config.json, state.json
+ *                                            index, config.json (or adapter_config.json),
+ *                                            state.json
  *   slot 0        (here the caller asks the server for its grant)
  *   slot 0        dpt_checkpoint_commit      MANIFEST.json, fsync, rename, fsync of DIR; then older
  *                                            ones are pruned
@@ -17,6 +18,8 @@
  * reported. Reading verifies sizes and checksums and reads only what is asked for. The files:
  *   model-0000i-of-0000n.safetensors, model.safetensors.index.json, config.json
  *                                     Hugging Face's form, f32 masters
+ *   adapter_model.safetensors, adapter_config.json
+ *                                     of adapters in their place: PEFT's form, one file, no index
  *   optimizer/m-0000i-of-0000n.safetensors, optimizer/v-…
  *                                     moments under the same names (absent if there are none)
  *   state.json                        what the run needs beside tensors
@@ -110,7 +113,8 @@ struct dpt_checkpoint_spec {
     const struct dpt_checkpoint_piece *pieces;
     int n_pieces;
     int64_t file_bytes;                /* wanted size of a file; 0: FILE_BYTES */
-    const char *hf_config_json;        /* slot 0 */
+    bool adapters;                     /* of a model: in PEFT's form; alike on all writers */
+    const char *hf_config_json;        /* slot 0: config.json, or of adapters adapter_config.json */
     struct dpt_checkpoint_state state; /* strings: slot 0 */
     /* Whole checkpoints kept after a commit: the newest ones, the new one included, >= 1; those of
      * some steps; those of the lowest val_loss. */

@@ -37,13 +37,14 @@ static enum dpt_status write_common(const struct dpt_checkpoint_spec *spec,
     char *index = NULL, *state = NULL, hex[DPT_HASH_HEX_BYTES];
     dpt_hash128_hex(weights_hash, hex);
     run.weights_hash = hex;
-    enum dpt_status status = dpt_index_print(spec->tensors, &attempt->files, &index, err);
-    if (status == DPT_OK)
-        status = dpt_state_print(&run, &state, err);
-    if (status == DPT_OK)
+    const char *config_name = spec->adapters ? DPT_NAME_ADAPTER_CONFIG : DPT_NAME_CONFIG;
+    enum dpt_status status = dpt_state_print(&run, &state, err);
+    if (status == DPT_OK && !spec->adapters)
+        status = dpt_index_print(spec->tensors, &attempt->files, &index, err);
+    if (status == DPT_OK && index)
         status = add_common(attempt, DPT_NAME_INDEX, index, &part, err);
     if (status == DPT_OK)
-        status = add_common(attempt, DPT_NAME_CONFIG, spec->hf_config_json, &part, err);
+        status = add_common(attempt, config_name, spec->hf_config_json, &part, err);
     if (status == DPT_OK)
         status = add_common(attempt, DPT_NAME_STATE, state, &part, err);
     if (status == DPT_OK)

@@ -5,6 +5,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights_hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Sizes, and the numbering of hash blocks. */
@@ -69,10 +70,15 @@ static enum dpt_status lay_out(const struct dpt_checkpoint_tensor *tensors, int 
 }
 
 enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int n_tensors,
-                               int64_t file_bytes, struct dpt_files *ret, struct dpt_err *err)
+                               int64_t file_bytes, bool adapters, struct dpt_files *ret,
+                               struct dpt_err *err)
 {
-    *ret = (struct dpt_files){.n = 0};
+    *ret = (struct dpt_files){.adapters = adapters};
     int64_t total = 0;
+    if (adapters)
+        file_bytes = INT64_MAX;
+    else if (file_bytes <= 0)
+        file_bytes = DPT_CHECKPOINT_FILE_BYTES;
     int64_t *bytes = malloc((size_t)n_tensors * sizeof *bytes);
     ret->tensor = calloc((size_t)n_tensors, sizeof *ret->tensor);
     enum dpt_status status =
@@ -81,9 +87,7 @@ enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors, int 
     if (status == DPT_OK)
         status = measure(tensors, n_tensors, ret, bytes, &total, err);
     if (status == DPT_OK)
-        status = lay_out(tensors, n_tensors,
-                         file_bytes > 0 ? file_bytes : (int64_t)DPT_CHECKPOINT_FILE_BYTES, bytes,
-                         total, ret, err);
+        status = lay_out(tensors, n_tensors, file_bytes, bytes, total, ret, err);
     free(bytes);
     return status;
 }
@@ -95,4 +99,13 @@ void dpt_files_fini(struct dpt_files *files)
     free(files->file);
     free(files->tensor);
     *files = (struct dpt_files){.n = 0};
+}
+
+void dpt_files_name(const struct dpt_files *files, enum dpt_kind kind, int i,
+                    char ret[DPT_CHECKPOINT_NAME_BYTES])
+{
+    if (files->adapters && kind == DPT_KIND_PARAM)
+        (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "%s", DPT_NAME_ADAPTERS);
+    else
+        dpt_name_tensors(kind, i, files->n, ret);
 }

@@ -1,12 +1,15 @@
 /* Where everything lies in the tensor files: a function of the tensors and the wanted size of a
  * file alone, so that all writers know it in advance, whoever holds what. The files of m and v look
- * like those of the masters. */
+ * like those of the masters. Adapters are one file of each kind, whatever their size: PEFT reads no
+ * shards. */
 #ifndef DPT_CHECKPOINT_FILES_H
 #define DPT_CHECKPOINT_FILES_H
 
 #include "base/err.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/names.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,17 +29,22 @@ struct dpt_tensor_layout {
 
 struct dpt_files {
     int n; /* of one kind */
+    bool adapters;
     struct dpt_file_layout *file;
     struct dpt_tensor_layout *tensor; /* [n_tensors] */
     int64_t n_blocks;                 /* of the weights hash */
 };
 
 /* Tensors in their order, cut into files of about `file_bytes` (0: DPT_CHECKPOINT_FILE_BYTES), as
- * even as dpt_layout_deal makes them. DPT_EINVAL for a tensor that fits no file. `ret` is ready for
- * dpt_files_fini whatever the result. */
+ * even as dpt_layout_deal makes them; `adapters`: into one. DPT_EINVAL for a tensor that fits no
+ * file. `ret` is ready for dpt_files_fini whatever the result. */
 DPT_MUST_USE enum dpt_status dpt_files_init(const struct dpt_checkpoint_tensor *tensors,
-                                            int n_tensors, int64_t file_bytes,
+                                            int n_tensors, int64_t file_bytes, bool adapters,
                                             struct dpt_files *ret, struct dpt_err *err);
 void dpt_files_fini(struct dpt_files *files);
+
+/* The name of file `i` of a kind. */
+void dpt_files_name(const struct dpt_files *files, enum dpt_kind kind, int i,
+                    char ret[DPT_CHECKPOINT_NAME_BYTES]);
 
 #endif

@@ -18,6 +18,12 @@ void dpt_name_tensors(enum dpt_kind kind, int i, int n, char ret[DPT_CHECKPOINT_
 
 bool dpt_name_parse_tensors(const char *name, enum dpt_kind *ret_kind, int *ret_i, int *ret_n)
 {
+    if (strcmp(name, DPT_NAME_ADAPTERS) == 0) {
+        *ret_kind = DPT_KIND_PARAM;
+        *ret_i = 0;
+        *ret_n = 1;
+        return true;
+    }
     for (int kind = 0; kind < DPT_KIND_COUNT; kind++) {
         size_t prefix = strlen(kind_prefix[kind]);
         int i, n;

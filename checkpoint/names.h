@@ -15,13 +15,19 @@ enum { DPT_CHECKPOINT_NAME_BYTES = 160, DPT_CHECKPOINT_ATTEMPT_BYTES_MAX = 64 };
 #define DPT_NAME_STATE     "state.json"
 #define DPT_NAME_OPTIMIZER "optimizer"
 
+/* PEFT's names: the one file of weights of a checkpoint of adapters, and what stands there in place
+ * of config.json. */
+#define DPT_NAME_ADAPTERS       "adapter_model.safetensors"
+#define DPT_NAME_ADAPTER_CONFIG "adapter_config.json"
+
 /* What a tensor file holds. */
 enum dpt_kind { DPT_KIND_PARAM, DPT_KIND_M, DPT_KIND_V, DPT_KIND_COUNT };
 
 /* "model-00001-of-00004.safetensors", "optimizer/m-…": file `i` (from 0) of `n`. */
 void dpt_name_tensors(enum dpt_kind kind, int i, int n, char ret[DPT_CHECKPOINT_NAME_BYTES]);
 
-/* The kind of a tensor file, and its number `i`; false for other names. */
+/* The kind of a tensor file, and its number `i`; adapters (DPT_NAME_ADAPTERS) are file 0 of 1 of
+ * the weights. False for other names. */
 bool dpt_name_parse_tensors(const char *name, enum dpt_kind *ret_kind, int *ret_i, int *ret_n);
 
 /* "part-00003.json": the report of writer 3; of slot 0's common files with writer -1. */

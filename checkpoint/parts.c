@@ -6,6 +6,7 @@
 #include "checkpoint/weights_hash.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { POLL_MS_MIN = 1, POLL_MS_MAX = 50 };
@@ -15,10 +16,12 @@ static const struct dpt_file_layout *layout_of(const struct dpt_attempt *attempt
 {
     enum dpt_kind kind;
     int i, n;
+    char exact[DPT_CHECKPOINT_NAME_BYTES];
     if (!dpt_name_parse_tensors(name, &kind, &i, &n) || (int)kind >= attempt->n_kinds ||
         n != attempt->files.n)
         return NULL;
-    return &attempt->files.file[i];
+    dpt_files_name(&attempt->files, kind, i, exact);
+    return strcmp(name, exact) == 0 ? &attempt->files.file[i] : NULL;
 }
 
 static enum dpt_status check_part(const struct dpt_checkpoint_spec *spec,
@@ -103,7 +106,7 @@ static enum dpt_status check_file(const struct dpt_attempt *attempt,
     char name[DPT_CHECKPOINT_NAME_BYTES];
     int64_t bytes;
     const int64_t wanted = attempt->files.file[i].bytes;
-    dpt_name_tensors(kind, i, attempt->files.n, name);
+    dpt_files_name(&attempt->files, kind, i, name);
     const struct dpt_manifest_file *file = dpt_manifest_find(joined, name);
     const int64_t reported = file ? file->bytes : 0;
     if (!file || reported != wanted)
@@ -183,7 +186,7 @@ static enum dpt_status hash_read_back(struct read_back *r, const struct dpt_tens
     DPT_TRY(dpt_attempt_go_on(r->spec, err));
     if (tensor->file != r->file) {
         char name[DPT_CHECKPOINT_NAME_BYTES];
-        dpt_name_tensors(DPT_KIND_PARAM, tensor->file, r->attempt->files.n, name);
+        dpt_files_name(&r->attempt->files, DPT_KIND_PARAM, tensor->file, name);
         dpt_blocks_close(&r->blocks);
         r->file = -1;
         DPT_TRY(dpt_blocks_open(&r->attempt->temporary, dpt_manifest_find(r->joined, name),

@@ -240,7 +240,7 @@ enum dpt_status dpt_index_print(const struct dpt_checkpoint_tensor *tensors,
     for (int number = 0; number < files->n; number++) {
         const struct dpt_file_layout *file = &files->file[number];
         char name[DPT_CHECKPOINT_NAME_BYTES];
-        dpt_name_tensors(DPT_KIND_PARAM, number, files->n, name);
+        dpt_files_name(files, DPT_KIND_PARAM, number, name);
         total += file->bytes - (int64_t)file->head_bytes;
         for (int i = file->first; i < file->end; i++)
             if (json_object_set_new(map, tensors[i].name, json_string(name)) != 0) {

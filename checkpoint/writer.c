@@ -207,7 +207,7 @@ static enum dpt_status write_file(struct sink *sink, const struct dpt_attempt *a
     if (n_pieces == 0 && !head)
         return DPT_OK;
     char name[DPT_CHECKPOINT_NAME_BYTES];
-    dpt_name_tensors(kind, number, attempt->files.n, name);
+    dpt_files_name(&attempt->files, kind, number, name);
     sink->name = name;
     sink->run = NULL;
     sink->from = sink->to = 0;

@@ -417,7 +417,7 @@ static void index_names_each_tensor(void **state)
     struct dpt_files files;
     struct dpt_index *index;
     char *text;
-    assert_int_equal(dpt_files_init(tensors, 3, 30, &files, &err), DPT_OK);
+    assert_int_equal(dpt_files_init(tensors, 3, 30, false, &files, &err), DPT_OK);
     assert_int_equal(files.n, 2);
     assert_int_equal(dpt_index_print(tensors, &files, &text, &err), DPT_OK);
     dpt_files_fini(&files);
@@ -461,6 +461,11 @@ static void names(void **state)
     assert_false(dpt_name_parse_tensors("model-00004-of-00003.safetensors", &kind, &i, &n));
     assert_false(dpt_name_parse_tensors("model-1-of-3.safetensors", &kind, &i, &n));
     assert_false(dpt_name_parse_tensors("model.safetensors.index.json", &kind, &i, &n));
+    assert_true(dpt_name_parse_tensors("adapter_model.safetensors", &kind, &i, &n));
+    assert_true(kind == DPT_KIND_PARAM && i == 0 && n == 1);
+    assert_false(dpt_name_parse_tensors("adapter_model.safetensors.index.json", &kind, &i, &n));
+    assert_false(dpt_name_parse_tensors("optimizer/adapter_model.safetensors", &kind, &i, &n));
+    assert_true(dpt_name_is_listable("adapter_model.safetensors"));
     assert_true(dpt_name_is_listable("optimizer/m-1"));
     static const char *const bad[] = {"",    ".",          "..",           ".x",
                                       "a/b", "optimizer/", "optimizer/.x", "optimizer/a/b",

@@ -40,6 +40,7 @@ struct flat {
     int64_t offset[MODEL_TENSORS_MAX], unit[UNITS + 1];
     struct dpt_grid grid;
     float *vector[3];
+    bool adapters; /* the form in which it is written */
 };
 
 static int64_t numel(const struct dpt_checkpoint_tensor *tensor)
@@ -57,6 +58,7 @@ static void flat_init(struct flat *flat, int64_t step)
         flat->offset[i] = at;
         at += numel(&flat->model.tensors[i]);
     }
+    flat->adapters = false;
     flat->unit[UNITS] = (at + BLOCK - 1) / BLOCK * BLOCK;
     flat->grid = (struct dpt_grid){.offset = flat->unit, .n_units = UNITS, .block = BLOCK};
     for (int v = 0; v < 3; v++)
@@ -120,6 +122,7 @@ static struct dpt_checkpoint_spec spec_of(const struct flat *flat, int64_t step,
     struct dpt_checkpoint_spec spec = model_spec(&flat->model, root, step, writer, n_files);
     spec.writer = writer;
     spec.n_writers = n_writers;
+    spec.adapters = flat->adapters;
     spec.pieces = pieces;
     spec.n_pieces = n_pieces;
     return spec;
@@ -147,6 +150,16 @@ static char *read_all(const char *folder, const char *name, size_t *ret_bytes)
     return text;
 }
 
+static void same_file(const char *a, const char *b, const char *name)
+{
+    size_t bytes_a, bytes_b;
+    char *text_a = read_all(a, name, &bytes_a), *text_b = read_all(b, name, &bytes_b);
+    assert_int_equal(bytes_a, bytes_b);
+    assert_memory_equal(text_a, text_b, bytes_a);
+    free(text_a);
+    free(text_b);
+}
+
 /* Every file of both, but the manifest and state.json, whose step or writers differ. */
 static void same_files(const char *a, const char *b, int n_files)
 {
@@ -154,14 +167,9 @@ static void same_files(const char *a, const char *b, int n_files)
         for (int i = 0; i < n_files; i++) {
             static const char *const prefix[] = {"model", "optimizer/m", "optimizer/v"};
             char name[64];
-            size_t bytes_a, bytes_b;
             (void)snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", prefix[kind], i + 1,
                            n_files);
-            char *text_a = read_all(a, name, &bytes_a), *text_b = read_all(b, name, &bytes_b);
-            assert_int_equal(bytes_a, bytes_b);
-            assert_memory_equal(text_a, text_b, bytes_a);
-            free(text_a);
-            free(text_b);
+            same_file(a, b, name);
         }
 }
 
@@ -319,6 +327,72 @@ static void pieces_that_do_not_fit(void **state)
     flat_fini(&flat);
 }
 
+/* In PEFT's form, by any writers: one file however large, no index, and nothing that another loader
+ * would take for a whole model. The tensors are those of the other form. */
+static void adapters_are_one_file(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adapter_model.safetensors", "adapter_config.json",
+                                        "optimizer/m-00001-of-00001.safetensors",
+                                        "optimizer/v-00001-of-00001.safetensors"};
+    static const char *const absent[] = {"config.json", "model.safetensors.index.json",
+                                         "model-00001-of-00001.safetensors"};
+    const struct writers cuts[] = {sharded(1, 1), sharded(1, 3), sharded(4, 2)};
+    struct flat flat;
+    flat_init(&flat, 1);
+    flat.adapters = true;
+    for (int64_t i = 0; i < 3; i++) {
+        char step[32], before[32], path[128];
+        struct dpt_checkpoint *checkpoint;
+        OK(write_shards(&flat, &cuts[i], 20 + i, 3));
+        (void)snprintf(step, sizeof step, "step-%08lld", 20 + (long long)i);
+        (void)snprintf(before, sizeof before, "step-%08lld", 19 + (long long)i);
+        for (size_t k = 0; k < sizeof names / sizeof *names && i > 0; k++)
+            same_file(before, step, names[k]);
+        for (size_t k = 0; k < sizeof absent / sizeof *absent; k++) {
+            (void)snprintf(path, sizeof path, "%s/%s", step, absent[k]);
+            assert_false(dpt_fs_exists(in_root(path)));
+        }
+        OK(dpt_checkpoint_open(root, 20 + i, &checkpoint, &err));
+        assert_string_equal(dpt_checkpoint_get_state(checkpoint)->weights_hash, flat.model.hash);
+        dpt_checkpoint_close(&checkpoint);
+        verify_step(20 + i);
+        for (int index = 0; index < 3; index++)
+            read_shard(&flat, 20 + i, (struct dpt_shard){index, 3});
+    }
+    flat.adapters = false; /* takes the place of step 22 */
+    OK(write_shards(&flat, &cuts[2], 22, 1));
+    assert_false(dpt_fs_exists(in_root("step-00000022/adapter_model.safetensors")));
+    verify_step(22);
+    read_shard(&flat, 22, (struct dpt_shard){1, 2});
+    flat_fini(&flat);
+}
+
+/* Of two writers one has adapters: the first drops the attempt, in either case. */
+static void writers_of_two_forms(void **state)
+{
+    (void)state;
+    struct flat flat;
+    struct dpt_checkpoint_piece pieces[PIECES_MAX];
+    const struct writers cut = sharded(2, 1);
+    flat_init(&flat, 1);
+    for (int round = 0; round < 2; round++) {
+        struct dpt_checkpoint_spec spec = {.dir = NULL};
+        for (int writer = 1; writer >= 0; writer--) {
+            flat.adapters = writer == round;
+            const int n = pieces_of_writer(&flat, &cut, writer, pieces);
+            spec = spec_of(&flat, 20, writer, 2, 1, pieces, n);
+            OK(dpt_checkpoint_write_part(&spec, &err));
+        }
+        assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_ECORRUPT);
+        assert_non_null(strstr(err.text, round == 0
+                                             ? "'model-00001-of-00001.safetensors', which are"
+                                             : "'adapter_model.safetensors', which are"));
+        dpt_checkpoint_abandon(&spec);
+    }
+    flat_fini(&flat);
+}
+
 /* A block of the hash that no writer has whole is read back, and what was written is not taken for
  * what is there. */
 static void damage_before_the_hash(void **state)
@@ -421,6 +495,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(any_writers_the_same_files), TEST(any_readers),
         TEST(writers_with_nothing),       TEST(pieces_that_do_not_fit),
+        TEST(adapters_are_one_file),      TEST(writers_of_two_forms),
         TEST(damage_before_the_hash),     TEST(bad_pieces),
         cmocka_unit_test(runs_joined)};
     return cmocka_run_group_tests(tests, NULL, NULL);
