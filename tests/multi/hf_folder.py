@@ -114,9 +114,9 @@ def for_text(folder):
 
 
 def read(folder):
-    """name → (dtype, shape, bytes) of all model files of a folder."""
+    """name → (dtype, shape, bytes) of all files of weights of a folder: a model's, or PEFT's."""
     tensors = {}
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in sorted(folder.glob("*.safetensors")):
         raw = path.read_bytes()
         (n,) = struct.unpack_from("<Q", raw)
         header = json.loads(raw[8:8 + n])

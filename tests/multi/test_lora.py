@@ -43,12 +43,11 @@ def merged(family, base, adapters):
     return result
 
 
-def exported(folder):
-    """The tensors and the settings in PEFT's two files."""
-    (path,) = folder.glob("*.safetensors")
-    assert path.name == "adapter_model.safetensors" and not (folder / "config.json").exists()
-    return (hf_folder.read(path.rename(folder / "model.safetensors").parent),
-            json.loads((folder / "adapter_config.json").read_text()))
+def opened(folder):
+    """The tensors and the settings in PEFT's two files, beside which no file says that there is a whole model."""
+    found = {path.name for path in folder.iterdir()} - {"optimizer", "state.json", "MANIFEST.json"}
+    assert found == {"adapter_model.safetensors", "adapter_config.json"}
+    return hf_folder.read(folder), json.loads((folder / "adapter_config.json").read_text())
 
 
 @pytest.fixture
@@ -63,14 +62,17 @@ def trained(make_cluster, slow, config):  # noqa: F811
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters_in_files(tmp_path, trained, family):
-    """PEFT's two files have the checkpoint's tensors; merged they are the base's, and B A where there are adapters."""
+    """The checkpoint is PEFT's two files, and so is what is exported of it; merged they are the base's, and B A where
+    there are adapters."""
     folder = folder_of(tmp_path / "base", family)
     worker = trained(folder, family)
-    saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
+    (checkpoint,) = worker.checkpoint_dir.glob("step-*")
+    adapters, settings = opened(checkpoint)
     done("export", worker.checkpoint_dir, tmp_path / "adapters")
-    adapters, settings = exported(tmp_path / "adapters")
-    assert adapters == saved and all(".lora_" in name for name in saved)
-    assert all(any(floats(tensor)) for tensor in saved.values())  # B, too, is not zero any more
+    assert opened(tmp_path / "adapters") == (adapters, settings)
+    assert all(".lora_" in name for name in adapters)
+    assert all(any(floats(tensor)) for tensor in adapters.values())  # B, too, is not zero any more
+    assert settings["base_model_name_or_path"] == str(folder)
     assert (settings["peft_type"], settings["task_type"], settings["r"], settings["lora_alpha"]) == (
         "LORA", "CAUSAL_LM", RANK, ALPHA)
     assert sorted(settings["target_modules"]) == sorted(TARGETS[family])
@@ -92,7 +94,8 @@ def test_adapters_of_a_classifier(tmp_path, trained, family, classifier):
             "data.train": make_table(tmp_path / "train.csv", 90, 1)}
     worker = trained(folder_of(tmp_path / "base", family), family, **sets)
     done("export", worker.checkpoint_dir, tmp_path / "adapters")
-    adapters, settings = exported(tmp_path / "adapters")
+    adapters, settings = opened(tmp_path / "adapters")
+    assert opened(next(worker.checkpoint_dir.glob("step-*"))) == (adapters, settings)
     assert (settings["task_type"], settings["modules_to_save"]) == ("SEQ_CLS", ["score"])
     head = adapters.pop("base_model.model.score.weight")
     assert head[1] == [len(WORDS), 64] and all(".lora_" in name for name in adapters)
@@ -162,7 +165,11 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     again = start(cluster, config, moved, sets=lora(**{"train.steps": 2 * STEPS}))
     assert again.wait(60 * slow) == 0, again.log_tail()
     assert again.outputs.summary()["start_step"] == STEPS
-    assert again.outputs.summary()["weights_hash"] == whole.outputs.summary()["weights_hash"]
+    weights_hash = whole.outputs.summary()["weights_hash"]
+    assert again.outputs.summary()["weights_hash"] == weights_hash
+    assert done("hash", again.checkpoint_dir).stdout.strip() == weights_hash
+    assert "  whole  " in done("list", "--verify", again.checkpoint_dir).stdout
+    done("diff", again.checkpoint_dir, whole.checkpoint_dir)
     ckpt_refused(2, "has weights of the hash ", "export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base",
                  other)
     done("export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base", moved, "--dtype", "bf16")

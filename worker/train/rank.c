@@ -7,6 +7,7 @@
 #include "base/numa.h"
 #include "rendezvous/core/timing.h"
 #include "worker/model/hf_config.h"
+#include "worker/model/peft_config.h"
 #include "worker/train/bind.h"
 #include "worker/train/rank_internal.h"
 #include "worker/train/unit_graphs.h"
@@ -199,7 +200,10 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
                         r->config->strategy.name);
     DPT_TRY(strategy->create(&env, &r->strategy, err));
     DPT_TRY(dpt_tensors_init(r->model, &r->grid, &r->tensors, err));
-    DPT_TRY(dpt_hf_config_print(r->config, NULL, "float32", &r->hf_config, err));
+    if (dpt_model_base(r->model))
+        DPT_TRY(dpt_peft_config_print(r->config, r->model, &r->hf_config, err));
+    else
+        DPT_TRY(dpt_hf_config_print(r->config, NULL, "float32", &r->hf_config, err));
     DPT_TRY(make_buffers(r, err));
     if (!r->accelerator)
         DPT_TRY(rank_prepare_ops(r, err));

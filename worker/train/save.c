@@ -85,6 +85,7 @@ struct dpt_checkpoint_spec rank_checkpoint_spec(struct dpt_rank *r)
         .no_v = !dpt_optim_has_second_moment(r->config),
         .pieces = r->saved_pieces.piece,
         .n_pieces = r->saved_pieces.n,
+        .adapters = dpt_model_base(r->model) != NULL,
         .hf_config_json = r->hf_config,
         .state = {.step = r->step,
                   .samples = r->step * r->config->train.global_batch,

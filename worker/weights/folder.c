@@ -73,8 +73,8 @@ static enum dpt_status deal(struct writing *w, struct dpt_err *err)
 static void file_name(const struct writing *w, int file, char ret[DPT_CHECKPOINT_NAME_BYTES])
 {
     if (w->n_files == 1)
-        (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "%smodel.safetensors",
-                       has_adapters(w) ? "adapter_" : "");
+        (void)snprintf(ret, DPT_CHECKPOINT_NAME_BYTES, "%s",
+                       has_adapters(w) ? DPT_NAME_ADAPTERS : "model.safetensors");
     else
         dpt_name_tensors(DPT_KIND_PARAM, file, w->n_files, ret);
 }
@@ -199,7 +199,7 @@ static enum dpt_status write_config(struct writing *w, struct dpt_err *err)
         DPT_TRY(dpt_hf_config_print(w->spec->config, &w->spec->tokens, torch_name(w->spec->dtype),
                                     &text, err));
     enum dpt_status status = dpt_io_write_small(
-        &w->folder, adapters ? "adapter_config.json" : DPT_NAME_CONFIG, text, strlen(text), err);
+        &w->folder, adapters ? DPT_NAME_ADAPTER_CONFIG : DPT_NAME_CONFIG, text, strlen(text), err);
     free(text);
     return status;
 }

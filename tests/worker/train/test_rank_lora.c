@@ -15,10 +15,11 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { WORLD_MAX = 3 };
+enum { WORLD_MAX = 3, TENSORS_MAX = 64 };
 
 /* The linker sends the calls of this program's objects here (--wrap), by these names.
    NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -144,10 +145,45 @@ static void all_die_and_the_checkpoint_holds(void **state)
     rig_all_die(&config);
 }
 
-/* Tensors of the table, with moments, and no other. */
+/* Names and shapes of the model's table. */
+static int tensors_of(const struct dpt_model *model, struct dpt_checkpoint_tensor ret[TENSORS_MAX])
+{
+    const int n = dpt_model_n_params(model);
+    assert_true(n <= TENSORS_MAX);
+    for (int i = 0; i < n; i++) {
+        const struct dpt_param *p = dpt_model_param(model, i);
+        assert_non_null(strstr(p->name, ".lora_"));
+        ret[i] = (struct dpt_checkpoint_tensor){.name = p->name, .ndim = p->ndim};
+        memcpy(ret[i].dim, p->dim, sizeof p->dim);
+    }
+    return n;
+}
+
+/* A file of the checkpoint of step 4. */
+static const char *in_step(const char *run, const char *name)
+{
+    static char path[256];
+    (void)snprintf(path, sizeof path, "%s/checkpoints/step-00000004/%s", rig_dir(run), name);
+    return path;
+}
+
+static char *text_of(const char *path, size_t *ret_bytes)
+{
+    char *text;
+    struct dpt_err err;
+    if (dpt_fs_read_file(path, 1 << 24, &text, ret_bytes, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    return text;
+}
+
+/* Tensors of the table, with moments, and no other: in PEFT's two files, which ranks with shards
+ * write together, and in none of a whole model. */
 static void checkpoints_hold_adapters_alone(void **state)
 {
     (void)state;
+    static const char *const peft[] = {"adapter_model.safetensors", "adapter_config.json"};
+    static const char *const absent[] = {"config.json", "model.safetensors.index.json",
+                                         "model-00001-of-00001.safetensors"};
     struct dpt_config config = make_config(false, 4);
     char hash[64], path[192];
     struct dpt_model *model = NULL;
@@ -155,25 +191,106 @@ static void checkpoints_hold_adapters_alone(void **state)
     struct dpt_err err;
     rig_choose_lora(&config, "held-base");
     rig_undisturbed(&config, "held", 1, false, hash);
+    rig_choose(&config, "full_shard");
+    rig_undisturbed(&config, "held-sharded", 3, false, hash);
+    for (size_t i = 0; i < sizeof peft / sizeof *peft; i++) {
+        size_t bytes, bytes_sharded;
+        char *text = text_of(in_step("held", peft[i]), &bytes);
+        char *sharded = text_of(in_step("held-sharded", peft[i]), &bytes_sharded);
+        assert_int_equal(bytes, bytes_sharded);
+        assert_memory_equal(text, sharded, bytes);
+        free(text);
+        free(sharded);
+    }
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++)
+        assert_false(dpt_fs_exists(in_step("held", absent[i])));
     (void)snprintf(path, sizeof path, "%s/checkpoints", rig_dir("held"));
     assert_int_equal(dpt_model_create(&config, &model, &err), DPT_OK);
     if (dpt_checkpoint_open(path, 4, &checkpoint, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    enum { TENSORS_MAX = 64 };
     struct dpt_checkpoint_tensor tensors[TENSORS_MAX];
-    const int n = dpt_model_n_params(model);
+    const int n = tensors_of(model, tensors);
     assert_int_equal(n, 2 * 4 * 2); /* blocks, layers, A and B */
-    for (int i = 0; i < n; i++) {
-        const struct dpt_param *p = dpt_model_param(model, i);
-        assert_non_null(strstr(p->name, ".lora_"));
-        tensors[i] = (struct dpt_checkpoint_tensor){.name = p->name, .ndim = p->ndim};
-        memcpy(tensors[i].dim, p->dim, sizeof p->dim);
-    }
     if (dpt_checkpoint_check_names(checkpoint, tensors, n, &err) != DPT_OK)
         fail_msg("%s", err.text);
     assert_int_not_equal(dpt_checkpoint_check_names(checkpoint, tensors, n - 1, &err), DPT_OK);
     dpt_checkpoint_close(&checkpoint);
     dpt_model_destroy(&model);
+}
+
+/* Writes the checkpoint of step 4 anew, in the files of a whole model. */
+static void write_older(const struct dpt_config *config, const char *run)
+{
+    char dir[192];
+    struct dpt_model *model = NULL;
+    struct dpt_checkpoint *checkpoint = NULL;
+    struct dpt_checkpoint_tensor tensors[TENSORS_MAX];
+    struct dpt_err err;
+    (void)snprintf(dir, sizeof dir, "%s/checkpoints", rig_dir(run));
+    assert_int_equal(dpt_model_create(config, &model, &err), DPT_OK);
+    const int n = tensors_of(model, tensors);
+    for (int i = 0; i < n; i++) {
+        const size_t numel = (size_t)dpt_model_param(model, i)->numel;
+        tensors[i].param = calloc(3 * numel, sizeof(float));
+        assert_non_null(tensors[i].param);
+        tensors[i].m = tensors[i].param + numel;
+        tensors[i].v = tensors[i].m + numel;
+    }
+    assert_int_equal(dpt_checkpoint_open(dir, 4, &checkpoint, &err), DPT_OK);
+    assert_int_equal(dpt_checkpoint_read(checkpoint, tensors, n, &err), DPT_OK);
+    const struct dpt_checkpoint_spec spec = {.dir = dir,
+                                             .n_writers = 1,
+                                             .generation = 1,
+                                             .attempt = "older",
+                                             .tensors = tensors,
+                                             .n_tensors = n,
+                                             .moments = true,
+                                             .hf_config_json = "{}",
+                                             .state = *dpt_checkpoint_get_state(checkpoint),
+                                             .keep = 1};
+    assert_int_equal(dpt_checkpoint_write_part(&spec, &err), DPT_OK);
+    assert_int_equal(dpt_checkpoint_collect(&spec, 1000, &err), DPT_OK);
+    assert_int_equal(dpt_checkpoint_commit(&spec, &err), DPT_OK);
+    dpt_checkpoint_close(&checkpoint);
+    for (int i = 0; i < n; i++)
+        free(tensors[i].param);
+    dpt_model_destroy(&model);
+}
+
+/* Adapters were once saved in the files of a whole model. */
+static void an_older_checkpoint_is_gone_on_from(void **state)
+{
+    (void)state;
+    enum { RANKS = 2 };
+    static const char *const later[] = {"../step-00000008", "../step-00000009"};
+    struct dpt_config config = make_config(true, 9);
+    char expected[64], dir[128];
+    struct dpt_err err;
+    rig_choose_lora(&config, "older-base");
+    rig_choose(&config, "full_shard");
+    config.checkpoint.keep = 3;
+    rig_undisturbed(&config, "older-whole", RANKS, false, expected);
+    struct director *d = rig_begin(&config, "older", dir);
+    for (int i = 0; i < RANKS; i++)
+        (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    director_await_checkpoint(d, 4);
+    director_destroy(&d);
+    for (int i = 0; i < 2; i++) /* it may have got that far */
+        if (dpt_fs_exists(in_step("older", later[i])))
+            assert_int_equal(dpt_fs_remove_tree(in_step("older", later[i]), &err), DPT_OK);
+    write_older(&config, "older");
+    assert_true(dpt_fs_exists(in_step("older", "model-00001-of-00001.safetensors")));
+    assert_false(dpt_fs_exists(in_step("older", "adapter_model.safetensors")));
+    d = rig_begin(&config, "older", dir);
+    for (int i = 0; i < RANKS + 1; i++)
+        (void)director_start(d, 0);
+    assert_true(director_form(d, false));
+    assert_string_equal(director_finish(d), expected);
+    director_destroy(&d);
+    json_t *summary = rig_summary_of(dir);
+    assert_int_equal(rig_number(summary, "start_step"), 4);
+    json_decref(summary);
 }
 
 /* The weights and their hash come of one reading, by each rank. */
@@ -226,6 +343,7 @@ int main(void)
         cmocka_unit_test(deaths_and_healing_cost_no_step),
         cmocka_unit_test(all_die_and_the_checkpoint_holds),
         cmocka_unit_test(checkpoints_hold_adapters_alone),
+        cmocka_unit_test(an_older_checkpoint_is_gone_on_from),
         cmocka_unit_test(a_rank_reads_its_base_once),
         cmocka_unit_test(another_base_is_refused),
     };
