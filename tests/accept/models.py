@@ -188,7 +188,7 @@ def adapters_of(line, name, config, labels):
     (root / "after").mkdir()
     still, _ = train(root / "after", {**family, **PLAIN, "optimizer.lr": 0, "model.init_from": root / "merged"})
     data = {"table": str(family["data.train"]), "labels": LABELS} if labels else {"text": str(root / "run" / "text")}
-    printed = run_peer(PEER_PEFT, root / "base", root / "adapters", root / "merged",
+    printed = run_peer(PEER_PEFT, root / "base", checkpoint, root / "adapters", root / "merged",
                        json.dumps({"seq_len": SEQ_LEN, **data}))
     found = json.loads(printed[0])
     line.note(f"{what}: {found['model']}, {found['tensors']} tensors, {found['trainable']:,} numbers beside the base")
@@ -196,13 +196,16 @@ def adapters_of(line, name, config, labels):
     line.at_most(f"{what}: difference of the merged model's loss beside PEFT's", abs(still[0] - found["loss"]), 1e-5)
     line.at_most(f"{what}: largest difference of logits, PEFT's and the merged model's", found["logits"], 1e-4)
     line.at_most(f"{what}: largest difference of a merged weight", found["merged"], 1e-6)
+    line.at_most(f"{what}: largest difference of logits, the checkpoint's folder and the exported one",
+                 found["checkpoint"], 0.0)
 
 
 def adapters_beside_peft(line):
     """train.lora over folders of transformers, of next tokens and of labels: PeftModel.from_pretrained opens what
     dpt-ckpt export writes, has the logits (1e-4) and the loss (1e-5) of the model that dpt-ckpt export --merge writes,
-    and merges to the same weights (1e-6). The gradients of every adapter are held against PEFT's where the references
-    are recorded (tests/worker/model/reference.py)."""
+    and merges to the same weights (1e-6). It opens the checkpoint's own folder to the same logits, and so do
+    transformers alone, which find the base by it. The gradients of every adapter are held against PEFT's where the
+    references are recorded (tests/worker/model/reference.py)."""
     peer_python("transformers", "peft")
     line.command(f"dpt-worker, dpt-ckpt export, then $DPT_TORCH_PYTHON {PEER_PEFT.relative_to(ROOT)}")
     for name, (_, _, _, config) in PUBLISHED.items():
