@@ -12,6 +12,7 @@ LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num
          "tie_word_embeddings": True, "hidden_act": "silu"}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 256,
         "activation_function": "gelu_new", "resid_pdrop": 0.1}
+RESNET = {"model_type": "torchvision_resnet", "block": "basic", "layers": [1, 1], "width": 8, "stem": "cifar"}
 
 
 def llama_shapes():
@@ -35,6 +36,17 @@ def gpt2_shapes():
             shapes[f"transformer.h.{i}.{name}.weight"] = shape
             shapes[f"transformer.h.{i}.{name}.bias"] = shape[-1:]
     return shapes
+
+
+def resnet_shapes(labels):
+    shapes = {"conv1.weight": [8, 3, 3, 3], "layer2.0.downsample.0.weight": [16, 8, 1, 1],
+              "layer1.0.conv1.weight": [8, 8, 3, 3], "layer1.0.conv2.weight": [8, 8, 3, 3],
+              "layer2.0.conv1.weight": [16, 8, 3, 3], "layer2.0.conv2.weight": [16, 16, 3, 3]}
+    for norm, c in (("bn1", 8), ("layer1.0.bn1", 8), ("layer1.0.bn2", 8), ("layer2.0.bn1", 16), ("layer2.0.bn2", 16),
+                    ("layer2.0.downsample.1", 16)):
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{norm}.{name}"] = [c]
+    return {**shapes, "fc.weight": [labels, 16], "fc.bias": [labels]}
 
 
 def numel(shape):

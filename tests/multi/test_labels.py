@@ -98,7 +98,7 @@ def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
     worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
     assert worker.wait(60 * slow) == 0, worker.log_tail()
     assert worker.log().count("tensors that the model has not: lm_head.weight; they are left out") == 1
-    assert worker.log().count("has no score.weight: the head of 3 labels begins with random weights") == 1
+    assert worker.log().count("has no score.weight of 3 labels: the head begins with random weights") == 1
     saved = hf_folder.read(next(worker.checkpoint_dir.glob("step-*")))
     score = saved.pop("score.weight")
     assert score[1] == [3, 64] and any(score[2])
@@ -111,11 +111,12 @@ def test_labels_on_published_weights(make_cluster, sets, slow, tmp_path):
     assert worker.wait(60 * slow) == 0, worker.log_tail()
     assert hf_folder.read(next(worker.checkpoint_dir.glob("step-*"))) == mine
     assert "score.weight" not in worker.log()
-    # With one of another number it is refused.
+    # One of another number is left out, and the head begins fresh, of adapters, too.
     other = hf_folder.draw({**hf_folder.llama_shapes(), "score.weight": [4, 64]}, "F32")
     folder = hf_folder.write(tmp_path / "other", hf_folder.LLAMA, other)
-    cluster = make_cluster("other", sets=still)
-    worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
-    assert worker.wait(60 * slow) == 2
-    assert "'score.weight' has the shape [4, 64], by the model's sizes it is [3, 64]; set model.labels to the first " \
-        "of its sizes" in worker.log()
+    for name, more in (("other", {}), ("adapters", {"train.lora.rank": 2})):
+        cluster = make_cluster(name, sets={**still, **more})
+        worker = cluster.start_worker("a", config=config, nnodes=1, endpoint=False, sets={"model.init_from": folder})
+        assert worker.wait(60 * slow) == 0, worker.log_tail()
+        assert worker.log().count("tensors that the model has not: score.weight [4, 64]; they are left out") == 1
+        assert worker.log().count("has no score.weight of 3 labels: the head begins with random weights") == 1

@@ -97,7 +97,7 @@ static void say_fresh(const struct dpt_config *config, const struct dpt_model *m
     for (int i = score; score >= 0 && i < dpt_model_n_params(model); i++)
         if (!dpt_published_has(weights, i))
             dpt_log(DPT_LOG_INFO,
-                    "model.init_from: '%s' has no %s: the head of %d labels begins with random "
+                    "model.init_from: '%s' has no %s of %d labels: the head begins with random "
                     "weights",
                     config->model.init_from, dpt_model_param(model, i)->name,
                     dpt_model_labels(model));

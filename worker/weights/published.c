@@ -187,15 +187,11 @@ static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *er
     return DPT_OK;
 }
 
-static const struct place *find(struct dpt_published *p, const char *name)
+static const struct place *find(const struct dpt_published *p, const char *name)
 {
     struct dpt_safetensors_entry entry = {.name = (char *)(uintptr_t)name};
     const struct place key = {.entry = &entry};
-    const struct place *place =
-        bsearch(&key, p->places, (size_t)p->n_tensors, sizeof *p->places, by_name);
-    if (place)
-        p->used[place - p->places] = true;
-    return place;
+    return bsearch(&key, p->places, (size_t)p->n_tensors, sizeof *p->places, by_name);
 }
 
 /* The name that a tensor has where the base model alone was saved. */
@@ -217,19 +213,24 @@ static void format_shape(const int64_t *dim, int ndim, char ret[SHAPE_BYTES])
     (void)snprintf(ret + used, SHAPE_BYTES - (size_t)used, "]");
 }
 
+static bool same_shape(const struct place *place, const struct dpt_param *param)
+{
+    const struct dpt_safetensors_entry *entry = place->entry;
+    return entry->ndim == param->ndim &&
+           memcmp(entry->dim, param->dim, (size_t)param->ndim * sizeof *param->dim) == 0;
+}
+
 static enum dpt_status check_entry(const struct place *place, const struct dpt_param *param,
-                                   bool is_score, struct dpt_err *err)
+                                   struct dpt_err *err)
 {
     const struct dpt_safetensors_entry *entry = place->entry;
     char is[SHAPE_BYTES], wanted[SHAPE_BYTES];
-    if (entry->ndim != param->ndim ||
-        memcmp(entry->dim, param->dim, (size_t)param->ndim * sizeof *param->dim) != 0) {
+    if (!same_shape(place, param)) {
         format_shape(entry->dim, entry->ndim, is);
         format_shape(param->dim, param->ndim, wanted);
         return dpt_fail(err, DPT_ECONFIG,
-                        "'%s': tensor '%s' has the shape %s, by the model's sizes it is %s%s",
-                        place->file->path, entry->name, is, wanted,
-                        is_score ? "; set model.labels to the first of its sizes" : "");
+                        "'%s': tensor '%s' has the shape %s, by the model's sizes it is %s",
+                        place->file->path, entry->name, is, wanted);
     }
     if (entry->dtype == DPT_SAFETENSORS_OTHER)
         return dpt_fail(err, DPT_EUNSUPPORTED,
@@ -238,23 +239,29 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
     return DPT_OK;
 }
 
-static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
+/* Of the labels' head, which begins fresh where the folder's is missing or of another shape. */
+static bool is_score(const struct dpt_published *p, int param)
 {
     const int score = dpt_model_score(p->model);
+    return score >= 0 && param >= score;
+}
+
+static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
+{
     for (int i = 0; i < dpt_model_n_params(p->model); i++) {
         const struct dpt_param *param = dpt_model_param(p->model, i);
         const struct place *place = find(p, param->name);
-        const bool is_score = score >= 0 && i >= score;
         if (!place)
             place = find(p, base_name(param->name));
-        if (!place && is_score)
+        if (is_score(p, i) && (!place || !same_shape(place, param)))
             continue;
         if (!place)
             return dpt_fail(err, DPT_ECONFIG, "'%s': tensor '%s' is missing%s",
                             p->n_files == 1 ? p->files[0].path : p->dir, param->name,
                             p->n_files == 1 ? "" : " in all its files");
-        DPT_TRY(check_entry(place, param, is_score, err));
+        DPT_TRY(check_entry(place, param, err));
         p->of_param[i] = *place;
+        p->used[place - p->places] = true;
     }
     return DPT_OK;
 }
@@ -329,6 +336,19 @@ static bool is_buffer(const char *name)
     return false;
 }
 
+/* " [4, 64]" of a head's tensor, which is left out for its shape alone; else "". */
+static void format_unfit(const struct dpt_published *p, const struct dpt_safetensors_entry *entry,
+                         char ret[SHAPE_BYTES])
+{
+    char shape[SHAPE_BYTES];
+    ret[0] = '\0';
+    for (int i = 0; i < dpt_model_n_params(p->model); i++)
+        if (is_score(p, i) && strcmp(dpt_model_param(p->model, i)->name, entry->name) == 0) {
+            format_shape(entry->dim, entry->ndim, shape);
+            (void)snprintf(ret, SHAPE_BYTES, " %.*s", SHAPE_BYTES - 2, shape);
+        }
+}
+
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES])
 {
@@ -339,10 +359,13 @@ int dpt_published_left_out(const struct dpt_published *published,
     ret_names[0] = '\0';
     for (int i = 0; i < published->n_tensors; i++) {
         const char *name = published->places[i].entry->name;
+        char shape[SHAPE_BYTES];
         if (published->used[i] || is_buffer(name))
             continue;
-        if (named == n && used + strlen(name) + 2 < room) {
-            used += (size_t)snprintf(ret_names + used, room - used, "%s%s", n ? ", " : "", name);
+        format_unfit(published, published->places[i].entry, shape);
+        if (named == n && used + strlen(name) + strlen(shape) + 2 < room) {
+            used += (size_t)snprintf(ret_names + used, room - used, "%s%s%s", n ? ", " : "", name,
+                                     shape);
             named++;
         }
         n++;

@@ -14,7 +14,7 @@
 struct dpt_published;
 
 /* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
- * dpt_model_score on) may be missing: headers are read, no values. Borrows the model. DPT_ECONFIG,
+ * dpt_model_score on) may be missing or of another shape: headers are read, no values. Borrows the model. DPT_ECONFIG,
  * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
  * caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
@@ -27,12 +27,14 @@ DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
 /* The folder's tensors that the model has not, buffers that hold no weights left out: how many, and
- * the first of them as text ("lm_head.weight, score.weight and 3 more"). */
+ * the first of them as text ("lm_head.weight, score.weight [4, 64] and 3 more"; a shape stands
+ * behind tensors of the labels' head that do not fit by it). */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
 
-/* Whether the folder has the model's tensor `param`; the labels' begins fresh if it has not. */
+/* Whether the folder has the model's tensor `param`, in its shape; the labels' begins fresh if it
+ * has not. */
 bool dpt_published_has(const struct dpt_published *published, int param);
 
 /* Elements [first, end) of the model's tensor `param`, which the folder has, widened exactly. Reads
