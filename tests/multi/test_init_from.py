@@ -92,7 +92,7 @@ def drop(tensors, name):
     return {key: value for key, value in tensors.items() if key != name}
 
 
-NORM = "model.norm.weight"
+NORM, BIAS = "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"
 BROKEN = {
     "a missing tensor": (lambda t: drop(t, NORM), {}, "model.safetensors': tensor 'model.norm.weight' is missing"),
     "a shape": (lambda t: {**t, NORM: ("F32", [8, 8], bytes(256))}, {},
@@ -104,6 +104,19 @@ BROKEN = {
                                         "model's sizes it is [128, 64]"),
     "another architecture": (lambda t: t, {"model_type": "mamba"},
                              "config.json': model_type is \"mamba\"; weights of gpt2 and llama are read"),
+    "fewer layers than the tensors": (lambda t: t, {"num_hidden_layers": 1},
+                                      "model.safetensors': by the model's sizes there is no tensor 'model.layers.1."
+                                      "input_layernorm.weight' and 8 more; config.json and the tensors must be of one "
+                                      "model"),
+    "a bias that config.json has not": (lambda t: {**t, BIAS: ("F32", [64], bytes(256))}, {},
+                                        f"by the model's sizes there is no tensor '{BIAS}'; config.json and"),
+    "fewer layers, of the base model": (lambda t: {n.removeprefix("model."): v for n, v in t.items()},
+                                        {"num_hidden_layers": 1},
+                                        "there is no tensor 'layers.1.input_layernorm.weight'"),
+    "a part that Llama has not": (lambda t: {**t, "model.adapter.weight": t[NORM]}, {},
+                                  "there is no tensor 'model.adapter.weight'"),
+    "a tensor under two names": (lambda t: {**t, "norm.weight": t[NORM]}, {},
+                                 "tensor 'norm.weight' is there as 'model.norm.weight', too; remove one of the two"),
     "a head that is not there": (lambda t: t, {"tie_word_embeddings": False}, "tensor 'lm_head.weight' is missing"),
 }
 

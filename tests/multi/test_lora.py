@@ -219,6 +219,18 @@ def test_a_base_that_is_not_there(make_cluster, slow, tmp_path, config):  # noqa
     refused(start(make_cluster(), config, folder, sets=lora()), slow, "has neither model.safetensors nor")
 
 
+def test_a_base_of_more_layers(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
+    """config.json contradicts the tensors: for training, and where the adapters are merged."""
+    folder = folder_of(tmp_path / "base", "llama")
+    said = "by the model's sizes there is no tensor 'model.layers.2.input_layernorm.weight'"
+    worker = trained(folder, "llama")
+    deeper = hf_folder.read(folder)
+    deeper["model.layers.2.input_layernorm.weight"] = deeper["model.norm.weight"]
+    hf_folder.write_file(folder / "model.safetensors", deeper)
+    refused(start(make_cluster(), config, folder, sets=lora()), slow, said)
+    ckpt_refused(2, said, "export", worker.checkpoint_dir, tmp_path / "out", "--merge")
+
+
 def test_export_refused(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
     folder = folder_of(tmp_path / "base", "llama")
     worker = trained(folder, "llama")

@@ -186,6 +186,19 @@ def test_import_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("family, member", [("gpt2", "n_layer"), ("llama", "num_hidden_layers")])
+def test_import_of_fewer_layers_is_refused(tmp_path, family, member):
+    """config.json says one, the tensors are of two; buffers that older releases wrote are no tensors of a layer."""
+    settings, shapes = FAMILIES[family]
+    shapes = {**shapes, "transformer.h.0.attn.bias": [1, 1, 32, 32],
+              "model.layers.0.self_attn.rotary_emb.inv_freq": [8]}
+    folder = hf_folder.write(tmp_path / "source", {**settings, member: 1}, hf_folder.draw(shapes, "F32"))
+    refused(2, "by the model's sizes there is no tensor '", "import", folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    hf_folder.write(folder, settings, hf_folder.draw(shapes, "F32"))
+    assert done("import", folder, tmp_path / "out").stderr == ""
+
+
 @pytest.mark.parametrize("family, tied, shards", [("gpt2", True, 1), ("llama", True, 2), ("llama", False, 1)])
 def test_import_of_a_classifier_is_refused(tmp_path, family, tied, shards):
     """Its head is in none of the models that import writes; model.init_from keeps it."""

@@ -239,6 +239,19 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
     return DPT_OK;
 }
 
+/* The place of a parameter, under its name or under the base model's; NULL: there is none. */
+static enum dpt_status find_param(const struct dpt_published *p, const char *name,
+                                  const struct place **ret, struct dpt_err *err)
+{
+    const struct place *place = find(p, name), *base = find(p, base_name(name));
+    if (place && base && place != base)
+        return dpt_fail(err, DPT_ECONFIG,
+                        "'%s': tensor '%s' is there as '%s', too; remove one of the two",
+                        base->file->path, base->entry->name, place->entry->name);
+    *ret = place ? place : base;
+    return DPT_OK;
+}
+
 /* Of the labels' head, which begins fresh where the folder's is missing or of another shape. */
 static bool is_score(const struct dpt_published *p, int param)
 {
@@ -250,9 +263,8 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
 {
     for (int i = 0; i < dpt_model_n_params(p->model); i++) {
         const struct dpt_param *param = dpt_model_param(p->model, i);
-        const struct place *place = find(p, param->name);
-        if (!place)
-            place = find(p, base_name(param->name));
+        const struct place *place = NULL;
+        DPT_TRY(find_param(p, param->name, &place, err));
         if (is_score(p, i) && (!place || !same_shape(place, param)))
             continue;
         if (!place)
@@ -264,6 +276,82 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
         p->used[place - p->places] = true;
     }
     return DPT_OK;
+}
+
+/* ---- what the model has not ---- */
+
+/* What is saved among the weights and holds none: constants of older releases, and PyTorch's count
+ * of the batches that batch norm saw. */
+static bool is_buffer(const char *name)
+{
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
+                                       ".num_batches_tracked"};
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_head(const char *name)
+{
+    static const char *const fronts[] = {"lm_head.", "score.", "fc."};
+    for (size_t i = 0; i < sizeof fronts / sizeof *fronts; i++)
+        if (strncmp(name, fronts[i], strlen(fronts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Bytes of what a tensor's base name begins with, its number left out: 6 of "layers" in
+ * "layers.1.mlp.up_proj.weight", 5 of "layer" in "layer3.0.conv1.weight". */
+static size_t part_bytes(const char *base)
+{
+    size_t n = strcspn(base, ".");
+    while (n > 0 && base[n - 1] >= '0' && base[n - 1] <= '9')
+        n--;
+    return n;
+}
+
+/* Whether a tensor lies beneath the heads, where the model's tensors are: below the base model's
+ * front, or beside tensors of the model. */
+static bool is_in_body(const struct dpt_published *p, const char *name)
+{
+    const char *base = base_name(name);
+    const size_t n = part_bytes(base);
+    if (is_head(name))
+        return false;
+    if (base != name)
+        return true;
+    for (int i = 0; i < dpt_model_n_params(p->model) && !is_score(p, i); i++) {
+        const char *ours = base_name(dpt_model_param(p->model, i)->name);
+        if (part_bytes(ours) == n && memcmp(ours, base, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A model without some of the body's tensors would be another than the one that was saved: heads
+ * alone may be left out. */
+static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_err *err)
+{
+    const struct place *first = NULL;
+    char more[32] = "";
+    int n = 0;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct place *place = &p->places[i];
+        if (p->used[i] || is_buffer(place->entry->name) || !is_in_body(p, place->entry->name))
+            continue;
+        first = first ? first : place;
+        n++;
+    }
+    if (n > 1)
+        (void)snprintf(more, sizeof more, " and %d more", n - 1);
+    return n == 0 ? DPT_OK
+                  : dpt_fail(err, DPT_ECONFIG,
+                             "'%s': by the model's sizes there is no tensor '%s'%s; config.json and "
+                             "the tensors must be of one model: correct the number of layers or the "
+                             "biases in config.json, or take another folder",
+                             first->file->path, first->entry->name, more);
 }
 
 enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
@@ -279,6 +367,8 @@ enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *mode
         status = index_tensors(p, err);
     if (status == DPT_OK)
         status = match(p, err);
+    if (status == DPT_OK)
+        status = check_unused(p, err);
     if (status == DPT_OK)
         *ret = p;
     else
@@ -303,8 +393,6 @@ void dpt_published_close(struct dpt_published **published)
     *published = NULL;
 }
 
-/* ---- what the model has not ---- */
-
 enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_err *err)
 {
     struct dpt_published *p = calloc(1, sizeof *p);
@@ -321,19 +409,6 @@ enum dpt_status dpt_published_labels(const char *dir, int64_t *ret, struct dpt_e
         }
     dpt_published_close(&p);
     return status;
-}
-
-/* What is saved among the weights and holds none: constants of older releases, and PyTorch's count
- * of the batches that batch norm saw. */
-static bool is_buffer(const char *name)
-{
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
-                                       ".num_batches_tracked"};
-    const size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
-            return true;
-    return false;
 }
 
 /* " [4, 64]" of a head's tensor, which is left out for its shape alone; else "". */

@@ -14,9 +14,11 @@
 struct dpt_published;
 
 /* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
- * dpt_model_score on) may be missing or of another shape: headers are read, no values. Borrows the model. DPT_ECONFIG,
- * DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the
- * caller, one thread at a time. */
+ * dpt_model_score on) may be missing or of another shape: headers are read, no values. Of tensors
+ * that the model has not, those in the model's body (its layers, embeddings and norms) are refused:
+ * config.json contradicts them. Borrows the model. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT,
+ * DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the caller, one thread at a
+ * time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
@@ -26,8 +28,8 @@ void dpt_published_close(struct dpt_published **published);
 DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
-/* The folder's tensors that the model has not, buffers that hold no weights left out: how many, and
- * the first of them as text ("lm_head.weight, score.weight [4, 64] and 3 more"; a shape stands
+/* The folder's tensors that the model has not, most of them heads, without buffers that hold no
+ * weights: how many, and the first of them as text ("lm_head.weight, score.weight [4, 64] and 3 more"; a shape stands
  * behind tensors of the labels' head that do not fit by it). */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
