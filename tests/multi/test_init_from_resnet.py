@@ -6,6 +6,7 @@ import random
 import pytest
 
 import hf_folder
+from test_init_from import refused
 
 LABELS = 3
 NUMBERS = {f"{norm}.num_batches_tracked": ("I64", [], bytes(8)) for norm in ("bn1", "layer1.0.bn1")}
@@ -21,7 +22,7 @@ cluster: {{device: cpu, threads: 1, timeout_s: 2}}
 model: {{labels: {LABELS}, batch_norm_momentum: 1.0e-30}}
 data: {{kind: cifar10, train: {images}}}
 train: {{steps: 1, global_batch: 4, micro_batch: 2}}
-optimizer: {{lr: 0, min_lr: 0, warmup_steps: 0}}
+optimizer: {{lr: 0, min_lr: 0, schedule: constant, warmup_steps: 0}}
 checkpoint: {{every_steps: 1}}
 """)
     return path
@@ -29,8 +30,9 @@ checkpoint: {{every_steps: 1}}
 
 @pytest.fixture
 def start(make_cluster, config):
-    def run(folder, name="run", **sets):
-        cluster = make_cluster(name, sets={"data.train": config.parent / "images.bin"})
+    cluster = make_cluster(sets={"data.train": config.parent / "images.bin"})
+
+    def run(folder, **sets):
         return cluster.start_worker("a", config=config, nnodes=1, endpoint=False,
                                     sets={"model.init_from": folder, **sets})
     return run
@@ -76,3 +78,39 @@ def test_a_fresh_head(start, slow, tmp_path, labels, left_out):
     for name, shape in head.items():
         assert saved[name][1] == shape and any(saved.pop(name)[2])
     assert saved == body
+
+
+REFUSED = {
+    "a missing tensor": (lambda t: {n: v for n, v in t.items() if n != "bn1.running_mean"}, {},
+                         "model.safetensors': tensor 'bn1.running_mean' is missing"),
+    "a shape": (lambda t: t, {"width": 16},
+                "tensor 'conv1.weight' has the shape [8, 3, 3, 3], by the model's sizes it is [16, 3, 3, 3]"),
+    "a dtype": (lambda t: {**t, "bn1.bias": ("I32", [8], bytes(32))}, {},
+                "tensor 'bn1.bias' has dtype I32; F32, BF16 and F16 are read"),
+    "a head's dtype": (lambda t: {**t, "fc.bias": ("I32", [3], bytes(12))}, {}, "tensor 'fc.bias' has dtype I32"),
+    "fewer stages than the tensors": (lambda t: t, {"layers": [1]},
+                                      "by the model's sizes there is no tensor 'layer2.0.bn1.bias' and 14 more; "
+                                      "config.json and the tensors must be of one model"),
+    "a bias of a convolution": (lambda t: {**t, "conv1.bias": ("F32", [8], bytes(32))}, {},
+                                "by the model's sizes there is no tensor 'conv1.bias'"),
+    "no stem": (lambda t: t, {"stem": None}, "config.json': it has no stem"),
+    "transformers' resnet": (lambda t: t, {"model_type": "resnet"},
+                             "model_type is \"resnet\"; weights of gpt2 and llama are read, and of torchvision_resnet"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(start, slow, tmp_path, case):
+    change, settings, said = REFUSED[case]
+    refused(start(hf_folder.write(tmp_path / "hf", {**hf_folder.RESNET, **settings}, change(drawn()))), slow, said)
+
+
+def test_a_run_that_goes_on_does_not_need_the_folder(start, slow, tmp_path):
+    """Its checkpoint has the sizes."""
+    folder = hf_folder.write(tmp_path / "hf", hf_folder.RESNET, drawn())
+    first = start(folder)
+    assert first.wait(60 * slow) == 0, first.log_tail()
+    folder.rename(tmp_path / "elsewhere")
+    again = start(folder, **{"train.steps": 2})
+    assert again.wait(60 * slow) == 0, again.log_tail()
+    assert again.outputs.summary()["start_step"] == 1
