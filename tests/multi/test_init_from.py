@@ -141,11 +141,14 @@ def cut_file(folder, size):
     path.write_bytes(path.read_bytes()[:size])
 
 
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * 'a'}\nsize 723674912\n"
 FILES = {
     "shards": (2, lambda f: (f / "model-00002-of-00002.safetensors").unlink(),
                "model-00002-of-00002.safetensors': No such file"),
     "cut": (1, lambda f: cut_file(f, -100), "model.safetensors': tensor 'model.layers.1.mlp.down_proj.weight' lies at"),
     "header": (1, lambda f: cut_file(f, 5), "model.safetensors' has 5 bytes: it is cut off"),
+    "pointer": (1, lambda f: (f / "model.safetensors").write_text(POINTER),
+                "model.safetensors' is a pointer of Git LFS and has no weights; run `git lfs pull` in the clone"),
     "empty": (1, lambda f: (f / "model.safetensors").unlink(), "has neither model.safetensors nor"),
     "folder": (1, lambda f: (f / "config.json").unlink(), "config.json': No such file"),
 }
@@ -171,6 +174,13 @@ def test_text_without_a_tokenizer(make_cluster, slow, tmp_path, config):
             "names their tokenizer; set data.tokenizer: hf and data.tokenizer_json: ")
     worker = start(make_cluster("bytes", sets=STANDING_STILL), config, folder, sets={"data.tokenizer": "bytes"})
     assert worker.wait(60 * slow) == 0, worker.log_tail()
+
+
+def test_a_name_of_the_hub(make_cluster, slow, config):
+    """It is no path, and nothing is downloaded."""
+    refused(start(make_cluster(), config, "HuggingFaceTB/SmolLM2-360M"), slow,
+            "there is no folder 'HuggingFaceTB/SmolLM2-360M'; give the path of one: a model of the Hugging Face hub is "
+            "to be downloaded first (hf download MODEL --local-dir FOLDER)")
 
 
 def test_a_key_that_contradicts(make_cluster, slow, tmp_path, config):

@@ -244,5 +244,6 @@ def test_export_refused(tmp_path, trained, make_cluster, slow, config):  # noqa:
     ckpt_refused(2, "--base: the checkpoint has all weights", "generate", whole.checkpoint_dir, "--prompt", "x",
                  "--base", folder)
     folder.rename(tmp_path / "gone")
-    ckpt_refused(1, "--base FOLDER names another place): '", "export", worker.checkpoint_dir, out, "--merge")
+    ckpt_refused(2, "--base FOLDER names another place): there is no folder '", "export", worker.checkpoint_dir, out,
+                 "--merge")
     assert not out.exists()

@@ -179,10 +179,13 @@ def test_import_refused(tmp_path):
             hf_folder.write(tmp_path / "missing", settings, tensors), tmp_path / "out")
     (tmp_path / "missing" / "model.safetensors").unlink()
     refused(2, "has neither model.safetensors nor", "import", tmp_path / "missing", tmp_path / "out")
-    refused(2, "config.json': No such file", "import", tmp_path / "absent", tmp_path / "out")
     refused(2, 'config.json\': eos_token_id is "</s>", which is neither an id nor', "import",
             hf_folder.write(tmp_path / "named", {**settings, "eos_token_id": "</s>"}, hf_folder.draw(shapes, "F32")),
             tmp_path / "out")
+    (tmp_path / "missing" / "config.json").unlink()
+    refused(2, "config.json': No such file", "import", tmp_path / "missing", tmp_path / "out")
+    refused(2, f"there is no folder '{tmp_path}/absent'; give the path of one: a model of the Hugging Face hub is to "
+            "be downloaded first", "import", tmp_path / "absent", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

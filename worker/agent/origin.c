@@ -1,13 +1,11 @@
 /* What the weights that a run begins from say (origin.h). */
 #include "worker/agent/origin.h"
 
-#include "base/fs.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "worker/model/hf_config.h"
 #include "worker/weights/published.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +53,6 @@ static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
 enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_config_said *ret,
                                  struct dpt_err *err)
 {
-    char path[PATH_MAX];
     int64_t step;
     ret->n = 0;
     if (written->model.init_from[0] == '\0')
@@ -69,8 +66,7 @@ enum dpt_status dpt_origin_sizes(const struct dpt_config *written, struct dpt_co
                 damage.text);
         DPT_TRY(dpt_checkpoint_newest_below(written->checkpoint.dir, step, &step, err));
     }
-    DPT_TRY(dpt_fs_join(written->model.init_from, "config.json", path, sizeof path, err));
-    return refuse(dpt_hf_config_read(path, ret, err), err);
+    return refuse(dpt_published_sizes(written->model.init_from, ret, err), err);
 }
 
 /* With all of its weights: of adapters, what they go with. */

@@ -13,7 +13,6 @@
 #include "worker/weights/merged.h"
 #include "worker/weights/published.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,9 +368,8 @@ static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_
 static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
 {
     struct dpt_config_said sizes;
-    char path[PATH_MAX], names[DPT_PUBLISHED_LEFT_OUT_BYTES];
-    DPT_TRY(dpt_fs_join(t->from, "config.json", path, sizeof path, err));
-    DPT_TRY(dpt_hf_config_read(path, &sizes, err));
+    char names[DPT_PUBLISHED_LEFT_OUT_BYTES];
+    DPT_TRY(dpt_published_sizes(t->from, &sizes, err));
     DPT_TRY(refuse_images(t, &sizes, err));
     DPT_TRY(refuse_labels(t, err));
     DPT_TRY(make_model(t, &sizes, err));

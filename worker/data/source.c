@@ -40,6 +40,13 @@ static enum dpt_status list_paths(const char *const *paths, size_t n, struct dpt
     return DPT_OK;
 }
 
+/* What is to be done about files that are not there. */
+static const char *where_from(enum dpt_data_kind kind)
+{
+    return kind == DPT_DATA_CIFAR10 ? "run `deploy/fetch cifar10`, which makes data/cifar10"
+                                    : "make token shards of a text with `dpt-data encode`";
+}
+
 static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, struct dpt_err *err)
 {
     glob_t found = {0};
@@ -50,13 +57,15 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
         status = list_paths((const char *const *)found.gl_pathv, found.gl_pathc, data, err);
         break;
     case GLOB_NOMATCH:
-        status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'", data->key, pattern);
+        status = dpt_fail(err, DPT_ENOENT, "%s: no file matches '%s'; correct the path, or %s",
+                          data->key, pattern, where_from(data->kind));
         break;
     case GLOB_NOSPACE:
         status = no_memory(err);
         break;
     default:
-        status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' cannot be read", data->key, pattern);
+        status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' is not there or cannot be read; correct the path, or %s",
+                          data->key, pattern, where_from(data->kind));
     }
     globfree(&found);
     return status;

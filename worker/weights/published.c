@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
+#include "worker/model/hf_config.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,6 +47,23 @@ struct dpt_published {
 
 /* ---- files ---- */
 
+/* What a clone without git-lfs has in place of a large file
+ * (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md, "The Pointer"). */
+static enum dpt_status refuse_pointer(const struct file *file, int64_t bytes, struct dpt_err *err)
+{
+    static const char front[] = "version https://git-lfs";
+    char text[sizeof front - 1];
+    if (bytes < (int64_t)sizeof text)
+        return DPT_OK;
+    DPT_TRY(dpt_fs_pread_all(file->fd, text, sizeof text, 0, file->path, err));
+    return memcmp(text, front, sizeof text) != 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_ECORRUPT,
+                          "'%s' is a pointer of Git LFS and has no weights; run `git lfs pull` in "
+                          "the clone, or download the file",
+                          file->path);
+}
+
 static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_err *err)
 {
     uint8_t length[DPT_SAFETENSORS_LENGTH_BYTES];
@@ -53,6 +71,7 @@ static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_
     if (bytes < DPT_SAFETENSORS_LENGTH_BYTES)
         return dpt_fail(err, DPT_ECORRUPT, "'%s' has %lld bytes: it is cut off", file->path,
                         (long long)bytes);
+    DPT_TRY(refuse_pointer(file, bytes, err));
     DPT_TRY(dpt_fs_pread_all(file->fd, length, sizeof length, 0, file->path, err));
     DPT_TRY(dpt_safetensors_parse_length(length, bytes, file->path, &n, err));
     char *json = malloc(n);
@@ -63,6 +82,20 @@ static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_
         status = dpt_safetensors_parse_any(json, n, bytes, file->path, &file->header, err);
     free(json);
     return status;
+}
+
+/* The name of a model in the hub is a path of nothing. What is wrong with a folder that is there,
+ * opening its files says. */
+static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
+{
+    struct stat st;
+    const bool known = stat(dir, &st) == 0;
+    if (known ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR)
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "
+                    "is to be downloaded first (hf download MODEL --local-dir FOLDER)",
+                    dir);
 }
 
 /* Links are followed: Hugging Face's cache is made of them. */
@@ -148,6 +181,7 @@ static enum dpt_status open_shards(struct dpt_published *p, struct dpt_err *err)
 
 static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
 {
+    DPT_TRY(check_folder(p->dir, err));
     if (has_file(p, SINGLE_NAME)) {
         DPT_TRY(alloc_files(p, 1, err));
         return add_file(p, SINGLE_NAME, err);
@@ -158,6 +192,15 @@ static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
                     "'%s' has neither " SINGLE_NAME " nor " DPT_NAME_INDEX
                     "; save the model with transformers' save_pretrained there",
                     p->dir);
+}
+
+enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret,
+                                    struct dpt_err *err)
+{
+    char path[PATH_MAX];
+    DPT_TRY(check_folder(dir, err));
+    DPT_TRY(dpt_fs_join(dir, DPT_NAME_CONFIG, path, sizeof path, err));
+    return dpt_hf_config_read(path, ret, err);
 }
 
 /* ---- tensors ---- */

@@ -13,6 +13,11 @@
 
 struct dpt_published;
 
+/* What config.json of folder `dir` says of the model's sizes (dpt_hf_config_read). DPT_ECONFIG:
+ * there is no such folder, or it has no config.json of a model that this version has. */
+DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_config_said *ret,
+                                                 struct dpt_err *err);
+
 /* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
  * dpt_model_score on) may be missing or of another shape: headers are read, no values. Of tensors
  * that the model has not, those in the model's body (its layers, embeddings and norms) are refused:
