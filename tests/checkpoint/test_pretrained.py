@@ -178,6 +178,17 @@ def test_diff(tmp_path):
     assert total == "27 tensors are equal, 1 differs, 0 in one alone or of another shape"
 
 
+def test_diff_of_a_nan(tmp_path):
+    """It is what a tensor differs by, wherever in it, in either checkpoint."""
+    one, other = make(tmp_path / "1", 1), make(tmp_path / "nan", 1, "nan")
+    for folders in ((one, other), (other, one)):
+        differs = ckpt("diff", *folders)
+        assert differs.returncode == 1 and differs.stderr == ""
+        line, total = differs.stdout.splitlines()
+        assert line.split() == "transformer.h.0.ln_1.weight differs by nan at most, nan of its norm".split()
+        assert total == "27 tensors are equal, 1 differs, 0 in one alone or of another shape"
+
+
 def test_diff_of_what_cannot_be_read(tmp_path):
     one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1)
     absent = ckpt("diff", one, tmp_path / "absent")

@@ -52,12 +52,18 @@ static struct dpt_checkpoint_tensor tensor_of(const struct dpt_safetensors_entry
     return tensor;
 }
 
+/* A NaN counts as the largest. */
+static double larger(double a, double b)
+{
+    return isnan(b) || b > a ? b : a;
+}
+
 static void add_chunk(struct distance *d, const float *a, const float *b, int64_t n)
 {
     d->same_bits = d->same_bits && memcmp(a, b, (size_t)n * sizeof *a) == 0;
     for (int64_t i = 0; i < n; i++) {
-        const double difference = (double)b[i] - (double)a[i];
-        d->largest = difference == difference ? fmax(d->largest, fabs(difference)) : difference;
+        const double difference = a[i] == b[i] ? 0 : fabs((double)b[i] - (double)a[i]);
+        d->largest = larger(d->largest, difference);
         d->squares += difference * difference;
         d->of_a += (double)a[i] * (double)a[i];
     }
@@ -79,9 +85,9 @@ static enum dpt_status compare_tensor(struct sides *s, const struct dpt_safetens
     }
     s->found.equal += d.same_bits;
     s->found.other += !d.same_bits;
-    if (!d.same_bits && d.of_a > 0)
+    if (!d.same_bits && d.of_a != 0)
         (void)printf("%-48s  differs by %.3g at most, %.3g of its norm\n", entry->name, d.largest,
-                     sqrt(d.squares / d.of_a));
+                     fabs(sqrt(d.squares / d.of_a))); /* no sign of a NaN */
     else if (!d.same_bits)
         (void)printf("%-48s  differs by %.3g at most, was zero\n", entry->name, d.largest);
     return DPT_OK;

@@ -64,8 +64,10 @@ static enum dpt_status list_shards(const char *pattern, struct dpt_data *data, s
         status = no_memory(err);
         break;
     default:
-        status = dpt_fail(err, DPT_EIO, "%s: a folder of '%s' is not there or cannot be read; correct the path, or %s",
-                          data->key, pattern, where_from(data->kind));
+        status =
+            dpt_fail(err, DPT_EIO,
+                     "%s: a folder of '%s' is not there or cannot be read; correct the path, or %s",
+                     data->key, pattern, where_from(data->kind));
     }
     globfree(&found);
     return status;

@@ -83,9 +83,10 @@ static void records_that_cannot_be(void **state)
     refused(DPT_ENOENT, "data.train: no file matches 'ROOT/c.bin'; correct the path, or run "
                         "`deploy/fetch cifar10`, which makes data/cifar10");
     name(config.data.train, "absent/data_batch_*.bin");
-    refused(DPT_EIO, "data.train: a folder of 'ROOT/absent/data_batch_*.bin' is not there or cannot "
-                     "be read; correct the path, or run `deploy/fetch cifar10`, which makes "
-                     "data/cifar10");
+    refused(DPT_EIO,
+            "data.train: a folder of 'ROOT/absent/data_batch_*.bin' is not there or cannot "
+            "be read; correct the path, or run `deploy/fetch cifar10`, which makes "
+            "data/cifar10");
     name(config.data.train, "c.bin");
     write_file("c.bin", "", 0);
     refused(DPT_ECORRUPT, "data.train: 'ROOT/c.bin' is truncated, or no file of CIFAR-10's binary "
