@@ -1,5 +1,7 @@
 """model.init_from: a run begins from the weights of a Hugging Face folder."""
 
+import json
+
 import pytest
 
 import hf_folder
@@ -141,6 +143,22 @@ def cut_file(folder, size):
     path.write_bytes(path.read_bytes()[:size])
 
 
+def put_folder(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
+def put_index(folder, text):
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+def put_twice(folder):
+    """A tensor of the first shard in the second, too."""
+    first, second = sorted(folder.glob("model-*.safetensors"))
+    second.write_bytes(first.read_bytes())
+
+
+MANY = json.dumps({"weight_map": {f"t{i}": f"f{i}.safetensors" for i in range(1025)}})
 POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{64 * 'a'}\nsize 723674912\n"
 FILES = {
     "shards": (2, lambda f: (f / "model-00002-of-00002.safetensors").unlink(),
@@ -149,6 +167,13 @@ FILES = {
     "header": (1, lambda f: cut_file(f, 5), "model.safetensors' has 5 bytes: it is cut off"),
     "pointer": (1, lambda f: (f / "model.safetensors").write_text(POINTER),
                 "model.safetensors' is a pointer of Git LFS and has no weights; run `git lfs pull` in the clone"),
+    "no file": (1, put_folder, "model.safetensors' is no regular file"),
+    "no JSON": (2, lambda f: put_index(f, "{"), "model.safetensors.index.json', line 1: no JSON: "),
+    "no map": (2, lambda f: put_index(f, "[]"), "model.safetensors.index.json' has no weight_map"),
+    "elsewhere": (2, lambda f: put_index(f, '{"weight_map": {"a": "../b.safetensors"}}'),
+                  "model.safetensors.index.json': tensor 'a' is in no file of this folder"),
+    "many": (2, lambda f: put_index(f, MANY), "model.safetensors.index.json': more than 1024 files"),
+    "twice": (2, put_twice, "' is in another file, too"),
     "empty": (1, lambda f: (f / "model.safetensors").unlink(), "has neither model.safetensors nor"),
     "folder": (1, lambda f: (f / "config.json").unlink(), "config.json': No such file"),
 }
