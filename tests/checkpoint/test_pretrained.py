@@ -203,6 +203,28 @@ def test_diff_of_what_cannot_be_read(tmp_path):
     assert ckpt("diff", one).returncode == 2
 
 
+def test_diff_of_a_folder(tmp_path):
+    """Of files that are no checkpoint any more, one or shards; a damaged checkpoint is not taken for such a folder."""
+    one, three, other = make(tmp_path / "1", 1), make(tmp_path / "3", 3), make(tmp_path / "other", 2, 2)
+    step = f"step-{STEP:08d}"
+    shards = (three / step).rename(tmp_path / "folder")
+    same = ckpt("diff", one, shards)
+    assert (same.returncode, same.stdout, same.stderr) == (
+        0, "28 tensors are equal, 0 differ, 0 in one alone or of another shape\n", "")
+    (tmp_path / "single").mkdir()
+    shutil.copy(next((one / step).glob("model-*.safetensors")), tmp_path / "single" / "model.safetensors")
+    differs = ckpt("diff", tmp_path / "single", other)
+    assert differs.returncode == 1 and differs.stderr == ""
+    line = differs.stdout.splitlines()[0]
+    assert line.split() == "transformer.h.0.ln_1.weight differs by 0.5 at most, 0.051 of its norm".split()
+    (one / step / "state.json").unlink()
+    damaged = ckpt("diff", one / step, shards)
+    assert damaged.returncode == 1 and damaged.stdout == "" and "state.json" in damaged.stderr
+    neither = ckpt("diff", shards, three)
+    assert neither.returncode == 1 and neither.stdout == "" and neither.stderr.count("\n") == 1
+    assert f"'{three}' has neither a whole checkpoint nor the weights of a Hugging Face folder" in neither.stderr
+
+
 def test_diff_of_other_models(tmp_path):
     """A tensor that only one has, and one that has another shape there."""
     one, other = make(tmp_path / "1", 1), make(tmp_path / "2", 1, "flat")

@@ -3,6 +3,7 @@
 
 #include "checkpoint/reader.h"
 #include "worker/ckpt/open.h"
+#include "worker/weights/published.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,9 +12,15 @@
 
 enum { CHUNK = 1 << 20 }; /* elements that are read at once */
 
+/* One of the two: a checkpoint, or a folder. */
+struct side {
+    struct dpt_checkpoint *checkpoint;
+    struct dpt_published *folder;
+    float *values; /* [CHUNK] */
+};
+
 struct sides {
-    struct dpt_checkpoint *a, *b;
-    float *of_a, *of_b; /* [CHUNK] */
+    struct side a, b;
     struct dpt_ckpt_difference found;
 };
 
@@ -23,19 +30,70 @@ struct distance {
     double largest, squares, of_a; /* sums of squares of the difference, and of a */
 };
 
-static bool is_param(const struct dpt_tensor_at *at)
+/* ---- a side ---- */
+
+static enum dpt_status open_side(const char *path, struct side *side, struct dpt_err *err)
 {
-    return at->kind == DPT_KIND_PARAM;
+    side->values = malloc(CHUNK * sizeof *side->values);
+    if (!side->values)
+        return dpt_fail(err, DPT_ENOMEM, "room for a part of a tensor: out of memory");
+    if (!dpt_ckpt_names_one(path) && dpt_published_is_there(path))
+        return dpt_published_open(path, NULL, &side->folder, err);
+    const enum dpt_status status = dpt_ckpt_open(path, &side->checkpoint, err);
+    if (status != DPT_ENOENT || dpt_ckpt_names_one(path))
+        return status;
+    return dpt_fail(err, DPT_ENOENT,
+                    "'%s' has neither a whole checkpoint nor the weights of a Hugging Face folder "
+                    "(model.safetensors, or its index and shards)",
+                    path);
 }
 
-static const struct dpt_tensor_at *find(const struct dpt_checkpoint *checkpoint, const char *name)
+static void close_side(struct side *side)
 {
-    for (int i = 0; i < checkpoint->n_tensors; i++)
-        if (is_param(&checkpoint->tensors[i]) &&
-            strcmp(checkpoint->tensors[i].entry->name, name) == 0)
-            return &checkpoint->tensors[i];
-    return NULL;
+    free(side->values);
+    dpt_published_close(&side->folder);
+    dpt_checkpoint_close(&side->checkpoint);
 }
+
+static int n_tensors(const struct side *side)
+{
+    return side->folder ? dpt_published_n_tensors(side->folder) : side->checkpoint->n_tensors;
+}
+
+/* NULL: it is no master. */
+static const struct dpt_safetensors_entry *tensor_at(const struct side *side, int i)
+{
+    if (side->folder)
+        return dpt_published_tensor(side->folder, i);
+    const struct dpt_tensor_at *at = &side->checkpoint->tensors[i];
+    return at->kind == DPT_KIND_PARAM ? at->entry : NULL;
+}
+
+/* The index of a master; -1: there is none of this name. */
+static int find(const struct side *side, const char *name)
+{
+    for (int i = 0; i < n_tensors(side); i++) {
+        const struct dpt_safetensors_entry *entry = tensor_at(side, i);
+        if (entry && strcmp(entry->name, name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+/* Elements [first, end) of tensor `i` to side->values. */
+static enum dpt_status read_side(struct side *side, int i, int64_t first, int64_t end,
+                                 struct dpt_err *err)
+{
+    if (side->folder)
+        return dpt_published_read_tensor(side->folder, i, first, end, side->values, err);
+    const struct dpt_safetensors_entry *entry = tensor_at(side, i);
+    struct dpt_checkpoint_tensor tensor = {.name = entry->name, .ndim = entry->ndim};
+    memcpy(tensor.dim, entry->dim, sizeof tensor.dim);
+    const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = side->values};
+    return dpt_checkpoint_read_pieces(side->checkpoint, &tensor, &piece, 1, err);
+}
+
+/* ---- comparing ---- */
 
 static bool same_shape(const struct dpt_safetensors_entry *a, const struct dpt_safetensors_entry *b)
 {
@@ -45,11 +103,12 @@ static bool same_shape(const struct dpt_safetensors_entry *a, const struct dpt_s
     return same;
 }
 
-static struct dpt_checkpoint_tensor tensor_of(const struct dpt_safetensors_entry *entry)
+static int64_t numel_of(const struct dpt_safetensors_entry *entry)
 {
-    struct dpt_checkpoint_tensor tensor = {.name = entry->name, .ndim = entry->ndim};
-    memcpy(tensor.dim, entry->dim, sizeof tensor.dim);
-    return tensor;
+    int64_t n = 1;
+    for (int d = 0; d < entry->ndim; d++)
+        n *= entry->dim[d];
+    return n;
 }
 
 /* A NaN counts as the largest. */
@@ -69,19 +128,17 @@ static void add_chunk(struct distance *d, const float *a, const float *b, int64_
     }
 }
 
-static enum dpt_status compare_tensor(struct sides *s, const struct dpt_safetensors_entry *entry,
-                                      struct dpt_err *err)
+/* Tensor `a` of the first and `b` of the second, of one name and shape. */
+static enum dpt_status compare_tensor(struct sides *s, int a, int b, struct dpt_err *err)
 {
-    const struct dpt_checkpoint_tensor tensor = tensor_of(entry);
-    const int64_t numel = (entry->end - entry->begin) / (int64_t)sizeof(float);
+    const struct dpt_safetensors_entry *entry = tensor_at(&s->a, a);
+    const int64_t numel = numel_of(entry);
     struct distance d = {.same_bits = true};
     for (int64_t at = 0; at < numel; at += CHUNK) {
         const int64_t end = at + CHUNK < numel ? at + CHUNK : numel;
-        const struct dpt_checkpoint_piece of_a = {.first = at, .end = end, .param = s->of_a},
-                                          of_b = {.first = at, .end = end, .param = s->of_b};
-        DPT_TRY(dpt_checkpoint_read_pieces(s->a, &tensor, &of_a, 1, err));
-        DPT_TRY(dpt_checkpoint_read_pieces(s->b, &tensor, &of_b, 1, err));
-        add_chunk(&d, s->of_a, s->of_b, end - at);
+        DPT_TRY(read_side(&s->a, a, at, end, err));
+        DPT_TRY(read_side(&s->b, b, at, end, err));
+        add_chunk(&d, s->a.values, s->b.values, end - at);
     }
     s->found.equal += d.same_bits;
     s->found.other += !d.same_bits;
@@ -95,25 +152,25 @@ static enum dpt_status compare_tensor(struct sides *s, const struct dpt_safetens
 
 static enum dpt_status compare(struct sides *s, struct dpt_err *err)
 {
-    for (int i = 0; i < s->a->n_tensors; i++) {
-        const struct dpt_tensor_at *a = &s->a->tensors[i];
-        if (!is_param(a))
+    for (int i = 0; i < n_tensors(&s->a); i++) {
+        const struct dpt_safetensors_entry *entry = tensor_at(&s->a, i);
+        const int b = entry ? find(&s->b, entry->name) : -1;
+        if (!entry)
             continue;
-        const struct dpt_tensor_at *b = find(s->b, a->entry->name);
-        if (b && same_shape(a->entry, b->entry)) {
-            DPT_TRY(compare_tensor(s, a->entry, err));
+        if (b >= 0 && same_shape(entry, tensor_at(&s->b, b))) {
+            DPT_TRY(compare_tensor(s, i, b, err));
             continue;
         }
         s->found.apart++;
-        (void)printf("%-48s  %s\n", a->entry->name,
-                     b ? "has another shape in the second" : "is only in the first");
+        (void)printf("%-48s  %s\n", entry->name,
+                     b >= 0 ? "has another shape in the second" : "is only in the first");
     }
-    for (int i = 0; i < s->b->n_tensors; i++) {
-        const struct dpt_tensor_at *b = &s->b->tensors[i];
-        if (!is_param(b) || find(s->a, b->entry->name))
+    for (int i = 0; i < n_tensors(&s->b); i++) {
+        const struct dpt_safetensors_entry *entry = tensor_at(&s->b, i);
+        if (!entry || find(&s->a, entry->name) >= 0)
             continue;
         s->found.apart++;
-        (void)printf("%-48s  is only in the second\n", b->entry->name);
+        (void)printf("%-48s  is only in the second\n", entry->name);
     }
     return DPT_OK;
 }
@@ -122,24 +179,14 @@ enum dpt_status dpt_ckpt_diff(const char *a, const char *b, struct dpt_ckpt_diff
                               struct dpt_err *err)
 {
     struct sides s = {0};
-    enum dpt_status status = dpt_ckpt_open(a, &s.a, err);
+    enum dpt_status status = open_side(a, &s.a, err);
     if (status == DPT_OK)
-        status = dpt_ckpt_open(b, &s.b, err);
-    if (status != DPT_OK)
-        goto out;
-    s.of_a = malloc(CHUNK * sizeof *s.of_a);
-    s.of_b = malloc(CHUNK * sizeof *s.of_b);
-    if (!s.of_a || !s.of_b) {
-        status = dpt_fail(err, DPT_ENOMEM, "room for two parts of a tensor: out of memory");
-        goto out;
-    }
-    status = compare(&s, err);
+        status = open_side(b, &s.b, err);
+    if (status == DPT_OK)
+        status = compare(&s, err);
     if (status == DPT_OK)
         *ret = s.found;
-out:
-    free(s.of_a);
-    free(s.of_b);
-    dpt_checkpoint_close(&s.a);
-    dpt_checkpoint_close(&s.b);
+    close_side(&s.a);
+    close_side(&s.b);
     return status;
 }

@@ -1,4 +1,4 @@
-/* `dpt-ckpt diff`: two checkpoints, tensor by tensor. */
+/* `dpt-ckpt diff`: two checkpoints or Hugging Face folders, tensor by tensor. */
 #ifndef DPT_WORKER_CKPT_DIFF_H
 #define DPT_WORKER_CKPT_DIFF_H
 
@@ -13,10 +13,11 @@ struct dpt_ckpt_difference {
     int64_t apart; /* only in one of the two, or of another shape there */
 };
 
-/* Compares the masters in two checkpoints, each named as for dpt_ckpt_open, and prints to the
- * standard output a line for each tensor that is not the same: the largest difference of an
- * element, and the difference's 2-norm beside that of the tensor in `a`. Moments are not compared.
- * Verifies what it reads; errors are those of opening and reading. */
+/* Compares the masters in two checkpoints, each named as for dpt_ckpt_open, or the weights of a
+ * Hugging Face folder (worker/weights/published.h), widened, and prints to the standard output a
+ * line for each tensor that is not the same: the largest difference of an element, and the
+ * difference's 2-norm beside that of the tensor in `a`. Moments are not compared. Verifies what it
+ * reads of a checkpoint; errors are those of opening and reading. */
 DPT_MUST_USE enum dpt_status dpt_ckpt_diff(const char *a, const char *b,
                                            struct dpt_ckpt_difference *ret, struct dpt_err *err);
 

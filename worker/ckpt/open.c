@@ -7,18 +7,36 @@
 #include <limits.h>
 #include <string.h>
 
+/* The path without slashes at its end; `ret_name` is the last part of it. */
+static enum dpt_status take_path(const char *path, char ret_dir[PATH_MAX], char **ret_slash,
+                                 const char **ret_name, struct dpt_err *err)
+{
+    size_t n = strlen(path);
+    if (n == 0 || n >= PATH_MAX)
+        return dpt_fail(err, DPT_EINVAL, "the path is empty or too long");
+    memcpy(ret_dir, path, n + 1);
+    while (n > 1 && ret_dir[n - 1] == '/')
+        ret_dir[--n] = '\0';
+    *ret_slash = strrchr(ret_dir, '/');
+    *ret_name = *ret_slash ? *ret_slash + 1 : ret_dir;
+    return DPT_OK;
+}
+
+bool dpt_ckpt_names_one(const char *path)
+{
+    char dir[PATH_MAX], *slash;
+    const char *name;
+    int64_t step;
+    return take_path(path, dir, &slash, &name, NULL) == DPT_OK &&
+           (dpt_name_parse_rescue(name, &step) || dpt_name_parse_step(name, &step));
+}
+
 enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret, struct dpt_err *err)
 {
-    char dir[PATH_MAX];
-    size_t n = strlen(path);
-    if (n == 0 || n >= sizeof dir)
-        return dpt_fail(err, DPT_EINVAL, "the path is empty or too long");
-    memcpy(dir, path, n + 1);
-    while (n > 1 && dir[n - 1] == '/')
-        dir[--n] = '\0';
-    char *slash = strrchr(dir, '/');
+    char dir[PATH_MAX], *slash;
+    const char *name;
     int64_t step;
-    const char *name = slash ? slash + 1 : dir;
+    DPT_TRY(take_path(path, dir, &slash, &name, err));
     const bool is_rescue = dpt_name_parse_rescue(name, &step);
     if (is_rescue || dpt_name_parse_step(name, &step)) {
         if (slash)

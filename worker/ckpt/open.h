@@ -9,4 +9,7 @@
 DPT_MUST_USE enum dpt_status dpt_ckpt_open(const char *path, struct dpt_checkpoint **ret,
                                            struct dpt_err *err);
 
+/* Whether the path names one checkpoint or rescue, by its last part. */
+bool dpt_ckpt_names_one(const char *path);
+
 #endif

@@ -35,9 +35,9 @@ struct place {
 };
 
 struct dpt_published {
-    const struct dpt_model *model;
-    const char *dir;    /* the caller's, while it is being opened */
-    struct file *files; /* [n_files] */
+    const struct dpt_model *model; /* NULL: of any model */
+    const char *dir;               /* the caller's, while it is being opened */
+    struct file *files;            /* [n_files] */
     int n_files;
     struct place *places; /* of all tensors in the files, by name; then of each of the model's */
     int n_tensors;
@@ -92,10 +92,11 @@ static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
     const bool known = stat(dir, &st) == 0;
     if (known ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR)
         return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG,
-                    "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "
-                    "is to be downloaded first (hf download MODEL --local-dir FOLDER)",
-                    dir);
+    return dpt_fail(
+        err, DPT_ECONFIG,
+        "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "
+        "is to be downloaded first (hf download MODEL --local-dir FOLDER)",
+        dir);
 }
 
 /* Links are followed: Hugging Face's cache is made of them. */
@@ -215,7 +216,7 @@ static enum dpt_status index_tensors(struct dpt_published *p, struct dpt_err *er
 {
     p->places = calloc((size_t)p->n_tensors + 1, sizeof *p->places);
     p->used = calloc((size_t)p->n_tensors + 1, sizeof *p->used);
-    p->of_param = calloc((size_t)dpt_model_n_params(p->model), sizeof *p->of_param);
+    p->of_param = calloc(p->model ? (size_t)dpt_model_n_params(p->model) : 1, sizeof *p->of_param);
     if (!p->places || !p->used || !p->of_param)
         return dpt_fail(err, DPT_ENOMEM, "open weights: out of memory");
     int n = 0;
@@ -263,6 +264,15 @@ static bool same_shape(const struct place *place, const struct dpt_param *param)
            memcmp(entry->dim, param->dim, (size_t)param->ndim * sizeof *param->dim) == 0;
 }
 
+static enum dpt_status check_dtype(const struct place *place, struct dpt_err *err)
+{
+    return place->entry->dtype != DPT_SAFETENSORS_OTHER
+               ? DPT_OK
+               : dpt_fail(err, DPT_EUNSUPPORTED,
+                          "'%s': tensor '%s' has dtype %s; F32, BF16 and F16 are read",
+                          place->file->path, place->entry->name, place->entry->dtype_name);
+}
+
 static enum dpt_status check_entry(const struct place *place, const struct dpt_param *param,
                                    struct dpt_err *err)
 {
@@ -275,11 +285,7 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
                         "'%s': tensor '%s' has the shape %s, by the model's sizes it is %s",
                         place->file->path, entry->name, is, wanted);
     }
-    if (entry->dtype == DPT_SAFETENSORS_OTHER)
-        return dpt_fail(err, DPT_EUNSUPPORTED,
-                        "'%s': tensor '%s' has dtype %s; F32, BF16 and F16 are read",
-                        place->file->path, entry->name, entry->dtype_name);
-    return DPT_OK;
+    return check_dtype(place, err);
 }
 
 /* The place of a parameter, under its name or under the base model's; NULL: there is none. */
@@ -389,12 +395,13 @@ static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_er
     }
     if (n > 1)
         (void)snprintf(more, sizeof more, " and %d more", n - 1);
-    return n == 0 ? DPT_OK
-                  : dpt_fail(err, DPT_ECONFIG,
-                             "'%s': by the model's sizes there is no tensor '%s'%s; config.json and "
-                             "the tensors must be of one model: correct the number of layers or the "
-                             "biases in config.json, or take another folder",
-                             first->file->path, first->entry->name, more);
+    return n == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_ECONFIG,
+                          "'%s': by the model's sizes there is no tensor '%s'%s; config.json and "
+                          "the tensors must be of one model: correct the number of layers or the "
+                          "biases in config.json, or take another folder",
+                          first->file->path, first->entry->name, more);
 }
 
 enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
@@ -408,9 +415,9 @@ enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *mode
     enum dpt_status status = open_files(p, err);
     if (status == DPT_OK)
         status = index_tensors(p, err);
-    if (status == DPT_OK)
+    if (status == DPT_OK && model)
         status = match(p, err);
-    if (status == DPT_OK)
+    if (status == DPT_OK && model)
         status = check_unused(p, err);
     if (status == DPT_OK)
         *ret = p;
@@ -517,16 +524,47 @@ static enum dpt_status read_halves(const struct place *place, int64_t at, int64_
     return DPT_OK;
 }
 
-enum dpt_status dpt_published_read(struct dpt_published *published, int param, int64_t first,
-                                   int64_t end, float *ret, struct dpt_err *err)
+static enum dpt_status read_place(const struct place *place, int64_t first, int64_t end, float *ret,
+                                  struct dpt_err *err)
 {
-    const struct place *place = &published->of_param[param];
     const int64_t width = dpt_safetensors_width(place->entry->dtype);
     const int64_t at = place->entry->begin + first * width, n = end - first;
     DPT_ASSERT(first >= 0 && n >= 0 && at + n * width <= place->entry->end);
     if (place->entry->dtype != DPT_SAFETENSORS_F32)
         return read_halves(place, at, n, ret, err);
     return dpt_fs_pread_all(place->file->fd, ret, (size_t)(n * width), at, place->file->path, err);
+}
+
+enum dpt_status dpt_published_read(struct dpt_published *published, int param, int64_t first,
+                                   int64_t end, float *ret, struct dpt_err *err)
+{
+    return read_place(&published->of_param[param], first, end, ret, err);
+}
+
+/* ---- tensors of any model ---- */
+
+bool dpt_published_is_there(const char *dir)
+{
+    const struct dpt_published p = {.dir = dir};
+    return has_file(&p, SINGLE_NAME) || has_file(&p, DPT_NAME_INDEX);
+}
+
+int dpt_published_n_tensors(const struct dpt_published *published)
+{
+    return published->n_tensors;
+}
+
+const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
+                                                         int i)
+{
+    return published->places[i].entry;
+}
+
+enum dpt_status dpt_published_read_tensor(struct dpt_published *published, int i, int64_t first,
+                                          int64_t end, float *ret, struct dpt_err *err)
+{
+    DPT_TRY(check_dtype(&published->places[i], err));
+    return read_place(&published->places[i], first, end, ret, err);
 }
 
 /* A part is a block of the weights hash. */

@@ -9,6 +9,7 @@
 #define DPT_WORKER_WEIGHTS_PUBLISHED_H
 
 #include "base/hash.h"
+#include "checkpoint/safetensors.h"
 #include "worker/model/model.h"
 
 struct dpt_published;
@@ -21,9 +22,9 @@ DPT_MUST_USE enum dpt_status dpt_published_sizes(const char *dir, struct dpt_con
 /* Opens the folder and finds every tensor of the model in it, but that those of the labels (from
  * dpt_model_score on) may be missing or of another shape: headers are read, no values. Of tensors
  * that the model has not, those in the model's body (its layers, embeddings and norms) are refused:
- * config.json contradicts them. Borrows the model. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT,
- * DPT_EUNSUPPORTED: one line with the file and the tensor. Owned by the caller, one thread at a
- * time. */
+ * config.json contradicts them. Borrows the model; NULL: tensors are of any model, and none is
+ * looked for. DPT_ECONFIG, DPT_ECORRUPT, DPT_ENOENT, DPT_EUNSUPPORTED: one line with the file and
+ * the tensor. Owned by the caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_published_open(const char *dir, const struct dpt_model *model,
                                                 struct dpt_published **ret, struct dpt_err *err);
 void dpt_published_close(struct dpt_published **published);
@@ -34,8 +35,8 @@ DPT_MUST_USE enum dpt_status dpt_published_labels(const char *dir, int64_t *ret,
                                                   struct dpt_err *err);
 
 /* The folder's tensors that the model has not, most of them heads, without buffers that hold no
- * weights: how many, and the first of them as text ("lm_head.weight, score.weight [4, 64] and 3 more"; a shape stands
- * behind tensors of the labels' head that do not fit by it). */
+ * weights: how many, and the first of them as text ("lm_head.weight, score.weight [4, 64] and 3
+ * more"; a shape stands behind tensors of the labels' head that do not fit by it). */
 enum { DPT_PUBLISHED_LEFT_OUT_BYTES = 512 };
 int dpt_published_left_out(const struct dpt_published *published,
                            char ret_names[DPT_PUBLISHED_LEFT_OUT_BYTES]);
@@ -64,6 +65,19 @@ enum { DPT_PUBLISHED_PART = 65536 };
 DPT_MUST_USE enum dpt_status dpt_published_read_all(struct dpt_published *published,
                                                     const struct dpt_published_sink *sink,
                                                     struct dpt_hash128 *ret, struct dpt_err *err);
+
+/* Whether `dir` has the files of weights, or an index that names them. */
+bool dpt_published_is_there(const char *dir);
+
+/* All tensors of the folder, by name, whatever the model: how many, tensor `i`, which lives as long
+ * as `published`, and its elements [first, end), widened exactly. DPT_EUNSUPPORTED: a dtype that is
+ * not read. */
+int dpt_published_n_tensors(const struct dpt_published *published);
+const struct dpt_safetensors_entry *dpt_published_tensor(const struct dpt_published *published,
+                                                         int i);
+DPT_MUST_USE enum dpt_status dpt_published_read_tensor(struct dpt_published *published, int i,
+                                                       int64_t first, int64_t end, float *ret,
+                                                       struct dpt_err *err);
 
 /* The weights hash (checkpoint/checkpoint.h) of a run's weights before its first step, of those
  * that the folder has. Reads everything. */
