@@ -7,6 +7,7 @@
 #include "checkpoint/weights_hash.h"
 #include "kernels/half.h"
 #include "worker/model/hf_config.h"
+#include "worker/weights/tensor_name.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -238,16 +239,6 @@ static const struct place *find(const struct dpt_published *p, const char *name)
     return bsearch(&key, p->places, (size_t)p->n_tensors, sizeof *p->places, by_name);
 }
 
-/* The name that a tensor has where the base model alone was saved. */
-static const char *base_name(const char *name)
-{
-    static const char *const fronts[] = {"transformer.", "model."};
-    for (size_t i = 0; i < sizeof fronts / sizeof *fronts; i++)
-        if (strncmp(name, fronts[i], strlen(fronts[i])) == 0)
-            return name + strlen(fronts[i]);
-    return name;
-}
-
 static void format_shape(const int64_t *dim, int ndim, char ret[SHAPE_BYTES])
 {
     int used = snprintf(ret, SHAPE_BYTES, "[");
@@ -292,7 +283,7 @@ static enum dpt_status check_entry(const struct place *place, const struct dpt_p
 static enum dpt_status find_param(const struct dpt_published *p, const char *name,
                                   const struct place **ret, struct dpt_err *err)
 {
-    const struct place *place = find(p, name), *base = find(p, base_name(name));
+    const struct place *place = find(p, name), *base = find(p, dpt_tensor_base_name(name));
     if (place && base && place != base)
         return dpt_fail(err, DPT_ECONFIG,
                         "'%s': tensor '%s' is there as '%s', too; remove one of the two",
@@ -329,51 +320,19 @@ static enum dpt_status match(struct dpt_published *p, struct dpt_err *err)
 
 /* ---- what the model has not ---- */
 
-/* What is saved among the weights and holds none: constants of older releases, and PyTorch's count
- * of the batches that batch norm saw. */
-static bool is_buffer(const char *name)
-{
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq",
-                                       ".num_batches_tracked"};
-    const size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
-            return true;
-    return false;
-}
-
-static bool is_head(const char *name)
-{
-    static const char *const fronts[] = {"lm_head.", "score.", "fc."};
-    for (size_t i = 0; i < sizeof fronts / sizeof *fronts; i++)
-        if (strncmp(name, fronts[i], strlen(fronts[i])) == 0)
-            return true;
-    return false;
-}
-
-/* Bytes of what a tensor's base name begins with, its number left out: 6 of "layers" in
- * "layers.1.mlp.up_proj.weight", 5 of "layer" in "layer3.0.conv1.weight". */
-static size_t part_bytes(const char *base)
-{
-    size_t n = strcspn(base, ".");
-    while (n > 0 && base[n - 1] >= '0' && base[n - 1] <= '9')
-        n--;
-    return n;
-}
-
 /* Whether a tensor lies beneath the heads, where the model's tensors are: below the base model's
  * front, or beside tensors of the model. */
 static bool is_in_body(const struct dpt_published *p, const char *name)
 {
-    const char *base = base_name(name);
-    const size_t n = part_bytes(base);
-    if (is_head(name))
+    const char *base = dpt_tensor_base_name(name);
+    const size_t n = dpt_tensor_part_bytes(base);
+    if (dpt_tensor_is_head(name))
         return false;
     if (base != name)
         return true;
     for (int i = 0; i < dpt_model_n_params(p->model) && !is_score(p, i); i++) {
-        const char *ours = base_name(dpt_model_param(p->model, i)->name);
-        if (part_bytes(ours) == n && memcmp(ours, base, n) == 0)
+        const char *ours = dpt_tensor_base_name(dpt_model_param(p->model, i)->name);
+        if (dpt_tensor_part_bytes(ours) == n && memcmp(ours, base, n) == 0)
             return true;
     }
     return false;
@@ -388,7 +347,8 @@ static enum dpt_status check_unused(const struct dpt_published *p, struct dpt_er
     int n = 0;
     for (int i = 0; i < p->n_tensors; i++) {
         const struct place *place = &p->places[i];
-        if (p->used[i] || is_buffer(place->entry->name) || !is_in_body(p, place->entry->name))
+        if (p->used[i] || dpt_tensor_is_buffer(place->entry->name) ||
+            !is_in_body(p, place->entry->name))
             continue;
         first = first ? first : place;
         n++;
@@ -485,7 +445,7 @@ int dpt_published_left_out(const struct dpt_published *published,
     for (int i = 0; i < published->n_tensors; i++) {
         const char *name = published->places[i].entry->name;
         char shape[SHAPE_BYTES];
-        if (published->used[i] || is_buffer(name))
+        if (published->used[i] || dpt_tensor_is_buffer(name))
             continue;
         format_unfit(published, published->places[i].entry, shape);
         if (named == n && used + strlen(name) + strlen(shape) + 2 < room) {
