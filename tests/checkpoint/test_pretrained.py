@@ -4,6 +4,7 @@ Run by ctest: pytest test_pretrained.py, with MAKE_GPT2 and DPT_CKPT naming the 
 """
 
 import json
+import math
 import os
 import shutil
 import struct
@@ -179,8 +180,14 @@ def test_diff(tmp_path):
 
 
 def test_diff_of_a_nan(tmp_path):
-    """It is what a tensor differs by, wherever in it, in either checkpoint."""
-    one, other = make(tmp_path / "1", 1), make(tmp_path / "nan", 1, "nan")
+    """It is what a tensor differs by, wherever in it, on either side; a checkpoint has none, a folder may."""
+    one, other = make(tmp_path / "1", 1), tmp_path / "nan"
+    other.mkdir()
+    raw = bytearray(next((one / f"step-{STEP:08d}").glob("model-*.safetensors")).read_bytes())
+    (n,) = struct.unpack_from("<Q", raw)
+    begin, _ = json.loads(raw[8:8 + n])["transformer.h.0.ln_1.weight"]["data_offsets"]
+    struct.pack_into("<f", raw, 8 + n + begin + 4 * 5, math.nan)
+    (other / "model.safetensors").write_bytes(raw)
     for folders in ((one, other), (other, one)):
         differs = ckpt("diff", *folders)
         assert differs.returncode == 1 and differs.stderr == ""
