@@ -1,5 +1,7 @@
 """dpt-ckpt generate: text from the checkpoints of a run, by byte and by GPT-2 tokens; bad input."""
 
+import json
+import math
 import os
 import subprocess
 import threading
@@ -81,6 +83,31 @@ def test_valid_pieces(checkpoints):
         assert process.wait() == 0
     text = b"".join(pieces).decode()
     assert text.startswith("é😀") and "\ufffd" in text
+
+
+def test_log_probabilities(checkpoints, tmp_path):
+    def lines(*args):
+        args = [checkpoints, "--prompt", "The ", "--max-tokens", 30, *args]
+        assert text_of(*args, "--logprobs", tmp_path / "lines") == text_of(*args)
+        return [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+
+    for line in lines("--top-k", 0):
+        likely = [logprob for _, logprob in line["top"]]
+        assert len(likely) == 256 and likely == sorted(likely, reverse=True)
+        assert abs(sum(map(math.exp, likely)) - 1) < 1e-6
+        assert [line["token"], line["logprob"]] in line["top"]
+    # They are the model's own, whatever the temperature; the likeliest token comes first.
+    greedy = lines("--temperature", 0, "--top-k", 3)
+    assert len(greedy) == 30 and all(len(line["top"]) == 3 for line in greedy)
+    assert all(line["top"][0] == [line["token"], line["logprob"]] for line in greedy)
+    assert greedy[0]["top"] == lines("--temperature", 9, "--top-k", 0)[0]["top"][:3]
+
+
+def test_log_probabilities_not_written(checkpoints, tmp_path):
+    out, err = generate(checkpoints, "--prompt", "x", "--logprobs", tmp_path / "absent" / "lines", code=1)
+    assert "--logprobs: create '" in err and len(err.splitlines()) == 1 and out == b""
+    _, err = generate(checkpoints, "--prompt", "x", "--logprobs", "/dev/full", code=1)
+    assert "--logprobs: write '/dev/full': No space left on device" in err and len(err.splitlines()) == 1
 
 
 def test_beyond_the_context(checkpoints):

@@ -29,7 +29,7 @@ enum {
 };
 
 struct options {
-    const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json;
+    const char *path, *prompt, *tokenizer, *vocab_bpe, *encoder_json, *tokenizer_json, *logprobs;
     const char *base;            /* NULL: model.init_from of the run */
     int64_t max_tokens, threads; /* threads 0: as many as there are processors */
     struct dpt_sampling sampling;
@@ -49,6 +49,7 @@ enum option {
     OPTION_ANY_VOCAB,
     OPTION_TOKENIZER_JSON,
     OPTION_BASE,
+    OPTION_LOGPROBS,
     OPTION_HELP
 };
 
@@ -69,6 +70,8 @@ static const struct dpt_ckpt_option table[] = {
     {"--tokenizer-json", "FILE", OPTION_TOKENIZER_JSON, "of the hf tokenizer (the config's)"},
     {"--base", "FOLDER", OPTION_BASE,
      "of adapters (train.lora): the folder of their base (the run's model.init_from)"},
+    {"--logprobs", "FILE", OPTION_LOGPROBS,
+     "writes the log-probability of each token, and of the K likeliest, as JSON lines"},
     {"--help", NULL, OPTION_HELP, "print this"},
 };
 enum { TABLE_COUNT = sizeof table / sizeof table[0] };
@@ -146,6 +149,9 @@ static enum dpt_status take(enum option option, const char *value, struct option
     case OPTION_ANY_VOCAB:
         o->any_vocab = true;
         return DPT_OK;
+    case OPTION_LOGPROBS:
+        o->logprobs = value;
+        return DPT_OK;
     case OPTION_HELP:
         o->help = true;
         return DPT_OK;
@@ -205,10 +211,15 @@ struct parts {
     size_t flat_bytes;
     struct dpt_tokens prompt;
     struct dpt_generator *generator;
+    FILE *logprobs;                   /* of --logprobs; else NULL */
+    struct dpt_candidate *candidates; /* [tokens of the vocabulary], where there are logprobs */
 };
 
 static void close_parts(struct parts *p)
 {
+    if (p->logprobs)
+        (void)fclose(p->logprobs);
+    free(p->candidates);
     dpt_generator_destroy(&p->generator);
     if (p->flat)
         dpt_device_free(p->device, p->flat, p->flat_bytes);
@@ -373,6 +384,18 @@ static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)
     return status;
 }
 
+static enum dpt_status open_logprobs(struct parts *p, struct dpt_err *err)
+{
+    const char *path = p->options.logprobs;
+    if (!path)
+        return DPT_OK;
+    p->candidates = calloc((size_t)dpt_vocab_size(p->vocab), sizeof *p->candidates);
+    if (!p->candidates)
+        return dpt_fail(err, DPT_ENOMEM, "--logprobs: out of memory");
+    p->logprobs = fopen(path, "we");
+    return p->logprobs ? DPT_OK : dpt_fail_errno(err, errno, "--logprobs: create '%s'", path);
+}
+
 static int processors(void)
 {
     const int n = dpt_cores();
@@ -404,7 +427,8 @@ static enum dpt_status open_parts(struct parts *p, struct dpt_err *err)
                                                   .flat = p->flat,
                                                   .tokens = dpt_vocab_size(p->vocab),
                                                   .sampling = o->sampling};
-    return dpt_generator_create(&options, &p->generator, err);
+    DPT_TRY(dpt_generator_create(&options, &p->generator, err));
+    return open_logprobs(p, err);
 }
 
 /* ---- the text ---- */
@@ -429,6 +453,27 @@ static enum dpt_status say(struct dpt_utf8_stream *stream, const uint8_t *bytes,
     return DPT_OK;
 }
 
+/* Of the token just drawn, and of the likeliest ones, which it was drawn from. */
+static enum dpt_status write_logprobs(struct parts *p, int32_t token, struct dpt_err *err)
+{
+    if (!p->logprobs)
+        return DPT_OK;
+    const float *logits = dpt_generator_logits(p->generator);
+    const int v = dpt_vocab_size(p->vocab), top_k = p->options.sampling.top_k;
+    const int n = top_k > 0 && top_k < v ? top_k : v;
+    const double sum = dpt_log_sum_exp(logits, v);
+    dpt_candidates_sort(logits, v, p->candidates);
+    (void)fprintf(p->logprobs, "{\"token\": %d, \"logprob\": %.9g, \"top\": [", token,
+                  (double)logits[token] - sum);
+    for (int k = 0; k < n; k++)
+        (void)fprintf(p->logprobs, "%s[%d, %.9g]", k > 0 ? ", " : "", p->candidates[k].token,
+                      (double)p->candidates[k].logit - sum);
+    (void)fputs("]}\n", p->logprobs);
+    if (fflush(p->logprobs) != 0)
+        return dpt_fail_errno(err, errno, "--logprobs: write '%s'", p->options.logprobs);
+    return DPT_OK;
+}
+
 static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dpt_err *err)
 {
     struct dpt_utf8_stream stream = {0};
@@ -440,6 +485,7 @@ static enum dpt_status say_tokens(struct parts *p, int64_t *ret_drawn, struct dp
         size_t bytes = 0;
         DPT_TRY(dpt_generator_next(p->generator, &token, err));
         *ret_drawn = i + 1;
+        DPT_TRY(write_logprobs(p, token, err));
         if (token == dpt_vocab_end_of_text(p->vocab))
             break;
         const uint8_t *text = dpt_vocab_token(p->vocab, token, &bytes);

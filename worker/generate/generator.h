@@ -37,7 +37,7 @@ DPT_MUST_USE enum dpt_status dpt_generator_next(struct dpt_generator *g, int32_t
 /* How many of the tokens so far the model sees at its next one. */
 int64_t dpt_generator_seen(const struct dpt_generator *g);
 
-/* The logits behind the last token drawn, (V); for tests. */
+/* The logits that the last token was drawn from, (V); overwritten by the next draw. */
 const float *dpt_generator_logits(const struct dpt_generator *g);
 
 #endif

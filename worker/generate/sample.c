@@ -44,6 +44,22 @@ static int32_t greatest(const float *logits, int v)
     return best;
 }
 
+void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret)
+{
+    for (int t = 0; t < v; t++)
+        ret[t] = (struct dpt_candidate){logits[t], t};
+    qsort(ret, (size_t)v, sizeof *ret, compare);
+}
+
+double dpt_log_sum_exp(const float *logits, int v)
+{
+    const double most = (double)logits[greatest(logits, v)];
+    double sum = 0; /* relative to the greatest: no term overflows */
+    for (int t = 0; t < v; t++)
+        sum += exp((double)logits[t] - most);
+    return most + log(sum);
+}
+
 enum dpt_status dpt_sample(const float *logits, int v, const struct dpt_sampling *sampling,
                            int64_t i, struct dpt_candidate *room, int32_t *ret_token,
                            struct dpt_err *err)
@@ -54,9 +70,7 @@ enum dpt_status dpt_sample(const float *logits, int v, const struct dpt_sampling
         *ret_token = greatest(logits, v);
         return DPT_OK;
     }
-    for (int t = 0; t < v; t++)
-        room[t] = (struct dpt_candidate){logits[t], t};
-    qsort(room, (size_t)v, sizeof *room, compare);
+    dpt_candidates_sort(logits, v, room);
     const int n = sampling->top_k > 0 && sampling->top_k < v ? sampling->top_k : v;
     double total = 0;
     for (int k = 0; k < n; k++)

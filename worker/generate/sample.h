@@ -1,4 +1,5 @@
-/* The choice of the next token. Pure: a function of the logits, the settings and one number. */
+/* The choice of the next token, and probabilities. Pure: functions of the logits, the settings and
+ * one number. */
 #ifndef DPT_WORKER_GENERATE_SAMPLE_H
 #define DPT_WORKER_GENERATE_SAMPLE_H
 
@@ -24,5 +25,12 @@ DPT_MUST_USE enum dpt_status dpt_sample(const float *logits, int v,
                                         const struct dpt_sampling *sampling, int64_t i,
                                         struct dpt_candidate *room, int32_t *ret_token,
                                         struct dpt_err *err);
+
+/* The `v` logits with their tokens, the greatest first, of equal ones the lower token; ret [v]. */
+void dpt_candidates_sort(const float *logits, int v, struct dpt_candidate *ret);
+
+/* log(sum of exp(logit)) of `v` finite logits, in double precision: a token's logit less this is
+ * the natural logarithm of its probability at temperature 1. */
+double dpt_log_sum_exp(const float *logits, int v);
 
 #endif

@@ -100,6 +100,25 @@ static void extremes(void **state)
     }
 }
 
+/* The greatest first, and probabilities that come to one, however large the logits are. */
+static void log_probabilities(void **state)
+{
+    (void)state;
+    static const int32_t order[V] = {2, 3, 5, 0, 4, 1, 6};
+    struct dpt_candidate sorted[V];
+    dpt_candidates_sort(logits, V, sorted);
+    double total = 0;
+    for (int k = 0; k < V; k++) {
+        assert_int_equal(sorted[k].token, order[k]);
+        assert_true(sorted[k].logit == logits[order[k]]);
+        total += exp((double)logits[k]);
+    }
+    assert_true(fabs(dpt_log_sum_exp(logits, V) - log(total)) < 1e-12);
+    static const float large[] = {3e38f, 3e38f, -3e38f}, small[] = {-2000.0f};
+    assert_true(dpt_log_sum_exp(large, 3) == (double)3e38f); /* log(2) is far below its last bit */
+    assert_true(dpt_log_sum_exp(small, 1) == -2000.0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +126,7 @@ int main(void)
         cmocka_unit_test(the_greatest),
         cmocka_unit_test(a_seed_repeats_itself),
         cmocka_unit_test(extremes),
+        cmocka_unit_test(log_probabilities),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
 }
