@@ -13,6 +13,7 @@ MATRIX_WORLDS, DISTURBED_WORLDS = (1, 2, 3, 4), (1, 2, 3)
 LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
          "model.n_inner": 128}
 SHADOWED = ("full_shard",)  # with a second copy of each shard where there is another node
+UNSHADOWED = ("zero1", "zero2", "zero3", "full_shard")  # whoever is lost takes its shard along
 MATRIX = ("ddp", "zero1", "zero2", "zero3", "shard_grad_op", "full_shard", "hybrid_shard")
 WORDS = ("never cold dear slow", "as is ever what it", "good best near warm cheap")  # of each label
 
@@ -49,16 +50,16 @@ def families(root):
             "llama over labels": (TINY, {**LLAMA, **of_labels}, True), "resnet": (resnet(root), {}, True)}
 
 
-def run_of(family, name, steps):
-    """Config and settings of a run of a strategy."""
+def run_of(family, name, steps, shadows=True):
+    """Config and settings of a run of a strategy; `shadows`: where it can have them."""
     config, sets, classes = family
     evaluates = {"train.eval_every": steps // 2} if classes else {}
-    return {"config": config, "sets": {**settings(SLOTS, steps), **sets, **evaluates, **keys_of(name)}}
+    return {"config": config, "sets": {**settings(SLOTS, steps), **sets, **evaluates, **keys_of(name, shadows)}}
 
 
-def keys_of(name):
+def keys_of(name, shadows):
     keys = {"train.accumulate": "reduce", "train.log_every": 1, **STRATEGIES[name]}
-    if name in SHADOWED:
+    if shadows and name in SHADOWED:
         keys["strategy.redundancy"] = "shadow"
     return keys
 
@@ -73,28 +74,46 @@ def result(folder, steps):
     return found.pop()
 
 
-def two_parts(root, run, first, second, kill=False):
-    """A run of `first` nodes to its third part. Then one is killed, or all are told to leave and `second` others go on
-    from the checkpoint; returns the result."""
+def to_the_end(cluster, workers):
+    """(step begun at, steps lost) of a run whose `workers` come to its end."""
+    cluster.wait_done(RUN_TIMEOUT_S)
+    codes = {worker.node: worker.returncode() for worker in workers}
+    if any(codes.values()):
+        raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
+    (start,) = {s["start_step"] for s in cluster.summaries() if s["steps"] == LONG_STEPS}
+    return start, max(s["steps_lost"] for s in cluster.summaries())
+
+
+def resumed(root, run, first, second):
+    """A run of `first` nodes to its third part. Then all are told to leave, and `second` others go on from the
+    checkpoint; returns the result."""
     with Cluster(root, shared_dirs=True, **run) as cluster:
         cluster.start_server()
         workers = [cluster.start_worker(f"n{i}") for i in range(first)]
         cluster.wait_step(LONG_STEPS // 3, STEP_TIMEOUT_S)
-        if kill:
-            workers.pop().kill_machine()
-        else:
-            for worker in workers:
-                worker.term()
-            cluster.wait_done(RUN_TIMEOUT_S)
-            workers += [cluster.start_worker(f"m{i}") for i in range(second)]
+        for worker in workers:
+            worker.term()
         cluster.wait_done(RUN_TIMEOUT_S)
-        codes = {worker.node: worker.returncode() for worker in workers}
-        if any(codes.values()):
-            raise ClusterError(f"exit codes {codes}\n" + cluster.log_tails())
-        (start,) = {s["start_step"] for s in cluster.summaries() if s["steps"] == LONG_STEPS}
-        lost = max(s["steps_lost"] for s in cluster.summaries())
-        if (start == 0) != kill or lost > 0:
+        workers += [cluster.start_worker(f"m{i}") for i in range(second)]
+        start, lost = to_the_end(cluster, workers)
+        if start == 0 or lost > 0:
             raise ClusterError(f"began at step {start}, {lost} steps lost\n" + cluster.log_tails())
+    return result(root, LONG_STEPS)
+
+
+def killed(root, run, nodes, ranks=1, kept=True):
+    """A run of `nodes` nodes of `ranks` ranks, of which one is killed at its third part. What it held is on others, too
+    (`kept`), or all go back to a checkpoint; returns the result."""
+    with Cluster(root, shared_dirs=True, **run) as cluster:
+        cluster.start_server()
+        workers = [cluster.start_worker(f"n{i}", ranks=ranks) for i in range(nodes)]
+        cluster.wait_step(LONG_STEPS // 3, STEP_TIMEOUT_S)
+        workers.pop().kill_machine()
+        start, lost = to_the_end(cluster, workers)
+        (event,) = [e for e in cluster.events() if e["kind"] != "start"]
+        back = f"back to the checkpoint of step {event['resume_step']}" in event["cause"]
+        if start != 0 or back == kept or (kept and lost > 0):
+            raise ClusterError(f"began at step {start}, {lost} steps lost, {event}\n" + cluster.log_tails())
     return result(root, LONG_STEPS)
 
 
@@ -121,16 +140,22 @@ def mishaps(root, family, seed):
         story = disturbed(folder, seed * 100 + world, world, MISHAPS, must=("join", "kill machine", "kill rank"),
                           **ddp)
         found[f"ddp, world {world}, {', '.join(story.told)}"] = result(folder, LONG_STEPS)
-    found["full_shard with shadows, world 3, one killed"] = two_parts(root / "killed", shadowed, 3, 0, kill=True)
-    found["ddp, world 2, and from its checkpoint world 3"] = two_parts(root / "resumed", ddp, 2, 3)
+    found["full_shard with shadows, world 3, one killed"] = killed(root / "killed-shadows", shadowed, 3)
+    for name in UNSHADOWED:
+        alone = run_of(family, name, LONG_STEPS, shadows=False)
+        found[f"{name}, world 3, one killed, from a checkpoint"] = killed(root / f"killed-{name}", alone, 3, kept=False)
+    hybrid = run_of(family, "hybrid_shard", LONG_STEPS)
+    found["hybrid_shard, 2 nodes of 2 ranks, one killed"] = killed(root / "killed-hybrid_shard", hybrid, 2, ranks=2)
+    found["ddp, world 2, and from its checkpoint world 3"] = resumed(root / "resumed", ddp, 2, 3)
     return found
 
 
 def families_one_hash(line):
     """GPT-2, Llama, both over labels, and ResNet: one weights_hash each, and with classes one validation loss and
     accuracy, over ddp, zero1 to zero3, shard_grad_op, full_shard with shadows and hybrid_shard in worlds of 1 to 4;
-    and longer ones with kills and joins, after a shard was lost with its node, and resumed from a checkpoint in another
-    world."""
+    and longer ones with kills and joins, after a shard was lost with its node under each of zero1 to zero3 and
+    full_shard (from its shadow, and without one back to a checkpoint) and hybrid_shard, and resumed from a checkpoint
+    in another world."""
     for name, family in families(line.folder).items():
         line.command(f"dpt-worker, {name}: {family[1] or family[0].name}")
         root = line.folder / name.replace(" ", "-")
