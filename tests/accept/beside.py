@@ -43,13 +43,13 @@ def run_alone(root, sets, config=TINY):
 
 
 def evaluate(folder, sets, checkpoints, config=TINY):
-    """Exit code and terminal of `dpt-worker --eval` of the newest checkpoint."""
+    """Exit code, terminal and evaluation.json of `dpt-worker --eval` of the newest checkpoint."""
     folder = folder / "eval"
     folder.mkdir()
     with Cluster(folder, config, sets, threads=THREADS) as cluster:
         worker = cluster.start_worker("eval", nnodes=1, endpoint=False, args=["--eval"],
                                       sets={"checkpoint.dir": checkpoints})
-        return worker.wait(RUN_TIMEOUT_S), worker.log()
+        return worker.wait(RUN_TIMEOUT_S), worker.log(), worker.outputs.evaluation()
 
 
 def example(line, name, what, percent):

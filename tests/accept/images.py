@@ -6,7 +6,7 @@ import zlib
 
 from accept.beside import (PLAIN, STEPS, ask, evaluate, example, losses_of, make_folders, peer_python,
                            run_alone)
-from cluster import ROOT
+from cluster import ROOT, ClusterError
 
 PEER = ROOT / "tests" / "accept" / "peer_torchvision.py"
 IMAGES, LABELS = 16, 10
@@ -78,7 +78,7 @@ def compare_with_double(line, name, losses, found):
 
 
 def beside_torchvision(line, name, sets, network, side):
-    folders = make_folders(line, name, "start", "plain", "trained")
+    folders = make_folders(line, name, "start", "plain", "trained", "logits")
     write_images(line.folder, side, line.seed)
     images, config = line.folder / f"images-{side}.bin", write_config(line.folder)
     data = images if side == 32 else line.folder / f"png-{side}"
@@ -92,16 +92,35 @@ def beside_torchvision(line, name, sets, network, side):
             "after": str(after), **OPTIM}
     compare_with_double(line, name, losses_of(outputs), ask(PEER, start, spec))
     found = ask(PEER, trained, {**spec, "steps": 0, "after": None})
-    code, text = evaluate(folders["trained"], sets, trained.parent, config)
+    code, text, told = evaluate(folders["trained"], sets, trained.parent, config)
     line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
               f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
               code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())
+    if side == 32:
+        worst = max(abs(found["logprobs"][label] + loss_with_label(folders["logits"], images, sets, trained, label,
+                                                                   config)) for label in range(LABELS))
+        line.at_most(f"{name}: largest difference of {LABELS} logits, as log-probabilities", worst, 1e-4)
+    line.at_most(f"{name}: difference of the validation loss (PyTorch's fp32: {found['own_loss']:.2g})",
+                 abs(told["val_loss"] - found["loss"]), max(1e-4, 2 * found["own_loss"]))
+
+
+def loss_with_label(root, images, sets, trained, label, config):
+    """What --eval says of the first image, were that its label: less the logarithm of its probability."""
+    folder, record = root / str(label), images.read_bytes()[1:1 + 3 * 32 * 32]
+    folder.mkdir()
+    (folder / "one.bin").write_bytes(bytes([label]) + record)
+    code, text, told = evaluate(folder, {**sets, "data.val": folder / "one.bin"}, trained.parent, config)
+    if code != 0:
+        raise ClusterError(f"--eval: exit code {code}\n{text}")
+    return told["val_loss"]
 
 
 def resnet_beside_torchvision(line):
     """dpt's checkpoints of a small ResNet, of ResNet-18 and ResNet-50 open in torchvision (load_state_dict), and from
     them PyTorch has, in double precision, the same first gradients and running statistics (relative L2 1e-4), the same
-    20 losses (1e-4; both at most twice as far as PyTorch's fp32) and, in evaluation mode, the same accuracy."""
+    20 losses (1e-4) and, in evaluation mode, the same loss (1e-4), accuracy and, of the
+    small one, logits of an image (1e-4); each at most twice as far as PyTorch's
+    fp32."""
     peer_python("torchvision")
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, network, side) in NETWORKS.items():

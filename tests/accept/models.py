@@ -124,7 +124,7 @@ def labels_of(line, name, sets):
     line.show(f"{name}: accuracy of the first weights", told["val_accuracy"], f"== {found['accuracy']}",
               told["val_accuracy"] == found["accuracy"])
     found = ask(PEER, trained, {**spec, "steps": 0, "after": None})
-    code, text = evaluate(folders["adamw"], {**BATCH, **sets}, trained.parent)
+    code, text, _ = evaluate(folders["adamw"], {**BATCH, **sets}, trained.parent)
     line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
               f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
               code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())

@@ -9,8 +9,9 @@ CIFAR-10's of S x S pixels, normalised as CIFAR-10 if S is 32, else as ImageNet;
 micro-batch. NAME is torchvision's; [LAYERS, WIDTH] is the small ResNet of three stages. PyTorch computes in double
 precision, and in single precision how far that is from it ("own"). Prints {"model", "parameters", "losses": [N], "own",
 "gradients": {"worst", "tensor", "own"} (relative L2 of the first step's against weights before - after, where dpt made
-one step of plain SGD with a rate of one to "after"; of the running statistics after that step, too), "loss" and
-"accuracy" of the weights of CHECKPOINT in evaluation mode}.
+one step of plain SGD with a rate of one to "after"; of the running statistics after that step, too); and of
+the weights of CHECKPOINT in evaluation mode "loss", "own_loss", "accuracy" and "logprobs" (of the first image, by
+label)}.
 """
 
 import json
@@ -137,10 +138,12 @@ def main(folder, spec):
     model = load(folder, spec).eval()
     images, labels = batch_of(spec)
     with torch.no_grad():
-        logits = model(images)
-    found = {"model": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()),
-             "loss": float(torch.nn.functional.cross_entropy(logits, labels)),
-             "accuracy": float((logits.argmax(1) == labels).double().mean())}
+        own = float(loss_of(model, (images, labels)))
+        logits = model.double()(images.double())
+    loss = float(torch.nn.functional.cross_entropy(logits, labels))
+    found = {"model": type(model).__name__, "parameters": sum(p.numel() for p in model.parameters()), "loss": loss,
+             "own_loss": abs(own - loss), "accuracy": float((logits.argmax(1) == labels).double().mean()),
+             "logprobs": torch.log_softmax(logits[0], 0).tolist()}
     if spec["steps"]:
         found["losses"] = losses(folder, spec, torch.float64)
         own = losses(folder, spec, torch.float32)
