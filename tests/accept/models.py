@@ -15,6 +15,7 @@ from cluster import ROOT, program
 PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
 SEQUENCES, SEQ_LEN, TOKENS = 8, 32, 60
 BATCH = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN}
+BF16 = {"train.precision": "bf16"}
 TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
 SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
 TINY_LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
@@ -70,12 +71,13 @@ def train(root, sets):
 
 
 def beside_transformers(line, name, sets, large):
-    folders = make_folders(line, name, "start", "sgd", "adamw", "trained")
+    folders = make_folders(line, name, "start", "sgd", "bf16", "adamw", "trained")
     _, start = train(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0})
     _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
-    losses, _ = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
+    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": 1})
+    losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS})
     spec = {"text": str(folders["adamw"] / "text"), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
-            "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
+            "after_bf16": str(after_bf16), "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     if large:
@@ -110,13 +112,14 @@ def reviews(line):
 
 
 def labels_of(line, name, sets):
-    folders = make_folders(line, name + " labels", "start", "sgd", "adamw")
+    folders = make_folders(line, name + " labels", "start", "sgd", "bf16", "adamw", "logits")
     sets = {**sets, **reviews(line)}
     outputs, start = run_text(folders["start"], {**sets, **PLAIN, "optimizer.lr": 0, "train.eval_every": 1})
     _, after = train(folders["sgd"], {**sets, **PLAIN, "optimizer.lr": 1})
+    _, after_bf16 = train(folders["bf16"], {**sets, **PLAIN, **BF16, "optimizer.lr": 1})
     losses, trained = train(folders["adamw"], {**sets, **ADAMW, "train.steps": STEPS, "train.eval_every": STEPS})
-    spec = {"table": str(sets["data.train"]), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after), "tokens": 0,
-            **OPTIM}
+    spec = {"table": str(sets["data.train"]), "seq_len": SEQ_LEN, "steps": STEPS, "after": str(after),
+            "after_bf16": str(after_bf16), "tokens": 0, **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
     (told,) = outputs.evaluations()

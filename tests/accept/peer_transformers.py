@@ -72,18 +72,32 @@ def losses(folder, spec):
     return found
 
 
-def gradients(folder, spec):
-    """The worst tensor's relative L2 of what dpt's step of plain SGD took off the weights."""
-    before, after = load(folder, spec), load(spec["after"], spec)
-    loss_of(before, batch_of(spec)).backward()
-    worst = {"worst": 0.0, "tensor": ""}
-    others = dict(after.named_parameters())
-    for name, p in before.named_parameters():
-        theirs = (p.detach() - others[name].detach()).double()
-        relative = float((theirs - p.grad.double()).norm() / p.grad.double().norm())
-        if relative > worst["worst"]:
-            worst = {"worst": relative, "tensor": name}
-    return worst
+def gradients(folder, spec, dtype):
+    """{tensor: PyTorch's first gradient}, of weights and activations in `dtype`."""
+    model, batch = load(folder, spec).to(dtype), batch_of(spec)
+    mean_loss(logits_of(model, batch).float(), batch).backward()
+    return {name: p.grad.double() for name, p in model.named_parameters()}
+
+
+def taken(folder, spec, after):
+    """{tensor: what dpt's step of plain SGD took off the weights}."""
+    left = dict(load(after, spec).named_parameters())
+    return {name: (p - left[name]).detach().double() for name, p in load(folder, spec).named_parameters()}
+
+
+def worst_of(found, exact):
+    relative = {name: float((found[name] - each).norm() / each.norm()) for name, each in exact.items()}
+    worst = max(relative, key=relative.get)
+    whole = math.sqrt(sum(float((found[name] - each).norm())**2 for name, each in exact.items())
+                      / sum(float(each.norm())**2 for each in exact.values()))
+    return {"worst": relative[worst], "tensor": worst, "whole": whole}
+
+
+def first_gradients(folder, spec):
+    exact = gradients(folder, spec, torch.float32)
+    own = worst_of(gradients(folder, spec, torch.bfloat16), exact)
+    return {"gradients": worst_of(taken(folder, spec, spec["after"]), exact),
+            "bf16": {**worst_of(taken(folder, spec, spec["after_bf16"]), exact), "own": own}}
 
 
 def load(folder, spec, **config):
@@ -119,7 +133,7 @@ def main(folder, spec):
     if spec["steps"]:
         found["losses"] = losses(folder, spec)
     if spec["after"]:
-        found["gradients"] = gradients(folder, spec)
+        found.update(first_gradients(folder, spec))
     if spec["tokens"]:
         found["text"] = greedy(folder, spec)
     print(json.dumps(found))
