@@ -107,7 +107,9 @@ def run_peer(*argv):
 
 
 def dpt_ckpt(*argv):
+    """What it prints."""
     run = subprocess.run([str(program("dpt-ckpt")), *map(str, argv)], capture_output=True, text=True,
                          timeout=RUN_TIMEOUT_S)
     if run.returncode != 0:
         raise ClusterError(f"dpt-ckpt {argv[0]}: {run.stderr}")
+    return run.stdout

@@ -1,7 +1,6 @@
 """Topic models: families of models beside GPT-2, from published weights, on the data sets that people use."""
 
 import json
-import subprocess
 
 from accept.beside import (ADAMW, OPTIM, PLAIN, STEPS, ask, compare, dpt_ckpt, evaluate, example, losses_of,
                            make_folders, peer_python, run_alone, run_peer)
@@ -9,11 +8,10 @@ from accept.families import families_one_hash
 from accept.family_speed import families_beside_torch
 from accept.images import digits, resnet_beside_torchvision
 from accept.memory import state_bytes
-from accept.stories import RUN_TIMEOUT_S
-from cluster import ROOT, program
+from cluster import ROOT, ClusterError
 
 PEER = ROOT / "tests" / "accept" / "peer_transformers.py"
-SEQUENCES, SEQ_LEN, TOKENS = 8, 32, 60
+SEQUENCES, SEQ_LEN, TOKENS, BYTES = 8, 32, 60, 256
 BATCH = {"train.global_batch": SEQUENCES, "train.micro_batch": 4, "train.seq_len": SEQ_LEN}
 BF16 = {"train.precision": "bf16"}
 TRAIN_STEPS = 200  # before a text is continued: an untrained model's two best tokens may differ by rounding alone
@@ -21,7 +19,7 @@ SENTENCE = "the quick brown fox jumps over the lazy dog and runs away. "
 TINY_LLAMA = {"model.name": "llama", "model.n_layer": 2, "model.n_head": 4, "model.n_kv_head": 2, "model.n_embd": 64,
               "model.n_inner": 128, "model.context": 128}
 
-# A family: dpt's settings, and whether it is large (no text is trained for, then).
+# A family: dpt's settings, and whether it is large (the 20 steps must do for a text, then).
 FAMILIES = {
     "gpt2": ({"model.n_layer": 2, "model.n_head": 4, "model.n_embd": 64, "model.context": 128}, False),
     "llama, grouped queries, tied": (TINY_LLAMA, False),
@@ -40,6 +38,7 @@ LABELS = 3
 REVIEWS = [(0, "no"), (2, "good and cheap and near"), (1, "it is what it is, nothing more and nothing less than that"),
            (2, "!"), (0, "never again"), (1, "as ever"), (2, "the best that I have seen in all of my years here"),
            (0, "slow, cold and dear")]
+LOGITS_OF = 3, 6  # of these rows, the shortest and the longest text
 
 PEER_WEIGHTS = ROOT / "tests" / "accept" / "peer_weights.py"
 PEER_PEFT = ROOT / "tests" / "accept" / "peer_peft.py"
@@ -80,21 +79,28 @@ def beside_transformers(line, name, sets, large):
             "after_bf16": str(after_bf16), "prompt": SENTENCE[:10], "tokens": 0, **OPTIM}
     found = ask(PEER, start, spec)
     compare(line, name, losses, found)
-    if large:
-        return
-    _, trained = train(folders["trained"], {**sets, **ADAMW, "train.steps": TRAIN_STEPS})
-    theirs = ask(PEER, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})["text"]
-    argv = [program("dpt-ckpt"), "generate", trained.parent, "--prompt", spec["prompt"], "--temperature", "0",
-            "--max-tokens", str(TOKENS)]
-    ours = subprocess.run([str(a) for a in argv], capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
-    line.show(f"{name}: greedy text of {TOKENS} tokens", repr(ours.stdout.rstrip("\n")), repr(theirs),
-              ours.returncode == 0 and ours.stdout.rstrip("\n") == theirs.rstrip("\n"))
+    if not large:
+        _, trained = train(folders["trained"], {**sets, **ADAMW, "train.steps": TRAIN_STEPS})
+    compare_text(line, name, trained, {**spec, "steps": 0, "after": None, "tokens": TOKENS})
+
+
+def compare_text(line, name, trained, spec):
+    logprobs = line.folder / "logprobs.jsonl"
+    ours = dpt_ckpt("generate", trained, "--prompt", spec["prompt"], "--temperature", 0, "--top-k", 0, "--max-tokens",
+                    TOKENS, "--logprobs", logprobs).rstrip("\n")
+    found = ask(PEER, trained, {**spec, "logprobs": str(logprobs)})
+    theirs = found["text"].rstrip("\n")
+    line.show(f"{name}: greedy text of {TOKENS} tokens", repr(ours), repr(theirs), ours == theirs)
+    line.show(f"{name}: logits compared, as log-probabilities", found["logprobs"]["compared"], f"== {TOKENS * BYTES}",
+              found["logprobs"]["compared"] == TOKENS * BYTES)
+    line.at_most(f"{name}: largest difference of one", found["logprobs"]["worst"], 1e-4)
 
 
 def llama_beside_transformers(line):
-    """dpt's checkpoints open in transformers, and from them PyTorch has the same first gradients (relative L2 1e-4) and
-    20 losses (1e-4), and continues a text with the same 60 tokens: GPT-2, Llama with grouped queries, tied and untied,
-    with scaled rotary embeddings, and SmolLM2-135M."""
+    """dpt's checkpoints open in transformers, and from them PyTorch has the same first gradients (relative L2 1e-4; of
+    a step in bf16 1e-2 as a whole) and 20 losses (1e-4), and continues a text with the same 60 tokens and logits
+    (1e-4; as logarithms of probabilities): GPT-2, Llama with grouped queries, tied and untied, with scaled rotary
+    embeddings, SmolLM2-135M and GPT-2 124M."""
     peer_python("transformers")
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():
@@ -131,12 +137,27 @@ def labels_of(line, name, sets):
     line.show(f"{name}: --eval of the last weights", (code, [t for t in text.splitlines() if "accuracy" in t]),
               f"Evaluation accuracy: {100 * found['accuracy']:.2f}%",
               code == 0 and f"Evaluation accuracy: {100 * found['accuracy']:.2f}%" in text.splitlines())
+    worst = max(abs(found["logprobs"][row][label] + loss_with_label(folders["logits"], sets, trained, row, label))
+                for row in LOGITS_OF for label in range(LABELS))
+    line.at_most(f"{name}: largest difference of {LABELS * len(LOGITS_OF)} logits, as log-probabilities", worst, 1e-4)
+
+
+def loss_with_label(root, sets, trained, row, label):
+    """What --eval says of one text of REVIEWS, were that its label: less the logarithm of its probability."""
+    folder = root / f"{row}-{label}"
+    folder.mkdir()
+    (folder / "one.tsv").write_text(f"label\ttext\n{label}\t{REVIEWS[row][1]}\n")
+    code, text, told = evaluate(folder, {**BATCH, **sets, "data.val": folder / "one.tsv"}, trained.parent)
+    if code != 0:
+        raise ClusterError(f"--eval: exit code {code}\n{text}")
+    return told["val_loss"]
 
 
 def labels_beside_transformers(line):
     """A classification (data.kind: classification) of texts of different lengths beside transformers'
-    GPT2ForSequenceClassification and LlamaForSequenceClassification: the first gradients (relative L2 1e-4), 20 losses
-    (1e-4), and of their logits the loss and the accuracy."""
+    GPT2ForSequenceClassification and LlamaForSequenceClassification: the first gradients (relative L2 1e-4; in bf16
+    1e-2 as a whole), 20 losses (1e-4), the loss and the accuracy, and the logits of two texts (1e-4; as logarithms of
+    probabilities, which are the losses of these texts with each label)."""
     peer_python("transformers")
     line.command(f"dpt-worker, then $DPT_TORCH_PYTHON {PEER.relative_to(ROOT)} CHECKPOINT SPEC")
     for name, (sets, large) in FAMILIES.items():

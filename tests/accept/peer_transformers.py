@@ -4,13 +4,18 @@
     python3 peer_transformers.py CHECKPOINT SPEC        (needs torch and transformers)
 
 SPEC is JSON: {"text": FILE, "seq_len": T, "steps": N, "lr": …, "min_lr": …, "betas": …, "eps": …, "weight_decay": …,
-"grad_clip": …, "after": CHECKPOINT or null, "prompt": TEXT, "tokens": N}. The text has one sequence more than a step's
-batch takes, so every step trains on all of it. Prints {"model", "parameters", "losses": [N], "gradients": {"worst",
-"tensor"} (relative L2 of the first step's against weights before - after, where dpt made one step of plain SGD with a
-rate of one to "after"), "text": the greedy continuation of the prompt by the weights of CHECKPOINT}.
+"grad_clip": …, "after": CHECKPOINT or null, "after_bf16": another, "prompt": TEXT, "tokens": N, "logprobs": FILE}. The
+text has one sequence more than a step's batch takes, so every step trains on all of it. Prints {"model", "parameters",
+"losses": [N], "gradients": {"worst", "tensor", "whole"} (relative L2 of the first step's against weights before -
+after, where dpt made one step of plain SGD with a rate of one to "after": of the worst tensor, and of all together),
+"bf16": the same of the step to "after_bf16", which dpt made in bf16, and "own" of PyTorch's in bf16, both against
+PyTorch's fp32, "text": the greedy continuation of the prompt by the weights of CHECKPOINT, "logprobs": {"worst",
+"compared"} (the largest difference of log-probabilities from those of FILE, which dpt-ckpt generate wrote with the same
+prompt, and how many there are)}.
 
 With "table": FILE in place of the text, lines of a label and a text behind the first, the model is a classifier and its
-loss the mean over all of them; "loss" and "accuracy" are those of the weights of CHECKPOINT.
+loss the mean over all of them; "loss", "accuracy" and "logprobs" (of each text and label) are those of the weights of
+CHECKPOINT.
 """
 
 import json
@@ -107,12 +112,13 @@ def load(folder, spec, **config):
 
 
 def judge(model, spec):
-    """Loss and accuracy."""
+    """Loss, accuracy and log-probabilities."""
     batch = batch_of(spec)
     with torch.no_grad():
         logits = logits_of(model, batch)
         loss = mean_loss(logits, batch)
-    return {"loss": float(loss), "accuracy": float((logits.argmax(1) == batch[1]).double().mean())}
+    return {"loss": float(loss), "accuracy": float((logits.argmax(1) == batch[1]).double().mean()),
+            "logprobs": torch.log_softmax(logits, 1).tolist()}
 
 
 def greedy(folder, spec):
@@ -121,6 +127,17 @@ def greedy(folder, spec):
     made = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
                           max_new_tokens=spec["tokens"], pad_token_id=0, eos_token_id=None)
     return bytes(made[0].tolist()).decode("utf-8", "replace")
+
+
+def log_probabilities(folder, spec):
+    """Of all tokens that dpt knows, at each position of the text that it drew."""
+    lines = [json.loads(line) for line in Path(spec["logprobs"]).read_text().splitlines()]
+    ours = torch.tensor([[logprob for _, logprob in sorted(line["top"])] for line in lines])
+    prompt = list(spec["prompt"].encode())
+    tokens = torch.tensor([prompt + [line["token"] for line in lines]])
+    with torch.no_grad():
+        logits = load(folder, spec).eval()(tokens).logits[0, len(prompt) - 1:-1, :ours.shape[1]]
+    return {"worst": float((ours - torch.log_softmax(logits, 1)).abs().max()), "compared": ours.numel()}
 
 
 def main(folder, spec):
@@ -136,6 +153,7 @@ def main(folder, spec):
         found.update(first_gradients(folder, spec))
     if spec["tokens"]:
         found["text"] = greedy(folder, spec)
+        found["logprobs"] = log_probabilities(folder, spec)
     print(json.dumps(found))
 
 
