@@ -12,6 +12,7 @@ from accept.stories import RUN_TIMEOUT_S
 from cluster import ROOT, TINY, Cluster, ClusterError, program
 
 PEER_TIMEOUT_S = 1200
+ALONE_TIMEOUT_S = 600  # of dpt beside it: steps of full-size models, on a busy machine
 EXAMPLE_TIMEOUT_S, EXAMPLE_MAX_S = 3600, 1200
 STEPS, THREADS = 20, 2
 OPTIM = {"lr": 1e-3, "min_lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
@@ -36,7 +37,7 @@ def run_alone(root, sets, config=TINY):
               "checkpoint.every_steps": 0}
     with Cluster(root, config, {**common, **sets}, threads=THREADS) as cluster:
         worker = cluster.start_worker("a", nnodes=1, endpoint=False)
-        code = worker.wait(RUN_TIMEOUT_S)
+        code = worker.wait(ALONE_TIMEOUT_S)
         if code != 0:
             raise ClusterError(f"exit code {code}\n{cluster.log_tails()}")
         return worker.outputs, max(worker.checkpoint_dir.glob("step-*"))

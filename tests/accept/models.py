@@ -31,6 +31,8 @@ FAMILIES = {
         {"model.name": "llama", "model.n_layer": 30, "model.n_head": 9, "model.n_kv_head": 3, "model.n_embd": 576,
          "model.n_inner": 1536, "model.context": 8192, "model.vocab": 49152, "model.rope_theta": 100000,
          "strategy.bucket_mib": 25}, True),
+    "gpt2-124m": ({"model.n_layer": 12, "model.n_head": 12, "model.n_embd": 768, "model.context": 1024,
+                   "model.vocab": 50257, "strategy.bucket_mib": 25}, True),
 }
 
 # Texts of different lengths with labels: one byte, some of them cut, none the longest of both micro-batches.
