@@ -16,6 +16,8 @@ over all slots of their own mean, or unbiased variance. A step moves it by 1 - (
 Their loss in evaluation, by the running statistics, is recorded too, of the first weights and of those after the first
 run.
 
+It prints how far PyTorch is from double precision where it computes the same in bf16 and fp16.
+
 File (little-endian; text: u16 length, bytes): "dptmodel", u32 format 3, text "torch <version>, reference.py
 <revision>", text of dpt's config of the model, u32 B T G steps warmup, f64 beta1 beta2 eps weight_decay grad_clip, i32
 tokens[G][B][T+1] (with labels [G][B][T+2]: the tokens, their number, the label), u32 tensors, per tensor in the order
@@ -207,7 +209,8 @@ class Llama:
         """Of (B, H, T, D)."""
         angle = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * self.frequencies()
         a, b = x.split(self.size // 2, dim=3)
-        return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), dim=3)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=3)
 
     def attention(self, x, p, h):
         def part(name, heads):
@@ -453,6 +456,17 @@ def train(model, weights, batch, name, nesterov, lr, min_lr, momentum):
     return losses, norms, grads, float(model.evaluation(state, batch.reshape(G, B, -1))[0]) if images else None
 
 
+def tell_own_distance(model, weights, base, batch, grads):
+    """How far PyTorch's own first gradients are from `grads`, all in 16 bits: reference_test.c states it."""
+    for dtype in (torch.bfloat16, torch.float16):
+        model.base = {n: torch.tensor(w).to(dtype) for n, w in base.items()}
+        state = {n: torch.tensor(w).to(dtype).requires_grad_("running" not in n) for n, w in weights.items()}
+        mean_loss(model, state, batch.to(dtype) if isinstance(model, Resnet) else batch).backward()
+        off = {n: np.linalg.norm(p.grad.double().numpy() - grads[n]) / np.linalg.norm(grads[n])
+               for n, p in state.items() if p.requires_grad}
+        print(f"PyTorch in {dtype}: worst first gradient off by {max(off.values()):.2g}, {max(off, key=off.get)}")
+
+
 def text(value):
     return struct.pack("<H", len(value)) + value.encode()
 
@@ -503,6 +517,7 @@ def record(model, path):
             state = {n: torch.tensor(w.astype(np.float64)) for n, w in weights.items()}
             loss, right = model.evaluation(state, batch.reshape(G, B, -1))
             out.write(struct.pack("<dId", float(loss), right, results[0][3]))
+    tell_own_distance(model, weights, base, batch, grads)
 
 
 if __name__ == "__main__":

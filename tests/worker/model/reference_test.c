@@ -28,7 +28,9 @@ enum {
 
 /* What a precision may differ by: the first loss, a tensor's first gradient (relative 2-norm), each
  * of ten losses, each norm of the whole gradient (relative). fp16 needs its gradients scaled up to
- * stay clear of subnormal numbers; a power of two changes no other bit. */
+ * stay clear of subnormal numbers; a power of two changes no other bit. PyTorch's own first
+ * gradients of the same texts, all in 16 bits, are off in the worst tensor by 0.015 to 0.029 in
+ * bf16 and by 0.0022 to 0.0038 in fp16, by the model (reference.py prints it). */
 struct tolerance {
     enum dpt_precision precision;
     double first_loss, gradient, loss, norm;
