@@ -321,7 +321,8 @@ void machine_undefer(struct sim *sim, int machine)
 static void note_word(struct sim *sim, struct machine *m, const Dpt__ServerState *message,
                       bool is_taken)
 {
-    m->heard_ms = sim->now_ms;
+    if (is_taken) /* one that ends hears no more: an answer that comes then is too late */
+        m->heard_ms = sim->now_ms;
     if (message->saved_step > m->known_saved)
         m->known_saved = message->saved_step;
     if (message->phase == DPT__SERVER_PHASE__SERVER_DONE)

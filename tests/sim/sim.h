@@ -216,7 +216,8 @@ struct machine {
     bool rescues;        /* it leaves by a rescue: no server hears it any more */
     int64_t known_saved; /* newest checkpoint or rescue that the server or a process of its own told
                             it of, in this life; 0: none */
-    int64_t heard_ms;    /* when a server's message to it last arrived, or it started */
+    int64_t heard_ms;    /* when a server's message to it last arrived before it began to end, or it
+                            started */
     bool ending;         /* the agent begins no more ranks */
     int64_t held_at_end; /* newest step of its ranks when the agent began to end; -1: none */
     bool said_unsaved;   /* in this life: NOT SAVED */
