@@ -361,6 +361,15 @@ bool dpt_rdzv_is_suspect(const struct dpt_rdzv *core, const struct run *run,
     return core->now_ms >= grace_end_ms(core, run, node);
 }
 
+/* A process of the newest plan has quiesced for a later PREPARE. It has closed its data connections
+ * itself: a peer that had not heard PREPARE yet names it, and that is no sign of its death. */
+static bool has_left_plan(const struct run *run, const struct place *place)
+{
+    const struct rank *rank = &place->node->ranks[place->local_rank];
+    return rank->spawn == place->spawn && rank->phase == DPT__RANK_PHASE__RANK_QUIESCED &&
+           rank->generation > run->plan.generation;
+}
+
 /* A peer in the newest plan names a rank of the node as the one whose data connection ended. What a
  * peer cannot attribute to anybody says nothing about this node. */
 static bool is_named(const struct run *run, const struct node *node)
@@ -371,7 +380,8 @@ static bool is_named(const struct run *run, const struct node *node)
             if (run->nodes[i] != node && rank->failed_generation == run->plan.generation &&
                 dpt_rdzv_rank_is_member(run, rank) && rank->suspect >= 0 &&
                 (uint32_t)rank->suspect < run->plan.world_size &&
-                run->plan.places[rank->suspect].node == node)
+                run->plan.places[rank->suspect].node == node &&
+                !has_left_plan(run, &run->plan.places[rank->suspect]))
                 return true;
         }
     return false;

@@ -120,6 +120,45 @@ static void test_broken_beside_a_dead_rank(void **state)
     beside_another_loss(true);
 }
 
+/* A generation falls by the silence of c. Then b names a, whose control connection breaks. Had a
+ * quiesced before, that alone ended its data connection, and it has its lease. */
+static void named_after_a_loss(bool has_quiesced)
+{
+    struct fake *const three[] = {&a, &b, &c}, *const rest[] = {&b};
+    fakes_start(&stage, three, 3);
+    const uint64_t fallen = b.generation;
+    stage_pass_speaking(&stage, two, 2, 4700);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_string_equal(stage.view.cause_kind, "node_lost");
+    if (has_quiesced) {
+        fake_obey(&a);
+        fake_say(&a, &stage);
+    }
+    b.ranks[0].failed_generation = fallen;
+    b.ranks[0].suspect = (int32_t)fake_place(&a)->rank;
+    fake_say(&b, &stage);
+    stage_step(&stage, (struct dpt_rdzv_event){.kind = DPT_RDZV_EVENT_BROKEN, .conn = a.conn});
+    stage_pass_speaking(&stage, rest, 1, 1000);
+    assert_int_equal(stage.view.phase, DPT_RDZV_PREPARING);
+    assert_int_equal(stage.view.nodes, has_quiesced ? 2 : 1);
+}
+
+static void test_named_before_it_quiesced(void **state)
+{
+    (void)state;
+    named_after_a_loss(false);
+}
+
+static void test_named_for_quiescing(void **state)
+{
+    (void)state;
+    named_after_a_loss(true);
+    a.conn = 3000;
+    fakes_settle(&stage, two, 2);
+    assert_int_equal(stage.view.phase, DPT_RDZV_RUNNING);
+    assert_int_equal(stage.view.world_size, 2);
+}
+
 /* A peer that does not know whose connection ended says nothing about it. */
 static void test_broken_beside_an_unknown_error(void **state)
 {
@@ -212,6 +251,8 @@ int main(void)
         T(test_broken_beside_a_dead_node),
         T(test_broken_beside_a_dead_rank),
         T(test_broken_beside_an_unknown_error),
+        T(test_named_before_it_quiesced),
+        T(test_named_for_quiescing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
