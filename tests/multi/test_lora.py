@@ -176,7 +176,8 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     prompt = ["--prompt", "the ", "--temperature", "0", "--max-tokens", "12"]
     text = done("generate", again.checkpoint_dir, *prompt).stdout
     moved.rename(tmp_path / "gone")
-    ckpt_refused(1, f"--base FOLDER names another place): '{moved}", "generate", again.checkpoint_dir, *prompt)
+    ckpt_refused(2, f"--base FOLDER names another place): there is no folder '{moved}'", "generate",
+                 again.checkpoint_dir, *prompt)
     assert done("generate", again.checkpoint_dir, *prompt, "--base", base).stdout == text
     ckpt_refused(2, "name the folder that the run began from with --base FOLDER", "generate", again.checkpoint_dir,
                  *prompt, "--base", other)
