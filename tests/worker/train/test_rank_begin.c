@@ -85,8 +85,8 @@ static void weights_that_are_not_there(void **state)
     director_prepare(d, false);
     director_plan(d);
     const char *text = director_await_fatal(d);
-    assert_non_null(strstr(text, "model.init_from: '"));
-    assert_non_null(strstr(text, "/absent' has neither model.safetensors nor"));
+    assert_non_null(strstr(text, "model.init_from: there is no folder '"));
+    assert_non_null(strstr(text, "/absent'; give the path of one"));
     director_destroy(&d);
 }
 
