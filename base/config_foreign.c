@@ -135,7 +135,7 @@ static bool is_outside(const char *path)
     return false;
 }
 
-/* Our only key whose last part is that of `path`; NULL: there is none, or there are several. */
+/* The only key of ours with the last part of `path`; NULL: there is none, or there are several. */
 static const char *same_name(const char *path)
 {
     const char *leaf = strrchr(path, '.'), *found = NULL;

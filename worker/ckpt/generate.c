@@ -241,8 +241,8 @@ static enum dpt_status load_config(struct parts *p, struct dpt_err *err)
     return DPT_OK;
 }
 
-/* Of token shards whose tokenizer the config does not name: as the record beside them says, else of
- * the vocabularies that have one tokenizer each. */
+/* The tokenizer of token shards, where the config names none: that of the record beside them, else
+ * the only one that has a vocabulary of this size. */
 static enum dpt_status tokenizer_of_shards(const struct parts *p, enum dpt_tokenizer *ret,
                                            struct dpt_err *err)
 {

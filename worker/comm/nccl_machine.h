@@ -28,7 +28,7 @@
  * library does not give back by then (an abort that does not return, a stream that does not get
  * idle) cannot be left alone, since it may write memory: the process is lost (nccl_guard.h).
  *
- * One thread, that which made it, owns it and calls everything here. An operation counts as done
+ * The thread that made it owns it and calls everything here. An operation counts as done
  * only when its stream is idle and the communicator has no error, before any stop: a revoke or an
  * abort ends kernels early, and nothing that ends so is ever called done.
  */

@@ -120,8 +120,8 @@ static void test_broken_beside_a_dead_rank(void **state)
     beside_another_loss(true);
 }
 
-/* A generation falls by the silence of c. Then b names a, whose control connection breaks. Had a
- * quiesced before, that alone ended its data connection, and it has its lease. */
+/* Node c falls silent, and the generation fails. Then b names a, and the control connection of a
+ * breaks. If a quiesced before, this ended its data connection, and a is lost by its lease only. */
 static void named_after_a_loss(bool has_quiesced)
 {
     struct fake *const three[] = {&a, &b, &c}, *const rest[] = {&b};

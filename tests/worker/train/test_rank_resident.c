@@ -124,7 +124,7 @@ static void a_resnet(void **state)
     }
 }
 
-/* Adapters, whose base is on the device; with the state there, and with it on the host. */
+/* Adapters of a base on the device; their state is there or on the host. */
 static void adapters(void **state)
 {
     (void)state;
