@@ -2,6 +2,7 @@
 #include "tests/kernels/case_families.h"
 #include "tests/kernels/ref.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -331,12 +332,15 @@ static void embedding_ref(const struct op_case *c, double *const *in, const int3
 
 /* --- head: n, c, v, tied: the last label has the weights of the first, bias --- */
 
+/* Weights for logits of unit size: of a target that is nearly certain, the loss and 1 - p are small
+ * differences of larger numbers, which f32 does not keep. */
 static void head_layout(const struct op_case *c, struct case_layout *r)
 {
     int64_t n = c->shape[0], w = c->shape[1], v = c->shape[2];
     const int64_t bias = c->shape[4] ? v : 0;
     *r = (struct case_layout){.inputs = 3,
                               .in = {n * w, v * w, bias},
+                              .factor = {0.0f, 1.0f / sqrtf((float)w)},
                               .outputs = 5,
                               .out = {n, n * w, v * w, n, bias},
                               .accumulates = {false, false, true, false, true},

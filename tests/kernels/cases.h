@@ -19,6 +19,7 @@ struct case_layout {
     bool rounded[CASE_BUFFERS_MAX];     /* of those: sums of what was rounded to the dtype */
     bool f32_only;                      /* the op has no dtype */
     bool squared[CASE_BUFFERS_MAX];     /* inputs that are not negative */
+    float factor[CASE_BUFFERS_MAX];     /* of inputs; 0: 1 */
     int64_t ints, ints_from, ints_below;
     /* For finite differences: L = sum of outputs[y] times inputs[dy] (dy < 0: times a constant,
      * ref_dloss), and the gradient of inputs[of[i]] is outputs[grad[i]]. */

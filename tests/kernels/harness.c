@@ -68,6 +68,8 @@ void case_buffers_init(const struct op_case *c, enum dpt_dtype dtype, struct cas
         fill_random(ret->in[i], l->in[i], (uint64_t)i);
         for (int64_t e = 0; l->squared[i] && e < l->in[i]; e++)
             ret->in[i][e] *= ret->in[i][e];
+        for (int64_t e = 0; l->factor[i] != 0.0f && e < l->in[i]; e++)
+            ret->in[i][e] *= l->factor[i];
         for (int64_t e = 0; dtype != DPT_F32 && e < l->in[i]; e++)
             ret->in[i][e] = float_of(dtype, half_of(dtype, ret->in[i][e]));
     }
