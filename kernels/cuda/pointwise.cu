@@ -145,6 +145,17 @@ static __global__ void ordered_sum(int64_t n, int n_parts, const float *const *p
     }
 }
 
+/* As half.h has it, NaNs included. */
+template <typename E> static __device__ inline float exactly(E x)
+{
+    return widened(x);
+}
+
+static __device__ inline float exactly(f16 x)
+{
+    return dpt_f32_of_f16(x.bits);
+}
+
 /* Four of each side: sixteen bytes of the wide one. As half.h has it, NaNs included. */
 template <typename E, bool WHOLE> static __global__ void narrow(int64_t n, const float *src, E *dst)
 {
@@ -166,16 +177,6 @@ template <typename E, bool WHOLE> static __global__ void narrow(int64_t n, const
     }
 }
 
-template <typename E> static __device__ inline float exactly(E x)
-{
-    return widened(x);
-}
-
-static __device__ inline float exactly(f16 x)
-{
-    return dpt_f32_of_f16(x.bits);
-}
-
 template <typename E, bool WHOLE> static __global__ void widen(int64_t n, const E *src, float *dst)
 {
     GRID_LOOP(g, (n + 3) / 4)
@@ -195,7 +196,7 @@ template <typename E> static __global__ void round_to(int64_t n, float *x)
 {
     GRID_LOOP(i, n)
     {
-        x[i] = widened(rounded<E>(x[i]));
+        x[i] = exactly(rounded<E>(x[i]));
     }
 }
 
