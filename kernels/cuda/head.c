@@ -3,6 +3,11 @@
  * before it; where the op accumulates over several chunks they gather apart, so that what is added
  * to the old value has the bits it would have been stored with.
  *
+ * Products see a vocabulary of whole LOGITS_UNITs: with an odd number of rows of the weights, such
+ * as GPT-2's 50,257, cuBLASLt takes kernels that read one element at a time, and on an H200 the head
+ * took 59 % of a step. The weights are copied to a workspace with rows of zeros behind them, the
+ * padding of dlogits is zero, and the gradient of the padded weights gathers apart.
+ *
  * A bias is what the rows of logits are before the product is added to them. */
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.h"
@@ -11,7 +16,7 @@ enum {
     CHUNK_ROWS_MAX = 4096,
     CHUNK_LOGITS_MAX = 1 << 28, /* 1 GiB of f32 */
     CHUNK_ROWS_UNIT = 64,
-    LOGITS_UNIT = 64 /* logits of a row are padded to it, so that products read whole vectors */
+    LOGITS_UNIT = 64 /* the products' vocabulary is a multiple of it */
 };
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -32,9 +37,9 @@ struct job {
     const struct dpt_head_loss *a;
     const void *w;
     int64_t row, rows; /* the chunk */
-    int64_t ld, dlogits_ld;
+    int64_t ld, dlogits_ld; /* ld: also the products' vocabulary */
     float *logits; /* and, row by row in their place, of the operands' dtype, their gradients */
-    float *dw;     /* (V, C): where the chunks' contributions gather */
+    float *dw;     /* (ld, C), or the op's own (V, C): where the chunks' contributions gather */
     bool add_dw;   /* the first chunk adds to it, too */
     bool grad;
     /* With a bias: in f32, as long as a row of logits; the chunks' sum of its gradient, as long as
@@ -86,7 +91,7 @@ static void gradients(const struct job *j, const void *x)
     const bool preparing = j->s->preparing;
     const struct dpt_cuda_gemm dx = {.m = j->rows,
                                      .n = a->c,
-                                     .k = a->v,
+                                     .k = j->ld,
                                      .dtype = a->dtype,
                                      .a = j->logits,
                                      .lda = j->dlogits_ld,
@@ -95,7 +100,7 @@ static void gradients(const struct job *j, const void *x)
                                      .out = a->dtype,
                                      .c = dpt_cuda_at_out(a->dx, a->dtype, j->row * a->c),
                                      .ldc = a->c};
-    const struct dpt_cuda_gemm dw = {.m = a->v,
+    const struct dpt_cuda_gemm dw = {.m = j->ld,
                                      .n = a->c,
                                      .k = j->rows,
                                      .dtype = a->dtype,
@@ -119,7 +124,7 @@ static void chunk(const struct job *j)
     const struct dpt_head_loss *a = j->a;
     const void *x = dpt_cuda_at(a->x, a->dtype, j->row * a->c);
     const struct dpt_cuda_gemm logits = {.m = j->rows,
-                                         .n = a->v,
+                                         .n = j->ld,
                                          .k = a->c,
                                          .dtype = a->dtype,
                                          .a = x,
@@ -155,27 +160,56 @@ static void chunk(const struct job *j)
     bias_gradient(j);
 }
 
+/* The weights with rows of zeros behind them, in `to`. What is cleared begins at a whole float. */
+static void pad_weights(struct job *j, struct dpt_stream *stream, char *to)
+{
+    const struct dpt_head_loss *a = j->a;
+    const size_t row = (size_t)a->c * dpt_dtype_bytes(a->dtype), bytes = (size_t)a->v * row;
+    const size_t clear_from = bytes / sizeof(float) * sizeof(float);
+    const int64_t floats = (int64_t)(((size_t)j->ld * row - clear_from) / sizeof(float));
+    if (!goes_on(j))
+        return;
+    (void)dpt_cuda_posted(
+        j->s, dpt_launch_fill(j->s->queue, floats, 0.0f, (float *)(void *)(to + clear_from)), "head");
+    dpt_cuda_copy(stream, bytes, a->w, to);
+    j->w = to;
+}
+
 /* False when memory is short. */
-static bool lay_out(struct job *j, bool apart)
+static bool lay_out(struct job *j, struct dpt_stream *stream, bool apart)
 {
     const struct dpt_head_loss *a = j->a;
     const int64_t rows = chunk_rows(a->v) < a->n ? chunk_rows(a->v) : a->n;
     const size_t logits = (size_t)(rows * j->ld) * sizeof(float);
-    const size_t dw = apart ? (size_t)round_up(a->v * a->c, LOGITS_UNIT) * sizeof(float) : 0;
+    const size_t w = j->ld == a->v ? 0 : (size_t)(j->ld * a->c) * dpt_dtype_bytes(a->dtype);
+    const size_t dw = apart ? (size_t)(j->ld * a->c) * sizeof(float) : 0;
     const int64_t sums = a->bias ? dpt_launch_column_sums_floats(rows, j->dlogits_ld) : 0;
     const size_t bias = a->bias ? (size_t)(j->ld + j->dlogits_ld + sums) * sizeof(float) : 0;
     void *work = NULL;
-    if (!dpt_cuda_workspace(j->s, logits + dw + bias, &work))
+    if (!dpt_cuda_workspace(j->s, logits + w + dw + bias, &work))
         return j->s->preparing && j->s->error.status == DPT_OK;
+    char *at = work;
     j->logits = work;
+    if (w > 0)
+        pad_weights(j, stream, at + logits);
     if (apart)
-        j->dw = (float *)(void *)((char *)work + logits);
+        j->dw = (float *)(void *)(at + logits + w);
     if (a->bias) {
-        j->bias = (float *)(void *)((char *)work + logits + dw);
+        j->bias = (float *)(void *)(at + logits + w + dw);
         j->dbias = j->bias + j->ld;
         j->sums = j->dbias + j->dlogits_ld;
     }
     return true;
+}
+
+/* What gathered apart, to where it belongs. */
+static void give_weight_gradient(const struct job *j, struct dpt_stream *stream)
+{
+    const struct dpt_head_loss *a = j->a;
+    if (a->accumulate)
+        dpt_cuda_add(stream, a->v * a->c, a->dw, j->dw, a->dw);
+    else
+        dpt_cuda_copy(stream, (size_t)(a->v * a->c) * sizeof(float), j->dw, a->dw);
 }
 
 void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a)
@@ -192,8 +226,9 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
         return;
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
     const int64_t rows = chunk_rows(a->v);
-    const bool apart = a->n > rows && a->dw && (s->preparing || a->accumulate);
-    if (!lay_out(&job, apart))
+    const bool padded = job.ld != a->v;
+    const bool apart = a->dw && (padded || (a->n > rows && (s->preparing || a->accumulate)));
+    if (!lay_out(&job, stream, apart))
         return;
     job.add_dw = a->accumulate && !apart;
     widen_bias(&job);
@@ -202,6 +237,6 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
         chunk(&job);
     }
     if (apart && !s->preparing)
-        dpt_cuda_add(stream, a->v * a->c, a->dw, job.dw, a->dw);
+        give_weight_gradient(&job, stream);
     give_bias_gradient(&job, stream);
 }

@@ -69,21 +69,21 @@ static __device__ void write_slopes(const struct dpt_launch_softmax &a, const fl
                                     int64_t target, float lse)
 {
     enum { N = some<E>::N };
-    for (int64_t base = 0; base < a.v; base += THREADS * N) {
+    for (int64_t base = 0; base < a.ld; base += THREADS * N) {
         const int64_t at = base + threadIdx.x * N;
         float g[N];
 #pragma unroll
         for (int k = 0; k < N; k += WORD)
             load_logits(x, at + k, a.v, 0.0f, g + k);
         __syncthreads();
-        if (at >= a.v)
+        if (at >= a.ld)
             continue;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             g[k] = at + k < a.v ? exp_of(g[k] - lse) * a.dloss : 0.0f;
             g[k] -= at + k == target ? a.dloss : 0.0f;
         }
-        put<N, true>(to, at, a.v, g);
+        put<N, true>(to, at, a.ld, g);
     }
 }
 

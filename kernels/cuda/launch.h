@@ -65,7 +65,7 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
 
 /* --- head.cu --- */
 /* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
- * 32 bytes and are whole ones, padding included, which gradients overwrite with zeros or leave. */
+ * 32 bytes and are whole ones, padding included; gradients from v up to ld become zero. */
 struct dpt_launch_softmax {
     int64_t rows, v, ld;  /* of logits */
     enum dpt_dtype dtype; /* of dlogits */
