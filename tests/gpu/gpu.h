@@ -1,5 +1,4 @@
-/* What the tests on a CUDA device share. They need no test framework: tests/gpu/run builds them on
- * a machine that has a CUDA toolkit and a C compiler and little else. */
+/* What the tests on a CUDA device share. They need no test framework. */
 #ifndef DPT_TESTS_GPU_GPU_H
 #define DPT_TESTS_GPU_GPU_H
 

@@ -33,7 +33,6 @@ static void seed_for(const struct op_case *c)
     fill_random_seed = c->fd ? kept : fresh;
 }
 
-#ifdef DPT_TEST_CPU
 /* The largest relative error of an output against the CPU device's. */
 static double against_cpu(const struct op_case *c, enum dpt_dtype dtype, struct test_stream *gpu,
                           struct test_stream *cpu)
@@ -74,13 +73,6 @@ static void check_against_cpu(struct test_stream *gpu)
         }
     test_stream_close(&cpu);
 }
-#else
-static void check_against_cpu(struct test_stream *gpu)
-{
-    (void)gpu;
-    (void)fprintf(stderr, "not compared with the CPU device: it is not in this build\n");
-}
-#endif
 
 /* Leaves other numbers in the stream's workspace: those of a head's logits. */
 static void poison_workspace(struct test_stream *t)
