@@ -46,10 +46,12 @@ def test_program(name):
 
 
 def run(line, argv, timeout, env=None):
-    """Runs it to its end; ClusterError with what it said when it fails. Returns what it printed, and its errors."""
+    """Runs it to its end; ClusterError with what it said when it fails. Returns what it printed, and its errors. A
+    variable of `env` that is None is taken away."""
     argv = [str(a) for a in argv]
     line.command(argv)
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=dict(os.environ, **(env or {})))
+    env = {name: value for name, value in dict(os.environ, **(env or {})).items() if value is not None}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=env)
     if done.returncode != 0:
         raise ClusterError(f"{argv[0]}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout, done.stderr
@@ -63,11 +65,12 @@ def bench(line, name, *flags, timeout=TRAIN_TIMEOUT_S):
 
 
 def peer(line, *flags):
-    """PyTorch's report."""
+    """PyTorch's report. It brings its own libraries of CUDA."""
     python = os.environ.get("DPT_TORCH_PYTHON", "python3")
     if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
         raise NotRun(f"{python} has no PyTorch (DPT_TORCH_PYTHON names another)")
-    return json.loads(run(line, [python, PEER, *flags], PEER_TIMEOUT_S)[0].strip().splitlines()[-1])
+    said, _ = run(line, [python, PEER, *flags], PEER_TIMEOUT_S, {"LD_LIBRARY_PATH": None})
+    return json.loads(said.strip().splitlines()[-1])
 
 
 def ops(line):
