@@ -10,6 +10,7 @@
 #include "worker/agent/terminal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,12 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static char got[2 * DPT_TERMINAL_QUEUE_BYTES];
+enum { WAIT_MS = 20000 };
+
+/* Text that has been read. It may be a full pipe and two full queues long: the thread empties the
+ * queue before it writes, and callers fill it again while the write blocks. */
+static char got[3 * DPT_TERMINAL_QUEUE_BYTES + 1];
+static size_t got_bytes;
 
 static struct dpt_terminal *open_terminal(int out_fd, int err_fd, bool live)
 {
@@ -28,17 +34,36 @@ static struct dpt_terminal *open_terminal(int out_fd, int err_fd, bool live)
     return terminal;
 }
 
-/* Everything up to the end. */
-static void read_all(int fd)
+/* Adds the next bytes to `got`. */
+static void read_more(int fd)
 {
-    size_t used = 0;
-    for (;;) {
-        ssize_t n = read(fd, got + used, sizeof got - 1 - used);
-        if (n <= 0) /* EIO: the other side of a pseudo terminal is closed */
-            break;
-        used += (size_t)n;
-    }
-    got[used] = '\0';
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    if (poll(&item, 1, WAIT_MS) != 1)
+        fail_msg("nothing to read for %d ms after %zu bytes", WAIT_MS, got_bytes);
+    assert_true(got_bytes < sizeof got - 1);
+    ssize_t n = read(fd, got + got_bytes, sizeof got - 1 - got_bytes);
+    assert_true(n > 0);
+    got_bytes += (size_t)n;
+    got[got_bytes] = '\0';
+}
+
+/* Fills `got` anew, until it ends with `end`. A destroyed terminal's thread may still be writing:
+ * destroy waits for a limited time. */
+static void read_until(int fd, const char *end)
+{
+    got_bytes = 0;
+    do
+        read_more(fd);
+    while (got_bytes < strlen(end) || strcmp(got + got_bytes - strlen(end), end) != 0);
+}
+
+/* Closes both sides, of a pipe or of a pseudo terminal, where nothing may be left to read. */
+static void close_at_end(int read_fd, int write_fd)
+{
+    char byte;
+    close(write_fd);
+    assert_true(read(read_fd, &byte, 1) <= 0); /* a pseudo terminal fails with EIO */
+    close(read_fd);
 }
 
 static void lines_go_out_in_order(void **state)
@@ -56,14 +81,12 @@ static void lines_go_out_in_order(void **state)
     dpt_terminal_destroy(&terminal);
     assert_null(terminal);
     dpt_terminal_destroy(&terminal);
-    close(out[1]);
-    close(errs[1]);
-    read_all(out[0]);
+    read_until(out[0], "two\n");
     assert_string_equal(got, "one\ntwo\n");
-    read_all(errs[0]);
+    read_until(errs[0], "wrong\n");
     assert_string_equal(got, "wrong\n");
-    close(out[0]);
-    close(errs[0]);
+    close_at_end(out[0], out[1]);
+    close_at_end(errs[0], errs[1]);
 }
 
 /* Lines in `got` of which each has been shown or counted as left out. */
@@ -75,8 +98,8 @@ static unsigned long lines_accounted_for(void)
     return n;
 }
 
-/* The caller, who must answer the server, is never held up; what did not fit is counted. */
-static void full_pipe_holds_nobody_up(void **state)
+/* The agent must answer the server while its terminal takes nothing. Lines left out are counted. */
+static void full_pipe_does_not_block_the_caller(void **state)
 {
     (void)state;
     int out[2];
@@ -85,25 +108,21 @@ static void full_pipe_holds_nobody_up(void **state)
     line[sizeof line - 1] = '\0';
     assert_int_equal(pipe(out), 0);
     struct dpt_terminal *terminal = open_terminal(out[1], out[1], false);
-    const unsigned long lines = 3 * DPT_TERMINAL_QUEUE_BYTES / sizeof line;
+    /* `got` has room: a line that counts lines left out is shorter than one of them. */
+    const unsigned long lines = (sizeof got - 1) / sizeof line;
     for (unsigned long i = 0; i < lines; i++)
-        dpt_terminal_print(terminal, line); /* nobody reads: returns all the same */
-    size_t used = 0;
+        dpt_terminal_print(terminal, line); /* returns although nothing reads */
+    got_bytes = 0;
     got[0] = '\0';
-    while (lines_accounted_for() < lines) {
-        ssize_t n = read(out[0], got + used, sizeof got - 1 - used);
-        assert_true(n > 0);
-        used += (size_t)n;
-        got[used] = '\0';
-    }
+    while (lines_accounted_for() < lines)
+        read_more(out[0]);
     assert_int_equal(lines_accounted_for(), lines);
     assert_non_null(strstr(got, "lines are not shown"));
     dpt_terminal_print(terminal, "last");
     dpt_terminal_destroy(&terminal);
-    close(out[1]);
-    read_all(out[0]);
+    read_until(out[0], "last\n");
     assert_string_equal(got, "last\n");
-    close(out[0]);
+    close_at_end(out[0], out[1]);
 }
 
 /* The newline is there whatever the length. */
@@ -120,17 +139,15 @@ static void long_lines_are_whole(void **state)
         line[lengths[i]] = '\0';
         dpt_terminal_print(terminal, line);
         dpt_terminal_destroy(&terminal);
-        ssize_t n = read(out[0], got, sizeof got - 1);
-        assert_int_equal(n, lengths[i] + 1);
-        assert_int_equal(got[n - 1], '\n');
+        read_until(out[0], "\n");
+        assert_int_equal(got_bytes, lengths[i] + 1);
         assert_int_equal(memcmp(got, line, lengths[i]), 0);
     }
-    close(out[0]);
-    close(out[1]);
+    close_at_end(out[0], out[1]);
 }
 
-/* Whoever ends does not wait for a reader for longer than it says, whatever waits to be taken. */
-static void full_pipe_does_not_hold_the_end_up(void **state)
+/* Destroy returns after the time that it states, whatever is left to write. */
+static void full_pipe_delays_destroy_by_the_drain_time(void **state)
 {
     (void)state;
     int out[2];
@@ -146,15 +163,9 @@ static void full_pipe_does_not_hold_the_end_up(void **state)
     assert_null(terminal);
     assert_true(took_ms >= DPT_TERMINAL_DRAIN_MS / 2 && took_ms < 20 * DPT_TERMINAL_DRAIN_MS);
     /* The thread, which hung in its write, goes on with what was left and frees it. */
-    size_t used = 0;
-    while (used < strlen("last\n") || memcmp(got + used - 5, "last\n", 5) != 0) {
-        ssize_t n = read(out[0], got + used, sizeof got - used);
-        assert_true(n > 0);
-        used += (size_t)n;
-    }
-    assert_int_equal(used, sizeof line + strlen("last\n"));
-    close(out[0]);
-    close(out[1]);
+    read_until(out[0], "last\n");
+    assert_int_equal(got_bytes, sizeof line + strlen("last\n"));
+    close_at_end(out[0], out[1]);
 }
 
 static void live_line_stands_below_lines(void **state)
@@ -162,6 +173,7 @@ static void live_line_stands_below_lines(void **state)
     (void)state;
     int master, slave;
     struct winsize size = {.ws_row = 24, .ws_col = 60};
+    char line[DPT_TEXT_LINE_BYTES], text[DPT_TEXT_LINE_BYTES + 32];
     assert_int_equal(openpty(&master, &slave, NULL, NULL, &size), 0);
     assert_true(dpt_terminal_is_live(slave, "xterm", NULL));
     assert_false(dpt_terminal_is_live(slave, "xterm", "1"));
@@ -170,24 +182,20 @@ static void live_line_stands_below_lines(void **state)
     assert_false(dpt_terminal_is_live(slave, NULL, NULL));
     struct dpt_terminal *terminal = open_terminal(slave, slave, true);
     const struct dpt_live_facts facts = {.step = {.step = 1, .steps = 2, .world_size = 1}};
+    dpt_text_live(&facts, size.ws_col, false, line);
+    assert_non_null(strstr(line, "step 1/2"));
     dpt_terminal_show(terminal, &facts);
-    size_t used = 0;
-    while (strstr(got, "step 1/2") == NULL || used == 0) {
-        ssize_t n = read(master, got + used, sizeof got - 1 - used);
-        assert_true(n > 0);
-        used += (size_t)n;
-        got[used] = '\0';
-    }
+    read_until(master, line);
+    assert_string_equal(got, line);
+    /* Erased before the event, drawn again below it, and gone at the end. */
     dpt_terminal_print(terminal, "an event");
+    (void)snprintf(text, sizeof text, "\r\033[Jan event\r\n%s", line);
+    read_until(master, line);
+    assert_string_equal(got, text);
     dpt_terminal_destroy(&terminal);
-    close(slave);
-    read_all(master);
-    /* Erased before the event, drawn again below it or not any more, and gone at the end. */
-    assert_true(strncmp(got, "\r\033[Jan event\r\n", strlen("\r\033[Jan event\r\n")) == 0);
-    const char *drawn = strstr(got, "step 1/2");
-    if (drawn != NULL)
-        assert_non_null(strstr(drawn, "\r\033[J"));
-    close(master);
+    read_until(master, "\033[J");
+    assert_string_equal(got, "\r\033[J");
+    close_at_end(master, slave);
 }
 
 static void pipe_is_no_terminal(void **state)
@@ -215,9 +223,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_go_out_in_order),
-        cmocka_unit_test(full_pipe_holds_nobody_up),
+        cmocka_unit_test(full_pipe_does_not_block_the_caller),
         cmocka_unit_test(long_lines_are_whole),
-        cmocka_unit_test(full_pipe_does_not_hold_the_end_up),
+        cmocka_unit_test(full_pipe_delays_destroy_by_the_drain_time),
         cmocka_unit_test(live_line_stands_below_lines),
         cmocka_unit_test(pipe_is_no_terminal),
         cmocka_unit_test(locale_tells_utf8),
