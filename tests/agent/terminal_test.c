@@ -25,6 +25,14 @@ enum { WAIT_MS = 20000 };
 static char got[3 * DPT_TERMINAL_QUEUE_BYTES + 1];
 static size_t got_bytes;
 
+/* A pipe of one page, for tests that fill it. The default is 16 pages. Where a page has 64 KiB,
+ * that is 1 MiB: more than a test writes. */
+static void open_small_pipe(int fds[2])
+{
+    assert_int_equal(pipe(fds), 0);
+    assert_true(fcntl(fds[1], F_SETPIPE_SZ, 1) > 0); /* rounded up */
+}
+
 static struct dpt_terminal *open_terminal(int out_fd, int err_fd, bool live)
 {
     const struct dpt_terminal_options options = {.out_fd = out_fd, .err_fd = err_fd, .live = live};
@@ -106,7 +114,7 @@ static void full_pipe_does_not_block_the_caller(void **state)
     char line[1000];
     memset(line, 'x', sizeof line - 1);
     line[sizeof line - 1] = '\0';
-    assert_int_equal(pipe(out), 0);
+    open_small_pipe(out);
     struct dpt_terminal *terminal = open_terminal(out[1], out[1], false);
     /* `got` has room: a line that counts lines left out is shorter than one of them. */
     const unsigned long lines = (sizeof got - 1) / sizeof line;
@@ -153,7 +161,7 @@ static void full_pipe_delays_destroy_by_the_drain_time(void **state)
     int out[2];
     static char line[DPT_TERMINAL_QUEUE_BYTES / 2];
     memset(line, 'x', sizeof line - 1);
-    assert_int_equal(pipe(out), 0);
+    open_small_pipe(out);
     struct dpt_terminal *terminal = open_terminal(out[1], out[1], false);
     dpt_terminal_print(terminal, line); /* more than a pipe takes */
     dpt_terminal_print(terminal, "last");
