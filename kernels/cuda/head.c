@@ -227,7 +227,8 @@ void dpt_cuda_head_loss(struct dpt_stream *stream, const struct dpt_head_loss *a
     job.dlogits_ld = job.ld * (int64_t)(sizeof(float) / dpt_dtype_bytes(a->dtype));
     const int64_t rows = chunk_rows(a->v);
     const bool padded = job.ld != a->v;
-    const bool apart = a->dw && (padded || (a->n > rows && (s->preparing || a->accumulate)));
+    const bool chunks_add = a->n > rows && (s->preparing || a->accumulate);
+    const bool apart = (s->preparing || a->dw) && (padded || chunks_add);
     if (!lay_out(&job, stream, apart))
         return;
     job.add_dw = a->accumulate && !apart;
