@@ -366,12 +366,26 @@ static enum dpt_status end_server(struct rec_cluster *c, struct dpt_err *err)
                : dpt_fail(err, DPT_EPEER, "dpt-rdzv ended with status 0x%x after SIGTERM", status);
 }
 
+static bool is_process_left(void)
+{
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) /* ended, and was adopted */
+        continue;
+    return pid == 0;
+}
+
+/* A killed process is there until the driver has freed what it had on the GPU, for which its agent
+ * does not wait. */
 enum dpt_status rec_cluster_end(struct rec_cluster *c, struct dpt_err *err)
 {
     DPT_TRY(end_nodes(c, err));
     DPT_TRY(end_server(c, err));
-    if (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD)
-        return dpt_fail(err, DPT_EPEER, "a process is left after every program has ended");
+    const int64_t deadline = dpt_now_ms() + (c->run.cuda ? REC_EXIT_MS : 0);
+    while (is_process_left()) {
+        if (dpt_now_ms() >= deadline)
+            return dpt_fail(err, DPT_EPEER, "a process is left after every program has ended");
+        rec_pause();
+    }
     return DPT_OK;
 }
 
