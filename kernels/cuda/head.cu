@@ -1,140 +1,298 @@
-/* The head's softmax: one block a row of logits, so that what is read twice is near the second
- * time. Threads take elements in a fixed pattern and are joined in a fixed tree. And the rows of
- * last tokens, which are copied as they are. */
+/* The head's softmax: a row of logits belongs to one block, whose threads take its elements in a
+ * fixed pattern and are joined in a fixed tree. And the rows of last tokens, which are copied as
+ * they are.
+ *
+ * A row that fits into a multiprocessor's shared memory is read once, and its gradient is made of
+ * what is there. One block a multiprocessor then goes from row to row, and asks for each word of
+ * its next row as soon as it has written the gradient of the word in that place: so that loads and
+ * stores are always under way, up to a whole row of them, though nothing else runs beside it.
+ * Other rows are read twice, by blocks that hide each other's waiting. */
 #include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/fetch.cuh"
 #include "kernels/cuda/launch.h"
 
 enum {
-    LONG_ROW = 4096, /* logits, from which on a block has THREADS_LONG */
+    LONG_ROW = 4096, /* logits, from which on a block is not THREADS_SHORT */
     THREADS_SHORT = 128,
-    THREADS_LONG = 1024,
-    THREADS_ROWS = 256, /* that copy rows */
-    WORD = 4,           /* logits in one access */
-    AHEAD = 4,          /* accesses of a thread that are under way at once */
-    ROW_UNIT = 2 * WORD /* rows begin, and end behind their padding, at multiples of it */
+    THREADS_LONG = 512,
+    THREADS_SHARED = 1024,   /* where a row is in shared memory */
+    THREADS_RESIDENT = 1536, /* of a multiprocessor, where it is not */
+    THREADS_ROWS = 256,      /* that copy rows */
+    WARP = 32,
+    WORD = 4,            /* logits in one access */
+    AHEAD = 4,           /* accesses of a thread that are under way at once: a group */
+    GROUPS = 4,          /* of a row in shared memory */
+    ROW_UNIT = 2 * WORD, /* rows begin, and end behind their padding, at multiples of it */
+    ROW_MAX = 1 << 30,   /* logits: their indices are ints */
+    SHARED_ROW_MAX = GROUPS * AHEAD * THREADS_SHARED * WORD, /* logits */
+    SHARED_REST = 1024 /* bytes of a block's shared memory that a row leaves */
 };
 
-/* Of elements [at, at + WORD) of a row; those past the end are `least`. */
-static __device__ inline void load_logits(const float *x, int64_t at, int64_t v, float least,
-                                          float ret[WORD])
+#define LEAST (-3.0e38f) /* below any logit, and finite: LEAST - LEAST is no NaN */
+
+/* `sum` of e^(x - most) over some logits, of which none is greater than `most`. */
+struct exp_sum {
+    float most, sum;
+};
+
+/* What the threads of a block tell each other. */
+struct place {
+    struct exp_sum of_warp[WARP];
+    int beaten; /* a logit is greater than the target's */
+};
+
+/* e^x within a few units of the last place for x in [-87, 0], 0 below: the device's own power of
+ * two. */
+static __device__ inline float fast_exp(float x)
 {
-#pragma unroll
-    for (int k = 0; k < WORD; k++)
-        ret[k] = least;
-    if (at < v)
-        get<WORD, true>(x, at, v, ret);
-#pragma unroll
-    for (int k = 0; k < WORD; k++)
-        ret[k] = at + k < v ? ret[k] : least;
+    const float power = x * 1.44269504088896341f;
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(power));
+    return y;
+#else
+    return exp2f(power);
+#endif
 }
 
-/* The log of the sum of e^x over the row; every thread has it. */
-template <int THREADS>
-static __device__ float log_sum_exp(const float *x, int64_t v, float place[THREADS])
-{
-    const int64_t stride = THREADS * WORD; /* what the block reads at once */
-    const float least = -3.0e38f;          /* finite, so that most - most is never NaN */
-    float most = least, sum = 0.0f;
-    for (int64_t base = 0; base < v; base += AHEAD * stride) {
-        float ahead[AHEAD][WORD], highest = most;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            load_logits(x, base + i * stride + threadIdx.x * WORD, v, least, ahead[i]);
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-#pragma unroll
-            for (int k = 0; k < WORD; k++)
-                highest = fmaxf(highest, ahead[i][k]);
-        sum *= exp_of(most - highest);
-        most = highest;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            if (base + i * stride >= v) /* nobody has any */
-                break;
-#pragma unroll
-            for (int k = 0; k < WORD; k++)
-                sum += exp_of(ahead[i][k] - most);
-        }
-    }
-    /* A thread without elements has counted what is past the end; that is nothing beside any. */
-    const float row_most = block_max<THREADS>(most, place);
-    const float row_sum = block_sum<THREADS>(sum * exp_of(most - row_most), place);
-    return row_most + (float)log((double)row_sum);
-}
+/* Logits from one word of a thread to its next, and those of all its words of a group. */
+template <int THREADS> struct pattern {
+    enum { STRIDE = THREADS * WORD, GROUP = AHEAD * STRIDE };
+};
 
-/* dlogits may lie where the logits do: what is written of a tile lies at or before it, and all of
- * the tile has been read by then. */
-template <typename E, int THREADS>
-static __device__ void write_slopes(const struct dpt_launch_softmax &a, const float *x, E *to,
-                                    int64_t target, float lse)
+/* The words at `at`, at + STRIDE, ... of a row; what is not among its v logits is LEAST. WHOLE:
+ * they all are. */
+template <int THREADS, bool WHOLE>
+static __device__ inline void read_words(const float *row, int at, int v, float ret[AHEAD][WORD])
 {
-    enum { N = some<E>::N };
-    for (int64_t base = 0; base < a.ld; base += THREADS * N) {
-        const int64_t at = base + threadIdx.x * N;
-        float g[N];
 #pragma unroll
-        for (int k = 0; k < N; k += WORD)
-            load_logits(x, at + k, a.v, 0.0f, g + k);
-        __syncthreads();
-        if (at >= a.ld)
-            continue;
+    for (int i = 0; i < AHEAD; i++, at += pattern<THREADS>::STRIDE) {
+        if (WHOLE || at < v)
+            get<WORD, true>(row, at, v, ret[i]);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            g[k] = at + k < a.v ? exp_of(g[k] - lse) * a.dloss : 0.0f;
-            g[k] -= at + k == target ? a.dloss : 0.0f;
-        }
-        put<N, true>(to, at, a.ld, g);
+        for (int k = 0; k < WORD; k++)
+            ret[i][k] = WHOLE || at + k < v ? ret[i][k] : LEAST;
     }
 }
 
-/* Whether the target is the first of the row's greatest logits; every thread knows. */
-template <int THREADS>
-static __device__ bool predicts(const float *x, int64_t v, int64_t target, float place[THREADS])
+template <int THREADS, bool WHOLE>
+static __device__ inline void add_words(const float x[AHEAD][WORD], int at, int v,
+                                        struct exp_sum *to)
 {
-    const float at_target = x[target];
-    float beaten = 0.0f;
-    for (int64_t i = threadIdx.x; i < v; i += THREADS)
-        if (!(i < target ? x[i] < at_target : x[i] <= at_target))
-            beaten = 1.0f;
-    return !(block_max<THREADS>(beaten, place) > 0.0f);
+    float most = to->most;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int k = 0; k < WORD; k++)
+            most = fmaxf(most, x[i][k]);
+    to->sum *= fast_exp(to->most - most);
+    to->most = most;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (WHOLE || at + i * pattern<THREADS>::STRIDE < v)
+#pragma unroll
+            for (int k = 0; k < WORD; k++)
+                to->sum += fast_exp(x[i][k] - most);
 }
 
-template <typename E, int THREADS>
-static __global__ void __launch_bounds__(THREADS) softmax_loss(struct dpt_launch_softmax a)
+/* Of the warp's lanes; each gets it. */
+static __device__ inline struct exp_sum warp_exp_sum(struct exp_sum s)
 {
-    __shared__ float place[THREADS];
-    const int64_t r = blockIdx.x, target = a.targets[r];
-    const float *x = a.logits + r * a.ld;
-    const float lse = log_sum_exp<THREADS>(x, a.v, place);
+    const float most = group_max<WARP>(s.most);
+    return {most, group_sum<WARP>(s.sum * fast_exp(s.most - most))};
+}
+
+/* Of the block's threads; each gets it, and `beaten` is 0 then. There is one barrier in it: what a
+ * thread did before it is seen after it, and before the next call there must be another. */
+template <int THREADS>
+static __device__ inline struct exp_sum block_exp_sum(struct exp_sum s, struct place *place)
+{
+    const int lane = threadIdx.x % WARP;
+    s = warp_exp_sum(s);
+    if (lane == 0)
+        place->of_warp[threadIdx.x / WARP] = s;
     if (threadIdx.x == 0)
-        a.loss[r] = lse - x[target];
+        place->beaten = 0;
+    __syncthreads();
+    s = {LEAST, 0.0f};
+    if (lane < THREADS / WARP)
+        s = place->of_warp[lane];
+    return warp_exp_sum(s);
+}
+
+/* The loss of row r, and whether the target is the first of its greatest logits. */
+template <int THREADS>
+static __device__ inline void give_loss(const struct dpt_launch_softmax &a, int64_t r,
+                                        const float *row, int target, struct exp_sum s,
+                                        struct place *place)
+{
+    const float at_target = row[target];
     if (a.right) {
-        const bool right = predicts<THREADS>(x, a.v, target, place);
-        if (threadIdx.x == 0)
-            a.right[r] = right ? 1.0f : 0.0f;
+        bool beaten = false;
+        for (int i = threadIdx.x; i < a.v; i += THREADS)
+            beaten = beaten || !(i < target ? row[i] < at_target : row[i] <= at_target);
+        if (beaten)
+            place->beaten = 1; /* the same, whoever says it */
+        __syncthreads();
     }
+    if (threadIdx.x > 0)
+        return;
+    a.loss[r] = logf(s.sum) + (s.most - at_target);
+    if (a.right)
+        a.right[r] = place->beaten ? 0.0f : 1.0f;
+}
+
+/* The gradients of the words as read_words gave them, into a row of ld. The probability of LEAST is
+ * 0, and so is the gradient of what is padding. */
+template <int THREADS, bool WHOLE, typename E>
+static __device__ inline void write_slopes(float dloss, int target, struct exp_sum s, int at,
+                                           float x[AHEAD][WORD], int ld, E *row)
+{
+    const float factor = dloss / s.sum;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++, at += pattern<THREADS>::STRIDE) {
+#pragma unroll
+        for (int k = 0; k < WORD; k++)
+            x[i][k] = fast_exp(x[i][k] - s.most) * factor;
+        if ((unsigned)(target - at) < WORD)
+#pragma unroll
+            for (int k = 0; k < WORD; k++)
+                x[i][k] -= at + k == target ? dloss : 0.0f;
+        if (WHOLE || at < ld)
+            put<WORD, true>(row, at, ld, x[i]);
+    }
+}
+
+/* dlogits may lie where the logits do: what is written of a group lies at or before it, and all of
+ * it has been read by then. */
+template <typename E, int THREADS>
+static __global__ void __launch_bounds__(THREADS, THREADS_RESIDENT / THREADS)
+    softmax_loss(struct dpt_launch_softmax a)
+{
+    enum { GROUP = pattern<THREADS>::GROUP };
+    __shared__ struct place place;
+    const int v = (int)a.v, ld = (int)a.ld, mine = threadIdx.x * WORD;
+    const int target = a.targets[blockIdx.x];
+    const float *row = a.logits + blockIdx.x * a.ld;
+    struct exp_sum s = {LEAST, 0.0f};
+    float x[AHEAD][WORD];
+    for (int base = 0; base < v; base += GROUP)
+        FOR_WHOLE(base + GROUP <= v, read_words<THREADS, WHOLE>(row, base + mine, v, x);
+                  add_words<THREADS, WHOLE>(x, base + mine, v, &s));
+    s = block_exp_sum<THREADS>(s, &place);
+    give_loss<THREADS>(a, blockIdx.x, row, target, s, &place);
     if (!a.dlogits)
         return;
-    __syncthreads(); /* x[target] is read before it is overwritten */
-    write_slopes<E, THREADS>(a, x, (E *)a.dlogits + r * a.dlogits_ld, target, lse);
+    E *to = (E *)a.dlogits + blockIdx.x * a.dlogits_ld;
+    for (int base = 0; base < ld; base += GROUP)
+        FOR_WHOLE(base + GROUP <= v, read_words<THREADS, WHOLE>(row, base + mine, v, x);
+                  __syncthreads();
+                  write_slopes<THREADS, WHOLE>(a.dloss, target, s, base + mine, x, ld, to));
 }
 
-template <typename E> static void post(cudaStream_t q, const struct dpt_launch_softmax *a)
+/* Asks for the thread's words of a group of a row of v logits, to be put into their place in shared
+ * memory; v = 0: for none. */
+template <bool WHOLE>
+static __device__ inline void fetch_words(const float *from, int at, int v, float *row)
 {
-    if (a->v < LONG_ROW)
-        softmax_loss<E, THREADS_SHORT><<<(unsigned)a->rows, THREADS_SHORT, 0, q>>>(*a);
-    else
-        softmax_loss<E, THREADS_LONG><<<(unsigned)a->rows, THREADS_LONG, 0, q>>>(*a);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++, at += pattern<THREADS_SHARED>::STRIDE)
+        if (WHOLE || at < v)
+            fetch_16_bytes(row + at, from + at);
+    fetch_group();
+}
+
+/* A thread reads and replaces the words that it fetched; of those of others it reads the target's
+ * alone, and those that the target is compared with. dlogits may lie where the logits do: a row is
+ * written when all of it has been fetched. */
+template <typename E>
+static __global__ void __launch_bounds__(THREADS_SHARED)
+    softmax_loss_shared(struct dpt_launch_softmax a)
+{
+    enum { GROUP = pattern<THREADS_SHARED>::GROUP };
+    typedef words<WORD * sizeof(float)> four_logits;
+    extern __shared__ four_logits memory[];
+    __shared__ struct place place;
+    float *row = (float *)memory, x[AHEAD][WORD];
+    const int v = (int)a.v, ld = (int)a.ld, mine = threadIdx.x * WORD;
+#pragma unroll 1
+    for (int g = 0; g < GROUPS; g++)
+        fetch_words<false>(a.logits + blockIdx.x * a.ld, g * GROUP + mine, v, row);
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x) {
+        const int target = a.targets[r];
+        struct exp_sum s = {LEAST, 0.0f};
+#pragma unroll 1
+        for (int g = 0; g < GROUPS; g++) {
+            const int at = g * GROUP + mine;
+            await_fetched<GROUPS - 1>();
+            fetch_group(); /* of nothing, so that GROUPS - 1 are later than the next one, too */
+            FOR_WHOLE((g + 1) * GROUP <= v, read_words<THREADS_SHARED, WHOLE>(row, at, v, x);
+                      add_words<THREADS_SHARED, WHOLE>(x, at, v, &s));
+        }
+        s = block_exp_sum<THREADS_SHARED>(s, &place);
+        give_loss<THREADS_SHARED>(a, r, row, target, s, &place);
+        __syncthreads(); /* what others fetched is not read again */
+        const int64_t next = r + gridDim.x;
+        const float *from = a.logits + next * a.ld;
+        const int next_v = next < a.rows ? v : 0;
+        E *to = a.dlogits ? (E *)a.dlogits + r * a.dlogits_ld : NULL;
+#pragma unroll 1
+        for (int g = 0; g < GROUPS; g++) {
+            const int at = g * GROUP + mine;
+            if (to)
+                FOR_WHOLE((g + 1) * GROUP <= v, read_words<THREADS_SHARED, WHOLE>(row, at, v, x);
+                          write_slopes<THREADS_SHARED, WHOLE>(a.dloss, target, s, at, x, ld, to));
+            FOR_WHOLE((g + 1) * GROUP <= next_v, fetch_words<WHOLE>(from, at, next_v, row));
+        }
+    }
+}
+
+/* Of this thread's device: its multiprocessors, and the bytes of shared memory that a block can
+ * have. */
+static cudaError_t ask_device(int *ret_multiprocessors, int *ret_shared_bytes)
+{
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(ret_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(ret_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      device);
+    return code;
+}
+
+template <typename E> static cudaError_t post(cudaStream_t q, const struct dpt_launch_softmax *a)
+{
+    const unsigned rows = (unsigned)a->rows;
+    const int row_bytes = (int)(a->ld < SHARED_ROW_MAX ? a->ld * sizeof(float) : INT32_MAX / 2);
+    int multiprocessors = 0, shared_bytes = 0;
+    cudaError_t code = ask_device(&multiprocessors, &shared_bytes);
+    if (code != cudaSuccess)
+        return code;
+    if (a->v < LONG_ROW) {
+        softmax_loss<E, THREADS_SHORT><<<rows, THREADS_SHORT, 0, q>>>(*a);
+    } else if (row_bytes + SHARED_REST > shared_bytes) {
+        softmax_loss<E, THREADS_LONG><<<rows, THREADS_LONG, 0, q>>>(*a);
+    } else {
+        const unsigned most = (unsigned)multiprocessors, blocks = rows < most ? rows : most;
+        code = cudaFuncSetAttribute(softmax_loss_shared<E>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes);
+        if (code != cudaSuccess)
+            return code;
+        softmax_loss_shared<E><<<blocks, THREADS_SHARED, row_bytes, q>>>(*a);
+    }
+    return cudaGetLastError();
 }
 
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a)
 {
     if (a->rows == 0)
         return 0;
-    if (a->ld % ROW_UNIT != 0 || a->dlogits_ld % ROW_UNIT != 0)
+    if (a->ld % ROW_UNIT != 0 || a->dlogits_ld % ROW_UNIT != 0 || a->ld > ROW_MAX)
         return cudaErrorInvalidValue;
-    FOR_ELEM(a->dtype, post<E>((cudaStream_t)queue, a));
-    return cudaGetLastError();
+    cudaError_t code = cudaSuccess;
+    FOR_ELEM(a->dtype, code = post<E>((cudaStream_t)queue, a));
+    return code;
 }
 
 template <typename E> static __global__ void last_token(struct dpt_last_token a)

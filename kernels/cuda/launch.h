@@ -65,9 +65,10 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
 
 /* --- head.cu --- */
 /* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of
- * 32 bytes and are whole ones, padding included; gradients from v up to ld become zero. */
+ * 32 bytes and have `ld` elements at least: v, and padding. What the logits' padding holds changes
+ * nothing; the padding of the gradients, elements [v, ld) of each row, becomes 0. */
 struct dpt_launch_softmax {
-    int64_t rows, v, ld;  /* of logits */
+    int64_t rows, v, ld;  /* of logits; ld at most 2^30 */
     enum dpt_dtype dtype; /* of dlogits */
     const float *logits;
     const int32_t *targets; /* (rows) */
@@ -75,7 +76,7 @@ struct dpt_launch_softmax {
     float *right;           /* (rows) or NULL */
     float dloss;
     void *dlogits; /* NULL: none; may be where the logits are, their rows then in the same places */
-    int64_t dlogits_ld;
+    int64_t dlogits_ld; /* at least ld */
 };
 int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 

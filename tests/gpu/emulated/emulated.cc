@@ -259,6 +259,20 @@ cudaError_t cudaGetDeviceCount(int *ret)
     return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int *ret)
+{
+    *ret = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *ret, int attribute, int device)
+{
+    if (device != 0)
+        return cudaErrorInvalidValue;
+    *ret = attribute == cudaDevAttrMultiProcessorCount ? 1 : EMULATED_SHARED_BYTES_MAX;
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device)
 {
     if (device != 0)

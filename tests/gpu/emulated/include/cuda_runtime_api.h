@@ -40,11 +40,14 @@ enum {
     cudaEventDisableTiming
 };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 
 const char *cudaGetErrorName(cudaError_t code);
 const char *cudaGetErrorString(cudaError_t code);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *ret);
+cudaError_t cudaGetDevice(int *ret);
+cudaError_t cudaDeviceGetAttribute(int *ret, int attribute, int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *ret, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int device);
 cudaError_t cudaDriverGetVersion(int *ret);
