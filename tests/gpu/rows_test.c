@@ -1,6 +1,8 @@
-/* Rotary embeddings, SwiGLU and attention of single rows on the CUDA device: the angles and the
- * rotation bit by bit as the CPU has them, rows that begin at odd places, query heads that share
- * keys. */
+/* Rotary embeddings, SwiGLU, attention of single rows and the head's softmax on the CUDA device:
+ * the angles and the rotation bit by bit as the CPU has them, rows that begin at odd places, query
+ * heads that share keys, rows of logits for each of the softmax's kernels. */
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/device_impl.h"
 #include "kernels/rope.h"
 #include "tests/gpu/gpu.h"
@@ -220,6 +222,137 @@ static void check_shared_keys(struct test_stream *t)
     free(got);
 }
 
+enum { SOFTMAX_ROWS = 3 };
+
+struct softmax_run {
+    float loss[SOFTMAX_ROWS], right[SOFTMAX_ROWS];
+    void *slopes; /* (rows, ld), of the dtype; owned */
+};
+
+/* Of rows [first, SOFTMAX_ROWS) of a->logits, which are on the host. `apart`: the gradients do not
+ * take the place of the logits. */
+static void run_softmax(struct test_stream *t, const struct dpt_launch_softmax *a, int first,
+                        bool apart, struct softmax_run *ret)
+{
+    const size_t bytes = (size_t)(SOFTMAX_ROWS * a->ld) * sizeof(float);
+    const size_t size = dpt_dtype_bytes(a->dtype), row_bytes = (size_t)a->ld * size;
+    float *logits = test_upload(t, a->logits, bytes), *slopes = test_upload(t, a->logits, bytes);
+    int32_t *targets = test_upload(t, a->targets, SOFTMAX_ROWS * sizeof *targets);
+    float *loss = test_upload(t, ret->loss, sizeof ret->loss);
+    float *right = test_upload(t, ret->right, sizeof ret->right);
+    struct dpt_launch_softmax run = *a;
+    run.rows = SOFTMAX_ROWS - first;
+    run.logits = logits + first * a->ld;
+    run.targets = targets + first;
+    run.loss = loss + first;
+    run.right = right + first;
+    run.dlogits = (apart ? slopes : logits) + first * a->ld;
+    run.dlogits_ld = a->ld * (int64_t)(sizeof(float) / size);
+    CHECK(dpt_launch_softmax_loss(dpt_cuda_stream(t->stream)->queue, &run) == 0);
+    test_download(t, loss, sizeof ret->loss, ret->loss);
+    test_download(t, right, sizeof ret->right, ret->right);
+    ret->slopes = malloc(SOFTMAX_ROWS * row_bytes);
+    DPT_ASSERT(ret->slopes);
+    for (int row = first; row < SOFTMAX_ROWS; row++)
+        test_download(t, (apart ? slopes : logits) + row * a->ld, row_bytes,
+                      (char *)ret->slopes + (size_t)row * row_bytes);
+    dpt_device_free(t->device, logits, bytes);
+    dpt_device_free(t->device, slopes, bytes);
+    dpt_device_free(t->device, targets, SOFTMAX_ROWS * sizeof *targets);
+    dpt_device_free(t->device, loss, sizeof ret->loss);
+    dpt_device_free(t->device, right, sizeof ret->right);
+}
+
+/* The loss, whether it is right, the gradient, and zeros where the padding is. */
+static void check_softmax_row(const struct dpt_launch_softmax *a, int row,
+                              const struct softmax_run *got)
+{
+    const float *x = a->logits + row * a->ld;
+    const int32_t target = a->targets[row];
+    double sum = 0, error = 0, size = 0, right = 1;
+    for (int64_t i = 0; i < a->v; i++) {
+        sum += exp((double)x[i]);
+        if (i < target ? x[i] >= x[target] : x[i] > x[target])
+            right = 0;
+    }
+    int64_t padding = 0;
+    for (int64_t i = 0; i < a->ld; i++) {
+        const int64_t at = row * a->ld + i;
+        const float g = a->dtype == DPT_F32
+                            ? ((const float *)got->slopes)[at]
+                            : float_of(a->dtype, ((const uint16_t *)got->slopes)[at]);
+        if (i >= a->v) {
+            padding += g != 0.0f;
+            continue;
+        }
+        const double p = exp((double)x[i]) / sum;
+        const double want = (p - (i == target ? 1 : 0)) * (double)a->dloss;
+        error += ((double)g - want) * ((double)g - want);
+        size += want * want;
+    }
+    CHECK(padding == 0);
+    CHECK(sqrt(error / size) <= gpu_tolerance[a->dtype]);
+    CHECK(fabs((double)got->loss[row] - (log(sum) - (double)x[target])) <= 3e-6);
+    CHECK((double)got->right[row] == right);
+}
+
+/* Rows of each kernel; the padding of the logits is NaN. A row has the same bits in place and
+ * apart, alone and behind others. */
+static void check_softmax(struct test_stream *t)
+{
+    static const struct {
+        int64_t v, ld;
+    } sizes[] = {{37, 64}, {2600, 2624}, {4099, 4160}, {50257, 50304}, {60003, 60032}};
+    for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
+        const int64_t v = sizes[n].v, ld = sizes[n].ld;
+        float *x = values(SOFTMAX_ROWS * ld, 10 + n);
+        const int32_t targets[SOFTMAX_ROWS] = {(int32_t)v - 1, (int32_t)v / 2, 0};
+        for (int row = 0; row < SOFTMAX_ROWS; row++)
+            for (int64_t i = v; i < ld; i++)
+                x[row * ld + i] = NAN;
+        x[ld + v / 2] = 5.0f; /* the greatest of its row, and yet no certainty: p - 1 has digits */
+        for (int dtype = 0; dtype < DPT_DTYPE_COUNT; dtype++) {
+            const struct dpt_launch_softmax a = {.v = v,
+                                                 .ld = ld,
+                                                 .dtype = (enum dpt_dtype)dtype,
+                                                 .logits = x,
+                                                 .targets = targets,
+                                                 .dloss = 0.25f};
+            const size_t row_bytes = (size_t)ld * dpt_dtype_bytes(a.dtype);
+            struct softmax_run runs[3] = {{.slopes = NULL}};
+            run_softmax(t, &a, 0, true, &runs[0]);
+            run_softmax(t, &a, 0, false, &runs[1]);
+            run_softmax(t, &a, SOFTMAX_ROWS - 1, false, &runs[2]);
+            for (int row = 0; row < SOFTMAX_ROWS; row++)
+                check_softmax_row(&a, row, &runs[0]);
+            CHECK(memcmp(runs[0].slopes, runs[1].slopes, SOFTMAX_ROWS * row_bytes) == 0);
+            CHECK(memcmp(runs[0].loss, runs[1].loss, sizeof runs[0].loss) == 0);
+            CHECK(memcmp((char *)runs[0].slopes + (SOFTMAX_ROWS - 1) * row_bytes,
+                         (char *)runs[2].slopes + (SOFTMAX_ROWS - 1) * row_bytes, row_bytes) == 0);
+            CHECK(memcmp(&runs[0].loss[SOFTMAX_ROWS - 1], &runs[2].loss[SOFTMAX_ROWS - 1],
+                         sizeof(float)) == 0);
+            for (int run = 0; run < 3; run++)
+                free(runs[run].slopes);
+        }
+        free(x);
+    }
+}
+
+/* Rows that do not begin at multiples of 32 bytes, and rows that are longer than an int counts. */
+static void check_softmax_refuses(struct test_stream *t)
+{
+    const struct dpt_launch_softmax odd = {.rows = 1, .v = 5, .ld = 12, .dlogits_ld = 16};
+    const struct dpt_launch_softmax odd_slopes = {.rows = 1, .v = 5, .ld = 16, .dlogits_ld = 20};
+    const struct dpt_launch_softmax endless = {
+        .rows = 1, .v = 5, .ld = (INT64_C(1) << 30) + 8, .dlogits_ld = (INT64_C(1) << 30) + 8};
+    const struct dpt_launch_softmax none = {.v = 5, .ld = 16, .dlogits_ld = 16};
+    void *queue = dpt_cuda_stream(t->stream)->queue;
+    CHECK(dpt_launch_softmax_loss(queue, &odd) != 0);
+    CHECK(dpt_launch_softmax_loss(queue, &odd_slopes) != 0);
+    CHECK(dpt_launch_softmax_loss(queue, &endless) != 0);
+    CHECK(dpt_launch_softmax_loss(queue, &none) == 0);
+}
+
 int main(void)
 {
     struct test_stream t = gpu_open();
@@ -228,6 +361,8 @@ int main(void)
     check_rotation(&t);
     check_places(&t);
     check_shared_keys(&t);
+    check_softmax(&t);
+    check_softmax_refuses(&t);
     test_stream_close(&t);
     return gpu_verdict("rows");
 }
