@@ -89,14 +89,26 @@ size_t dpt_device_bytes(const struct dpt_device *dev)
     return atomic_load(&dev->bytes);
 }
 
-enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,
-                                  struct dpt_err *err)
+static enum dpt_status create_stream(struct dpt_device *dev, int threads, bool urgent,
+                                     struct dpt_stream **ret, struct dpt_err *err)
 {
-    DPT_TRY(dev->vtable->stream_create(dev, threads, ret, err));
+    DPT_TRY(dev->vtable->stream_create(dev, threads, urgent, ret, err));
     const enum dpt_status status = dev->times_ops ? dpt_op_timer_create(*ret, err) : DPT_OK;
     if (status != DPT_OK)
         dpt_stream_destroy(ret);
     return status;
+}
+
+enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads, struct dpt_stream **ret,
+                                  struct dpt_err *err)
+{
+    return create_stream(dev, threads, false, ret, err);
+}
+
+enum dpt_status dpt_stream_create_urgent(struct dpt_device *dev, int threads,
+                                         struct dpt_stream **ret, struct dpt_err *err)
+{
+    return create_stream(dev, threads, true, ret, err);
 }
 
 void dpt_stream_destroy(struct dpt_stream **stream)

@@ -97,6 +97,10 @@ enum { DPT_STREAM_THREADS_MAX = 128 };
  * of threads never changes the bits of a result. */
 DPT_MUST_USE enum dpt_status dpt_stream_create(struct dpt_device *dev, int threads,
                                                struct dpt_stream **ret, struct dpt_err *err);
+/* The same, and the device starts its ops before those of other streams that wait for room (CUDA:
+ * a stream of the greatest priority). Ops that have begun are not interrupted. */
+DPT_MUST_USE enum dpt_status dpt_stream_create_urgent(struct dpt_device *dev, int threads,
+                                                      struct dpt_stream **ret, struct dpt_err *err);
 void dpt_stream_destroy(struct dpt_stream **stream);
 
 /* Computes with `threads` workers from the next op on: 1 up to the number that the stream was

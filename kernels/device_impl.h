@@ -20,8 +20,8 @@ struct dpt_device_vtable {
     void (*free_host)(struct dpt_device *dev, void *ptr, size_t bytes);
     /* What an allocation of so many bytes takes from the system. */
     size_t (*reserved)(size_t bytes);
-    enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, struct dpt_stream **ret,
-                                     struct dpt_err *err);
+    enum dpt_status (*stream_create)(struct dpt_device *dev, int threads, bool urgent,
+                                     struct dpt_stream **ret, struct dpt_err *err);
     void (*stream_destroy)(struct dpt_stream *stream);
     void (*stream_set_threads)(struct dpt_stream *stream, int threads);
     void (*prepare_begin)(struct dpt_stream *stream);

@@ -94,10 +94,12 @@ static void cpu_stream_destroy(struct dpt_stream *stream)
     free(s);
 }
 
-static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads,
+/* Threads are the system's to prefer: an urgent stream is like any other. */
+static enum dpt_status cpu_stream_create(struct dpt_device *dev, int threads, bool urgent,
                                          struct dpt_stream **ret, struct dpt_err *err)
 {
     struct dpt_cpu_stream *s = calloc(1, sizeof *s);
+    (void)urgent;
     if (!s)
         return dpt_fail(err, DPT_ENOMEM, "CPU stream");
     s->base.device = dev;

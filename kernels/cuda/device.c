@@ -116,7 +116,16 @@ static void cuda_stream_destroy(struct dpt_stream *stream)
     free(s);
 }
 
-static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads,
+static cudaError_t create_queue(bool urgent, cudaStream_t *ret)
+{
+    int least = 0, greatest = 0;
+    const cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    if (code != cudaSuccess)
+        return code;
+    return cudaStreamCreateWithPriority(ret, cudaStreamNonBlocking, urgent ? greatest : least);
+}
+
+static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads, bool urgent,
                                           struct dpt_stream **ret, struct dpt_err *err)
 {
     if (threads < 1 || threads > DPT_STREAM_THREADS_MAX)
@@ -132,7 +141,7 @@ static enum dpt_status cuda_stream_create(struct dpt_device *dev, int threads,
     if (status == DPT_OK)
         code = cudaSetDevice(index_of(dev));
     if (status == DPT_OK && code == cudaSuccess)
-        code = cudaStreamCreateWithFlags(&queue, cudaStreamNonBlocking);
+        code = create_queue(urgent, &queue);
     if (code != cudaSuccess)
         status = translated(err, code, "a stream", index_of(dev));
     s->queue = queue;

@@ -1,10 +1,11 @@
-/* The CUDA device and its streams: fingerprint, memory, errors that stick, the preparing mode,
- * packed forms. */
+/* The CUDA device and its streams: fingerprint, memory, errors that stick, priorities, the
+ * preparing mode, packed forms. */
 #include "tests/gpu/gpu.h"
 
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm.h"
 
+#include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +150,20 @@ static void check_events(struct test_stream *t)
     dpt_stream_destroy(&other);
 }
 
+/* An urgent stream goes before all others. */
+static void check_priority(struct test_stream *t)
+{
+    struct dpt_err err;
+    struct dpt_stream *urgent = NULL;
+    int least = 1, greatest = 1, plain = 1, first = 1;
+    CHECK(dpt_stream_create_urgent(t->device, 1, &urgent, &err) == DPT_OK);
+    CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest) == cudaSuccess && greatest < least);
+    CHECK(cudaStreamGetPriority(dpt_cuda_stream(t->stream)->queue, &plain) == cudaSuccess);
+    CHECK(cudaStreamGetPriority(dpt_cuda_stream(urgent)->queue, &first) == cudaSuccess);
+    CHECK(plain == least && first == greatest);
+    dpt_stream_destroy(&urgent);
+}
+
 /* After preparing with no tensors, the same ops take no more memory from the device. */
 static void check_preparing(struct test_stream *t)
 {
@@ -267,6 +282,7 @@ int main(void)
     check_errors(&t);
     check_graphs(&t);
     check_events(&t);
+    check_priority(&t);
     check_preparing(&t);
     check_no_packed_form(&t);
     check_warm(&t);

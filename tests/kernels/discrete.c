@@ -252,9 +252,10 @@ static size_t reserved(size_t bytes)
     return (bytes + PAGE) / PAGE * PAGE;
 }
 
-static enum dpt_status stream_create(struct dpt_device *base, int threads, struct dpt_stream **ret,
-                                     struct dpt_err *err)
+static enum dpt_status stream_create(struct dpt_device *base, int threads, bool urgent,
+                                     struct dpt_stream **ret, struct dpt_err *err)
 {
+    (void)urgent;
     struct discrete_stream *s = calloc(1, sizeof *s);
     if (!s)
         return dpt_fail(err, DPT_ENOMEM, "stream");

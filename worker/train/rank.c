@@ -136,7 +136,7 @@ static enum dpt_status choose_backend(struct dpt_rank *r, struct dpt_err *err)
     struct dpt_device *gpu = dpt_accelerator_device(r->accelerator);
     const bool nccl = dpt_config_uses_nccl(r->config);
     if (nccl)
-        DPT_TRY(dpt_stream_create(gpu, 1, &r->gpu_comm_stream, err));
+        DPT_TRY(dpt_stream_create_urgent(gpu, 1, &r->gpu_comm_stream, err));
     dpt_comm_thread_set_gpu(r->comm_thread, nccl ? load_nccl : NULL, r, gpu,
                             (int)(r->config->cluster.timeout_s * 1000));
     return DPT_OK;

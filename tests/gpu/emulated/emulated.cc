@@ -346,11 +346,35 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue)
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned flags)
+enum { LEAST = 0, GREATEST = -5 };
+
+struct emulated_queue {
+    int priority;
+};
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
+{
+    *ret_least = LEAST;
+    *ret_greatest = GREATEST;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority)
 {
     (void)flags;
-    *ret = (cudaStream_t)malloc(1);
-    return *ret ? cudaSuccess : cudaErrorMemoryAllocation;
+    if (priority < GREATEST || priority > LEAST)
+        return cudaErrorInvalidValue;
+    *ret = (cudaStream_t)malloc(sizeof **ret);
+    if (!*ret)
+        return cudaErrorMemoryAllocation;
+    (*ret)->priority = priority;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(void *queue, int *ret)
+{
+    *ret = ((const struct emulated_queue *)queue)->priority;
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(void *queue)
