@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/conv_cudnn.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/load.h"
 #include "kernels/cuda/stream.h"
 
 #include <cublasLt.h>
@@ -391,6 +392,17 @@ enum dpt_status dpt_device_cuda_look(int *ret_count, char ret_fingerprint[DPT_FI
     return DPT_OK;
 }
 
+static enum dpt_status load_kernels(int index, struct dpt_err *err)
+{
+    const char *name = NULL;
+    const cudaError_t code = (cudaError_t)dpt_cuda_load_kernels(&name);
+    if (code == cudaSuccess)
+        return DPT_OK;
+    char what[256];
+    (void)snprintf(what, sizeof what, "loading kernel %s", name);
+    return translated(err, code, what, index);
+}
+
 enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struct dpt_err *err)
 {
     char fingerprint[DPT_FINGERPRINT_BYTES];
@@ -406,6 +418,11 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
     if (code != cudaSuccess) {
         cuda_destroy(&dev->base);
         return translated(err, code, "opening it", index);
+    }
+    const enum dpt_status loaded = load_kernels(index, err);
+    if (loaded != DPT_OK) {
+        cuda_destroy(&dev->base);
+        return loaded;
     }
     const cublasStatus_t blas_status = cublasLtCreate(&blas);
     if (blas_status != CUBLAS_STATUS_SUCCESS) {

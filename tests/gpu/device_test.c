@@ -76,6 +76,12 @@ static void check_errors(struct test_stream *t)
     CHECK(dpt_stream_create(t->device, 0, &s, &err) == DPT_EINVAL);
     CHECK(dpt_device_cuda_create(1000, &dev, &err) == DPT_ENOENT && dev == NULL);
     CHECK(strstr(err.text, "cluster.gpus_per_node") != NULL);
+#ifdef DPT_TEST_EMULATED
+    emulated_load_result = cudaErrorMemoryAllocation;
+    CHECK(dpt_device_cuda_create(0, &dev, &err) == DPT_ENOMEM && dev == NULL);
+    CHECK(strstr(err.text, "loading kernel a_kernel on CUDA device 0") != NULL);
+    emulated_load_result = cudaSuccess;
+#endif
     t->ops->gelu_forward(t->stream,
                          &(struct dpt_gelu){.n = 4, .dtype = DPT_DTYPE_COUNT, .x = dx, .out = dy});
     t->ops->fill(t->stream, 4, 9.0f, dy); /* the error sticks: nothing runs after it */

@@ -509,10 +509,6 @@ static void end_process(void)
 int dpt_rank_main(const struct dpt_rank_start *start, const struct dpt_config *config)
 {
     dpt_log_set_who("rank", start->node);
-    /* A kernel that is loaded at its first use may have to wait for what the device does; one that
-     * is NCCL's may wait for a peer that is dead. Before there are threads. */
-    if (config->cluster.device == DPT_DEVICE_CUDA)
-        (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     dpt_rank_bind(start, config, DPT_NUMA_SYS);
     const struct dpt_rank_options options = {.start = start,
                                              .config = config,

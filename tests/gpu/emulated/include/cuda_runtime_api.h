@@ -77,6 +77,9 @@ cudaError_t cudaGraphExecDestroy(void *graph);
 cudaError_t cudaEventSynchronize(void *event);
 cudaError_t cudaEventElapsedTime(float *ret_ms, void *from, void *to);
 
+/* What loading kernels comes to, a cudaError_t: for tests of a device that cannot. */
+extern int emulated_load_result;
+
 #ifdef __cplusplus
 }
 #endif
