@@ -195,6 +195,13 @@ void dpt_event_await(struct dpt_event *event, struct dpt_stream *stream)
         event->device->vtable->event_await(event->native, stream);
 }
 
+void dpt_event_wait(struct dpt_event *event, struct dpt_stream *stream)
+{
+    DPT_ASSERT(stream->device == event->device);
+    if (event->device->vtable->event_wait)
+        event->device->vtable->event_wait(event->native, stream);
+}
+
 void *dpt_event_native(const struct dpt_event *event)
 {
     return event->native;

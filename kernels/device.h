@@ -125,6 +125,10 @@ void dpt_event_record(struct dpt_event *event, struct dpt_stream *stream);
 /* What is given to `stream` of its device from here on runs when it has come, without the host. By
  * the thread that uses the stream; what fails sticks to the stream. */
 void dpt_event_await(struct dpt_event *event, struct dpt_stream *stream);
+/* Waits, on the host, until what it marks is done: in `stream`, the one that it was last set in, by
+ * the thread that uses that. What fails sticks to the stream. Returns at once
+ * where it was never set. */
+void dpt_event_wait(struct dpt_event *event, struct dpt_stream *stream);
 /* The device's own name for it (CUDA: a cudaEvent_t). */
 void *dpt_event_native(const struct dpt_event *event);
 

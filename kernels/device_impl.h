@@ -28,12 +28,13 @@ struct dpt_device_vtable {
     enum dpt_status (*prepare_end)(struct dpt_stream *stream, struct dpt_err *err);
     enum dpt_status (*sync)(struct dpt_stream *stream, struct dpt_err *err);
     bool has_tf32;
-    /* NULL, all five: what is posted is done, and the device is every thread's. */
+    /* NULL, all six: what is posted is done, and the device is every thread's. */
     enum dpt_status (*enter)(struct dpt_device *dev, struct dpt_err *err);
     enum dpt_status (*event_create)(struct dpt_device *dev, void **ret_native, struct dpt_err *err);
     void (*event_destroy)(struct dpt_device *dev, void *native);
     void (*event_record)(void *native, struct dpt_stream *stream);
     void (*event_await)(void *native, struct dpt_stream *stream);
+    void (*event_wait)(void *native, struct dpt_stream *stream);
     /* NULL, all five: there are no graphs. */
     bool (*capture_begin)(struct dpt_stream *stream);
     enum dpt_status (*capture_end)(struct dpt_stream *stream, void **ret_native,

@@ -256,6 +256,12 @@ static void cuda_event_await(void *event, struct dpt_stream *stream)
         (void)dpt_cuda_posted(s, cudaStreamWaitEvent(s->queue, event, 0), "a wait for an event");
 }
 
+static void cuda_event_wait(void *event, struct dpt_stream *stream)
+{
+    (void)dpt_cuda_posted(dpt_cuda_stream(stream), cudaEventSynchronize(event),
+                          "what was posted before an event");
+}
+
 static enum dpt_status cuda_mark_create(struct dpt_device *dev, void **ret, struct dpt_err *err)
 {
     return make_event(dev, cudaEventDefault, ret, err);
@@ -293,6 +299,7 @@ static const struct dpt_device_vtable cuda_vtable = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_await = cuda_event_await,
+    .event_wait = cuda_event_wait,
     .capture_begin = dpt_cuda_capture_begin,
     .capture_end = dpt_cuda_capture_end,
     .graph_is_current = dpt_cuda_graph_is_current,

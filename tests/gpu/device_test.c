@@ -147,6 +147,7 @@ static void check_events(struct test_stream *t)
         t->ops->add(t->stream, VALUES, x, x, x);
     dpt_event_record(event, t->stream);
     dpt_event_await(event, other);
+    dpt_event_wait(event, t->stream);
     t->ops->copy(other, sizeof last, x + VALUES - 1, &last);
     CHECK(dpt_stream_sync(other, &err) == DPT_OK);
     CHECK(last == 1125899906842624.0f); /* 2^50 */

@@ -203,10 +203,10 @@ void discrete_check(struct dpt_stream *stream, const char *op,
         }
 }
 
-bool discrete_reads_host(struct dpt_stream *stream, const void *from)
+bool discrete_is_pageable(struct dpt_stream *stream, const void *p)
 {
     return !((struct discrete_stream *)stream)->preparing &&
-           !is_inside(&device_of(stream)->arena, from);
+           !is_inside(&device_of(stream)->arena, p) && !discrete_is_locked(p);
 }
 
 /* ---- the device ---- */
@@ -230,21 +230,6 @@ static void discrete_free(struct dpt_device *dev, void *ptr, size_t bytes)
     (void)dev;
     (void)ptr;
     (void)bytes;
-}
-
-static enum dpt_status alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
-                                  struct dpt_err *err)
-{
-    (void)dev;
-    *ret = calloc(1, bytes ? bytes : 1);
-    return *ret ? DPT_OK : dpt_fail(err, DPT_ENOMEM, "%zu bytes of the host", bytes);
-}
-
-static void free_host(struct dpt_device *dev, void *ptr, size_t bytes)
-{
-    (void)dev;
-    (void)bytes;
-    free(ptr);
 }
 
 static size_t reserved(size_t bytes)
@@ -336,6 +321,12 @@ static void event_record(void *native, struct dpt_stream *stream)
 
 /* Nothing that waits is there before what it waits for. */
 static void event_await(void *native, struct dpt_stream *stream)
+{
+    (void)stream;
+    dpt_device_discrete_await(native);
+}
+
+static void event_wait(void *native, struct dpt_stream *stream)
 {
     (void)stream;
     dpt_device_discrete_await(native);
@@ -501,8 +492,8 @@ static const struct dpt_device_vtable vtable = {
     .destroy = discrete_destroy,
     .alloc = discrete_alloc,
     .free = discrete_free,
-    .alloc_host = alloc_host,
-    .free_host = free_host,
+    .alloc_host = discrete_alloc_host,
+    .free_host = discrete_free_host,
     .reserved = reserved,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
@@ -514,6 +505,7 @@ static const struct dpt_device_vtable vtable = {
     .event_destroy = event_destroy,
     .event_record = event_record,
     .event_await = event_await,
+    .event_wait = event_wait,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_is_current = graph_is_current,

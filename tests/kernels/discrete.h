@@ -3,8 +3,9 @@
  *
  * What it gives is not readable but while an op runs: a host that reads or writes it dies of
  * SIGSEGV (unless at that moment an op runs on another thread). An op that is given other memory,
- * but for `copy`, fails with DPT_EINVAL, at the sync. A copy from the host takes the bytes at once;
- * one to the host has happened at the sync. Bits are the CPU device's. */
+ * but for `copy`, fails with DPT_EINVAL, at the sync. A copy from the host takes the bytes at once,
+ * but those of dpt_device_alloc_host when its turn comes; one to the host has happened at the sync.
+ * Bits are the CPU device's. */
 #ifndef DPT_TESTS_KERNELS_DISCRETE_H
 #define DPT_TESTS_KERNELS_DISCRETE_H
 
@@ -25,6 +26,10 @@ void dpt_device_discrete_fail(struct dpt_device *dev, int64_t n);
  * stream that it was set in need not be synced. */
 void dpt_device_discrete_copy(void *to, const void *from, size_t bytes);
 void dpt_device_discrete_await(void *event);
+
+/* Bytes of the largest copy between any such device and memory of the host that is not
+ * dpt_device_alloc_host's, since the last call. */
+size_t dpt_device_discrete_pageable(void);
 
 /* Graphs of all such devices: whether making one fails from here on, how many were launched since
  * the last call, how many there are. */

@@ -125,7 +125,7 @@ VECTOR_OP(sumsq_blocks, (cpu, v->n, v->block, v->a, v->sums), POINTERS(x, ret),
           ARGS(.n = n, .block = block, .a = x, .sums = ret), int64_t block, const float *x,
           double *ret)
 
-/* From the host at once, as from pageable memory; else when its turn comes. */
+/* From pageable memory of the host at once; else when its turn comes. */
 struct copy_args {
     size_t bytes;
     const void *src;
@@ -142,7 +142,10 @@ static void copy(struct dpt_stream *stream, size_t bytes, const void *src, void 
 {
     struct copy_args args = {bytes, src, dst};
     void *taken = NULL;
-    if (discrete_reads_host(stream, src)) {
+    if (discrete_is_pageable(stream, dst))
+        discrete_note_pageable(bytes);
+    if (discrete_is_pageable(stream, src)) {
+        discrete_note_pageable(bytes);
         taken = malloc(bytes ? bytes : 1);
         if (!taken)
             abort();

@@ -18,7 +18,14 @@ void discrete_post(struct dpt_stream *stream, discrete_run *run, const void *arg
 void discrete_check(struct dpt_stream *stream, const char *op,
                     const void *const pointers[DISCRETE_POINTERS_MAX]);
 
-/* Whether a copy from there takes the host's bytes, and now. */
-bool discrete_reads_host(struct dpt_stream *stream, const void *from);
+/* Whether it is memory of the host that is not page-locked; and a copy from or to such memory. */
+bool discrete_is_pageable(struct dpt_stream *stream, const void *p);
+void discrete_note_pageable(size_t bytes);
+
+/* Page-locked memory: the device's vtable, and whether p is such (discrete_locked.c). */
+enum dpt_status discrete_alloc_host(struct dpt_device *dev, size_t bytes, void **ret,
+                                    struct dpt_err *err);
+void discrete_free_host(struct dpt_device *dev, void *ptr, size_t bytes);
+bool discrete_is_locked(const void *p);
 
 #endif

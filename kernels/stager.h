@@ -1,0 +1,41 @@
+/* Bulk copies between a device and memory of the host that is not page-locked.
+ *
+ * A device copies from and to page-locked memory at the speed of its bus; for other memory CUDA's
+ * driver copies by one core through memory of its own, at a fraction of that (8.5 GB/s on an H200,
+ * whose bus has 50). To page-lock gigabytes of a state takes longer than to copy them. So bytes go
+ * through a ring of page-locked places: all workers of a stream of the host fill or empty one place
+ * while the device copies others.
+ *
+ * By the thread that uses both streams. Nothing is allocated after create. */
+#ifndef DPT_KERNELS_STAGER_H
+#define DPT_KERNELS_STAGER_H
+
+#include "kernels/device.h"
+
+struct dpt_stager;
+
+enum { DPT_STAGER_PLACES = 4, DPT_STAGER_PLACE_BYTES_MAX = 8 << 20 };
+
+struct dpt_stager_options {
+    struct dpt_device *device;               /* borrowed, as the streams are */
+    struct dpt_stream *stream, *host_stream; /* of the device; of the CPU device */
+    size_t bytes_max; /* that are copied at a time: places are no larger. More takes more turns. */
+};
+
+/* The page-locked memory of a stager for so many bytes: DPT_STAGER_PLACES places. */
+size_t dpt_stager_bytes(size_t bytes_max);
+
+DPT_MUST_USE enum dpt_status dpt_stager_create(const struct dpt_stager_options *options,
+                                               struct dpt_stager **ret, struct dpt_err *err);
+/* Waits for what it has posted. Accepts a pointer to NULL. */
+void dpt_stager_destroy(struct dpt_stager **stager);
+
+/* Posts a copy of memory of the host, which is the caller's again on return. */
+void dpt_stager_to_device(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
+/* Posts a copy to memory of the host, where it is after dpt_stager_finish. */
+void dpt_stager_to_host(struct dpt_stager *stager, size_t bytes, const void *from, void *to);
+/* Waits for all that was posted, and syncs the device's stream: its error. After an error what
+ * should have come to the host is undefined. */
+DPT_MUST_USE enum dpt_status dpt_stager_finish(struct dpt_stager *stager, struct dpt_err *err);
+
+#endif
