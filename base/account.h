@@ -25,7 +25,7 @@ enum dpt_memory_tag {
     DPT_MEMORY_SCRATCH,        /* of a unit's call */
     DPT_MEMORY_WORKSPACE,      /* of an operation: packed operands, logits, indices */
     DPT_MEMORY_COMM,           /* staging, records and links of communicators */
-    DPT_MEMORY_DATA,           /* micro-batches read ahead */
+    DPT_MEMORY_DATA,           /* micro-batches read ahead, what is on its way to a device */
     DPT_MEMORY_CHECKPOINT,     /* staging of a writer */
     DPT_MEMORY_OTHER,
     DPT_MEMORY_COUNT

@@ -107,7 +107,7 @@ static void ddp_destroy(struct dpt_strategy **strategy)
     dpt_device_free(d->device, d->resident_sums, block_sums_bytes(d));
     dpt_device_free_for(d->device, DPT_MEMORY_WEIGHTS, d->copy, d->copy_bytes);
     free(d->weights);
-    free(d->block_sums);
+    dpt_device_free_host(d->device, d->block_sums, block_sums_bytes(d));
     free(d);
     *strategy = NULL;
 }
@@ -139,10 +139,9 @@ static enum dpt_status make_vectors(struct ddp *d, struct dpt_err *err)
 
 static enum dpt_status make_block_sums(struct ddp *d, struct dpt_err *err)
 {
-    void *memory = NULL;
-    d->block_sums = calloc(1, block_sums_bytes(d));
-    if (!d->block_sums)
-        return dpt_fail(err, DPT_ENOMEM, "ddp: out of memory");
+    void *memory = NULL, *block_sums;
+    DPT_TRY(dpt_device_alloc_host(d->device, block_sums_bytes(d), &block_sums, err));
+    d->block_sums = block_sums;
     if (d->env.resident)
         DPT_TRY(dpt_device_alloc(d->device, block_sums_bytes(d), &memory, err));
     d->resident_sums = memory;
@@ -274,7 +273,7 @@ static void bring_state(struct ddp *d)
 {
     for (int v = 0; d->env.resident && d->newest == REGISTERED && v < DPT_VECTOR_COUNT; v++)
         if (d->resident[v])
-            d->ops->copy(d->stream, vector_bytes(d), registered(d, v), d->resident[v]);
+            dpt_stager_to_device(d->env.stager, vector_bytes(d), registered(d, v), d->resident[v]);
     if (d->newest == REGISTERED)
         d->newest = BOTH;
 }
@@ -286,8 +285,8 @@ static enum dpt_status ddp_fetch_state(struct dpt_strategy *s, struct dpt_err *e
         return DPT_OK;
     for (int v = 0; v < DPT_VECTOR_COUNT; v++)
         if (d->resident[v])
-            d->ops->copy(d->stream, vector_bytes(d), d->resident[v], registered(d, v));
-    DPT_TRY(dpt_stream_sync(d->stream, err));
+            dpt_stager_to_host(d->env.stager, vector_bytes(d), d->resident[v], registered(d, v));
+    DPT_TRY(dpt_stager_finish(d->env.stager, err));
     d->newest = BOTH;
     return DPT_OK;
 }

@@ -432,8 +432,10 @@ void dpt_memory_formula(const struct dpt_memory_spec *spec, int64_t ret[DPT_MEMO
     }
     ret[DPT_MEMORY_COMM] =
         (m.by_host ? staging(&m) + narrowed(&m) : 0) + (int64_t)dpt_comm_own_bytes(m.n);
-    const bool padded = form.ragged && spec->config->cluster.device == DPT_DEVICE_CUDA;
-    ret[DPT_MEMORY_DATA] = (LOADER_BATCHES + padded) * (int64_t)dpt_batch_bytes(&form, b);
+    ret[DPT_MEMORY_DATA] = LOADER_BATCHES * (int64_t)dpt_batch_bytes(&form, b);
+    if (spec->config->cluster.device == DPT_DEVICE_CUDA) /* on their way to the device */
+        ret[DPT_MEMORY_DATA] += (int64_t)dpt_batch_bytes(&form, b) +
+                                (int64_t)dpt_stager_bytes((size_t)m.p * sizeof(float));
 }
 
 static int64_t other_bytes(const int64_t formula[DPT_MEMORY_COUNT])

@@ -188,14 +188,15 @@ static size_t block_sums_bytes(const struct sharded *s)
 
 enum dpt_status sharded_block_sums(struct sharded *s, struct dpt_err *err)
 {
-    void *memory = s->resident_sums;
+    void *memory = s->resident_sums, *block_sums;
     if (s->block_sums)
         return DPT_OK;
     if (s->env.resident && !memory)
         DPT_TRY(dpt_device_alloc(s->device, block_sums_bytes(s), &memory, err));
     s->resident_sums = memory;
-    s->block_sums = calloc(1, block_sums_bytes(s));
-    return s->block_sums ? DPT_OK : no_memory(err);
+    DPT_TRY(dpt_device_alloc_host(s->device, block_sums_bytes(s), &block_sums, err));
+    s->block_sums = block_sums;
+    return DPT_OK;
 }
 
 void sharded_memory_destroy(struct sharded *s)
@@ -211,5 +212,5 @@ void sharded_memory_destroy(struct sharded *s)
     }
     dpt_buffer_free(&s->env, &s->narrow_sum);
     dpt_device_free(s->device, s->resident_sums, block_sums_bytes(s));
-    free(s->block_sums);
+    dpt_device_free_host(s->device, s->block_sums, block_sums_bytes(s));
 }

@@ -340,8 +340,11 @@ static void copy_part(const struct sharded *s, const struct dpt_state_part *part
                 continue;
             float *registered = dpt_state_at(part, s->env.grid, (enum dpt_vector)v, u),
                   *resident = sharded_vector_at(s, part, (enum dpt_vector)v, u);
-            s->ops->copy(s->stream, (size_t)(piece.end - piece.first) * sizeof(float),
-                         to_device ? registered : resident, to_device ? resident : registered);
+            const size_t bytes = (size_t)(piece.end - piece.first) * sizeof(float);
+            if (to_device)
+                dpt_stager_to_device(s->env.stager, bytes, registered, resident);
+            else
+                dpt_stager_to_host(s->env.stager, bytes, resident, registered);
         }
 }
 
@@ -351,7 +354,7 @@ enum dpt_status sharded_state_fetch(struct sharded *s, struct dpt_err *err)
         return DPT_OK;
     copy_part(s, &s->held.own, false);
     copy_part(s, &s->held.shadow, false);
-    DPT_TRY(dpt_stream_sync(s->stream, err));
+    DPT_TRY(dpt_stager_finish(s->env.stager, err));
     s->newest = SHARDED_BOTH;
     return DPT_OK;
 }

@@ -24,6 +24,7 @@
 
 #include "base/accum.h"
 #include "checkpoint/layout/shard.h"
+#include "kernels/stager.h"
 #include "worker/model/model.h"
 #include "worker/optim/optim.h"
 #include "worker/plan/reduce.h"
@@ -47,6 +48,7 @@ struct dpt_strategy_env {
     /* The communication thread's stream there, where gradients go between ranks by NCCL; NULL: they
      * come to the host and go from there. */
     struct dpt_stream *resident_comm_stream;
+    struct dpt_stager *stager; /* between `stream` and resident_stream; NULL: the host */
 };
 
 enum dpt_vector { DPT_VECTOR_PARAM, DPT_VECTOR_M, DPT_VECTOR_V, DPT_VECTOR_COUNT };

@@ -31,10 +31,12 @@ struct dpt_accelerator {
     bool resident;
     struct dpt_unit_graphs *graphs;  /* NULL: units op by op */
     struct buffer buffer[N_BUFFERS]; /* of the device */
-    float *staging;                  /* of the host */
+    struct dpt_stager *stager;
+    size_t stager_bytes;
+    /* Of the host, page-locked: gradients, and the slot's micro-batch. */
+    float *staging;
     size_t staging_bytes;
-    void *padded; /* of the host: a micro-batch of ragged samples in rows of form.positions; else
-                     NULL */
+    void *batch;
     const void *weights[DPT_UNITS_MAX]; /* of the device */
     float *grads[DPT_UNITS_MAX];
     bool fresh[DPT_UNITS_MAX]; /* weights[u] are the host's */
@@ -83,16 +85,21 @@ static size_t right_bytes(const struct dpt_accelerator *a)
     return dpt_model_labels(a->model) > 0 ? (size_t)a->b * sizeof(float) : 0;
 }
 
-static enum dpt_status make_padded(struct dpt_accelerator *a, struct dpt_err *err)
+/* What goes between host and device, beside what the strategy moves with the stager. */
+static enum dpt_status make_host_memory(struct dpt_accelerator *a,
+                                        const struct dpt_accelerator_options *o,
+                                        struct dpt_err *err)
 {
-    const size_t bytes = a->buffer[BATCH].bytes;
-    if (!a->form.ragged)
-        return DPT_OK;
-    a->padded = aligned_alloc(DPT_BATCH_ALIGN, bytes);
-    if (!a->padded)
-        return dpt_fail(err, DPT_ENOMEM, "a micro-batch: out of memory");
-    memset(a->padded, 0, bytes);
-    dpt_account_add(a->host, DPT_MEMORY_DATA, bytes, bytes);
+    const size_t bytes = (size_t)dpt_model_flat_numel(o->model) * sizeof(float);
+    const struct dpt_stager_options stager = {.device = a->device,
+                                              .stream = a->stream,
+                                              .host_stream = o->host_stream,
+                                              .bytes_max = bytes};
+    DPT_TRY(dpt_device_alloc_host(a->device, a->buffer[BATCH].bytes, &a->batch, err));
+    dpt_account_add(a->host, DPT_MEMORY_DATA, a->buffer[BATCH].bytes, a->buffer[BATCH].bytes);
+    DPT_TRY(dpt_stager_create(&stager, &a->stager, err));
+    a->stager_bytes = dpt_stager_bytes(bytes);
+    dpt_account_add(a->host, DPT_MEMORY_DATA, a->stager_bytes, a->stager_bytes);
     return DPT_OK;
 }
 
@@ -118,7 +125,7 @@ static enum dpt_status make_buffers(struct dpt_accelerator *a,
         if (wanted[i].bytes > 0)
             DPT_TRY(dpt_device_alloc_for(a->device, wanted[i].tag, wanted[i].bytes,
                                          &a->buffer[i].at, err));
-    DPT_TRY(make_padded(a, err));
+    DPT_TRY(make_host_memory(a, o, err));
     if (o->resident)
         return DPT_OK;
     int64_t largest = 0;
@@ -198,6 +205,8 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
     if (!it)
         return;
     dpt_unit_graphs_destroy(&it->graphs);
+    dpt_stager_destroy(&it->stager);
+    dpt_account_sub(it->host, DPT_MEMORY_DATA, it->stager_bytes, it->stager_bytes);
     dpt_stream_destroy(&it->stream);
     for (int i = 0; i < N_BUFFERS; i++)
         dpt_device_free_for(it->device, it->buffer[i].tag, it->buffer[i].at, it->buffer[i].bytes);
@@ -205,10 +214,11 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a)
         dpt_device_free_host(it->device, it->staging, it->staging_bytes);
         dpt_account_sub(it->host, DPT_MEMORY_SLOT_GRADIENTS, it->staging_bytes, it->staging_bytes);
     }
-    if (it->padded)
+    if (it->batch) {
+        dpt_device_free_host(it->device, it->batch, it->buffer[BATCH].bytes);
         dpt_account_sub(it->host, DPT_MEMORY_DATA, it->buffer[BATCH].bytes,
                         it->buffer[BATCH].bytes);
-    free(it->padded);
+    }
     dpt_device_destroy(&it->device);
     free(it);
     *a = NULL;
@@ -222,6 +232,11 @@ struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a)
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a)
 {
     return a->stream;
+}
+
+struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a)
+{
+    return a->stager;
 }
 
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a)
@@ -256,15 +271,15 @@ static void bring_weights(struct dpt_accelerator *a, int unit, const struct dpt_
         return;
     const size_t bytes =
         (size_t)dpt_model_unit(a->model, unit)->numel * dpt_dtype_bytes(dpt_model_dtype(a->model));
-    a->ops->copy(a->stream, bytes, slot->weights[unit], (void *)a->weights[unit]);
+    dpt_stager_to_device(a->stager, bytes, slot->weights[unit], (void *)a->weights[unit]);
     a->fresh[unit] = true;
 }
 
 /* Ragged samples in rows of form.positions, as if one had that length: the shape that is prepared.
  */
-static const void *pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
+static void pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
 {
-    const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->padded);
+    const struct dpt_batch padded = dpt_batch_at(&a->form, a->b, a->batch);
     const size_t n = (size_t)a->b, row = (size_t)batch->positions * sizeof(int32_t),
                  whole = a->form.part_bytes[DPT_SAMPLE_INPUT];
     for (size_t i = 0; i < n; i++) {
@@ -274,14 +289,17 @@ static const void *pad(struct dpt_accelerator *a, const struct dpt_batch *batch)
     }
     for (int part = DPT_SAMPLE_INPUT + 1; part < DPT_SAMPLE_PARTS; part++)
         memcpy(padded.part[part], batch->part[part], n * a->form.part_bytes[part]);
-    return a->padded;
 }
 
+/* The last slot's micro-batch is on the device: end_slot has synced, or begin_generation. */
 void dpt_accelerator_begin_slot(struct dpt_accelerator *a, const struct dpt_slot *slot)
 {
     DPT_ASSERT(slot->b == a->b && slot->t == slot->batch.positions);
-    const void *batch = a->padded ? pad(a, &slot->batch) : slot->batch.part[0];
-    a->ops->copy(a->stream, a->buffer[BATCH].bytes, batch, a->buffer[BATCH].at);
+    if (a->form.ragged)
+        pad(a, &slot->batch);
+    else
+        memcpy(a->batch, slot->batch.part[0], a->buffer[BATCH].bytes);
+    a->ops->copy(a->stream, a->buffer[BATCH].bytes, a->batch, a->buffer[BATCH].at);
 }
 
 void dpt_accelerator_forward(struct dpt_accelerator *a, int unit, const struct dpt_slot *slot)

@@ -15,14 +15,16 @@
  * transfers that wait for it, and a graph has one shape.
  *
  * Memory of the device: the weights in the compute dtype, a slot's gradients (f32), activations and
- * scratch of one micro-batch. Of the host: a page-locked buffer of the size of the largest unit.
- * With a resident state: activations and scratch alone.
+ * scratch of one micro-batch. Of the host, page-locked: a stager (kernels/stager.h), a micro-batch
+ * and the largest unit's gradients. With a resident state: activations and scratch alone, and of
+ * the host no gradients.
  *
  * One thread uses it at a time, the one that computes. Calls that return a status sync the device's
  * stream; its errors come out of them. */
 #ifndef DPT_WORKER_TRAIN_ACCELERATOR_H
 #define DPT_WORKER_TRAIN_ACCELERATOR_H
 
+#include "kernels/stager.h"
 #include "worker/model/model.h"
 
 struct dpt_accelerator;
@@ -30,6 +32,7 @@ struct dpt_accelerator;
 struct dpt_accelerator_options {
     struct dpt_device *device; /* owned by the accelerator from here on, also when create fails */
     const struct dpt_model *model;
+    struct dpt_stream *host_stream; /* whose workers copy; the main thread's, borrowed */
     struct dpt_account *host; /* counts what it takes of the host's memory; NULL: nobody does */
     const struct dpt_sample_form *form; /* of its samples */
     int64_t b;                          /* of every micro-batch */
@@ -48,6 +51,8 @@ void dpt_accelerator_destroy(struct dpt_accelerator **a);
  * turn with the model. */
 struct dpt_device *dpt_accelerator_device(const struct dpt_accelerator *a);
 struct dpt_stream *dpt_accelerator_stream(const struct dpt_accelerator *a);
+/* Its own, between that stream and host_stream. */
+struct dpt_stager *dpt_accelerator_stager(const struct dpt_accelerator *a);
 
 const char *dpt_accelerator_fingerprint(const struct dpt_accelerator *a);
 void dpt_accelerator_memory(const struct dpt_accelerator *a, struct dpt_memory_use *ret);
@@ -72,7 +77,8 @@ DPT_MUST_USE enum dpt_status dpt_accelerator_backward(struct dpt_accelerator *a,
                                                       struct dpt_stream *stream, int unit,
                                                       const struct dpt_slot *slot,
                                                       struct dpt_err *err);
-/* The losses are in slot->losses when it returns. */
+/* The losses are in slot->losses when it returns; they come quickest where that is page-locked
+ * (dpt_device_alloc_host of the device). */
 DPT_MUST_USE enum dpt_status dpt_accelerator_end_slot(struct dpt_accelerator *a,
                                                       const struct dpt_slot *slot,
                                                       struct dpt_err *err);

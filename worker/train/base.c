@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MANY_SLOTS = 1 << 10 };
+enum { MANY_SLOTS = 1 << 10, ROUNDED_BYTES = DPT_PUBLISHED_PART * (int)sizeof(float) };
 
 struct dpt_base {
     struct dpt_device *device;
@@ -45,7 +45,7 @@ static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *of, 
 struct reading {
     const struct dpt_base *b;
     const struct dpt_base_options *o;
-    void *rounded; /* [DPT_PUBLISHED_PART] in the compute dtype */
+    void *rounded; /* [DPT_PUBLISHED_PART] in the compute dtype, page-locked */
 };
 
 /* Rounds a part of a tensor and puts it where it belongs. */
@@ -85,10 +85,9 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 {
     struct dpt_published *weights = NULL;
     struct dpt_hash128 hash;
-    struct reading reading = {b, o, aligned_alloc(64, DPT_PUBLISHED_PART * sizeof(float))};
+    struct reading reading = {.b = b, .o = o};
     const struct dpt_published_sink sink = {take, &reading};
-    if (!reading.rounded)
-        return dpt_fail(err, DPT_ENOMEM, "a part of the base's weights: out of memory");
+    DPT_TRY(dpt_device_alloc_host(b->device, ROUNDED_BYTES, &reading.rounded, err));
     enum dpt_status status =
         dpt_published_open(o->config->model.init_from, dpt_model_base(o->model), &weights, err);
     if (status == DPT_OK)
@@ -96,7 +95,7 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
     if (status == DPT_OK)
         status = check_hash(o->config, hash, err);
     dpt_published_close(&weights);
-    free(reading.rounded);
+    dpt_device_free_host(b->device, reading.rounded, ROUNDED_BYTES);
     return status == DPT_OK ? DPT_OK : dpt_wrap(err, status, "model.init_from");
 }
 

@@ -53,6 +53,35 @@ static void on_closed(void *ctx)
     dpt_comm_thread_abort(r->comm_thread);
 }
 
+/* The device that computes the model. */
+static struct dpt_device *computing_device(const struct dpt_rank *r)
+{
+    return r->accelerator ? dpt_accelerator_device(r->accelerator) : r->device;
+}
+
+static size_t losses_bytes(const struct dpt_rank *r)
+{
+    return (size_t)(r->config->train.micro_batch * r->form.losses) * sizeof *r->losses;
+}
+
+static size_t right_bytes(const struct dpt_rank *r)
+{
+    return (size_t)r->config->train.micro_batch * sizeof *r->right;
+}
+
+/* What a slot leaves on the host. */
+static enum dpt_status make_results(struct dpt_rank *r, struct dpt_err *err)
+{
+    void *losses, *right;
+    DPT_TRY(dpt_device_alloc_host(computing_device(r), losses_bytes(r), &losses, err));
+    r->losses = losses;
+    if (dpt_model_labels(r->model) == 0)
+        return DPT_OK;
+    DPT_TRY(dpt_device_alloc_host(computing_device(r), right_bytes(r), &right, err));
+    r->right = right;
+    return DPT_OK;
+}
+
 static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
 {
     const int64_t b = r->config->train.micro_batch;
@@ -64,14 +93,11 @@ static enum dpt_status make_buffers(struct dpt_rank *r, struct dpt_err *err)
         DPT_TRY(dpt_device_alloc_for(r->device, DPT_MEMORY_SCRATCH, r->scratch_bytes, &r->scratch,
                                      err));
     }
-    r->losses = calloc((size_t)(b * r->form.losses), sizeof *r->losses);
-    if (dpt_model_labels(r->model) > 0)
-        r->right = calloc((size_t)b, sizeof *r->right);
+    DPT_TRY(make_results(r, err));
     r->slot_losses = calloc((size_t)r->slots, sizeof *r->slot_losses);
     r->outcome.losses = calloc((size_t)r->slots, sizeof *r->outcome.losses);
     r->contribution = malloc(dpt_contribution_bytes(r->slots));
-    if (!r->losses || (!r->right && dpt_model_labels(r->model) > 0) || !r->slot_losses ||
-        !r->outcome.losses || !r->contribution)
+    if (!r->slot_losses || !r->outcome.losses || !r->contribution)
         return dpt_fail(err, DPT_ENOMEM, "step buffers: out of memory");
     return DPT_OK;
 }
@@ -103,6 +129,7 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
         return DPT_OK;
     }
     struct dpt_accelerator_options options = {.model = r->model,
+                                              .host_stream = r->stream,
                                               .host = &r->memory,
                                               .form = &r->form,
                                               .b = r->config->train.micro_batch,
@@ -149,7 +176,7 @@ static enum dpt_status make_base(struct dpt_rank *r, struct dpt_err *err)
         .model = r->model,
         .host_ops = r->ops,
         .host_stream = r->stream,
-        .device = r->accelerator ? dpt_accelerator_device(r->accelerator) : r->device,
+        .device = computing_device(r),
         .stream = r->accelerator ? dpt_accelerator_stream(r->accelerator) : r->stream,
         .ranks = r->options->start->ranks};
     return dpt_model_base(r->model) ? dpt_base_create(&options, &r->base, err) : DPT_OK;
@@ -193,7 +220,8 @@ static enum dpt_status make_parts(struct dpt_rank *r, struct dpt_err *err)
         .grid = &r->grid,
         .resident = on_device ? dpt_accelerator_device(r->accelerator) : NULL,
         .resident_stream = on_device ? dpt_accelerator_stream(r->accelerator) : NULL,
-        .resident_comm_stream = r->gpu_comm_stream};
+        .resident_comm_stream = r->gpu_comm_stream,
+        .stager = on_device ? dpt_accelerator_stager(r->accelerator) : NULL};
     const struct dpt_strategy_ops *strategy = dpt_strategy_find(r->config);
     if (!strategy)
         return dpt_fail(err, DPT_ECONFIG, "strategy.name: there is no strategy '%s'",
@@ -434,6 +462,10 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_data_close(&r->val);
     dpt_comm_listener_destroy(&r->listener);
     dpt_stream_destroy(&r->gpu_comm_stream);
+    if (r->losses)
+        dpt_device_free_host(computing_device(r), r->losses, losses_bytes(r));
+    if (r->right)
+        dpt_device_free_host(computing_device(r), r->right, right_bytes(r));
     dpt_base_destroy(&r->base);
     dpt_accelerator_destroy(&r->accelerator);
     dpt_model_destroy(&r->model);
@@ -449,8 +481,6 @@ static void destroy_parts(struct dpt_rank *r)
     dpt_tensors_fini(&r->tensors);
     dpt_pieces_fini(&r->saved_pieces);
     free(r->val_memory);
-    free(r->losses);
-    free(r->right);
     free(r->slot_losses);
     free(r->outcome.losses);
     free(r->contribution);

@@ -313,6 +313,30 @@ static void memory_is_where_it_should_be(void **state)
                 (2 + 12 + 4) * elements);
 }
 
+/* What a step's lists and marks have of other memory is some numbers long. */
+static void bulk_copies_are_page_locked(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "full_shard+shadow"};
+    enum { OF_NUMBERS = 256 };
+    char hash[64], name[64];
+    for (int i = 0; i < 2; i++)
+        for (int kept = 0; kept < 2; kept++) {
+            struct dpt_config config =
+                accelerator_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_BF16, 3);
+            if (kept)
+                keep_on_device(&config);
+            config.train.verify_every = 1;
+            rig_choose(&config, strategies[i]);
+            (void)snprintf(name, sizeof name, "locked-%s-%d", strategies[i], kept);
+            (void)dpt_device_discrete_pageable();
+            rig_undisturbed(&config, name, 2, true, hash);
+            const size_t bytes = dpt_device_discrete_pageable();
+            if (bytes > OF_NUMBERS)
+                fail_msg("%s: a copy of %zu bytes", name, bytes);
+        }
+}
+
 int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
@@ -330,6 +354,7 @@ int main(void)
         T(nccl_sends_what_it_must),
         T(nccl_adds_as_it_likes),
         T(memory_is_where_it_should_be),
+        T(bulk_copies_are_page_locked),
     };
     return cmocka_run_group_tests_name("ranks with an accelerator", tests, rig_setup, rig_teardown);
 }
