@@ -135,14 +135,19 @@ static enum dpt_status make_accelerator(struct dpt_rank *r, struct dpt_err *err)
                                               .b = r->config->train.micro_batch,
                                               .evaluates = r->val != NULL,
                                               .resident = dpt_config_state_on_device(r->config)};
+    const int64_t began_ms = dpt_now_ms();
     DPT_TRY((r->options->open_accelerator ? r->options->open_accelerator
                                           : open_cuda)(r->options->start, &options.device, err));
     if (r->config->log.op_times)
         dpt_device_time_ops(options.device);
     if (r->config->train.precision == DPT_PRECISION_TF32)
         dpt_device_use_tf32(options.device);
+    const int64_t opened_ms = dpt_now_ms();
     options.graphs = dpt_unit_graphs_serve(r->config, options.device);
     DPT_TRY(dpt_accelerator_create(&options, &r->accelerator, err));
+    dpt_log(DPT_LOG_INFO, "device ready in %lld ms: opened in %lld, buffers and first runs in %lld",
+            (long long)(dpt_now_ms() - began_ms), (long long)(opened_ms - began_ms),
+            (long long)(dpt_now_ms() - opened_ms));
     dpt_fingerprint_join(dpt_accelerator_fingerprint(r->accelerator), host, r->fingerprint);
     return DPT_OK;
 }
