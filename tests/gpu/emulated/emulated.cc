@@ -2,6 +2,7 @@
 #include "tests/gpu/emulated/emulated.h"
 
 #include "kernels/cuda/load.h"
+#include "tests/gpu/emulated/control.h"
 #include "tests/gpu/emulated/include/cuda_runtime_api.h"
 
 #include <algorithm>
@@ -240,12 +241,19 @@ void emulated_gather(const void *mine, size_t bytes, void *ret)
 extern "C" {
 
 /* Of a host's compiler kernels are functions: there is nothing to load (kernels/cuda/load.h). */
-int emulated_load_result;
+static int refuses_loading;
+
+void emulated_refuse_loading(int refuse)
+{
+    refuses_loading = refuse;
+}
 
 int dpt_cuda_load_kernels(const char **ret_name)
 {
+    if (!refuses_loading)
+        return cudaSuccess;
     *ret_name = "a_kernel";
-    return emulated_load_result;
+    return cudaErrorMemoryAllocation;
 }
 
 const char *cudaGetErrorName(cudaError_t code)
@@ -381,10 +389,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int 
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamGetPriority(void *queue, int *ret)
+int emulated_priority(const void *queue)
 {
-    *ret = ((const struct emulated_queue *)queue)->priority;
-    return cudaSuccess;
+    return ((const struct emulated_queue *)queue)->priority;
 }
 
 cudaError_t cudaStreamDestroy(void *queue)

@@ -61,7 +61,6 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, int kind, 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, void *queue);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority);
-cudaError_t cudaStreamGetPriority(void *queue, int *ret);
 cudaError_t cudaStreamDestroy(void *queue);
 cudaError_t cudaStreamSynchronize(void *queue);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned flags);
@@ -76,9 +75,6 @@ cudaError_t cudaGraphLaunch(void *graph, void *queue);
 cudaError_t cudaGraphExecDestroy(void *graph);
 cudaError_t cudaEventSynchronize(void *event);
 cudaError_t cudaEventElapsedTime(float *ret_ms, void *from, void *to);
-
-/* What loading kernels comes to, a cudaError_t: for tests of a device that cannot. */
-extern int emulated_load_result;
 
 #ifdef __cplusplus
 }
