@@ -23,11 +23,11 @@ template <typename E, bool WHOLE> static __global__ void gelu(int64_t n, const E
 /* d/dx x s(2u) = s + x s (1-s) 2u'; 1-s = e s, so that nothing cancels (kernels/cpu/simd). */
 static __device__ float gelu_slope(float v)
 {
-    const float a = 1.5957691216057308f, b = 1.5957691216057308f * 0.044715f,
-                b3 = 1.5957691216057308f * 3.0f * 0.044715f;
+    const float a = (float)GELU_A, b3 = (float)(3.0 * GELU_B), a2 = (float)(-LOG2_E * GELU_A),
+                b2 = (float)(-LOG2_E * GELU_B);
     const float square = v * v;
-    const float e = exp_of((0.0f - v) * fmaf(b, square, a));
-    const float s = 1.0f / (1.0f + e);
+    const float e = exp2_near(v * fmaf(b2, square, a2));
+    const float s = reciprocal_near(1.0f + e);
     return fmaf((v * s) * (e * s), fmaf(b3, square, a), s);
 }
 
@@ -65,13 +65,13 @@ static __global__ void swiglu(int64_t n, int64_t c, const E *x, const E *dy, E *
             get<N, WHOLE>(dy + row * c, at, c, d);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float e = exp_of(0.0f - g[k]);
+            const float e = exp2_near((float)-LOG2_E * g[k]), s = reciprocal_near(1.0f + e);
+            const float silu = g[k] * s;
             if (GRAD) {
-                const float s = 1.0f / (1.0f + e), silu = g[k] * s;
                 g[k] = (d[k] * u[k]) * fmaf(silu, e * s, s);
                 u[k] = d[k] * silu;
             } else
-                g[k] = g[k] / (1.0f + e) * u[k];
+                g[k] = silu * u[k];
         }
         put<N, WHOLE>(GRAD ? out + 2 * row * c : out + row * c, at, c, g);
         if (GRAD)
