@@ -297,6 +297,26 @@ __device__ inline float drop_factor(const struct drop &d, uint64_t i)
     return (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;
 }
 
+/* x[k] times the factor of element i + k, each word drawn once. */
+template <int N> __device__ inline void drop_some(const struct drop &d, uint64_t i, float x[N])
+{
+    i += d.first;
+    const uint32_t skip = (uint32_t)(i % 4);
+#pragma unroll 1
+    for (uint32_t block = 0; block < (skip + N + 3) / 4; block++) {
+        uint32_t words[4];
+        dpt_draw_words(d.key, i / 4 + block, words);
+#pragma unroll
+        for (uint32_t k = 0; k < N; k++) {
+            const uint32_t which = (skip + k) % 4;
+            const uint32_t low = which & 1 ? words[1] : words[0],
+                           high = which & 1 ? words[3] : words[2];
+            if ((skip + k) / 4 == block)
+                x[k] *= (which & 2 ? high : low) >= d.below ? d.keep : 0.0f;
+        }
+    }
+}
+
 /* Sums over the lanes of a warp, in one fixed tree; every lane gets it. WIDTH lanes side by side, a
  * power of two, make a group. All lanes of the warp take part. */
 template <int WIDTH> __device__ inline float group_sum(float x)

@@ -1,131 +1,319 @@
 /* Token embeddings, with or without those of positions.
  *
- * Backward needs no atomics: the positions are put in the order of (token, position), each by
- * counting how many come before it, and one block then adds up the rows of a token in the order of
- * its positions. Counting compares every position with every other, 1e9 comparisons for 32,768
- * positions, and needs no sort. */
+ * Backward needs no atomics. The positions are put in the order of (token, position): tiles of them
+ * are sorted, and the place of each is the number of those before it in all tiles. The rows of the
+ * gradient are then added up in that order, in pieces of PIECE places. What a piece has of a token
+ * that goes on in the next one is a part, and a token's parts are added in their order. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
 enum {
     THREADS = 256,
-    CHANNELS = 128,
+    LANES = 32,
+    TILE = 1024, /* positions sorted by a block */
+    RANK_THREADS = 128,
+    PIECE = 32, /* as many as lanes */
+    PLACE_THREADS = 128,
     AHEAD = 8 /* rows whose loads are under way at once */
 };
 
-template <typename E> static __global__ void embed(struct dpt_embedding_forward a, struct drop d)
+/* A row is a warp's, whose lanes take some elements in a row at a time (elem.cuh). */
+template <typename E, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 4)
+    embed(struct dpt_embedding_forward a, struct drop d)
 {
-    const E *wte = (const E *)a.wte, *wpe = (const E *)a.wpe;
-    E *y = (E *)a.y;
-    GRID_LOOP(i, a.b * a.t * a.c)
-    {
-        const int64_t row = i / a.c, channel = i % a.c;
-        E x = wte[a.tokens[row] * a.c + channel];
-        if (wpe)
-            x = rounded<E>(widened(x) + widened(wpe[row % a.t * a.c + channel]));
-        if (d.on)
-            x = rounded<E>(widened(x) * drop_factor(d, (uint64_t)i));
-        y[i] = x;
+    enum { N = some<E>::N };
+    const int lane = threadIdx.x % LANES;
+    const int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, c = a.c;
+    if (row >= a.b * a.t)
+        return;
+    const E *of_token = (const E *)a.wte + a.tokens[row] * c;
+    const E *of_place = a.wpe ? (const E *)a.wpe + row % a.t * c : NULL;
+#pragma unroll 1
+    for (int64_t j = (int64_t)lane * N; j < c; j += LANES * N) {
+        float x[N], place[N];
+        get<N, WHOLE>(of_token, j, c, x);
+        if (of_place) {
+            get<N, WHOLE>(of_place, j, c, place);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                x[k] = x[k] + place[k];
+        }
+        if (d.on) {
+            held<N, E> sum;
+            sum.bits = rounded_words<N>(E(), x);
+            widen_to(sum, x);
+            drop_some<N>(d, (uint64_t)(row * c + j), x);
+        }
+        put<N, WHOLE>((E *)a.y + row * c, j, c, x);
     }
+}
+
+template <typename E> static void post_embed(cudaStream_t q, const struct dpt_embedding_forward *a)
+{
+    enum { N = some<E>::N };
+    const bool whole = a->c % N == 0 && is_whole<N>((const E *)a->wte) &&
+                       is_whole<N>((const E *)a->wpe) && is_whole<N>((const E *)a->y);
+    FOR_WHOLE(whole,
+              embed<E, WHOLE><<<(unsigned)ceil_div(a->b * a->t, THREADS / LANES), THREADS, 0, q>>>(
+                  *a, drop_of(&a->dropout)));
 }
 
 int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a)
 {
-    const int64_t n = a->b * a->t * a->c;
-    if (n == 0)
+    if (a->b * a->t * a->c == 0)
         return 0;
-    FOR_ELEM(a->dtype, embed<E>
-             <<<grid_for(n, THREADS), THREADS, 0, (cudaStream_t)queue>>>(*a, drop_of(&a->dropout)));
+    FOR_ELEM(a->dtype, post_embed<E>((cudaStream_t)queue, a));
     return cudaGetLastError();
 }
 
-/* order[number of positions that come before i] = i. */
-static __global__ void rank_positions(int32_t n, const int32_t *tokens, int32_t *order)
+/* --- the order of the positions ---
+ *
+ * A position's key is its token and, below that, itself: no two are equal. */
+
+static __device__ inline int32_t token_of(uint64_t key)
 {
-    __shared__ int32_t tile[THREADS];
-    const int32_t i = (int32_t)(blockIdx.x * THREADS + threadIdx.x);
-    const int32_t token = i < n ? tokens[i] : 0;
-    int32_t before = 0;
-    for (int32_t at = 0; at < n; at += THREADS) {
-        if (at + (int32_t)threadIdx.x < n)
-            tile[threadIdx.x] = tokens[at + threadIdx.x];
-        __syncthreads();
-        const int32_t count = n - at < THREADS ? n - at : THREADS;
-#pragma unroll 8
-        for (int32_t j = 0; j < count; j++)
-            before += tile[j] < token || (tile[j] == token && at + j < i);
-        __syncthreads();
-    }
-    if (i < n)
-        order[before] = i;
+    return (int32_t)(key >> 32);
 }
 
-template <typename E>
-static __device__ float gradient_at(const struct dpt_embedding_backward &a, const struct drop &d,
-                                    int64_t i)
+static __device__ inline int32_t position_of(uint64_t key)
 {
-    const float g = widened(((const E *)a.dy)[i]);
-    return d.on ? g * drop_factor(d, (uint64_t)i) : g;
+    return (int32_t)(uint32_t)key;
 }
 
-/* Block (x: place in the order, y: channels): does the token whose first position is there. */
-template <typename E>
-static __global__ void sum_tokens(struct dpt_embedding_backward a, struct drop d, int64_t n,
-                                  const int32_t *order)
+/* Block: sorts the keys of TILE positions by a bitonic network (Batcher, 1968). The last tile is
+ * filled up with keys greater than any. */
+static __global__ void __launch_bounds__(TILE / 2)
+    sort_tiles(int64_t n, const int32_t *tokens, uint64_t *keys)
 {
-    const int64_t at = blockIdx.x, channel = (int64_t)blockIdx.y * CHANNELS + threadIdx.x;
-    const int32_t token = a.tokens[order[at]];
-    if (channel >= a.c || (at > 0 && a.tokens[order[at - 1]] == token))
+    __shared__ uint64_t tile[TILE];
+    const int64_t first = (int64_t)blockIdx.x * TILE;
+    for (int i = (int)threadIdx.x; i < TILE; i += TILE / 2)
+        tile[i] =
+            first + i < n ? (uint64_t)tokens[first + i] << 32 | (uint64_t)(first + i) : UINT64_MAX;
+    for (int size = 2; size <= TILE; size *= 2)
+        for (int half = size / 2; half > 0; half /= 2) {
+            __syncthreads();
+            const int i = 2 * (int)threadIdx.x - ((int)threadIdx.x & (half - 1));
+            const uint64_t low = tile[i], high = tile[i + half];
+            if ((low > high) == ((i & size) == 0)) {
+                tile[i] = high;
+                tile[i + half] = low;
+            }
+        }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < TILE; i += TILE / 2)
+        keys[first + i] = tile[i];
+}
+
+/* order[number of keys before it] = each key, from sorted tiles. */
+static __global__ void rank_keys(int64_t n, const uint64_t *keys, uint64_t *order)
+{
+    const int64_t tiles = (n + TILE - 1) / TILE;
+    const uint64_t key = keys[(int64_t)blockIdx.x * RANK_THREADS + threadIdx.x];
+    if (key == UINT64_MAX)
         return;
-    float sum = gradient_at<E>(a, d, order[at] * a.c + channel);
+    int64_t before = 0;
+#pragma unroll 8
+    for (int64_t t = 0; t < tiles; t++) {
+        const uint64_t *tile = keys + t * TILE;
+        int at = 0;
+#pragma unroll
+        for (int half = TILE / 2; half > 0; half /= 2)
+            at += tile[at + half - 1] < key ? half : 0;
+        before += at + (tile[at] < key);
+    }
+    order[before] = key;
+}
+
+/* --- sums --- */
+
+/* The gradient of the sum before dropout, from `row`, which is elements `at` and on of dy. */
+template <int N, typename E>
+static __device__ inline void gradient_of(const held<N, E> &row, const struct drop &d, int64_t at,
+                                          float g[N])
+{
+    widen_to(row, g);
+    if (d.on)
+        drop_some<N>(d, (uint64_t)at, g);
+}
+
+/* Elements [at, at + N) of `to`, n long, become the sums, or have them added. */
+template <int N, bool WHOLE>
+static __device__ inline void put_sums(float *to, int64_t at, int64_t n, bool accumulate,
+                                       const float sum[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+        float x[4] = {};
+        if (accumulate)
+            get<4, WHOLE>(to, at + k, n, x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = accumulate ? x[i] + sum[k + i] : sum[k + i];
+        put<4, WHOLE>(to, at + k, n, x);
+    }
+}
+
+/* Of piece p, `parts` (pieces, 2, c) has the part of a token that began before, and of one that
+ * goes on behind; of one that does both, the former. Block (x: piece, y: channels). */
+template <typename E, bool WHOLE>
+static __global__ void sum_pieces(struct dpt_embedding_backward a, struct drop d, int64_t n,
+                                  const uint64_t *order, float *parts)
+{
+    enum { N = some<E>::N };
+    __shared__ int32_t position[PIECE], token[PIECE + 2]; /* of the neighbours, too */
+    const int64_t c = a.c, j = ((int64_t)blockIdx.y * LANES + threadIdx.x) * N;
+    const int64_t first = (int64_t)blockIdx.x * PIECE;
+    const int count = (int)(n - first < PIECE ? n - first : PIECE), lane = (int)threadIdx.x;
+    if (lane < count) {
+        position[lane] = position_of(order[first + lane]);
+        token[lane + 1] = token_of(order[first + lane]);
+    }
+    if (lane == 0) {
+        token[0] = first > 0 ? token_of(order[first - 1]) : -1;
+        token[count + 1] = first + count < n ? token_of(order[first + count]) : -1;
+    }
+    __syncthreads();
+    if (j >= c)
+        return;
+    const E *dy = (const E *)a.dy;
+    bool began_before = token[0] == token[1];
+    float sum[N] = {};
+    for (int at = 0; at < count; at += AHEAD) {
+        held<N, E> rows[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (at + i < count)
+                rows[i] = load<N, WHOLE>(dy + position[at + i] * c, j, c);
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (at + i >= count)
+                break;
+            const int32_t mine = token[at + i + 1];
+            float g[N];
+            gradient_of(rows[i], d, position[at + i] * c + j, g);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] += g[k];
+            const bool ends = token[at + i + 2] != mine, last = at + i + 1 == count;
+            if (!ends && !last)
+                continue;
+            if (began_before || !ends)
+                put_sums<N, WHOLE>(parts + (2 * (int64_t)blockIdx.x + !began_before) * c, j, c,
+                                   false, sum);
+            else
+                put_sums<N, WHOLE>(a.dwte + mine * c, j, c, a.accumulate_wte, sum);
+            began_before = false;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] = 0.0f;
+        }
+    }
+}
+
+/* Adds the parts up of the token that begins in a piece and goes on behind it. Block (x: piece, y:
+ * channels). */
+static __global__ void join_pieces(struct dpt_embedding_backward a, int64_t n,
+                                   const uint64_t *order, const float *parts)
+{
+    const int64_t c = a.c, j = (int64_t)blockIdx.y * PLACE_THREADS + threadIdx.x;
+    const int64_t piece = blockIdx.x, next = (piece + 1) * PIECE, pieces = (n + PIECE - 1) / PIECE;
+    if (j >= c || next >= n)
+        return;
+    const int32_t token = token_of(order[next]);
+    const bool begins_here = piece == 0 || token_of(order[piece * PIECE - 1]) != token;
+    if (token_of(order[next - 1]) != token || !begins_here)
+        return;
+    float sum = parts[(2 * piece + 1) * c + j];
     bool more = true;
-    for (int64_t next = at + 1; more; next += AHEAD) {
-        int32_t place[AHEAD];
+    for (int64_t p = piece + 1; more; p += AHEAD) {
         bool is_it[AHEAD];
-        float g[AHEAD];
+        float part[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            place[k] = next + k < n ? order[next + k] : -1;
+            is_it[k] = p + k < pieces && token_of(order[(p + k) * PIECE]) == token;
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            is_it[k] = place[k] >= 0 && a.tokens[place[k]] == token;
+            part[k] = is_it[k] ? parts[2 * (p + k) * c + j] : 0.0f;
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            g[k] = is_it[k] ? gradient_at<E>(a, d, place[k] * a.c + channel) : 0.0f;
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            sum = is_it[k] ? sum + g[k] : sum;
+            sum = is_it[k] ? sum + part[k] : sum;
         more = is_it[AHEAD - 1];
     }
-    float *to = a.dwte + token * a.c + channel;
+    float *to = a.dwte + token * c + j;
     *to = a.accumulate_wte ? *to + sum : sum;
 }
 
-template <typename E>
+template <typename E, bool WHOLE>
 static __global__ void sum_places(struct dpt_embedding_backward a, struct drop d)
 {
-    const int64_t rows = a.t * a.c;
-    GRID_LOOP(i, rows)
+    enum { N = some<E>::N };
+    const int64_t n = a.t * a.c;
+    const E *dy = (const E *)a.dy;
+    GRID_LOOP(g, (n + N - 1) / N)
     {
-        float sum = gradient_at<E>(a, d, i);
+        const int64_t at = g * N;
+        float sum[N] = {};
 #pragma unroll 8
-        for (int64_t b = 1; b < a.b; b++)
-            sum += gradient_at<E>(a, d, b * rows + i);
-        a.dwpe[i] = a.accumulate_wpe ? a.dwpe[i] + sum : sum;
+        for (int64_t b = 0; b < a.b; b++) {
+            float one[N];
+            gradient_of(load<N, WHOLE>(dy + b * n, at, n), d, b * n + at, one);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum[k] += one[k];
+        }
+        put_sums<N, WHOLE>(a.dwpe, at, n, a.accumulate_wpe, sum);
     }
 }
 
-int64_t dpt_launch_embedding_backward_ints(int64_t n)
+/* Within `work`. The keys come last, of 8 bytes: what is before them is a multiple of that. */
+struct work {
+    float *parts;
+    uint64_t *order, *keys;
+    int64_t bytes;
+};
+
+static struct work work_at(void *p, int64_t n, int64_t c)
 {
-    return n;
+    const int64_t parts = 2 * ceil_div(n, PIECE) * c * (int64_t)sizeof(float);
+    const int64_t order = n * (int64_t)sizeof(uint64_t);
+    struct work w;
+    w.parts = (float *)p;
+    w.order = (uint64_t *)((char *)p + parts);
+    w.keys = w.order + n;
+    w.bytes = parts + order + ceil_div(n, TILE) * TILE * (int64_t)sizeof(uint64_t);
+    return w;
 }
 
-int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a,
-                                  int32_t *work)
+int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c)
+{
+    return work_at(NULL, n, c).bytes;
+}
+
+template <typename E>
+static void post_sums(cudaStream_t q, const struct dpt_embedding_backward *a, const struct work *w)
+{
+    enum { N = some<E>::N };
+    const int64_t n = a->b * a->t, pieces = ceil_div(n, PIECE), c = a->c;
+    const struct drop d = drop_of(&a->dropout);
+    const bool whole = c % N == 0 && is_whole<N>((const E *)a->dy) && is_whole<4>(w->parts) &&
+                       is_whole<4>(a->dwte) && is_whole<4>(a->dwpe);
+    const dim3 grid((unsigned)pieces, (unsigned)ceil_div(c, LANES * N)),
+        join_grid((unsigned)pieces, (unsigned)ceil_div(c, PLACE_THREADS));
+    FOR_WHOLE(whole, sum_pieces<E, WHOLE><<<grid, LANES, 0, q>>>(*a, d, n, w->order, w->parts));
+    join_pieces<<<join_grid, PLACE_THREADS, 0, q>>>(*a, n, w->order, w->parts);
+    if (a->dwpe) {
+        const unsigned places_grid = grid_for(ceil_div(a->t * c, N), PLACE_THREADS);
+        FOR_WHOLE(whole, sum_places<E, WHOLE><<<places_grid, PLACE_THREADS, 0, q>>>(*a, d));
+    }
+}
+
+int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a, void *work)
 {
     cudaStream_t q = (cudaStream_t)queue;
     const int64_t n = a->b * a->t;
-    const struct drop d = drop_of(&a->dropout);
+    const struct work w = work_at(work, n, a->c);
     cudaError_t error = cudaSuccess;
     if (!a->accumulate_wte)
         error = cudaMemsetAsync(a->dwte, 0, (size_t)(a->v * a->c) * sizeof(float), q);
@@ -135,10 +323,9 @@ int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backwa
                                 (size_t)((a->context - beyond) * a->c) * sizeof(float), q);
     if (error != cudaSuccess || n == 0 || a->c == 0)
         return error;
-    rank_positions<<<(unsigned)ceil_div(n, THREADS), THREADS, 0, q>>>((int32_t)n, a->tokens, work);
-    const dim3 grid((unsigned)n, (unsigned)ceil_div(a->c, CHANNELS));
-    FOR_ELEM(a->dtype, sum_tokens<E><<<grid, CHANNELS, 0, q>>>(*a, d, n, work));
-    if (a->dwpe)
-        FOR_ELEM(a->dtype, sum_places<E><<<grid_for(a->t * a->c, THREADS), THREADS, 0, q>>>(*a, d));
+    const unsigned tiles = (unsigned)ceil_div(n, TILE);
+    sort_tiles<<<tiles, TILE / 2, 0, q>>>(n, a->tokens, w.keys);
+    rank_keys<<<tiles *(TILE / RANK_THREADS), RANK_THREADS, 0, q>>>(n, w.keys, w.order);
+    FOR_ELEM(a->dtype, post_sums<E>(q, a, &w));
     return cudaGetLastError();
 }

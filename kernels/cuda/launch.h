@@ -57,11 +57,12 @@ int dpt_launch_residual_norm(void *queue, const struct dpt_residual_norm *a); /*
 int64_t dpt_launch_layernorm_backward_floats(int64_t n, int64_t c);
 int dpt_launch_layernorm_backward(void *queue, const struct dpt_layernorm_backward *a, float *work);
 
-/* --- embedding.cu; `work` holds so many int32 --- */
+/* --- embedding.cu --- */
 int dpt_launch_embedding_forward(void *queue, const struct dpt_embedding_forward *a);
-int64_t dpt_launch_embedding_backward_ints(int64_t n);
-int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a,
-                                  int32_t *work);
+/* Bytes of `work`, which is aligned to 16, for n positions of c channels: 16 n, 8 c for each 32
+ * positions, and at most 8 KiB. */
+int64_t dpt_launch_embedding_backward_bytes(int64_t n, int64_t c);
+int dpt_launch_embedding_backward(void *queue, const struct dpt_embedding_backward *a, void *work);
 
 /* --- head.cu --- */
 /* Softmax, loss and its gradient, for a chunk of rows of logits. Rows of both begin at multiples of

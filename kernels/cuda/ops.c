@@ -150,11 +150,10 @@ void dpt_cuda_embedding_backward(struct dpt_stream *stream, const struct dpt_emb
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     const int64_t n = a->b * a->t;
-    const size_t ints = (size_t)dpt_launch_embedding_backward_ints(n);
+    const size_t bytes = (size_t)dpt_launch_embedding_backward_bytes(n, a->c);
     void *work;
     DPT_ASSERT(n <= INT32_MAX && (!a->dwpe || a->t <= a->context));
-    if (dpt_cuda_begin(s, a->dtype, "embedding backward") &&
-        dpt_cuda_workspace(s, ints * sizeof(int32_t), &work))
+    if (dpt_cuda_begin(s, a->dtype, "embedding backward") && dpt_cuda_workspace(s, bytes, &work))
         (void)dpt_cuda_posted(s, dpt_launch_embedding_backward(s->queue, a, work),
                               "embedding backward");
 }
