@@ -2,9 +2,11 @@
  * Gram-Schmidt.
  *
  * A row belongs to a warp, whose lanes take some elements in a row at a time (elem.cuh), every 32nd
- * such group, and are joined in a fixed tree. Sums over rows are made in chunks of CHUNK rows, in
- * the order of the rows; GROUP chunks are added in their order, and then the groups. Nothing
- * depends on the size of the grid, nor on where a row begins. */
+ * such group, and are joined in a fixed tree. Sums over rows are made in chunks of CHUNK rows: a
+ * warp adds every WARPS-th row of a chunk, in their order, and the warps' sums are added in theirs
+ * (for norms of long rows a thread adds all of them in their order). GROUP chunks are added in
+ * their order, and then the groups. Nothing depends on the size of the grid, nor on where a row
+ * begins. */
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -60,40 +62,67 @@ static __device__ inline void add_to(float sum[N], const struct held<N, E> &row)
         sum[k] += v[k];
 }
 
+template <int N, bool WHOLE, typename E>
+static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, int64_t c) {
+    struct held<N, E> none = {};
+    return at < c ? load<N, WHOLE>(row, at, c) : none;
+}
+
+/* What the warps of a block have of the columns that begin at `at`, added up in their order; lane i
+ * has columns N*i and on. */
+template <int N>
+static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
+                                         float place[WARPS][LANES * N], float *ret)
+{
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        place[warp][lane * N + k] = mine[k];
+    __syncthreads();
+    for (int j = threadIdx.x; j < LANES * N && at + j < c; j += WARPS * LANES) {
+        float sum = place[0][j];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++)
+            sum += place[w][j];
+        ret[at + j] = sum;
+    }
+    __syncthreads();
+}
+
 /* Block (x: columns, y: chunks). */
 template <typename E, bool WHOLE>
-static __global__ void column_chunk(int64_t rows, int64_t cols, const E *x, float *sums)
+static __global__ void __launch_bounds__(WARPS *LANES)
+    column_chunk(int64_t rows, int64_t cols, const E *x, float *sums)
 {
-    enum { N = some<E>::N };
-    const int64_t j = ((int64_t)blockIdx.x * COLUMNS + threadIdx.x) * N;
+    enum { N = some<E>::N, WIDTH = LANES * N };
+    __shared__ float place[WARPS][WIDTH];
+    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const int64_t first = (int64_t)blockIdx.x * WIDTH, j = first + lane * N;
     const int64_t chunks = (rows + CHUNK - 1) / CHUNK;
-    for (int64_t chunk = blockIdx.y; j < cols && chunk < chunks; chunk += gridDim.y) {
+    for (int64_t chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
         const int64_t at = chunk * CHUNK, end = at + CHUNK < rows ? at + CHUNK : rows;
         float sum[N] = {};
-        int64_t r = at;
-        for (; r + AHEAD <= end; r += AHEAD) {
+        int64_t r = at + warp;
+        for (; r + (AHEAD - 1) * WARPS < end; r += AHEAD * WARPS) {
             held<N, E> rows_ahead[AHEAD];
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
-                rows_ahead[i] = load<N, WHOLE>(x + (r + i) * cols, j, cols);
+                rows_ahead[i] = load_some<N, WHOLE>(x + (r + i * WARPS) * cols, j, cols);
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
                 add_to(sum, rows_ahead[i]);
         }
-        for (; r < end; r++)
-            add_to(sum, load<N, WHOLE>(x + r * cols, j, cols));
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            if (j + k < cols)
-                sums[chunk * cols + j + k] = sum[k];
+        for (; r < end; r += WARPS)
+            add_to(sum, load_some<N, WHOLE>(x + r * cols, j, cols));
+        join_warps<N>(sum, first, cols, place, sums + chunk * cols);
     }
 }
 
-/* A thread has `some` columns. */
-static dim3 chunk_grid(int64_t rows, int64_t cols, int64_t some)
+/* A block has `width` columns. */
+static dim3 chunk_grid(int64_t rows, int64_t cols, int64_t width)
 {
     const int64_t grid_y_max = 65535, chunks = ceil_div(rows, CHUNK);
-    return dim3((unsigned)ceil_div(cols, COLUMNS * some),
+    return dim3((unsigned)ceil_div(cols, width),
                 (unsigned)(chunks < grid_y_max ? chunks : grid_y_max));
 }
 
@@ -119,7 +148,7 @@ static void sum_chunks(cudaStream_t q, int64_t rows, int64_t cols, const E *x, f
     enum { N = some<E>::N };
     const int64_t chunks = ceil_div(rows, CHUNK);
     FOR_WHOLE((whole_rows<N>(x, cols)), column_chunk<E, WHOLE>
-              <<<chunk_grid(rows, cols, N), COLUMNS, 0, q>>>(rows, cols, x, sums));
+              <<<chunk_grid(rows, cols, LANES * N), WARPS * LANES, 0, q>>>(rows, cols, x, sums));
     join_groups<<<join_grid(chunks, cols), COLUMNS, 0, q>>>(chunks, cols, sums, cols);
 }
 
@@ -305,33 +334,6 @@ template <typename E, bool WHOLE> static __global__ void norm_grad(struct dpt_la
     }
 }
 
-template <int N, bool WHOLE, typename E>
-static __device__ inline struct held<N, E> load_some(const E *row, int64_t at, int64_t c) {
-    struct held<N, E> none = {};
-    return at < c ? load<N, WHOLE>(row, at, c) : none;
-}
-
-/* What the warps of a block have of the columns that begin at `at`, added up in their order; lane i
- * has columns N*i and on. */
-template <int N>
-static __device__ inline void join_warps(const float mine[N], int64_t at, int64_t c,
-                                         float place[WARPS][LANES * N], float *ret)
-{
-    const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-#pragma unroll
-    for (int k = 0; k < N; k++)
-        place[warp][lane * N + k] = mine[k];
-    __syncthreads();
-    for (int j = threadIdx.x; j < LANES * N && at + j < c; j += WARPS * LANES) {
-        float sum = place[0][j];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++)
-            sum += place[w][j];
-        ret[at + j] = sum;
-    }
-    __syncthreads();
-}
-
 /* Of a chunk: sums (chunk, 2, c), gamma's and beta's; RMS norm's of beta are not used. Block (x:
  * columns, y: chunks). */
 template <typename E, bool WHOLE>
@@ -465,7 +467,8 @@ static void post_norm_grad(cudaStream_t q, const struct dpt_layernorm_backward *
     constexpr int GROUPS_MAX = sizeof(E) == 4 ? 7 : 5; /* beyond, a thread's registers overflow */
     FOR_WHOLE(
         whole, if (!post_norm_grad_once<E, GROUPS_MAX, WHOLE>(q, a, work)) {
-            norm_weights_chunk<E, WHOLE><<<chunk_grid(a->n, c, N), COLUMNS, 0, q>>>(*a, work);
+            norm_weights_chunk<E, WHOLE>
+                <<<chunk_grid(a->n, c, COLUMNS * N), COLUMNS, 0, q>>>(*a, work);
             norm_grad<E, WHOLE><<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a);
         });
     join_groups<<<join_grid(chunks, 2 * c), COLUMNS, 0, q>>>(chunks, 2 * c, work, 2 * c);
