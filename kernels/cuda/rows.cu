@@ -174,80 +174,100 @@ int dpt_launch_column_sums(void *queue, enum dpt_dtype dtype, int64_t rows, int6
 /* Lane `lane`'s groups of N elements of a row of c. */
 #define ROW_LOOP(j, c) for (int64_t j = (int64_t)lane * N; j < (c); j += LANES * N)
 
-/* With b: of a row of a + b, which is written to `sum`, rounded, and read from there again by the
- * lane that wrote it. */
-template <typename E, bool RESIDUAL, bool WHOLE>
-static __global__ void norm(struct dpt_residual_norm a)
+/* Of a row of a, or with RESIDUAL of a + b, which is written to `sum`, rounded. A lane holds its
+ * groups of the row, P at most, from the first loop to the last. P = 0, for any row: each loop
+ * reads them again, of `sum` what the same lane wrote. */
+template <typename E, int P, bool RESIDUAL, bool WHOLE>
+static __global__ void __launch_bounds__(WARPS *LANES) norm(struct dpt_residual_norm a)
 {
-    enum { N = some<E>::N };
-    const int lane = threadIdx.x % LANES;
+    enum { N = some<E>::N, WIDTH = LANES * N, HELD = P > 0 ? P : 1 };
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, c = a.c;
     if (r >= a.n)
         return;
     const E *x = (const E *)(RESIDUAL ? a.sum : a.a) + r * c;
     const E *gamma = (const E *)a.gamma, *beta = (const E *)a.beta;
-    E *y = (E *)a.y + r * c;
+    const int groups = P > 0 ? P : (int)((c + WIDTH - 1) / WIDTH);
+    const int64_t at = (int64_t)(threadIdx.x % LANES) * N;
     const float inv_c = 1.0f / (float)c;
     float sum = 0.0f, mean = 0.0f, squares = 0.0f, v[N];
-    if (RESIDUAL)
-        ROW_LOOP(j, c)
-        {
-            float b[N];
-            get<N, WHOLE>((const E *)a.a + r * c, j, c, v);
-            get<N, WHOLE>((const E *)a.b + r * c, j, c, b);
+    held<N, E> mine[HELD];
+    for (int g = 0; (RESIDUAL || P > 0) && g < groups; g += HELD) {
+        held<N, E> other[HELD];
 #pragma unroll
-            for (int k = 0; k < N; k++)
-                b[k] = v[k] + b[k];
-            put<N, WHOLE>((E *)a.sum + r * c, j, c, b);
+        for (int p = 0; p < HELD; p++) {
+            mine[p] = load_some<N, WHOLE>((const E *)a.a + r * c, at + (g + p) * WIDTH, c);
+            if (RESIDUAL)
+                other[p] = load_some<N, WHOLE>((const E *)a.b + r * c, at + (g + p) * WIDTH, c);
         }
-    if (a.mean) {
-        ROW_LOOP(j, c)
-        {
-            get<N, WHOLE>(x, j, c, v);
+#pragma unroll
+        for (int p = 0; RESIDUAL && p < HELD; p++) {
+            float b[N];
+            widen_to(mine[p], v);
+            widen_to(other[p], b);
 #pragma unroll
             for (int k = 0; k < N; k++)
-                sum += v[k];
+                v[k] = v[k] + b[k];
+            mine[p].bits = rounded_words<N>(E(), v);
+            if (at + (g + p) * WIDTH < c)
+                put<N, WHOLE>((E *)a.sum + r * c, at + (g + p) * WIDTH, c, v);
+        }
+    }
+    if (a.mean) {
+#pragma unroll
+        for (int p = 0; p < groups; p++) {
+            widen_to(P > 0 ? mine[p % HELD] : load_some<N, WHOLE>(x, at + p * WIDTH, c), v);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum += v[k]; /* 0 past the end */
         }
         mean = group_sum<LANES>(sum) * inv_c;
     }
-    ROW_LOOP(j, c)
-    {
-        get<N, WHOLE>(x, j, c, v);
+#pragma unroll
+    for (int p = 0; p < groups; p++) {
+        const int64_t j = at + p * WIDTH;
+        widen_to(P > 0 ? mine[p % HELD] : load_some<N, WHOLE>(x, j, c), v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float d = WHOLE || j + k < c ? v[k] - mean : 0.0f;
+            const float d = (WHOLE ? j : j + k) < c ? v[k] - mean : 0.0f;
             squares = fmaf(d, d, squares);
         }
     }
     const float rstd = 1.0f / sqrtf(group_sum<LANES>(squares) * inv_c + a.eps);
-    ROW_LOOP(j, c)
-    {
+#pragma unroll
+    for (int p = 0; p < groups; p++) {
+        const int64_t j = at + p * WIDTH;
         float g[N], b[N] = {};
-        get<N, WHOLE>(x, j, c, v);
+        if (j >= c)
+            break;
+        widen_to(P > 0 ? mine[p % HELD] : load<N, WHOLE>(x, j, c), v);
         get<N, WHOLE>(gamma, j, c, g);
         if (beta)
             get<N, WHOLE>(beta, j, c, b);
 #pragma unroll
         for (int k = 0; k < N; k++)
             b[k] = fmaf((v[k] - mean) * rstd, g[k], b[k]);
-        put<N, WHOLE>(y, j, c, b);
+        put<N, WHOLE>((E *)a.y + r * c, j, c, b);
     }
-    if (lane == 0 && a.mean)
+    if (at == 0 && a.mean)
         a.mean[r] = mean;
-    if (lane == 0)
+    if (at == 0)
         a.rstd[r] = rstd;
 }
 
 template <typename E, bool RESIDUAL>
 static void post_norm(cudaStream_t q, const struct dpt_residual_norm *a)
 {
-    enum { N = some<E>::N };
+    enum { N = some<E>::N, FEW = 4, MANY = 8 };
+    const int64_t groups = ceil_div(a->c, LANES * N);
+    const unsigned grid = (unsigned)ceil_div(a->n, WARPS);
     const bool whole =
         whole_rows<N>((const E *)a->a, a->c) && whole_rows<N>((const E *)a->b, a->c) &&
         whole_rows<N>((const E *)a->sum, a->c) && whole_rows<N>((const E *)a->gamma, a->c) &&
         whole_rows<N>((const E *)a->beta, a->c) && whole_rows<N>((const E *)a->y, a->c);
-    FOR_WHOLE(whole, norm<E, RESIDUAL, WHOLE>
-              <<<(unsigned)ceil_div(a->n, WARPS), WARPS * LANES, 0, q>>>(*a));
+    FOR_WHOLE(
+        whole, if (groups <= FEW) norm<E, FEW, RESIDUAL, WHOLE><<<grid, WARPS * LANES, 0, q>>>(*a);
+        else if (groups <= MANY) norm<E, MANY, RESIDUAL, WHOLE><<<grid, WARPS * LANES, 0, q>>>(*a);
+        else norm<E, 0, RESIDUAL, WHOLE><<<grid, WARPS * LANES, 0, q>>>(*a));
 }
 
 int dpt_launch_layernorm_forward(void *queue, const struct dpt_layernorm_forward *a)
