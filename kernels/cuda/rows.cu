@@ -10,6 +10,8 @@
 #include "kernels/cuda/elem.cuh"
 #include "kernels/cuda/launch.h"
 
+#include <type_traits>
+
 enum {
     LANES = 32,
     WARPS = 4,
@@ -386,23 +388,33 @@ static __global__ void norm_weights_chunk(struct dpt_layernorm_backward a, float
     }
 }
 
+/* Blocks of norm_grad_once for each SM, by the registers of a thread's sums and of what it has of
+ * three rows. With four, 32,768 rows are all under way at once on 132 SMs; fp16 takes more. */
+template <typename E> static constexpr int once_blocks(int groups)
+{
+    const int registers = groups * (2 * (int)some<E>::N + 12);
+    const int most = std::is_same<E, f16>::value && registers > 56 ? 3 : 4;
+    return registers <= 100 ? most : 1;
+}
+
 /* Both in one pass, for rows of at most P groups a lane: a block does a chunk. Each of its warps
  * does every WARPS-th row, and the warps' sums are added in their order. */
 template <typename E, int P, bool WHOLE>
-static __global__ void __launch_bounds__(WARPS *LANES)
+static __global__ void __launch_bounds__(WARPS *LANES, once_blocks<E>(P))
     norm_grad_once(struct dpt_layernorm_backward a, float *sums)
 {
     enum { N = some<E>::N, WIDTH = LANES * N };
     __shared__ float place[WARPS][WIDTH];
+    __shared__ held<N, E> gamma[P][LANES];
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const int64_t c = a.c, first = (int64_t)blockIdx.x * CHUNK;
     const int64_t end = first + CHUNK < a.n ? first + CHUNK : a.n;
     const float inv_c = 1.0f / (float)c;
     float dgamma[P][N] = {}, dbeta[P][N] = {};
-    held<N, E> gamma[P], x[P], dy[P], dx[P];
-#pragma unroll
-    for (int p = 0; p < P; p++)
-        gamma[p] = load_some<N, WHOLE>((const E *)a.gamma, p * WIDTH + lane * N, c);
+    held<N, E> x[P], dy[P], dx[P];
+    for (int p = warp; p < P; p += WARPS)
+        gamma[p][lane] = load_some<N, WHOLE>((const E *)a.gamma, p * WIDTH + lane * N, c);
+    __syncthreads();
     for (int64_t r = first + warp; r < end; r += WARPS) {
 #pragma unroll
         for (int p = 0; p < P; p++) {
@@ -419,7 +431,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
         for (int p = 0; p < P; p++) {
             widen_to(x[p], v);
             widen_to(dy[p], d);
-            widen_to(gamma[p], g);
+            widen_to(gamma[p][lane], g);
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 const float weighted = d[k] * g[k]; /* 0 past the end */
@@ -436,7 +448,7 @@ static __global__ void __launch_bounds__(WARPS *LANES)
         for (int p = 0; p < P; p++) {
             widen_to(x[p], v);
             widen_to(dy[p], d);
-            widen_to(gamma[p], g);
+            widen_to(gamma[p][lane], g);
             if (a.add_dx)
                 widen_to(dx[p], to);
 #pragma unroll
