@@ -30,7 +30,7 @@ struct discrete {
 };
 
 static atomic_bool no_graphs;
-static _Atomic int64_t launches;
+static _Atomic int64_t launches, captures;
 static atomic_int graphs_alive;
 
 /* All that there are. */
@@ -365,8 +365,10 @@ static enum dpt_status capture_end(struct dpt_stream *stream, void **ret, struct
         complain(s, DPT_EUNSUPPORTED, "this device has no graphs today");
     const struct dpt_err error = take_error(s);
     *ret = graph;
-    if (error.status == DPT_OK)
+    if (error.status == DPT_OK) {
+        atomic_fetch_add(&captures, 1);
         return DPT_OK;
+    }
     graph_destroy(stream->device, graph);
     *err = error;
     return error.status;
@@ -395,6 +397,11 @@ void dpt_device_discrete_graphs(bool fail, int64_t *ret_launches, int *ret_alive
     atomic_store(&no_graphs, fail);
     *ret_launches = atomic_exchange(&launches, 0);
     *ret_alive = atomic_load(&graphs_alive);
+}
+
+int64_t dpt_device_discrete_captures(void)
+{
+    return atomic_exchange(&captures, 0);
 }
 
 static void run_mark(const struct dpt_ops *ops, struct dpt_stream *cpu, const void *args)

@@ -34,5 +34,7 @@ size_t dpt_device_discrete_pageable(void);
 /* Graphs of all such devices: whether making one fails from here on, how many were launched since
  * the last call, how many there are. */
 void dpt_device_discrete_graphs(bool fail, int64_t *ret_launches, int *ret_alive);
+/* And how many were made since the last call. */
+int64_t dpt_device_discrete_captures(void);
 
 #endif

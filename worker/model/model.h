@@ -106,7 +106,8 @@ struct dpt_slot {
     bool parts_apart; /* with accumulate: those of a unit that is in_parts are overwritten all the
                          same. Where they are added to, it is part by part, and not as the sum of
                          whole slots */
-    float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G) */
+    float dloss;      /* factor of the gradient of the summed losses, e.g. 1/(N*G); read by the last
+                         unit's backward alone */
     float share;      /* 1/G: factor of the slot's statistics where dpt_param.averaged */
     void *saved;      /* dpt_model_saved_bytes, 64-byte aligned; kept from forward to backward */
     void *scratch;    /* dpt_model_scratch_bytes, aligned so; meaningless between calls */

@@ -11,7 +11,8 @@ struct key {
     int unit;
     bool backward, accumulate, parts_apart;
     enum dpt_mode mode;
-    float dloss, share;
+    float dloss; /* 0 where it is not read */
+    float share;
     const void *weights, *borrowed_weights;
     float *grads, *borrowed_grads;
 };
@@ -93,7 +94,7 @@ static void fill_key(const struct dpt_unit_graphs *g, int unit, bool backward,
         return;
     key->accumulate = slot->accumulate;
     key->parts_apart = slot->parts_apart;
-    key->dloss = slot->dloss;
+    key->dloss = unit == dpt_model_n_units(g->model) - 1 ? slot->dloss : 0.0f;
     key->share = slot->share;
     key->grads = slot->grads[unit];
     key->borrowed_grads = borrows < 0 ? NULL : slot->grads[borrows];

@@ -2,8 +2,9 @@
  * noted once and then given as one thing, slot after slot.
  *
  * A graph has its arguments in it, so there is one for each set of them: which unit and direction,
- * where its weights and gradients lie, whether it adds, the loss's factor. All else that a unit
- * looks at is the same for all slots, but for what dropout draws: with dropout there are no graphs.
+ * where its weights and gradients lie, whether it adds, and, of the head, the loss's factor, which
+ * changes with train.loss_scale's adjustments. All else that a unit looks at is the same for all
+ * slots, but for what dropout draws: with dropout there are no graphs.
  * A set is met for the first time without one, so that what comes once is not made into one. Places
  * change with the generation, and graphs go with it.
  *

@@ -96,6 +96,27 @@ static void with_everything(void **state)
     as_on_the_host(&config, "offloaded", 2);
 }
 
+/* A new scale of the loss makes new graphs of the head's backward alone: one that sets and one that
+ * adds for each buffer of four lanes, of which there are one and log2(4). */
+static void a_new_scale_is_the_heads_alone(void **state)
+{
+    (void)state;
+    enum { SCALES = 3, EACH = 2 /* steps: all is met twice */, OF_THE_HEAD = 2 * 3 };
+    int64_t made[2];
+    struct dpt_config config = make_config(DPT_ACCUMULATE_LOCAL, DPT_PRECISION_FP16);
+    config.train.steps = SCALES * EACH;
+    config.train.lanes = 4;
+    config.train.loss_scale = 1 << 8;
+    for (int changes = 0; changes < 2; changes++) {
+        config.train.loss_scale_interval = changes ? EACH : 1000;
+        (void)dpt_device_discrete_captures();
+        as_on_the_host(&config, changes ? "scales" : "one-scale", 1);
+        made[changes] = dpt_device_discrete_captures();
+    }
+    assert_true(made[0] > OF_THE_HEAD);
+    assert_int_equal(made[1] - made[0], (SCALES - 1) * OF_THE_HEAD);
+}
+
 /* Slots that are added as they come, and units that are gathered now here, now there. */
 static void places_and_ways_that_change(void **state)
 {
@@ -213,8 +234,13 @@ int main(void)
 {
 #define T(test) cmocka_unit_test_setup_teardown(test, accelerator_setup, accelerator_teardown)
     const struct CMUnitTest tests[] = {
-        T(every_slot_after_the_first),   T(with_everything), T(places_and_ways_that_change),
-        T(made_anew_in_each_generation), T(without),         T(one_cannot_be_made),
+        T(every_slot_after_the_first),
+        T(with_everything),
+        T(a_new_scale_is_the_heads_alone),
+        T(places_and_ways_that_change),
+        T(made_anew_in_each_generation),
+        T(without),
+        T(one_cannot_be_made),
         T(an_error_before_stays),
     };
     return cmocka_run_group_tests_name("units as graphs", tests, rig_setup, rig_teardown);
