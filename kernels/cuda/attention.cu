@@ -1,6 +1,5 @@
 /* Causal attention in one pass over tiles; T x T is never stored. See attention.cuh. */
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/launch.h"
 
 /* A block has TILE queries of a head and goes over the keys up to them. */
 template <int HDP, int TILE>
@@ -76,8 +75,10 @@ static __global__ void __launch_bounds__(TILE_THREADS) attend(struct attention_a
 
 template <int HDP, int TILE> static int post(struct attention_args *a, int64_t heads, void *queue)
 {
+    constexpr int bytes = tile_bytes<HDP, TILE>(2);
+    static_assert(bytes <= DPT_CUDA_SHARED_BYTES_MIN, "every device has room for it");
     a->tiles = ceil_div(a->t, TILE);
-    return post_tiles(attend<HDP, TILE>, a, heads, tile_floats<HDP, TILE>(2), queue);
+    return post_tiles(attend<HDP, TILE>, a, heads, bytes, queue);
 }
 
 int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a)

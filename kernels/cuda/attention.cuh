@@ -1,7 +1,8 @@
 /* Tiles of attention, forward and backward (Dao et al. 2022, "FlashAttention", algorithms 1 and 4),
  * for what tensor cores do not take (attention_mma.cuh).
  *
- * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory:
+ * A block of 256 threads, 16 x 16, works on tiles of TILE rows by HDP channels in shared memory,
+ * TILE being 64, or less where there is no room for so many rows (docs/gpu.md has the sizes):
  * heads are padded to HDP channels with zeros. Thread (ty, tx) has the scores of queries ty*R + i
  * and keys tx + 16*j, and of a result its rows ty*R + i and channels tx + 16*j. Everything is f32
  * in shared memory, whatever the elements are; rows lie PITCH apart, an odd number, so that no two
@@ -10,6 +11,7 @@
 #define DPT_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/elem.cuh"
+#include "kernels/cuda/launch.h"
 
 enum { SIDE = 16, TILE_THREADS = SIDE * SIDE };
 
@@ -157,17 +159,16 @@ static __device__ inline void store_scores(const float s[TILE / SIDE][TILE / SID
             p[(ty * R + i) * (TILE + 1) + tx + SIDE * j] = s[i][j];
 }
 
-/* Floats of shared memory: `operands` tiles of rows and one of scores. */
-template <int HDP, int TILE> constexpr int tile_floats(int operands)
+/* Bytes of shared memory: `operands` tiles of rows and one of scores. */
+template <int HDP, int TILE> constexpr int tile_bytes(int operands)
 {
-    return operands * TILE * (HDP + 1) + TILE * (TILE + 1);
+    return (operands * TILE * (HDP + 1) + TILE * (TILE + 1)) * (int)sizeof(float);
 }
 
 /* Posts a kernel with more shared memory than is given unasked. */
 static inline int post_tiles(void (*kernel)(struct attention_args), const struct attention_args *a,
-                             int64_t heads, int floats, void *queue)
+                             int64_t heads, int bytes, void *queue)
 {
-    const int bytes = floats * (int)sizeof(float);
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess)

@@ -4,7 +4,6 @@
  * keys up to there, for dq. Both make the probabilities anew from the kept log-sum-exp. See
  * attention.cuh. */
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/launch.h"
 
 enum { LANES = 32, WARPS = 4 };
 
@@ -129,10 +128,23 @@ static __global__ void __launch_bounds__(TILE_THREADS) queries_grad(struct atten
 
 template <int HDP, int TILE> static int post(struct attention_args *a, int64_t b, void *queue)
 {
-    constexpr int floats = tile_floats<HDP, TILE>(4);
+    constexpr int bytes = tile_bytes<HDP, TILE>(4);
     a->tiles = ceil_div(a->t, TILE);
-    const int error = post_tiles(keys_grad<HDP, TILE>, a, b * a->kv_heads, floats, queue);
-    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, floats, queue);
+    const int error = post_tiles(keys_grad<HDP, TILE>, a, b * a->kv_heads, bytes, queue);
+    return error ? error : post_tiles(queries_grad<HDP, TILE>, a, b * a->heads, bytes, queue);
+}
+
+/* Tiles of TILE rows, or of half as many where the device has no room for those. */
+template <int HDP, int TILE>
+static int post_fitting(struct attention_args *a, int64_t b, int shared_bytes, void *queue)
+{
+    if constexpr (tile_bytes<HDP, TILE>(4) > DPT_CUDA_SHARED_BYTES_MIN) {
+        static_assert(tile_bytes<HDP, TILE / 2>(4) <= DPT_CUDA_SHARED_BYTES_MIN,
+                      "every device has room for it");
+        if (tile_bytes<HDP, TILE>(4) > shared_bytes)
+            return post<HDP, TILE / 2>(a, b, queue);
+    }
+    return post<HDP, TILE>(a, b, queue);
 }
 
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads)
@@ -140,7 +152,8 @@ int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads
     return b * t * heads;
 }
 
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work)
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work,
+                                  int shared_bytes)
 {
     struct attention_args args = args_of(a);
     args.y = (void *)a->y; /* read alone */
@@ -158,10 +171,10 @@ int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backwa
     if (takes_mma(&args))
         return dpt_post_attention_mma_grad(queue, &args, a->b);
     if (args.hd <= 64)
-        return post<64, 64>(&args, a->b, queue);
+        return post_fitting<64, 64>(&args, a->b, shared_bytes, queue);
     if (args.hd <= 128)
-        return post<128, 64>(&args, a->b, queue);
-    return post<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, a->b, queue);
+        return post_fitting<128, 64>(&args, a->b, shared_bytes, queue);
+    return post_fitting<DPT_CUDA_HEAD_CHANNELS_MAX, 32>(&args, a->b, shared_bytes, queue);
 }
 
 template <typename E> static __global__ void head_sums(struct dpt_launch_head_sums a)

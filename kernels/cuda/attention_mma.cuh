@@ -29,6 +29,10 @@ struct alignas(16) four_words {
 template <int HD> constexpr int tile_pitch = HD / 2 + 4;               /* words */
 template <int HD> constexpr int tile_words = MMA_TILE *tile_pitch<HD>; /* of a tile */
 
+/* The most that a kernel has: two tiles, and two floats of each row. */
+static_assert((2 * tile_words<128> + 2 * MMA_TILE) * 4 <= DPT_CUDA_SHARED_BYTES_MIN,
+              "every device has room for it");
+
 static __device__ inline int warp_row(void)
 {
     return (int)threadIdx.x / LANES_OF_WARP * WARP_ROWS;

@@ -87,6 +87,11 @@ static __global__ void attend_rows(struct dpt_attention_rows a, float scale)
     }
 }
 
+int64_t dpt_launch_attention_rows_max(int shared_bytes)
+{
+    return shared_bytes / (int)sizeof(float) - THREADS; /* those of `place` */
+}
+
 int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
 {
     const int64_t blocks = (a->end - a->first) * a->heads;

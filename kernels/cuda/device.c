@@ -2,6 +2,7 @@
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/conv_cudnn.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/load.h"
 #include "kernels/cuda/stream.h"
 
@@ -421,10 +422,22 @@ enum dpt_status dpt_device_cuda_create(int index, struct dpt_device **ret, struc
     dev->base.vtable = &cuda_vtable;
     dev->index = index;
     memcpy(dev->base.fingerprint, fingerprint, sizeof fingerprint);
-    const cudaError_t code = cudaSetDevice(index);
+    cudaError_t code = cudaSetDevice(index);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&dev->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      index);
     if (code != cudaSuccess) {
         cuda_destroy(&dev->base);
         return translated(err, code, "opening it", index);
+    }
+    if (dev->shared_bytes < DPT_CUDA_SHARED_BYTES_MIN) {
+        const int has = dev->shared_bytes;
+        cuda_destroy(&dev->base);
+        return dpt_fail(err, DPT_EUNSUPPORTED,
+                        "CUDA device %d has %d bytes of shared memory for a block of threads, %d "
+                        "are needed: choose another with CUDA_VISIBLE_DEVICES, or set "
+                        "cluster.device to cpu",
+                        index, has, DPT_CUDA_SHARED_BYTES_MIN);
     }
     const enum dpt_status loaded = load_kernels(index, err);
     if (loaded != DPT_OK) {

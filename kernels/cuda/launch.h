@@ -84,11 +84,17 @@ int dpt_launch_softmax_loss(void *queue, const struct dpt_launch_softmax *a);
 int dpt_launch_last_token(void *queue, const struct dpt_last_token *a);
 int dpt_launch_last_token_grad(void *queue, const struct dpt_last_token *a);
 
+/* Bytes of shared memory that any device has for a block: those of compute capability 8.6, 8.9 and
+ * 12.0 have no more. Kernels that can use more are told how much there is. */
+enum { DPT_CUDA_SHARED_BYTES_MIN = 99 << 10 };
+
 /* --- attention.cu and attention_grad.cu --- */
 enum { DPT_CUDA_HEAD_CHANNELS_MAX = 256 };
 int dpt_launch_attention_forward(void *queue, const struct dpt_attention_forward *a);
 int64_t dpt_launch_attention_backward_floats(int64_t b, int64_t t, int64_t heads);
-int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work);
+/* `shared_bytes`, what the device has for a block, decides between tiles, and so the bits. */
+int dpt_launch_attention_backward(void *queue, const struct dpt_attention_backward *a, float *work,
+                                  int shared_bytes);
 /* Of each row, the sum over the heads of a group, in f32 and in their order. */
 struct dpt_launch_head_sums {
     int64_t rows, kv_heads, group, head_size;
@@ -124,8 +130,9 @@ int dpt_launch_avgpool_forward(void *queue, const struct dpt_avgpool *a);
 int dpt_launch_avgpool_backward(void *queue, const struct dpt_avgpool *a);
 
 /* --- decode.cu --- */
-enum { DPT_CUDA_DECODE_ROWS_MAX = 32768 };
 int dpt_launch_linear_row(void *queue, const struct dpt_linear_row *a);
+/* Positions whose scores fit into `shared_bytes` of a block. */
+int64_t dpt_launch_attention_rows_max(int shared_bytes);
 int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a);
 int dpt_launch_logits(void *queue, const struct dpt_logits *a);
 

@@ -109,8 +109,10 @@ void dpt_cuda_attention_backward(struct dpt_stream *stream, const struct dpt_att
         return;
     if (heads_fit(s, a->heads, a->kv_heads, a->head_size) &&
         dpt_cuda_workspace(s, floats * sizeof(float), &work))
-        (void)dpt_cuda_posted(s, dpt_launch_attention_backward(s->queue, a, work),
-                              "attention backward");
+        (void)dpt_cuda_posted(
+            s,
+            dpt_launch_attention_backward(s->queue, a, work, dpt_cuda_device_of(s)->shared_bytes),
+            "attention backward");
 }
 
 void dpt_cuda_residual(struct dpt_stream *stream, const struct dpt_residual *a)
@@ -233,15 +235,27 @@ void dpt_cuda_linear_row(struct dpt_stream *stream, const struct dpt_linear_row 
         (void)dpt_cuda_posted(s, dpt_launch_linear_row(s->queue, a), "linear row");
 }
 
+/* Rows whose scores a block can keep. */
+static bool rows_fit(struct dpt_cuda_stream *s, int64_t rows)
+{
+    const int bytes = dpt_cuda_device_of(s)->shared_bytes;
+    const int64_t most = dpt_launch_attention_rows_max(bytes);
+    if (rows <= most)
+        return true;
+    char text[192];
+    (void)snprintf(text, sizeof text,
+                   "attention rows: %lld positions; this CUDA device, with %d bytes of shared "
+                   "memory a block, has room for %lld; take a shorter context",
+                   (long long)rows, bytes, (long long)most);
+    dpt_cuda_fail(s, DPT_EUNSUPPORTED, text);
+    return false;
+}
+
 void dpt_cuda_attention_rows(struct dpt_stream *stream, const struct dpt_attention_rows *a)
 {
     struct dpt_cuda_stream *s = dpt_cuda_stream(stream);
     DPT_ASSERT(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->first < a->end);
-    if (!posts(s, DPT_F32, "attention rows"))
-        return;
-    if (a->end > DPT_CUDA_DECODE_ROWS_MAX)
-        dpt_cuda_fail(s, DPT_EUNSUPPORTED, "attention rows: more rows than the CUDA device keeps");
-    else
+    if (dpt_cuda_begin(s, DPT_F32, "attention rows") && rows_fit(s, a->end) && !s->preparing)
         (void)dpt_cuda_posted(s, dpt_launch_attention_rows(s->queue, a), "attention rows");
 }
 

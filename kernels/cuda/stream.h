@@ -15,7 +15,8 @@ struct dpt_cudnn_convs;
 struct dpt_cuda_device {
     struct dpt_device base;
     int index;
-    void *blas; /* cublasLtHandle_t; any thread */
+    int shared_bytes; /* that a block may have; at least DPT_CUDA_SHARED_BYTES_MIN */
+    void *blas;       /* cublasLtHandle_t; any thread */
 };
 
 struct dpt_cuda_stream {

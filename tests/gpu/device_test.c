@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention_cudnn.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
 #ifdef DPT_TEST_EMULATED
 #include "tests/gpu/emulated/control.h"
 #endif
@@ -101,6 +102,45 @@ static void check_errors(struct test_stream *t)
     CHECK(dpt_stream_sync(t->stream, &err) == DPT_EINVAL && strstr(err.text, "aligned"));
     dpt_device_free(t->device, dx, sizeof x);
     dpt_device_free(t->device, dy, sizeof y);
+}
+
+/* What a block may have of shared memory: more rows than it holds the scores of are refused while
+ * the stream prepares, and a device on which kernels would not run is not opened. */
+static void check_shared_memory(struct test_stream *t)
+{
+    enum { CHANNELS = 4 };
+    const struct dpt_cuda_stream *s = dpt_cuda_stream(t->stream);
+    const int bytes = dpt_cuda_device_of(s)->shared_bytes;
+    const int64_t most = dpt_launch_attention_rows_max(bytes);
+    const size_t qkv_bytes = (size_t)most * 3 * CHANNELS * sizeof(float);
+    struct dpt_attention_rows rows = {
+        .first = most - 1, .end = most, .heads = 1, .kv_heads = 1, .head_size = CHANNELS};
+    struct dpt_err err;
+    void *qkv = NULL, *y = NULL;
+    CHECK(bytes >= DPT_CUDA_SHARED_BYTES_MIN && most > 0);
+    for (int over = 0; over < 2; over++, rows.end++) {
+        dpt_stream_prepare_begin(t->stream);
+        t->ops->attention_rows(t->stream, &rows);
+        const enum dpt_status status = dpt_stream_prepare_end(t->stream, &err);
+        CHECK(status == (over ? DPT_EUNSUPPORTED : DPT_OK));
+    }
+    CHECK(strstr(err.text, "attention rows") && strstr(err.text, "shared memory"));
+    CHECK(dpt_device_alloc(t->device, qkv_bytes, &qkv, &err) == DPT_OK);
+    CHECK(dpt_device_alloc(t->device, CHANNELS * sizeof(float), &y, &err) == DPT_OK);
+    rows.end = most;
+    rows.qkv = qkv;
+    rows.y = y;
+    t->ops->attention_rows(t->stream, &rows); /* all that a block may have */
+    test_stream_check(t);
+    dpt_device_free(t->device, qkv, qkv_bytes);
+    dpt_device_free(t->device, y, CHANNELS * sizeof(float));
+#ifdef DPT_TEST_EMULATED
+    struct dpt_device *dev = NULL;
+    CHECK(setenv("DPT_EMULATED_SHARED_BYTES", "65536", 1) == 0);
+    CHECK(dpt_device_cuda_create(0, &dev, &err) == DPT_EUNSUPPORTED && !dev);
+    CHECK(strstr(err.text, "65536") && strstr(err.text, "cluster.device"));
+    CHECK(unsetenv("DPT_EMULATED_SHARED_BYTES") == 0);
+#endif
 }
 
 /* Ops that are noted, and given again; the emulated device cannot, and goes on without. */
@@ -288,6 +328,7 @@ int main(void)
     check_fingerprint(&t);
     check_memory(&t);
     check_errors(&t);
+    check_shared_memory(&t);
     check_graphs(&t);
     check_events(&t);
     check_priority(&t);

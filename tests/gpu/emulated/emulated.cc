@@ -182,11 +182,18 @@ void run_block()
 
 } // namespace
 
+int emulated_shared_bytes_max(void)
+{
+    const char *text = getenv("DPT_EMULATED_SHARED_BYTES");
+    return text ? atoi(text) : EMULATED_SHARED_BYTES_MAX;
+}
+
 void emulated_launch(dim3 grid, unsigned block, size_t shared_bytes,
                      const std::function<void()> &kernel)
 {
-    if (block == 0 || block > EMULATED_THREADS_MAX || shared_bytes > EMULATED_SHARED_BYTES_MAX ||
-        grid.x == 0 || grid.y == 0 || grid.z == 0)
+    if (block == 0 || block > EMULATED_THREADS_MAX ||
+        shared_bytes > (size_t)emulated_shared_bytes_max() || grid.x == 0 || grid.y == 0 ||
+        grid.z == 0)
         fail("a launch that no device takes");
     m.kernel = &kernel;
     m.threads = block;
@@ -287,7 +294,7 @@ cudaError_t cudaDeviceGetAttribute(int *ret, int attribute, int device)
 {
     if (device != 0)
         return cudaErrorInvalidValue;
-    *ret = attribute == cudaDevAttrMultiProcessorCount ? 1 : EMULATED_SHARED_BYTES_MAX;
+    *ret = attribute == cudaDevAttrMultiProcessorCount ? 1 : emulated_shared_bytes_max();
     return cudaSuccess;
 }
 

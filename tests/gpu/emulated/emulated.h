@@ -19,6 +19,10 @@
 
 enum { EMULATED_WARP = 32, EMULATED_THREADS_MAX = 1024, EMULATED_SHARED_BYTES_MAX = 227 << 10 };
 
+/* What a block may have: EMULATED_SHARED_BYTES_MAX, or as many bytes as DPT_EMULATED_SHARED_BYTES
+ * in the environment says. */
+int emulated_shared_bytes_max(void);
+
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz)

@@ -53,7 +53,7 @@ template <typename K> static inline cudaError_t cudaFuncSetAttribute(K *kernel, 
 {
     (void)kernel;
     (void)name;
-    return value <= EMULATED_SHARED_BYTES_MAX ? cudaSuccess : cudaErrorInvalidValue;
+    return value <= emulated_shared_bytes_max() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 #endif
