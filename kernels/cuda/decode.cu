@@ -95,7 +95,8 @@ int64_t dpt_launch_attention_rows_max(int shared_bytes)
 int dpt_launch_attention_rows(void *queue, const struct dpt_attention_rows *a)
 {
     const int64_t blocks = (a->end - a->first) * a->heads;
-    const int bytes = (int)a->end * (int)sizeof(float);
+    /* Whole groups of four scores: the compiler reads the last ones as a group. */
+    const int bytes = (int)(ceil_div(a->end, 4) * 4) * (int)sizeof(float);
     const cudaError_t error =
         cudaFuncSetAttribute(attend_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess || blocks == 0)
