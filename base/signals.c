@@ -2,6 +2,7 @@
 #include "base/signals.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,6 +49,49 @@ enum dpt_status dpt_signals_end_at_once(const char *line, int exit_code, struct 
     return DPT_OK;
 }
 
+/* Of dpt_signals_block_ends: the thread that reads the signals, and how they were handled before. */
+static pthread_t reader;
+static struct sigaction before[ENDS];
+
+static void handle_as_before(int number)
+{
+    for (size_t i = 0; i < ENDS; i++) {
+        if (ends[i] != number || before[i].sa_handler == SIG_IGN)
+            continue;
+        (void)signal(number, SIG_DFL);
+        if (before[i].sa_handler == leave_with_line)
+            leave_with_line(number);
+        (void)raise(number);
+    }
+}
+
+/* In a thread that does not block the signal; the reader does not while it says so. */
+static void hand_over(int number)
+{
+    const int kept = errno;
+    if (pthread_equal(pthread_self(), reader))
+        handle_as_before(number);
+    else
+        (void)pthread_kill(reader, number);
+    errno = kept;
+}
+
+static enum dpt_status hand_ends_over(const sigset_t *set, struct dpt_err *err)
+{
+    const struct sigaction over = {.sa_handler = hand_over, .sa_flags = SA_NODEFER | SA_RESTART};
+    reader = pthread_self();
+    for (size_t i = 0; i < ENDS; i++) {
+        struct sigaction now;
+        if (sigismember(set, ends[i]) != 1)
+            continue;
+        if (sigaction(ends[i], &over, &now) != 0)
+            return dpt_fail_errno(err, errno, "handle signal %d", ends[i]);
+        if (now.sa_handler != hand_over)
+            before[i] = now;
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_signals_block_ends(sigset_t *ret, struct dpt_err *err)
 {
     struct sigaction hangup;
@@ -61,6 +105,7 @@ enum dpt_status dpt_signals_block_ends(sigset_t *ret, struct dpt_err *err)
     const int failed = pthread_sigmask(SIG_BLOCK, &set, NULL);
     if (failed != 0)
         return dpt_fail_errno(err, failed, "block signals");
+    DPT_TRY(hand_ends_over(&set, err));
     const int told_by_errno[] = {SIGPIPE, SIGXFSZ};
     for (size_t i = 0; i < sizeof told_by_errno / sizeof told_by_errno[0]; i++)
         if (signal(told_by_errno[i], SIG_IGN) == SIG_ERR)

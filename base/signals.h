@@ -18,10 +18,12 @@ enum { DPT_SIGNALS_LINE_S = 1 }; /* standard output that takes nothing holds up 
 DPT_MUST_USE enum dpt_status dpt_signals_end_at_once(const char *line, int exit_code,
                                                      struct dpt_err *err);
 
-/* Fills *ret with them and blocks them in the calling thread, so that a signalfd reads them. A
- * SIGHUP that is ignored when the program starts, as nohup(1) leaves it, stays so. Writes to a
- * closed pipe, or beyond the largest size of a file (ulimit -f), fail from then on instead of
- * ending the process. Call it before other threads are started, which inherit the mask. */
+/* Fills *ret with them and blocks them in the calling thread, so that a signalfd reads them there.
+ * Threads inherit the mask. A thread that was started earlier does not block them, such as those of
+ * CUDA's driver: what such a thread gets is sent on to the calling thread. When the calling thread
+ * unblocks them, they do what they did before this call. A SIGHUP that is ignored when the program
+ * starts, as nohup(1) leaves it, stays so. Writes to a closed pipe, or beyond the largest size of a
+ * file (ulimit -f), fail from then on instead of ending the process. */
 DPT_MUST_USE enum dpt_status dpt_signals_block_ends(sigset_t *ret, struct dpt_err *err);
 
 #endif

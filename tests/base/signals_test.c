@@ -8,10 +8,14 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { DEADLINE_MS = 20 * 1000 };
 
 /* The number of the one signal that `fd` has, 0 when it has none. */
 static int read_signal(int fd)
@@ -41,6 +45,39 @@ static void ends_are_read(void **state)
     }
     assert_int_equal(kill(getpid(), SIGPIPE), 0);
     assert_int_equal(kill(getpid(), SIGXFSZ), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+static void *wait_for_the_end(void *gate)
+{
+    char byte;
+    assert_int_equal(read(*(const int *)gate, &byte, 1), 0); /* the gate is closed */
+    return NULL;
+}
+
+/* As a library's threads do that it has started before: the kernel may give the signal to them. */
+static void a_thread_that_does_not_block_them_sends_them_on(void **state)
+{
+    (void)state;
+    static const int ends[] = {SIGTERM, SIGINT, SIGQUIT, SIGHUP};
+    int gate[2];
+    pthread_t thread;
+    sigset_t none;
+    sigemptyset(&none);
+    assert_int_equal(pthread_sigmask(SIG_SETMASK, &none, NULL), 0);
+    assert_int_equal(pipe(gate), 0);
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_the_end, &gate[0]), 0);
+    const int fd = open_ends();
+    struct pollfd item = {.fd = fd, .events = POLLIN};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        assert_int_equal(kill(getpid(), ends[i]), 0);
+        assert_int_equal(poll(&item, 1, DEADLINE_MS), 1);
+        assert_int_equal(read_signal(fd), ends[i]);
+        assert_int_equal(read_signal(fd), 0);
+    }
+    assert_int_equal(close(gate[1]), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(close(gate[0]), 0);
     assert_int_equal(close(fd), 0);
 }
 
@@ -110,6 +147,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_are_read),
+        cmocka_unit_test(a_thread_that_does_not_block_them_sends_them_on),
         cmocka_unit_test(ignored_hangup_stays_ignored),
         cmocka_unit_test(ends_at_once_with_a_line),
     };
