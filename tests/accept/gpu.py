@@ -160,6 +160,7 @@ def ranks_on_one_gpu(line):
                           "--kills", "--timeout-s", 10, timeout=RECOVER_TIMEOUT_S)
         except (ClusterError, subprocess.TimeoutExpired) as failure:
             line.show(f"{strategy} of 4 ranks on one GPU", str(failure).strip().splitlines()[-1], "trains", False)
+            line.note(str(failure).strip().replace("\n", "\n             "))
             continue
         for what in ("hangs", "steps_lost", "hash_differences"):
             line.show(f"{strategy}: {what}", found[what], "== 0", found[what] == 0)
