@@ -158,6 +158,16 @@ static enum dpt_status make_sums(struct ddp *d, struct dpt_err *err)
                     : dpt_lane_sums_create(&d->env, false, &d->lanes, err);
 }
 
+static enum dpt_status make_packed(struct ddp *d, struct dpt_err *err)
+{
+    const struct dpt_packed_weights_options options = {.config = d->env.config,
+                                                       .model = d->env.model,
+                                                       .device = d->env.device,
+                                                       .stream = d->env.stream,
+                                                       .without = -1};
+    return dpt_packed_weights_create(&options, &d->packed, err);
+}
+
 static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt_strategy **ret,
                                   struct dpt_err *err)
 {
@@ -184,7 +194,7 @@ static enum dpt_status ddp_create(const struct dpt_strategy_env *env, struct dpt
     if (status == DPT_OK)
         status = make_copy(d, err);
     if (status == DPT_OK)
-        status = dpt_packed_weights_create(&d->env, &d->packed, err);
+        status = make_packed(d, err);
     if (status == DPT_OK)
         status = make_sums(d, err);
     if (status != DPT_OK) {

@@ -1,13 +1,14 @@
-/* The packed forms of a model's weights (dpt_ops.pack), for a strategy that holds weights of which
- * several slots are computed: whether they pay, their memory, and which of them are true.
+/* The packed forms of a model's weights (dpt_ops.pack), for a holder of weights (a strategy, or the
+ * base of adapters) from which several slots are computed: whether they pay, their memory, and
+ * which of them are true.
  *
- * A form is tied to the weights that a slot is given, never to where they lie: the strategy calls
+ * A form is tied to the weights that a slot is given, never to where they lie: the holder calls
  * dpt_packed_weights_use for a unit whose weights the slot has, and dpt_packed_weights_forget when
  * they change or go. All on the main thread. */
 #ifndef DPT_WORKER_STRATEGY_PACKED_WEIGHTS_H
 #define DPT_WORKER_STRATEGY_PACKED_WEIGHTS_H
 
-#include "worker/strategy/strategy.h"
+#include "worker/model/model.h"
 
 struct dpt_packed_weights;
 
@@ -15,10 +16,21 @@ struct dpt_packed_weights;
  * forms of all ranks of its host take `bytes` and the host has `available`. */
 bool dpt_packing_pays(enum dpt_pack_weights mode, int slots, int64_t bytes, int64_t available);
 
-/* Prepares packing on env->stream; holds no forms yet. `env` is borrowed. */
-DPT_MUST_USE enum dpt_status dpt_packed_weights_create(const struct dpt_strategy_env *env,
-                                                       struct dpt_packed_weights **ret,
-                                                       struct dpt_err *err);
+/* All borrowed, for the life of the packed weights, but for the options themselves and config. */
+struct dpt_packed_weights_options {
+    const struct dpt_config *config;
+    const struct dpt_model *model;
+    struct dpt_device *device;
+    struct dpt_stream *stream; /* of the device */
+    int without;               /* parameter that has no form; -1: each has one that may */
+};
+
+/* Prepares packing on the stream; holds no forms yet. Errors are those of the stream and
+ * DPT_ENOMEM.
+ */
+DPT_MUST_USE enum dpt_status
+dpt_packed_weights_create(const struct dpt_packed_weights_options *options,
+                          struct dpt_packed_weights **ret, struct dpt_err *err);
 void dpt_packed_weights_destroy(struct dpt_packed_weights **packed);
 
 /* Decides for a generation in which this rank computes `slots` slots of a step beside others on its

@@ -1,8 +1,6 @@
 /* The frozen weights of a run with adapters (base.h). */
 #include "worker/train/base.h"
 
-#include "base/log.h"
-#include "base/memory.h"
 #include "worker/strategy/packed_weights.h"
 #include "worker/weights/published.h"
 
@@ -15,10 +13,9 @@ struct dpt_base {
     struct dpt_device *device;
     void *memory; /* the base's flat vector, in the compute dtype */
     size_t bytes;
-    void *forms; /* packed; NULL: they are not */
-    size_t form_bytes;
     const void **weights; /* [n_units] */
-    const void **packed;  /* [n_params] */
+    struct dpt_packed_weights *packed;
+    const void *const *forms; /* [n_params] in `packed`; NULL: the weights are not packed */
 };
 
 static char *place(const struct dpt_base *b, const struct dpt_model *of, int64_t element)
@@ -30,8 +27,7 @@ static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *of, 
 {
     const int n_units = dpt_model_n_units(of);
     b->weights = calloc((size_t)n_units, sizeof *b->weights);
-    b->packed = calloc((size_t)dpt_model_n_params(of), sizeof *b->packed);
-    if (!b->weights || !b->packed)
+    if (!b->weights)
         return dpt_fail(err, DPT_ENOMEM, "the base's weights: out of memory");
     b->bytes = (size_t)dpt_model_flat_numel(of) * dpt_dtype_bytes(dpt_model_dtype(of));
     DPT_TRY(dpt_device_alloc_for(b->device, DPT_MEMORY_WEIGHTS, b->bytes, &b->memory, err));
@@ -101,65 +97,24 @@ static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_b
 
 /* ---- packing ---- */
 
-/* Sizes and places of the packed forms, all in one. The labels' head is trained: it has none. */
-static enum dpt_status prepare_forms(struct dpt_base *b, const struct dpt_base_options *o,
-                                     size_t *at, struct dpt_err *err)
-{
-    const struct dpt_model *of = dpt_model_base(o->model);
-    const struct dpt_ops *ops = dpt_device_ops(b->device);
-    dpt_stream_prepare_begin(o->stream);
-    for (int i = 0; i < dpt_model_n_params(of); i++) {
-        struct dpt_pack pack;
-        at[i] = b->form_bytes;
-        if (i == dpt_model_score(of) || !dpt_model_packing(of, i, &pack))
-            continue;
-        b->form_bytes += (ops->packed_bytes(o->stream, &pack) + 63) / 64 * 64;
-        ops->pack(o->stream, &pack);
-    }
-    return dpt_stream_prepare_end(o->stream, err);
-}
-
-static void pack_all(struct dpt_base *b, const struct dpt_base_options *o, const size_t *at)
-{
-    const struct dpt_model *of = dpt_model_base(o->model);
-    for (int i = 0; i < dpt_model_n_params(of); i++) {
-        struct dpt_pack pack;
-        if (i == dpt_model_score(of) || !dpt_model_packing(of, i, &pack))
-            continue;
-        pack.w = place(b, of, dpt_model_param(of, i)->offset);
-        pack.packed = (char *)b->forms + at[i];
-        dpt_device_ops(b->device)->pack(o->stream, &pack);
-        b->packed[i] = pack.packed;
-    }
-}
-
-/* The weights stay as they are, so that packing pays however few slots this rank has. */
+/* Packs every weight that stays as it is, which pays however few slots this rank has. The labels'
+ * head is trained: the base's has no form. */
 static enum dpt_status pack(struct dpt_base *b, const struct dpt_base_options *o,
                             struct dpt_err *err)
 {
-    const enum dpt_pack_weights mode = o->config->cluster.pack_weights;
-    if (mode == DPT_PACK_WEIGHTS_OFF || o->config->cluster.device == DPT_DEVICE_CUDA)
-        return DPT_OK;
-    size_t *at = calloc((size_t)dpt_model_n_params(dpt_model_base(o->model)), sizeof *at);
-    if (!at)
-        return dpt_fail(err, DPT_ENOMEM, "packed weights: out of memory");
-    enum dpt_status status = prepare_forms(b, o, at, err);
-    const int64_t wanted = (int64_t)b->form_bytes * o->ranks;
-    if (status == DPT_OK && dpt_packing_pays(mode, MANY_SLOTS, wanted, dpt_memory_available(""))) {
-        status = dpt_device_alloc_for(b->device, DPT_MEMORY_PACKED, b->form_bytes, &b->forms, err);
-        if (status == DPT_ENOMEM && mode == DPT_PACK_WEIGHTS_AUTO) {
-            dpt_log(DPT_LOG_WARN,
-                    "there is no memory for packed weights (%s); slots pack their own", err->text);
-            status = DPT_OK;
-        } else if (status == DPT_OK) {
-            pack_all(b, o, at);
-            status = dpt_stream_sync(o->stream, err);
-        }
-    }
-    free(at);
-    return status == DPT_OK
-               ? DPT_OK
-               : dpt_wrap(err, status, "packed weights (cluster.pack_weights: off does without)");
+    const struct dpt_model *model = dpt_model_base(o->model);
+    const struct dpt_packed_weights_options options = {.config = o->config,
+                                                       .model = model,
+                                                       .device = o->device,
+                                                       .stream = o->stream,
+                                                       .without = dpt_model_score(model)};
+    struct dpt_slot slot = {.weights = b->weights};
+    DPT_TRY(dpt_packed_weights_create(&options, &b->packed, err));
+    DPT_TRY(dpt_packed_weights_decide(b->packed, MANY_SLOTS, o->ranks, err));
+    for (int u = 0; u < dpt_model_n_units(model); u++)
+        dpt_packed_weights_use(b->packed, u, &slot);
+    b->forms = slot.packed;
+    return dpt_stream_sync(o->stream, err);
 }
 
 /* ---- the whole ---- */
@@ -189,12 +144,9 @@ void dpt_base_destroy(struct dpt_base **base)
     *base = NULL;
     if (!b)
         return;
-    if (b->memory)
-        dpt_device_free_for(b->device, DPT_MEMORY_WEIGHTS, b->memory, b->bytes);
-    if (b->forms)
-        dpt_device_free_for(b->device, DPT_MEMORY_PACKED, b->forms, b->form_bytes);
+    dpt_packed_weights_destroy(&b->packed);
+    dpt_device_free_for(b->device, DPT_MEMORY_WEIGHTS, b->memory, b->bytes);
     free(b->weights);
-    free(b->packed);
     free(b);
 }
 
@@ -205,5 +157,5 @@ const void *const *dpt_base_weights(const struct dpt_base *base)
 
 const void *const *dpt_base_packed(const struct dpt_base *base)
 {
-    return base && base->forms ? base->packed : NULL;
+    return base ? base->forms : NULL;
 }
