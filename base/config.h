@@ -336,6 +336,12 @@ int dpt_config_world_max(const struct dpt_config *config);
  */
 bool dpt_config_adapts(const struct dpt_config *config, const char *layer);
 
+/* Whether `hash`, hex, of the weights in `folder` is train.lora.base_hash. DPT_ECONFIG: it is not;
+ * the line names the folder and both hashes. */
+DPT_MUST_USE enum dpt_status dpt_config_check_base(const struct dpt_config *config,
+                                                   const char *folder, const char *hash,
+                                                   struct dpt_err *err);
+
 /* With train.lora: `hash`, hex, is that of the weights that model.init_from has on this node. Sets
  * train.lora.base_hash; does nothing without adapters. Every node does so before it compares or
  * prints the config. DPT_ECONFIG: the config (another node's, or a checkpoint's) says another. */

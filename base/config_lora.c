@@ -69,18 +69,31 @@ enum dpt_status dpt_config_check_lora(const struct dpt_config_load *load, struct
                                   c->model.name, strange, has);
 }
 
+enum dpt_status dpt_config_check_base(const struct dpt_config *config, const char *folder,
+                                      const char *hash, struct dpt_err *err)
+{
+    const char *said = config->train.lora.base_hash;
+    return strcmp(said, hash) == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_ECONFIG,
+                          "'%s' has weights of the hash %s, and the run's adapters belong to "
+                          "weights of the hash %s (train.lora.base_hash); name the folder of those "
+                          "weights",
+                          folder, hash, said);
+}
+
 enum dpt_status dpt_config_note_base(struct dpt_config *config, const char *hash,
                                      struct dpt_err *err)
 {
     char *said = config->train.lora.base_hash;
     if (config->train.lora.rank == 0)
         return DPT_OK;
-    if (said[0] != '\0' && strcmp(said, hash) != 0)
-        return dpt_fail(err, DPT_ECONFIG,
-                        "model.init_from: '%s' has weights of the hash %s, and adapters of this "
-                        "run are of those of %s (train.lora.base_hash); name the folder of the "
-                        "run's base",
-                        config->model.init_from, hash, said);
+    if (said[0] != '\0') {
+        const enum dpt_status status =
+            dpt_config_check_base(config, config->model.init_from, hash, err);
+        if (status != DPT_OK)
+            return dpt_wrap(err, status, "model.init_from");
+    }
     (void)snprintf(said, sizeof config->train.lora.base_hash, "%s", hash);
     return DPT_OK;
 }

@@ -139,8 +139,14 @@ static void another_base(void **state)
     assert_int_equal(dpt_config_note_base(&c, "aa", &err), DPT_OK);
     assert_int_equal(dpt_config_note_base(&c, "aa", &err), DPT_OK);
     assert_int_equal(dpt_config_note_base(&c, "bb", &err), DPT_ECONFIG);
-    ends_with("'base' has weights of the hash bb, and adapters of this run are of those of aa "
-              "(train.lora.base_hash); name the folder of the run's base");
+    assert_string_equal(
+        err.text,
+        "model.init_from: 'base' has weights of the hash bb, and the run's adapters belong "
+        "to weights of the hash aa (train.lora.base_hash); name the folder of those "
+        "weights");
+    assert_int_equal(dpt_config_check_base(&c, "elsewhere", "aa", &err), DPT_OK);
+    assert_int_equal(dpt_config_check_base(&c, "elsewhere", "bb", &err), DPT_ECONFIG);
+    assert_non_null(strstr(err.text, "'elsewhere' has weights of the hash bb"));
     assert_string_equal(c.train.lora.base_hash, "aa");
     assert_int_equal(dpt_config_note_base(&other, "bb", &err), DPT_OK);
     assert_int_equal(dpt_config_diff(&c, &other, DPT_CONFIG_TRAJECTORY, NULL, 0, keys, sizeof keys),

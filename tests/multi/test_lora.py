@@ -179,8 +179,8 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     ckpt_refused(2, f"--base FOLDER names another place): there is no folder '{moved}'", "generate",
                  again.checkpoint_dir, *prompt)
     assert done("generate", again.checkpoint_dir, *prompt, "--base", base).stdout == text
-    ckpt_refused(2, "name the folder that the run began from with --base FOLDER", "generate", again.checkpoint_dir,
-                 *prompt, "--base", other)
+    ckpt_refused(2, f"--base FOLDER names another place): '{other}' has weights of the hash ", "generate",
+                 again.checkpoint_dir, *prompt, "--base", other)
 
 
 def test_a_worker_with_another_base_is_refused(tmp_path, make_cluster, slow, config):  # noqa: F811

@@ -60,20 +60,16 @@ static enum dpt_status take(void *ctx, int param, int64_t first, int64_t end, co
     return dpt_stream_sync(o->stream, err); /* the next part takes its place */
 }
 
-/* The hash of the weights that were read is what the run has agreed on; the folder may be another
- * by now. */
+/* The folder may have changed since the worker hashed it and the run agreed on the hash. */
 static enum dpt_status check_hash(const struct dpt_config *config, struct dpt_hash128 hash,
                                   struct dpt_err *err)
 {
-    const char *wanted = config->train.lora.base_hash;
     char hex[DPT_HASH_HEX_BYTES];
     dpt_hash128_hex(hash, hex);
-    if (wanted[0] == '\0' || strcmp(hex, wanted) == 0)
+    if (config->train.lora.base_hash[0] == '\0' ||
+        dpt_config_check_base(config, config->model.init_from, hex, err) == DPT_OK)
         return DPT_OK;
-    return dpt_fail(err, DPT_ECORRUPT,
-                    "'%s' was changed since this worker began: its weights have the hash %s, the "
-                    "run's base %s; put the former weights back and start this worker again",
-                    config->model.init_from, hex, wanted);
+    return dpt_wrap(err, DPT_ECORRUPT, "the folder was changed after this worker began");
 }
 
 static enum dpt_status read_weights(const struct dpt_base *b, const struct dpt_base_options *o,

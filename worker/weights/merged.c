@@ -32,18 +32,11 @@ static enum dpt_status check_base(const struct dpt_config *config, const char *f
     char hex[DPT_HASH_HEX_BYTES];
     DPT_TRY(dpt_published_hash(base, &hash, err));
     dpt_hash128_hex(hash, hex);
-    if (strcmp(hex, config->train.lora.base_hash) == 0)
-        return DPT_OK;
-    return dpt_fail(err, DPT_ECONFIG,
-                    "'%s' has weights of the hash %s, and the adapters are of those of %s; name "
-                    "the folder that the run began from with --base FOLDER",
-                    folder, hex, config->train.lora.base_hash);
+    return dpt_config_check_base(config, folder, hex, err);
 }
 
-static enum dpt_status open_base(struct dpt_merged *m, const char *folder, struct dpt_err *err)
+static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
 {
-    const enum dpt_status status =
-        dpt_published_open(folder, dpt_model_base(m->model), &m->base, err);
     return status == DPT_OK
                ? DPT_OK
                : dpt_wrap(err, status,
@@ -75,9 +68,9 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
     if (status == DPT_OK)
         status = make_room(m, err);
     if (status == DPT_OK)
-        status = open_base(m, folder, err);
+        status = refuse(dpt_published_open(folder, dpt_model_base(m->model), &m->base, err), err);
     if (status == DPT_OK)
-        status = check_base(config, folder, m->base, err);
+        status = refuse(check_base(config, folder, m->base, err), err);
     if (status != DPT_OK)
         dpt_merged_close(&m);
     else

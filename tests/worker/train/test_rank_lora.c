@@ -325,9 +325,11 @@ static void another_base_is_refused(void **state)
     struct director *d = rig_begin(&config, "other", dir);
     const char *text = NULL;
     assert_true(director_fatal(d, director_start(d, 0), &text));
-    assert_non_null(strstr(text, "model.init_from: '"));
     assert_non_null(
-        strstr(text, "was changed since this worker began: its weights have the hash "));
+        strstr(text, "model.init_from: the folder was changed after this worker began: '"));
+    assert_non_null(strstr(text, "' has weights of the hash "));
+    assert_non_null(strstr(text, " belong to weights of the hash 00000000000000000000000000000001 "
+                                 "(train.lora.base_hash); name the folder of those weights"));
     director_destroy(&d);
 }
 
