@@ -17,9 +17,9 @@
 enum { TENSORS = 2 /* of an adapter: A, B */ };
 
 struct dpt_lora {
-    struct dpt_model base; /* of this struct: the table of adapters */
-    struct dpt_model *of;  /* what they go with; owned */
-    int *first;            /* [parameters of it] dpt_model_adapter */
+    struct dpt_model model; /* of adapters; the first member, as in every kind */
+    struct dpt_model *base; /* with the frozen weights; owned */
+    int *first;             /* [parameters of the base] dpt_model_adapter */
     int64_t rank;
     double scale; /* alpha / rank */
 };
@@ -51,68 +51,69 @@ static bool layer_of(const struct dpt_param *param, char ret[DPT_PARAM_NAME_BYTE
 }
 
 /* Linear layers are the matrices of blocks. */
-static bool is_target(const struct dpt_config *config, const struct dpt_model *of, int param)
+static bool is_target(const struct dpt_config *config, const struct dpt_model *base, int param)
 {
-    const struct dpt_param *p = &of->params[param];
+    const struct dpt_param *p = &base->params[param];
     char layer[DPT_PARAM_NAME_BYTES];
-    const bool in_block = p->unit > 0 && p->unit < of->n_units - 1;
+    const bool in_block = p->unit > 0 && p->unit < base->n_units - 1;
     return in_block && p->ndim == 2 && layer_of(p, layer) && dpt_config_adapts(config, layer);
 }
 
-static int64_t in_of(const struct dpt_model *of, int param)
+static int64_t in_of(const struct dpt_model *base, int param)
 {
-    return of->params[param].dim[of->kind->out_in ? 1 : 0];
+    return base->params[param].dim[base->kind->out_in ? 1 : 0];
 }
 
-static int64_t out_of(const struct dpt_model *of, int param)
+static int64_t out_of(const struct dpt_model *base, int param)
 {
-    return of->params[param].dim[of->kind->out_in ? 0 : 1];
+    return base->params[param].dim[base->kind->out_in ? 0 : 1];
 }
 
 /* A as torch.nn.Linear begins (Kaiming's uniform with a = sqrt 5, which comes to 1 / sqrt(in)), B
  * zero: PEFT's init_lora_weights. */
 static void add_adapter(struct dpt_lora *m, int param)
 {
-    const int64_t in = in_of(m->of, param), out = out_of(m->of, param);
+    const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
     const struct dpt_param_rule uniform = {true, DPT_INIT_UNIFORM, (float)(1.0 / sqrt((double)in)),
                                            false};
-    const char *name = m->of->params[param].name;
+    const char *name = m->base->params[param].name;
     char prefix[DPT_PARAM_NAME_BYTES];
     (void)snprintf(prefix, sizeof prefix, "base_model.model.%.*s",
                    (int)(strlen(name) - (sizeof suffix - 1)), name);
-    m->first[param] = m->base.n_params;
-    dpt_table_add(&m->base, prefix, ".lora_A.weight", (struct dpt_shape){{m->rank, in}}, uniform);
-    dpt_table_add(&m->base, prefix, ".lora_B.weight", (struct dpt_shape){{out, m->rank}}, zero);
+    m->first[param] = m->model.n_params;
+    dpt_table_add(&m->model, prefix, ".lora_A.weight", (struct dpt_shape){{m->rank, in}}, uniform);
+    dpt_table_add(&m->model, prefix, ".lora_B.weight", (struct dpt_shape){{out, m->rank}}, zero);
 }
 
 static void add_all(struct dpt_lora *m, const struct dpt_config *config)
 {
-    const struct dpt_model *of = m->of;
-    struct dpt_model *model = &m->base;
-    for (int i = 0; i < of->n_params; i++)
+    const struct dpt_model *base = m->base;
+    struct dpt_model *model = &m->model;
+    for (int i = 0; i < base->n_params; i++)
         m->first[i] = -1;
-    for (int u = 1; u < of->n_units - 1; u++) {
-        const struct dpt_unit *unit = &of->units[u];
+    for (int u = 1; u < base->n_units - 1; u++) {
+        const struct dpt_unit *unit = &base->units[u];
         dpt_table_begin_unit(model, unit->name);
         for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++)
-            if (is_target(config, of, i))
+            if (is_target(config, base, i))
                 add_adapter(m, i);
         DPT_ASSERT(model->units[model->n_units - 1].n_params > 0); /* base/config_lora.c */
         dpt_table_end_unit(model);
     }
-    const int score = dpt_model_score(of);
+    const int score = dpt_model_score(base);
     if (score < 0)
         return;
     dpt_table_begin_unit(model, "head");
-    dpt_table_add(model, "base_model.model.", of->params[score].name,
-                  (struct dpt_shape){{of->params[score].dim[0], of->params[score].dim[1]}}, normal);
+    dpt_table_add(model, "base_model.model.", base->params[score].name,
+                  (struct dpt_shape){{base->params[score].dim[0], base->params[score].dim[1]}},
+                  normal);
     dpt_table_end_unit(model);
 }
 
 static void fini(struct dpt_model *model)
 {
     struct dpt_lora *m = (struct dpt_lora *)model;
-    dpt_model_destroy(&m->of);
+    dpt_model_destroy(&m->base);
     free(m->first);
 }
 
@@ -129,21 +130,21 @@ enum dpt_status dpt_lora_create(const struct dpt_config *config, struct dpt_mode
     }
     for (int i = 0; i < base->n_params; i++)
         n_params += is_target(config, base, i) ? TENSORS : 0;
-    m->base.kind = &dpt_lora_kind;
-    m->base.vocab = base->vocab;
-    m->base.labels = base->labels;
-    m->base.context = base->context;
-    m->base.dtype = base->dtype;
+    m->model.kind = &dpt_lora_kind;
+    m->model.vocab = base->vocab;
+    m->model.labels = base->labels;
+    m->model.context = base->context;
+    m->model.dtype = base->dtype;
     m->rank = config->train.lora.rank;
     m->scale = config->train.lora.alpha / config->train.lora.rank;
-    status = dpt_table_init(&m->base, base->n_units, n_params, err);
+    status = dpt_table_init(&m->model, base->n_units, n_params, err);
     if (status != DPT_OK)
         goto out;
-    m->of = base;
+    m->base = base;
     m->first = first;
     add_all(m, config);
-    DPT_ASSERT(m->base.n_params == n_params);
-    *ret = &m->base;
+    DPT_ASSERT(m->model.n_params == n_params);
+    *ret = &m->model;
     return DPT_OK;
 out:
     free(m);
@@ -154,13 +155,13 @@ out:
 
 const struct dpt_model *dpt_model_base(const struct dpt_model *model)
 {
-    return model->kind == &dpt_lora_kind ? lora_of(model)->of : NULL;
+    return model->kind == &dpt_lora_kind ? lora_of(model)->base : NULL;
 }
 
 int dpt_model_adapter(const struct dpt_model *model, int param)
 {
     const struct dpt_lora *m = lora_of(model);
-    DPT_ASSERT(param >= 0 && param < m->of->n_params);
+    DPT_ASSERT(param >= 0 && param < m->base->n_params);
     return m->first[param];
 }
 
@@ -168,8 +169,8 @@ void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, in
                      const float *a, const float *b, float *w)
 {
     const struct dpt_lora *m = lora_of(model);
-    const int64_t in = in_of(m->of, param), out = out_of(m->of, param);
-    const bool out_in = m->of->kind->out_in;
+    const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
+    const bool out_in = m->base->kind->out_in;
     for (int64_t e = first; e < end; e++) {
         const int64_t o = out_in ? e / in : e % out, i = out_in ? e % in : e / out;
         double sum = 0.0;
@@ -310,14 +311,14 @@ static struct dpt_slot base_slot(const struct dpt_lora *m, const struct dpt_slot
 {
     const int64_t n = slot->b * slot->t;
     struct dpt_slot base = *slot;
-    struct dpt_carver carver = {slot->scratch, dpt_model_scratch_bytes(m->of, slot->b, slot->t)};
-    *ret_adapters = (struct dpt_adapters){.model = &m->base,
+    struct dpt_carver carver = {slot->scratch, dpt_model_scratch_bytes(m->base, slot->b, slot->t)};
+    *ret_adapters = (struct dpt_adapters){.model = &m->model,
                                           .slot = slot,
                                           .first = m->first,
                                           .rank = m->rank,
                                           .scale = (float)m->scale,
-                                          .u = dpt_carve(&carver, m->base.dtype, n * m->rank),
-                                          .du = dpt_carve(&carver, m->base.dtype, n * m->rank)};
+                                          .u = dpt_carve(&carver, m->model.dtype, n * m->rank),
+                                          .du = dpt_carve(&carver, m->model.dtype, n * m->rank)};
     base.weights = slot->base;
     base.packed = slot->base_packed;
     base.base = base.base_packed = NULL;
@@ -331,7 +332,7 @@ static struct dpt_slot base_slot(const struct dpt_lora *m, const struct dpt_slot
 static void base_units(const struct dpt_lora *m, int unit, int *ret_first, int *ret_last)
 {
     *ret_first = unit == 0 ? 0 : unit + 1;
-    *ret_last = unit == m->base.n_units - 1 ? m->of->n_units - 1 : unit + 1;
+    *ret_last = unit == m->model.n_units - 1 ? m->base->n_units - 1 : unit + 1;
 }
 
 static void forward(const struct dpt_model *model, const struct dpt_ops *ops,
@@ -343,7 +344,7 @@ static void forward(const struct dpt_model *model, const struct dpt_ops *ops,
     int first, last;
     base_units(m, unit, &first, &last);
     for (int u = first; u <= last; u++)
-        dpt_model_forward(m->of, ops, stream, u, &base);
+        dpt_model_forward(m->base, ops, stream, u, &base);
 }
 
 /* The embedding, the base's first unit, has no backward: nothing before it is trained. */
@@ -356,21 +357,21 @@ static void backward(const struct dpt_model *model, const struct dpt_ops *ops,
     int first, last;
     base_units(m, unit, &first, &last);
     for (int u = last; u >= first && u > 0; u--) {
-        dpt_model_backward(m->of, ops, stream, u, &base);
-        if (u == m->of->n_units - 1 && model->labels > 0)
+        dpt_model_backward(m->base, ops, stream, u, &base);
+        if (u == m->base->n_units - 1 && model->labels > 0)
             dpt_slot_announce(slot, dpt_model_score(model), 1);
     }
 }
 
 static size_t saved_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
-    return dpt_model_saved_bytes(lora_of(model)->of, b, t);
+    return dpt_model_saved_bytes(lora_of(model)->base, b, t);
 }
 
 static size_t scratch_bytes(const struct dpt_model *model, int64_t b, int64_t t)
 {
     const struct dpt_lora *m = lora_of(model);
-    struct dpt_carver carver = {NULL, dpt_model_scratch_bytes(m->of, b, t)};
+    struct dpt_carver carver = {NULL, dpt_model_scratch_bytes(m->base, b, t)};
     (void)dpt_carve(&carver, model->dtype, b * t * m->rank);
     (void)dpt_carve(&carver, model->dtype, b * t * m->rank);
     return carver.at;

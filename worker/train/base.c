@@ -18,21 +18,22 @@ struct dpt_base {
     const void *const *forms; /* [n_params] in `packed`; NULL: the weights are not packed */
 };
 
-static char *place(const struct dpt_base *b, const struct dpt_model *of, int64_t element)
+static char *place(const struct dpt_base *b, const struct dpt_model *model, int64_t element)
 {
-    return (char *)b->memory + (size_t)element * dpt_dtype_bytes(dpt_model_dtype(of));
+    return (char *)b->memory + (size_t)element * dpt_dtype_bytes(dpt_model_dtype(model));
 }
 
-static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *of, struct dpt_err *err)
+static enum dpt_status allocate(struct dpt_base *b, const struct dpt_model *model,
+                                struct dpt_err *err)
 {
-    const int n_units = dpt_model_n_units(of);
+    const int n_units = dpt_model_n_units(model);
     b->weights = calloc((size_t)n_units, sizeof *b->weights);
     if (!b->weights)
         return dpt_fail(err, DPT_ENOMEM, "the base's weights: out of memory");
-    b->bytes = (size_t)dpt_model_flat_numel(of) * dpt_dtype_bytes(dpt_model_dtype(of));
+    b->bytes = (size_t)dpt_model_flat_numel(model) * dpt_dtype_bytes(dpt_model_dtype(model));
     DPT_TRY(dpt_device_alloc_for(b->device, DPT_MEMORY_WEIGHTS, b->bytes, &b->memory, err));
     for (int u = 0; u < n_units; u++)
-        b->weights[u] = place(b, of, dpt_model_unit(of, u)->offset);
+        b->weights[u] = place(b, model, dpt_model_unit(model, u)->offset);
     return DPT_OK;
 }
 
@@ -50,13 +51,13 @@ static enum dpt_status take(void *ctx, int param, int64_t first, int64_t end, co
 {
     const struct reading *r = ctx;
     const struct dpt_base_options *o = r->o;
-    const struct dpt_model *of = dpt_model_base(o->model);
-    const enum dpt_dtype dtype = dpt_model_dtype(of);
+    const struct dpt_model *model = dpt_model_base(o->model);
+    const enum dpt_dtype dtype = dpt_model_dtype(model);
     o->host_ops->cast(o->host_stream, end - first, values, dtype, r->rounded);
     DPT_TRY(dpt_stream_sync(o->host_stream, err));
     dpt_device_ops(r->b->device)
         ->copy(o->stream, (size_t)(end - first) * dpt_dtype_bytes(dtype), r->rounded,
-               place(r->b, of, dpt_model_param(of, param)->offset + first));
+               place(r->b, model, dpt_model_param(model, param)->offset + first));
     return dpt_stream_sync(o->stream, err); /* the next part takes its place */
 }
 
