@@ -353,15 +353,15 @@ static enum dpt_status refuse_labels(const struct transfer *t, struct dpt_err *e
                           t->from, (long long)labels, t->from, (long long)labels);
 }
 
-/* model.name, what a config.json says first. */
 static enum dpt_status refuse_images(const struct transfer *t, const struct dpt_config_said *sizes,
                                      struct dpt_err *err)
 {
-    return strcmp(sizes->key[0].value, "resnet") != 0
+    return dpt_hf_config_has_tokens(sizes)
                ? DPT_OK
                : dpt_fail(err, DPT_ECONFIG,
-                          "'%s' has the weights of a resnet, whose head has labels and would be "
-                          "lost: train with model.init_from: %s, which reads the folder as it is",
+                          "'%s' has the weights of a model of images, whose head over labels would "
+                          "be lost: train with model.init_from: %s, which reads the folder as it "
+                          "is",
                           t->from, t->from);
 }
 

@@ -336,6 +336,16 @@ enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret
     return status;
 }
 
+bool dpt_hf_config_has_tokens(const struct dpt_config_said *said)
+{
+    const struct family *family = NULL;
+    for (int i = 0; i < said->n; i++)
+        if (strcmp(said->key[i].key, "model.name") == 0)
+            family = family_of(said->key[i].value);
+    DPT_ASSERT(family);
+    return has_tokens(family);
+}
+
 static void say_saved(struct dpt_config_said *said, const struct dpt_config *saved,
                       const struct member *member)
 {

@@ -13,6 +13,9 @@
 DPT_MUST_USE enum dpt_status dpt_hf_config_read(const char *path, struct dpt_config_said *ret,
                                                 struct dpt_err *err);
 
+/* Whether the model that dpt_hf_config_read found has tokens; if not, it reads images. */
+bool dpt_hf_config_has_tokens(const struct dpt_config_said *said);
+
 /* The same keys as the run of a checkpoint had them; `source` says where they were found. */
 void dpt_hf_config_said(const struct dpt_config *saved, const char *source,
                         struct dpt_config_said *ret);

@@ -1,6 +1,8 @@
 /* The members of adapter_config.json (peft_config.h). */
 #include "worker/model/peft_config.h"
 
+#include "worker/model/kind.h"
+
 #include <jansson.h>
 #include <string.h>
 
@@ -38,14 +40,14 @@ enum dpt_status dpt_peft_config_print(const struct dpt_config *config,
                                       const struct dpt_model *model, char **ret_json,
                                       struct dpt_err *err)
 {
-    const bool labels = config->model.labels > 0, gpt2 = strcmp(config->model.name, "gpt2") == 0;
+    const bool labels = config->model.labels > 0, out_in = dpt_model_base(model)->kind->out_in;
     json_t *head = labels ? json_pack("[s]", "score") : json_null();
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:i, s:f, s:f, s:s, s:b, s:b, s:b, s:o, s:o}", "peft_type",
                   "LORA", "task_type", labels ? "SEQ_CLS" : "CAUSAL_LM", "base_model_name_or_path",
                   config->model.init_from, "r", config->train.lora.rank, "lora_alpha",
                   config->train.lora.alpha, "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out",
-                  (int)gpt2, "inference_mode", 1, "init_lora_weights", 1, "target_modules",
+                  (int)!out_in, "inference_mode", 1, "init_lora_weights", 1, "target_modules",
                   target_modules(model), "modules_to_save", head);
     char *text =
         root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(12)) : NULL;
