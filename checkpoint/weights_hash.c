@@ -17,6 +17,16 @@ struct dpt_hash128 dpt_weights_hash_join(struct dpt_hash128 so_far, struct dpt_h
     return dpt_hash128(pair, sizeof pair);
 }
 
+struct dpt_hash128 dpt_weights_hash_add(struct dpt_hash128 so_far, const float *values, int64_t n)
+{
+    struct dpt_hash128 h = so_far;
+    for (int64_t at = 0; at < n; at += DPT_WEIGHTS_HASH_BLOCK) {
+        const int64_t some = n - at < DPT_WEIGHTS_HASH_BLOCK ? n - at : DPT_WEIGHTS_HASH_BLOCK;
+        h = dpt_weights_hash_join(h, dpt_hash128(values + at, (size_t)some * sizeof *values));
+    }
+    return h;
+}
+
 struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors, int n_tensors)
 {
     struct dpt_hash128 h = {0, 0};
@@ -24,12 +34,7 @@ struct dpt_hash128 dpt_weights_hash(const struct dpt_checkpoint_tensor *tensors,
         int64_t numel = 1;
         for (int d = 0; d < tensors[i].ndim; d++)
             numel *= tensors[i].dim[d];
-        for (int64_t at = 0; at < numel; at += DPT_WEIGHTS_HASH_BLOCK) {
-            const int64_t left = numel - at;
-            const int64_t n = left < DPT_WEIGHTS_HASH_BLOCK ? left : DPT_WEIGHTS_HASH_BLOCK;
-            h = dpt_weights_hash_join(
-                h, dpt_hash128(tensors[i].param + at, (size_t)n * sizeof(float)));
-        }
+        h = dpt_weights_hash_add(h, tensors[i].param, numel);
     }
     return h;
 }

@@ -172,6 +172,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path, trained, make_cluster, slow
     done("diff", again.checkpoint_dir, whole.checkpoint_dir)
     ckpt_refused(2, "has weights of the hash ", "export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base",
                  other)
+    assert not list(tmp_path.glob("out*"))  # the base is hashed while it is merged: nothing of it stays
     done("export", again.checkpoint_dir, tmp_path / "out", "--merge", "--base", moved, "--dtype", "bf16")
     prompt = ["--prompt", "the ", "--temperature", "0", "--max-tokens", "12"]
     text = done("generate", again.checkpoint_dir, *prompt).stdout

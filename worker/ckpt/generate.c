@@ -360,7 +360,7 @@ static enum dpt_status read_merged(struct parts *p, struct dpt_err *err)
         DPT_TRY(
             dpt_merged_read(p->merged, i, 0, param->numel, (float *)p->flat + param->offset, err));
     }
-    return DPT_OK;
+    return dpt_merged_check(p->merged, err);
 }
 
 static enum dpt_status read_weights(struct parts *p, struct dpt_err *err)

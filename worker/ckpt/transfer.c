@@ -140,6 +140,12 @@ static enum dpt_status read_merged(void *ctx, int param, int64_t first, int64_t 
     return dpt_merged_read(t->merged, param, first, end, ret, err);
 }
 
+static enum dpt_status check_merged(void *ctx, struct dpt_err *err)
+{
+    const struct transfer *t = ctx;
+    return dpt_merged_check(t->merged, err);
+}
+
 static enum dpt_status read_published(void *ctx, int param, int64_t first, int64_t end, float *ret,
                                       struct dpt_err *err)
 {
@@ -268,17 +274,14 @@ static enum dpt_status take_text_of_origin(struct transfer *t, const char *folde
 
 /* ---- both ---- */
 
-static enum dpt_status write_folder(struct transfer *t, const struct dpt_model *model,
-                                    enum dpt_status (*read)(void *ctx, int param, int64_t first,
-                                                            int64_t end, float *ret,
-                                                            struct dpt_err *err),
+static enum dpt_status write_folder(struct transfer *t, struct dpt_weights_source source,
                                     struct dpt_err *err)
 {
-    const struct dpt_weights_source source = {.model = model, .read = read, .ctx = t};
+    source.ctx = t;
     t->spec.config = &t->config;
     DPT_TRY(dpt_folder_write(t->dir, &t->spec, &source, err));
     (void)printf("%s  %s, %d tensors, %lld parameters\n", t->dir, t->config.model.name,
-                 dpt_model_n_params(model), (long long)dpt_model_param_count(model));
+                 dpt_model_n_params(source.model), (long long)dpt_model_param_count(source.model));
     return DPT_OK;
 }
 
@@ -317,9 +320,14 @@ static enum dpt_status export_checkpoint(struct transfer *t, struct dpt_err *err
     if (!adapters || t->merge)
         DPT_TRY(take_text_of_origin(t, origin, err));
     if (t->merge)
-        return write_folder(t, dpt_merged_model(t->merged), read_merged, err);
+        return write_folder(t,
+                            (struct dpt_weights_source){.model = dpt_merged_model(t->merged),
+                                                        .read = read_merged,
+                                                        .check = check_merged},
+                            err);
     DPT_TRY(dpt_model_create(&t->config, &t->model, err));
-    return write_folder(t, t->model, read_checkpoint, err);
+    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_checkpoint},
+                        err);
 }
 
 /* The model of these sizes; nothing else of the config counts. */
@@ -336,7 +344,7 @@ static enum dpt_status import_llmc(struct transfer *t, struct dpt_err *err)
     struct dpt_config_said sizes;
     DPT_TRY(dpt_llmc_open(t->from, &t->llmc, &sizes, err));
     DPT_TRY(make_model(t, &sizes, err));
-    return write_folder(t, t->model, read_llmc, err);
+    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_llmc}, err);
 }
 
 /* What is written has no head over labels: that of a trained classifier would be lost. */
@@ -379,7 +387,8 @@ static enum dpt_status import_folder(struct transfer *t, struct dpt_err *err)
                       "dpt-ckpt: '%s' has tensors that the model has not: %s; they are left out\n",
                       t->from, names);
     DPT_TRY(take_text_of_folder(t, t->from, err));
-    return write_folder(t, t->model, read_published, err);
+    return write_folder(t, (struct dpt_weights_source){.model = t->model, .read = read_published},
+                        err);
 }
 
 static enum dpt_status import_weights(struct transfer *t, struct dpt_err *err)

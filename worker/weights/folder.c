@@ -224,6 +224,8 @@ static enum dpt_status write_all(struct writing *w, struct dpt_err *err)
         return dpt_fail(err, DPT_ENOMEM, "room for a part of a tensor: out of memory");
     for (int file = 0; file < w->n_files; file++)
         DPT_TRY(write_file(w, file, err));
+    if (w->source->check)
+        DPT_TRY(w->source->check(w->source->ctx, err));
     if (w->n_files > 1)
         DPT_TRY(write_index(w, err));
     DPT_TRY(write_config(w, err));

@@ -11,9 +11,12 @@
 /* Where the values come from. */
 struct dpt_weights_source {
     const struct dpt_model *model; /* names and shapes */
-    /* Elements [first, end) of tensor `param`, at most DPT_WEIGHTS_CHUNK at once. */
+    /* Elements [first, end) of tensor `param`, at most DPT_WEIGHTS_CHUNK at once: all elements of
+       all tensors in order, each once. */
     enum dpt_status (*read)(void *ctx, int param, int64_t first, int64_t end, float *ret,
                             struct dpt_err *err);
+    /* After the last of them: whether they may be kept. NULL: they may. */
+    enum dpt_status (*check)(void *ctx, struct dpt_err *err);
     void *ctx;
 };
 enum { DPT_WEIGHTS_CHUNK = 1 << 20 };

@@ -1,15 +1,21 @@
 /* The weights that a base and its adapters come to (merged.h). */
 #include "worker/weights/merged.h"
 
+#include "checkpoint/weights_hash.h"
 #include "worker/weights/published.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct dpt_merged {
+    const struct dpt_config *config;
+    const char *folder; /* of the base */
     struct dpt_checkpoint *checkpoint;
     struct dpt_model *model; /* of adapters */
     struct dpt_published *base;
+    struct dpt_hash128 hash; /* of the base's elements before the next, */
+    int next_param;          /* which is element next_first of its tensor next_param */
+    int64_t next_first;
     int held;     /* tensor of the base whose adapters are in a and b; -1: none */
     float *a, *b; /* of the largest adapter */
 };
@@ -23,16 +29,6 @@ enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *checkpoint,
     memcpy(tensor.dim, p->dim, sizeof p->dim);
     const struct dpt_checkpoint_piece piece = {.first = first, .end = end, .param = ret};
     return dpt_checkpoint_read_pieces(checkpoint, &tensor, &piece, 1, err);
-}
-
-static enum dpt_status check_base(const struct dpt_config *config, const char *folder,
-                                  struct dpt_published *base, struct dpt_err *err)
-{
-    struct dpt_hash128 hash;
-    char hex[DPT_HASH_HEX_BYTES];
-    DPT_TRY(dpt_published_hash(base, &hash, err));
-    dpt_hash128_hex(hash, hex);
-    return dpt_config_check_base(config, folder, hex, err);
 }
 
 static enum dpt_status refuse(enum dpt_status status, struct dpt_err *err)
@@ -62,6 +58,8 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
     struct dpt_merged *m = calloc(1, sizeof *m);
     if (!m)
         return dpt_fail(err, DPT_ENOMEM, "merge adapters: out of memory");
+    m->config = config;
+    m->folder = folder;
     m->checkpoint = checkpoint;
     m->held = -1;
     enum dpt_status status = dpt_model_create(config, &m->model, err);
@@ -69,8 +67,6 @@ enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *fol
         status = make_room(m, err);
     if (status == DPT_OK)
         status = refuse(dpt_published_open(folder, dpt_model_base(m->model), &m->base, err), err);
-    if (status == DPT_OK)
-        status = refuse(check_base(config, folder, m->base, err), err);
     if (status != DPT_OK)
         dpt_merged_close(&m);
     else
@@ -109,17 +105,49 @@ static enum dpt_status hold(struct dpt_merged *m, int param, int adapter, struct
     return DPT_OK;
 }
 
-enum dpt_status dpt_merged_read(struct dpt_merged *m, int param, int64_t first, int64_t end,
-                                float *ret, struct dpt_err *err)
+/* The trained head takes the place of the one that the base may have, which its hash covers. */
+static enum dpt_status read_head(struct dpt_merged *m, int param, int64_t first, int64_t end,
+                                 float *ret, struct dpt_err *err)
+{
+    if (dpt_published_has(m->base, param)) {
+        DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
+        m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
+    }
+    return dpt_checkpoint_weights(m->checkpoint, m->model, dpt_model_score(m->model), first, end,
+                                  ret, err);
+}
+
+static enum dpt_status read_frozen(struct dpt_merged *m, int param, int64_t first, int64_t end,
+                                   float *ret, struct dpt_err *err)
 {
     const int adapter = dpt_model_adapter(m->model, param);
-    if (param == dpt_model_score(dpt_merged_model(m)))
-        return dpt_checkpoint_weights(m->checkpoint, m->model, dpt_model_score(m->model), first,
-                                      end, ret, err);
     DPT_TRY(dpt_published_read(m->base, param, first, end, ret, err));
+    m->hash = dpt_weights_hash_add(m->hash, ret, end - first);
     if (adapter < 0)
         return DPT_OK;
     DPT_TRY(hold(m, param, adapter, err));
     dpt_model_merge(m->model, param, first, end, m->a, m->b, ret);
     return DPT_OK;
+}
+
+enum dpt_status dpt_merged_read(struct dpt_merged *m, int param, int64_t first, int64_t end,
+                                float *ret, struct dpt_err *err)
+{
+    const int64_t numel = dpt_model_param(dpt_merged_model(m), param)->numel;
+    DPT_ASSERT(param == m->next_param && first == m->next_first && end <= numel);
+    DPT_ASSERT(end == numel || end % DPT_WEIGHTS_HASH_BLOCK == 0);
+    DPT_TRY(param == dpt_model_score(dpt_merged_model(m))
+                ? read_head(m, param, first, end, ret, err)
+                : read_frozen(m, param, first, end, ret, err));
+    m->next_param += end == numel;
+    m->next_first = end == numel ? 0 : end;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_merged_check(const struct dpt_merged *m, struct dpt_err *err)
+{
+    char hex[DPT_HASH_HEX_BYTES];
+    DPT_ASSERT(m->next_param == dpt_model_n_params(dpt_merged_model(m)));
+    dpt_hash128_hex(m->hash, hex);
+    return refuse(dpt_config_check_base(m->config, m->folder, hex, err), err);
 }

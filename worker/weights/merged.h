@@ -14,9 +14,8 @@ DPT_MUST_USE enum dpt_status dpt_checkpoint_weights(struct dpt_checkpoint *check
 
 struct dpt_merged;
 
-/* Of a checkpoint, which it borrows, whose config has train.lora. The base is read from `folder`;
- * all of it is hashed. DPT_ECONFIG: the folder has other weights than the run's base; others as
- * dpt_published_open. Owned by the caller, one thread at a time. */
+/* Of a checkpoint whose config has train.lora, over the base in `folder`: all borrowed. Errors as
+ * of dpt_published_open. Owned by the caller, one thread at a time. */
 DPT_MUST_USE enum dpt_status dpt_merged_open(const struct dpt_config *config, const char *folder,
                                              struct dpt_checkpoint *checkpoint,
                                              struct dpt_merged **ret, struct dpt_err *err);
@@ -25,8 +24,14 @@ void dpt_merged_close(struct dpt_merged **merged);
 /* The model with all weights. */
 const struct dpt_model *dpt_merged_model(const struct dpt_merged *merged);
 
-/* Elements [first, end) of its tensor `param`. Keeps the adapters of the tensor read last. */
+/* Elements [first, end) of its tensor `param`. The base is read once, and hashed as it is read: all
+ * elements of all tensors are asked for in order, each once, up to a tensor's end or a multiple of
+ * DPT_WEIGHTS_HASH_BLOCK. Keeps the adapters of the tensor read last. */
 DPT_MUST_USE enum dpt_status dpt_merged_read(struct dpt_merged *merged, int param, int64_t first,
                                              int64_t end, float *ret, struct dpt_err *err);
+
+/* After all elements were read, and before they are of use to others: whether the base is the
+ * run's. DPT_ECONFIG: it has another hash than train.lora.base_hash. */
+DPT_MUST_USE enum dpt_status dpt_merged_check(const struct dpt_merged *merged, struct dpt_err *err);
 
 #endif

@@ -538,7 +538,7 @@ static enum dpt_status read_tensor(struct dpt_published *p, int param,
     for (int64_t at = 0; at < numel; at += DPT_PUBLISHED_PART) {
         const int64_t end = numel - at < DPT_PUBLISHED_PART ? numel : at + DPT_PUBLISHED_PART;
         DPT_TRY(dpt_published_read(p, param, at, end, block, err));
-        *h = dpt_weights_hash_join(*h, dpt_hash128(block, (size_t)(end - at) * sizeof *block));
+        *h = dpt_weights_hash_add(*h, block, end - at);
         if (sink)
             DPT_TRY(sink->take(sink->ctx, param, at, end, block, err));
     }
