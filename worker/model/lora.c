@@ -169,6 +169,7 @@ void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, in
                      const float *a, const float *b, float *w)
 {
     const struct dpt_lora *m = lora_of(model);
+    DPT_ASSERT(param >= 0 && param < m->base->n_params);
     const int64_t in = in_of(m->base, param), out = out_of(m->base, param);
     const bool out_in = m->base->kind->out_in;
     for (int64_t e = first; e < end; e++) {

@@ -136,10 +136,12 @@ bool dpt_model_takes_any_context(const struct dpt_config *config);
 const struct dpt_model *dpt_model_base(const struct dpt_model *model);
 
 /* Adapters of parameter `param` of the base: the index of A (rank, in) in the table, which B (out,
- * rank) follows; -1: it has none. */
+ * rank) follows; -1: it has none. Aborts (DPT_ASSERT) where `model` has no base, as of
+ * dpt_model_base, or the base no such parameter. */
 int dpt_model_adapter(const struct dpt_model *model, int param);
 /* w += (alpha / rank) B A, rounded once from a sum in double, for elements [first, end) of that
- * parameter, which w begins at: the weight that the adapters come to. `a` and `b` are whole. */
+ * parameter, which w begins at: the weight that the adapters come to. `a` and `b` are whole. Aborts
+ * as dpt_model_adapter. */
 void dpt_model_merge(const struct dpt_model *model, int param, int64_t first, int64_t end,
                      const float *a, const float *b, float *w);
 
