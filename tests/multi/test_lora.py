@@ -2,6 +2,7 @@
 
 import array
 import json
+import os
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_adapters_in_files(tmp_path, trained, family):
     for name, values in expected.items():
         assert max(abs(a - b) for a, b in zip(floats(found[name]), values)) < 1e-7, name
     assert (tmp_path / "merged" / "config.json").exists()
+
+
+def test_the_base_is_named_by_its_absolute_path(tmp_path, trained):
+    """A reader in another place finds it; where there is no such folder any more, the run's words are all that is."""
+    folder = folder_of(tmp_path / "base", "llama")
+    relative = os.path.relpath(folder)
+    worker = trained(folder, "llama", **{"model.init_from": relative})
+    (checkpoint,) = worker.checkpoint_dir.glob("step-*")
+    assert opened(checkpoint)[1]["base_model_name_or_path"] == str(folder.resolve())
+    folder.rename(tmp_path / "gone")
+    done("export", worker.checkpoint_dir, tmp_path / "adapters")
+    assert opened(tmp_path / "adapters")[1]["base_model_name_or_path"] == relative
 
 
 @pytest.mark.parametrize("family, classifier", [("gpt2", "GPT2ForSequenceClassification"),
