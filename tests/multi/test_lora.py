@@ -234,6 +234,21 @@ def test_a_base_that_is_not_there(make_cluster, slow, tmp_path, config):  # noqa
     refused(start(make_cluster(), config, folder, sets=lora()), slow, "has neither model.safetensors nor")
 
 
+def test_adapters_are_no_base(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
+    """Of a checkpoint or an export: a line says what the folder is, whatever is asked of it. Merged they are one."""
+    folder = folder_of(tmp_path / "base", "llama")
+    worker = trained(folder, "llama")
+    done("export", worker.checkpoint_dir, tmp_path / "adapters")
+    for adapters in tmp_path / "adapters", next(worker.checkpoint_dir.glob("step-*")):
+        said = f"'{adapters}' has LoRA adapters (adapter_config.json) and no model: name the folder of their base"
+        for sets in {}, lora():
+            refused(start(make_cluster(f"{adapters.name}-{len(sets)}"), config, adapters, sets=sets), slow, said)
+        ckpt_refused(2, said, "import", adapters, tmp_path / "out")
+    done("export", worker.checkpoint_dir, tmp_path / "merged", "--merge")
+    begun = start(make_cluster("begun"), config, tmp_path / "merged", sets=STANDING_STILL)
+    assert begun.wait(60 * slow) == 0, begun.log_tail()
+
+
 def test_a_base_of_more_layers(tmp_path, trained, make_cluster, slow, config):  # noqa: F811
     """config.json contradicts the tensors: for training, and where the adapters are merged."""
     folder = folder_of(tmp_path / "base", "llama")

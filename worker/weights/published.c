@@ -86,6 +86,30 @@ static enum dpt_status read_header(struct file *file, int64_t bytes, struct dpt_
     return status;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char path[PATH_MAX];
+    return dpt_fs_join(dir, name, path, sizeof path, NULL) == DPT_OK && dpt_fs_exists(path);
+}
+
+bool dpt_published_is_there(const char *dir)
+{
+    return has_file(dir, SINGLE_NAME) || has_file(dir, DPT_NAME_INDEX);
+}
+
+/* The folder of a checkpoint or of an export with train.lora, or one of PEFT's. */
+static enum dpt_status refuse_adapters(const char *dir, struct dpt_err *err)
+{
+    if (!has_file(dir, DPT_NAME_ADAPTER_CONFIG) || dpt_published_is_there(dir))
+        return DPT_OK;
+    return dpt_fail(err, DPT_ECONFIG,
+                    "'%s' has LoRA adapters (" DPT_NAME_ADAPTER_CONFIG ") and no model: name the "
+                    "folder of their base to train new adapters; to begin from these, merge them "
+                    "into the base (`dpt-ckpt export CHECKPOINTS FOLDER --merge`, or PEFT's "
+                    "merge_and_unload and save_pretrained) and name the merged folder",
+                    dir);
+}
+
 /* The name of a model in the hub is a path of nothing. What is wrong with a folder that is there,
  * opening its files says. */
 static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
@@ -93,7 +117,7 @@ static enum dpt_status check_folder(const char *dir, struct dpt_err *err)
     struct stat st;
     const bool known = stat(dir, &st) == 0;
     if (known ? S_ISDIR(st.st_mode) : errno != ENOENT && errno != ENOTDIR)
-        return DPT_OK;
+        return refuse_adapters(dir, err);
     return dpt_fail(
         err, DPT_ECONFIG,
         "there is no folder '%s'; give the path of one: a model of the Hugging Face hub "
@@ -116,12 +140,6 @@ static enum dpt_status add_file(struct dpt_published *p, const char *name, struc
     DPT_TRY(read_header(file, st.st_size, err));
     p->n_tensors += file->header.n;
     return DPT_OK;
-}
-
-static bool has_file(const struct dpt_published *p, const char *name)
-{
-    char path[PATH_MAX];
-    return dpt_fs_join(p->dir, name, path, sizeof path, NULL) == DPT_OK && dpt_fs_exists(path);
 }
 
 static enum dpt_status alloc_files(struct dpt_published *p, size_t n, struct dpt_err *err)
@@ -185,11 +203,11 @@ static enum dpt_status open_shards(struct dpt_published *p, struct dpt_err *err)
 static enum dpt_status open_files(struct dpt_published *p, struct dpt_err *err)
 {
     DPT_TRY(check_folder(p->dir, err));
-    if (has_file(p, SINGLE_NAME)) {
+    if (has_file(p->dir, SINGLE_NAME)) {
         DPT_TRY(alloc_files(p, 1, err));
         return add_file(p, SINGLE_NAME, err);
     }
-    if (has_file(p, DPT_NAME_INDEX))
+    if (has_file(p->dir, DPT_NAME_INDEX))
         return open_shards(p, err);
     return dpt_fail(err, DPT_ENOENT,
                     "'%s' has neither " SINGLE_NAME " nor " DPT_NAME_INDEX
@@ -503,12 +521,6 @@ enum dpt_status dpt_published_read(struct dpt_published *published, int param, i
 }
 
 /* ---- tensors of any model ---- */
-
-bool dpt_published_is_there(const char *dir)
-{
-    const struct dpt_published p = {.dir = dir};
-    return has_file(&p, SINGLE_NAME) || has_file(&p, DPT_NAME_INDEX);
-}
 
 int dpt_published_n_tensors(const struct dpt_published *published)
 {
