@@ -9,6 +9,10 @@ import subprocess
 import sys
 
 
+# A line after each evaluation; and, with --quiet alone, the line of the closing summary.
+ACCURACY = re.compile(r"(?:[Ee]valuation accuracy:|^ +accuracy) +([0-9.]+)\s*%")
+
+
 class Failed(Exception):
     """What went wrong, and what to do."""
 
@@ -53,7 +57,7 @@ def train(root, config, arguments):
             worker.terminate()
         for line in worker.stdout:
             print(line, end="", flush=True)
-            said = re.search(r"[Ee]valuation accuracy: ([0-9.]+)\s*%", line)
+            said = ACCURACY.search(line)
             accuracy = float(said.group(1)) if said else accuracy
     if stop.first:
         raise KeyboardInterrupt

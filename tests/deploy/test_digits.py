@@ -68,7 +68,7 @@ def test_record(digits):
 
 
 def test_files(digits):
-    """One in five of each digit in val.bin, no image in both, by lot, and the same bytes each time."""
+    """One in five of each digit in val.bin, no image in both, in random order, and the same bytes each time."""
     write_images(digits)
     digits.make_tables()
     paths = digits.TABLES / "train.bin", digits.TABLES / "val.bin"
@@ -108,12 +108,20 @@ def test_verdict(digits, capsys, script, code, says):
     assert says in out + err
 
 
-def test_model_is_kept(digits, capsys):
+def test_model_is_kept(digits, capsys, monkeypatch):
     """Where the config says."""
     write_images(digits)
     play_worker(digits, "mkdir -p runs/digits/checkpoints; echo 'Evaluation accuracy: 99.00%'")
     assert digits.main() == 0
     assert "the model is in runs/digits/checkpoints; " in capsys.readouterr().out
+    # With --quiet dpt-worker prints the closing summary alone (dpt_text_summary).
+    (digits.ROOT / "build" / "bin" / "dpt-worker").write_text(
+        "#!/bin/sh\nmkdir -p runs/digits/checkpoints\n"
+        "printf 'training finished\\n  steps            3\\n  accuracy         98.31%%\\n'\n")
+    monkeypatch.setattr(sys, "argv", ["digits", "--", "--quiet"])
+    assert digits.main() == 0
+    out = capsys.readouterr().out
+    assert "98.31% of the digits of val.bin" in out and "the model is in runs/digits/checkpoints; " in out
     assert "  dir: runs/digits/checkpoints #" in (DEPLOY.parent / "configs" / "digits.yaml").read_text()
 
 
